@@ -2,6 +2,7 @@
 // the packing kernels' own source.
 
 #include "backend/cost.h"
+#include "backend/shards.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"
@@ -59,6 +60,30 @@ struct Uploaded {
     for (const auto& [key, handle] : handles) contents[key] = read(std::get<0>(key), handle, matrices);
   }
 
+  // A rank's, of the whole model's weights.
+  Uploaded(const model::ModelConfig& config, std::vector<HostWeight> weights, Matrices matrices,
+           const backend::Shard& shard)
+      : Uploaded(backend::config_of(backend_config(config), shard), cut(std::move(weights), config.dims, shard),
+                 matrices, config.dims.vocab) {}
+
+  Uploaded(const backend::BackendConfig& of, const std::vector<HostWeight>& weights, Matrices matrices, int64_t vocab)
+      : be(of),
+        embedding_rows(vocab),
+        device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
+    for (const HostWeight& w : weights) handles[{w.role, w.layer}] = device.upload(w);
+    device.finish();
+    for (const auto& [key, handle] : handles) contents[key] = read(std::get<0>(key), handle, matrices);
+  }
+
+  static backend::BackendConfig backend_config(const model::ModelConfig& config) {
+    return model::backend_config(config, {.max_tokens = 8, .max_rows = 1, .kv_pages = {4, 4}}, {});
+  }
+  static std::vector<HostWeight> cut(std::vector<HostWeight> weights, const backend::Dims& dims,
+                                     const backend::Shard& shard) {
+    for (HostWeight& w : weights) w.slice = slice_of(w.role, dims, shard);
+    return weights;
+  }
+
   static Bytes copy(const void* from, int64_t bytes) {
     const auto* first = static_cast<const uint8_t*>(from);
     return {first, first + bytes};
@@ -66,7 +91,8 @@ struct Uploaded {
   Bytes read(WeightRole role, WeightHandle handle, Matrices matrices) const {
     using namespace backend::cuda;  // NOLINT
     const backend::Dims& d = be.dims;
-    const int64_t values = backend::values_of(role, d);
+    const int64_t values =
+        role == kEmbedding && embedding_rows > 0 ? embedding_rows * d.hidden : backend::values_of(role, d);
     const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
     if (matrices == Matrices::kPacked && is_packed(role)) {
       const PackedMatrix& matrix = device.matrix(handle);
@@ -84,6 +110,7 @@ struct Uploaded {
   }
 
   backend::BackendConfig be;
+  int64_t embedding_rows = 0;  // of a rank's
   DeviceWeights device;
   std::map<std::tuple<WeightRole, int>, WeightHandle> handles;
   std::map<std::tuple<WeightRole, int>, Bytes> contents;
@@ -182,6 +209,73 @@ TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_un
     const Decoded<float> exact(weights, config.dims, WeightFormat::kF32);
     const DenseFormats mixed{.qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp8};
     expect_same({config, weights, Matrices::kPacked, mixed}, {config, exact.weights, Matrices::kPacked, mixed});
+  }
+}
+
+// Of a rank's tensor in row order, value by value: those of the whole at the slice's places, or zeros.
+void expect_part(const HostWeight& whole, const backend::Slice& slice, const Bytes& found) {
+  const bool blocks = whole.format == WeightFormat::kMxfp4;
+  const int64_t values = blocks ? 32 : 1, bytes = blocks ? 16 : 2;
+  const Shape& shape = whole.values.shape;
+  const bool experts =
+      whole.role == kGateUp || whole.role == kDown || whole.role == kGateUpBias || whole.role == kDownBias;
+  const int64_t rows = shape[experts ? 1 : 0],
+                units = std::ssize(whole.values.bytes) / bytes / rows / (experts ? shape[0] : 1);
+  const auto count = slice.values() / values;
+  ASSERT_EQ(std::ssize(found), count * (blocks ? 17 : 2)) << backend::name_of(whole.role);
+  const auto* codes = reinterpret_cast<const uint8_t*>(whole.values.bytes.data());
+  const auto* scales = reinterpret_cast<const uint8_t*>(whole.scales.bytes.data());
+  int64_t at = 0, wrong = 0;
+  for (int64_t e = slice.experts.first; e < slice.experts.end(); ++e)
+    for (int64_t r = slice.rows.first; r < slice.rows.end(); ++r)
+      for (int64_t u = slice.cols.first / values; u < slice.cols.end() / values; ++u, ++at) {
+        const int64_t from = (e * rows + r) * units + u;
+        for (int64_t b = 0; b < bytes; ++b)
+          wrong += found[static_cast<size_t>(at * bytes + b)] == (slice.zeros ? 0 : codes[from * bytes + b]) ? 0 : 1;
+        if (blocks) wrong += found[static_cast<size_t>(count * bytes + at)] == scales[from] ? 0 : 1;
+      }
+  EXPECT_EQ(wrong, 0) << backend::name_of(whole.role) << " of layer " << whole.layer;
+}
+
+// A rank's tensors in row order as a checkpoint of its own.
+std::vector<HostWeight> as_weights(const Uploaded& rank, const std::vector<HostWeight>& whole) {
+  std::vector<HostWeight> own = whole;
+  for (HostWeight& w : own) {
+    const Bytes& bytes = rank.contents.at({w.role, w.layer});
+    const auto all = std::as_bytes(std::span(bytes));
+    w.values.bytes = w.format == WeightFormat::kMxfp4 ? all.first(all.size() / 17 * 16) : all;
+    if (w.format == WeightFormat::kMxfp4) w.scales.bytes = all.subspan(all.size() / 17 * 16);
+  }
+  return own;
+}
+
+TEST_F(Upload, of_a_rank_is_its_part_of_every_tensor) {
+  model::ModelConfig config = config_of(512);
+  config.dims.inter = 384;
+  config.dims.heads = 8;
+  config.dims.kv_heads = 2;
+  const convert::DummyWeights made(config, 5, nullptr);
+  for (int rank = 0; rank < 2; ++rank) {
+    const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);
+    const Uploaded rows(config, made.weights(), Matrices::kRowOrder, shard);
+    for (const HostWeight& w : made.weights())
+      expect_part(w, slice_of(w.role, config.dims, shard), rows.contents.at({w.role, w.layer}));
+    const Uploaded packed(config, made.weights(), Matrices::kPacked, shard);
+    const Uploaded want(rows.be, as_weights(rows, made.weights()), Matrices::kPacked, config.dims.vocab);
+    expect_same(packed, want);
+  }
+}
+
+TEST_F(Upload, refuses_a_rank_of_whole_experts) {
+  const model::ModelConfig config = config_of(512);
+  const convert::DummyWeights made(config, 5, nullptr);
+  const backend::Shard shard = backend::shard_of(config.dims, {.count = 2, .whole_experts = true}, 1);
+  try {
+    const Uploaded rank(config, made.weights(), Matrices::kRowOrder, shard);
+    FAIL() << "half of the experts";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("want a part of all"), std::string::npos) << error.what();
   }
 }
 

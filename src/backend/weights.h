@@ -75,7 +75,7 @@ struct HostWeight {
   // are rows 0, 2, 4, … Where it is empty, `values` are all.
   RawTensor odd = {};
   WeightFormat odd_format = WeightFormat::kBf16;
-  // The part that is meant, of all rows of a gate_up; none: all of it. As of now host backends alone read parts.
+  // The part that is meant, of all rows of a gate_up; none: all of it.
   std::optional<Slice> slice = {};
 };
 // Its rows 1, 3, 5, … as a weight of their own. REQUIRES odd.

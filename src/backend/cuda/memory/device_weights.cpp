@@ -1,6 +1,7 @@
 #include "backend/cuda/memory/device_weights.h"
 
 #include "backend/cost.h"
+#include "backend/sliced_weight.h"
 #include "base/error.h"
 
 #include <array>
@@ -13,6 +14,19 @@ bool is_qkv_bias(WeightRole role) {
 }
 
 bool is_experts(WeightRole role) { return role == WeightRole::kGateUp || role == WeightRole::kDown; }
+
+// Of what the backend holds: of its heads, its inner width and its rows of logits, but of the whole embedding.
+int64_t held_values(const HostWeight& weight, const Dims& d) {
+  return weight.role == WeightRole::kEmbedding ? weight.values.shape.front() * d.hidden : values_of(weight.role, d);
+}
+
+void check_part(const HostWeight& weight, const Dims& d) {
+  const bool of_experts =
+      is_experts(weight.role) || weight.role == WeightRole::kGateUpBias || weight.role == WeightRole::kDownBias;
+  if (!of_experts || weight.slice->experts.count == d.experts) return;
+  throw Error(Code::kUnsupported, "cuda: {}: want a part of all {} experts, found {} of them whole",
+              backend::name_of(weight.role), d.experts, weight.slice->experts.count);
+}
 
 void check_format(const HostWeight& weight) {
   using enum WeightFormat;
@@ -31,6 +45,17 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 }
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
+  if (!weight.slice) return upload_all(weight);
+  check_part(weight, options_.config.dims);
+  const SlicedWeight part = sliced(weight);
+  const WeightHandle handle = upload_all(part.weight);
+  if (part.copies.empty()) return handle;
+  slabs_->wait();  // the copies are read until then; one tensor's at a time are enough for a host's memory
+  cuda_check(cudaStreamSynchronize(stream_));
+  return handle;
+}
+
+WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
   check_format(weight);
   if (!weight.odd.bytes.empty() && weight.odd_format != weight.format)
     throw Error(Code::kUnsupported, "cuda: layer {} {}: want gate and up in one format, found {} and {}", weight.layer,
@@ -38,7 +63,7 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads, options_.cached);
   if (!slabs_) slabs_.emplace(*uploader_);
   const Dims& d = options_.config.dims;
-  const int64_t values = values_of(weight.role, d);
+  const int64_t values = held_values(weight, d);
   SlabSource source{.format = weight.format,
                     .rows = values,
                     .cols = 1,

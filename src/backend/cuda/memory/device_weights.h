@@ -34,7 +34,8 @@ class DeviceWeights {
   };
   DeviceWeights(const Options& options, cudaStream_t stream);
 
-  // As Backend::upload. The bytes are read until finish() returns.
+  // As Backend::upload, of the part that is meant. The bytes are read until finish() returns. Throws
+  // Error(kUnsupported) for a part with fewer experts than the router counts.
   WeightHandle upload(const HostWeight& weight);
   // As Backend::finish_upload: waits, and frees what only uploads need. Throws Error(kUnsupported) for scales that no
   // packing holds. Does nothing when nothing was uploaded since.
@@ -56,6 +57,7 @@ class DeviceWeights {
     PackedMatrix matrix;             // of a packed role, which has no values here
     const Bf16* qkv_bias = nullptr;  // likewise
   };
+  WeightHandle upload_all(const HostWeight& weight);
   void put(const SlabSource& source, std::byte* values, std::byte* scales);
   [[nodiscard]] const Uploaded& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
 

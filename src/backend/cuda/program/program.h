@@ -7,6 +7,7 @@
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
+#include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/memory/packed_matrix.h"
@@ -95,13 +96,6 @@ struct Program {
   void execute(Stage stage, const Binding& b, Launch on) const;
 };
 
-// Values of a delta as they lie on the card, in whatever form: a delta is linear in each, so those of several ranks are
-// just added, value by value.
-struct DeltaValues {
-  void* at = nullptr;
-  int64_t count = 0;
-  enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
-};
 // Adds up the ranks' deltas, in place, where several cards share a step (backend.h Slot::kDelta).
 struct Reduce {
   Kernel kernel;

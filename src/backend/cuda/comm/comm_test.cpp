@@ -1,0 +1,230 @@
+// Ranks that sum and gather on cards. Two of them share a card as two streams; on cards of their own where there are
+// two, else that test says so and is skipped.
+
+#include "backend/cuda/comm/comm.h"
+#include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/program/step_graph.h"
+#include "backend/cuda/testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using enum DeltaValues::Type;
+
+// Ranks on these cards, with a stream each.
+class RanksOnCards {
+ public:
+  explicit RanksOnCards(std::vector<int> cards) : cards_(std::move(cards)), memory_(cards_) {
+    each([&](size_t rank) {
+      streams_.push_back(make_stream());
+      ends_.push_back(memory_.of(static_cast<int>(rank)));
+      on_.push_back({.stream = streams_.back().get()});
+    });
+  }
+  ~RanksOnCards() { cudaSetDevice(0); }
+  RanksOnCards(const RanksOnCards&) = delete;
+  RanksOnCards& operator=(const RanksOnCards&) = delete;
+
+  [[nodiscard]] int count() const { return static_cast<int>(cards_.size()); }
+  [[nodiscard]] bool share_a_card() const { return std::ranges::count(cards_, cards_[0]) == std::ssize(cards_); }
+  [[nodiscard]] const Comm& end(size_t rank) const { return ends_[rank]; }
+  [[nodiscard]] const Launch& on(size_t rank) const { return on_[rank]; }
+  [[nodiscard]] cudaStream_t stream(size_t rank) const { return streams_[rank].get(); }
+
+  // With the rank's card current.
+  void each(const std::function<void(size_t)>& body) const {
+    for (size_t rank = 0; rank < cards_.size(); ++rank) {
+      cuda_check(cudaSetDevice(cards_[rank]));
+      body(rank);
+    }
+  }
+  void wait() const {
+    each([&](size_t rank) { cuda_check(cudaStreamSynchronize(stream(rank))); });
+  }
+
+ private:
+  std::vector<int> cards_;
+  CommMemory memory_;
+  std::vector<Stream> streams_;
+  std::vector<Comm> ends_;
+  std::vector<Launch> on_;
+};
+
+// So many rounds of a message, one after the other in memory: as the ranks have them, and what their sums are.
+struct Rounds {
+  PushMessage message;
+  int count = 1;
+  std::vector<std::vector<uint32_t>> values;  // by rank
+  std::vector<uint32_t> sums;
+
+  Rounds(const PushMessage& of, int rounds, int ranks) : message(of), count(rounds) {
+    values.resize(static_cast<size_t>(ranks));
+    for (int round = 0; round < rounds; ++round) {
+      for (int rank = 0; rank < ranks; ++rank)
+        add(values[static_cast<size_t>(rank)], push_words(of, push_values(of, static_cast<uint64_t>(round), rank)));
+      add(sums, push_sum(of, static_cast<uint64_t>(round), ranks));
+    }
+  }
+  static void add(std::vector<uint32_t>& to, const std::vector<uint32_t>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  }
+  [[nodiscard]] DeltaValues of_round(uint32_t* at, int round) const {
+    return {at + round * message.words, message.type == kF32 ? message.words : 2 * message.words, message.type};
+  }
+};
+
+class CommTest : public CudaTest {
+ protected:
+  // On the cards, rounds enqueued one after the other for all ranks.
+  static void check_rounds(const RanksOnCards& ranks, const Rounds& rounds) {
+    std::vector<DeviceArray<uint32_t>> values(static_cast<size_t>(ranks.count()));
+    ranks.each([&](size_t rank) { values[rank] = DeviceArray<uint32_t>(rounds.values[rank]); });
+    for (int round = 0; round < rounds.count; ++round)
+      ranks.each(
+          [&](size_t rank) { ranks.end(rank).reduce(rounds.of_round(values[rank].get(), round), ranks.on(rank)); });
+    ranks.wait();
+    ranks.each([&](size_t rank) { EXPECT_EQ(values[rank].host(), rounds.sums) << "rank " << rank; });
+  }
+
+  static void check_sizes(const RanksOnCards& ranks) {
+    for (const int tokens : {1, 8, 64, 256, 2048}) {  // 5.8 KB, 46 KB, 369 KB, 1.5 MB, 11.8 MB
+      const int64_t words = int64_t{tokens} * 1440;
+      for (const DeltaValues::Type type : {kF32, kBf16})
+        check_rounds(ranks, Rounds({type, words}, tokens > 256 ? 2 : 4, ranks.count()));
+    }
+  }
+
+  // A million rounds in graphs: the message of each round of a graph is another, and a graph has an odd number of them,
+  // so that each comes in both phases.
+  static void check_a_million_rounds(const RanksOnCards& ranks) {
+    constexpr int kRounds = 201, kReplays = 1'000'000 / kRounds + 1;
+    const Rounds rounds({kF32, 1440}, kRounds, ranks.count());
+    const size_t count = rounds.sums.size();
+    std::vector<DeviceArray<uint32_t>> begin(static_cast<size_t>(ranks.count())), values(begin.size());
+    ranks.each([&](size_t rank) {
+      begin[rank] = DeviceArray<uint32_t>(rounds.values[rank]);
+      values[rank] = DeviceArray<uint32_t>(count);
+    });
+    const auto enqueue = [&](size_t rank) {
+      cuda_check(cudaMemcpyAsync(values[rank].get(), begin[rank].get(), 4 * count, cudaMemcpyDeviceToDevice,
+                                 ranks.stream(rank)));
+      for (int round = 0; round < kRounds; ++round) {
+        Launch on = ranks.on(rank);
+        on.chained = round > 0;  // the first follows a copy
+        ranks.end(rank).reduce(rounds.of_round(values[rank].get(), round), on);
+      }
+    };
+    const std::vector<GraphExec> graphs = captured(ranks, enqueue);
+    const PinnedBytes host = allocate_pinned(static_cast<int64_t>(4 * count), "test");
+    for (int replay = 0; replay < kReplays; ++replay) {
+      for (size_t i = 0; i < graphs.size(); ++i) {
+        if (graphs.size() > 1) cuda_check(cudaSetDevice(static_cast<int>(i)));
+        cuda_check(cudaGraphLaunch(graphs[i].get(), ranks.stream(i)));
+      }
+      ranks.wait();
+      ranks.each([&](size_t rank) {
+        cuda_check(
+            cudaMemcpyAsync(host.get(), values[rank].get(), 4 * count, cudaMemcpyDeviceToHost, ranks.stream(rank)));
+        cuda_check(cudaStreamSynchronize(ranks.stream(rank)));
+        ASSERT_EQ(std::memcmp(host.get(), rounds.sums.data(), 4 * count), 0)
+            << "rank " << rank << ", replay " << replay;
+      });
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  // Of ranks on one card one graph, in which they are branches; else one each.
+  static std::vector<GraphExec> captured(const RanksOnCards& ranks, const std::function<void(size_t)>& enqueue) {
+    std::vector<GraphExec> graphs;
+    if (ranks.share_a_card()) {
+      const Event fork = make_event(), join = make_event();
+      cuda_check(cudaStreamBeginCapture(ranks.stream(0), cudaStreamCaptureModeThreadLocal));
+      cuda_check(cudaEventRecord(fork.get(), ranks.stream(0)));
+      ranks.each([&](size_t rank) {
+        if (rank > 0) cuda_check(cudaStreamWaitEvent(ranks.stream(rank), fork.get(), 0));
+        enqueue(rank);
+        if (rank == 0) return;
+        cuda_check(cudaEventRecord(join.get(), ranks.stream(rank)));
+        cuda_check(cudaStreamWaitEvent(ranks.stream(0), join.get(), 0));
+      });
+      graphs.push_back(ended(ranks.stream(0)));
+      return graphs;
+    }
+    ranks.each([&](size_t rank) {
+      cuda_check(cudaStreamBeginCapture(ranks.stream(rank), cudaStreamCaptureModeThreadLocal));
+      enqueue(rank);
+      graphs.push_back(ended(ranks.stream(rank)));
+    });
+    return graphs;
+  }
+  static GraphExec ended(cudaStream_t stream) {
+    cudaGraph_t graph = nullptr;
+    cuda_check(cudaStreamEndCapture(stream, &graph));
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    cuda_check(status);
+    return GraphExec(executable);
+  }
+
+  static void check_gather(const RanksOnCards& ranks) {
+    constexpr int64_t kRows = 23, kWidth = 201088;  // more rows than a round takes
+    const int64_t share = kWidth / ranks.count();
+    std::vector<Range> columns;
+    for (int rank = 0; rank < ranks.count(); ++rank) columns.push_back({rank * share, share});
+    std::vector<float> want(static_cast<size_t>(kRows * kWidth));
+    for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<float>(i);
+    std::vector<DeviceArray<float>> own(columns.size()), all(columns.size());
+    ranks.each([&](size_t rank) {
+      std::vector<float> part;
+      for (int64_t row = 0; row < kRows; ++row) {
+        const auto first = want.begin() + row * kWidth + columns[rank].first;
+        part.insert(part.end(), first, first + share);
+      }
+      own[rank] = DeviceArray<float>(part);
+      all[rank] = DeviceArray<float>(want.size());
+    });
+    ranks.each([&](size_t rank) {
+      ranks.end(rank).gather({own[rank].get(), all[rank].get(), columns, kRows, kWidth}, ranks.on(rank));
+      ranks.end(rank).barrier(ranks.on(rank));
+    });
+    ranks.wait();
+    ranks.each([&](size_t rank) { EXPECT_EQ(all[rank].host(), want); });
+  }
+
+  static bool two_cards() {
+    int cards = 0;
+    cuda_check(cudaGetDeviceCount(&cards));
+    return cards >= 2;
+  }
+};
+
+TEST_F(CommTest, ranks_of_one_card_get_the_sum_at_every_size) {
+  check_sizes(RanksOnCards({0, 0}));
+  check_rounds(RanksOnCards({0, 0, 0, 0}), Rounds({kF32, 11520}, 20, 4));
+}
+TEST_F(CommTest, ranks_of_one_card_get_a_million_sums_in_graphs) { check_a_million_rounds(RanksOnCards({0, 0})); }
+TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnCards({0, 0})); }
+
+TEST_F(CommTest, two_cards_get_the_sum_at_every_size) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_sizes(RanksOnCards({0, 1}));
+}
+TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_a_million_rounds(RanksOnCards({0, 1}));
+}
+TEST_F(CommTest, two_cards_gather_their_columns) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_gather(RanksOnCards({0, 1}));
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,33 @@
+#include "backend/cuda/comm/push.cuh"
+
+#include "backend/cuda/launch/chained_launch.cuh"
+
+namespace nibble::backend::cuda {
+
+void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  const ChainedLaunch launch{push_reduce_kernel(type), on, plan.ctas, kPushThreads};
+  switch (type) {
+    case DeltaValues::Type::kF32: return launch_chained(any_push_reduce<DeltaValues::Type::kF32>, launch, args);
+    case DeltaValues::Type::kBf16: return launch_chained(any_push_reduce<DeltaValues::Type::kBf16>, launch, args);
+  }
+}
+
+void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  launch_chained(any_push_gather, {kernel::kPushGather, on, plan.ctas, kPushThreads}, args);
+}
+
+void meet_by_push(const PushLink& link, const Launch& on) {
+  launch_chained(any_push_barrier, {kernel::kPushBarrier, on, 1, kPushThreads}, link);
+}
+
+void load_push_kernels() {
+  cudaFuncAttributes code{};
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kF32>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kBf16>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_gather));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_barrier));
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,180 @@
+#pragma once
+// push.h on the device
+// mailboxes [phases][ranks][words] of 64 bits     values f32 or bf16     own, all f32
+// grid: 1024 words per CTA, in turns where there are more     bytes, flops: cost()
+// predicted (2 x H100, NVLink): 3 to 4 us for 5.8 KB; not measured
+// rounding: f32 in the order of the ranks; bf16 once, at the end
+
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/peer_memory.cuh"
+
+namespace nibble::backend::cuda {
+
+// A CTA's place in its rank's launch.
+struct PushShare {
+  int cta, ctas;
+  [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
+  [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
+};
+
+// Which round it is. Nobody ends it before every CTA has asked. On a card of its own the next kernel may begin now; on
+// a shared one it would take the place of what this one waits for.
+__device__ __forceinline__ uint32_t begin_round(const PushLink& link) {
+  ptx::grid_dependency_wait();
+  if (!link.shares_card) ptx::grid_dependency_launch();
+  return static_cast<uint32_t>(ptx::load_acquire(&link.counter->round));
+}
+
+__device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, int ctas) {
+  __syncthreads();
+  if (threadIdx.x != 0 || ptx::add_acq_rel(&link.counter->finished, 1) != ctas - 1) return;
+  link.counter->finished = 0;
+  link.counter->round = static_cast<int>(round_after(round));
+}
+
+// Four words to every other rank, the next one first.
+__device__ __forceinline__ void send(const PushLink& link, uint32_t round, int64_t at, const uint4& words) {
+  const int64_t to = link.shape.first_word(phase_of(round), link.rank) + at;
+  for (int i = 1; i < link.shape.ranks; ++i) {
+    const int rank = link.rank + i < link.shape.ranks ? link.rank + i : link.rank + i - link.shape.ranks;
+    uint64_t* const mailbox = link.mailboxes[rank] + to;
+    ptx::store_peer2(mailbox, tagged(words.x, round), tagged(words.y, round));
+    ptx::store_peer2(mailbox + 2, tagged(words.z, round), tagged(words.w, round));
+  }
+}
+
+// The sender's four words, if all of them have come.
+__device__ __forceinline__ bool receive(const PushLink& link, uint32_t round, int sender, int64_t at, uint4& words) {
+  const uint64_t* const from = link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at;
+  uint64_t w[kVectorWords];
+  ptx::load_peer2(from, w[0], w[1]);
+  ptx::load_peer2(from + 2, w[2], w[3]);
+  words = {data_of(w[0]), data_of(w[1]), data_of(w[2]), data_of(w[3])};
+  return is_of(w[0], round) && is_of(w[1], round) && is_of(w[2], round) && is_of(w[3], round);
+}
+
+// By the first CTA: clears what of this round's words lies behind the sender's message.
+__device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int sender, int64_t message) {
+  const int64_t at = first_swept(round, link.shape.words) + 2 * int64_t{threadIdx.x};
+  if (2 * threadIdx.x >= kSweptWords || at < message) return;
+  ptx::store_peer2(link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at, 0, 0);
+}
+
+// values += words.
+template <DeltaValues::Type kType>
+struct PushValues;
+template <>
+struct PushValues<DeltaValues::Type::kF32> {
+  float v[4] = {};
+  __device__ void add(const uint4& words) {
+    v[0] += __uint_as_float(words.x);
+    v[1] += __uint_as_float(words.y);
+    v[2] += __uint_as_float(words.z);
+    v[3] += __uint_as_float(words.w);
+  }
+  [[nodiscard]] __device__ uint4 words() const {
+    return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+  }
+};
+template <>
+struct PushValues<DeltaValues::Type::kBf16> {
+  float v[8] = {};
+  __device__ void add(const uint4& words) {
+    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] += __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+  }
+  [[nodiscard]] __device__ uint4 words() const {
+    return {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]),
+            ptx::pack_bf16(v[6], v[7])};
+  }
+};
+
+template <DeltaValues::Type kType>
+__device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushShare& share) {
+  const uint32_t round = begin_round(a.link);
+  const int ranks = a.link.shape.ranks;
+  auto* const values = static_cast<uint4*>(a.values);
+  for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step())
+    send(a.link, round, kVectorWords * i, values[i]);
+  if (share.cta == 0)
+    for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, a.words);
+  for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
+    const uint4 own = values[i];
+    uint4 part[kMaxPushRanks] = {};
+    for (bool all = false; !all;) {
+      all = true;
+#pragma unroll
+      for (int sender = 0; sender < kMaxPushRanks; ++sender)
+        if (sender < ranks && sender != a.link.rank)
+          all = receive(a.link, round, sender, kVectorWords * i, part[sender]) && all;
+    }
+    PushValues<kType> sum;
+#pragma unroll
+    for (int sender = 0; sender < kMaxPushRanks; ++sender) {
+      uint4 words = part[sender];
+      if (sender == a.link.rank) words = own;
+      if (sender < ranks) sum.add(words);
+    }
+    values[i] = sum.words();
+  }
+  end_round(a.link, round, share.ctas);
+}
+
+template <DeltaValues::Type kType>
+__global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_constant__ PushReduceArgs a) {
+  push_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+__device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushShare& share) {
+  const uint32_t round = begin_round(a.link);
+  const int ranks = a.link.shape.ranks, rank = a.link.rank;
+  const auto* const own = reinterpret_cast<const uint4*>(a.own);
+  for (int64_t i = share.first(); i < a.rows * a.count[rank] / kVectorWords; i += share.step())
+    send(a.link, round, kVectorWords * i, own[i]);
+  for (int sender = 0; sender < ranks; ++sender) {
+    const int64_t count = a.count[sender], message = a.rows * count;
+    if (share.cta == 0) sweep(a.link, round, sender, message);
+    for (int64_t i = share.first(); i < message / kVectorWords; i += share.step()) {
+      const int64_t at = kVectorWords * i;
+      uint4 words;
+      if (sender == rank) {
+        words = own[i];
+      } else {
+        while (!receive(a.link, round, sender, at, words)) {
+        }
+      }
+      *reinterpret_cast<uint4*>(a.all + at / count * a.width + a.first[sender] + at % count) = words;
+    }
+  }
+  end_round(a.link, round, share.ctas);
+}
+
+__global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGatherArgs a) {
+  push_gather(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+__device__ __forceinline__ void push_barrier(const PushLink& link) {
+  const uint32_t round = begin_round(link);
+  for (int sender = 0; sender < link.shape.ranks; ++sender) sweep(link, round, sender, kVectorWords);
+  if (threadIdx.x == 0) {
+    ptx::fence_system();
+    send(link, round, 0, {});
+    for (int sender = 0; sender < link.shape.ranks; ++sender) {
+      uint4 words;
+      while (sender != link.rank && !receive(link, round, sender, 0, words)) {
+      }
+    }
+    ptx::fence_system();
+  }
+  end_round(link, round, 1);
+}
+
+__global__ void __launch_bounds__(kPushThreads) any_push_barrier(const __grid_constant__ PushLink link) {
+  push_barrier(link);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,82 @@
+#pragma once
+// Ranks that sum and gather by writing into each other's mailboxes (README.md): arguments, plan, cost, launchers.
+// A rank's launches meet the others' of the same kind and shape, in the same order; until these run, they wait.
+
+#include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/mailbox.h"
+#include "backend/cuda/launch/kernel_table.h"
+
+#include <cstdint>
+#include <string>
+
+namespace nibble::backend::cuda {
+
+namespace kernel {
+inline constexpr Kernel kPushReduce[] = {{"any_push_reduce<f32>"}, {"any_push_reduce<bf16>"}};  // by DeltaValues::Type
+inline constexpr Kernel kPushGather{"any_push_gather"}, kPushBarrier{"any_push_barrier"};
+}  // namespace kernel
+[[nodiscard]] constexpr Kernel push_reduce_kernel(DeltaValues::Type type) {
+  return kernel::kPushReduce[static_cast<size_t>(type)];
+}
+
+// In the rank's memory; round begins as kFirstRound, finished as 0.
+struct PushCounter {
+  int round;
+  int finished;  // CTAs of this round's launch that are done
+};
+
+// One rank's end of the exchange. The mailboxes begin as zeros.
+struct PushLink {
+  uint64_t* mailboxes[kMaxPushRanks] = {};  // of each rank, by rank; the own is written by the others
+  PushCounter* counter = nullptr;           // the rank's own
+  MailboxShape shape;
+  int rank = 0;
+  bool shares_card = true;  // with another rank, whose launches need room while this one's wait
+};
+
+inline constexpr int kVectorWords = 4;  // of a thread: 16 bytes of values, 32 of a mailbox
+
+// values = Σ over ranks, in the order of the ranks: all get the same bits. bf16 is summed in f32 and rounded once.
+struct PushReduceArgs {
+  PushLink link;
+  void* values = nullptr;  // 16-byte aligned
+  int64_t words = 0;       // 32 bits each: one float or two bf16; a multiple of kVectorWords, at most link.shape.words
+};
+
+// all[r, first[s]..] = own[r,:] of rank s, for every rank s.
+struct PushGatherArgs {
+  PushLink link;
+  const float* own = nullptr;                                    // [rows, count[rank]], 16-byte aligned
+  float* all = nullptr;                                          // [rows, width], likewise
+  int64_t first[kMaxPushRanks] = {}, count[kMaxPushRanks] = {};  // columns, by rank; multiples of kVectorWords
+  int64_t rows = 0, width = 0;
+};
+
+// CTAs of a launch. Ranks that share a card share its SMs: all their launches must fit it at once.
+inline constexpr int kPushThreads = 256;
+struct PushPlan {
+  int ctas = 1;
+  [[nodiscard]] std::string to_string() const;
+};
+// words: of the longest message of any rank.
+[[nodiscard]] PushPlan plan_push(int64_t words, int sms, int ranks_on_card);
+
+struct PushCost {
+  int64_t bytes = 0;  // that the rank sends the others: all its words, with their rounds
+  int64_t flops = 0;
+};
+[[nodiscard]] PushCost cost(const PushReduceArgs& args);
+[[nodiscard]] PushCost cost(const PushGatherArgs& args);
+
+// Throw Error(kUnsupported) that prints what a launch cannot serve.
+void check_args(const PushReduceArgs& args);
+void check_args(const PushGatherArgs& args);
+
+void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);
+void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on);
+// What a rank did before is done and seen by all others once they are past theirs.
+void meet_by_push(const PushLink& link, const Launch& on);
+// Before the first launch: a kernel that is loaded late waits for those that run, which here wait for it.
+void load_push_kernels();
+
+}  // namespace nibble::backend::cuda

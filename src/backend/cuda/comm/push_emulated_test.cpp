@@ -1,0 +1,178 @@
+// Ranks that push to each other, their kernels run lane by lane on the host: a rank is one or more CTAs of the emulated
+// grid, whose lanes wait for the others' words. Words land late and in any order.
+
+#include "backend/cuda/emulation/device.h"
+
+#include "backend/cuda/comm/push.cuh"
+#include "backend/cuda/comm/push_testing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using enum DeltaValues::Type;
+
+// The ranks' mailboxes and counters in the host's memory.
+struct HostRanks {
+  MailboxShape shape;
+  std::vector<std::vector<uint64_t>> mailboxes;
+  std::vector<PushCounter> counters;
+
+  HostRanks(int ranks, int64_t words) : shape{.words = words, .ranks = ranks} {
+    mailboxes.assign(static_cast<size_t>(ranks), std::vector<uint64_t>(static_cast<size_t>(shape.bytes() / 8) + 1));
+    counters.assign(static_cast<size_t>(ranks), {.round = kFirstRound, .finished = 0});
+  }
+  ~HostRanks() { ptx::land_stores(); }
+  HostRanks(const HostRanks&) = delete;
+  HostRanks& operator=(const HostRanks&) = delete;
+  [[nodiscard]] PushLink link(int rank) {
+    PushLink own{.counter = &counters[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
+    for (size_t r = 0; r < mailboxes.size(); ++r) own.mailboxes[r] = mailboxes[r].data();
+    return own;
+  }
+  void expect_round(uint32_t round) const {
+    for (const PushCounter& counter : counters) {
+      EXPECT_EQ(static_cast<uint32_t>(counter.round), round);
+      EXPECT_EQ(counter.finished, 0);
+    }
+  }
+};
+
+template <DeltaValues::Type kType>
+void check_rounds(HostRanks& ranks, int64_t words, int rounds, uint64_t seed) {
+  const PushMessage message{kType, words};
+  const int count = ranks.shape.ranks;
+  std::vector<std::vector<uint32_t>> values(static_cast<size_t>(count));
+  for (int round = 0; round < rounds; ++round) {  // each rank's, one after the other
+    for (int rank = 0; rank < count; ++rank) {
+      const auto own = push_words(message, push_values(message, seed + static_cast<uint64_t>(round), rank));
+      auto& to = values[static_cast<size_t>(rank)];
+      to.insert(to.end(), own.begin(), own.end());
+    }
+  }
+  const std::string wrong =
+      emulation::run({.grid = count, .threads = kPushThreads, .seed = seed, .predecessor = {}}, [&] {
+        const auto rank = static_cast<int>(blockIdx.x);
+        for (int round = 0; round < rounds; ++round) {
+          push_reduce<kType>({.link = ranks.link(rank),
+                              .values = values[static_cast<size_t>(rank)].data() + round * words,
+                              .words = words},
+                             {0, 1});
+          __syncthreads();  // a kernel's end
+        }
+      });
+  ASSERT_EQ(wrong, "");
+  for (int round = 0; round < rounds; ++round) {
+    const auto want = push_sum(message, seed + static_cast<uint64_t>(round), count);
+    for (const auto& own : values)
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), own.begin() + round * words)) << "round " << round;
+  }
+}
+
+TEST(push_emulated, all_ranks_get_the_same_sum_round_after_round) {
+  for (const int count : {2, 3, 8}) {
+    const int rounds = count == 2 ? 3 : 1;
+    HostRanks ranks(count, 2 * kSweptWords);
+    check_rounds<kF32>(ranks, 28, rounds, 10);
+    check_rounds<kBf16>(ranks, 4, rounds, 20);
+    ranks.expect_round(static_cast<uint32_t>(1 + 2 * rounds));
+  }
+}
+
+TEST(push_emulated, long_and_short_messages_follow_each_other) {
+  HostRanks ranks(2, 8 * kSweptWords);
+  check_rounds<kF32>(ranks, 8 * kSweptWords, 1, 30);  // two turns of every thread
+  check_rounds<kBf16>(ranks, 4, 3, 40);
+  check_rounds<kBf16>(ranks, 8 * kSweptWords, 1, 50);
+}
+
+TEST(push_emulated, rounds_begin_anew_behind_the_last) {
+  HostRanks ranks(2, kSweptWords);
+  for (PushCounter& counter : ranks.counters) counter.round = static_cast<int>(kLastRound - 1);
+  check_rounds<kF32>(ranks, 16, 4, 60);
+  ranks.expect_round(4);
+}
+
+// What lay behind a message is gone once the sweep has passed: as long as two phases of one sweep each take.
+TEST(push_emulated, old_words_do_not_stay) {
+  HostRanks ranks(2, kSweptWords);
+  check_rounds<kF32>(ranks, kSweptWords, 2, 70);
+  check_rounds<kF32>(ranks, 4, 2, 80);
+  ptx::land_stores();
+  for (const auto& mailbox : ranks.mailboxes) {
+    int64_t left = 0;
+    for (const uint64_t word : mailbox) left += word != 0 ? 1 : 0;
+    EXPECT_EQ(left, 2 * 4) << "the last messages alone";
+  }
+}
+
+TEST(push_emulated, several_ctas_of_a_rank_share_a_round) {
+  constexpr int kCtas = 3;
+  const PushMessage message{kF32, 5000};
+  HostRanks ranks(2, 20 * kSweptWords);
+  for (uint64_t round = 0; round < 3; ++round) {
+    std::vector<uint32_t> values[2];
+    for (int rank = 0; rank < 2; ++rank) values[rank] = push_words(message, push_values(message, round, rank));
+    ASSERT_EQ(emulation::run({.grid = 2 * kCtas, .threads = kPushThreads, .seed = round + 1, .predecessor = {}},
+                             [&] {
+                               const auto block = static_cast<int>(blockIdx.x);
+                               push_reduce<kF32>({.link = ranks.link(block / kCtas),
+                                                  .values = values[block / kCtas].data(),
+                                                  .words = message.words},
+                                                 {block % kCtas, kCtas});
+                             }),
+              "");
+    for (const auto& own : values) EXPECT_EQ(own, push_sum(message, round, 2));
+    ranks.expect_round(static_cast<uint32_t>(round) + 2);
+  }
+}
+
+TEST(push_emulated, a_row_is_gathered_from_uneven_columns) {
+  constexpr int kRows = 3, kWidth = 44;
+  constexpr int64_t kFirst[] = {0, 20, 40}, kCount[] = {20, 20, 4};
+  HostRanks ranks(3, kSweptWords);
+  std::vector<float> own[3], all[3];
+  for (int rank = 0; rank < 3; ++rank) {
+    own[rank].resize(static_cast<size_t>(kRows * kCount[rank]));
+    for (int64_t i = 0; i < kRows * kCount[rank]; ++i)
+      own[rank][static_cast<size_t>(i)] =
+          static_cast<float>(i / kCount[rank] * kWidth + kFirst[rank] + i % kCount[rank]);
+    all[rank].assign(kRows * kWidth, -1);
+  }
+  ASSERT_EQ(emulation::run({.grid = 3, .threads = kPushThreads, .predecessor = {}},
+                           [&] {
+                             const auto rank = static_cast<int>(blockIdx.x);
+                             PushGatherArgs args{.link = ranks.link(rank),
+                                                 .own = own[rank].data(),
+                                                 .all = all[rank].data(),
+                                                 .rows = kRows,
+                                                 .width = kWidth};
+                             std::copy_n(kFirst, 3, args.first);
+                             std::copy_n(kCount, 3, args.count);
+                             push_gather(args, {0, 1});
+                             __syncthreads();
+                             push_barrier(args.link);
+                           }),
+            "");
+  for (const auto& row : all)
+    for (size_t i = 0; i < row.size(); ++i) ASSERT_EQ(row[i], static_cast<float>(i));
+  ranks.expect_round(3);
+}
+
+// That the others are waited for at all.
+TEST(push_emulated, a_rank_alone_waits) {
+  HostRanks ranks(2, kSweptWords);
+  std::vector<uint32_t> values(4);
+  EXPECT_NE(
+      emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                     [&] { push_reduce<kF32>({.link = ranks.link(0), .values = values.data(), .words = 4}, {0, 1}); }),
+      "");
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,52 @@
+#pragma once
+// Host twin of ptx/peer_memory.cuh. A store lands late: some other word of those that are on their way with each word
+// that is read, at random, but of two stores to a word the first one first.
+
+#include "backend/cuda/emulation/device.h"
+#include "base/random.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace nibble::backend::cuda::ptx {
+
+struct LateStore {
+  uint64_t* to;
+  uint64_t word;
+};
+inline std::vector<LateStore> late_stores;
+inline uint64_t late_draws = 0;
+
+inline void land_one() {
+  if (late_stores.empty()) return;
+  size_t which = philox(1, late_draws++)[0] % late_stores.size();
+  for (size_t i = 0; i < which; ++i)
+    if (late_stores[i].to == late_stores[which].to) which = i;
+  *late_stores[which].to = late_stores[which].word;
+  late_stores.erase(late_stores.begin() + static_cast<std::ptrdiff_t>(which));
+}
+// All of them; the test's, once its kernels have run.
+inline void land_stores() {
+  while (!late_stores.empty()) land_one();
+}
+
+inline void store_peer2(uint64_t* global, uint64_t first, uint64_t second) {
+  late_stores.push_back({global, first});
+  late_stores.push_back({global + 1, second});
+  emulation::made_progress();
+}
+inline void load_peer2(const uint64_t* global, uint64_t& first, uint64_t& second) {
+  bool others = false;  // have run
+  emulation::wait_until([&] { return std::exchange(others, true); });
+  if (!late_stores.empty()) emulation::made_progress();
+  land_one();
+  first = global[0];
+  land_one();
+  second = global[1];
+}
+
+inline void fence_system() {}
+
+}  // namespace nibble::backend::cuda::ptx

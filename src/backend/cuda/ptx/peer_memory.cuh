@@ -1,0 +1,21 @@
+#pragma once
+// PTX ISA §9.7.9.8 (ld) and §9.7.9.12 (st): words of 64 bits that lie in another card's memory, or that another card
+// writes. Each word is whole for whoever sees it (PTX ISA §8, single-copy atomicity of scalars); of two words of a
+// vector nothing is promised.
+
+#include <cstdint>
+
+namespace nibble::backend::cuda::ptx {
+
+// 16-byte aligned.
+__device__ __forceinline__ void store_peer2(uint64_t* global, uint64_t first, uint64_t second) {
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(global), "l"(first), "l"(second) : "memory");
+}
+__device__ __forceinline__ void load_peer2(const uint64_t* global, uint64_t& first, uint64_t& second) {
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(global) : "memory");
+}
+
+// What this thread has seen or written comes before what it writes next, for every card.
+__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+}  // namespace nibble::backend::cuda::ptx

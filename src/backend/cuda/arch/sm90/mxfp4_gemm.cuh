@@ -22,9 +22,8 @@
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363
 //      of 204 and 178 for 32 tokens, 512 of 481 and 178 for 80; DRAM 477; prompts: 700 W, which hold the clock at
 //      1.5 GHz
-// measured 2026-11-23 H100, routing of the dummy model: 120b, 2048 tokens both products 904 us, 256 tokens 662; 20b,
-// 256
-//      tokens 186
+// measured H100, routing of the dummy model: 120b, 2048 tokens both products 904 us (2026-11-23), 256 tokens 628; 20b,
+//      256 tokens 186 (2026-11-23)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"

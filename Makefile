@@ -9,7 +9,7 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build cuda package test test-arm test-arm-kernels test-serve test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda package test test-arm test-arm-kernels test-serve test-foreign test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -59,6 +59,13 @@ test-serve: setup ## the openai client, llama-benchy and huggingface_hub against
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-serve tests/clients/requirements.txt
 	@for part in openai benchy hub; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
+
+test-foreign: setup ## nibble verify and nibble load against llama-cpp-python's server (from PyPI, built in .venv-foreign: minutes)
+	@tools/setup.sh python
+	$(call configure,cpu)
+	$(call compile,cpu,nibble)
+	@tools/venv.sh .venv-foreign tests/foreign/requirements.txt
+	@NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-foreign/bin/python tests/foreign/llama_test.py
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)

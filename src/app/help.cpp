@@ -67,7 +67,8 @@ kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are he
   nibble load --base-url http://gpu:8000 -c 64 -r 3 --device "1 x H100" --json > load.json
 
 The protocol is InferenceX's: random prompts, lengths from 0.8 of the most up to it, 10 requests per concurrent one
-after 2 for warming up, end tokens ignored. Every failure is counted by its kind: docs/verify.md.)"},
+after 2 for warming up, end tokens ignored. Every failure is counted by its kind: docs/verify.md. Conversations of
+many turns, tools and JSON schemas: --help expert.)"},
     {"verify", R"(  nibble verify
   nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.md
   nibble verify --base-url http://127.0.0.1:8000 --level 3

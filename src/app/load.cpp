@@ -1,10 +1,14 @@
 #include "app/commands.h"
 #include "app/interrupt.h"
+#include "app/load_tools.h"
+#include "app/load_vocab.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
 #include "app/verify_server.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "client/answer_check.h"
+#include "client/conversations.h"
 #include "client/http_requests.h"
 #include "client/load_summary.h"
 #include "client/load_tables.h"
@@ -26,7 +30,7 @@ constexpr int kStreamsPerThread = 64, kMostThreads = 4;
 struct Point {
   int concurrency = 0;
   double request_rate = 0;
-  int64_t prompts = 0, warm_ups = 0;
+  int64_t prompts = 0, warm_ups = 0;  // conversations
 };
 
 std::vector<Point> points_of(const LoadOptions& o) {
@@ -57,7 +61,7 @@ Metadata version_of(const client::Server& server) {
 class Load {
  public:
   Load(const LoadOptions& options, const client::Server& server, Terminal& terminal)
-      : options_(options), server_(server), terminal_(terminal) {}
+      : options_(options), server_(server), terminal_(terminal), check_(options.workload) {}
 
   // The points that were measured; the last may be cut.
   [[nodiscard]] std::vector<client::LoadSummary> run() {
@@ -105,7 +109,7 @@ class Load {
     for (int r = 0; r < options_.repetitions && !cut(); ++r) {
       const std::string what = options_.repetitions > 1 ? fmt::format("repetition {}", r + 1) : "";
       repetitions.push_back(requests(point, next_request_, what));
-      next_request_ += static_cast<uint64_t>(point.prompts);
+      next_request_ += static_cast<uint64_t>(point.prompts * options_.workload.turns);
     }
     client::LoadSummary summary = client::summary_of(repetitions);
     summary.concurrency = point.concurrency;
@@ -115,7 +119,10 @@ class Load {
   }
 
   std::vector<client::Outcome> requests(const Point& point, uint64_t first, const std::string& what) {
-    const auto count = static_cast<size_t>(point.prompts);
+    const client::Workload& w = options_.workload;
+    const auto turns = static_cast<size_t>(w.turns), count = static_cast<size_t>(point.prompts) * turns;
+    client::Conversations conversations(w, first, count);
+    const bool keep_answer = turns > 1 || !w.tools.empty() || !w.json_schema.empty();
     const auto show = [&](size_t done) {
       terminal_.progress(name_of(point), static_cast<double>(done) / static_cast<double>(std::max<size_t>(count, 1)),
                          what);
@@ -125,12 +132,20 @@ class Load {
     const int threads = std::clamp(busy / kStreamsPerThread, 1, std::min(kMostThreads, available_processors()));
     return client::run_requests(
         {.server = server_,
-         .path = std::string(client::path_of(options_.workload.api)),
+         .path = std::string(client::path_of(w.api)),
          .count = count,
-         .body = [&](size_t i) { return client::body_of(options_.workload, first + i); },
+         .body = [&](size_t i) { return conversations.body(i); },
+         .options = [&](size_t) { return client::AnswerOptions{.keep_answer = keep_answer}; },
+         .turns = turns,
+         .pause = [&](size_t i) { return client::think_seconds(w.seed, first + i, options_.think_time); },
+         .judge =
+             [&](size_t i, client::Outcome& outcome) {
+               check_.judge(outcome);
+               conversations.ended(i, outcome);
+             },
          .concurrency = point.concurrency,
          .arrivals = point.request_rate > 0
-                         ? client::poisson_arrivals(count, point.request_rate, options_.workload.seed + first)
+                         ? client::poisson_arrivals(count / turns, point.request_rate, w.seed + first)
                          : std::vector<double>(),
          .threads = options_.threads > 0 ? options_.threads : threads,
          .timeout_seconds = static_cast<double>(options_.timeout),
@@ -140,6 +155,7 @@ class Load {
   const LoadOptions& options_;
   const client::Server& server_;
   Terminal& terminal_;
+  const client::AnswerCheck check_;
   const Interrupt interrupt_;
   uint64_t next_request_ = 0;
 };
@@ -155,23 +171,36 @@ Metadata workload_json(const LoadOptions& o) {
           {"vocab_size", w.vocab_size},
           {"temperature", w.temperature},
           {"ignore_eos", w.ignore_eos},
+          {"turns", w.turns},
+          {"think_time", o.think_time},
+          {"tools", w.tools.empty() ? Metadata() : Metadata::parse(w.tools)},
+          {"tool_choice", w.tools.empty() ? Metadata() : Metadata(w.must_call ? "required" : "auto")},
+          {"json_schema", w.json_schema.empty() ? Metadata() : Metadata::parse(w.json_schema)},
           {"seed", w.seed}};
 }
 
-std::string head_text(const LoadOptions& o, const client::Server& server) {
+std::string head_text(const LoadOptions& o, const client::Server& server, std::string_view vocab_from) {
   const client::Workload& w = o.workload;
   const auto range = [&](int64_t most) {
     const auto least = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(most) * w.range_ratio));
     return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
   };
+  const std::string ids = fmt::format("random ids below {}: {}", w.vocab_size, vocab_from);
+  std::string chats;
+  if (w.turns > 1)
+    chats += fmt::format("- conversations of {} turns, {:g} s of thinking between them; each turn adds such a prompt\n",
+                         w.turns, o.think_time);
+  if (!w.tools.empty())
+    chats += fmt::format("- tools: {}, tool_choice {}\n", o.tools, w.must_call ? "required" : "auto");
+  if (!w.json_schema.empty()) chats += fmt::format("- answers by a JSON schema: {}\n", o.json_schema);
   return fmt::format(
-      "nibble load {}{}, model {}: `{}`\n\n- prompts of {} tokens ({}{}), answers of {}{}\n- E2E is from "
+      "nibble load {}{}, model {}: `{}`\n\n- prompts of {} tokens ({}{}), answers of {}{}\n{}- E2E is from "
       "sending to the last token, TTFT to the first, TPOT the mean of one answer's later tokens, ITL "
       "between two events\n\n",
       server.endpoint.base_url(), client::path_of(w.api), w.model, o.command, range(w.isl),
-      w.api == client::Api::kChat || w.form == client::PromptForm::kText ? "about, a word each" : "random ids",
+      w.api == client::Api::kChat || w.form == client::PromptForm::kText ? "about, a word each" : ids,
       w.prefix_len > 0 ? fmt::format(", the first {} shared", w.prefix_len) : "", range(w.osl),
-      w.ignore_eos ? ", end tokens ignored" : " at most");
+      w.ignore_eos ? ", end tokens ignored" : " at most", chats);
 }
 
 Metadata result_json(const LoadOptions& o, const client::Server& server, std::span<const client::LoadSummary> points) {
@@ -198,11 +227,22 @@ Metadata result_json(const LoadOptions& o, const client::Server& server, std::sp
 int execute(const LoadOptions& asked) {
   LoadOptions o = asked;
   Terminal terminal(o.output);
-  const client::Server server{.endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key};
+  const client::Server server{
+      .endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key, .cacert = o.cacert, .insecure = o.insecure};
   if (o.workload.prefix_len > o.workload.isl)
     throw Error(Code::kInvalidRequest, "--prefix-len: want at most --isl, {}, found {}", o.workload.isl,
                 o.workload.prefix_len);
-  if (o.workload.model.empty()) o.workload.model = first_model(server);
+  client::Workload& w = o.workload;
+  if (w.api != client::Api::kChat && (w.turns > 1 || !o.tools.empty() || !o.json_schema.empty()))
+    throw Error(Code::kInvalidRequest, "--turns, --tools and --json-schema: want --endpoint chat, found completions");
+  if (!o.tools.empty()) w.tools = tools_named(o.tools);
+  if (!o.json_schema.empty()) w.json_schema = json_schema_named(o.json_schema);
+  w.ignore_eos = w.ignore_eos && w.tools.empty() && w.json_schema.empty();
+  if (w.model.empty()) w.model = first_model(server);
+  Vocab vocab{w.vocab_size, "as --vocab-size says"};
+  if (!o.vocab_given && w.api == client::Api::kCompletions && w.form == client::PromptForm::kIds)
+    vocab = vocab_of(server, w.model);
+  w.vocab_size = vocab.size;
   Load load(o, server, terminal);
   const std::vector<client::LoadSummary> points = load.run();
   if (o.output.json) {
@@ -210,8 +250,9 @@ int execute(const LoadOptions& asked) {
     json["interrupted"] = load.cut();
     terminal.print_json(json);
   } else {
-    terminal.print(head_text(o, server));
+    terminal.print(head_text(o, server, vocab.from));
     terminal.print(client::throughput_table(points) + "\n" + client::latency_table(points));
+    if (const std::string turns = client::turn_table(points); !turns.empty()) terminal.print("\n" + turns);
     if (const std::string failures = client::failure_table(points); !failures.empty()) terminal.print("\n" + failures);
     if (std::ranges::any_of(points, [](const client::LoadSummary& s) { return s.ok > 0 && !s.counted_by_server; }))
       terminal.note("the server told of no usage: each event counts as one token, and prompts are not counted");

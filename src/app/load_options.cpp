@@ -1,13 +1,50 @@
 #include "app/load_options.h"
 
+#include "app/load_tools.h"
 #include "app/option_parts.h"
 
+#include <fmt/format.h>
+
 namespace nibble::app {
+
+void add_trust(Flags flags, std::filesystem::path& cacert, bool& insecure) {
+  const Flag file = flags
+                        .value("--cacert", cacert,
+                               "Of https: PEM file of whom the server's certificate must come from; "
+                               "default: whom the system trusts")
+                        .not_empty();
+  flags.turn("--insecure", insecure, "Of https: take any certificate").excludes(file);
+}
+
+namespace {
+
+// Of chats.
+void add_conversations(Flags flags, LoadOptions& o) {
+  flags.value("--turns", o.workload.turns, "Of each conversation, chats only: every answer is part of the next prompt")
+      .whole(1, 1 << 16)
+      .usual("1");
+  flags.value("--think-time", o.think_time, "Seconds between an answer and the next turn, on average")
+      .within(0, 86400)
+      .usual("0");
+  const std::string or_file = fmt::format("{}|FILE", kBuiltIn);
+  const Flag tools = flags.value("--tools", o.tools, "Tools that chats offer, as OpenAI's; their calls are checked")
+                         .not_empty()
+                         .type(or_file);
+  add_choice<bool>(flags, "--tool-choice", {o.workload.must_call, {{"required", true}, {"auto", false}}},
+                   "required: an answer without a call has failed")
+      .needs(tools);
+  flags.value("--json-schema", o.json_schema, "Schema that answers of chats must meet; they are checked")
+      .not_empty()
+      .type(or_file)
+      .excludes(tools);
+}
+
+}  // namespace
 
 void add_load_flags(Flags flags, LoadOptions& o) {
   constexpr int64_t kMostTokens = 1 << 24;
   client::Workload& w = o.workload;
-  flags.value("--base-url", o.base_url, "The server: http://HOST:PORT, a path other than /v1 behind it").required();
+  flags.value("--base-url", o.base_url, "The server: http(s)://HOST:PORT, a path other than /v1 behind it").required();
   flags.value("-m,--model", w.model, "The name to ask for; default: the first that the server lists").not_empty();
   flags.show_defaults(true);
   flags.value("--isl,--input-len", w.isl, "Most tokens of a prompt").whole(1, kMostTokens);
@@ -36,11 +73,15 @@ void add_load_flags(Flags flags, LoadOptions& o) {
              "Answers end where the model ends them; servers that know no ignore_eos");
   add_seed(flags, "--seed", w.seed, "Same seed, same prompts; default 1");
   flags.group(HelpGroup::kExpert);
+  add_conversations(flags, o);
   add_choice<client::PromptForm>(flags, "--prompt-form",
                                  {w.form, {{"ids", client::PromptForm::kIds}, {"text", client::PromptForm::kText}}},
                                  "Of completions; text for servers that take no token ids");
+  const Flag vocab = flags.value("--vocab-size", w.vocab_size, "Token ids are below this")
+                         .whole(2, 1 << 24)
+                         .usual("the model's where the server or its name tells, else 32000");
+  flags.then([&o, vocab] { o.vocab_given = vocab.given(); });
   flags.show_defaults(true);
-  flags.value("--vocab-size", w.vocab_size, "Token ids are below this").whole(2, 1 << 24);
   flags.value("--prefix-len", w.prefix_len, "Tokens at the beginning that all prompts share").whole(0, kMostTokens);
   flags.value("--timeout", o.timeout, "Seconds that a request may take").whole(1, 86400);
   flags.value("--gpus", o.gpus, "Of the server: throughput per GPU is divided by it").whole(1, 1 << 16);
@@ -49,6 +90,7 @@ void add_load_flags(Flags flags, LoadOptions& o) {
   flags.value("--device", o.device, "What the server runs on, for the result: bench --compare wants to know")
       .not_empty();
   flags.value("--api-key", o.api_key, "Sent as a bearer token; default: OPENAI_API_KEY").not_empty();
+  add_trust(flags, o.cacert, o.insecure);
   flags.group(HelpGroup::kCommon);
 }
 

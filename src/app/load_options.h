@@ -6,6 +6,8 @@
 
 namespace nibble::app {
 
+// Of commands that ask a server.
+void add_trust(Flags flags, std::filesystem::path& cacert, bool& insecure);
 void add_load_flags(Flags flags, LoadOptions& options);
 
 }  // namespace nibble::app

@@ -235,7 +235,12 @@ struct LoadOptions {
   Settings settings;
   OutputOptions output;
   std::string base_url, api_key;
+  std::filesystem::path cacert;  // whom an https server's certificate must come from; empty: the system's
+  bool insecure = false;         // no certificate is checked
   client::Workload workload;
+  bool vocab_given = false;                    // else --vocab-size is the model's, where somebody knows it
+  double think_time = 0;                       // seconds between turns, on average
+  std::string tools, json_schema;              // load_tools.h; empty: none
   std::vector<int64_t> concurrency = {1};      // sorted, without repetition
   double request_rate = 0;                     // per second, instead; 0: not so
   int64_t num_prompts = -1, num_warmups = -1;  // of a point; below 0: by its concurrency
@@ -256,7 +261,9 @@ struct VerifyOptions {
   std::vector<VerifyLevel> levels;  // in order, without repetition
   std::string base_url, api_key;    // of a server instead; empty: this process
   std::string served_model;         // the name to ask it for; empty: the first that it lists
-  std::filesystem::path report;     // Markdown; empty: none
+  std::filesystem::path cacert;     // as of LoadOptions
+  bool insecure = false;
+  std::filesystem::path report;  // Markdown; empty: none
   // Level 6.
   std::string features;              // whose combinations; empty: those of the backend
   int most_combinations = 64;        // that run

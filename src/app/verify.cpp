@@ -116,7 +116,8 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
 }
 
 Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
-  const client::Server server{.endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key};
+  const client::Server server{
+      .endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key, .cacert = o.cacert, .insecure = o.insecure};
   Verified result;
   const ServerSubject subject{server, o.served_model.empty() ? first_model(server) : o.served_model};
   for (const VerifyLevel level : o.levels) {

@@ -1,6 +1,7 @@
 #include "app/verify_options.h"
 
 #include "app/feature_options.h"
+#include "app/load_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/settings.h"
@@ -92,6 +93,9 @@ void add_verify_flags(Flags flags, VerifyOptions& o) {
   flags.value("--base-url", o.base_url, "A server instead, any of OpenAI's API: levels 1, 3 and 4").not_empty();
   flags.value("--served-model", o.served_model, "The name to ask it for; default: the first that it lists").not_empty();
   flags.value("--api-key", o.api_key, "Sent to it as a bearer token; default: OPENAI_API_KEY").not_empty();
+  flags.group(HelpGroup::kExpert);
+  add_trust(flags, o.cacert, o.insecure);
+  flags.group(HelpGroup::kCommon);
   flags.value("--report", o.report, "Markdown file to write").not_empty();
   add_backend(flags, o.model);
   add_runtime(flags, o.model);

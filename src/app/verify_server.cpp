@@ -102,8 +102,8 @@ std::string first_model(const client::Server& server) {
   const nlohmann::json::json_pointer first("/data/0/id");
   if (answer.status == 200 && json.is_object() && json.contains(first) && json[first].is_string())
     return json[first].get<std::string>();
-  throw Error(Code::kIo, "http://{}{}: want a list of models, found HTTP {}; name one", server.endpoint.authority(),
-              path, answer.status);
+  throw Error(Code::kIo, "{}{}: want a list of models, found HTTP {}; name one", server.endpoint.root_url(), path,
+              answer.status);
 }
 
 void verify_server_smoke(const ServerSubject& subject, VerifyChecks& checks) {

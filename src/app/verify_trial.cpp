@@ -24,11 +24,11 @@ constexpr KnownLoss kExactLoss{.kl = 5e-4, .top1 = 0.96};
 double since(TrialClock::time_point start) { return std::chrono::duration<double>(TrialClock::now() - start).count(); }
 
 engine::EngineLimits trial_limits(const ServeOptions& o) {
-  constexpr int64_t kContext = kTrialPrompt + kTrialTokens + 1;
-  return {.max_context = kContext,
+  constexpr int64_t kTrialContext = kTrialPrompt + kTrialTokens + 1;
+  return {.max_context = kTrialContext,
           .max_sequences = kTogether,
           .max_batched_tokens = backend::with_defaults(o.model.run).max_num_batched_tokens,
-          .kv_tokens = 2 * kTogether * (engine::pages_for(kContext) + 1) * backend::kPageTokens,
+          .kv_tokens = 2 * kTogether * (engine::pages_for(kTrialContext) + 1) * backend::kPageTokens,
           .prefix_cache = o.prefix_cache,
           .speculation = o.model.speculation,
           .async_scheduling = o.async_scheduling.value_or(o.model.run.backend == BackendKind::kCuda)};

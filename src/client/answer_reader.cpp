@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 
 namespace nibble::client {
 namespace {
@@ -12,14 +13,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMostRefusal = 4096;  // bytes of a body that says why
 constexpr size_t kMostMessage = 300;
-
-// One line of printable characters.
-std::string short_text(std::string_view text) {
-  std::string out(text.substr(0, kMostMessage));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  return out + (text.size() > kMostMessage ? "…" : "");
-}
+constexpr int64_t kMostCalls = 128;  // of an answer
 
 const Json* find(const Json& object, const char* name) {
   if (!object.is_object()) return nullptr;
@@ -58,17 +52,14 @@ struct Piece {
   bool known = false;  // it has the API's form
   bool token = false;
   std::string text;
+  const Json* calls = nullptr;  // pieces of some; part of the choice
 };
 
 Piece piece_of(const Json& choice) {
   if (const Json* delta = find(choice, "delta"); delta != nullptr && delta->is_object()) {  // chat
-    Piece piece{.known = true, .text = {}};
-    for (const char* name : {"reasoning_content", "reasoning", "content"}) {
-      const std::string_view text = text_of(*delta, name);
-      if (!text.empty() && text != piece.text) piece.text += text;  // some servers say the reasoning under both names
-    }
-    const Json* calls = find(*delta, "tool_calls");
-    piece.token = !piece.text.empty() || (calls != nullptr && !calls->empty());
+    Piece piece{.known = true, .text = std::string(text_of(*delta, "content")), .calls = find(*delta, "tool_calls")};
+    piece.token = !piece.text.empty() || !text_of(*delta, "reasoning_content").empty() ||
+                  !text_of(*delta, "reasoning").empty() || (piece.calls != nullptr && !piece.calls->empty());
     return piece;
   }
   const auto it = choice.find("text");
@@ -80,6 +71,13 @@ Piece piece_of(const Json& choice) {
 }
 
 }  // namespace
+
+std::string short_text(std::string_view text) {
+  std::string out(text.substr(0, kMostMessage));
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return out + (text.size() > kMostMessage ? "…" : "");
+}
 
 void AnswerReader::fail(Failure failure, std::string_view message) {
   if (over_) return;
@@ -119,10 +117,32 @@ void AnswerReader::token(double now) {
   outcome_.last = now;
 }
 
+// Each piece belongs to the call of its index; the first one has the name. False: they are no such pieces.
+bool AnswerReader::keep_calls(const Json& pieces) {
+  if (!pieces.is_array()) return false;
+  for (const Json& piece : pieces) {
+    const Json* index = find(piece, "index");
+    const int64_t at = index == nullptr             ? std::ssize(outcome_.calls)
+                       : index->is_number_integer() ? index->get<int64_t>()
+                                                    : -1;
+    if (!piece.is_object() || at < 0 || at >= kMostCalls) return false;
+    if (at >= std::ssize(outcome_.calls)) outcome_.calls.resize(static_cast<size_t>(at) + 1);
+    ToolCall& call = outcome_.calls[static_cast<size_t>(at)];
+    call.id += text_of(piece, "id");
+    if (const Json* function = find(piece, "function")) {
+      call.name += text_of(*function, "name");
+      call.arguments += text_of(*function, "arguments");
+    }
+  }
+  return true;
+}
+
 void AnswerReader::event(std::string_view data, double now) {
   if (over_) return;
   if (data == "[DONE]") {
     if (outcome_.events == 0) return fail(Failure::kEmpty, "the answer ended without a token");
+    if (outcome_.finish_reason.empty())
+      return fail(Failure::kCutOff, fmt::format("[DONE] after {} events, none with a finish_reason", outcome_.events));
     over_ = true;
     return;
   }
@@ -144,7 +164,12 @@ void AnswerReader::event(std::string_view data, double now) {
     if (!piece.known) return fail(Failure::kMalformed, fmt::format("want a choice with text or delta, found {}", data));
     if (const std::string_view reason = text_of(choice, "finish_reason"); !reason.empty())
       outcome_.finish_reason = reason;
-    if (options_.keep_text) outcome_.text += piece.text;
+    if (options_.keep_answer) {
+      outcome_.text += piece.text;
+      if (piece.calls != nullptr && !keep_calls(*piece.calls))
+        return fail(Failure::kMalformed,
+                    fmt::format("want pieces of at most {} tool calls, found {}", kMostCalls, data));
+    }
     if (piece.token) token(now);
   }
   if (options_.close_after > 0 && outcome_.events >= options_.close_after) over_ = outcome_.cancelled = true;

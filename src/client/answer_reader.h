@@ -4,6 +4,8 @@
 #include "client/event_stream.h"
 #include "client/outcome.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,9 +13,12 @@
 namespace nibble::client {
 
 struct AnswerOptions {
-  int64_t close_after = 0;  // events with tokens, then it is left; 0: never
-  bool keep_text = false;
+  int64_t close_after = 0;   // events with tokens, then it is left; 0: never
+  bool keep_answer = false;  // its text and its calls
 };
+
+// The beginning of a text as a line of printable characters, for messages.
+[[nodiscard]] std::string short_text(std::string_view text);
 
 class AnswerReader {
  public:
@@ -30,6 +35,7 @@ class AnswerReader {
  private:
   void event(std::string_view data, double now);
   void token(double now);
+  [[nodiscard]] bool keep_calls(const nlohmann::json& pieces);
 
   Outcome& outcome_;
   const AnswerOptions options_;

@@ -32,7 +32,7 @@ TEST(AnswerReader, times_the_events_that_have_tokens_of_completions) {
                           R"({"choices":[{"index":0,"text":"b","finish_reason":null}]})",
                           R"({"choices":[{"index":0,"text":"","finish_reason":"length"}]})",
                           R"({"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":4}})", "[DONE]"},
-                         {.keep_text = true});
+                         {.keep_answer = true});
   EXPECT_EQ(o.failure, Failure::kNone) << o.message;
   EXPECT_EQ(o.events, 3);
   EXPECT_EQ(o.first, 1);
@@ -50,12 +50,31 @@ TEST(AnswerReader, a_role_is_no_token_of_a_chat) {
             R"({"choices":[{"delta":{"reasoning_content":"hm","reasoning":"hm"}}]})",
             R"({"choices":[{"delta":{"tool_calls":[{"index":0}]}}]})", R"({"choices":[{"delta":{"content":"x"}}]})",
             R"({"choices":[{"delta":{},"finish_reason":"stop"}]})", "[DONE]"},
-           {.keep_text = true});
+           {.keep_answer = true});
   EXPECT_EQ(o.failure, Failure::kNone) << o.message;
   EXPECT_EQ(o.events, 3);
   EXPECT_EQ(o.first, 2);
   EXPECT_EQ(o.tokens(), 3);  // nobody else counted
-  EXPECT_EQ(o.text, "hmx");
+  EXPECT_EQ(o.text, "x");    // without its reasoning
+}
+
+TEST(AnswerReader, joins_the_pieces_of_calls) {
+  const auto calls = [](const std::string& pieces) {
+    return R"({"choices":[{"delta":{"tool_calls":)" + pieces + "}}]}";
+  };
+  const std::vector<std::string> events = {
+      calls(R"([{"index":0,"id":"c1","function":{"name":"add","arguments":"{\"a\""}}])"),
+      calls(R"([{"index":1,"id":"c2","function":{"name":"now","arguments":""}}])"),
+      calls(R"([{"index":0,"function":{"arguments":":1}"}},{"index":1,"function":{"arguments":"{}"}}])"),
+      R"({"choices":[{"delta":{},"finish_reason":"tool_calls"}]})", "[DONE]"};
+  const Outcome o = read(events, {.keep_answer = true});
+  EXPECT_EQ(o.failure, Failure::kNone) << o.message;
+  ASSERT_EQ(o.calls.size(), 2U);
+  EXPECT_EQ(o.calls[0].id + o.calls[0].name + o.calls[0].arguments, "c1add{\"a\":1}");
+  EXPECT_EQ(o.calls[1].id + o.calls[1].name + o.calls[1].arguments, "c2now{}");
+  EXPECT_TRUE(read(events).calls.empty());
+  for (const char* pieces : {"7", "[7]", R"([{"index":-1}])", R"([{"index":"0"}])", R"([{"index":1000000000}])"})
+    EXPECT_EQ(read({calls(pieces), "[DONE]"}, {.keep_answer = true}).failure, Failure::kMalformed) << pieces;
 }
 
 TEST(AnswerReader, names_what_went_wrong) {
@@ -63,6 +82,7 @@ TEST(AnswerReader, names_what_went_wrong) {
   EXPECT_EQ(read({token}).failure, Failure::kTruncated);
   EXPECT_EQ(read({}).failure, Failure::kTruncated);
   EXPECT_EQ(read({"[DONE]"}).failure, Failure::kEmpty);
+  EXPECT_EQ(read({token, "[DONE]"}).failure, Failure::kCutOff);
   for (const char* event : {"", "{", "[]", "7", "{}", R"({"choices":{}})", R"({"choices":[7]})", R"({"choices":[{}]})",
                             R"({"choices":[{"text":3}]})"}) {
     EXPECT_EQ(read({token, event, "[DONE]"}).failure, Failure::kMalformed) << event;

@@ -9,23 +9,23 @@ namespace nibble::client {
 
 std::string Endpoint::authority() const {
   const bool address6 = host.find(':') != std::string::npos;
-  return (address6 ? "[" + host + "]" : host) + (port == "80" ? "" : ":" + port);
+  return (address6 ? "[" + host + "]" : host) + (port == (tls ? "443" : "80") ? "" : ":" + port);
 }
 
 Endpoint parse_base_url(std::string_view url) {
-  constexpr std::string_view kScheme = "http://";
+  constexpr std::string_view kPlain = "http://", kTls = "https://";
   const auto refuse = [&](std::string_view why) -> Error {
     return {Code::kInvalidRequest, "--base-url: want {} such as http://127.0.0.1:8000, found \"{}\"", why, url};
   };
-  if (url.starts_with("https://")) throw refuse("a server without TLS: measure behind what ends it,");
-  if (!url.starts_with(kScheme)) throw refuse("a URL");
+  const bool tls = url.starts_with(kTls);
+  if (!tls && !url.starts_with(kPlain)) throw refuse("a URL");
   if (std::ranges::any_of(url,
                           [](unsigned char c) { return c <= ' ' || c >= 0x7F || c == '?' || c == '#' || c == '@'; }))
     throw refuse("a URL of scheme, host, port and path");
-  std::string_view rest = url.substr(kScheme.size());
+  std::string_view rest = url.substr(tls ? kTls.size() : kPlain.size());
   const size_t slash = std::min(rest.find('/'), rest.size());
   std::string_view authority = rest.substr(0, slash), path = rest.substr(slash);
-  Endpoint endpoint{.host = {}, .port = "80", .prefix = {}};
+  Endpoint endpoint{.tls = tls, .host = {}, .port = tls ? "443" : "80", .prefix = {}};
   size_t colon = authority.rfind(':');
   const bool in_brackets = authority.starts_with('[');
   if (in_brackets) {

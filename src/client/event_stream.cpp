@@ -25,7 +25,8 @@ bool EventStream::take(std::string_view bytes, const OnData& on_data) {
   if (after_cr_ && bytes.starts_with('\n')) bytes.remove_prefix(1);
   after_cr_ = false;
   while (!bytes.empty()) {
-    const size_t end = bytes.find_first_of("\r\n");
+    // Two quick searches: find_first_of takes a call per byte.
+    const size_t feed = bytes.find('\n'), end = std::min(feed, bytes.substr(0, feed).find('\r'));
     if (part_.size() + data_.size() + std::min(end, bytes.size()) > kMostEventBytes) return false;
     if (end == std::string_view::npos) {
       part_ += bytes;

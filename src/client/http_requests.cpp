@@ -6,8 +6,10 @@
 
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +17,7 @@
 #include <condition_variable>
 #include <exception>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -83,6 +86,15 @@ struct Talk {
   std::function<void(Failure failure, const std::string& why)> fail;
 };
 
+Tcp::resolver::results_type resolve(const Endpoint& endpoint) {
+  error_code error;
+  asio::io_context io{1};
+  Tcp::resolver resolver(io);
+  auto found = resolver.resolve(endpoint.host, endpoint.port, Tcp::resolver::numeric_service, error);
+  if (error || found.empty()) throw Error(Code::kIo, "{}: no such host: {}", endpoint.host, error.message());
+  return found;
+}
+
 Failure failure_of(error_code error, bool begun) {
   if (error == beast::error::timeout) return Failure::kTimeout;
   const bool ended = error == http::error::end_of_stream || error == http::error::partial_message ||
@@ -91,15 +103,56 @@ Failure failure_of(error_code error, bool begun) {
   return begun ? Failure::kTruncated : Failure::kLost;
 }
 
-asio::awaitable<void> converse(asio::io_context& io, const Tcp::resolver::results_type& addresses,
-                               const Request& request, Clock::time_point deadline, const Talk& talk) {
-  beast::tcp_stream stream(io);
-  stream.expires_at(std::min(deadline, Clock::now() + kConnectTime));
-  const auto [refused, address] = co_await stream.async_connect(addresses, kAwait);
-  if (refused) co_return talk.fail(Failure::kConnect, refused.message());
-  error_code ignored;
-  stream.socket().set_option(Tcp::no_delay(true), ignored);
-  stream.expires_at(deadline);
+using Secure = beast::ssl_stream<beast::tcp_stream>;
+
+// Null where none is spoken.
+std::unique_ptr<asio::ssl::context> tls_of(const Server& server) {
+  if (!server.endpoint.tls) {
+    if (!server.cacert.empty() || server.insecure)
+      throw Error(Code::kInvalidRequest, "--cacert and --insecure: want --base-url https://…, found {}",
+                  server.endpoint.root_url());
+    return nullptr;
+  }
+  auto tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_client);
+  tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
+                   asio::ssl::context::no_tlsv1_1);
+  error_code error;
+  if (server.insecure) {
+    tls->set_verify_mode(asio::ssl::verify_none, error);
+  } else {
+    tls->set_verify_mode(asio::ssl::verify_peer, error);
+    tls->set_verify_callback(asio::ssl::host_name_verification(server.endpoint.host), error);
+    if (server.cacert.empty())
+      tls->set_default_verify_paths(error);
+    else
+      tls->load_verify_file(server.cacert.string(), error);
+  }
+  if (error) throw Error(Code::kIo, "--cacert {}: {}", server.cacert.string(), error.message());
+  return tls;
+}
+
+// Where a server is and how one speaks with it.
+struct Way {
+  explicit Way(const Server& server)
+      : host(server.endpoint.host), addresses(resolve(server.endpoint)), tls(tls_of(server)) {}
+
+  std::string host;
+  Tcp::resolver::results_type addresses;
+  std::unique_ptr<asio::ssl::context> tls;
+};
+
+// Of TLS. Whether it went well.
+asio::awaitable<bool> shake_hands(Secure& stream, const Way& way, const Talk& talk) {
+  error_code no_address;
+  asio::ip::make_address(way.host, no_address);
+  if (no_address) SSL_set_tlsext_host_name(stream.native_handle(), way.host.c_str());  // only names are told
+  const auto [failed] = co_await stream.async_handshake(asio::ssl::stream_base::client, kAwait);
+  if (failed) talk.fail(failed == beast::error::timeout ? Failure::kConnect : Failure::kHandshake, failed.message());
+  co_return !failed;
+}
+
+template <class Stream>
+asio::awaitable<void> exchange_over(Stream& stream, const Request& request, const Talk& talk) {
   // A server may refuse before it has read all: what it says is read all the same.
   const auto [unsent, written] = co_await http::async_write(stream, request, kAwait);
   if (unsent == beast::error::timeout) co_return talk.fail(Failure::kTimeout, "the request was not taken");
@@ -125,15 +178,28 @@ asio::awaitable<void> converse(asio::io_context& io, const Tcp::resolver::result
     told = true;
     talk.head(parser.get().result_int(), std::string_view(parser.get()[http::field::content_type]));
   }
-  stream.socket().shutdown(Tcp::socket::shutdown_both, ignored);
 }
 
-Tcp::resolver::results_type resolve(asio::io_context& io, const Endpoint& endpoint) {
-  error_code error;
-  Tcp::resolver resolver(io);
-  auto found = resolver.resolve(endpoint.host, endpoint.port, Tcp::resolver::numeric_service, error);
-  if (error || found.empty()) throw Error(Code::kIo, "{}: no such host: {}", endpoint.host, error.message());
-  return found;
+asio::awaitable<void> converse(asio::io_context& io, const Way& way, const Request& request, Clock::time_point deadline,
+                               const Talk& talk) {
+  beast::tcp_stream plain(io);
+  plain.expires_at(std::min(deadline, Clock::now() + kConnectTime));
+  const auto [refused, address] = co_await plain.async_connect(way.addresses, kAwait);
+  if (refused) co_return talk.fail(Failure::kConnect, refused.message());
+  error_code ignored;
+  plain.socket().set_option(Tcp::no_delay(true), ignored);
+  if (way.tls == nullptr) {
+    plain.expires_at(deadline);
+    co_await exchange_over(plain, request, talk);
+    plain.socket().shutdown(Tcp::socket::shutdown_both, ignored);
+    co_return;
+  }
+  Secure secure(std::move(plain), *way.tls);
+  beast::tcp_stream& lowest = beast::get_lowest_layer(secure);
+  if (!co_await shake_hands(secure, way, talk)) co_return;
+  lowest.expires_at(deadline);
+  co_await exchange_over(secure, request, talk);
+  lowest.socket().shutdown(Tcp::socket::shutdown_both, ignored);  // nobody waits for the other's farewell
 }
 
 void allow_many_connections() {
@@ -151,8 +217,11 @@ struct Lane {
 class Run {
  public:
   explicit Run(const RequestPlan& plan)
-      : plan_(plan), outcomes_(plan.count), lanes_(static_cast<size_t>(std::max(1, plan.threads))) {
-    addresses_ = resolve(lanes_.front().io, plan.server.endpoint);
+      : plan_(plan),
+        conversations_(plan.count / plan.turns),
+        outcomes_(plan.count),
+        way_(plan.server),
+        lanes_(static_cast<size_t>(std::max(1, plan.threads))) {
     allow_many_connections();
   }
 
@@ -165,7 +234,7 @@ class Run {
       stop();
     };
     const bool open_loop = !plan_.arrivals.empty();
-    const size_t many = open_loop ? plan_.count : std::min(plan_.count, static_cast<size_t>(plan_.concurrency));
+    const size_t many = open_loop ? conversations_ : std::min(conversations_, static_cast<size_t>(plan_.concurrency));
     auto lane = lanes_.begin();
     for (size_t i = 0; i < many; ++i) {
       asio::co_spawn(lane->io, open_loop ? arrive(*lane, i) : repeat(*lane), ended);
@@ -203,20 +272,31 @@ class Run {
   [[nodiscard]] double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   asio::awaitable<void> repeat(Lane& lane) {
-    for (size_t i = next_++; i < plan_.count; i = next_++) {
-      std::string body = plan_.body(i);
-      outcomes_[i].sent = now();
-      co_await exchange(lane, i, std::move(body));
-    }
+    for (size_t c = next_++; c < conversations_; c = next_++) co_await hold(lane, c);
   }
 
   // Late is late: the wait counts from when the request was due.
-  asio::awaitable<void> arrive(Lane& lane, size_t i) {
-    asio::steady_timer due(lane.io, begin_ + seconds(plan_.arrivals[i]));
+  asio::awaitable<void> arrive(Lane& lane, size_t conversation) {
+    asio::steady_timer due(lane.io, begin_ + seconds(plan_.arrivals[conversation]));
     co_await due.async_wait(kAwait);
-    std::string body = plan_.body(i);
-    outcomes_[i].sent = plan_.arrivals[i];
-    co_await exchange(lane, i, std::move(body));
+    co_await hold(lane, conversation);
+  }
+
+  asio::awaitable<void> hold(Lane& lane, size_t conversation) {
+    for (size_t turn = 0; turn < plan_.turns; ++turn) {
+      const size_t i = conversation * plan_.turns + turn;
+      outcomes_[i].turn = static_cast<int>(turn);
+      if (turn > 0 && plan_.pause) {
+        asio::steady_timer pause(lane.io, seconds(plan_.pause(i)));
+        co_await pause.async_wait(kAwait);
+      }
+      std::string body = plan_.body(i);
+      outcomes_[i].sent = turn == 0 && !plan_.arrivals.empty() ? plan_.arrivals[conversation] : now();
+      co_await exchange(lane, i, std::move(body));
+      if (outcomes_[i].ok()) continue;
+      done_ += plan_.turns - turn - 1;
+      co_return;
+    }
   }
 
   asio::awaitable<void> exchange(Lane& lane, size_t i, std::string body) {
@@ -231,10 +311,11 @@ class Run {
                     .body = [&](std::string_view bytes) { reader.body(bytes, now()); },
                     .over = [&] { return reader.over(); },
                     .fail = [&](Failure failure, const std::string& why) { reader.fail(failure, why); }};
-    co_await converse(lane.io, addresses_, request, Clock::now() + seconds(plan_.timeout_seconds), talk);
+    co_await converse(lane.io, way_, request, Clock::now() + seconds(plan_.timeout_seconds), talk);
     reader.end();
     outcome.done = now();
     outcome.ended = true;
+    if (plan_.judge) plan_.judge(i, outcome);
     ++done_;
   }
 
@@ -246,19 +327,20 @@ class Run {
   };
 
   const RequestPlan& plan_;
+  const size_t conversations_;
   std::vector<Outcome> outcomes_;  // each written by its request's lane
   Clock::time_point begin_;
   std::atomic<size_t> next_ = 0, done_ = 0;
   State state_;
+  const Way way_;
   std::list<Lane> lanes_;  // their end destroys what still runs, which uses the above
-  Tcp::resolver::results_type addresses_;
 };
 
 }  // namespace
 
 PlainAnswer get(const Server& server, const std::string& path, double timeout) {
   asio::io_context io{1};
-  const Tcp::resolver::results_type addresses = resolve(io, server.endpoint);
+  const Way way(server);
   PlainAnswer answer;
   std::string failure;
   const Request request = request_to(server, http::verb::get, path);
@@ -269,9 +351,9 @@ PlainAnswer get(const Server& server, const std::string& path, double timeout) {
                       },
                   .over = [] { return false; },
                   .fail = [&](Failure, const std::string& why) { failure = why; }};
-  asio::co_spawn(io, converse(io, addresses, request, Clock::now() + seconds(timeout), talk), asio::detached);
+  asio::co_spawn(io, converse(io, way, request, Clock::now() + seconds(timeout), talk), asio::detached);
   io.run();
-  if (!failure.empty()) throw Error(Code::kIo, "http://{}{}: {}", server.endpoint.authority(), path, failure);
+  if (!failure.empty()) throw Error(Code::kIo, "{}{}: {}", server.endpoint.root_url(), path, failure);
   return answer;
 }
 

@@ -6,6 +6,7 @@
 #include "client/outcome.h"
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,14 +15,17 @@ namespace nibble::client {
 
 struct Server {
   Endpoint endpoint;
-  std::string api_key;  // empty: none
+  std::string api_key;             // empty: none
+  std::filesystem::path cacert{};  // of https: whom its certificate must come from; empty: whom the system trusts
+  bool insecure = false;           // its certificate is not looked at
 };
 
 struct PlainAnswer {
   int status = 0;
   std::string body;  // its first MiB
 };
-// GET of a path as it stands, without the endpoint's prefix. Throws Error(kIo) where no answer comes in `seconds`.
+// GET of a path as it stands, without the endpoint's prefix. Throws Error(kIo) where no answer comes in `seconds`, or
+// the file of certificates is none.
 [[nodiscard]] PlainAnswer get(const Server& server, const std::string& path, double seconds);
 
 struct RequestPlan {
@@ -31,7 +35,14 @@ struct RequestPlan {
   // Of each request by its number, asked for when it is due; on any of the threads.
   std::function<std::string(size_t request)> body;
   std::function<AnswerOptions(size_t request)> options{};
-  // Either so many at a time, the next one when one has ended, or each at its second, whatever still runs.
+  // Each so many requests are a conversation: one is asked for when the one before has ended, `pause` seconds later.
+  // Those behind one that failed are not sent.
+  size_t turns = 1;
+  std::function<double(size_t request)> pause{};
+  // Once an answer is over, on its thread: may take what it says, and fail it.
+  std::function<void(size_t request, Outcome& outcome)> judge{};
+  // Of conversations: either so many at a time, the next one when one has ended, or each at its second, whatever still
+  // runs.
   int concurrency = 1;
   std::vector<double> arrivals{};
   int threads = 1;
@@ -40,7 +51,9 @@ struct RequestPlan {
   std::function<bool(size_t done)> keep_going{};
 };
 
-// Waits for all. What goes wrong with a request is its outcome; throws Error(kIo) only where the host has no address.
+// REQUIRES: count is a multiple of turns; an arrival of each conversation, or none. Waits for all. What goes wrong with
+// a request is its outcome; throws Error(kIo) only where the
+// host has no address or the file of certificates is none.
 [[nodiscard]] std::vector<Outcome> run_requests(const RequestPlan& plan);
 
 }  // namespace nibble::client

@@ -103,6 +103,42 @@ TEST(HttpRequests, arrivals_come_whatever_still_runs) {
   EXPECT_GE(outcomes[0].first, 0.05);
 }
 
+// Who asks knows what was answered before; nobody else's answer comes between.
+TEST(HttpRequests, turns_of_a_conversation_follow_each_other) {
+  StandIn server([&](const std::string&, const StandIn::Send& send) { send_tokens(send, 2); });
+  const Server where = at(server.url());
+  constexpr size_t kTurns = 3, kConversations = 20;
+  std::vector<size_t> asked(kConversations), ended(kConversations);
+  const auto outcomes = run_requests({.server = where,
+                                      .path = "/x",
+                                      .count = kTurns * kConversations,
+                                      .body =
+                                          [&](size_t i) {
+                                            const size_t c = i / kTurns;
+                                            EXPECT_EQ(asked[c]++, i % kTurns);
+                                            EXPECT_EQ(ended[c], i % kTurns);
+                                            return body_of(i);
+                                          },
+                                      .turns = kTurns,
+                                      .pause = [](size_t) { return 1e-3; },
+                                      .judge =
+                                          [&](size_t i, Outcome& outcome) {
+                                            ++ended[i / kTurns];
+                                            if (i == 4) outcome.failure = Failure::kNoCall;
+                                          },
+                                      .concurrency = 6,
+                                      .threads = 2});
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_EQ(outcomes[i].turn, i == 5 ? 0 : static_cast<int>(i % kTurns));
+    EXPECT_EQ(outcomes[i].ok(), i != 4 && i != 5) << i;
+    if (i % kTurns > 0 && outcomes[i].ok()) {
+      EXPECT_GE(outcomes[i].sent, outcomes[i - 1].done + 1e-3);
+    }
+  }
+  EXPECT_FALSE(outcomes[5].ended);  // behind the one that failed
+  EXPECT_EQ(ended[1], 2U);
+}
+
 TEST(HttpRequests, a_refused_connection_is_counted) {
   std::string url;
   {
@@ -136,6 +172,7 @@ TEST(HttpRequests, every_bad_answer_has_a_kind) {
       {head + token + "zz\r\n", Failure::kMalformed},
       {head + token + chunk("data: oops\n\n"), Failure::kMalformed},
       {head + chunk("data: [DONE]\n\n") + "0\r\n\r\n", Failure::kEmpty},
+      {head + token + chunk("data: [DONE]\n\n") + "0\r\n\r\n", Failure::kCutOff},
       {head + token + chunk("data: {\"error\":{\"message\":\"x\"}}\n\n"), Failure::kReported},
       {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 99\r\n\r\ndata: ", Failure::kTruncated},
       {"HTTP/1.1 200 OK\r\nX: " + std::string(1 << 20, 'y'), Failure::kMalformed},
@@ -148,7 +185,7 @@ TEST(HttpRequests, every_bad_answer_has_a_kind) {
   // And the same in one piece that is right: the end of the connection ends this body.
   StandIn plain([](const std::string&, const StandIn::Send& send) {
     send(
-        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: [DONE]\n\n");
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n");
   });
   EXPECT_TRUE(one(plain.url()).ok());
 }

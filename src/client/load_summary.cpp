@@ -13,6 +13,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 struct Samples {
   std::vector<double> ttft, tpot, itl, e2e;
+  std::vector<std::vector<double>> ttft_of_turns;
 };
 
 void add(const Outcome& o, LoadSummary& into, Samples& samples) {
@@ -21,6 +22,13 @@ void add(const Outcome& o, LoadSummary& into, Samples& samples) {
   into.prompt_tokens += std::max<int64_t>(0, o.prompt_tokens);
   into.counted_by_server = into.counted_by_server && o.output_tokens >= 0;
   samples.ttft.push_back(o.first - o.sent);
+  const auto turn = static_cast<size_t>(o.turn);
+  if (turn >= into.turns.size()) {
+    into.turns.resize(turn + 1);
+    samples.ttft_of_turns.resize(turn + 1);
+  }
+  into.turns[turn].prompt_tokens += std::max<int64_t>(0, o.prompt_tokens);
+  samples.ttft_of_turns[turn].push_back(o.first - o.sent);
   samples.e2e.push_back(o.last - o.sent);
   samples.itl.insert(samples.itl.end(), o.gaps.begin(), o.gaps.end());
   // All in one event say nothing of the time between tokens.
@@ -86,6 +94,9 @@ LoadSummary summary_of(std::span<const std::vector<Outcome>> repetitions) {
   sum.tpot = spread_of(std::move(samples.tpot));
   sum.itl = spread_of(std::move(samples.itl));
   sum.e2e = spread_of(std::move(samples.e2e));
+  if (sum.turns.size() < 2) sum.turns.clear();
+  for (size_t turn = 0; turn < sum.turns.size(); ++turn)
+    sum.turns[turn].ttft = spread_of(std::move(samples.ttft_of_turns[turn]));
   return sum;
 }
 
@@ -115,6 +126,10 @@ OrderedJson json_of(const LoadSummary& s) {
   json["tpot"] = spread_json(s.tpot);
   json["itl"] = spread_json(s.itl);
   json["e2e"] = spread_json(s.e2e);
+  if (!s.turns.empty()) json["turns"] = OrderedJson::array();
+  for (size_t i = 0; i < s.turns.size(); ++i)
+    json["turns"].push_back(
+        {{"turn", i + 1}, {"prompt_tokens", s.turns[i].prompt_tokens}, {"ttft", spread_json(s.turns[i].ttft)}});
   return json;
 }
 

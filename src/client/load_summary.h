@@ -27,6 +27,12 @@ struct FailureCount {
   std::string first_message;
 };
 
+// A turn of all conversations.
+struct TurnSummary {
+  int64_t prompt_tokens = 0;  // of those that went well, whose count is ttft's
+  Spread ttft;
+};
+
 // A point of a sweep; its repetitions together.
 struct LoadSummary {
   int concurrency = 0;      // 0: by arrivals
@@ -39,6 +45,7 @@ struct LoadSummary {
   bool counted_by_server = true;                 // else an event counts as a token, and prompts as nothing
   std::vector<double> output_rates;              // tokens per second of each repetition
   Spread ttft, tpot, itl, e2e;                   // seconds
+  std::vector<TurnSummary> turns;                // empty: of one turn each
 
   [[nodiscard]] double per_second(double what) const { return seconds > 0 ? what / seconds : 0; }
   [[nodiscard]] double output_rate() const { return per_second(static_cast<double>(output_tokens)); }

@@ -88,6 +88,25 @@ TEST(LoadSummary, repetitions_have_rates_of_their_own) {
   EXPECT_DOUBLE_EQ(s.output_rate(), 2.0);
 }
 
+TEST(LoadSummary, each_turn_has_its_own_time_to_the_first_token) {
+  std::vector<Outcome> outcomes = {answer(0, 1, 0.1, 2), answer(5, 3, 0.1, 2), answer(0, 2, 0.1, 2),
+                                   failed(5, 6, Failure::kNoCall, 200, "none")};
+  outcomes[1].turn = outcomes[3].turn = 1;
+  outcomes[1].prompt_tokens = 250;
+  const std::array runs = {outcomes};
+  const LoadSummary s = summary_of(runs);
+  ASSERT_EQ(s.turns.size(), 2U);
+  EXPECT_EQ(s.turns[0].ttft.count, 2U);
+  EXPECT_DOUBLE_EQ(s.turns[0].ttft.mean, 1.5);
+  EXPECT_EQ(s.turns[0].prompt_tokens, 200);
+  EXPECT_DOUBLE_EQ(s.turns[1].ttft.p99, 3);
+  EXPECT_EQ(json_of(s)["turns"][1]["prompt_tokens"], 250);
+  EXPECT_THAT(turn_table(std::array{s}), HasSubstr("|         0/s |    2 |     1 |           250 |"));
+  const std::array single = {std::vector{answer(0, 1, 0.1, 2)}};
+  EXPECT_TRUE(summary_of(single).turns.empty());
+  EXPECT_EQ(turn_table(std::array{summary_of(single)}), "");
+}
+
 TEST(LoadSummary, of_nothing_is_zero) {
   const LoadSummary s = summary_of({});
   EXPECT_EQ(s.output_rate(), 0);

@@ -49,6 +49,25 @@ std::string latency_table(std::span<const LoadSummary> points) {
   return out;
 }
 
+std::string turn_table(std::span<const LoadSummary> points) {
+  if (std::ranges::all_of(points, [](const LoadSummary& s) { return s.turns.empty(); })) return {};
+  std::string out =
+      "| concurrency | turn |    ok | prompt tokens | TTFT, ms: mean |      p50 |      p90 |      p99 |\n| ----------: | "
+      "---: | ----: | ------------: | -------------: | -------: | -------: | -------: |\n";
+  for (const LoadSummary& s : points) {
+    for (size_t turn = 0; turn < s.turns.size(); ++turn) {
+      const auto& [prompt_tokens, ttft] = s.turns[turn];
+      const bool known = s.counted_by_server && ttft.count > 0;
+      out += fmt::format(
+          "| {:>11} | {:>4} | {:>5} | {:>13} | {:>14} | {:>8} | {:>8} | {:>8} |\n", point_name(s), turn + 1, ttft.count,
+          known ? fmt::format("{:.0f}", static_cast<double>(prompt_tokens) / static_cast<double>(ttft.count)) : "—",
+          milliseconds(ttft, ttft.mean), milliseconds(ttft, ttft.p50), milliseconds(ttft, ttft.p90),
+          milliseconds(ttft, ttft.p99));
+    }
+  }
+  return out;
+}
+
 std::string failure_table(std::span<const LoadSummary> points) {
   if (std::ranges::all_of(points, [](const LoadSummary& s) { return s.failures.empty(); })) return {};
   std::string out =

@@ -10,6 +10,7 @@ namespace nibble::client {
 
 [[nodiscard]] std::string throughput_table(std::span<const LoadSummary> points);
 [[nodiscard]] std::string latency_table(std::span<const LoadSummary> points);
+[[nodiscard]] std::string turn_table(std::span<const LoadSummary> points);     // empty: there was one turn each
 [[nodiscard]] std::string failure_table(std::span<const LoadSummary> points);  // empty: there were none
 
 }  // namespace nibble::client

@@ -11,6 +11,7 @@ namespace nibble::client {
 enum class Failure : uint8_t {
   kNone,
   kConnect,    // refused, or not made in time
+  kHandshake,  // of TLS: no common ground, or a certificate that does not convince
   kLost,       // the connection ended before an answer began
   kTimeout,    // no whole answer in time
   kStatus,     // an HTTP status that is no success
@@ -18,12 +19,19 @@ enum class Failure : uint8_t {
   kTruncated,  // the stream ended before it said so
   kReported,   // the server told of an error in its stream
   kEmpty,      // a whole answer without a token
+  kCutOff,     // the stream ended as it should, but no finish_reason came: the server broke the answer off
+  // Whole answers that are not what was asked for.
+  kNoCall,       // of a tool, although one was wanted
+  kUnknownTool,  // a call of none that was offered
+  kInvalidJson,  // an answer or a call's arguments
+  kSchemaUnmet,  // JSON, but not of its schema
 };
 
 [[nodiscard]] constexpr std::string_view name_of(Failure failure) {
   switch (failure) {
     case Failure::kNone: return "none";
     case Failure::kConnect: return "connect";
+    case Failure::kHandshake: return "TLS handshake";
     case Failure::kLost: return "connection lost";
     case Failure::kTimeout: return "timeout";
     case Failure::kStatus: return "status";
@@ -31,13 +39,23 @@ enum class Failure : uint8_t {
     case Failure::kTruncated: return "truncated stream";
     case Failure::kReported: return "error in stream";
     case Failure::kEmpty: return "no token";
+    case Failure::kCutOff: return "no finish_reason";
+    case Failure::kNoCall: return "no tool call";
+    case Failure::kUnknownTool: return "unknown tool";
+    case Failure::kInvalidJson: return "invalid JSON";
+    case Failure::kSchemaUnmet: return "schema not met";
   }
   return "?";
 }
 
+struct ToolCall {
+  std::string id, name, arguments;
+};
+
 // Times are seconds since the run began.
 struct Outcome {
-  bool ended = false;      // false: the run was cut before
+  int turn = 0;            // of its conversation, from 0
+  bool ended = false;      // false: the run was cut before, or the turn before it failed
   bool cancelled = false;  // left by us, as the run asked
   Failure failure = Failure::kNone;
   int status = 0;              // HTTP's; 0: none came
@@ -49,7 +67,8 @@ struct Outcome {
   int64_t events = 0;                              // with tokens
   int64_t prompt_tokens = -1, output_tokens = -1;  // as the server counted; -1: it did not
   std::string finish_reason;
-  std::string text;  // what came, where the run asked for it
+  std::string text;             // the answer without its reasoning, where the run keeps it
+  std::vector<ToolCall> calls;  // likewise
 
   [[nodiscard]] bool ok() const { return ended && failure == Failure::kNone && !cancelled; }
   [[nodiscard]] int64_t tokens() const { return output_tokens >= 0 ? output_tokens : events; }

@@ -78,7 +78,10 @@ void send_tokens(const StandIn::Send& send, int tokens, const std::function<void
   if (!send(kStreamHead)) return;
   for (int i = 0; i < tokens; ++i) {
     if (between) between();
-    if (!send(chunk("data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":null}]}\n\n"))) return;
+    const bool last = i + 1 == tokens;
+    if (!send(chunk(fmt::format("data: {{\"choices\":[{{\"index\":0,\"text\":\"a\",\"finish_reason\":{}}}]}}\n\n",
+                                last ? "\"length\"" : "null"))))
+      return;
   }
   send(chunk(
       fmt::format("data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":{}}}}}\n\n", tokens)));

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 32> kWords = {
     "room",  "area", "money",  "story", "month", "right", "study",  "book",  "eye",   "job"};
 
 // Streams of random numbers beside each other under one seed.
-enum class Draw : uint64_t { kLengths, kPrompt, kPrefix, kArrivals };
+enum class Draw : uint64_t { kLengths, kPrompt, kPrefix, kArrivals, kThink };
 
 uint64_t key_of(uint64_t seed, Draw draw) { return seed * 8 + static_cast<uint64_t>(draw); }
 
@@ -28,23 +28,30 @@ int64_t uniform(int64_t least, int64_t most, uint32_t bits) {
   return least + static_cast<int64_t>((static_cast<uint64_t>(bits) * static_cast<uint64_t>(most - least + 1)) >> 32);
 }
 
-// Calls on_token with a number below `many` for each of the prompt's tokens.
+struct Prompt {
+  uint64_t request;
+  int64_t prefix_len;
+  int64_t many;  // numbers to draw from
+};
+
+// Calls on_token with a number for each of the prompt's tokens.
 template <class OnToken>
-void draw_prompt(const Workload& w, uint64_t request, int64_t many, const OnToken& on_token) {
+void draw_prompt(const Workload& w, const Prompt& prompt, const OnToken& on_token) {
+  const auto& [request, prefix_len, many] = prompt;
   const int64_t tokens = lengths_of(w, request).prompt;
   Philox4 bits{};
   for (int64_t i = 0; i < tokens; ++i) {
-    const bool shared = i < w.prefix_len;
-    if (i % 4 == 0 || i == w.prefix_len)
+    const bool shared = i < prefix_len;
+    if (i % 4 == 0 || i == prefix_len)
       bits = philox(key_of(w.seed, shared ? Draw::kPrefix : Draw::kPrompt), shared ? 0 : request,
                     static_cast<uint64_t>(i / 4));
     on_token(uniform(0, many - 1, bits[static_cast<size_t>(i % 4)]));
   }
 }
 
-std::string text_of(const Workload& w, uint64_t request) {
+std::string text_of(const Workload& w, uint64_t request, int64_t prefix_len) {
   std::string text;
-  draw_prompt(w, request, static_cast<int64_t>(kWords.size()), [&](int64_t word) {
+  draw_prompt(w, {request, prefix_len, static_cast<int64_t>(kWords.size())}, [&](int64_t word) {
     if (!text.empty()) text += ' ';
     text += kWords[static_cast<size_t>(word)];
   });
@@ -53,7 +60,7 @@ std::string text_of(const Workload& w, uint64_t request) {
 
 std::string ids_of(const Workload& w, uint64_t request) {
   std::string ids = "[";
-  draw_prompt(w, request, w.vocab_size, [&](int64_t id) {
+  draw_prompt(w, {request, w.prefix_len, w.vocab_size}, [&](int64_t id) {
     if (ids.size() > 1) ids += ',';
     ids += fmt::format_int(id).c_str();
   });
@@ -75,17 +82,32 @@ Lengths lengths_of(const Workload& w, uint64_t request) {
   return {.prompt = length(w.isl, bits[0]), .output = length(w.osl, bits[1])};
 }
 
-std::string body_of(const Workload& w, uint64_t request) {
+std::string message_of(const Workload& w, uint64_t request, bool first) {
+  return fmt::format(R"({{"role":"user","content":{}}})", quoted(text_of(w, request, first ? w.prefix_len : 0)));
+}
+
+std::string body_of(const Workload& w, uint64_t request, std::string_view said) {
   std::string prompt;
   if (w.api == Api::kChat) {
-    prompt = fmt::format(R"("messages":[{{"role":"user","content":{}}}])", quoted(text_of(w, request)));
+    prompt = fmt::format(R"("messages":[{}{}{}])", said, said.empty() ? "" : ",", message_of(w, request, said.empty()));
+    if (!w.tools.empty())
+      prompt += fmt::format(R"(,"tools":{},"tool_choice":"{}")", w.tools, w.must_call ? "required" : "auto");
+    if (!w.json_schema.empty())
+      prompt += fmt::format(
+          R"(,"response_format":{{"type":"json_schema","json_schema":{{"name":"answer","strict":true,"schema":{}}}}})",
+          w.json_schema);
   } else {
-    prompt = "\"prompt\":" + (w.form == PromptForm::kIds ? ids_of(w, request) : quoted(text_of(w, request)));
+    prompt =
+        "\"prompt\":" + (w.form == PromptForm::kIds ? ids_of(w, request) : quoted(text_of(w, request, w.prefix_len)));
   }
   return fmt::format(
       R"({{"model":{},{},"max_tokens":{},"temperature":{},"stream":true,"stream_options":{{"include_usage":true}}{}}})",
       quoted(w.model), prompt, lengths_of(w, request).output, w.temperature,
       w.ignore_eos ? R"(,"ignore_eos":true)" : "");
+}
+
+double think_seconds(uint64_t seed, uint64_t request, double mean) {
+  return -std::log1p(-static_cast<double>(uniform_float(philox(key_of(seed, Draw::kThink), request)[0]))) * mean;
 }
 
 std::vector<double> poisson_arrivals(size_t count, double rate, uint64_t seed) {

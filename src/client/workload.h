@@ -28,6 +28,10 @@ struct Workload {
   int64_t vocab_size = 32000;          // ids are below
   double temperature = 0;
   bool ignore_eos = true;
+  int turns = 1;              // of a conversation; the next four are of kChat, too
+  std::string tools{};        // OpenAI's array of them; empty: none are offered
+  bool must_call = true;      // one of the tools
+  std::string json_schema{};  // of answers; empty: they are any text
   uint64_t seed = 1;
 };
 
@@ -35,7 +39,13 @@ struct Lengths {
   int64_t prompt = 0, output = 0;
 };
 [[nodiscard]] Lengths lengths_of(const Workload& workload, uint64_t request);
-[[nodiscard]] std::string body_of(const Workload& workload, uint64_t request);
+// `said`: the messages before it in its conversation, with a comma between each; empty: it is the first.
+[[nodiscard]] std::string body_of(const Workload& workload, uint64_t request, std::string_view said = {});
+// The message of the user that body_of ends with.
+[[nodiscard]] std::string message_of(const Workload& workload, uint64_t request, bool first);
+
+// Seconds that a user thinks before a request, `mean` on average, exponentially distributed.
+[[nodiscard]] double think_seconds(uint64_t seed, uint64_t request, double mean);
 
 // Seconds at which requests come, `rate` per second on average, as a Poisson process.
 [[nodiscard]] std::vector<double> poisson_arrivals(size_t count, double rate, uint64_t seed);

@@ -71,6 +71,27 @@ TEST(Workload, a_chat_is_told_in_words) {
   EXPECT_EQ(Json::parse(body_of(completion, 3))["prompt"], text);
 }
 
+TEST(Workload, chats_offer_tools_or_ask_for_a_form) {
+  const Json tools = Json::parse(R"([{"type":"function","function":{"name":"a"}}])");
+  Json body = Json::parse(body_of({.api = Api::kChat, .tools = tools.dump()}, 0));
+  EXPECT_EQ(body["tools"], tools);
+  EXPECT_EQ(body["tool_choice"], "required");
+  EXPECT_EQ(Json::parse(body_of({.api = Api::kChat, .tools = tools.dump(), .must_call = false}, 0))["tool_choice"],
+            "auto");
+  body = Json::parse(body_of({.api = Api::kChat, .json_schema = R"({"type":"object"})"}, 0));
+  EXPECT_EQ(body["response_format"]["type"], "json_schema");
+  EXPECT_EQ(body["response_format"]["json_schema"]["schema"], Json::parse(R"({"type":"object"})"));
+  EXPECT_FALSE(body.contains("tools"));
+}
+
+TEST(Workload, users_think_as_long_as_asked_on_average) {
+  double sum = 0;
+  for (uint64_t i = 0; i < 20000; ++i) sum += think_seconds(3, i, 0.5);
+  EXPECT_NEAR(sum / 20000, 0.5, 0.02);
+  EXPECT_EQ(think_seconds(3, 1, 0), 0);
+  EXPECT_NE(think_seconds(3, 1, 1), think_seconds(3, 2, 1));
+}
+
 TEST(Workload, arrivals_have_the_rate_and_the_spread_of_poissons) {
   const std::vector<double> at = poisson_arrivals(20001, 50, 3);
   EXPECT_EQ(at.front(), 0);

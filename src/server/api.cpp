@@ -241,12 +241,16 @@ std::unique_ptr<Call> Api::health(const Visit& visit) {
 }
 
 std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
-  const auto entry = [&served](const std::string& name) {
+  const text::Tokenizer& tokenizer = *served.model.tokenizer;
+  int32_t ordinary = tokenizer.max_id() + 1;  // tokens; special ones and gaps are behind them
+  while (ordinary > 0 && (!tokenizer.contains(ordinary - 1) || tokenizer.is_special(ordinary - 1))) --ordinary;
+  const auto entry = [&](const std::string& name) {
     return Json{{"id", name},
                 {"object", "model"},
                 {"created", served.since},
                 {"owned_by", "nibble"},
-                {"max_model_len", served.model.max_context}};
+                {"max_model_len", served.model.max_context},
+                {"vocab_size", ordinary}};
   };
   if (visit.http.path.size() > kModelsPrefix.size()) {
     if (visit.http.method != "GET" && visit.http.method != "HEAD")

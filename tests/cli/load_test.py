@@ -2,6 +2,7 @@
 anything but to what must add up."""
 import http.server
 import json
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,18 +15,22 @@ from support import NIBBLE, TIMEOUT_S, Case
 
 FAILED, USAGE, IO, INTERRUPTED = 1, 2, 5, 130
 EVENT = b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n'
-DONE = b"data: [DONE]\n\n"
+DONE = b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+def chat_event(**delta):
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}).encode() + b"\n\n"
 
 
 class StandIn:
     """Another's server: says what each request gets. `answer` is given the handler and the request's number."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, model="other"):
         stand_in = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                body = json.dumps({"data": [{"id": "other"}]}).encode()
+                body = json.dumps({"data": [{"id": model}]}).encode()
                 self.send_response(200 if self.path == "/v1/models" else 404)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -93,16 +98,69 @@ class AgainstNibble(Case):
         for words in ("| concurrency |", "|       200/s |     5 |      0 |", "TTFT", "p99"):
             self.assertIn(words, result.out)
 
+    def test_the_vocabulary_is_the_servers(self):
+        result = support.nibble("load", "--base-url", self.url, "--isl", 200, "--osl", 2)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("random ids below 4086: the server says so", result.out)
+
+    def test_conversations(self):
+        flags = ("--endpoint", "chat", "--turns", 3, "--think-time", 0.01, "-c", 2, "--num-prompts", 4)
+        result = self.load(*flags, "--json")
+        self.assertEqual(result.code, 0, result.err)
+        found = result.json()
+        self.assertEqual(problems(found), [])
+        self.assertEqual((found["metadata"]["workload"]["turns"], found["metadata"]["workload"]["think_time"]), (3, 0.01))
+        row = found["rows"][0]
+        self.assertEqual(row["requests"], {"ok": 12, "failed": 0, "unfinished": 0})
+        self.assertEqual([turn["turn"] for turn in row["turns"]], [1, 2, 3])
+        self.assertEqual([turn["ttft"]["count"] for turn in row["turns"]], [4, 4, 4])
+        lengths = [turn["prompt_tokens"] for turn in row["turns"]]
+        self.assertEqual(sorted(set(lengths)), lengths)  # each prompt holds those before
+        text = self.load(*flags).out
+        for words in ("- conversations of 3 turns, 0.01 s of thinking", "| concurrency | turn |", "|           2 |    3 |     4 |"):
+            self.assertIn(words, text)
+
+    def test_tools_and_schemas_are_served_as_asked(self):
+        for flags in (("--tools", "builtin"), ("--tools", "builtin", "--turns", 2), ("--json-schema", "builtin")):
+            result = self.load("--endpoint", "chat", "--osl", 400, "--num-prompts", 4, "-c", 2, "--json", *flags)
+            self.assertEqual(result.code, 0, result.err)
+            row = result.json()["rows"][0]
+            self.assertEqual(row["failures"], {}, flags)
+
     def test_a_server_that_refuses_everything_is_not_measured(self):
-        result = support.nibble("load", "--base-url", self.url, "--isl", 20, "--osl", 6)  # ids beyond the vocabulary
+        result = support.nibble("load", "--base-url", self.url, "--isl", 20, "--osl", 6, "--vocab-size", 32000)
         self.assertEqual(result.code, IO)
         self.assertIn("all 2 warm-up requests failed, the first with HTTP 400", result.err)
         self.assertIn("--vocab-size", result.err)
 
 
+@unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+class UnderTls(Case):
+    def test_whom_the_server_must_be(self):
+        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                        "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        server = Server("--ssl-certfile", cert, "--ssl-keyfile", key, ready=False)
+        self.addCleanup(server.process.kill)
+        server.wait_log("serving ")
+        name, address = (f"https://{host}:{server.port}" for host in ("localhost", "127.0.0.1"))
+        asks = ("load", "--isl", 20, "--osl", 4, "--num-prompts", 4, "-c", 2, "--base-url")
+        for flags in ((name, "--cacert", cert), (address, "--insecure")):
+            result = support.nibble(*asks, *flags, "--json")
+            self.assertEqual(result.code, 0, result.err)
+            self.assertEqual(result.json()["rows"][0]["requests"], {"ok": 4, "failed": 0, "unfinished": 0})
+        for flags in ((name,), (address, "--cacert", cert)):  # nobody vouches for it; its name is another
+            self.refused(IO, *asks, *flags, says="certificate verify failed")
+            self.refused(IO, *asks, *flags, "-m", "x", says="the first with TLS handshake")
+        self.refused(IO, *asks, name, "--cacert", key, says="--cacert")
+        self.refused(IO, *asks, f"http://localhost:{server.port}", "-m", "x", says="all 4 warm-up requests failed")
+        verified = support.nibble("verify", "--base-url", name, "--cacert", cert, "--level", 1)
+        self.assertEqual(verified.code, 0, verified.out)
+
+
 class AgainstOthers(Case):
-    def stand_in(self, answer):
-        server = StandIn(answer)
+    def stand_in(self, answer, **more):
+        server = StandIn(answer, **more)
         self.addCleanup(server.close)
         return server
 
@@ -123,7 +181,7 @@ class AgainstOthers(Case):
 
     def test_every_failure_is_counted_by_its_kind(self):
         def answer(handler, number):
-            kind = number % 5
+            kind = number % 6
             if kind == 0:
                 handler.events(EVENT, DONE)
             elif kind == 1:
@@ -132,17 +190,62 @@ class AgainstOthers(Case):
                 handler.events(EVENT)
             elif kind == 3:
                 handler.events(EVENT, b"data: oops\n\n", DONE)
+            elif kind == 4:
+                handler.events(EVENT, b"data: [DONE]\n\n")
             # else nothing: the connection ends
 
         server = self.stand_in(answer)
-        result = support.nibble("load", "--base-url", server.url, "--num-prompts", 20, "--num-warmups", 0, "-c", 4, "--json")
+        result = support.nibble("load", "--base-url", server.url, "--num-prompts", 24, "--num-warmups", 0, "-c", 4, "--json")
         self.assertEqual(result.code, 0, result.err)
         row = result.json()["rows"][0]
-        self.assertEqual(row["requests"], {"ok": 4, "failed": 16, "unfinished": 0})
+        self.assertEqual(row["requests"], {"ok": 4, "failed": 20, "unfinished": 0})
         self.assertEqual({kind: failure["count"] for kind, failure in row["failures"].items()},
-                         {"HTTP 429": 4, "truncated stream": 4, "malformed stream": 4, "connection lost": 4})
+                         {"HTTP 429": 4, "truncated stream": 4, "malformed stream": 4, "connection lost": 4, "no finish_reason": 4})
         table = support.nibble("load", "--base-url", server.url, "--num-prompts", 5, "--num-warmups", 0)
         self.assertIn("| HTTP 429 ", table.out)
+
+    def test_answers_become_part_of_the_next_prompt(self):
+        server = self.stand_in(lambda handler, _: handler.events(chat_event(reasoning="hm"), chat_event(content="ye"), chat_event(content="s"), DONE))
+        result = support.nibble("load", "--base-url", server.url, "--endpoint", "chat", "--turns", 2, "--num-prompts", 1, "--num-warmups", 0)
+        self.assertEqual(result.code, 0, result.err)
+        (_, first), (_, second) = server.seen
+        self.assertEqual(second["messages"][0], first["messages"][0])
+        self.assertEqual(second["messages"][1], {"role": "assistant", "content": "yes"})
+        self.assertEqual(len(second["messages"]), 3)
+
+    def test_what_was_not_asked_for_is_counted_by_its_kind(self):
+        def call(name, arguments):
+            return chat_event(tool_calls=[{"index": 0, "id": "c", "function": {"name": name, "arguments": arguments}}])
+
+        answers = [call("add", '{"a":1}'), chat_event(content="no"), call("sub", "{}"), call("add", "{"), call("add", '{"a":"x"}')]
+        server = self.stand_in(lambda handler, number: handler.events(answers[number % 5], DONE))
+        tools = self.dir / "tools.json"
+        tools.write_text(json.dumps([{"type": "function", "function": {
+            "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]))
+        chats = ("load", "--base-url", server.url, "--endpoint", "chat", "--num-prompts", 10, "--num-warmups", 0, "--json")
+        result = support.nibble(*chats, "--tools", tools)
+        self.assertEqual(result.code, 0, result.err)
+        failures = {kind: failure["count"] for kind, failure in result.json()["rows"][0]["failures"].items()}
+        self.assertEqual(failures, {"no tool call": 2, "unknown tool": 2, "invalid JSON": 2, "schema not met": 2})
+        body = server.seen[0][1]
+        self.assertEqual((body["tools"], body["tool_choice"]), (json.loads(tools.read_text()), "required"))
+        self.assertNotIn("ignore_eos", body)
+        result = support.nibble(*chats, "--tools", tools, "--tool-choice", "auto")
+        self.assertNotIn("no tool call", result.json()["rows"][0]["failures"])
+        answers[:] = [chat_event(content='{"a":1}'), chat_event(content='{"a":'), chat_event(content='{"b":1}')] + answers[3:]
+        schema = self.dir / "schema.json"
+        schema.write_text('{"type":"object","required":["a"]}')
+        result = support.nibble(*chats, "--json-schema", schema)
+        self.assertEqual(server.seen[-1][1]["response_format"]["json_schema"]["schema"], {"type": "object", "required": ["a"]})
+        failures = result.json()["rows"][0]["failures"]
+        self.assertEqual({kind: failures[kind]["count"] for kind in failures}, {"invalid JSON": 6, "schema not met": 2})
+        self.assertIn("the answer: $: no a", failures["schema not met"]["first_message"])
+
+    def test_the_vocabulary_by_the_models_name(self):
+        for model, size in (("openai/GPT-OSS-20b", 199998), ("other", 32000)):
+            server = self.stand_in(lambda handler, _: handler.events(EVENT, DONE), model=model)
+            result = support.nibble("load", "--base-url", server.url, "--num-prompts", 1, "--num-warmups", 0, "--json")
+            self.assertEqual(result.json()["metadata"]["workload"]["vocab_size"], size)
 
     def test_where_nothing_went_well_it_fails(self):
         server = self.stand_in(lambda handler, _: handler.send_error(500, "no"))
@@ -186,7 +289,16 @@ class AgainstOthers(Case):
         self.assertIn("all 2 warm-up requests failed, the first with connect", result.err)
 
     def test_bad_flags(self):
-        for flags in (("--base-url", "https://a"), ("--base-url", "x"), (), ("--base-url", "http://a", "-c", "0"),
+        bad = self.dir / "bad.json"
+        bad.write_text('{"pattern": "a"}')
+        for flags in (("--base-url", "ftp://a"), ("--base-url", "x"), (), ("--base-url", "http://a", "-c", "0"),
+                      ("--base-url", "http://a", "--turns", "2"), ("--base-url", "http://a", "--tools", "builtin"),
+                      ("--base-url", "http://a", "--endpoint", "chat", "--tools", "builtin", "--json-schema", "builtin"),
+                      ("--base-url", "http://a", "--endpoint", "chat", "--tool-choice", "auto"),
+                      ("--base-url", "http://a", "--endpoint", "chat", "-m", "x", "--tools", bad),
+                      ("--base-url", "http://a", "--endpoint", "chat", "-m", "x", "--json-schema", bad),
+                      ("--base-url", "http://127.0.0.1:1", "--insecure"), ("--base-url", "http://127.0.0.1:1", "--cacert", "x"),
+                      ("--base-url", "https://a", "--insecure", "--cacert", "x"),
                       ("--base-url", "http://a", "-c", "1", "--request-rate", "2"),
                       ("--base-url", "http://a", "--prefix-len", "9", "--isl", "8")):
             self.assertEqual(support.nibble("load", *flags).code, USAGE, flags)

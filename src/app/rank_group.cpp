@@ -11,11 +11,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <exception>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 namespace nibble::app {
 namespace {
@@ -89,6 +92,18 @@ std::vector<backend::HostWeight> parts_of(const ModelSource& source, const backe
   return parts;
 }
 
+// Launchers signal all ranks of a group together, and rank 0 may have requests to finish: the first signal is passed
+// over.
+void wait_for_rank_0_at_a_signal() {
+  struct sigaction action{};
+  action.sa_handler = [](int) {
+    constexpr std::string_view kText = "nibble: this rank ends with rank 0; a second signal ends it at once\n";
+    static_cast<void>(!write(STDERR_FILENO, kText.data(), kText.size()));
+  };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+}
+
 void follow_in(backend::ProcessGroup& group, const ModelSource& source, const ModelOptions& options) {
   const backend::StepRoom room = backend::receive_room(group);
   const model::StepLimits limits{room.max_tokens, room.max_rows, room.kv_pages};
@@ -124,6 +139,7 @@ int follow(const ModelOptions& options, Terminal& terminal, std::string_view bes
   const backend::Address first{options.group.address, options.group.port};
   terminal.note(fmt::format("rank {} of {}: follows rank 0 at {} and {}", options.group.rank, options.group.count,
                             text_of(first), beside));
+  wait_for_rank_0_at_a_signal();
   try {
     follow_in(*group, source, alone);
   } catch (const std::exception& error) {

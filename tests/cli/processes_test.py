@@ -193,6 +193,7 @@ class Served(Case):
         server = Server("--threads", 1, *flags_of(port, 0, count))
         for process in (server.process, *(f.process for f in followers)):
             self.addCleanup(process.kill)
+        self.addCleanup(server.stop, signal.SIGKILL)
         return server, followers
 
     def test_texts_are_those_of_one_process_and_all_end_together(self):
@@ -210,6 +211,9 @@ class Served(Case):
                 thread.join()
             answers.append(together)
         self.assertEqual(*answers)
+        followers[0].process.send_signal(signal.SIGTERM)  # as launchers do to all ranks, while rank 0 may have work
+        followers[0].wait_said("this rank ends with rank 0")
+        self.assertEqual(server.post("/v1/completions", asked).status, 200)
         for follower in followers:
             self.assertRegex(follower.err.decode(), r"rank \d of 4: follows rank 0 at 127\.0\.0\.1:\d+ and serves no port")
         self.assertEqual((server.stop(), alone.stop()), (0, 0))
@@ -217,17 +221,18 @@ class Served(Case):
             self.assertEqual(follower.wait()[0], 0)
 
     def open_requests(self, server, follower):
-        """Requests that cannot end: a follower stands still. Their answers come into the list."""
+        """Requests that cannot end: a follower stands still. Their answers come into the lists, those of streams apart."""
         follower.process.send_signal(signal.SIGSTOP)
-        answers = []
+        answers, streams = [], []
         ask = {"prompt": "Once", "max_tokens": 50, "temperature": 0, "ignore_eos": True}
         threads = [threading.Thread(target=lambda: answers.append(server.post("/v1/completions", ask))) for _ in range(3)]
+        threads.append(threading.Thread(target=lambda: streams.append(server.post("/v1/completions", {**ask, "stream": True}))))
         for thread in threads:
             thread.start()
-        server.until(lambda: server.metric("vllm:request_params_n_count", 0) == 3)  # the engine has them, or soon will
-        return answers, threads
+        server.until(lambda: server.metric("vllm:request_params_n_count", 0) == 4)  # the engine has them, or soon will
+        return answers, streams, threads
 
-    def all_unavailable(self, answers, threads, says):
+    def all_unavailable(self, answers, streams, threads, says):
         for thread in threads:
             thread.join()
         self.assertEqual(len(answers), 3)
@@ -235,14 +240,14 @@ class Served(Case):
             self.assertEqual(answer.status, 503, answer.raw)
             self.assertIn("Retry-After", answer.headers)
             self.assertIn(says, answer.json()["error"]["message"])
+        self.assertEqual([(stream.status, says in stream.raw.decode()) for stream in streams], [(200, True)])
 
     def test_a_killed_rank_ends_the_group_and_open_requests_get_503(self):
         server, followers = self.group(4)
-        answers, threads = self.open_requests(server, followers[1])
+        answers, streams, threads = self.open_requests(server, followers[1])
         followers[1].process.kill()
-        self.all_unavailable(answers, threads, "is gone")
-        code = server.process.wait(timeout=PATIENCE_S)
-        self.assertEqual(code, IO)
+        self.all_unavailable(answers, streams, threads, "is gone")
+        self.assertEqual(server.process.wait(timeout=PATIENCE_S), IO)
         server.wait_log("nibble: rank 2 at .* is gone: ")
         for follower in (followers[0], followers[2]):
             code, said = follower.wait()
@@ -252,8 +257,8 @@ class Served(Case):
     def test_a_rank_that_hangs_ends_the_group_in_time(self):
         server, followers = self.group(2)
         before = time.monotonic()
-        answers, threads = self.open_requests(server, followers[0])
-        self.all_unavailable(answers, threads, "silent for 8 s")
+        answers, streams, threads = self.open_requests(server, followers[0])
+        self.all_unavailable(answers, streams, threads, "silent for 8 s")
         self.assertLess(time.monotonic() - before, GONE_S if not support.SANITIZED else PATIENCE_S)
         self.assertEqual(server.process.wait(timeout=PATIENCE_S), IO)
         followers[0].process.send_signal(signal.SIGCONT)

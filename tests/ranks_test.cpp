@@ -2,6 +2,8 @@
 // keys and values.
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/ranks/group_testing.h"
+#include "backend/ranks/process_ranks.h"
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
@@ -29,6 +31,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -349,6 +352,90 @@ TEST(RanksTiny, write_the_greedy_texts_of_one_rank) {
     const std::vector<int32_t> want = greedy_texts(cpu_run(kv), {});
     for (const Ranks& ranks : tensor_and_expert({2, 4, 8}))
       EXPECT_EQ(greedy_texts(cpu_run(kv), ranks), want) << described(ranks) << ", KV " << name_of(kv);
+  }
+}
+
+// ---- ranks as processes: here threads, each with a group of its own over TCP ----
+
+// Rank 0's backend, and the other ranks beside it.
+struct Processes {
+  Processes(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
+            const RunConfig& run, const Ranks& ranks) {
+    const backend::GroupPlace place = backend::place_of(ranks.count);
+    const auto make = [run](const backend::BackendConfig& of) {
+      return run.backend == BackendKind::kReference ? backend::make_reference_backend(of, run)
+                                                    : backend::make_cpu_backend(of, run);
+    };
+    for (int rank = 1; rank < ranks.count; ++rank)
+      others.emplace_back([=, &config] {
+        backend::ProcessGroup of_rank(backend::at_rank(place, rank), {});
+        const backend::StepRoom room = backend::receive_room(of_rank);
+        const auto whole = model::backend_config(config, {room.max_tokens, room.max_rows, room.kv_pages});
+        const backend::Shard shard = backend::shard_of(whole.dims, ranks, rank);
+        const std::unique_ptr<backend::Backend> member = make(backend::config_of(whole, shard));
+        std::vector<HostWeight> parts(weights.begin(), weights.end());
+        for (HostWeight& part : parts) part.slice = backend::slice_of(part.role, whole.dims, shard);
+        const model::GptOss of_member = model::load(*member, config, parts);
+        backend::follow(of_rank, whole, *member, of_member.weights);
+      });
+    group = std::make_unique<backend::ProcessGroup>(backend::at_rank(place, 0), backend::GroupEvents());
+    be = backend::make_process_ranks(model::backend_config(config, limits), ranks, *group, 2, make);
+    gpt = model::load(*be, config, weights);
+  }
+  std::vector<std::jthread> others;
+  std::unique_ptr<backend::ProcessGroup> group;
+  std::unique_ptr<backend::Backend> be;
+  model::GptOss gpt;
+};
+
+TEST(RanksTiny, of_several_processes_have_the_bits_of_threads) {
+  const std::vector<int32_t> ids = tiny().tokenizer.encode(read_text_file(kTiny / "heldout.txt", 1 << 20));
+  const model::StepLimits limits = test::step_limits({.max_context = 256, .chunk_tokens = 64, .max_logit_rows = 64});
+  RunConfig oracle = kOracle;
+  for (const RunConfig& run : {cpu_run(KvDtype::kBf16), cpu_run(KvDtype::kInt8, Activations::kAuto), oracle}) {
+    for (const Ranks& ranks : {Ranks{2, false}, Ranks{4, true}, Ranks{8, false}}) {
+      const size_t tokens = run.backend == BackendKind::kReference ? 16 : 150;
+      const auto prompt = std::span(ids).first(tokens);
+      Loaded threads(tiny().config, tiny().weights, limits, run, ranks);
+      Processes processes(tiny().config, tiny().weights, limits, run, ranks);
+      EXPECT_EQ(test::all_logits(*processes.be, processes.gpt, prompt, 64),
+                test::all_logits(*threads.be, threads.gpt, prompt, 64))
+          << described(ranks) << " of " << name_of(run.backend);
+      EXPECT_EQ(processes.be->peek(backend::Slot::kDelta).values, threads.be->peek(backend::Slot::kDelta).values);
+      EXPECT_THROW((void)processes.be->peek(backend::Slot::kAttn), Error);
+    }
+  }
+}
+
+TEST(Ranks, pages_are_copied_in_every_process) {
+  const model::ModelConfig config = odd_config(8, 2, 64, 5);
+  const convert::DummyWeights weights(config, 3, nullptr);
+  const model::StepLimits limits{.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}};
+  Processes on(config, weights.weights(), limits, cpu_run(KvDtype::kBf16), {4, false});
+  expect_page_copies(*on.be, on.gpt);
+}
+
+// Steps enqueued behind one another name tokens that were not read yet; a second turn has its pages from the cache.
+TEST(RanksTiny, of_several_processes_write_the_texts_of_threads) {
+  engine::EngineLimits limits = test::engine_limits({.max_context = 512, .chunk_tokens = 64});
+  const model::StepLimits steps = engine::step_limits(limits, tiny().config.dims);
+  std::vector<int32_t> prompt = tiny().tokenizer.encode(read_text_file(kTiny / "heldout.txt", 1 << 20));
+  prompt.resize(150);
+  for (const bool async : {false, true}) {
+    limits.async_scheduling = async;
+    Loaded threads(tiny().config, tiny().weights, steps, cpu_run(KvDtype::kBf16), {2, false});
+    Processes processes(tiny().config, tiny().weights, steps, cpu_run(KvDtype::kBf16), {2, false});
+    engine::Loop of_threads(*threads.be, threads.gpt, limits), of_processes(*processes.be, processes.gpt, limits);
+    for (int turn = 0; turn < 2; ++turn) {
+      const engine::Request request{
+          .prompt = prompt, .max_tokens = 24, .sampling = {.temperature = 1, .seed = 7}, .stop_ids = {}};
+      const test::Output want = test::generate(of_threads, request), found = test::generate(of_processes, request);
+      EXPECT_EQ(found.tokens, want.tokens);
+      EXPECT_EQ(found.finished.cached_tokens, want.finished.cached_tokens);
+      if (turn == 1) {
+        EXPECT_GT(found.finished.cached_tokens, 100);
+      }
+    }
   }
 }
 

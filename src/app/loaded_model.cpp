@@ -2,9 +2,12 @@
 
 #include "app/gguf_model.h"
 #include "app/memory_budget.h"
+#include "app/rank_group.h"
 #include "app/speculation_options.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/process_group.h"
+#include "backend/ranks/process_ranks.h"
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
@@ -228,6 +231,12 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
   return backend::make_cpu_backend(config, run);
 }
 
+std::unique_ptr<backend::Backend> make_member(const ModelOptions& options, const backend::BackendConfig& config) {
+  backend::RunConfig alone = options.run;
+  alone.ranks = {};
+  return make_backend(options.run.backend, alone, config);
+}
+
 backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
   if (options.run.backend == BackendKind::kCuda)
     weights = {};  // held as OpenAI's checkpoints hold them, whatever the file
@@ -246,7 +255,13 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
   const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
-  be_ = make_backend(options.run.backend, options.run, config, source.mapped_files());
+  if (in_a_group(options)) {
+    group_ = join_group(source, options, view.terminal, view.on_lost);
+    be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
+                                      [&](const backend::BackendConfig& of) { return make_member(options, of); });
+  } else {
+    be_ = make_backend(options.run.backend, options.run, config, source.mapped_files());
+  }
   const OnLoad show = show_loading(view.terminal);
   const auto start = std::chrono::steady_clock::now();
   double bytes = 0;
@@ -259,6 +274,12 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   if (card)
     note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.run.sinks;
+}
+
+LoadedModel::~LoadedModel() = default;
+
+void LoadedModel::end_group() {
+  if (group_) group_->end();
 }
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,

@@ -24,6 +24,10 @@
 #include <string>
 #include <vector>
 
+namespace nibble::backend {
+class ProcessGroup;
+}
+
 namespace nibble::app {
 
 // A model's description and weights, not yet on any backend.
@@ -62,6 +66,10 @@ void require_backend(const ModelOptions& options);
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {});
 
+// One rank's of several processes.
+[[nodiscard]] std::unique_ptr<backend::Backend> make_member(const ModelOptions& options,
+                                                            const backend::BackendConfig& config);
+
 // What the options' backend holds of these weights.
 [[nodiscard]] backend::StoredFormats stored_formats(const ModelOptions& options,
                                                     std::span<const backend::HostWeight> weights);
@@ -70,7 +78,8 @@ using OnLoad = std::function<void(const model::LoadProgress&)>;
 // Who watches a model being loaded.
 struct LoadView {
   Terminal& terminal;
-  OnLoad on_load;  // may be empty
+  OnLoad on_load;                                         // may be empty
+  std::function<void(const std::string& why)> on_lost{};  // the group of ranks; from any thread
 };
 
 // A model on a backend. The source outlives it.
@@ -78,10 +87,15 @@ class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
               const LoadView& view);
+  ~LoadedModel();
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
   [[nodiscard]] backend::Backend& backend() const { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
+  void end_group();  // the other ranks end; where there are none, nothing
 
  private:
+  std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
 };

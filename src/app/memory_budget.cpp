@@ -104,8 +104,10 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
-  MemoryNeeds needs{.weights = bytes_copied(cost, options.run.ranks)};
-  for (int rank = 0; rank < options.run.ranks.count; ++rank) {
+  const GroupOptions& group = options.group;  // where it is one, this process is one rank
+  MemoryNeeds needs{.weights = bytes_copied(cost, options.run.ranks) / group.count};
+  const int first = group.rank, end = group.count > 1 ? first + 1 : options.run.ranks.count;
+  for (int rank = first; rank < end; ++rank) {
     const auto of_rank = backend::config_of(config, backend::shard_of(config.dims, options.run.ranks, rank));
     needs.kv += backend::kv_bytes(of_rank, kv_row_bytes(options, config.dims));
     needs.activations += backend::slot_bytes(of_rank, value_bytes);

@@ -5,6 +5,7 @@
 #include "app/features_page.h"
 #include "app/flags.h"
 #include "app/foreign_flags.h"
+#include "app/group_options.h"
 #include "app/help.h"
 #include "app/hub_options.h"
 #include "app/load_options.h"
@@ -30,6 +31,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -235,6 +237,7 @@ void add_run(Flags flags, RunOptions& o) {
   flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
+  add_group(flags, o.model.group);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"4096 or what -n needs", ""});
   add_speculation(flags, o.model);
@@ -274,6 +277,7 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_pull(flags, o.model.when_absent);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
+  add_group(flags, o.model.group);
   add_print_config(flags, o.model.settings);
   add_limits(flags, o.model, {"the model's", "auto"});
   add_speculation(flags, o.model);
@@ -537,8 +541,14 @@ void resolve_settings_of(const CommandLine& line, const std::string& name, All& 
                                                             {"bench", all.bench.model.settings},
                                                             {"perplexity", all.perplexity.model.settings},
                                                             {"verify", all.verify.model.settings}};
+  const std::pair<const char*, ModelOptions&> runs_in_a_group[] = {{"run", all.run.model}, {"serve", all.serve.model}};
+  for (const auto& [command, model] : runs_in_a_group)
+    if (name == command)
+      std::ranges::move(group_settings(*line.find(name), variables), std::back_inserter(model.settings.implied));
   for (const auto& [command, settings] : runs_a_model)
     if (name == command) resolve_settings(*line.find(name), settings, {serve, variables});
+  for (const auto& [command, model] : runs_in_a_group)
+    if (name == command) take_group(*line.find(name), model);
   if (name == "load") resolve_settings(*line.find(name), all.load.settings, {serve, {}});  // serve's are not its own
 }
 

@@ -52,6 +52,15 @@ struct Settings {
   std::map<std::string, std::string> foreign_words;  // by flag, where its value was one
 };
 
+// One of several processes that share every step over TCP, a rank each.
+struct GroupOptions {
+  int count = 1;        // --nnodes
+  int rank = 0;         // --node-rank
+  std::string address;  // where rank 0 waits
+  int port = 29501;
+  int timeout = 600;  // seconds until all have come
+};
+
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
   Settings settings;
@@ -64,6 +73,7 @@ struct ModelOptions {
   backend::RunConfig run;                   // as it was asked for; then (backend_choice.h) resolved
   std::string backend_why;                  // a line for the user, where the backend was left open
   std::string fast_why;                     // likewise, what --fast chose
+  GroupOptions group;                       // of run and serve
   engine::SpeculationLimits speculation;    // of what answers; else off
   std::filesystem::path speculative_model;  // of eagle3: the head's directory
   checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
@@ -310,6 +320,7 @@ struct ServeOptions {
   bool by_priority = false;                  // --scheduling-policy priority
   bool prefix_cache = true;
   int replicas = 1;                      // --data-parallel-size
+  bool headless = false;                 // must not serve: a rank above 0
   std::optional<bool> async_scheduling;  // none: where the backend computes while the host goes on
   KvEventOptions kv_events;
   std::string host = "127.0.0.1";

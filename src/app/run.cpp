@@ -4,6 +4,7 @@
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
+#include "app/rank_group.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
@@ -29,6 +30,7 @@ int execute(const RunOptions& asked) {
   Terminal terminal(asked.output);
   const RunOptions options = resolved(asked, terminal);
   const ModelOptions& model = options.model;
+  if (follows(model)) return follow(model, terminal, "prints no text");
   const std::string prompt_text = read_text(options.prompt);
   const ModelSource source = open_model(model, terminal);
   std::vector<int32_t> prompt = source.tokenizer.encode(

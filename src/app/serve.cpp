@@ -7,6 +7,7 @@
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "app/named_model.h"
+#include "app/rank_group.h"
 #include "app/serve_log.h"
 #include "app/server_record.h"
 #include "app/settings.h"
@@ -30,10 +31,15 @@
 #include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <csignal>
+#include <unistd.h>
 
 namespace nibble::app {
 namespace {
@@ -147,8 +153,8 @@ void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& confi
               std::array{std::string("a smaller --data-parallel-size"), std::string("--kv-tokens")});
 }
 
-void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Terminal& terminal) {
-  running.source.emplace(open_model(o.model, terminal));
+void load(const ServeOptions& o, Running& running, const LoadView& view) {
+  running.source.emplace(open_model(o.model, view.terminal));
   const model::ModelConfig& config = running.source->config;
   const engine::EngineLimits limits =
       with_head(with_memory(o, o.model, config, engine_limits(o, o.model, config)), *running.source, o.model);
@@ -159,8 +165,8 @@ void load(const ServeOptions& o, Running& running, const OnLoad& on_load, Termin
   for (int i = 0; i < o.replicas; ++i) {
     ModelOptions of = o.model;
     of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
-    const LoadedModel& loaded = *running.replicas.emplace_back(
-        std::make_unique<LoadedModel>(*running.source, of, steps, LoadView{terminal, on_load}));
+    const LoadedModel& loaded =
+        *running.replicas.emplace_back(std::make_unique<LoadedModel>(*running.source, of, steps, view));
     engine::KvEventSink sink = o.kv_events.on ? running.kv_events[static_cast<size_t>(i)]->sink() : nullptr;
     engines.push_back(std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), limits, std::move(sink)));
   }
@@ -181,13 +187,37 @@ server::ServedModel served_model(const Running& running, std::vector<std::string
 }
 
 // Whatever is still computed for nobody: a step, a grammar, the tokens of a long text.
-void end_soon() {
-  const auto end = [] {
+void end_soon(ExitCode code) {
+  const auto end = [code] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    std::_Exit(kExitOk);
+    std::_Exit(code);
   };
   std::thread(end).detach();
 }
+
+// Another rank has gone: what runs fails, and the server ends as after SIGTERM.
+class LostGroup {
+ public:
+  void lose(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    why_ = why;
+    if (serving_) kill(getpid(), SIGTERM);
+  }
+  void begin_serving() {
+    const std::lock_guard lock(mutex_);
+    serving_ = true;
+    if (!why_.empty()) kill(getpid(), SIGTERM);
+  }
+  [[nodiscard]] std::string why() const {
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string why_;       // both guarded by mutex; empty: it is not
+  bool serving_ = false;  // before that, loading ends with the error
+};
 
 }  // namespace
 
@@ -214,6 +244,11 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
         Code::kUnsupported,
         "--data-parallel-size {}: want --backend cpu or reference, found cuda: several cards are not served yet",
         o.replicas);
+  if (o.replicas > 1 && in_a_group(model))
+    throw Error(Code::kUnsupported, "--data-parallel-size {}: want 1 beside --nnodes {}: replicas are of one process",
+                o.replicas, model.group.count);
+  if (o.headless && !follows(model))
+    throw Error(Code::kInvalidRequest, "--headless: want a --node-rank above 0, found 0, which serves");
   model = resolved(std::move(model));
   require_backend(model);
   require_speculation(model);
@@ -236,7 +271,9 @@ int execute(const ServeOptions& asked) {
   const ServeOptions o = resolved(asked, terminal);  // what is refused is, before anybody is told that the port answers
   const ModelOptions& model = o.model;
   const std::string& name = o.served_names.front();
+  if (follows(model)) return follow(model, terminal, "serves no port");
 
+  LostGroup lost_group;
   Running running;
   if (o.kv_events.on) {  // an address that cannot be had is refused now, too
     if (!o.prefix_cache)
@@ -262,17 +299,16 @@ int execute(const ServeOptions& asked) {
   if (!record->problem().empty())
     terminal.note(fmt::format("nibble ps will not see this server: {}: {}", o.records.string(), record->problem()));
   api.loading("checking weights", 0);
-  load(
-      o, running,
-      [&api](const model::LoadProgress& p) {
-        api.loading("loading weights",
-                    static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
-      },
-      terminal);
+  const auto on_load = [&api](const model::LoadProgress& p) {
+    api.loading("loading weights",
+                static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
+  };
+  load(o, running, {terminal, on_load, [&lost_group](const std::string& why) { lost_group.lose(why); }});
   server::ServedModel served = served_model(running, o.served_names);
   served.by_priority = o.by_priority;
   api.publish(std::move(served), server::port_of(*running.engines));
   loaded = true;
+  lost_group.begin_serving();
   terminal.note(fmt::format("serving {} on {}, context {} tokens{}", name, running.replicas.front()->backend().name(),
                             running.max_context, o.replicas > 1 ? fmt::format(", {} replicas", o.replicas) : ""));
   terminal.note("modes: " + describe_modes(model, running.replicas.front()->backend()));
@@ -281,7 +317,10 @@ int execute(const ServeOptions& asked) {
   http.wait();
   record.reset();
   terminal.note("stopped");
-  end_soon();
+  const std::string lost = lost_group.why();
+  end_soon(lost.empty() ? kExitOk : kExitIo);
+  if (!lost.empty()) throw Error(Code::kIo, lost);
+  running.replicas.front()->end_group();
   return kExitOk;
 }
 

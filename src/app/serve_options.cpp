@@ -86,6 +86,7 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
         return origin.starts_with("[") ? "want one origin, found the list " + origin : std::string();
       });
   add_kv_event_flags(flags, o.kv_events);
+  flags.turn("--headless", o.headless, "With a --node-rank above 0, which serves no port: refuse to serve one");
   flags.value("--http-threads", o.http_threads, "Threads for HTTP").whole(1, 64);
   flags.value("--max-connections", o.max_connections, "Most open connections").whole(1, 1 << 20);
   flags.value("--max-body-bytes", o.max_body_bytes, "Largest request body").whole(1 << 10, 1 << 30);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -29,7 +30,7 @@ class Terminal {
   [[nodiscard]] std::string safe(std::string_view text) const;
   // Indented, one object; bytes that are no UTF-8 become U+FFFD.
   void print_json(const nlohmann::ordered_json& json);
-  // To standard error unless --quiet: summaries and hints.
+  // To standard error unless --quiet: summaries and hints. From any thread.
   void note(std::string_view text);
   // From now on notes go there instead, without colours.
   void send_notes(std::function<void(std::string_view)> to);
@@ -65,7 +66,7 @@ class Terminal {
   [[nodiscard]] static size_t columns();  // a line's
   void draw(std::string_view line);
 
-  bool line_open_ = false;
+  std::atomic<bool> line_open_ = false;
   std::function<void(std::string_view)> notes_;
   std::chrono::steady_clock::time_point drawn_{};
 };

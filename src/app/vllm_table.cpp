@@ -59,12 +59,9 @@ constexpr ForeignRow kRows[] = {
     {"--pipeline-parallel-size --decode-context-parallel-size --prefill-context-parallel-size", "1", kNothing,
      "--tensor-parallel-size is the one way to split a model"},
     {"--data-parallel-size-local", "1", kNothing, "one process serves all of --data-parallel-size"},
-    {"--nnodes", "1", kNothing, "one process serves"},
-    {"--node-rank", "0", kNothing, "one process serves"},
-    {"--master-addr --master-port --all2all-backend --max-parallel-loading-workers", "", kNothing,
-     "ranks are threads of one process"},
+    {"--all2all-backend --max-parallel-loading-workers", "", kNothing, "ranks have one way to exchange values"},
     {"--disable-custom-all-reduce --disable-nccl-for-dp-synchronization", "-", kNothing,
-     "ranks are threads of one process"},
+     "ranks have one way to exchange values"},
     {"--eplb-log-balancedness", "-", kNothing, "experts stay on their rank"},
     {"--eplb-config --expert-placement-strategy --num-redundant-experts --eplb-window-size --eplb-step-interval "
      "--dbo-decode-token-threshold --dbo-prefill-token-threshold --dcp-kv-cache-interleave-size "
@@ -138,7 +135,6 @@ constexpr ForeignRow kRows[] = {
     {"--enable-eplb --enable-dbo", "-", kRefused, "experts stay on their rank"},
     {"--data-parallel-hybrid-lb --data-parallel-external-lb", "-", kRefused,
      "one port serves all of --data-parallel-size"},
-    {"--headless", "-", kRefused, "one process serves"},
     {"--data-parallel-rank --data-parallel-start-rank --data-parallel-address --data-parallel-rpc-port "
      "--data-parallel-backend",
      "", kRefused, "one process serves all of --data-parallel-size"},

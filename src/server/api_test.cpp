@@ -138,6 +138,16 @@ TEST_F(ApiTest, a_failed_engine_is_a_500_or_an_error_event) {
   EXPECT_TRUE(out.body.ends_with("data: [DONE]\n\n"));
 }
 
+TEST_F(ApiTest, a_lost_rank_is_a_503_with_retry_after) {
+  start({"<|channel|>final<|message|>one!"});
+  engine_->fails_as = Code::kIo;
+  const auto c = call("/v1/chat/completions", kChat);
+  const Call::Output out = c->poll();
+  EXPECT_EQ(out.head->status, 503);
+  EXPECT_EQ(out.head->headers.back().first, "Retry-After");
+  EXPECT_NE(out.body.find("the device is lost"), std::string::npos);
+}
+
 TEST_F(ApiTest, a_full_queue_is_a_429_with_retry_after) {
   start({kAnswer});
   engine_->busy = true;

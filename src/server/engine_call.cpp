@@ -112,7 +112,9 @@ void EngineCall::take_finished(size_t choice, engine::Finished finished, Clock::
   if (c.enough) finished.reason = kStop;
   if (!c.last) c.last = time;
   finished.generated_tokens = c.tokens;
-  if (finished.reason == kFailed) failure_ = ApiError("", "generation failed: " + finished.message, 500);
+  // A lost connection to another rank: this server ends, and the next one may answer.
+  if (finished.reason == kFailed)
+    failure_ = ApiError("", "generation failed: " + finished.message, finished.code == Code::kIo ? 503 : 500);
   if (finished.reason == kCancelled) failure_ = shutting_down();
   const std::string_view reason = failure_ ? reason_of(*failure_) : finish_reason(finished.reason, false);
   record(c, finished, reason);

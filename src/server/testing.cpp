@@ -57,6 +57,7 @@ engine::RequestId ScriptedEngine::submit(engine::Request request, engine::Receiv
   if (fails) {
     script.pop_back();
     finished.reason = engine::FinishReason::kFailed;
+    finished.code = fails_as;
     finished.message = "the device is lost";
   }
   if (endless) open_[id] = receiver;

@@ -1,6 +1,7 @@
 #pragma once
 // Test only: nibble-tiny's tokenizer, and an engine that plays what it is told.
 
+#include "base/error.h"
 #include "server/generation.h"
 #include "server/presenter.h"
 #include "text/grammar.h"
@@ -29,7 +30,8 @@ class ScriptedEngine {
 
   std::vector<engine::Request> requests;
   std::vector<engine::RequestId> cancelled;
-  bool busy = false;  // refuses
+  bool busy = false;              // refuses
+  Code fails_as = Code::kDevice;  // "!"
 
  private:
   engine::RequestId submit(engine::Request request, engine::Receiver receiver);

@@ -1,12 +1,12 @@
 #include "backend/ranks/ranks_backend.h"
 
+#include "backend/ranks/gathered_logits.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <string>
 #include <utility>
@@ -53,10 +53,8 @@ class RanksBackend final : public Backend {
   }
 
   void embed(const EmbedArgs& args) override {
-    ids_.assign(args.ids.begin(), args.ids.end());
-    for (int32_t& id : ids_)  // the ranks have not drawn it
-      if (id < 0) id = std::max(0, sampled_.back()[static_cast<size_t>(-1 - id)].token);
-    each([&](size_t rank) { members_[rank]->embed({.ids = ids_, .table = args.table}); });
+    const std::vector<int32_t> ids = logits_.known(args.ids);
+    each([&](size_t rank) { members_[rank]->embed({.ids = ids, .table = args.table}); });
   }
 
   void attn_in(const AttnInArgs& args) override {
@@ -83,33 +81,20 @@ class RanksBackend final : public Backend {
 
   void logits(const LogitsArgs& args) override {
     each([&](size_t rank) { members_[rank]->logits(args); });
-    logit_rows_ = args.tokens.size();
-    logits_.resize(logit_rows_ * static_cast<size_t>(dims_.vocab));
+    logits_.resize(args.tokens.size());
     each([&](size_t rank) {
       std::visit(
           [&](const auto& rows) {
             for (size_t r = 0; r < rows.size(); ++r)
-              std::copy(rows[r].begin(), rows[r].end(), logits_row(r).begin() + shards_[rank].vocab.first);
+              std::copy(rows[r].begin(), rows[r].end(), logits_.row(r).begin() + shards_[rank].vocab.first);
           },
           members_[rank]->rows(Slot::kLogits));
     });
   }
 
-  Ticket sample(const SampleArgs& args) override {
-    check(args.rows.size() == logit_rows_, "one sample row per row of logits");
-    std::vector<Drawn> drawn(args.rows.size());
-    pool_.parallel_for(std::ssize(drawn), [&](IndexRange range) {
-      for (auto r = static_cast<size_t>(range.begin); r < static_cast<size_t>(range.end); ++r)
-        drawn[r] = draw(logits_row(r), args.rows[r]);
-    });
-    sampled_ = {std::move(sampled_.back()), std::move(drawn)};
-    return ++ticket_;
-  }
+  Ticket sample(const SampleArgs& args) override { return logits_.sample(args, pool_); }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
-    check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
-    return sampled_[ticket == ticket_ ? 1 : 0];
-  }
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return logits_.wait(ticket); }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
     switch (slot) {
@@ -118,9 +103,7 @@ class RanksBackend final : public Backend {
       case Slot::kAttn: return joined(slot, 1, dims_.q_width());
       case Slot::kExpertHidden:
         return ranks_.whole_experts ? peek_hidden_of_whole() : joined(slot, dims_.topk, dims_.inter);
-      case Slot::kLogits:
-        return {{static_cast<int64_t>(logit_rows_), dims_.vocab},
-                {logits_.begin(), logits_.begin() + std::ssize(logits_)}};
+      case Slot::kLogits: return logits_.data();
       default: return members_.front()->peek(slot);  // on every rank alike
     }
   }
@@ -161,11 +144,6 @@ class RanksBackend final : public Backend {
         }
       }
     });
-  }
-
-  [[nodiscard]] std::span<float> logits_row(size_t row) {
-    const auto vocab = static_cast<size_t>(dims_.vocab);
-    return std::span(logits_).subspan(row * vocab, vocab);
   }
 
   // A slot of [tokens, groups, width], of which each rank has some columns of each group.
@@ -226,11 +204,7 @@ class RanksBackend final : public Backend {
   ThreadPool pool_;  // a thread runs a rank's verb; the rank's backend has threads beside it
   std::vector<Shard> shards_;
   std::vector<std::unique_ptr<Backend>> members_;  // by rank
-  std::vector<int32_t> ids_;
-  std::vector<float> logits_;  // [logit rows, vocab]
-  size_t logit_rows_ = 0;
-  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
-  Ticket ticket_ = 0;
+  GatheredLogits logits_{dims_.vocab};
 };
 
 }  // namespace

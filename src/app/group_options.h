@@ -1,0 +1,21 @@
+#pragma once
+// Several processes as ranks: vLLM's flags for it, and what torchrun, LeaderWorkerSet, Slurm's scripts and Open MPI put
+// into the environment.
+
+#include "app/flags.h"
+#include "app/options.h"
+
+#include <vector>
+
+namespace nibble::app {
+
+void add_group(Flags flags, GroupOptions& options);
+
+// The flags that the variables stand for, where they tell of more than one rank or --nnodes is given. Throws
+// Error(kInvalidRequest) where a size comes without a rank.
+[[nodiscard]] std::vector<Setting> group_settings(Flags flags, const Variables& environment);
+
+// Once all settings are known: a process is one rank of --tensor-parallel-size. Throws Error(kInvalidRequest).
+void take_group(Flags flags, ModelOptions& options);
+
+}  // namespace nibble::app

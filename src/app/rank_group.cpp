@@ -1,0 +1,153 @@
+#include "app/rank_group.h"
+
+#include "app/commit.h"
+#include "app/memory_budget.h"
+#include "backend/ranks/process_group.h"
+#include "backend/ranks/process_ranks.h"
+#include "backend/shards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+namespace nibble::app {
+namespace {
+
+// FNV-1a.
+class Hash {
+ public:
+  void bytes(std::span<const std::byte> bytes) {
+    for (const std::byte byte : bytes) value_ = (value_ ^ static_cast<uint64_t>(byte)) * 0x100000001B3;
+  }
+  template <class T>
+  void number(T value) {
+    bytes(std::as_bytes(std::span(&value, 1)));
+  }
+  // Its length, and its first bytes, some in the middle and the last: all of a model's would take minutes.
+  void part_of(std::span<const std::byte> whole) {
+    constexpr size_t kPart = 4096;
+    number(whole.size());
+    if (whole.size() <= 3 * kPart) return bytes(whole);
+    for (const size_t at : {size_t{0}, whole.size() / 2, whole.size() - kPart}) bytes(whole.subspan(at, kPart));
+  }
+  [[nodiscard]] uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xCBF29CE484222325;
+};
+
+uint64_t fingerprint_of(const ModelSource& source) {
+  Hash hash;
+  const backend::BackendConfig config = model::backend_config(source.config, {});
+  const backend::Dims& d = config.dims;
+  for (const int64_t dim : {d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim, d.inter, d.experts, d.topk, d.vocab,
+                            d.sliding_window, d.max_context})
+    hash.number(dim);
+  for (const backend::LayerKind kind : config.layer_kinds) hash.number(kind);
+  for (const float frequency : config.rope_inv_freq) hash.number(frequency);
+  for (const float value : {config.rope_concentration, config.rms_eps, config.swiglu_limit}) hash.number(value);
+  for (const backend::HostWeight& weight : source.weights) {
+    hash.number(weight.role);
+    hash.number(weight.layer);
+    hash.number(weight.format);
+    for (const RawTensor* tensor : {&weight.values, &weight.scales, &weight.odd})
+      hash.part_of(std::as_bytes(std::span(tensor->bytes)));
+  }
+  return hash.value();
+}
+
+// Whatever changes a value that ranks exchange, or that they must compute alike.
+constexpr std::array<std::string_view, 10> kAlike = {
+    "--backend",        "--tensor-parallel-size", "--enable-expert-parallel",
+    "--kv-cache-dtype", "--moe-activation",       "--dense-activation",
+    "--cpu-isa",        "--attention-sinks",      "--mxfp4-layers",
+    "--mxfp8-layers"};
+
+std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
+  const backend::Dims& dims = source.config.dims;
+  std::vector<backend::GroupTerm> terms = {
+      {"version", fmt::format("{} ({})", NIBBLE_VERSION, commit())},
+      {"model", fmt::format("one of {} layers, width {} and {} experts, fingerprint {:016x}", dims.layers, dims.hidden,
+                            dims.experts, fingerprint_of(source))}};
+  for (const backend::RunSetting& setting : backend::settings_of(options.run))
+    if (std::ranges::find(kAlike, setting.flag) != kAlike.end())
+      terms.push_back({std::string(setting.flag), setting.value.empty() ? "none" : setting.value});
+  return terms;
+}
+
+// What this rank holds of each weight.
+std::vector<backend::HostWeight> parts_of(const ModelSource& source, const backend::Shard& shard) {
+  std::vector<backend::HostWeight> parts = source.weights;
+  for (backend::HostWeight& part : parts) part.slice = backend::slice_of(part.role, source.config.dims, shard);
+  return parts;
+}
+
+// Launchers signal all ranks of a group together, and rank 0 may have requests to finish: the first signal is passed
+// over.
+void wait_for_rank_0_at_a_signal() {
+  struct sigaction action{};
+  action.sa_handler = [](int) {
+    constexpr std::string_view kText = "nibble: this rank ends with rank 0; a second signal ends it at once\n";
+    static_cast<void>(!write(STDERR_FILENO, kText.data(), kText.size()));
+  };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+}
+
+void follow_in(backend::ProcessGroup& group, const ModelSource& source, const ModelOptions& options) {
+  const backend::StepRoom room = backend::receive_room(group);
+  const model::StepLimits limits{room.max_tokens, room.max_rows, room.kv_pages};
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
+  static_cast<void>(check_budget(options, config, {source.config.dims, stored_formats(options, source.weights)}));
+  const backend::Shard shard = backend::shard_of(config.dims, options.run.ranks, options.group.rank);
+  const std::unique_ptr<backend::Backend> member = make_member(options, backend::config_of(config, shard));
+  const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
+  backend::follow(group, config, *member, gpt.weights);
+}
+
+}  // namespace
+
+std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,
+                                                  Terminal& terminal,
+                                                  std::function<void(const std::string& why)> on_lost) {
+  const GroupOptions& o = options.group;
+  backend::GroupPlace place{.rank = o.rank,
+                            .count = o.count,
+                            .first = {o.address, o.port},
+                            .join_timeout = std::chrono::seconds(o.timeout),
+                            .terms = terms_of(source, options)};
+  backend::GroupEvents events{.note = [&terminal](const std::string& text) { terminal.note(text); },
+                              .lost = std::move(on_lost)};
+  return std::make_unique<backend::ProcessGroup>(std::move(place), std::move(events));
+}
+
+int follow(const ModelOptions& options, Terminal& terminal, std::string_view beside) {
+  ModelOptions alone = options;
+  alone.speculation = {};  // rank 0 makes the guesses
+  const ModelSource source = open_model(alone, terminal);
+  const std::unique_ptr<backend::ProcessGroup> group = join_group(source, alone, terminal, {});
+  const backend::Address first{options.group.address, options.group.port};
+  terminal.note(fmt::format("rank {} of {}: follows rank 0 at {} and {}", options.group.rank, options.group.count,
+                            text_of(first), beside));
+  wait_for_rank_0_at_a_signal();
+  try {
+    follow_in(*group, source, alone);
+  } catch (const std::exception& error) {
+    group->fail(error.what());
+    throw;
+  }
+  terminal.note(fmt::format("rank {} of {}: rank 0 has ended", options.group.rank, options.group.count));
+  return kExitOk;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,55 @@
+#pragma once
+// For tests of groups: places on this machine.
+
+#include "backend/ranks/process_group.h"
+
+#include <gtest/gtest.h>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <vector>
+
+namespace nibble::backend {
+
+// A port that was free just now.
+inline int free_port() {
+  const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
+inline GroupPlace place_of(int count) {
+  return {.rank = 0,
+          .count = count,
+          .first = {"127.0.0.1", free_port()},
+          .join_timeout = std::chrono::seconds(60),
+          .terms = {{"version", "1"}, {"model", "some"}}};
+}
+inline GroupPlace at_rank(GroupPlace place, int rank) {
+  place.rank = rank;
+  return place;
+}
+
+// What a rank says first, byte for byte.
+inline std::vector<std::byte> hello_frame(const GroupPlace& place) {
+  BodyWriter hello;
+  hello.number(uint32_t{1});
+  hello.number(static_cast<int32_t>(place.rank));
+  hello.number(static_cast<int32_t>(place.count));
+  hello.number(static_cast<uint32_t>(place.terms.size()));
+  for (const GroupTerm& term : place.terms) {
+    hello.text(term.name);
+    hello.text(term.value);
+  }
+  std::vector<std::byte> bytes = frame_header(FrameType::kHello, hello.bytes().size());
+  bytes.insert(bytes.end(), hello.bytes().begin(), hello.bytes().end());
+  return bytes;
+}
+
+}  // namespace nibble::backend

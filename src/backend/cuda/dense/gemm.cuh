@@ -2,9 +2,8 @@
 // y = W·x for many tokens, W packed bf16, MXFP8 or MXFP4 (exact: activations keep 16 bits)  source: torch/model.py,
 // Linear and MLPBlock; arguments: gemm_plan.h GemmArgs
 // W    layout/packed.h     x  16 bits, [*, cols]     both by cp.async in stages of 32 or 64 k, in the order they lie in
-// grid one CTA per (4 warps' rows, 64, 96 or 128 tokens); row blocks run fastest, so that a tile of tokens and an
-// expert's
-//      weights are read from DRAM once
+// grid one CTA per (4 warps' rows, 64, 96 or 128 tokens); row blocks run fastest, so that a tile of tokens and
+//      an expert's weights are read from DRAM once
 // mma  m16n8k16, weights on the m side; a warp has 1 to 3 row tiles and up to 12 column tiles: as many as there are
 //      tokens. A weight is widened by one warp, once per CTA
 // MX   a scale that leaves every weight of its block an f16 number is multiplied into the weights (two at a time); a

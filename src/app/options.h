@@ -248,7 +248,7 @@ struct LoadOptions {
   Variables environment;
 };
 
-enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance, kFeatures };
+enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance, kRegression, kFeatures };
 
 struct VerifyOptions {
   ModelOptions model;
@@ -257,6 +257,9 @@ struct VerifyOptions {
   std::string base_url, api_key;    // of a server instead; empty: this process
   std::string served_model;         // the name to ask it for; empty: the first that it lists
   std::filesystem::path report;     // Markdown; empty: none
+  // Level 5.
+  std::filesystem::path baseline;       // what to hold it against; empty: what is known of this device and model
+  std::filesystem::path save_baseline;  // where to keep it; empty: nowhere
   // Level 6.
   std::string features;              // whose combinations; empty: those of the backend
   int most_combinations = 64;        // that run

@@ -46,6 +46,76 @@ class InProcess(Case):
             self.assertEqual(support.nibble("verify", TINY, "--level", level).code, USAGE, level)
 
 
+class Baselines(Case):
+    def verify(self, *args):
+        return support.nibble("verify", TINY, "--level", 5, *args)
+
+    own = ""  # of this machine, once it is measured
+
+    def kept(self, change=lambda baseline: None):
+        """A baseline of this machine, with what a test plants."""
+        path = self.dir / "kept.json"
+        if not Baselines.own:
+            result = self.verify("--save-baseline", path)
+            self.assertEqual(result.code, 0, result.out)
+            Baselines.own = path.read_text()
+            self.assertEqual(problems(json.loads(Baselines.own)), [])
+        baseline = json.loads(Baselines.own)
+        for row in baseline["rows"]:
+            row["seconds"] = [100 * seconds for seconds in row["seconds"]]  # no figure of this machine decides
+        change(baseline)
+        path.write_text(json.dumps(baseline))
+        return path
+
+    def test_nothing_worse_passes(self):
+        result = self.verify("--baseline", self.kept(), "--json")
+        self.assertEqual(result.code, 0, result.out)
+        found = result.json()
+        self.assertEqual(problems(found), [])
+        self.assertEqual({check["verdict"] for check in found["checks"]}, {"pass"})
+        self.assertEqual(len(found["checks"]), 8)
+
+    def test_what_is_planted_fails(self):
+        def plant(baseline):
+            for row in baseline["rows"]:
+                row["seconds"] = [1e-6, 1.1e-6, 1e-6]
+            baseline["memory_bytes"]["host"] = -2_000_000_000
+            baseline["accuracy"] = {"perplexity": 1, "kl": -1, "top1": 1.1}
+
+        result = self.verify("--baseline", self.kept(plant))
+        self.assertEqual(result.code, FAILED)
+        for name in ("pp512", "tg32, batch 1", "tg32, batch 8", "memory of the process", "perplexity", "KL divergence", "equal top tokens"):
+            self.assertRegex(result.out, rf"\| {name} +\| FAIL ")
+
+    def test_of_something_else_is_refused_by_name(self):
+        def other_model(baseline):
+            baseline["metadata"]["model"]["sha256"] = "00"
+
+        kept = self.kept(other_model)
+        result = self.verify("--baseline", kept)
+        self.assertEqual(result.code, USAGE)
+        self.assertRegex(result.err, r'--baseline .*: model.sha256: want "\w{64}", found "00"')
+        baseline = json.loads(kept.read_text())
+        del baseline["metadata"]["warm_up"]
+        kept.write_text(json.dumps(baseline))
+        result = self.verify("--baseline", kept)
+        self.assertEqual(result.code, USAGE)
+        self.assertIn("found no warm_up", result.err)
+
+    def test_settings(self):
+        kept = self.kept()
+        result = self.verify("--baseline", kept, "--kv-cache-dtype", "f32")
+        self.assertEqual(result.code, USAGE)
+        self.assertIn('--kv-cache-dtype: want "f32", found "bf16"', result.err)
+
+    def test_flags(self):
+        kept = self.dir / "kept.json"
+        for args in (("--level", 1), ("--base-url", "http://127.0.0.1:1")):
+            for flag in ("--baseline", "--save-baseline"):
+                self.assertEqual(support.nibble("verify", TINY, *args, flag, kept).code, USAGE, (args, flag))
+        self.assertFalse(kept.exists())
+
+
 class Features(Case):
     def verify(self, *args):
         return support.nibble("verify", TINY, "--level", 6, "--rounds", 1, *args)
@@ -157,7 +227,7 @@ class Comparisons(Case):
         bare = self.dir / "bare.json"
         bare.write_text(json.dumps({**whole, "metadata": None}))
         other = self.dir / "other.json"
-        other.write_text(json.dumps({**whole, "metadata": {**whole["metadata"], "device": {"name": "another"}}}))
+        other.write_text(json.dumps({**whole, "metadata": {**whole["metadata"], "device": {**whole["metadata"]["device"], "name": "another"}}}))
         for b, words in ((bare, "want a result with metadata"), (other, "same device")):
             result = support.nibble("bench", "--compare", a, b)
             self.assertEqual(result.code, USAGE)

@@ -141,6 +141,14 @@ constexpr std::array kPerhapsNull = {"build.cuda",       "device.driver",
                                      "host.cpu_mhz",     "peak_memory_bytes.device"};
 constexpr std::array kOfCards = {"build.cuda", "device.driver", "device.clock_mhz", "peak_memory_bytes.device"};
 
+void list_values(const Metadata& json, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
+  if (!json.is_object()) {
+    out.emplace_back(path, text_of(json));
+    return;
+  }
+  for (const auto& [name, value] : json.items()) list_values(value, path.empty() ? name : path + "." + name, out);
+}
+
 bool is_there(const Metadata& json, std::string_view path) {
   const size_t dot = path.rfind('.');
   const Metadata parent = dot == std::string_view::npos ? json : value_at(json, path.substr(0, dot));
@@ -179,6 +187,12 @@ Metadata value_at(const Metadata& json, std::string_view path) {
 }
 
 std::string text_of(const Metadata& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::vector<std::pair<std::string, std::string>> flat_metadata(const Metadata& metadata) {
+  std::vector<std::pair<std::string, std::string>> values;
+  list_values(metadata, "", values);
+  return values;
+}
 
 std::vector<std::string> metadata_gaps(const Metadata& metadata) {
   std::vector<std::string> gaps;

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble::app {
@@ -50,6 +51,8 @@ void add_process(Metadata& metadata, const ProcessRun& run);
 [[nodiscard]] std::vector<std::string> metadata_gaps(const Metadata& metadata);
 // At "device.name", in dots; null where there is nothing.
 [[nodiscard]] Metadata value_at(const Metadata& json, std::string_view path);
+// ("device.name", "Xeon") for every value, in order.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> flat_metadata(const Metadata& metadata);
 [[nodiscard]] std::string text_of(const Metadata& value);  // a string as it is, the rest as JSON
 
 struct HashedFile {

@@ -1,6 +1,8 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/named_model.h"
+#include "app/report_file.h"
+#include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/text_input.h"
 #include "app/verify_features.h"
@@ -62,6 +64,7 @@ struct Verified {
   VerifyChecks checks;
   Metadata metadata;
   std::optional<Figures> figures;         // of level 5
+  std::optional<NamedResult> baseline;    // likewise
   std::optional<FeatureReport> features;  // of level 6
 };
 
@@ -164,6 +167,7 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
     add_checks(*result.features, checks);
   });
   result.figures = regression.figures;
+  result.baseline = regression.baseline.result;
   result.metadata = metadata();
   terminal.end_progress();
   return result;
@@ -189,12 +193,6 @@ Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
   return result;
 }
 
-void write_page(const std::filesystem::path& path, const std::string& page) {
-  std::ofstream file(path, std::ios::binary);
-  file << page << std::flush;
-  if (!file) throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
-}
-
 // Throws Error(kInvalidRequest) where a check failed beside level 5's own: nothing is to be held against a wrong run.
 void save_baseline(const std::filesystem::path& path, const Verified& result) {
   for (const VerifyCheck& check : result.checks.all())
@@ -209,13 +207,22 @@ void save_baseline(const std::filesystem::path& path, const Verified& result) {
   if (!file) throw Error(Code::kIo, "--save-baseline {}: it cannot be written", path.string());
 }
 
+std::string verify_html(const Verified& result, const Metadata& json, const std::string& features) {
+  std::vector<ReportSection> sections;
+  if (!features.empty()) sections.push_back({"Features", features});
+  std::optional<ResultComparison> before;
+  if (result.baseline && result.figures)
+    before = compare_results(*result.baseline, {"this run", json}, Mismatch::kAllow);
+  return report_html("nibble verify", json, sections, before ? &*before : nullptr);
+}
+
 // A feature's page has the tables; whether it is right, the exit code and a line say.
 int review(const VerifyOptions& options, const Verified& result, Terminal& terminal) {
   const std::string results = review_results(*result.features, result.metadata);
   if (options.report.empty()) {
     terminal.print(results);
   } else {
-    write_page(options.report, with_results(read_text(options.report), results, options.report.string()));
+    write_report(options.report, with_results(read_text(options.report), results, options.report.string()));
   }
   terminal.note(verify_summary(result.checks.all()));
   return result.checks.failed() ? kExitFailure : kExitOk;
@@ -242,11 +249,15 @@ int execute(const VerifyOptions& options) {
   const std::vector<VerifyCheck>& checks = result.checks.all();
   if (!options.review.empty() && result.features) return review(options, result, terminal);
   const std::string features = result.features ? "\n## Features\n" + feature_report_text(*result.features) : "";
-  if (!options.report.empty()) write_page(options.report, verify_page(checks, result.metadata) + features);
+  Metadata json{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}};
+  if (result.figures) add_figures(json, *result.figures);
+  if (result.features) json["features"] = feature_report_json(*result.features);
+  if (!options.report.empty()) {
+    write_report(options.report, report_format(options.report) == ReportFormat::kHtml
+                                     ? verify_html(result, json, features)
+                                     : verify_page(checks, result.metadata) + features);
+  }
   if (options.output.json) {
-    Metadata json{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}};
-    if (result.figures) add_figures(json, *result.figures);
-    if (result.features) json["features"] = feature_report_json(*result.features);
     terminal.print_json(json);
   } else {
     terminal.print(verify_table(checks) + features + "\n" + verify_summary(checks) + "\n");

@@ -41,6 +41,7 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
 
 // Of level 5.
 void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
+  flags.group(HelpGroup::kExpert);
   flags
       .value("--baseline", o.baseline,
              "Level 5: the run that this one is held against; default: what came along for this device, model and "
@@ -52,6 +53,7 @@ void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
       .not_empty()
       .type("FILE")
       .excludes(base_url);
+  flags.group(HelpGroup::kCommon);
 }
 
 // What flags of single levels mean for --level.
@@ -121,7 +123,7 @@ void add_verify_flags(Flags flags, VerifyOptions& o) {
   add_baselines(flags, o, base_url);
   flags.value("--served-model", o.served_model, "The name to ask it for; default: the first that it lists").not_empty();
   flags.value("--api-key", o.api_key, "Sent to it as a bearer token; default: OPENAI_API_KEY").not_empty();
-  flags.value("--report", o.report, "Markdown file to write").not_empty();
+  add_report(flags, o.report);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);

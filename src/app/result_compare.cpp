@@ -81,13 +81,16 @@ MeasuredRow load_row(const ResultJson& row) {
 }
 
 std::string kind_of_result(const NamedResult& result) {
+  if (!result.program.empty()) return "bench";
   const ResultJson rows = value_at(result.json, "rows");
   if (rows.is_array() && !rows.empty()) {
     if (rows.front().contains("seconds") && rows.front().contains("test")) return "bench";
     if (rows.front().contains("output_tokens_per_second_of_repetitions")) return "load";
   }
-  throw Error(Code::kInvalidRequest, "--compare: want a result of nibble bench --json or nibble load --json, found {}",
-              result.name);
+  throw Error(
+      Code::kInvalidRequest,
+      "--compare: want a result of nibble bench --json, nibble load --json, llama-bench or llama-benchy, found {}",
+      result.name);
 }
 
 std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& kind) {
@@ -125,6 +128,7 @@ constexpr std::array kToldOf = {"build.commit",
                                 "warm_up"};
 
 void check_metadata(const NamedResult& result) {
+  if (!result.program.empty()) return;
   if (!value_at(result.json, "metadata").is_object()) {
     throw Error(Code::kInvalidRequest,
                 "{}: want a result with metadata (device, build, settings), found none: measure it again, or compare "
@@ -140,11 +144,23 @@ void check_metadata(const NamedResult& result) {
               result.name, fmt::join(gaps, ", "), unnamed ? " (nibble load: --device)" : "");
 }
 
+// Another program's words for the rest are its own.
+void note_program_differences(const NamedResult& a, const NamedResult& b, ResultComparison& into) {
+  const auto program = [](const NamedResult& result) { return result.program.empty() ? "nibble" : result.program; };
+  into.differences.push_back(fmt::format("program: {}, {}", program(a), program(b)));
+  for (const char* path : {"metadata.model.name", "metadata.build.commit", "metadata.workload"}) {
+    const ResultJson of_a = value_at(a.json, path), of_b = value_at(b.json, path);
+    if (of_a != of_b) into.differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
+  }
+}
+
 void note_differences(const NamedResult& a, const NamedResult& b, Mismatch mismatch, ResultComparison& into) {
   const ResultJson meta_a = value_at(a.json, "metadata"), meta_b = value_at(b.json, "metadata");
+  const bool foreign = !a.program.empty() || !b.program.empty();
   for (const char* path : kMustMatch) {
     const ResultJson of_a = value_at(meta_a, path), of_b = value_at(meta_b, path);
     if (of_a == of_b) continue;
+    if (foreign && (std::string_view(path) != "device.name" || of_a.is_null() || of_b.is_null())) continue;
     if (mismatch == Mismatch::kRefuse) {
       throw Error(Code::kInvalidRequest,
                   "want results of the same device and model, found {} \"{}\" in {} and \"{}\" in {}; compare all the "
@@ -153,6 +169,7 @@ void note_differences(const NamedResult& a, const NamedResult& b, Mismatch misma
     }
     into.differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
   }
+  if (foreign) return note_program_differences(a, b, into);
   for (std::string& told : told_differences(meta_a, meta_b)) into.differences.push_back(std::move(told));
   std::map<std::string, std::array<std::string, 2>> settings;
   for (size_t side = 0; side < 2; ++side) {
@@ -235,6 +252,9 @@ ResultComparison compare_results(const NamedResult& a, const NamedResult& b, Mis
   for (const MeasuredRow& row : rows_b)
     if (std::ranges::find(rows_a, row.name, &MeasuredRow::name) == rows_a.end())
       comparison.unmatched.push_back(fmt::format("{} alone: {}", b.name, row.name));
+  for (const NamedResult* result : {&a, &b})
+    for (const std::string& row : result->no_counterpart)
+      comparison.unmatched.push_back(fmt::format("{} alone: {}", result->name, row));
   return comparison;
 }
 
@@ -252,6 +272,7 @@ std::string comparison_text(const ResultComparison& c, const NamedResult& a, con
     out += fmt::format("| {:<26} | {:<12} | {:>10.2f} | {:>10.2f} | {:>9} | {:>20} | {:<14} |\n", row.name, row.metric,
                        row.a, row.b, percent_text(row.change.relative), interval_text(row.change), row.verdict());
   }
+  out += "\nThe interval is Welch's t on the ratio of the means.\n";
   for (const std::string& row : c.unmatched) out += fmt::format("\n{}", row);
   return out + (c.unmatched.empty() ? "" : "\n");
 }
@@ -260,6 +281,7 @@ ResultJson comparison_json(const ResultComparison& c, const NamedResult& a, cons
   ResultJson json = {{"a", a.name},
                      {"b", b.name},
                      {"differences", c.differences},
+                     {"interval", "95 %, Welch's t on the ratio of the means"},
                      {"rows", ResultJson::array()},
                      {"unmatched", c.unmatched}};
   for (const ComparedRow& row : c.rows) {

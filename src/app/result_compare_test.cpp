@@ -89,6 +89,7 @@ TEST(ResultCompare, refuses_what_is_no_result) {
   for (const Json& json : {Json::object(), Json{{"rows", 7}}, Json{{"rows", Json::array()}}, Json{{"rows", {7}}},
                            Json{{"metadata", whole_metadata()}, {"rows", {bench_row("tg8", 8, 1, {})}}},
                            Json{{"metadata", whole_metadata()}, {"rows", {bench_row("tg8", 8, 1, {0.0, -1.0})}}},
+                           Json{{"metadata", whole_metadata()}, {"rows", {bench_row("tg8", 8, 1, {1e-320})}}},
                            Json{{"metadata", whole_metadata()}, {"rows", {{{"test", 7}, {"seconds", 3}}}}},
                            Json{{"metadata", whole_metadata()}, {"rows", {load_row}}}}) {
     EXPECT_THROW(static_cast<void>(compare_results(a, {"b", json}, Mismatch::kAllow)), Error) << json;

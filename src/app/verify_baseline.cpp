@@ -18,6 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kSlower = 0.03;
+constexpr double kLeastSeconds = 1e-9;  // of a row: no clock tells less
 constexpr int64_t kMoreBytes = 1'000'000'000;
 // What the same program on the same device may differ by: the order of sums on a card moves a near-tie.
 constexpr double kPerplexity = 0.002, kKlShare = 0.05, kKlFloor = 1e-5, kTop1 = 0.005;
@@ -115,7 +116,7 @@ Figures figures_of(const NamedResult& baseline) {
       figures.speed.rows.push_back(row_of(json));
       const BenchRow& row = figures.speed.rows.back();
       if (row.tokens() < 1 || row.seconds.empty() ||
-          std::ranges::any_of(row.seconds, [](double s) { return !(s > 0) || !std::isfinite(s); }))
+          std::ranges::any_of(row.seconds, [](double s) { return !(s > kLeastSeconds) || !std::isfinite(s); }))
         throw Error(Code::kInvalidRequest, "{}: {}: want tokens and seconds above 0", baseline.name, row.label());
     }
     const Json& memory = baseline.json.at("memory_bytes");

@@ -8,6 +8,8 @@
 #include "app/loaded_model.h"
 #include "app/named_model.h"
 #include "app/memory_budget.h"
+#include "app/report_file.h"
+#include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
 #include "backend/cost.h"
@@ -255,6 +257,13 @@ class Bench {
   std::vector<RowProfile> profiles_;
 };
 
+void write_bench_report(const std::filesystem::path& path, const nlohmann::ordered_json& result,
+                        const std::string& markdown) {
+  write_report(path, report_format(path) == ReportFormat::kHtml
+                         ? report_html("nibble bench", result, {{"As it was printed", markdown}})
+                         : markdown + metadata_section(result["metadata"]));
+}
+
 }  // namespace
 
 BenchOptions resolved(const BenchOptions& options, Terminal& terminal) {
@@ -296,14 +305,19 @@ int execute(const BenchOptions& asked) {
   head.backend = loaded.backend().name();
   const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_head(head));
+  std::string markdown;  // as it is printed, for --report
+  const auto tell = [&](const std::string& text) {
+    if (options.format == BenchFormat::kMarkdown) terminal.print(text);
+    markdown += text;
+  };
+  tell(markdown_head(head));
   if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
   BenchLoop loop(loaded.backend(), loaded.model(), shape);
   Bench bench({loop, loaded.backend(), source.config, cost, head}, options, terminal);
   size_t done = 0;
   while (done < rows.size() && bench.run(rows[done])) {
     terminal.end_progress();
-    if (options.format == BenchFormat::kMarkdown) terminal.print(markdown_row(rows[done], head.peaks));
+    tell(markdown_row(rows[done], head.peaks));
     if (options.format == BenchFormat::kCsv) terminal.print(csv_row(head, rows[done]));
     ++done;
   }
@@ -311,11 +325,11 @@ int execute(const BenchOptions& asked) {
   const bool interrupted = done < rows.size();
   rows.resize(done);
   for (const BenchRow& row : rows) {
-    if (const std::string note = clock_note(row); options.format == BenchFormat::kMarkdown && !note.empty())
-      terminal.print("\n" + note);
+    if (const std::string note = clock_note(row); !note.empty()) tell("\n" + note);
   }
   if (const std::string warning = slow_clock(head, rows); !warning.empty()) terminal.note(warning);
-  if (options.format == BenchFormat::kJson) {
+  for (size_t i = 0; options.profile && i < done; ++i) tell(bench.profiles()[i].table);
+  if (options.format == BenchFormat::kJson || !options.report.empty()) {
     nlohmann::ordered_json json = bench_json(head, rows);
     json["metadata"] = metadata_of({.command = options.command,
                                     .settings = options.model.settings,
@@ -326,10 +340,9 @@ int execute(const BenchOptions& asked) {
     add_process(json["metadata"], {source, options.model, head.peaks});
     json["interrupted"] = interrupted;
     for (size_t i = 0; options.profile && i < done; ++i) json["rows"][i]["profile"] = bench.profiles()[i].json;
-    terminal.print_json(json);
+    if (options.format == BenchFormat::kJson) terminal.print_json(json);
+    if (!options.report.empty()) write_bench_report(options.report, json, markdown);
   }
-  for (size_t i = 0; options.profile && options.format == BenchFormat::kMarkdown && i < done; ++i)
-    terminal.print(bench.profiles()[i].table);
   if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
   return interrupted ? kExitInterrupted : kExitOk;
 }

@@ -1,20 +1,37 @@
 #include "app/commands.h"
+#include "app/report_file.h"
+#include "app/report_page.h"
 #include "app/result_compare.h"
+#include "app/result_import.h"
+#include "app/result_metadata.h"
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace nibble::app {
 namespace {
 
 NamedResult read_result(const std::string& path) {
-  NamedResult result{path, nlohmann::ordered_json::parse(read_text(std::filesystem::path(path)), nullptr, false)};
+  const std::string text = read_text(std::filesystem::path(path));
+  if (std::optional<NamedResult> foreign = import_result(path, text)) return *std::move(foreign);
+  NamedResult result{path, nlohmann::ordered_json::parse(text, nullptr, false)};
   if (!result.json.is_object())
     throw Error(Code::kInvalidRequest, "--compare: want a JSON object in {}, found another text", path);
   return result;
+}
+
+std::string comparison_page(const ResultComparison& comparison, const NamedResult& a, const NamedResult& b) {
+  std::string page = "# nibble bench --compare\n\n" + comparison_text(comparison, a, b);
+  for (const NamedResult* result : {&a, &b})
+    page +=
+        fmt::format("\n# {}\n{}", markdown_cell(result->name), metadata_section(value_at(result->json, "metadata")));
+  return page;
 }
 
 }  // namespace
@@ -26,6 +43,11 @@ int compare_files(const BenchOptions& options) {
   const ResultComparison comparison =
       compare_results(a, b, options.allow_mismatch ? Mismatch::kAllow : Mismatch::kRefuse);
   Terminal terminal(options.output);
+  if (!options.report.empty()) {
+    write_report(options.report, report_format(options.report) == ReportFormat::kHtml
+                                     ? comparison_html(comparison, a, b)
+                                     : comparison_page(comparison, a, b));
+  }
   if (options.output.json || options.format == BenchFormat::kJson) {
     terminal.print_json(comparison_json(comparison, a, b));
   } else {

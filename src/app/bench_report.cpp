@@ -74,6 +74,8 @@ std::string BenchRow::name() const {
   return name;
 }
 
+std::string BenchRow::label() const { return prompt > 0 ? name() : fmt::format("{}, batch {}", name(), batch); }
+
 MeanSd BenchRow::tokens_per_second() const {
   std::vector<double> rates;
   for (const double s : seconds) rates.push_back(static_cast<double>(tokens()) / s);

@@ -30,7 +30,8 @@ struct BenchRow {
 
   [[nodiscard]] backend::Cost cost() const { return total(costs); }
 
-  [[nodiscard]] std::string name() const;  // llama-bench's: "pp512", "tg128 @ d4096"
+  [[nodiscard]] std::string name() const;   // llama-bench's: "pp512", "tg128 @ d4096"
+  [[nodiscard]] std::string label() const;  // "tg128 @ d4096, batch 8"; of a prompt its name
   [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch * generate; }
   [[nodiscard]] MeanSd tokens_per_second() const;
 };

@@ -2,6 +2,8 @@
 #include "app/interrupt.h"
 #include "app/load_tools.h"
 #include "app/load_vocab.h"
+#include "app/report_file.h"
+#include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
 #include "app/verify_server.h"
@@ -245,15 +247,20 @@ int execute(const LoadOptions& asked) {
   w.vocab_size = vocab.size;
   Load load(o, server, terminal);
   const std::vector<client::LoadSummary> points = load.run();
+  Metadata json = result_json(o, server, points);
+  json["interrupted"] = load.cut();
+  std::string text =
+      head_text(o, server, vocab.from) + client::throughput_table(points) + "\n" + client::latency_table(points);
+  for (const std::string& table : {client::turn_table(points), client::failure_table(points)})
+    if (!table.empty()) text += "\n" + table;
+  if (!o.report.empty()) {
+    write_report(o.report, report_format(o.report) == ReportFormat::kHtml ? report_html("nibble load", json)
+                                                                          : text + metadata_section(json["metadata"]));
+  }
   if (o.output.json) {
-    Metadata json = result_json(o, server, points);
-    json["interrupted"] = load.cut();
     terminal.print_json(json);
   } else {
-    terminal.print(head_text(o, server, vocab.from));
-    terminal.print(client::throughput_table(points) + "\n" + client::latency_table(points));
-    if (const std::string turns = client::turn_table(points); !turns.empty()) terminal.print("\n" + turns);
-    if (const std::string failures = client::failure_table(points); !failures.empty()) terminal.print("\n" + failures);
+    terminal.print(text);
     if (std::ranges::any_of(points, [](const client::LoadSummary& s) { return s.ok > 0 && !s.counted_by_server; }))
       terminal.note("the server told of no usage: each event counts as one token, and prompts are not counted");
   }

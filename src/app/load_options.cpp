@@ -65,6 +65,7 @@ void add_load_flags(Flags flags, LoadOptions& o) {
   add_choice<client::Api>(flags, "--endpoint",
                           {w.api, {{"completions", client::Api::kCompletions}, {"chat", client::Api::kChat}}},
                           "completions: prompts of token ids; chat: of words, about one token each");
+  add_report(flags, o.report);
   flags.group(HelpGroup::kSampling);
   flags.show_defaults(true);
   flags.value("--temperature", w.temperature, "0: greedy").within(0, 100);

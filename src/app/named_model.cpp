@@ -45,9 +45,7 @@ std::vector<std::string> names_of(const std::string& asked, const std::string& r
 
 // nibble-tiny beside the program.
 std::optional<fs::path> own_folder() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (fs::path folder = program.parent_path(); !error && folder.has_relative_path(); folder = folder.parent_path()) {
+  for (const fs::path& folder : folders_of_program()) {
     for (const char* place : {"models", "share/nibble/models"}) {  // its sources'; installed
       if (hub::model_in(folder / place / kOwnName)) return folder / place / kOwnName;
     }
@@ -80,6 +78,15 @@ bool gets(const std::string& repo, const ModelOptions& options, Terminal& termin
 }
 
 }  // namespace
+
+std::vector<fs::path> folders_of_program() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  std::vector<fs::path> folders;
+  for (fs::path folder = program.parent_path(); !error && folder.has_relative_path(); folder = folder.parent_path())
+    folders.push_back(folder);
+  return folders;
+}
 
 NamedModel own_model() {
   if (const auto own = own_folder()) return {own->string(), {kOwnName}};

@@ -22,6 +22,9 @@ struct NamedModel {
 // The small model that comes with nibble. Throws Error(kIo) where it is not beside the program.
 [[nodiscard]] NamedModel own_model();
 
+// The folders that the program lies in, its own first: those of a build, of its sources, of an installation.
+[[nodiscard]] std::vector<std::filesystem::path> folders_of_program();
+
 // The options with the path for the name, and ModelOptions::name.
 [[nodiscard]] ModelOptions with_files(ModelOptions options, Terminal& terminal);
 // A path for the name; for what takes more than models (a tokenizer.json, a file of tensors).

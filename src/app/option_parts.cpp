@@ -23,6 +23,16 @@ Flag add_words(Flags flags, const std::string& name, const Words& words, const s
   return flags.take(name, take, help).type(fmt::format("{}", fmt::join(words.names, "|"))).usual(words.usual);
 }
 
+Flag add_report(Flags flags, std::filesystem::path& into) {
+  return flags.value("--report", into, "Page to write: .md, or .html with plots")
+      .check([](const std::string& found) {
+        const std::filesystem::path extension = std::filesystem::path(found).extension();
+        return extension == ".md" || extension == ".html" ? ""
+                                                          : "want a name that ends in .md or .html, found " + found;
+      })
+      .type("FILE");
+}
+
 Flag add_seed(Flags flags, const std::string& name, uint64_t& into, const std::string& help) {
   const auto take = [name, &into](const std::string& found) {
     const char* end = found.data() + found.size();

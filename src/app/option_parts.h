@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -46,6 +47,9 @@ Flag add_choice(Flags flags, const std::string& name, Choice<T> choice, const st
   words.take = [choice](size_t at) { choice.into = choice.words[at].second; };
   return add_words(flags, name, words, help);
 }
+
+// --report: a page, by its name's ending in Markdown or HTML.
+Flag add_report(Flags flags, std::filesystem::path& into);
 
 // CLI11 reads "-1" as the largest seed.
 Flag add_seed(Flags flags, const std::string& name, uint64_t& into, const std::string& help);

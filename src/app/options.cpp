@@ -429,10 +429,12 @@ void add_bench(Flags flags, BenchOptions& o) {
   flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
   const Flag compare =
       flags.value("--compare", o.compare, "Instead: two results of --json, A.json B.json, row by row").type("A B");
+  Flag report = add_report(flags, o.report);
   const Flag method =
       add_copying_speculation(flags, o.speculation,
                               "Instead: what steps with guesses take, from which acceptance on they pay, and what "
                               "they give. The proposer named drafts for --speculative-texts");
+  report.excludes(method);
   flags.group(HelpGroup::kPerformance);
   flags
       .value("--speculative-acceptance", o.acceptance,
@@ -450,9 +452,11 @@ void add_bench(Flags flags, BenchOptions& o) {
       .turn("--allow-mismatch", o.allow_mismatch,
             "Compare results of other devices or models, or of unknown ones, all the same")
       .needs(compare);
-  flags.turn("--tune", o.tune,
-             "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
-             "model's shapes, for the Tuned of an architecture (src/backend/cuda/arch)");
+  flags
+      .turn("--tune", o.tune,
+            "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the "
+            "model's shapes, for the Tuned of an architecture (src/backend/cuda/arch)")
+      .excludes(report);
   flags.group(HelpGroup::kCommon);
   add_backend(flags, o.model);
   o.model.run.max_num_batched_tokens = 8192;

@@ -239,6 +239,7 @@ struct BenchOptions {
   Variables environment;
   std::vector<std::string> compare;  // instead: two results, by their files
   bool allow_mismatch = false;       // of their devices or models, and results that do not say
+  std::filesystem::path report;      // page to write, Markdown or HTML; empty: none
 };
 
 struct LoadOptions {
@@ -255,15 +256,16 @@ struct LoadOptions {
   double request_rate = 0;                     // per second, instead; 0: not so
   int64_t num_prompts = -1, num_warmups = -1;  // of a point; below 0: by its concurrency
   int repetitions = 1;
-  int timeout = 600;    // seconds, of a request
-  int gpus = 1;         // of the server
-  int threads = 0;      // of the client; 0: by the concurrency
-  std::string device;   // of the server, as its user calls it
-  std::string command;  // as it was typed
+  int timeout = 600;             // seconds, of a request
+  int gpus = 1;                  // of the server
+  int threads = 0;               // of the client; 0: by the concurrency
+  std::string device;            // of the server, as its user calls it
+  std::filesystem::path report;  // as bench's
+  std::string command;           // as it was typed
   Variables environment;
 };
 
-enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance, kFeatures };
+enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance, kRegression, kFeatures };
 
 struct VerifyOptions {
   ModelOptions model;
@@ -273,7 +275,10 @@ struct VerifyOptions {
   std::string served_model;         // the name to ask it for; empty: the first that it lists
   std::filesystem::path cacert;     // as of LoadOptions
   bool insecure = false;
-  std::filesystem::path report;  // Markdown; empty: none
+  std::filesystem::path report;  // as bench's
+  // Level 5.
+  std::filesystem::path baseline;       // what to hold it against; empty: what is known of this device and model
+  std::filesystem::path save_baseline;  // where to keep it; empty: nowhere
   // Level 6.
   std::string features;              // whose combinations; empty: those of the backend
   int most_combinations = 64;        // that run

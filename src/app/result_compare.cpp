@@ -1,6 +1,7 @@
 #include "app/result_compare.h"
 
 #include "app/bench_report.h"
+#include "app/result_metadata.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -44,22 +45,6 @@ double student_t(double degrees) {
   return std::lerp(kNormal, kTable.back().second, kTable.back().first / degrees);
 }
 
-// Where JSON says it, in dots; null where it does not.
-ResultJson at(const ResultJson& json, std::string_view path) {
-  const ResultJson* found = &json;
-  while (!path.empty()) {
-    const size_t dot = std::min(path.find('.'), path.size());
-    if (!found->is_object()) return nullptr;
-    const auto it = found->find(std::string(path.substr(0, dot)));
-    if (it == found->end()) return nullptr;
-    found = &*it;
-    path.remove_prefix(std::min(dot + 1, path.size()));
-  }
-  return *found;
-}
-
-std::string shown(const ResultJson& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
 // A metric's values by repetition; one where only their mean is known.
 struct Measured {
   std::string metric;
@@ -77,18 +62,18 @@ MeasuredRow bench_row(const ResultJson& row) {
                                              : row.at("generate").get<double>() * row.at("batch").get<double>();
   for (const ResultJson& seconds : row.at("seconds")) rates.push_back(tokens / seconds.get<double>());
   const auto name = row.at("test").get<std::string>();
-  return {row.at("prompt") > 0 ? name : fmt::format("{}, batch {}", name, shown(row.at("batch"))),
+  return {row.at("prompt") > 0 ? name : fmt::format("{}, batch {}", name, text_of(row.at("batch"))),
           {{"t/s", true, std::move(rates)}}};
 }
 
 MeasuredRow load_row(const ResultJson& row) {
-  MeasuredRow found{row.contains("concurrency") ? fmt::format("concurrency {}", shown(row.at("concurrency")))
-                                                : fmt::format("{} requests/s", shown(row.at("request_rate"))),
+  MeasuredRow found{row.contains("concurrency") ? fmt::format("concurrency {}", text_of(row.at("concurrency")))
+                                                : fmt::format("{} requests/s", text_of(row.at("request_rate"))),
                     {}};
   found.metrics.push_back(
       {"out tok/s", true, row.at("output_tokens_per_second_of_repetitions").get<std::vector<double>>()});
   for (const auto& [word, name] : {std::pair{"ttft", "TTFT"}, {"tpot", "TPOT"}, {"itl", "ITL"}, {"e2e", "E2E"}}) {
-    if (at(row, fmt::format("{}.count", word)) == 0) continue;
+    if (value_at(row, fmt::format("{}.count", word)) == 0) continue;
     found.metrics.push_back({fmt::format("{} p50 ms", name), false, {row.at(word).at("p50_ms").get<double>()}});
     found.metrics.push_back({fmt::format("{} p99 ms", name), false, {row.at(word).at("p99_ms").get<double>()}});
   }
@@ -96,14 +81,19 @@ MeasuredRow load_row(const ResultJson& row) {
 }
 
 std::string kind_of_result(const NamedResult& result) {
-  const ResultJson rows = at(result.json, "rows");
+  if (!result.program.empty()) return "bench";
+  const ResultJson rows = value_at(result.json, "rows");
   if (rows.is_array() && !rows.empty()) {
     if (rows.front().contains("seconds") && rows.front().contains("test")) return "bench";
     if (rows.front().contains("output_tokens_per_second_of_repetitions")) return "load";
   }
-  throw Error(Code::kInvalidRequest, "--compare: want a result of nibble bench --json or nibble load --json, found {}",
-              result.name);
+  throw Error(
+      Code::kInvalidRequest,
+      "--compare: want a result of nibble bench --json, nibble load --json, llama-bench or llama-benchy, found {}",
+      result.name);
 }
+
+constexpr double kMostRate = 1e100;  // squares of what is less stay finite
 
 std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& kind) {
   std::vector<MeasuredRow> rows;
@@ -111,7 +101,8 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
     for (const ResultJson& row : result.json.at("rows")) {
       rows.push_back(kind == "bench" ? bench_row(row) : load_row(row));
       for (const Measured& measured : rows.back().metrics) {
-        if (measured.values.empty() || std::ranges::any_of(measured.values, [](double v) { return !(v > 0); }))
+        if (measured.values.empty() ||
+            std::ranges::any_of(measured.values, [](double v) { return !(v > 0 && v < kMostRate); }))
           throw Error(Code::kInvalidRequest, "{}: {}: want {} above 0", result.name, rows.back().name, measured.metric);
       }
     }
@@ -123,47 +114,72 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
 
 // What makes two results two measurements of different things.
 constexpr std::array kMustMatch = {"device.name", "device.backend", "model.name", "model.sha256", "model.dummy_seed"};
-constexpr std::array kToldOf = {"build.commit", "build.type",    "build.compiler",  "build.flags",
-                                "build.cuda",   "host.cpu",      "host.processors", "host.cpu_governor",
-                                "host.system",  "device.driver", "device.kernels",  "workload",
-                                "environment",  "warm_up"};
+constexpr std::array kToldOf = {"build.commit",
+                                "build.type",
+                                "build.compiler",
+                                "build.flags",
+                                "build.cuda",
+                                "host.cpu",
+                                "host.processors",
+                                "host.cpu_governor",
+                                "host.system",
+                                "device.driver",
+                                "device.power_limit_watts",
+                                "device.kernels",
+                                "workload",
+                                "environment",
+                                "warm_up"};
 
 void check_metadata(const NamedResult& result) {
-  if (!at(result.json, "metadata").is_object()) {
+  if (!result.program.empty()) return;
+  if (!value_at(result.json, "metadata").is_object()) {
     throw Error(Code::kInvalidRequest,
                 "{}: want a result with metadata (device, build, settings), found none: measure it again, or compare "
                 "all the same with --allow-mismatch",
                 result.name);
   }
-  if (at(result.json, "metadata.device.name").is_null())
-    throw Error(Code::kInvalidRequest,
-                "{}: its metadata names no device (nibble load: --device); compare all the same with --allow-mismatch",
-                result.name);
+  const std::vector<std::string> gaps = metadata_gaps(value_at(result.json, "metadata"));
+  if (gaps.empty()) return;
+  const bool unnamed = std::ranges::find(gaps, "device.name") != gaps.end();
+  throw Error(Code::kInvalidRequest,
+              "{}: want metadata that says all of docs/result-schema.json, found no {}{}; measure it again, or compare "
+              "all the same with --allow-mismatch",
+              result.name, fmt::join(gaps, ", "), unnamed ? " (nibble load: --device)" : "");
+}
+
+// Another program's words for the rest are its own.
+void note_program_differences(const NamedResult& a, const NamedResult& b, ResultComparison& into) {
+  const auto program = [](const NamedResult& result) { return result.program.empty() ? "nibble" : result.program; };
+  into.differences.push_back(fmt::format("program: {}, {}", program(a), program(b)));
+  for (const char* path : {"metadata.model.name", "metadata.build.commit", "metadata.workload"}) {
+    const ResultJson of_a = value_at(a.json, path), of_b = value_at(b.json, path);
+    if (of_a != of_b) into.differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
+  }
 }
 
 void note_differences(const NamedResult& a, const NamedResult& b, Mismatch mismatch, ResultComparison& into) {
-  const ResultJson meta_a = at(a.json, "metadata"), meta_b = at(b.json, "metadata");
+  const ResultJson meta_a = value_at(a.json, "metadata"), meta_b = value_at(b.json, "metadata");
+  const bool foreign = !a.program.empty() || !b.program.empty();
   for (const char* path : kMustMatch) {
-    const ResultJson of_a = at(meta_a, path), of_b = at(meta_b, path);
+    const ResultJson of_a = value_at(meta_a, path), of_b = value_at(meta_b, path);
     if (of_a == of_b) continue;
+    if (foreign && (std::string_view(path) != "device.name" || of_a.is_null() || of_b.is_null())) continue;
     if (mismatch == Mismatch::kRefuse) {
       throw Error(Code::kInvalidRequest,
                   "want results of the same device and model, found {} \"{}\" in {} and \"{}\" in {}; compare all the "
                   "same with --allow-mismatch",
-                  path, shown(of_a), a.name, shown(of_b), b.name);
+                  path, text_of(of_a), a.name, text_of(of_b), b.name);
     }
-    into.differences.push_back(fmt::format("{}: {}, {}", path, shown(of_a), shown(of_b)));
+    into.differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
   }
-  for (const char* path : kToldOf) {
-    const ResultJson of_a = at(meta_a, path), of_b = at(meta_b, path);
-    if (of_a != of_b) into.differences.push_back(fmt::format("{}: {}, {}", path, shown(of_a), shown(of_b)));
-  }
+  if (foreign) return note_program_differences(a, b, into);
+  for (std::string& told : told_differences(meta_a, meta_b)) into.differences.push_back(std::move(told));
   std::map<std::string, std::array<std::string, 2>> settings;
   for (size_t side = 0; side < 2; ++side) {
-    const ResultJson all = at(side == 0 ? meta_a : meta_b, "settings");
+    const ResultJson all = value_at(side == 0 ? meta_a : meta_b, "settings");
     for (const auto& [flag, setting] : all.items()) {
-      const ResultJson resolved = at(setting, "resolved");
-      settings[flag][side] = shown(resolved.is_null() ? at(setting, "value") : resolved);
+      const ResultJson resolved = value_at(setting, "resolved");
+      settings[flag][side] = text_of(resolved.is_null() ? value_at(setting, "value") : resolved);
     }
   }
   for (const auto& [flag, values] : settings)
@@ -180,6 +196,15 @@ std::string interval_text(const Change& change) {
 }
 
 }  // namespace
+
+std::vector<std::string> told_differences(const ResultJson& a, const ResultJson& b) {
+  std::vector<std::string> differences;
+  for (const char* path : kToldOf) {
+    const ResultJson of_a = value_at(a, path), of_b = value_at(b, path);
+    if (of_a != of_b) differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
+  }
+  return differences;
+}
 
 Change change_of(std::span<const double> a, std::span<const double> b) {
   const MeanSd of_a = mean_sd(a), of_b = mean_sd(b);
@@ -230,12 +255,15 @@ ResultComparison compare_results(const NamedResult& a, const NamedResult& b, Mis
   for (const MeasuredRow& row : rows_b)
     if (std::ranges::find(rows_a, row.name, &MeasuredRow::name) == rows_a.end())
       comparison.unmatched.push_back(fmt::format("{} alone: {}", b.name, row.name));
+  for (const NamedResult* result : {&a, &b})
+    for (const std::string& row : result->no_counterpart)
+      comparison.unmatched.push_back(fmt::format("{} alone: {}", result->name, row));
   return comparison;
 }
 
 std::string comparison_text(const ResultComparison& c, const NamedResult& a, const NamedResult& b) {
-  std::string out = fmt::format("A: {} ({})\nB: {} ({})\n\n", a.name, shown(at(a.json, "metadata.date")), b.name,
-                                shown(at(b.json, "metadata.date")));
+  std::string out = fmt::format("A: {} ({})\nB: {} ({})\n\n", a.name, text_of(value_at(a.json, "metadata.date")),
+                                b.name, text_of(value_at(b.json, "metadata.date")));
   if (!c.differences.empty()) out += "What differs, A first:\n\n";
   for (const std::string& difference : c.differences) out += fmt::format("- {}\n", difference);
   if (!c.differences.empty()) out += "\n";
@@ -247,6 +275,7 @@ std::string comparison_text(const ResultComparison& c, const NamedResult& a, con
     out += fmt::format("| {:<26} | {:<12} | {:>10.2f} | {:>10.2f} | {:>9} | {:>20} | {:<14} |\n", row.name, row.metric,
                        row.a, row.b, percent_text(row.change.relative), interval_text(row.change), row.verdict());
   }
+  out += "\nThe interval is Welch's t on the ratio of the means.\n";
   for (const std::string& row : c.unmatched) out += fmt::format("\n{}", row);
   return out + (c.unmatched.empty() ? "" : "\n");
 }
@@ -255,6 +284,7 @@ ResultJson comparison_json(const ResultComparison& c, const NamedResult& a, cons
   ResultJson json = {{"a", a.name},
                      {"b", b.name},
                      {"differences", c.differences},
+                     {"interval", "95 %, Welch's t on the ratio of the means"},
                      {"rows", ResultJson::array()},
                      {"unmatched", c.unmatched}};
   for (const ComparedRow& row : c.rows) {

@@ -34,6 +34,8 @@ struct ComparedRow {
 struct NamedResult {
   std::string name;  // its file
   nlohmann::ordered_json json;
+  std::string program{};                      // another's (result_import.h): "llama-bench"; empty: ours
+  std::vector<std::string> no_counterpart{};  // of its rows, and why: "ctx_pp512: …"
 };
 
 struct ResultComparison {
@@ -42,9 +44,15 @@ struct ResultComparison {
   std::vector<std::string> unmatched;    // "A.json alone: pp512"
 };
 
+// Of two results' metadata, what else may have moved the figures, a line each: build, driver, power, environment.
+// Device, model and settings are not in it.
+[[nodiscard]] std::vector<std::string> told_differences(const nlohmann::ordered_json& a,
+                                                        const nlohmann::ordered_json& b);
+
 enum class Mismatch { kRefuse, kAllow };
-// Throws Error(kInvalidRequest) for what is no such result or of two commands, and with kRefuse for one without
-// metadata, of another device or of another model.
+// Throws Error(kInvalidRequest) for what is no such result or of two commands, and with kRefuse for one whose metadata
+// has gaps (result_metadata.h), of another device or of another model. Of another program's result only the device's
+// name is asked for, where it tells one.
 [[nodiscard]] ResultComparison compare_results(const NamedResult& a, const NamedResult& b, Mismatch mismatch);
 
 [[nodiscard]] std::string comparison_text(const ResultComparison& comparison, const NamedResult& a,

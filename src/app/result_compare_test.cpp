@@ -1,5 +1,6 @@
 #include "app/result_compare.h"
 
+#include "app/result_testing.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>
@@ -16,18 +17,12 @@ using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Json metadata(const std::string& device = "Xeon") {
-  return Json::parse(R"({"build":{"commit":"abc"},"device":{"name":")" + device +
-                     R"(","backend":"cpu"},"model":{"name":"tiny","sha256":"00"},
-                         "settings":{"threads":{"value":"0","origin":"default","resolved":"2"}}})");
-}
-
 Json bench_row(const std::string& test, int generate, int batch, std::vector<double> seconds) {
   return {{"test", test}, {"prompt", 0}, {"generate", generate}, {"batch", batch}, {"seconds", std::move(seconds)}};
 }
 
 NamedResult bench(const std::string& name, Json rows) {
-  return {name, {{"metadata", metadata()}, {"rows", std::move(rows)}}};
+  return {name, {{"metadata", whole_metadata()}, {"rows", std::move(rows)}}};
 }
 
 // scipy.stats: the same ratio and its Welch interval by the delta method, with t.ppf(0.975, degrees).
@@ -75,11 +70,12 @@ TEST(ResultCompare, says_what_else_differs) {
 
 TEST(ResultCompare, refuses_what_is_not_alike_unless_told) {
   const NamedResult a = bench("a", {bench_row("tg8", 8, 1, {1.0})});
-  NamedResult bare = a, other = a, dummy = a;
+  NamedResult bare = a, other = a, dummy = a, undated = a;
   bare.json.erase("metadata");
-  other.json["metadata"] = metadata("Epyc");
+  undated.json["metadata"].erase("date");
+  other.json["metadata"] = whole_metadata("Epyc");
   dummy.json["metadata"]["model"] = {{"name", "tiny"}, {"sha256", nullptr}, {"dummy_seed", 1}};
-  for (const NamedResult& b : {bare, other, dummy}) {
+  for (const NamedResult& b : {bare, other, dummy, undated}) {
     EXPECT_THROW(static_cast<void>(compare_results(a, b, Mismatch::kRefuse)), Error);
     EXPECT_THROW(static_cast<void>(compare_results(b, a, Mismatch::kRefuse)), Error);
     EXPECT_EQ(compare_results(a, b, Mismatch::kAllow).rows.size(), 1U);
@@ -91,10 +87,11 @@ TEST(ResultCompare, refuses_what_is_no_result) {
   const NamedResult a = bench("a", {bench_row("tg8", 8, 1, {1.0})});
   const Json load_row = {{"concurrency", 4}, {"output_tokens_per_second_of_repetitions", {5.0}}};
   for (const Json& json : {Json::object(), Json{{"rows", 7}}, Json{{"rows", Json::array()}}, Json{{"rows", {7}}},
-                           Json{{"metadata", metadata()}, {"rows", {bench_row("tg8", 8, 1, {})}}},
-                           Json{{"metadata", metadata()}, {"rows", {bench_row("tg8", 8, 1, {0.0, -1.0})}}},
-                           Json{{"metadata", metadata()}, {"rows", {{{"test", 7}, {"seconds", 3}}}}},
-                           Json{{"metadata", metadata()}, {"rows", {load_row}}}}) {
+                           Json{{"metadata", whole_metadata()}, {"rows", {bench_row("tg8", 8, 1, {})}}},
+                           Json{{"metadata", whole_metadata()}, {"rows", {bench_row("tg8", 8, 1, {0.0, -1.0})}}},
+                           Json{{"metadata", whole_metadata()}, {"rows", {bench_row("tg8", 8, 1, {1e-320})}}},
+                           Json{{"metadata", whole_metadata()}, {"rows", {{{"test", 7}, {"seconds", 3}}}}},
+                           Json{{"metadata", whole_metadata()}, {"rows", {load_row}}}}) {
     EXPECT_THROW(static_cast<void>(compare_results(a, {"b", json}, Mismatch::kAllow)), Error) << json;
   }
 }

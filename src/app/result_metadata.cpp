@@ -14,8 +14,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +47,24 @@ std::string processor_name() {
   return colon == std::string::npos ? "unknown" : first_line(info.substr(colon + 2));
 }
 
+// Of the fastest processor now; null where the system does not say (Arm).
+Metadata processor_mhz() {
+  constexpr std::string_view kField = "cpu MHz";
+  const std::string info = system_file("/proc/cpuinfo");
+  double highest = 0;
+  for (size_t line = info.find(kField); line != std::string::npos; line = info.find(kField, line + 1)) {
+    const size_t colon = info.find(": ", line);
+    if (colon != std::string::npos) highest = std::max(highest, std::strtod(info.c_str() + colon + 2, nullptr));
+  }
+  return highest > 0 ? Metadata(std::llround(highest)) : Metadata();
+}
+
+// By the driver's own file, which a container may not show, or by the module's.
+std::string driver_version() {
+  const std::string told = first_line(system_file("/proc/driver/nvidia/version"));
+  return told.empty() ? first_line(system_file("/sys/module/nvidia/version")) : told;
+}
+
 Metadata host() {
   utsname system{};
   uname(&system);
@@ -53,7 +73,8 @@ Metadata host() {
           {"processors", available_processors()},
           {"memory_bytes", meminfo_bytes(system_file("/proc/meminfo"), "MemTotal").value_or(0)},
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
-          {"cpu_governor", governor.empty() ? "unknown" : governor}};
+          {"cpu_governor", governor.empty() ? "unknown" : governor},
+          {"cpu_mhz", processor_mhz()}};
 }
 
 Metadata build() {
@@ -69,12 +90,6 @@ Metadata build() {
   return json;
 }
 
-int64_t peak_host_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
 Metadata device_of(const backend::DevicePeaks& peaks, const backend::RunConfig& run) {
   const bool card = run.backend == BackendKind::kCuda;
   Metadata device = {{"name", peaks.device},
@@ -85,15 +100,17 @@ Metadata device_of(const backend::DevicePeaks& peaks, const backend::RunConfig& 
                      {"matrix", Metadata::array()},
                      {"clock_mhz", nullptr},
                      {"watts", nullptr},
+                     {"power_limit_watts", nullptr},
                      {"celsius", nullptr}};
   for (const backend::MatrixPeak& peak : peaks.matrix)
     device["matrix"].push_back({{"type", peak.type}, {"exact", peak.exact16}, {"flops_per_s", peak.flops_per_s}});
   if (!card) return device;
-  device["driver"] = first_line(system_file("/proc/driver/nvidia/version"));
+  device["driver"] = driver_version();
   if (const backend::ReadClock read = backend::cuda_clock(0)) {
     if (const auto now = read()) {
       device["clock_mhz"] = now->mhz;
       device["watts"] = now->watts;
+      if (now->limit_watts > 0) device["power_limit_watts"] = now->limit_watts;
       device["celsius"] = now->celsius;
     }
   }
@@ -114,7 +131,83 @@ Metadata model_of(const ModelSource& source, const ModelOptions& options) {
   return model;
 }
 
+// What every result must say, and what it must say of a run in its own process. Of some there may be nothing to know.
+constexpr std::array kOfAll = {
+    "date",        "build.commit", "host.cpu",        "host.cpu_governor", "device.name",           "settings",
+    "environment", "warm_up",      "startup_seconds", "workload",          "peak_memory_bytes.host"};
+constexpr std::array kOfProcesses = {"device.backend", "device.kernels"};
+constexpr std::array kPerhapsNull = {"build.cuda",       "device.driver",
+                                     "device.clock_mhz", "device.power_limit_watts",
+                                     "host.cpu_mhz",     "peak_memory_bytes.device"};
+constexpr std::array kOfCards = {"build.cuda", "device.driver", "device.clock_mhz", "peak_memory_bytes.device"};
+
+void list_values(const Metadata& json, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
+  if (!json.is_object()) {
+    out.emplace_back(path, text_of(json));
+    return;
+  }
+  for (const auto& [name, value] : json.items()) list_values(value, path.empty() ? name : path + "." + name, out);
+}
+
+bool is_there(const Metadata& json, std::string_view path) {
+  const size_t dot = path.rfind('.');
+  const Metadata parent = dot == std::string_view::npos ? json : value_at(json, path.substr(0, dot));
+  return parent.is_object() && parent.contains(std::string(path.substr(dot == std::string_view::npos ? 0 : dot + 1)));
+}
+
+bool is_said(const Metadata& json, std::string_view path) {
+  const Metadata value = value_at(json, path);
+  return !value.is_null() && value != "";
+}
+
 }  // namespace
+
+int64_t peak_host_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+void restart_peak() {
+  constexpr const char* kResetPeak = "5";  // proc(5), clear_refs
+  std::ofstream("/proc/self/clear_refs") << kResetPeak;
+}
+
+Metadata value_at(const Metadata& json, std::string_view path) {
+  const Metadata* found = &json;
+  while (!path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    if (!found->is_object()) return nullptr;
+    const auto it = found->find(std::string(path.substr(0, dot)));
+    if (it == found->end()) return nullptr;
+    found = &*it;
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return *found;
+}
+
+std::string text_of(const Metadata& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::vector<std::pair<std::string, std::string>> flat_metadata(const Metadata& metadata) {
+  std::vector<std::pair<std::string, std::string>> values;
+  list_values(metadata, "", values);
+  return values;
+}
+
+std::vector<std::string> metadata_gaps(const Metadata& metadata) {
+  std::vector<std::string> gaps;
+  const auto want = [&](const auto& paths, const auto& holds) {
+    for (const char* path : paths)
+      if (!holds(metadata, path) && std::ranges::find(gaps, path) == gaps.end()) gaps.emplace_back(path);
+  };
+  want(kOfAll, is_said);
+  if (is_there(metadata, "server")) return gaps;  // whose driver, clock and files its client does not see
+  want(kOfProcesses, is_there);
+  want(kPerhapsNull, is_there);
+  if (value_at(metadata, "device.backend") == name_of(BackendKind::kCuda)) want(kOfCards, is_said);
+  if (!is_said(metadata, "model.sha256") && !is_said(metadata, "model.dummy_seed")) gaps.emplace_back("model.sha256");
+  return gaps;
+}
 
 std::string utc_text(std::chrono::system_clock::time_point at) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(at);

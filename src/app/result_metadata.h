@@ -12,6 +12,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace nibble::app {
 
@@ -30,6 +32,11 @@ struct ResultOrigin {
 // The date is now, and memory's peak is the one so far.
 [[nodiscard]] Metadata metadata_of(const ResultOrigin& origin);
 
+// Most memory that this process has held so far.
+[[nodiscard]] int64_t peak_host_bytes();
+// From now on that is the most since now, where the system can do so.
+void restart_peak();
+
 // A run in this process.
 struct ProcessRun {
   const ModelSource& source;
@@ -38,6 +45,15 @@ struct ProcessRun {
 };
 // Adds its device, as it is now, its model, and the device's memory in use.
 void add_process(Metadata& metadata, const ProcessRun& run);
+
+// What a result's metadata does not say though it must, by its place ("device.driver"); empty: it says all. Of a
+// server's result that is what its client can know. Null counts as unsaid where somebody must have known.
+[[nodiscard]] std::vector<std::string> metadata_gaps(const Metadata& metadata);
+// At "device.name", in dots; null where there is nothing.
+[[nodiscard]] Metadata value_at(const Metadata& json, std::string_view path);
+// ("device.name", "Xeon") for every value, in order.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> flat_metadata(const Metadata& metadata);
+[[nodiscard]] std::string text_of(const Metadata& value);  // a string as it is, the rest as JSON
 
 struct HashedFile {
   std::string name;

@@ -1,7 +1,10 @@
 #include "app/result_metadata.h"
 
+#include "app/result_testing.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -55,6 +58,44 @@ TEST(ResultMetadata, says_what_is_not_known) {
   EXPECT_EQ(meta["environment"]["NIBBLE_CPU_MASK"], "avx2");
   EXPECT_GT(meta["peak_memory_bytes"]["host"], 0);
   EXPECT_FALSE(meta["build"]["compiler"].get<std::string>().empty());
+}
+
+TEST(ResultMetadata, whole_metadata_has_no_gaps) { EXPECT_TRUE(metadata_gaps(whole_metadata()).empty()); }
+
+TEST(ResultMetadata, each_gap_is_named) {
+  for (const char* path :
+       {"/date", "/warm_up", "/startup_seconds", "/environment", "/settings", "/build/commit", "/build/cuda",
+        "/host/cpu_governor", "/host/cpu_mhz", "/device/name", "/device/driver", "/device/clock_mhz",
+        "/device/power_limit_watts", "/peak_memory_bytes/host", "/peak_memory_bytes/device"}) {
+    Metadata metadata = whole_metadata();
+    const Metadata::json_pointer pointer(path);
+    metadata[pointer.parent_pointer()].erase(pointer.back());
+    const std::vector<std::string> gaps = metadata_gaps(metadata);
+    ASSERT_EQ(gaps.size(), 1U) << path;
+    std::string dotted = std::string(path).substr(1);
+    std::ranges::replace(dotted, '/', '.');
+    EXPECT_EQ(gaps[0], dotted);
+  }
+  Metadata unknown = whole_metadata();
+  unknown["model"]["sha256"] = nullptr;
+  EXPECT_EQ(metadata_gaps(unknown), std::vector<std::string>{"model.sha256"});
+}
+
+TEST(ResultMetadata, of_a_card_driver_and_clock_are_known) {
+  Metadata metadata = whole_metadata();
+  metadata["device"]["backend"] = "cuda";
+  EXPECT_EQ(metadata_gaps(metadata),
+            (std::vector<std::string>{"build.cuda", "device.driver", "device.clock_mhz", "peak_memory_bytes.device"}));
+}
+
+TEST(ResultMetadata, of_a_server_what_its_client_knows_is_enough) {
+  Metadata metadata = whole_metadata();
+  metadata["server"] = {{"base_url", "http://a"}};
+  metadata["device"] = {{"name", "H100"}};
+  metadata["model"] = {{"name", "tiny"}};
+  EXPECT_TRUE(metadata_gaps(metadata).empty());
+  metadata["device"]["name"] = nullptr;
+  EXPECT_EQ(metadata_gaps(metadata), std::vector<std::string>{"device.name"});
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/named_model.h"
+#include "app/report_file.h"
+#include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/text_input.h"
 #include "app/verify_features.h"
 #include "app/verify_options.h"
+#include "app/verify_regression.h"
 #include "app/verify_review.h"
 #include "app/verify_server.h"
 #include "app/verify_stress.h"
@@ -60,8 +63,13 @@ bool wants(const VerifyOptions& o, VerifyLevel level) { return std::ranges::find
 struct Verified {
   VerifyChecks checks;
   Metadata metadata;
+  std::optional<Figures> figures;         // of level 5
+  std::optional<NamedResult> baseline;    // likewise
   std::optional<FeatureReport> features;  // of level 6
 };
+
+// What a level may throw and is found in it, rather than ends the command.
+bool is_finding(const Error& e) { return e.code() != Code::kInvalidRequest && e.code() != Code::kOutOfMemory; }
 
 Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
   Metadata levels = Metadata::array();
@@ -70,8 +78,48 @@ Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
                       .settings = o.model.settings,
                       .environment = o.environment,
                       .workload = {{"levels", levels}},
-                      .warm_up = "level 4: each row once",
+                      .warm_up = "levels 4 and 5: each row once",
                       .startup_seconds = startup_seconds});
+}
+
+// Measured before the other levels, whose memory would count as its own; told of in its turn.
+struct Regression {
+  FoundBaseline baseline;
+  std::optional<Figures> figures;
+  std::string broken;  // why there are none
+  Metadata now;
+};
+
+Regression measure_regression(const VerifyOptions& o, const VerifySubject& subject, Metadata now, Terminal& terminal) {
+  Regression regression{.baseline = {}, .figures = {}, .broken = {}, .now = std::move(now)};
+  if (o.baseline.empty() && !o.save_baseline.empty()) {
+    regression.baseline.why_none = "this run is to be one: --save-baseline";
+  } else {
+    regression.baseline = find_baseline(o.baseline, baseline_folders(), regression.now);
+  }
+  if (!regression.baseline.result && o.save_baseline.empty()) return regression;  // nobody wants the figures
+  terminal.status("measuring for level 5");
+  try {
+    regression.figures = measure_figures(subject);
+  } catch (const Error& e) {
+    if (!is_finding(e)) throw;
+    regression.broken = e.what();
+  }
+  return regression;
+}
+
+void verify_regression(const Regression& regression, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kRegression);
+  if (!regression.broken.empty()) return checks.add("this level", false, regression.broken);
+  if (!regression.baseline.result) return checks.skip("a baseline", regression.baseline.why_none);
+  const NamedResult& baseline = *regression.baseline.result;
+  const bool valid = !checks.failed(VerifyLevel::kPaths);
+  const auto differences = told_differences(value_at(baseline.json, "metadata"), regression.now);
+  checks.add("a baseline", valid,
+             fmt::format("{}{}, of {}{}", valid ? "" : kInvalid, baseline.name,
+                         text_of(value_at(baseline.json, "metadata.date")),
+                         differences.empty() ? "" : fmt::format("; differs in {}", fmt::join(differences, "; "))));
+  check_regression(figures_of(baseline), *regression.figures, checks);
 }
 
 Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
@@ -90,16 +138,27 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
     try {
       run(subject, result.checks);
     } catch (const Error& e) {
-      if (e.code() == Code::kInvalidRequest || e.code() == Code::kOutOfMemory) throw;  // the command's, not a finding
+      if (!is_finding(e)) throw;
       result.checks.begin(which);
       result.checks.add("this level", false, e.what());
     }
   };
+  const backend::DevicePeaks peaks =
+      o.model.run.backend == BackendKind::kCuda ? backend::measure_cuda(0) : backend::measure_cpu(o.model.run.threads);
+  const auto metadata = [&] {
+    Metadata now = common_metadata(o, startup);
+    add_process(now, {source, o.model, peaks});
+    return now;
+  };
+  Regression regression;
+  if (wants(o, VerifyLevel::kRegression)) regression = measure_regression(o, subject, metadata(), terminal);
   level(VerifyLevel::kSmoke, verify_smoke);
   level(VerifyLevel::kPaths, verify_paths);
   level(VerifyLevel::kCorrectness, verify_correctness);
   level(VerifyLevel::kStress, stress);
   level(VerifyLevel::kPerformance, verify_performance);
+  level(VerifyLevel::kRegression,
+        [&](const VerifySubject&, VerifyChecks& checks) { verify_regression(regression, checks); });
   level(VerifyLevel::kFeatures, [&](const VerifySubject& s, VerifyChecks& checks) {
     VerifyOptions open = o;  // resolved settings would count as given
     open.model.run = asked.model.run;
@@ -107,10 +166,9 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
     result.features = try_features(open, s.source, s.make, terminal);
     add_checks(*result.features, checks);
   });
-  result.metadata = common_metadata(o, startup);
-  const backend::DevicePeaks peaks =
-      o.model.run.backend == BackendKind::kCuda ? backend::measure_cuda(0) : backend::measure_cpu(o.model.run.threads);
-  add_process(result.metadata, {source, o.model, peaks});
+  result.figures = regression.figures;
+  result.baseline = regression.baseline.result;
+  result.metadata = metadata();
   terminal.end_progress();
   return result;
 }
@@ -125,7 +183,7 @@ Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
     if (level == VerifyLevel::kSmoke) verify_server_smoke(subject, result.checks);
     if (level == VerifyLevel::kStress) verify_server_stress(subject, result.checks);
     if (level == VerifyLevel::kPerformance) verify_server_performance(subject, result.checks);
-    if (level != VerifyLevel::kPaths && level != VerifyLevel::kCorrectness && level != VerifyLevel::kFeatures) continue;
+    if (level == VerifyLevel::kSmoke || level == VerifyLevel::kStress || level == VerifyLevel::kPerformance) continue;
     result.checks.begin(level);
     result.checks.skip("this level", "it looks inside: without --base-url");
   }
@@ -136,10 +194,27 @@ Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
   return result;
 }
 
-void write_page(const std::filesystem::path& path, const std::string& page) {
+// Throws Error(kInvalidRequest) where a check failed beside level 5's own: nothing is to be held against a wrong run.
+void save_baseline(const std::filesystem::path& path, const Verified& result) {
+  for (const VerifyCheck& check : result.checks.all())
+    if (check.verdict == Verdict::kFail && check.level != VerifyLevel::kRegression)
+      throw Error(Code::kInvalidRequest, "--save-baseline {}: want a run that is right, found {}: {}", path.string(),
+                  check.name, check.found);
+  if (!result.figures) return;  // a check says why
+  Metadata json{{"metadata", result.metadata}};
+  add_figures(json, *result.figures);
   std::ofstream file(path, std::ios::binary);
-  file << page << std::flush;
-  if (!file) throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
+  file << json.dump(1) << "\n" << std::flush;
+  if (!file) throw Error(Code::kIo, "--save-baseline {}: it cannot be written", path.string());
+}
+
+std::string verify_html(const Verified& result, const Metadata& json, const std::string& features) {
+  std::vector<ReportSection> sections;
+  if (!features.empty()) sections.push_back({"Features", features});
+  std::optional<ResultComparison> before;
+  if (result.baseline && result.figures)
+    before = compare_results(*result.baseline, {"this run", json}, Mismatch::kAllow);
+  return report_html("nibble verify", json, sections, before ? &*before : nullptr);
 }
 
 // A feature's page has the tables; whether it is right, the exit code and a line say.
@@ -148,7 +223,7 @@ int review(const VerifyOptions& options, const Verified& result, Terminal& termi
   if (options.report.empty()) {
     terminal.print(results);
   } else {
-    write_page(options.report, with_results(read_text(options.report), results, options.report.string()));
+    write_report(options.report, with_results(read_text(options.report), results, options.report.string()));
   }
   terminal.note(verify_summary(result.checks.all()));
   return result.checks.failed() ? kExitFailure : kExitOk;
@@ -175,14 +250,20 @@ int execute(const VerifyOptions& options) {
   const std::vector<VerifyCheck>& checks = result.checks.all();
   if (!options.review.empty() && result.features) return review(options, result, terminal);
   const std::string features = result.features ? "\n## Features\n" + feature_report_text(*result.features) : "";
-  if (!options.report.empty()) write_page(options.report, verify_page(checks, result.metadata) + features);
+  Metadata json{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}};
+  if (result.figures) add_figures(json, *result.figures);
+  if (result.features) json["features"] = feature_report_json(*result.features);
+  if (!options.report.empty()) {
+    write_report(options.report, report_format(options.report) == ReportFormat::kHtml
+                                     ? verify_html(result, json, features)
+                                     : verify_page(checks, result.metadata) + features);
+  }
   if (options.output.json) {
-    Metadata json{{"metadata", result.metadata}, {"passed", !result.checks.failed()}, {"checks", verify_json(checks)}};
-    if (result.features) json["features"] = feature_report_json(*result.features);
     terminal.print_json(json);
   } else {
     terminal.print(verify_table(checks) + features + "\n" + verify_summary(checks) + "\n");
   }
+  if (!options.save_baseline.empty()) save_baseline(options.save_baseline, result);
   return result.checks.failed() ? kExitFailure : kExitOk;
 }
 

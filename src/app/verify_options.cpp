@@ -15,11 +15,12 @@
 namespace nibble::app {
 namespace {
 
-constexpr std::array<std::pair<VerifyLevel, std::string_view>, 6> kLevels = {{{VerifyLevel::kSmoke, "1"},
+constexpr std::array<std::pair<VerifyLevel, std::string_view>, 7> kLevels = {{{VerifyLevel::kSmoke, "1"},
                                                                               {VerifyLevel::kPaths, "1.5"},
                                                                               {VerifyLevel::kCorrectness, "2"},
                                                                               {VerifyLevel::kStress, "3"},
                                                                               {VerifyLevel::kPerformance, "4"},
+                                                                              {VerifyLevel::kRegression, "5"},
                                                                               {VerifyLevel::kFeatures, "6"}}};
 
 std::vector<VerifyLevel> levels_of(const std::string& text) {
@@ -29,7 +30,7 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
     const std::string word = text.substr(begin, end - begin);
     const auto known = std::ranges::find(kLevels, word, &std::pair<VerifyLevel, std::string_view>::second);
     if (known == kLevels.end() && word != "all")
-      refuse_value("--level", fmt::format("want 1, 1.5, 2, 3, 4 or 6, several with commas, or all; found {}", word));
+      refuse_value("--level", fmt::format("want 1, 1.5, 2, 3, 4, 5 or 6, several with commas, or all; found {}", word));
     for (const auto& [level, name] : kLevels)
       if (word == "all" || word == name) levels.push_back(level);
     begin = end + 1;
@@ -37,6 +38,36 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
   std::ranges::sort(levels);
   levels.erase(std::ranges::unique(levels).begin(), levels.end());
   return levels;
+}
+
+// Of level 5.
+void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
+  flags.group(HelpGroup::kExpert);
+  flags
+      .value("--baseline", o.baseline,
+             "Level 5: the run that this one is held against; default: what came along for this device, model and "
+             "settings")
+      .not_empty()
+      .type("FILE")
+      .excludes(base_url);
+  flags.value("--save-baseline", o.save_baseline, "Level 5: keep this run, to hold later ones against")
+      .not_empty()
+      .type("FILE")
+      .excludes(base_url);
+  flags.group(HelpGroup::kCommon);
+}
+
+// What flags of single levels mean for --level.
+void settle_levels(VerifyOptions& o, bool given) {
+  const bool regression = !o.baseline.empty() || !o.save_baseline.empty();
+  const bool features = !o.presets.empty() || !o.review.empty();
+  if (given && regression && std::ranges::find(o.levels, VerifyLevel::kRegression) == o.levels.end())
+    refuse_value("--level",
+                 fmt::format("want 5 with {}, found none", o.baseline.empty() ? "--save-baseline" : "--baseline"));
+  if (given || (!regression && !features)) return;
+  o.levels.clear();
+  if (regression) o.levels.push_back(VerifyLevel::kRegression);
+  if (features) o.levels.push_back(VerifyLevel::kFeatures);
 }
 
 // Of level 6.
@@ -82,21 +113,21 @@ void add_verify_flags(Flags flags, VerifyOptions& o) {
   const Flag level = flags
                          .take(
                              "--level", [&o](const std::string& text) { o.levels = levels_of(text); },
-                             "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast; 6: features "
-                             "together; several: 1,1.5")
+                             "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast; 5: beside a "
+                             "baseline; 6: features together; several: 1,1.5")
                          .type("LIST")
                          .usual("all");
   add_feature_choice(flags, o);
-  flags.then([&o, level] {
-    if (!level.given() && (!o.presets.empty() || !o.review.empty())) o.levels = {VerifyLevel::kFeatures};
-  });
-  flags.value("--base-url", o.base_url, "A server instead, any of OpenAI's API: levels 1, 3 and 4").not_empty();
+  flags.then([&o, level] { settle_levels(o, level.given()); });
+  const Flag base_url =
+      flags.value("--base-url", o.base_url, "A server instead, any of OpenAI's API: levels 1, 3 and 4").not_empty();
+  add_baselines(flags, o, base_url);
   flags.value("--served-model", o.served_model, "The name to ask it for; default: the first that it lists").not_empty();
   flags.value("--api-key", o.api_key, "Sent to it as a bearer token; default: OPENAI_API_KEY").not_empty();
   flags.group(HelpGroup::kExpert);
   add_trust(flags, o.cacert, o.insecure);
   flags.group(HelpGroup::kCommon);
-  flags.value("--report", o.report, "Markdown file to write").not_empty();
+  add_report(flags, o.report);
   add_backend(flags, o.model);
   add_runtime(flags, o.model);
   add_print_config(flags, o.model.settings);

@@ -1,5 +1,6 @@
 #include "app/verify_report.h"
 
+#include "app/report_file.h"
 #include "app/verify_options.h"
 
 #include <fmt/format.h>
@@ -8,25 +9,6 @@
 #include <utility>
 
 namespace nibble::app {
-namespace {
-
-std::string cell(std::string text) {
-  for (char& c : text)
-    if (c == '|' || c == '\n') c = c == '|' ? '/' : ' ';
-  return text;
-}
-
-// "device.name: Xeon" for every value of the metadata.
-void list_metadata(const nlohmann::ordered_json& json, const std::string& path, std::string& out) {
-  if (!json.is_object()) {
-    out += fmt::format("| {} | {} |\n", path, cell(json.is_string() ? json.get<std::string>() : json.dump()));
-    return;
-  }
-  for (const auto& [name, value] : json.items()) list_metadata(value, path.empty() ? name : path + "." + name, out);
-}
-
-}  // namespace
-
 std::string_view name_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kPass: return "pass";
@@ -60,7 +42,7 @@ std::string verify_table(std::span<const VerifyCheck> checks) {
                                 "check", width, "", width - 1);
   for (const VerifyCheck& check : checks)
     out += fmt::format("| {:<5} | {:<{}} | {:<7} | {} |\n", name_of(check.level), check.name, width,
-                       name_of(check.verdict), cell(check.found));
+                       name_of(check.verdict), markdown_cell(check.found));
   return out;
 }
 
@@ -81,10 +63,8 @@ nlohmann::ordered_json verify_json(std::span<const VerifyCheck> checks) {
 }
 
 std::string verify_page(std::span<const VerifyCheck> checks, const nlohmann::ordered_json& metadata) {
-  std::string out = fmt::format("# nibble verify: {}\n\n{}\n", verify_summary(checks), verify_table(checks));
-  out += "\n## Where this comes from\n\n| | |\n| :-- | :-- |\n";
-  list_metadata(metadata, "", out);
-  return out;
+  return fmt::format("# nibble verify: {}\n\n{}\n{}", verify_summary(checks), verify_table(checks),
+                     metadata_section(metadata));
 }
 
 }  // namespace nibble::app

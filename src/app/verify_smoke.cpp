@@ -2,6 +2,7 @@
 
 #include "app/bench_loop.h"
 #include "app/bench_report.h"
+#include "app/result_metadata.h"
 #include "app/verify_subject.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -55,40 +56,55 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
   }
 }
 
-void verify_performance(const VerifySubject& subject, VerifyChecks& checks) {
-  checks.begin(VerifyLevel::kPerformance);
-  constexpr int kRepetitions = 3, kBatch = 8;
+MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
+  constexpr int kBatch = 8;
   constexpr int64_t kPrompt = 512, kGenerate = 32;
   const model::ModelConfig& config = subject.source.config;
+  const bool card = subject.model.run.backend == BackendKind::kCuda;
   const BenchShape shape{.sequences = kBatch,
                          .depth = 0,
                          .prompt = kPrompt,
                          .generate = kGenerate,
                          .chunk_tokens = backend::with_defaults(subject.model.run).max_num_batched_tokens,
-                         .async_scheduling = subject.model.run.backend == BackendKind::kCuda};
+                         .async_scheduling = card};
   const model::StepLimits steps = engine::step_limits(engine_limits(shape), config.dims);
   const auto be = subject.make(subject.model.run, model::backend_config(config, steps, subject.model.run.dense));
   model::GptOss model = model::load(*be, config, subject.source.weights);
   model.attention_sinks = subject.model.run.sinks;
   BenchLoop loop(*be, model, shape);
   const auto go_on = [] { return true; };
-  const auto row = [&](BenchRow measured) {
-    const auto time = [&] {
-      return measured.prompt > 0 ? loop.time_prompt(measured.prompt, go_on)
-                                 : loop.time_generate(measured.batch, measured.generate, go_on);
-    };
-    static_cast<void>(time());  // a warm-up
-    for (int i = 0; i < kRepetitions; ++i) measured.seconds.push_back(*time());
-    const MeanSd rate = measured.tokens_per_second();
+  check(loop.fill(kBatch, 0, go_on), "nobody interrupts");
+  MeasuredSpeed speed{.rows = {{.prompt = kPrompt, .seconds = {}},
+                               {.generate = kGenerate, .batch = 1, .seconds = {}},
+                               {.generate = kGenerate, .batch = kBatch, .seconds = {}}},
+                      .host_bytes = 0,
+                      .device_bytes = {}};
+  // In turn, so that what a machine does beside them slows all alike; the first round does not count.
+  for (int round = 0; round <= repetitions; ++round) {
+    for (BenchRow& row : speed.rows) {
+      const auto seconds =
+          row.prompt > 0 ? loop.time_prompt(row.prompt, go_on) : loop.time_generate(row.batch, row.generate, go_on);
+      if (round > 0) row.seconds.push_back(*seconds);
+    }
+  }
+  speed.host_bytes = peak_host_bytes();
+  if (card) {
+    const backend::CudaMemory memory = backend::cuda_memory();
+    speed.device_bytes = memory.total_bytes - memory.free_bytes;
+  }
+  return speed;
+}
+
+void verify_performance(const VerifySubject& subject, VerifyChecks& checks) {
+  constexpr int kRepetitions = 3;
+  checks.begin(VerifyLevel::kPerformance);
+  for (const BenchRow& row : measure_speed(subject, kRepetitions).rows) {
+    const MeanSd rate = row.tokens_per_second();
     const bool valid = !checks.failed(VerifyLevel::kPaths);
-    checks.add(fmt::format("{}, batch {}", measured.name(), measured.batch), valid,
+    checks.add(row.label(), valid,
                fmt::format("{}{:.1f} t/s, coefficient of variation {:.1f} %", valid ? "" : kInvalid, rate.mean,
                            100 * rate.sd / rate.mean));
-  };
-  check(loop.fill(kBatch, 0, go_on), "nobody interrupts");
-  row({.prompt = kPrompt, .seconds = {}});
-  row({.generate = kGenerate, .batch = 1, .seconds = {}});
-  row({.generate = kGenerate, .batch = kBatch, .seconds = {}});
+  }
 }
 
 }  // namespace nibble::app

@@ -1,6 +1,7 @@
 #pragma once
 // What the levels of `nibble verify` run in this process.
 
+#include "app/bench_report.h"
 #include "app/loaded_model.h"
 #include "app/options.h"
 #include "app/verify_report.h"
@@ -59,6 +60,14 @@ struct Divergence {
 // What is known of a model, beside its files: perplexity, and the losses of lossy flags; none where nobody has
 // measured.
 [[nodiscard]] std::optional<nlohmann::json> reference_of(const ModelOptions& model);
+
+// How fast a prompt is read and tokens are generated, alone and eight at a time, and the memory that this took.
+struct MeasuredSpeed {
+  std::vector<BenchRow> rows;
+  int64_t host_bytes = 0;               // the process's peak so far
+  std::optional<int64_t> device_bytes;  // of a card, in use by all
+};
+[[nodiscard]] MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions);
 
 void verify_smoke(const VerifySubject& subject, VerifyChecks& checks);        // level 1
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks);        // level 1.5

@@ -44,6 +44,7 @@ struct ClockReading {
   int celsius = 0;                      // 0: it does not say
   bool thermal = false, power = false;  // what holds the clock down
   double watts = 0;                     // 0: it does not say
+  double limit_watts = 0;               // that the card may take; 0: it does not say
 };
 // Empty where there is no driver to ask; none when it does not answer.
 using ReadClock = std::function<std::optional<ClockReading>()>;

@@ -1,6 +1,9 @@
 """nibble verify and bench --compare as a person or a script meets them. What the levels catch: tests/verify_test.cpp."""
+import html.parser
 import json
+import os
 import shutil
+import time
 import unittest
 
 import support
@@ -44,6 +47,76 @@ class InProcess(Case):
     def test_bad_levels(self):
         for level in ("7", "", "1,", "x"):
             self.assertEqual(support.nibble("verify", TINY, "--level", level).code, USAGE, level)
+
+
+class Baselines(Case):
+    def verify(self, *args):
+        return support.nibble("verify", TINY, "--level", 5, *args)
+
+    own = ""  # of this machine, once it is measured
+
+    def kept(self, change=lambda baseline: None):
+        """A baseline of this machine, with what a test plants."""
+        path = self.dir / "kept.json"
+        if not Baselines.own:
+            result = self.verify("--save-baseline", path)
+            self.assertEqual(result.code, 0, result.out)
+            Baselines.own = path.read_text()
+            self.assertEqual(problems(json.loads(Baselines.own)), [])
+        baseline = json.loads(Baselines.own)
+        for row in baseline["rows"]:
+            row["seconds"] = [100 * seconds for seconds in row["seconds"]]  # no figure of this machine decides
+        change(baseline)
+        path.write_text(json.dumps(baseline))
+        return path
+
+    def test_nothing_worse_passes(self):
+        result = self.verify("--baseline", self.kept(), "--json")
+        self.assertEqual(result.code, 0, result.out)
+        found = result.json()
+        self.assertEqual(problems(found), [])
+        self.assertEqual({check["verdict"] for check in found["checks"]}, {"pass"})
+        self.assertEqual(len(found["checks"]), 8)
+
+    def test_what_is_planted_fails(self):
+        def plant(baseline):
+            for row in baseline["rows"]:
+                row["seconds"] = [1e-6, 1.1e-6, 1e-6]
+            baseline["memory_bytes"]["host"] = -2_000_000_000
+            baseline["accuracy"] = {"perplexity": 1, "kl": -1, "top1": 1.1}
+
+        result = self.verify("--baseline", self.kept(plant))
+        self.assertEqual(result.code, FAILED)
+        for name in ("pp512", "tg32, batch 1", "tg32, batch 8", "memory of the process", "perplexity", "KL divergence", "equal top tokens"):
+            self.assertRegex(result.out, rf"\| {name} +\| FAIL ")
+
+    def test_of_something_else_is_refused_by_name(self):
+        def other_model(baseline):
+            baseline["metadata"]["model"]["sha256"] = "00"
+
+        kept = self.kept(other_model)
+        result = self.verify("--baseline", kept)
+        self.assertEqual(result.code, USAGE)
+        self.assertRegex(result.err, r'--baseline .*: model.sha256: want "\w{64}", found "00"')
+        baseline = json.loads(kept.read_text())
+        del baseline["metadata"]["warm_up"]
+        kept.write_text(json.dumps(baseline))
+        result = self.verify("--baseline", kept)
+        self.assertEqual(result.code, USAGE)
+        self.assertIn("found no warm_up", result.err)
+
+    def test_settings(self):
+        kept = self.kept()
+        result = self.verify("--baseline", kept, "--kv-cache-dtype", "f32")
+        self.assertEqual(result.code, USAGE)
+        self.assertIn('--kv-cache-dtype: want "f32", found "bf16"', result.err)
+
+    def test_flags(self):
+        kept = self.dir / "kept.json"
+        for args in (("--level", 1), ("--base-url", "http://127.0.0.1:1")):
+            for flag in ("--baseline", "--save-baseline"):
+                self.assertEqual(support.nibble("verify", TINY, *args, flag, kept).code, USAGE, (args, flag))
+        self.assertFalse(kept.exists())
 
 
 class Features(Case):
@@ -157,7 +230,7 @@ class Comparisons(Case):
         bare = self.dir / "bare.json"
         bare.write_text(json.dumps({**whole, "metadata": None}))
         other = self.dir / "other.json"
-        other.write_text(json.dumps({**whole, "metadata": {**whole["metadata"], "device": {"name": "another"}}}))
+        other.write_text(json.dumps({**whole, "metadata": {**whole["metadata"], "device": {**whole["metadata"]["device"], "name": "another"}}}))
         for b, words in ((bare, "want a result with metadata"), (other, "same device")):
             result = support.nibble("bench", "--compare", a, b)
             self.assertEqual(result.code, USAGE)
@@ -169,6 +242,118 @@ class Comparisons(Case):
         text.write_text("{")
         for files in ((text,), (text, text), (text, text, text)):
             self.assertEqual(support.nibble("bench", "--compare", *files).code, USAGE, files)
+
+
+    def test_a_result_of_llama_bench(self):
+        ours = self.bench("ours.json")
+        device = json.loads(ours.read_text())["metadata"]["device"]["name"]
+        row = {"build_commit": "8cf427ff", "cpu_info": device, "gpu_info": "", "backends": "CPU", "model_filename": "a.gguf", "model_type": "x",
+               "n_prompt": 16, "n_gen": 0, "n_depth": 0, "test_time": "2026-11-20T11:58:50Z", "avg_ns": 1e9, "samples_ns": [1e9, 1.1e9]}
+        theirs = self.dir / "theirs.json"
+        theirs.write_text(json.dumps([row, {**row, "n_prompt": 512}]))
+        result = support.nibble("bench", "--compare", theirs, ours)
+        self.assertEqual(result.code, 0, result.err)
+        for words in ("program: llama-bench, nibble", "| pp16 ", "Welch's t", "theirs.json alone: pp512", "ours.json alone: tg4, batch 1"):
+            self.assertIn(words, result.out)
+        theirs.write_text(json.dumps([{**row, "cpu_info": "another"}]))
+        self.assertEqual(support.nibble("bench", "--compare", theirs, ours).code, USAGE)
+        self.assertEqual(support.nibble("bench", "--compare", theirs, ours, "--allow-mismatch").code, 0)
+
+
+class Page(html.parser.HTMLParser):
+    """Every tag that is opened is closed, none that a page of ours has not, and nothing is loaded or run."""
+    VOID = {"meta", "br"}
+    KNOWN = VOID | {"html", "head", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "pre", "details", "summary", "table", "tr", "th", "td",
+                    "figure", "figcaption", "svg", "text", "line", "rect", "polyline", "circle"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], ""
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in self.KNOWN, tag
+        for name, value in attrs:
+            assert not name.startswith("on") and name not in ("src", "href", "style"), (tag, name, value)
+        self.seen.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+class Reports(Case):
+    HOSTILE = "<img src=x onerror=alert(1)>&\"'"
+
+    def page(self, path):
+        page = Page(path.read_text())
+        self.assertIn("default-src 'none'", path.read_text())
+        return page
+
+    def test_of_a_benchmark(self):
+        model = self.dir / self.HOSTILE
+        os.symlink(TINY, model)
+        path = self.dir / "page.html"
+        result = support.nibble("bench", "-m", model, "-p", 16, "-n", 4, "-d", "0,32", "-b", "1,2", "-r", 2, "--report", path)
+        self.assertEqual(result.code, 0, result.err)
+        page = self.page(path)
+        self.assertEqual(page.seen.count("svg"), 6)
+        for words in (self.HOSTILE, "throughput against depth", "throughput against batch", "Share of what the device allows", "tg4 @ d32, batch 2"):
+            self.assertIn(words, page.text)
+        markdown = self.dir / "page.md"
+        result = support.nibble("bench", "-m", TINY, "-p", 16, "-n", 0, "-r", 1, "--json", "--report", markdown)
+        self.assertEqual(result.json()["rows"][0]["test"], "pp16")
+        for words in ("| pp16 ", "## Where this comes from", "| build.commit | "):
+            self.assertIn(words, markdown.read_text())
+
+    def test_of_a_comparison(self):
+        a, path = self.dir / self.HOSTILE, self.dir / "page.html"
+        a.write_text(support.nibble("bench", "-m", TINY, "-p", 16, "-n", 0, "-r", 2, "--json").out)
+        self.assertEqual(support.nibble("bench", "--compare", a, a, "--report", path).code, 0)
+        page = self.page(path)
+        for words in (self.HOSTILE, "95 % interval of Welch's t", "within noise"):
+            self.assertIn(words, page.text)
+
+    def test_of_a_load_on_a_hostile_server(self):
+        def answer(handler, number):
+            if number % 5 == 4:
+                return handler.send_error(503, self.HOSTILE)
+            handler.events(EVENT)
+            time.sleep(0.002)  # so that there is a time between events
+            return handler.wfile.write(EVENT + b'data: {"choices":[{"text":"","finish_reason":"stop"}]}\n\n' + DONE)
+
+        server = StandIn(answer)
+        self.addCleanup(server.close)
+        path = self.dir / "page.html"
+        result = support.nibble("load", "--base-url", server.url, "-c", "1,2", "--device", self.HOSTILE, "-m", self.HOSTILE, "--report", path)
+        self.assertEqual(result.code, 0, result.err)
+        page = self.page(path)
+        for words in (self.HOSTILE, "Throughput and interactivity", "Time to the first token (TTFT)", "HTTP 503"):
+            self.assertIn(words, page.text)
+
+    def test_of_checks(self):
+        path = self.dir / "page.html"
+        self.assertEqual(support.nibble("verify", TINY, "--level", 1, "--report", path).code, 0)
+        page = self.page(path)
+        for words in ("Checks: all hold", "dispatch line", "host.cpu_governor"):
+            self.assertIn(words, page.text)
+
+    def test_refusals(self):
+        for command in (("verify", TINY, "--level", 1), ("bench", "-m", TINY), ("load", "--base-url", "http://127.0.0.1:1")):
+            for name in ("page", "page.txt", "html"):
+                result = support.nibble(*command, "--report", self.dir / name)
+                self.assertEqual(result.code, USAGE, command)
+                self.assertIn(".md or .html", result.err)
+        self.assertEqual(support.nibble("bench", "-m", TINY, "--speculative", "suffix", "--report", "page.md").code, USAGE)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,182 @@
+#include "app/verify_baseline.h"
+
+#include "app/result_metadata.h"
+#include "app/terminal.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+namespace nibble::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kSlower = 0.03;
+constexpr double kLeastSeconds = 1e-9;  // of a row: no clock tells less
+constexpr int64_t kMoreBytes = 1'000'000'000;
+// What the same program on the same device may differ by: the order of sums on a card moves a near-tie.
+constexpr double kPerplexity = 0.002, kKlShare = 0.05, kKlFloor = 1e-5, kTop1 = 0.005;
+
+constexpr std::array kIdentity = {"device.name", "device.backend", "model.sha256", "model.dummy_seed",
+                                  "device.kernels"};
+
+// Flags that say what is asked or how it is told, not how the model runs. The model is known by its hash.
+bool changes_nothing(std::string_view flag) {
+  constexpr std::array<std::string_view, 21> kFlags = {
+      "model",  "load-format", "pull",         "level",    "baseline", "save-baseline", "features",
+      "rounds", "preset",      "review",       "base-url", "api-key",  "served-model",  "max-combinations",
+      "json",   "report",      "print-config", "quiet",    "color",    "cacert",        "insecure"};
+  return std::ranges::find(kFlags, flag) != kFlags.end();
+}
+
+// What a flag came to; null: it is not among the settings, or stands at a default that need not be told.
+Json setting(const Json& metadata, const std::string& flag) {
+  const Json all = value_at(metadata, "settings");
+  if (!all.is_object() || !all.contains(flag)) return nullptr;
+  const Json resolved = value_at(all[flag], "resolved");
+  return resolved.is_null() ? value_at(all[flag], "value") : resolved;
+}
+
+bool is_default(const Json& metadata, const std::string& flag) {
+  const Json all = value_at(metadata, "settings");
+  return !all.is_object() || !all.contains(flag) || value_at(all[flag], "origin") == "default";
+}
+
+std::string signed_percent(double relative) { return fmt::format("{:+.2f} %", 100 * relative); }
+
+void check_row(const BenchRow& before, const BenchRow& now, VerifyChecks& checks) {
+  const auto rates = [](const BenchRow& row) {
+    std::vector<double> all;
+    for (const double s : row.seconds) all.push_back(static_cast<double>(row.tokens()) / s);
+    return all;
+  };
+  const Change change = change_of(rates(before), rates(now));
+  if (!change.interval) return checks.skip(now.label(), "one repetition says nothing of noise");
+  const double noise = change.interval->high - change.relative;
+  checks.add(now.label(), change.interval->high >= -kSlower,
+             fmt::format("{:.1f} t/s, before {:.1f}: {}, 95 % interval {} to {}{}", now.tokens_per_second().mean,
+                         before.tokens_per_second().mean, signed_percent(change.relative),
+                         signed_percent(change.interval->low), signed_percent(change.interval->high),
+                         noise > kSlower ? "; too noisy to show a loss of 3 %" : ""));
+}
+
+struct Bytes {
+  const char* name;
+  int64_t before, now;
+};
+
+void check_bytes(const Bytes& memory, VerifyChecks& checks) {
+  checks.add(memory.name, memory.now - memory.before <= kMoreBytes,
+             fmt::format("{}, before {}; want at most {} more", format_bytes(static_cast<double>(memory.now)),
+                         format_bytes(static_cast<double>(memory.before)), format_bytes(kMoreBytes)));
+}
+
+BenchRow row_of(const Json& json) {
+  return {.prompt = json.at("prompt"),
+          .generate = json.at("generate"),
+          .depth = json.at("depth"),
+          .batch = json.at("batch"),
+          .seconds = json.at("seconds").get<std::vector<double>>()};
+}
+
+}  // namespace
+
+void add_figures(Json& result, const Figures& figures) {
+  result["rows"] = Json::array();
+  for (const BenchRow& row : figures.speed.rows) {
+    const MeanSd rate = row.tokens_per_second();
+    result["rows"].push_back({{"test", row.name()},
+                              {"prompt", row.prompt},
+                              {"generate", row.generate},
+                              {"depth", row.depth},
+                              {"batch", row.batch},
+                              {"seconds", row.seconds},
+                              {"tokens_per_second", {{"mean", rate.mean}, {"sd", rate.sd}}}});
+  }
+  result["memory_bytes"] = {{"host", figures.speed.host_bytes}, {"device", nullptr}};
+  if (figures.speed.device_bytes) result["memory_bytes"]["device"] = *figures.speed.device_bytes;
+  result["accuracy"] = {{"perplexity", figures.perplexity}, {"kl", figures.kl}, {"top1", figures.top1}};
+}
+
+Figures figures_of(const NamedResult& baseline) {
+  const std::vector<std::string> gaps = metadata_gaps(value_at(baseline.json, "metadata"));
+  if (!gaps.empty())
+    throw Error(Code::kInvalidRequest,
+                "{}: want a baseline whose metadata says all of docs/result-schema.json, found no {}", baseline.name,
+                fmt::join(gaps, ", "));
+  Figures figures;
+  try {
+    for (const Json& json : baseline.json.at("rows")) {
+      figures.speed.rows.push_back(row_of(json));
+      const BenchRow& row = figures.speed.rows.back();
+      if (row.tokens() < 1 || row.seconds.empty() ||
+          std::ranges::any_of(row.seconds, [](double s) { return !(s > kLeastSeconds) || !std::isfinite(s); }))
+        throw Error(Code::kInvalidRequest, "{}: {}: want tokens and seconds above 0", baseline.name, row.label());
+    }
+    const Json& memory = baseline.json.at("memory_bytes");
+    figures.speed.host_bytes = memory.at("host");
+    if (!memory.at("device").is_null()) figures.speed.device_bytes = memory.at("device").get<int64_t>();
+    const Json& accuracy = baseline.json.at("accuracy");
+    figures.perplexity = accuracy.at("perplexity");
+    figures.kl = accuracy.at("kl");
+    figures.top1 = accuracy.at("top1");
+  } catch (const Json::exception& e) {
+    throw Error(Code::kInvalidRequest, "{}: want what nibble verify --save-baseline writes, found another: {}",
+                baseline.name, e.what());
+  }
+  return figures;
+}
+
+std::string mismatch(const Json& baseline, const Json& now) {
+  const auto told = [](const std::string& what, const Json& want, const Json& found) {
+    return fmt::format("{}: want {}, found {}", what, want.dump(), found.dump());
+  };
+  for (const char* path : kIdentity) {
+    const Json want = value_at(now, path), found = value_at(baseline, path);
+    if (want != found) return told(path, want, found);
+  }
+  std::set<std::string> flags;
+  for (const Json* side : {&now, &baseline}) {
+    const Json all = value_at(*side, "settings");
+    for (const auto& [flag, value] : all.items()) flags.insert(flag);
+  }
+  for (const std::string& flag : flags) {
+    const Json want = setting(now, flag), found = setting(baseline, flag);
+    const bool both = !want.is_null() && !found.is_null();
+    const bool same = both ? want == found : is_default(now, flag) && is_default(baseline, flag);
+    if (!changes_nothing(flag) && !same) return told("--" + flag, want, found);
+  }
+  return {};
+}
+
+void check_regression(const Figures& baseline, const Figures& now, VerifyChecks& checks) {
+  for (const BenchRow& row : now.speed.rows) {
+    const auto before = std::ranges::find(baseline.speed.rows, row.label(), &BenchRow::label);
+    if (before == baseline.speed.rows.end()) {
+      checks.skip(row.label(), "the baseline has no such row");
+    } else {
+      check_row(*before, row, checks);
+    }
+  }
+  check_bytes({"memory of the process", baseline.speed.host_bytes, now.speed.host_bytes}, checks);
+  if (baseline.speed.device_bytes && now.speed.device_bytes)
+    check_bytes({"memory of the card", *baseline.speed.device_bytes, *now.speed.device_bytes}, checks);
+  const double most_perplexity = baseline.perplexity * (1 + kPerplexity);
+  checks.add(
+      "perplexity", now.perplexity <= most_perplexity,
+      fmt::format("{:.4f}, before {:.4f}; want at most {:.4f}", now.perplexity, baseline.perplexity, most_perplexity));
+  const double most_kl = baseline.kl * (1 + kKlShare) + kKlFloor;
+  checks.add("KL divergence", now.kl <= most_kl,
+             fmt::format("{:.3e}, before {:.3e}; want at most {:.3e}", now.kl, baseline.kl, most_kl));
+  checks.add("equal top tokens", now.top1 >= baseline.top1 - kTop1,
+             fmt::format("{:.2f} %, before {:.2f} %; want at least {:.2f} %", 100 * now.top1, 100 * baseline.top1,
+                         100 * (baseline.top1 - kTop1)));
+}
+
+}  // namespace nibble::app

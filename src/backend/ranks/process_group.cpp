@@ -55,6 +55,7 @@ struct Peer {
   std::mutex sending;       // frames go out whole
   std::deque<Frame> inbox;  // guarded by the group's mutex
   bool closed = false;      // once the group has ended
+  bool cut = false;         // in the middle of a frame, guarded by sending: nothing can follow
 };
 
 std::vector<std::byte> framed(FrameType type, std::span<const std::byte> body) {
@@ -66,8 +67,15 @@ std::vector<std::byte> framed(FrameType type, std::span<const std::byte> body) {
 // Where it takes a short frame at once; never waits.
 void send_now(Peer& peer, FrameType type, std::span<const std::byte> body = {}) {
   const std::unique_lock lock(peer.sending, std::try_to_lock);  // who holds it sends something else
-  if (!lock || !wait_until(peer.socket, Ready::kToWrite, milliseconds(0))) return;
-  static_cast<void>(write_some(peer.socket, framed(type, body)));
+  if (lock && wait_until(peer.socket, Ready::kToWrite, milliseconds(0)))
+    static_cast<void>(write_some(peer.socket, framed(type, body)));
+}
+
+// Its last frame. Whoever sends another one gives up soon: the group is lost.
+void send_last(Peer& peer, std::string_view why) {
+  const std::lock_guard lock(peer.sending);
+  if (!peer.cut) static_cast<void>(write_some(peer.socket, framed(FrameType::kFailed, bytes_of(why))));
+  peer.cut = true;
 }
 
 // `use` gets every whole frame until it returns false. False: the connection is closed. Throws what FrameReader throws.
@@ -331,7 +339,7 @@ struct ProcessGroup::Impl {
       lost = true;
       for (const auto& peer : peers) {
         if (!peer) continue;
-        send_now(*peer, FrameType::kFailed, bytes_of(why));
+        send_last(*peer, why);
         peer->socket.shut();
       }
       changed.notify_all();
@@ -346,22 +354,29 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
-  // False: the connection is closed.
-  [[nodiscard]] bool write_all(const Peer& peer, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const std::optional<size_t> count = lost ? std::nullopt : write_some(peer.socket, bytes);
-      if (!count) return false;
-      bytes = bytes.subspan(*count);
+  // How many bytes went out: all, unless the connection is closed or the group is lost.
+  [[nodiscard]] size_t write_all(const Peer& peer, std::span<const std::byte> bytes) const {
+    size_t done = 0;
+    while (done < bytes.size()) {
+      const std::optional<size_t> count = lost ? std::nullopt : write_some(peer.socket, bytes.subspan(done));
+      if (!count) break;
+      done += *count;
       if (*count == 0) static_cast<void>(wait_until(peer.socket, Ready::kToWrite, kTick));
     }
-    return true;
+    return done;
   }
 
+  // False: it did not go out as a whole.
   [[nodiscard]] bool write_frame(Peer& peer, FrameType type, std::span<const std::byte> body) const {
     constexpr size_t kCopied = size_t{64} << 10;  // so that a short frame is one packet
+    const bool is_short = body.size() <= kCopied;
+    const std::vector<std::byte> first = is_short ? framed(type, body) : frame_header(type, body.size());
     const std::lock_guard lock(peer.sending);
-    if (body.size() <= kCopied) return write_all(peer, framed(type, body));
-    return write_all(peer, frame_header(type, body.size())) && write_all(peer, body);
+    size_t done = write_all(peer, first);
+    if (!is_short && done == first.size()) done += write_all(peer, body);
+    const bool whole = done == kFrameHeaderBytes + body.size();
+    peer.cut = peer.cut || (done > 0 && !whole);
+    return whole;
   }
 
   void note(const std::string& text) const {

@@ -56,12 +56,13 @@ TEST(features, each_has_a_flag_with_just_its_values) {
 }
 
 TEST(features, each_default_is_what_nobody_asked_for) {
-  const std::string open = fingerprint({});
+  const ServeOptions nothing;
+  const std::string open = fingerprint(nothing);
   const CommandFacts all = feature_flags();
   for (const Feature& feature : features()) {
     const bool a_value = feature.value_named(feature.usual) != nullptr;
     for (const FeatureValue& value : feature.values) {
-      const bool same = fingerprint(with_words({}, words_of(feature, value.word))) == open;
+      const bool same = fingerprint(with_words(nothing, words_of(feature, value.word))) == open;
       if (value.word == feature.usual) {
         EXPECT_TRUE(same) << feature.flag << " " << value.word;
       } else if (!a_value) {

@@ -68,14 +68,14 @@ std::vector<fs::path> baseline_folders() {
 
 Figures measure_figures(const VerifySubject& subject) {
   constexpr int kRepetitions = 7;
-  constexpr int64_t kLossTokens = 256, kTextTokens = 1024, kWindow = 512;
+  constexpr int64_t kDivergenceTokens = 256, kScoredTokens = 1024, kScoredWindow = 512;
   Figures figures;
   restart_peak();  // what measured the device's peaks is not the model's
   figures.speed = measure_speed(subject, kRepetitions);
   Terminal quiet({.quiet = true});
-  const std::vector<int32_t> text = verify_tokens(subject, kTextTokens);
-  figures.perplexity = score({subject.source, subject.model, text, kWindow}, quiet).perplexity();
-  const std::vector<int32_t> ids = verify_tokens(subject, kLossTokens);
+  const std::vector<int32_t> text = verify_tokens(subject, kScoredTokens);
+  figures.perplexity = score({subject.source, subject.model, text, kScoredWindow}, quiet).perplexity();
+  const std::vector<int32_t> ids = verify_tokens(subject, kDivergenceTokens);
   const std::vector<float> exact = run_step(subject, exact_run(subject.model.run), ids).logits;
   const Divergence loss =
       divergence(exact, run_step(subject, subject.model.run, ids).logits, subject.source.config.dims.vocab);

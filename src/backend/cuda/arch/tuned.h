@@ -13,6 +13,9 @@ struct Tuned {
   // experts.
   int64_t gemm_at_once_pairs = 0, grouped_pairs = 0;
   int64_t route_tokens = 0;  // tokens: any_route_tokens, which takes kRouteMaxTokens; beyond, any_route_sums
+  // Of up to 8 tokens: o is read in two halves of K where that balances the SMs (gemv_plan.h balances_in_halves). Not
+  // measured by --tune.
+  bool o_in_halves = false;
 };
 
 }  // namespace nibble::backend::cuda

@@ -273,8 +273,7 @@ void Maker::attn_out() {
     hold(Slot::kDelta, Held::kNothing);
     return;
   }
-  const bool halves =
-      fused_ && tuned_.o_in_halves && balances_in_halves({shape.rows, shape.cols, 1, shape.packing}, gemv_);
+  const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_);
   if (halves) delta_ = {Delta::Form::kParts};
   hold(Slot::kDelta, halves ? Held::kParts : Held::kFloats);
   dense(shape, tokens_, reads, [halves](const Binding& b) {
@@ -284,7 +283,6 @@ void Maker::attn_out() {
                      .y = b.at.delta[0],
                      .rest = halves ? b.at.delta[1] : nullptr};
   });
-  if (halves) program_.nodes.back().tile += ", K in two halves";
 }
 
 }  // namespace nibble::backend::cuda

@@ -132,6 +132,10 @@ bool experts_by_gemm(MoeKernel kernel, bool at_once, const Dims& d, const Tuned&
 
 bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
+bool o_in_halves(const Tuned& tuned, const GemvShape& o, const GemvDevice& device) {
+  return tuned.o_in_halves && balances_in_halves(o, device);
+}
+
 bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
   return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
 }

@@ -38,6 +38,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 [[nodiscard]] bool experts_by_gemm(MoeKernel kernel, bool at_once, const Dims& dims, const Tuned& tuned,
                                    int64_t tokens);
 [[nodiscard]] bool logits_by_gemm(MoeKernel kernel, int64_t rows);
+// Of a fused step: whether o is read in two halves of K, whose sums the router adds.
+[[nodiscard]] bool o_in_halves(const Tuned& tuned, const GemvShape& o, const GemvDevice& device);
 // Whether any_route_tokens takes its router.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 // Of any_route_sums: whether the experts' input is made of the residual where it is rounded.

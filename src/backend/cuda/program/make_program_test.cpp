@@ -132,10 +132,9 @@ TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
 }
 
 TEST(make_program, o_is_read_in_halves_where_the_architecture_gains_by_it_and_the_sms_are_balanced) {
-  const auto halves = [](const cuda::DeviceFacts& card, int tokens) {
-    const cuda::Program planned = plan(decode(tokens), {.card = card});
-    return std::ranges::any_of(planned.nodes,
-                               [](const PlannedStage& s) { return s.tile.ends_with("K in two halves"); });
+  const auto halves = [](const cuda::DeviceFacts& card) {
+    const cuda::GemvShape o{kDims.hidden, kDims.q_width(), 1, cuda::layout::Packing::kBf16};
+    return cuda::o_in_halves(cuda::Card(card).tuned(), o, cuda::gemv_device(card));
   };
   const cuda::DeviceFacts rtx4090 = {.name = "RTX 4090",
                                      .major = 8,
@@ -145,11 +144,10 @@ TEST(make_program, o_is_read_in_halves_where_the_architecture_gains_by_it_and_th
                                      .sm_smem_bytes = 102400};
   cuda::DeviceFacts a100 = rtx4090;
   a100.multiprocessors = 108;  // 4 halves at most, as 2 whole tiles
-  EXPECT_TRUE(halves(rtx4090, 1));
-  EXPECT_TRUE(halves(rtx4090, 8));
-  EXPECT_FALSE(halves(rtx4090, 9));
-  EXPECT_FALSE(halves(a100, 1));
-  EXPECT_FALSE(halves(kH200, 1));
+  EXPECT_TRUE(halves(rtx4090));
+  EXPECT_FALSE(halves(a100));
+  EXPECT_FALSE(halves(kGb10));
+  EXPECT_FALSE(halves(kH200));
 }
 
 TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts) {

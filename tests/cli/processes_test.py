@@ -1,6 +1,7 @@
 """Ranks of several processes over TCP on this machine: texts of one process, and what ends or refuses a group."""
 
 import os
+import random
 import re
 import signal
 import socket
@@ -21,9 +22,16 @@ CLEAN = {name: value for name, value in os.environ.items() if not LAUNCHERS.matc
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Free just now, as is the next one; below the ports that the system gives away, else any other program might get it."""
+    while True:
+        port = random.randrange(10000, 20000)
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", port))
+                two.bind(("127.0.0.1", port + 1))
+                return port
+            except OSError:
+                continue
 
 
 def flags_of(port, rank, count=2):

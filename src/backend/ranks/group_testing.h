@@ -7,21 +7,28 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <vector>
 
 namespace nibble::backend {
 
-// A port that was free just now.
+// A port that was free just now, and below those that the system gives away: else any other program might get it.
 inline int free_port() {
-  const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
+  constexpr int kFirst = 20000, kCount = 10000;
+  static int next = static_cast<int>(getpid() * 37L % kCount);
+  for (int tried = 0; tried < kCount; ++tried) {
+    const int port = kFirst + next;
+    next = (next + 1) % kCount;
+    const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return port;
+  }
+  ADD_FAILURE() << "no port is free";
+  return 0;
 }
 
 inline GroupPlace place_of(int count) {

@@ -104,6 +104,21 @@ TEST(process_group, a_rank_that_is_late_is_named_on_both_sides) {
               HasSubstr("ranks 2, 3 did not come within"));
 }
 
+TEST(process_group, a_connection_to_itself_is_known) {
+  const Socket alone(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(free_port()));
+  const auto* const at = reinterpret_cast<const sockaddr*>(&address);
+  ASSERT_EQ(bind(alone.fd(), at, sizeof address), 0);
+  EXPECT_FALSE(meets_itself(alone));  // not yet
+  ASSERT_EQ(connect(alone.fd(), at, sizeof address), 0);
+  EXPECT_TRUE(meets_itself(alone));
+  const Listener listener = listen_at({"127.0.0.1", free_port()});
+  EXPECT_FALSE(meets_itself(connect_to(listener.at, milliseconds(1000))));
+}
+
 TEST(process_group, a_rank_without_a_first_one_gives_up) {
   GroupPlace place = at_rank(place_of(2), 1);
   place.join_timeout = milliseconds(300);

@@ -98,6 +98,14 @@ std::optional<Accepted> accept_one(const Socket& listener) {
   return accepted;
 }
 
+bool meets_itself(const Socket& socket) {
+  sockaddr_storage own{}, other{};
+  socklen_t own_size = sizeof own, other_size = sizeof other;
+  return getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
+         std::memcmp(&own, &other, own_size) == 0;
+}
+
 Socket connect_to(const Address& address, std::chrono::milliseconds timeout) {
   int failed = ETIMEDOUT;
   const Addresses all = addresses_of(address.host, address.port, 0);
@@ -109,6 +117,7 @@ Socket connect_to(const Address& address, std::chrono::milliseconds timeout) {
       socklen_t size = sizeof failed;
       if (wait_until(socket, Ready::kToWrite, timeout)) getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &failed, &size);
     }
+    if (failed == 0 && meets_itself(socket)) failed = ECONNREFUSED;
     if (failed != 0) continue;
     send_at_once(socket);
     return socket;

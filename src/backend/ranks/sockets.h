@@ -46,6 +46,10 @@ struct Accepted {
 // None: nobody waits.
 [[nodiscard]] std::optional<Accepted> accept_one(const Socket& listener);
 
+// Whether both ends of a connection are this one: TCP allows it where the port that the system chose for the caller is
+// the one that is called and nobody listens there yet. It would keep the listener from its port.
+[[nodiscard]] bool meets_itself(const Socket& socket);
+
 // Throws Error(kIo) where nobody answers in that time.
 [[nodiscard]] Socket connect_to(const Address& address, std::chrono::milliseconds timeout);
 

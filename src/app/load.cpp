@@ -45,8 +45,8 @@ std::vector<Point> points_of(const LoadOptions& o) {
              .warm_ups = or_usual(o.num_warmups, 2)}};
   for (const int64_t c : o.concurrency)
     points.push_back({.concurrency = static_cast<int>(c),
-                      .prompts = or_usual(o.num_prompts, 10 * c),
-                      .warm_ups = or_usual(o.num_warmups, 2 * c)});
+                      .prompts = or_usual(o.num_prompts, o.prompts_per_client * c),
+                      .warm_ups = or_usual(o.num_warmups, o.warmups_per_client * c)});
   return points;
 }
 

@@ -57,10 +57,13 @@ void add_load_flags(Flags flags, LoadOptions& o) {
   flags.value("--request-rate", o.request_rate, "Instead: so many requests per second on average, as a Poisson process")
       .positive()
       .excludes(concurrency);
-  flags.value("--num-prompts", o.num_prompts, "Requests of a point; default: 10 per concurrent one, at a rate 200")
-      .whole(1, 1 << 24);
-  flags.value("--num-warmups", o.num_warmups, "Requests before each point; default: 2 per concurrent one, at a rate 2")
-      .whole(0, 1 << 24);
+  const Flag prompts =
+      flags.value("--num-prompts", o.num_prompts, "Requests of a point; default: 10 per concurrent one, at a rate 200")
+          .whole(1, 1 << 24);
+  const Flag warm_ups = flags
+                            .value("--num-warmups", o.num_warmups,
+                                   "Requests before each point; default: 2 per concurrent one, at a rate 2")
+                            .whole(0, 1 << 24);
   flags.value("-r,--repetitions", o.repetitions, "Times each point is measured").whole(1, 1000).usual("1");
   add_choice<client::Api>(flags, "--endpoint",
                           {w.api, {{"completions", client::Api::kCompletions}, {"chat", client::Api::kChat}}},
@@ -83,6 +86,12 @@ void add_load_flags(Flags flags, LoadOptions& o) {
                          .usual("the model's where the server or its name tells, else 32000");
   flags.then([&o, vocab] { o.vocab_given = vocab.given(); });
   flags.show_defaults(true);
+  flags.value("--prompts-per-client", o.prompts_per_client, "Requests of a point for each concurrent one")
+      .whole(1, 1 << 10)
+      .excludes(prompts);
+  flags.value("--warmups-per-client", o.warmups_per_client, "Requests before each point for each concurrent one")
+      .whole(0, 1 << 10)
+      .excludes(warm_ups);
   flags.value("--prefix-len", w.prefix_len, "Tokens at the beginning that all prompts share").whole(0, kMostTokens);
   flags.value("--timeout", o.timeout, "Seconds that a request may take").whole(1, 86400);
   flags.value("--gpus", o.gpus, "Of the server: throughput per GPU is divided by it").whole(1, 1 << 16);

@@ -254,7 +254,8 @@ struct LoadOptions {
   std::string tools, json_schema;              // load_tools.h; empty: none
   std::vector<int64_t> concurrency = {1};      // sorted, without repetition
   double request_rate = 0;                     // per second, instead; 0: not so
-  int64_t num_prompts = -1, num_warmups = -1;  // of a point; below 0: by its concurrency
+  int64_t num_prompts = -1, num_warmups = -1;  // of a point; below 0: by its concurrency, or its rate
+  int64_t prompts_per_client = 10, warmups_per_client = 2;
   int repetitions = 1;
   int timeout = 600;             // seconds, of a request
   int gpus = 1;                  // of the server

@@ -204,6 +204,15 @@ class AgainstOthers(Case):
         table = support.nibble("load", "--base-url", server.url, "--num-prompts", 5, "--num-warmups", 0)
         self.assertIn("| HTTP 429 ", table.out)
 
+    def test_a_point_has_so_many_requests_for_each_concurrent_one(self):
+        server = self.stand_in(lambda handler, _: handler.events(EVENT, DONE))
+        result = support.nibble("load", "--base-url", server.url, "-c", "2,4", "--prompts-per-client", 3, "--warmups-per-client", 1, "--json")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual([row["requests"]["ok"] + row["requests"]["failed"] for row in result.json()["rows"]], [6, 12])
+        self.assertEqual(len(server.seen), 6 + 12 + 2 + 4)
+        both = support.nibble("load", "--base-url", server.url, "--prompts-per-client", 3, "--num-prompts", 5)
+        self.assertEqual(both.code, 2, both.err)
+
     def test_answers_become_part_of_the_next_prompt(self):
         server = self.stand_in(lambda handler, _: handler.events(chat_event(reasoning="hm"), chat_event(content="ye"), chat_event(content="s"), DONE))
         result = support.nibble("load", "--base-url", server.url, "--endpoint", "chat", "--turns", 2, "--num-prompts", 1, "--num-warmups", 0)

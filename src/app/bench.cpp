@@ -209,9 +209,13 @@ class Bench {
   }
   bool warm_up(const BenchRow& row) {
     constexpr int64_t kWarmTokens = 4;
-    return time(row, std::min<int64_t>(row.prompt, options_.model.run.max_num_batched_tokens),
-                std::min(row.generate, kWarmTokens))
-        .has_value();
+    do {
+      const auto seconds = time(row, std::min<int64_t>(row.prompt, options_.model.run.max_num_batched_tokens),
+                                std::min(row.generate, kWarmTokens));
+      if (!seconds) return false;
+      busy_seconds_ += *seconds;
+    } while (read_clock_ && busy_seconds_ < kCardWarmUpSeconds);
+    return true;
   }
 
   bool profile_stages(const BenchRow& row) {
@@ -249,6 +253,7 @@ class Bench {
   const BenchSubject subject_;
   std::optional<backend::ReadMeter> meter_;  // of the CPU
   backend::ReadClock read_clock_;            // of the card
+  double busy_seconds_ = 0;                  // warming up
   BenchLoop& loop_;
   const BenchOptions& options_;
   Terminal& terminal_;
@@ -335,7 +340,7 @@ int execute(const BenchOptions& asked) {
                                     .settings = options.model.settings,
                                     .environment = options.environment,
                                     .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
-                                    .warm_up = "a step of each row, or 4 tokens of it",
+                                    .warm_up = "a step of each row, or 4 tokens of it; a card first for 2 s",
                                     .startup_seconds = startup});
     add_process(json["metadata"], {source, options.model, head.peaks});
     json["interrupted"] = interrupted;

@@ -32,6 +32,9 @@ struct BenchShape {
 
 [[nodiscard]] engine::EngineLimits engine_limits(const BenchShape& shape);
 
+// Until a card's clocks have risen from idle.
+inline constexpr double kCardWarmUpSeconds = 2;
+
 class BenchLoop {
  public:
   // The backend was made with step_limits(engine_limits(shape), dims).

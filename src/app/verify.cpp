@@ -78,7 +78,7 @@ Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
                       .settings = o.model.settings,
                       .environment = o.environment,
                       .workload = {{"levels", levels}},
-                      .warm_up = "levels 4 and 5: each row once",
+                      .warm_up = "levels 4 and 5: each row once, on a card for 2 s",
                       .startup_seconds = startup_seconds});
 }
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 namespace nibble::app {
 namespace {
@@ -79,13 +80,22 @@ MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
                                {.generate = kGenerate, .batch = kBatch, .seconds = {}}},
                       .host_bytes = 0,
                       .device_bytes = {}};
-  // In turn, so that what a machine does beside them slows all alike; the first round does not count.
-  for (int round = 0; round <= repetitions; ++round) {
-    for (BenchRow& row : speed.rows) {
-      const auto seconds =
-          row.prompt > 0 ? loop.time_prompt(row.prompt, go_on) : loop.time_generate(row.batch, row.generate, go_on);
-      if (round > 0) row.seconds.push_back(*seconds);
-    }
+  // In turn, so that what a machine does beside them slows all alike.
+  const auto time_all = [&] {
+    std::vector<double> seconds;
+    for (const BenchRow& row : speed.rows)
+      seconds.push_back(
+          *(row.prompt > 0 ? loop.time_prompt(row.prompt, go_on) : loop.time_generate(row.batch, row.generate, go_on)));
+    return seconds;
+  };
+  double warm = 0;
+  do {
+    const std::vector<double> seconds = time_all();
+    warm = std::accumulate(seconds.begin(), seconds.end(), warm);
+  } while (card && warm < kCardWarmUpSeconds);
+  for (int round = 0; round < repetitions; ++round) {
+    const std::vector<double> seconds = time_all();
+    for (size_t i = 0; i < seconds.size(); ++i) speed.rows[i].seconds.push_back(seconds[i]);
   }
   speed.host_bytes = peak_host_bytes();
   if (card) {

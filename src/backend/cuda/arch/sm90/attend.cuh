@@ -4,10 +4,11 @@
 // args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
 // grid one CTA per SM takes (tile, kv head) after (tile, kv head), the longest tiles first: 3 warpgroups of 64 rows = 8
 //      tokens x 8 query heads, and a warp that copies pages by cp.async, swizzled, into a ring that they share, on into
-//      the next work; pages behind every window are skipped, positions are looked at on the first and the last pages
-// mma  wgmma m64n64k16, q and p as register operands (bf16): the values of the page before begin when the tops of a
-//      page's scores are known and run between its exponentials: 3 % faster than right behind the scores, where they
-//      hold a warp until the last of them has begun
+//      the next work, whose queries it calls to L2; pages behind every window are skipped, positions are looked at on
+//      the first and the last pages
+// mma  wgmma m64n64k16 (bf16). A page's scores are begun before the exponentials of the page before it, from queries in
+//      shared memory: a wgmma with operands in registers holds its warp until it begins. Only the values' has them
+// exp  attend_weights.cuh: no look at the largest score stands between scores and exponentials
 // bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
 // measured 2026-11-22 H100, 120b, in a prompt, both kinds of layer: 2048 tokens 79 us (when all warps copied, a CTA per
 //      tile: 92), 8192 tokens 791 us (797); 37 % of the peak. Neither turns of the warpgroups at the tensor cores nor a
@@ -26,8 +27,6 @@
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
-#include <type_traits>
-
 namespace nibble::backend::cuda {
 
 struct WgmmaAttend {
@@ -35,8 +34,9 @@ struct WgmmaAttend {
   static constexpr int kWarps = 12;                             // that multiply
   static constexpr int kThreads = (kWarps + 4) * kAttendLanes;  // and a warpgroup more, of which one copies
   static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
-  static constexpr int kTokens = 2 * kWarps;
-  static_assert(kTokens == kSm90PrefillTokens);
+  static constexpr int kWarpTokens = 2, kWarpRows = kWarpTokens * kGroupHeads;
+  static constexpr int kGroupThreads = 4 * kAttendLanes, kGroupRows = 4 * kWarpRows;
+  static_assert(kWarps * kWarpTokens == kSm90PrefillTokens);
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = 8;
@@ -44,8 +44,6 @@ struct WgmmaAttend {
   static constexpr int kRowBytes = rows_bytes<Kv>(1);
   static constexpr int kHalfBytes = kPageTokens * kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
-  static constexpr int kWarpTokens = 2, kWarpRows = kWarpTokens * kGroupHeads;
-  static constexpr int kGroupThreads = 4 * kAttendLanes;
   static constexpr int kQueryBytes = kWarps * kWarpRows * layout::kAtomRowBytes;
   static constexpr int kBarriersAt = kStages * kStageBytes + 2 * kQueryBytes;
   static constexpr int kSharedBytes = kBarriersAt + kStages * 16 + layout::kAtomBytes;  // to align the ring
@@ -59,11 +57,12 @@ struct PageRing {
   __device__ static uint32_t place(int i) { return static_cast<uint32_t>(i) % Tile::kStages; }
   __device__ uint32_t stage(int i) const { return base + place(i) * Tile::kStageBytes; }
   __device__ uint32_t full(int i) const { return base + Tile::kBarriersAt + place(i) * 8; }
+  __device__ uint32_t empty(int i) const { return full(i) + Tile::kStages * 8; }
+  // Beside the ring: a warpgroup's queries, of this work and of the next.
   __device__ uint32_t queries(int buffer, int warpgroup) const {
     return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + buffer * Tile::kQueryBytes +
-                                        warpgroup * 4 * Tile::kWarpRows * layout::kAtomRowBytes);
+                                        warpgroup * Tile::kGroupRows * layout::kAtomRowBytes);
   }
-  __device__ uint32_t empty(int i) const { return full(i) + Tile::kStages * 8; }
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(full(i), 1);
@@ -98,7 +97,7 @@ struct AttendWorkTiles {
   }
 };
 
-// A token's of a kv head, to L2.
+// A token's of a kv head, to L2: who reads them waits for them.
 __device__ __forceinline__ void prefetch_queries(const FlashArgs& args, int token, int kv_head) {
   constexpr int kLine = 128 / int{sizeof(float)};
   const int values = args.heads / args.kv_heads * kHeadDim;
@@ -147,7 +146,7 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
   for (int last = max(0, i - Tile::kAhead); last < i; ++last) landed(last);
 }
 
-// The queries of a warpgroup's rows, scaled, as wgmma's other operand in shared memory: row 8 * token + head.
+// The queries of a warp's rows, scaled, where the warpgroup's begin in shared memory: row 8 * token + head.
 template <class Tile>
 __device__ void copy_queries(const FlashArgs& args, const AttendWorkTiles::Work& work, uint32_t to) {
   using Kv = typename Tile::Kv;
@@ -254,7 +253,8 @@ class AttendRows {
   }
 
  private:
-  // Page i, whose scores are there; behind it those of the next are, of the last once more its own.
+  // Page i, whose scores are there. Behind it those of the next are; behind the last its own once more: a branch around
+  // the wgmmas would serialize them.
   __device__ __forceinline__ void add_page(int i, Scores& score, Scores& next) {
     const int following = first_ + min(i + 1, work_.visible.pages() - 1);
     ring_.wait_full(following);

@@ -221,7 +221,8 @@ class AttendRows {
     // Seen by all from this key on, and up to the first position.
     const int seen = visible_keys(work.visible.last, args.window).first;
     settled_ = last_page - work.tile.first_position / kPageTokens + 1;
-    plain_end_ = last_page - (seen + kPageTokens - 1) / kPageTokens + 1;
+    seen_end_ = last_page - (seen + kPageTokens - 1) / kPageTokens + 1;
+    plain_end_ = seen_end_;
   }
 
   // Leaves the last page's values under way.
@@ -260,7 +261,7 @@ class AttendRows {
     ring_.wait_full(following);
     start_scores(ring_, following, queries_, next);
     if (i < settled_ || i >= plain_end_) {
-      hide(i, score);
+      if (i < settled_ || i >= seen_end_) hide(i, score);
       if (i < settled_) settle(score);
       subtract_bases(score);
     }
@@ -409,8 +410,9 @@ class AttendRows {
   const PageRing<Tile>& ring_;
   uint32_t queries_;
   int first_;
-  PrefillState state_;       // top: the base; -infinity before a row has one
-  int settled_, plain_end_;  // pages of which all rows see all keys, above bases of 0
+  PrefillState state_;      // top: the base; -infinity before a row has one
+  int settled_, seen_end_;  // pages [settled_, seen_end_): all rows see all keys and have bases
+  int plain_end_;           // seen_end_ where all bases are 0, else 0
   uint32_t p_[Tile::kKeyTiles / 2][4] = {};
 };
 

@@ -3,9 +3,9 @@
 // may have come in earlier steps                                                           source: torch/model.py sdpa
 // args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
 // grid one CTA per SM takes (tile, kv head) after (tile, kv head), the longest tiles first: 3 warpgroups of 64 rows = 8
-//      tokens x 8 query heads, and a warp that copies pages by cp.async, swizzled, into a ring that they share, on into
-//      the next work, whose queries it calls to L2; pages behind every window are skipped, positions are looked at on
-//      the first and the last pages
+//      tokens x 8 query heads, and four warps that copy pages by cp.async, swizzled, into a ring that they share, on
+//      into the next work, whose queries they call to L2; pages behind every window are skipped, positions are looked
+//      at on the first and the last pages
 // mma  wgmma m64n64k16 (bf16). A page's scores are begun before the exponentials of the page before it, from queries in
 //      shared memory: a wgmma with operands in registers holds its warp until it begins. Only the values' has them
 // exp  attend_weights.cuh: no look at the largest score stands between scores and exponentials
@@ -31,16 +31,16 @@ namespace nibble::backend::cuda {
 
 struct WgmmaAttend {
   using Kv = PageRow<kSm90PrefillPages>;
-  static constexpr int kWarps = 12;                             // that multiply
-  static constexpr int kThreads = (kWarps + 4) * kAttendLanes;  // and a warpgroup more, of which one copies
-  static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
+  static constexpr int kWarps = 12;     // that multiply
+  static constexpr int kCopyWarps = 4;  // and a warpgroup that copies
+  static constexpr int kThreads = (kWarps + kCopyWarps) * kAttendLanes;
+  static constexpr int kConsumerRegisters = 152, kProducerRegisters = 56;
   static constexpr int kWarpTokens = 2, kWarpRows = kWarpTokens * kGroupHeads;
   static constexpr int kGroupThreads = 4 * kAttendLanes, kGroupRows = 4 * kWarpRows;
   static_assert(kWarps * kWarpTokens == kSm90PrefillTokens);
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = 8;
-  static constexpr int kAhead = 2;  // pages under way behind the one that is said to have landed
   static constexpr int kRowBytes = rows_bytes<Kv>(1);
   static constexpr int kHalfBytes = kPageTokens * kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
@@ -105,25 +105,22 @@ __device__ __forceinline__ void prefetch_queries(const FlashArgs& args, int toke
   for (int at = 0; at < values; at += kLine) ptx::prefetch_l2(from + at);
 }
 
-// The warp that copies: the pages of the CTA's work tiles, in order, each tile's last page first. What lies outside
-// `visible` becomes zero: perhaps nobody has written it.
+// A warp that copies: every kCopyWarps-th of the CTA's work tiles' pages, each tile's last page first. What lies
+// outside `visible` becomes zero: perhaps nobody has written it. A warp has one page under way: the fence waits for all
+// of its copies, so that pages overlap only between warps.
 template <class Tile>
-__device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
+__device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring, int own) {
   using Kv = typename Tile::Kv;
   constexpr int kRows = kAttendLanes / Kv::kChunks;  // that the lanes copy at once
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, row = lane / Kv::kChunks, chunk = lane % Kv::kChunks;
-  const auto landed = [&](int i) {
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ring.full(i));
-  };
   int i = 0;  // of all work tiles' pages
   AttendWorkTiles work_tiles{args};
   for (AttendWorkTiles::Work work = work_tiles.next(); work.kv_head >= 0; work = work_tiles.next()) {
     const KeyRange& visible = work.visible;
     const int32_t* pages = args.pages + int64_t{work.tile.row} * args.pages_per_row;
-    if (lane < work.tile.tokens) prefetch_queries(args, work.tile.first_token + lane, work.kv_head);
+    if (own == 0 && lane < work.tile.tokens) prefetch_queries(args, work.tile.first_token + lane, work.kv_head);
     for (int page = visible.last / kPageTokens; page >= visible.first_page(); --page, ++i) {
+      if (i % Tile::kCopyWarps != own) continue;
       const int64_t from = (int64_t{pages[page]} * args.kv_heads + work.kv_head) * Tile::kHalfBytes + lane * 16;
       const auto* keys = static_cast<const uint8_t*>(args.keys) + from;
       const auto* values = static_cast<const uint8_t*>(args.values) + from;
@@ -138,12 +135,12 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
         ptx::async_copy16(to + Tile::kHalfBytes, values + r * Tile::kRowBytes, fill);
       }
       ptx::async_commit();
-      ptx::async_wait<Tile::kAhead>();
-      if (i >= Tile::kAhead) landed(i - Tile::kAhead);
+      ptx::async_wait<0>();
+      ptx::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ring.full(i));
     }
   }
-  ptx::async_wait<0>();
-  for (int last = max(0, i - Tile::kAhead); last < i; ++last) landed(last);
 }
 
 // The queries of a warp's rows, scaled, where the warpgroup's begin in shared memory: row 8 * token + head.
@@ -426,7 +423,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const _
   ptx::grid_dependency_wait();
   if (threadIdx.x >= Tile::kWarps * kAttendLanes) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    if (threadIdx.x / kAttendLanes == Tile::kWarps) copy_pages<Tile>(args, ring);
+    copy_pages<Tile>(args, ring, static_cast<int>(threadIdx.x) / kAttendLanes - Tile::kWarps);
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
     // By a shuffle: then ptxas knows it for the same in all lanes.

@@ -115,7 +115,8 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring, in
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, row = lane / Kv::kChunks, chunk = lane % Kv::kChunks;
   int i = 0;  // of all work tiles' pages
   AttendWorkTiles work_tiles{args};
-  for (AttendWorkTiles::Work work = work_tiles.next(); work.kv_head >= 0; work = work_tiles.next()) {
+  for (AttendWorkTiles::Work work = work_tiles.next(), next; work.kv_head >= 0; work = next) {
+    next = work_tiles.next();  // early: it waits for memory
     const KeyRange& visible = work.visible;
     const int32_t* pages = args.pages + int64_t{work.tile.row} * args.pages_per_row;
     if (own == 0 && lane < work.tile.tokens) prefetch_queries(args, work.tile.first_token + lane, work.kv_head);
@@ -435,8 +436,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const _
     while (work.kv_head >= 0) {
       ptx::named_barrier(1 + warpgroup, Tile::kGroupThreads);
       AttendRows<Tile> rows(args, work, ring, ring.queries(buffer, warpgroup), first);
+      const AttendWorkTiles::Work next = work_tiles.next();  // early: it waits for memory
       rows.add_pages();
-      const AttendWorkTiles::Work next = work_tiles.next();
+
       buffer ^= 1;  // whose queries all warps have done with: they are a barrier further
       if (next.kv_head >= 0) copy_queries<Tile>(args, next, ring.queries(buffer, warpgroup));
       rows.finish();

@@ -438,7 +438,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const _
       AttendRows<Tile> rows(args, work, ring, ring.queries(buffer, warpgroup), first);
       const AttendWorkTiles::Work next = work_tiles.next();  // early: it waits for memory
       rows.add_pages();
-
       buffer ^= 1;  // whose queries all warps have done with: they are a barrier further
       if (next.kv_head >= 0) copy_queries<Tile>(args, next, ring.queries(buffer, warpgroup));
       rows.finish();

@@ -374,7 +374,7 @@ class AttendRows {
       float s[4] = {};
       scores_of(n, s);
 #pragma unroll
-      for (int c = 0; c < 4; ++c) s[c] = weight_of(s[c] - base(c / 2), n, c);
+      for (int c = 0; c < 4; ++c) s[c] = ptx::exp2_approx(s[c] - base(c / 2));
 #pragma unroll
       for (int m = 0; m < Tile::kKeyTiles; ++m) {  // registers have no index
 #pragma unroll

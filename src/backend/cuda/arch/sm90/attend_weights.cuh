@@ -3,10 +3,6 @@
 // page in which it sees a key, to a multiple of 64 near that page's top: 0 in the usual case. Weights are kept in f32
 // and multiplied in bf16, which reach from 2^-126 to 2^127: another top moves their size, not their precision. Only
 // when a lane's weights of a page add up to more than kMostWeight does the base rise; whoever calls looks at that.
-//
-// MUFU takes 16 exponentials per SM and clock, as long as wgmma needs for both products of head_dim 64. So a fixed
-// share of the columns is computed by multiply-adds. Which columns does not depend on the tile: a row's bits do not,
-// either.
 
 #include "backend/cuda/attention/attend_tile.cuh"
 #include "backend/cuda/ptx/convert.cuh"
@@ -23,21 +19,6 @@ __device__ __forceinline__ float base_near(float top) {
 
 __device__ __forceinline__ float base_or_zero(float base) { return base == -INFINITY ? 0.0f : base; }
 
-// 2^x, 2^-13 from it at most; x is taken to lie in [-127, 127], where 2^-127 becomes 0.
-__device__ __forceinline__ float exp2_multiplied(float x) {
-  constexpr float kRound = 0x1.8p23f;  // added, leaves the nearest integer in the low bits
-  x = fminf(fmaxf(x, -127.0f), 127.0f);
-  const float whole = x + kRound, rest = x - (whole - kRound);
-  // Of the cubics through 1 the one whose relative error on [-1/2, 1/2] is least: 1.0e-4.
-  const float power = fmaf(fmaf(fmaf(0x1.c2a218p-5f, rest, 0x1.f00c4cp-3f), rest, 0x1.62f5fap-1f), rest, 1.0f);
-  return __uint_as_float(__float_as_uint(power) + (__float_as_uint(whole) << 23));
-}
-
-// The weight of a score above its base, of column i of key tile n.
-__device__ __forceinline__ float weight_of(float above, int n, int i) {
-  return n % 4 == 3 && i % 2 == 1 ? exp2_multiplied(above) : ptx::exp2_approx(above);  // an eighth
-}
-
 // Scores above their bases to weights, and a lane's sums of them.
 template <int kKeyTiles>
 __device__ __forceinline__ void make_weights(float (&score)[kKeyTiles][4], float (&sum)[2]) {
@@ -46,7 +27,7 @@ __device__ __forceinline__ void make_weights(float (&score)[kKeyTiles][4], float
   for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      score[n][i] = weight_of(score[n][i], n, i);
+      score[n][i] = ptx::exp2_approx(score[n][i]);
       sum[i / 2] += score[n][i];
     }
   }

@@ -10,10 +10,8 @@
 //      shared memory: a wgmma with operands in registers holds its warp until it begins. Only the values' has them
 // exp  attend_weights.cuh: no look at the largest score stands between scores and exponentials
 // bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
-// measured 2026-11-26 H200, alone, one warp copying, before and after the above: 8192 tokens, full layer 1,165 and
-// 1,028
-//      us, window 139 and 135; 2048 tokens 98 and 88, 43 and 41. Without exponentials 993: they are not what it waits
-//      for
+// measured 2026-11-26 H200, alone, one warp copying, main and this: 8192 tokens 1,165 and 1,028 us a full layer, 139
+//      and 135 a sliding one; 2048 tokens 98 and 88, 43 and 41. Without exponentials 993: no page waits for them
 // rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
 
 #include "backend/cuda/arch/sm90/plans.h"

@@ -118,14 +118,19 @@ struct Attempt {
   }
 
   void check(bool with_sinks) const {
+    check(with_sinks, [](bool decoded, const AttendFixture::Want& want, size_t d) {
+      return attend_bound(decoded ? kDecodeError : kPrefillError, want, d);
+    });
+  }
+  template <class Bound>
+  void check(bool with_sinks, const Bound& bound) const {
     const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
     for (size_t t = 0; t < f.positions.size(); ++t) {
       const bool decoded = f.rows[static_cast<size_t>(f.token_row[t])].tokens <= kMaxDecodeTokens;
       for (size_t head = 0; head < heads; ++head) {
         const AttendFixture::Want want = f.want(t, static_cast<int>(head), with_sinks);
         for (size_t d = 0; d < dim; ++d)
-          ASSERT_NEAR(out[(t * heads + head) * dim + d], want.out[d],
-                      attend_bound(decoded ? kDecodeError : kPrefillError, want, d))
+          ASSERT_NEAR(out[(t * heads + head) * dim + d], want.out[d], bound(decoded, want, d))
               << "position " << f.positions[t] << " window " << f.window << " head " << head << " dim " << d;
       }
     }
@@ -236,6 +241,66 @@ TEST(attend_emulated, prefill_on_wgmma_is_the_sum_at_page_and_window_edges_with_
   Attempt run(f, kSm90PrefillTokens);
   run.wgmma_prefill(true);
   run.check(true);
+}
+
+TEST(attend_emulated, prefill_on_wgmma_where_tiles_meet_pages) {
+  for (const int window : {0, 128, 25}) {
+    AttendFixture f({8, 1, 64}, window, {{87, 24}, {88, 24}, {89, 25}, {128, 40}, {193, 10}, {64, 64}}, 28);
+    Attempt run(f, kSm90PrefillTokens);
+    run.wgmma_prefill(true);
+    run.check(true);
+  }
+}
+
+// Scores of any size: weights are made above a base that is set once and rises when they outgrow it.
+TEST(attend_emulated, prefill_on_wgmma_of_scores_far_from_zero) {
+  for (const float by : {3.0f, -3.0f})
+    for (const int window : {0, 128}) {
+      AttendFixture f({8, 1, 64}, window, {{150, 60}, {300, 24}}, 29);
+      move_scores(f, by);
+      Attempt run(f, kSm90PrefillTokens);
+      run.wgmma_prefill(false);
+      run.check(false, [](bool, const AttendFixture::Want& want, size_t d) { return 0x1p-5 * want.size[d]; });
+    }
+}
+
+TEST(attend_emulated, prefill_on_wgmma_of_scores_that_outgrow_their_base) {
+  AttendFixture f({8, 1, 64}, 0, {{300, 60}}, 30);
+  enlarge_keys(f, 0, 77);
+  enlarge_keys(f, 0, 20);
+  Attempt run(f, kSm90PrefillTokens);
+  run.wgmma_prefill(true);
+  run.check(true);
+  int alone = 0;  // queries whose largest score leaves the next far behind
+  for (size_t t = 0; t < f.positions.size(); ++t)
+    for (int head = 0; head < f.shape.heads; ++head) {
+      const AttendFixture::Want want = f.want(t, head, true);
+      for (const int position : {77, 20}) {
+        const float* const value = &f.values[f.at(0, position, 0)];
+        bool is_value = true;
+        for (size_t d = 0; d < 64; ++d) is_value = is_value && std::abs(want.out[d] - double{value[d]}) < 1e-12;
+        if (!is_value) continue;
+        ++alone;
+        for (size_t d = 0; d < 64; ++d)
+          ASSERT_NEAR(run.out[(t * 8 + static_cast<size_t>(head)) * 64 + d], value[d], 0x1p-8 * std::abs(value[d]))
+              << "token " << t << " head " << head;
+      }
+    }
+  EXPECT_GT(alone, 100);
+}
+
+TEST(attend_emulated, prefill_on_wgmma_leaves_the_same_bits_however_a_prompt_is_cut) {
+  for (const int window : {0, 128}) {
+    AttendFixture f({8, 1, 64}, window, {{260, 90}}, 31);
+    if (window == 0) enlarge_keys(f, 0, 77);
+    Attempt run(f, kSm90PrefillTokens);
+    run.wgmma_prefill(true);
+    for (const int tokens : {11, 7}) {
+      Attempt cut(f, tokens);
+      cut.wgmma_prefill(true);
+      ASSERT_EQ(cut.out, run.out) << tokens << " tokens to a tile";
+    }
+  }
 }
 
 TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {

@@ -155,6 +155,24 @@ TEST_F(AttendFlash, serves_decode_rows_and_prefill_chunks_in_one_step) {
     check(AttendFixture(kModel, window, {{140, 1}, {500, 120}, {66, 2}, {40, 40}, {1000, 1}}, 26), true);
 }
 
+// Hopper's kernel makes weights above a base that is set once and rises when they outgrow it.
+TEST_F(AttendFlash, prefills_scores_that_outgrow_all_before_them) {
+  for (const int window : {0, 128}) {
+    AttendFixture f(kModel, window, {{700, 90}, {1000, 24}}, 30);
+    for (const int position : {500, 570, 620}) enlarge_keys(f, 0, position);
+    enlarge_keys(f, 1, 900);
+    check(f, true);
+  }
+}
+
+TEST_F(AttendFlash, prefills_scores_far_from_zero) {
+  for (const float by : {0.5f, -0.5f}) {  // 24, within what the bound of the error allows
+    AttendFixture f(kModel, 0, {{700, 90}}, 31);
+    move_scores(f, by);
+    check(f, false);
+  }
+}
+
 TEST_F(AttendFlash, a_huge_sink_leaves_almost_nothing) {
   AttendFixture f(kModel, 0, {{100, 1}, {40, 20}}, 27);
   std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));

@@ -189,6 +189,17 @@ struct AttendFixture {
   std::vector<Bf16> sinks;
 };
 
+// Makes a row's keys at a position 40 times as large: some queries see them alone, by far, others not at all.
+inline void enlarge_keys(AttendFixture& f, int32_t row, int position) {
+  for (int head = 0; head < f.shape.kv_heads; ++head)
+    for (int d = 0; d < f.shape.head_dim; ++d) f.keys[f.at(row, position, head) + static_cast<size_t>(d)] *= 40;
+}
+// Moves all scores by about 48 * `by`: queries and keys get a part in common.
+inline void move_scores(AttendFixture& f, float by) {
+  for (float& x : f.q) x += 6;
+  for (float& x : f.keys) x = Bf16::from_float(x + by).to_float();
+}
+
 // A kernel's result [tokens, heads, head_dim] as it rounds it for a GEMM.
 inline std::vector<uint16_t> as_input(const std::vector<float>& out, int tokens, const GemmInput& form) {
   const int cols = static_cast<int>(out.size()) / tokens;

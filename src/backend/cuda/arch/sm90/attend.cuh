@@ -3,45 +3,49 @@
 // may have come in earlier steps                                                           source: torch/model.py sdpa
 // args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
 // grid one CTA per SM takes (tile, kv head) after (tile, kv head), the longest tiles first: 3 warpgroups of 64 rows = 8
-//      tokens x 8 query heads, and a warp that copies pages by cp.async, swizzled, into a ring that they share, on into
-//      the next work; pages behind every window are skipped, positions are looked at on the first and the last pages
-// mma  wgmma m64n64k16, q and p as register operands (bf16): the values of the page before begin when the tops of a
-//      page's scores are known and run between its exponentials: 3 % faster than right behind the scores, where they
-//      hold a warp until the last of them has begun
+//      tokens x 8 query heads, and four warps that copy pages by cp.async, swizzled, into a ring that they share, on
+//      into the next work, whose queries they call to L2; pages behind every window are skipped, positions are looked
+//      at on the first and the last pages
+// mma  wgmma m64n64k16 (bf16). A page's scores are begun before the exponentials of the page before it, from queries in
+//      shared memory: a wgmma with operands in registers holds its warp until it begins. Only the values' has them
+// exp  attend_weights.cuh: no look at the largest score stands between scores and exponentials
 // bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
-// measured 2026-11-22 H100, 120b, in a prompt, both kinds of layer: 2048 tokens 79 us (when all warps copied, a CTA per
-//      tile: 92), 8192 tokens 791 us (797); 37 % of the peak. Neither turns of the warpgroups at the tensor cores nor a
-//      share of the exponentials on the multipliers made it faster
+// measured 2026-11-26 H200, alone, one warp copying, main and this: 8192 tokens 1,165 and 1,028 us a full layer, 139
+//      and 135 a sliding one; 2048 tokens 98 and 88, 43 and 41. Without exponentials 993: no page waits for them
 // rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
 
 #include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/attend_weights.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/named_barrier.cuh"
+#include "backend/cuda/ptx/prefetch.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
-
-#include <type_traits>
 
 namespace nibble::backend::cuda {
 
 struct WgmmaAttend {
   using Kv = PageRow<kSm90PrefillPages>;
-  static constexpr int kWarps = 12;                             // that multiply
-  static constexpr int kThreads = (kWarps + 4) * kAttendLanes;  // and a warpgroup more, of which one copies
+  static constexpr int kWarps = 12;     // that multiply
+  static constexpr int kCopyWarps = 4;  // and a warpgroup that copies
+  static constexpr int kThreads = (kWarps + kCopyWarps) * kAttendLanes;
   static constexpr int kConsumerRegisters = 152, kProducerRegisters = 56;
-  static constexpr int kTokens = 2 * kWarps;
-  static_assert(kTokens == kSm90PrefillTokens);
+  static constexpr int kWarpTokens = 2, kWarpRows = kWarpTokens * kGroupHeads;
+  static constexpr int kGroupThreads = 4 * kAttendLanes, kGroupRows = 4 * kWarpRows;
+  static_assert(kWarps * kWarpTokens == kSm90PrefillTokens);
   static constexpr int kRowTiles = 1;
   static constexpr int kKeyTiles = kPageTokens / 8;
   static constexpr int kStages = 8;
-  static constexpr int kAhead = 2;  // pages under way behind the one that is said to have landed
   static constexpr int kRowBytes = rows_bytes<Kv>(1);
   static constexpr int kHalfBytes = kPageTokens * kRowBytes;  // keys or values
   static constexpr int kStageBytes = 2 * kHalfBytes;
-  static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + layout::kAtomBytes;  // to align the ring
+  static constexpr int kQueryBytes = kWarps * kWarpRows * layout::kAtomRowBytes;
+  static constexpr int kBarriersAt = kStages * kStageBytes + 2 * kQueryBytes;
+  static constexpr int kSharedBytes = kBarriersAt + kStages * 16 + layout::kAtomBytes;  // to align the ring
 };
 
 template <class Tile>
@@ -51,8 +55,13 @@ struct PageRing {
       : base((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
   __device__ static uint32_t place(int i) { return static_cast<uint32_t>(i) % Tile::kStages; }
   __device__ uint32_t stage(int i) const { return base + place(i) * Tile::kStageBytes; }
-  __device__ uint32_t full(int i) const { return base + Tile::kStages * Tile::kStageBytes + place(i) * 8; }
+  __device__ uint32_t full(int i) const { return base + Tile::kBarriersAt + place(i) * 8; }
   __device__ uint32_t empty(int i) const { return full(i) + Tile::kStages * 8; }
+  // Beside the ring: a warpgroup's queries, of this work and of the next.
+  __device__ uint32_t queries(int buffer, int warpgroup) const {
+    return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + buffer * Tile::kQueryBytes +
+                                        warpgroup * Tile::kGroupRows * layout::kAtomRowBytes);
+  }
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(full(i), 1);
@@ -60,9 +69,9 @@ struct PageRing {
     }
     ptx::fence_mbarrier_init();
   }
-  __device__ void wait_full(int i) const { ptx::mbarrier_wait(full(i), static_cast<uint32_t>(i / Tile::kStages % 2)); }
+  __device__ void wait_full(int i) const { ptx::mbarrier_wait(full(i), static_cast<uint32_t>(i) / Tile::kStages % 2); }
   __device__ void wait_empty(int i) const {
-    ptx::mbarrier_wait(empty(i), static_cast<uint32_t>(i / Tile::kStages % 2 ^ 1));
+    ptx::mbarrier_wait(empty(i), static_cast<uint32_t>(i) / Tile::kStages % 2 ^ 1);
   }
 };
 
@@ -87,24 +96,31 @@ struct AttendWorkTiles {
   }
 };
 
-// The warp that copies: the pages of the CTA's work tiles, in order. What lies outside `visible` becomes zero: perhaps
-// nobody has written it.
+// A token's of a kv head, to L2: who reads them waits for them.
+__device__ __forceinline__ void prefetch_queries(const FlashArgs& args, int token, int kv_head) {
+  constexpr int kLine = 128 / int{sizeof(float)};
+  const int values = args.heads / args.kv_heads * kHeadDim;
+  const float* const from = args.q + (int64_t{token} * args.heads) * kHeadDim + int64_t{kv_head} * values;
+  for (int at = 0; at < values; at += kLine) ptx::prefetch_l2(from + at);
+}
+
+// A warp that copies: every kCopyWarps-th of the CTA's work tiles' pages, each tile's last page first. What lies
+// outside `visible` becomes zero: perhaps nobody has written it. A warp has one page under way: the fence waits for all
+// of its copies, so that pages overlap only between warps.
 template <class Tile>
-__device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
+__device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring, int own) {
   using Kv = typename Tile::Kv;
   constexpr int kRows = kAttendLanes / Kv::kChunks;  // that the lanes copy at once
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, row = lane / Kv::kChunks, chunk = lane % Kv::kChunks;
-  const auto landed = [&](int i) {
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ring.full(i));
-  };
   int i = 0;  // of all work tiles' pages
   AttendWorkTiles work_tiles{args};
-  for (AttendWorkTiles::Work work = work_tiles.next(); work.kv_head >= 0; work = work_tiles.next()) {
+  for (AttendWorkTiles::Work work = work_tiles.next(), next; work.kv_head >= 0; work = next) {
+    next = work_tiles.next();  // early: it waits for memory
     const KeyRange& visible = work.visible;
     const int32_t* pages = args.pages + int64_t{work.tile.row} * args.pages_per_row;
-    for (int page = visible.first_page(); page < visible.first_page() + visible.pages(); ++page, ++i) {
+    if (own == 0 && lane < work.tile.tokens) prefetch_queries(args, work.tile.first_token + lane, work.kv_head);
+    for (int page = visible.last / kPageTokens; page >= visible.first_page(); --page, ++i) {
+      if (i % Tile::kCopyWarps != own) continue;
       const int64_t from = (int64_t{pages[page]} * args.kv_heads + work.kv_head) * Tile::kHalfBytes + lane * 16;
       const auto* keys = static_cast<const uint8_t*>(args.keys) + from;
       const auto* values = static_cast<const uint8_t*>(args.values) + from;
@@ -119,21 +135,49 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring) {
         ptx::async_copy16(to + Tile::kHalfBytes, values + r * Tile::kRowBytes, fill);
       }
       ptx::async_commit();
-      ptx::async_wait<Tile::kAhead>();
-      if (i >= Tile::kAhead) landed(i - Tile::kAhead);
+      ptx::async_wait<0>();
+      ptx::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ring.full(i));
     }
   }
-  ptx::async_wait<0>();
-  for (int last = max(0, i - Tile::kAhead); last < i; ++last) landed(last);
+}
+
+// The queries of a warp's rows, scaled, where the warpgroup's begin in shared memory: row 8 * token + head.
+template <class Tile>
+__device__ void copy_queries(const FlashArgs& args, const AttendWorkTiles::Work& work, uint32_t to) {
+  using Kv = typename Tile::Kv;
+  const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kAttendLanes, group = args.heads / args.kv_heads;
+  constexpr int kChunks = kHeadDim / 8, kRows = kAttendLanes / kChunks;  // of eight dimensions; rows at once
+#pragma unroll
+  for (int r = 0; r < Tile::kWarpRows; r += kRows) {
+    const int row = r + lane / kChunks, head = row % kGroupHeads, chunk = lane % kChunks;
+    const int token = min(Tile::kWarpTokens * warp + row / kGroupHeads, work.tile.tokens - 1);
+    const auto* const from = reinterpret_cast<const float4*>(
+        args.q + ((int64_t{work.tile.first_token} + token) * args.heads + work.kv_head * group + head) * kHeadDim +
+        8 * chunk);
+    float4 x{}, y{};
+    if (head < group) {
+      x = from[0];
+      y = from[1];
+    }
+    const auto pair = [](float a, float b) { return __uint_as_float(Kv::pack(a * kScoreScale, b * kScoreScale)); };
+    ptx::store_shared16(to + layout::swizzled_chunk(warp % 4 * Tile::kWarpRows + row, chunk),
+                        {pair(x.x, x.y), pair(x.z, x.w), pair(y.x, y.y), pair(y.z, y.w)});
+  }
+  ptx::fence_async_proxy();
 }
 
 // Scores of page i; asynchronous.
 template <class Tile>
-__device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, const uint32_t (&q)[kDimSteps][4],
+__device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, uint32_t queries,
                                              float (&score)[Tile::kKeyTiles][4]) {
-  ptx::wgmma_m64k16_first(score, q[0], layout::matrix_descriptor(ring.stage(i), 0));
+  ptx::wgmma_fence();
+  ptx::wgmma_m64k16_first(score, layout::matrix_descriptor(queries, 0), layout::matrix_descriptor(ring.stage(i), 0));
 #pragma unroll
-  for (int s = 1; s < kDimSteps; ++s) ptx::wgmma_m64k16(score, q[s], layout::matrix_descriptor(ring.stage(i), s));
+  for (int s = 1; s < kDimSteps; ++s)
+    ptx::wgmma_m64k16(score, layout::matrix_descriptor(queries, s), layout::matrix_descriptor(ring.stage(i), s));
   ptx::wgmma_commit();
 }
 
@@ -141,6 +185,7 @@ template <class Tile>
 __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
                                              const uint32_t (&p)[Tile::kKeyTiles / 2][4], PrefillState& state) {
   constexpr uint32_t kSliceBytes = 16 * Tile::kRowBytes;  // 16 keys
+  ptx::wgmma_fence();
 #pragma unroll
   for (uint32_t s = 0; s < Tile::kKeyTiles / 2; ++s)
     ptx::wgmma_m64k16_rows(state.out, p[s],
@@ -148,109 +193,225 @@ __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
   ptx::wgmma_commit();
 }
 
-// A warp's registers: the weights of a page, and what has been added up.
-template <class Tile>
-struct TileSums {
-  PrefillState state;
-  float score[Tile::kKeyTiles][4];
-  uint32_t p[Tile::kKeyTiles / 2][4];  // the page's weights in bf16
+// No use of a wgmma's registers moves above the wait that precedes this.
+template <int kTiles>
+__device__ __forceinline__ void keep(float (&tiles)[kTiles][4]) {
+#pragma unroll
+  for (auto& tile : tiles) {
+#pragma unroll
+    for (float& x : tile) ptx::keep(x);
+  }
+}
 
-  // Wait for the wgmmas; no use of their registers moves above.
-  __device__ __forceinline__ void wait_scores() {
+// A warpgroup's rows of a work. Its pages are `first` and on in the ring, the last one's first: of all pages a row sees
+// its own position's first, and takes its base there.
+template <class Tile>
+class AttendRows {
+ public:
+  using Kv = typename Tile::Kv;
+  using Scores = float[Tile::kKeyTiles][4];
+
+  __device__ AttendRows(const FlashArgs& args, const AttendWorkTiles::Work& work, const PageRing<Tile>& ring,
+                        uint32_t queries, int first)
+      : args_(args), work_(work), ring_(ring), queries_(queries), first_(first) {
+    const int last_page = work.visible.last / kPageTokens;
+    // Seen by all from this key on, and up to the first position.
+    const int seen = visible_keys(work.visible.last, args.window).first;
+    settled_ = last_page - work.tile.first_position / kPageTokens + 1;
+    seen_end_ = last_page - (seen + kPageTokens - 1) / kPageTokens + 1;
+    plain_end_ = seen_end_;
+  }
+
+  // Leaves the last page's values under way.
+  __device__ void add_pages() {
+    Scores even, odd;
+    ring_.wait_full(first_);
+    start_scores(ring_, first_, queries_, even);
     ptx::wgmma_wait<0>();
-    keep_scores();
-  }
-  __device__ __forceinline__ void keep_scores() {
-#pragma unroll
-    for (auto& tile : score) {
-#pragma unroll
-      for (float& x : tile) ptx::keep(x);
+    keep(even);
+    const int count = work_.visible.pages();
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      add_page(i, even, odd);
+      if (++i == count) break;
+      add_page(i, odd, even);
     }
   }
-  __device__ __forceinline__ void wait_values() {
+
+  __device__ void finish() {
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& tile : state.out) {
-#pragma unroll
-      for (float& x : tile) ptx::keep(x);
-    }
-#pragma unroll
-    for (auto& step : p) {
-#pragma unroll
-      for (uint32_t& x : step) ptx::keep(x);
-    }
+    keep_values();
+    give_back(work_.visible.pages() - 1);
   }
-  // Behind wait_values: makes weights of what soften has made of the scores.
-  __device__ __forceinline__ void weigh(const float (&shrink)[2]) {
-    rescale(state, shrink);
+
+  __device__ void store() {
+    PrefillRows rows = own_rows();
+    rows.kv_head = work_.kv_head;
+    store_rows<Kv>(args_, work_.tile, rows, state_);
+  }
+
+ private:
+  // Page i, whose scores are there. Behind it those of the next are; behind the last its own once more: a branch around
+  // the wgmmas would serialize them.
+  __device__ __forceinline__ void add_page(int i, Scores& score, Scores& next) {
+    const int following = first_ + min(i + 1, work_.visible.pages() - 1);
+    ring_.wait_full(following);
+    start_scores(ring_, following, queries_, next);
+    if (i < settled_ || i >= plain_end_) {
+      if (i < settled_ || i >= seen_end_) hide(i, score);
+      if (i < settled_) settle(score);
+      subtract_bases(score);
+    }
+    float sum[2];
+    make_weights(score, sum);
+    // The branch keeps the exponentials before the wait: ptxas would move them behind it.
+    if (__any_sync(kWholeWarp, too_heavy(sum[0]) || too_heavy(sum[1]))) raise_bases(i, score, sum);
+    ptx::wgmma_wait<1>();
+    keep_values();
+    if (i > 0) give_back(i - 1);
+    state_.sum[0] += sum[0];
+    state_.sum[1] += sum[1];
 #pragma unroll
     for (int s = 0; s < Tile::kKeyTiles / 2; ++s) {
 #pragma unroll
       for (int r = 0; r < 4; ++r)
-        p[s][r] = Tile::Kv::pack(score[2 * s + r / 2][r % 2 * 2], score[2 * s + r / 2][r % 2 * 2 + 1]);
+        p_[s][r] = Kv::pack(score[2 * s + r / 2][r % 2 * 2], score[2 * s + r / 2][r % 2 * 2 + 1]);
+    }
+    start_values(ring_, first_ + i, p_, state_);
+    // For the next scores, here and not where they are read: ptxas serializes all wgmmas where a loop's next turn reads
+    // what this one has begun.
+    ptx::wgmma_wait<1>();
+    keep(next);
+  }
+
+  __device__ __forceinline__ void keep_values() {
+    keep(state_.out);
+#pragma unroll
+    for (auto& step : p_) {
+#pragma unroll
+      for (uint32_t& x : step) ptx::keep(x);
     }
   }
-};
+  __device__ __forceinline__ void give_back(int i) const {
+    if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring_.empty(first_ + i));
+  }
 
-// A warpgroup's rows of a work, whose pages are `first` and on in the ring.
-template <class Tile>
-__device__ void attend_tile(const FlashArgs& args, const AttendWorkTiles::Work& work, const PageRing<Tile>& ring,
-                            int first) {
-  using Kv = typename Tile::Kv;
-  const AttendTile& tile = work.tile;
-  const int first_page = work.visible.first_page(), last = work.visible.pages() - 1;
-  PrefillRows rows = rows_of<Tile>(args, tile, 0);
-  rows.kv_head = work.kv_head;
-  uint32_t q[kDimSteps][4];
-  load_queries<Kv>(args, tile, rows, q);
-  // Pages [seen, seen_end) are seen by all rows: no look at positions, and no branch, before which ptxas waits for
-  // every wgmma.
-  const int seen_by_all = visible_keys(tile.first_position + tile.tokens - 1, args.window).first;
-  const int seen = max(1, (seen_by_all + kPageTokens - 1) / kPageTokens - first_page);
-  const int seen_end = max(seen, (tile.first_position + 1) / kPageTokens - first_page);
-  TileSums<Tile> sums;
-  float shrink[2];
-  const auto give_back = [&](int i) {
-    if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring.empty(first + i));
-  };
-  ring.wait_full(first);
-  ptx::wgmma_fence();
-  start_scores(ring, first, q, sums.score);
-  sums.wait_scores();
-  hide<Tile>(args, tile, 0, first_page * kPageTokens, sums.score);
-  raise_tops(sums.score, sums.state, shrink);
-  soften(sums.score, sums.state, shrink);
-  sums.wait_values();
-  sums.weigh(shrink);
-  ring.wait_full(first + min(1, last));
-  const auto add_page = [&](int i, auto hidden) {
-    ptx::wgmma_fence();
-    start_scores(ring, first + i, q, sums.score);
-    sums.wait_scores();
-    if constexpr (hidden) hide<Tile>(args, tile, 0, (first_page + i) * kPageTokens, sums.score);
-    raise_tops(sums.score, sums.state, shrink);
-    ptx::wgmma_fence();
-    start_values(ring, first + i - 1, sums.p, sums.state);
-    soften(sums.score, sums.state, shrink);
-    sums.keep_scores();
-    ring.wait_full(first + min(i + 1, last));  // here: its branch keeps all of soften before the wait for the values
-    sums.wait_values();
-    give_back(i - 1);
-    sums.weigh(shrink);
-  };
-  int i = 1;
+  __device__ PrefillRows own_rows() const { return rows_of<Tile>(args_, work_.tile, 0); }
+  __device__ int first_key(int i) const { return (work_.visible.last / kPageTokens - i) * kPageTokens; }
+
+  __device__ __forceinline__ void hide(int i, Scores& score) const {
+    const PrefillRows rows = own_rows();
+    const uint32_t columns[] = {visible_columns(rows.visible[0], first_key(i)),
+                                visible_columns(rows.visible[1], first_key(i))};
+#pragma unroll
+    for (int n = 0; n < Tile::kKeyTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (hidden(columns[c / 2], n, c)) score[n][c] = -INFINITY;
+    }
+  }
+  __device__ __forceinline__ float base(int half) const { return base_or_zero(state_.top[half]); }
+  __device__ __forceinline__ void subtract_bases(Scores& score) const {
+#pragma unroll
+    for (int n = 0; n < Tile::kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[n][i] -= base(i / 2);
+    }
+  }
+  // Gives a base to rows that have none.
+  __device__ __forceinline__ void settle(const Scores& score) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < Tile::kKeyTiles; ++n) top = fmaxf(top, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
+      top = top_of_row(top);
+      if (state_.top[half] == -INFINITY) state_.top[half] = base_near(top);
+    }
+    look_for_bases();
+  }
+  __device__ __forceinline__ void look_for_bases() {
+    if (__any_sync(kWholeWarp, base(0) != 0 || base(1) != 0)) plain_end_ = 0;
+  }
+
+  // Rare: weights of page i again, of rows where they are too heavy, above a base that its scores need. These are gone:
+  // once more, by mma.sync.
+  __device__ __forceinline__ void raise_bases(int i, Scores& score, float (&sum)[2]) {
+    ptx::wgmma_wait<0>();
+    keep_values();
+    const PrefillRows rows = own_rows();
+    const uint32_t columns[] = {visible_columns(rows.visible[0], first_key(i)),
+                                visible_columns(rows.visible[1], first_key(i))};
+    float top[2] = {-INFINITY, -INFINITY}, shrink[2];
+    bool heavy[2];
+    const auto scores_of = [&](int n, float(&s)[4]) {
+      score_again(i, n, s);
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (hidden(columns[c / 2], n, c)) s[c] = -INFINITY;
+    };
 #pragma unroll 1
-  for (; i < min(seen, last + 1); ++i) add_page(i, std::true_type());
+    for (int n = 0; n < Tile::kKeyTiles; ++n) {
+      float s[4] = {};
+      scores_of(n, s);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) top[c / 2] = fmaxf(top[c / 2], s[c]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      heavy[half] = top_of_row(too_heavy(sum[half]) ? 1.0f : 0.0f) != 0;
+      top[half] = top_of_row(top[half]);
+      const float before = base(half);
+      if (heavy[half]) state_.top[half] = fmaxf(before, base_near(top[half]));
+      shrink[half] = ptx::exp2_approx(before - base(half));
+      state_.sum[half] *= shrink[half];
+      sum[half] = 0;
+    }
+    rescale(state_, shrink);
 #pragma unroll 1
-  for (; i < seen_end; ++i) add_page(i, std::false_type());
-#pragma unroll 1
-  for (; i <= last; ++i) add_page(i, std::true_type());
-  ptx::wgmma_fence();
-  start_values(ring, first + last, sums.p, sums.state);
-  sums.wait_values();
-  give_back(last);
-  store_rows<Kv>(args, tile, rows, sums.state);
-}
+    for (int n = 0; n < Tile::kKeyTiles; ++n) {
+      float s[4] = {};
+      scores_of(n, s);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) s[c] = ptx::exp2_approx(s[c] - base(c / 2));
+#pragma unroll
+      for (int m = 0; m < Tile::kKeyTiles; ++m) {  // registers have no index
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (m == n && heavy[c / 2]) score[m][c] = s[c];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < Tile::kKeyTiles; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sum[c / 2] += score[n][c];
+    }
+    look_for_bases();
+  }
+  // Of key tile n of page i.
+  __device__ __forceinline__ void score_again(int i, int n, float (&score)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, warp = static_cast<int>(threadIdx.x) / kAttendLanes;
+    uint32_t b[kDimSteps][2];
+    Kv::load_keys(b, shared_rows<Kv>(ring_.stage(first_ + i), kPageTokens), 8 * n, lane);
+#pragma unroll
+    for (int s = 0; s < kDimSteps; ++s) {
+      uint32_t a[4];
+      ptx::load_matrices(a,
+                         queries_ + layout::swizzled_chunk(warp % 4 * Tile::kWarpRows + lane % 16, 2 * s + lane / 16));
+      Kv::mma(score, a, b[s]);
+    }
+  }
+
+  const FlashArgs& args_;
+  const AttendWorkTiles::Work& work_;
+  const PageRing<Tile>& ring_;
+  uint32_t queries_;
+  int first_;
+  PrefillState state_;      // top: the base; -infinity before a row has one
+  int settled_, seen_end_;  // pages [settled_, seen_end_): all rows see all keys and have bases
+  int plain_end_;           // seen_end_ where all bases are 0, else 0
+  uint32_t p_[Tile::kKeyTiles / 2][4] = {};
+};
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const __grid_constant__ FlashArgs args) {
@@ -262,14 +423,26 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const _
   ptx::grid_dependency_wait();
   if (threadIdx.x >= Tile::kWarps * kAttendLanes) {
     ptx::give_registers_but<Tile::kProducerRegisters>();
-    if (threadIdx.x / kAttendLanes == Tile::kWarps) copy_pages<Tile>(args, ring);
+    copy_pages<Tile>(args, ring, static_cast<int>(threadIdx.x) / kAttendLanes - Tile::kWarps);
   } else {
     ptx::take_registers_up_to<Tile::kConsumerRegisters>();
-    int first = 0;
+    // By a shuffle: then ptxas knows it for the same in all lanes.
+    const int warpgroup = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x) / Tile::kGroupThreads, 0);
     AttendWorkTiles work_tiles{args};
-    for (AttendWorkTiles::Work work = work_tiles.next(); work.kv_head >= 0; work = work_tiles.next()) {
-      attend_tile<Tile>(args, work, ring, first);
+    AttendWorkTiles::Work work = work_tiles.next();
+    int first = 0, buffer = 0;
+    if (work.kv_head >= 0) copy_queries<Tile>(args, work, ring.queries(buffer, warpgroup));
+    while (work.kv_head >= 0) {
+      ptx::named_barrier(1 + warpgroup, Tile::kGroupThreads);
+      AttendRows<Tile> rows(args, work, ring, ring.queries(buffer, warpgroup), first);
+      const AttendWorkTiles::Work next = work_tiles.next();  // early: it waits for memory
+      rows.add_pages();
+      buffer ^= 1;  // whose queries all warps have done with: they are a barrier further
+      if (next.kv_head >= 0) copy_queries<Tile>(args, next, ring.queries(buffer, warpgroup));
+      rows.finish();
+      rows.store();
       first += work.visible.pages();
+      work = next;
     }
   }
 }

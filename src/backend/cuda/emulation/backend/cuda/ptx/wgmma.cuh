@@ -57,7 +57,21 @@ void wgmma_m64k16(float (&d)[kColTiles][4], const uint32_t (&a)[4], uint64_t b) 
   using Value = std::conditional_t<kType == WgmmaType::kF16, F16, Bf16>;
   emulated_wgmma<Value>(d, a, [&](int k, int n) { return emulated_b<Value>(b, k, n); });
 }
-inline void wgmma_m64k16_first(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
+// A by descriptor, too: the warp's 16 rows of 64.
+template <int kColTiles>
+void wgmma_m64k16(float (&d)[kColTiles][4], uint64_t a, uint64_t b) {
+  const int lane = emulation::lane_idx(), warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  uint32_t own[4];
+  for (int reg = 0; reg < 4; ++reg) {
+    const auto bits = [&](int i) {
+      const double value = emulated_b(a, layout::a_k(lane, reg, i), 16 * warp + layout::a_row(lane, reg));
+      return uint32_t{Bf16::from_float(static_cast<float>(value)).bits};
+    };
+    own[reg] = bits(0) | bits(1) << 16;
+  }
+  wgmma_m64k16(d, own, b);
+}
+inline void wgmma_m64k16_first(float (&d)[8][4], uint64_t a, uint64_t b) {
   for (auto& tile : d)
     for (float& x : tile) x = 0;
   wgmma_m64k16(d, a, b);

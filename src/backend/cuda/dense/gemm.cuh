@@ -172,6 +172,7 @@ __device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint
 template <class Tile, int kCols>
 __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& work, uint32_t ring,
                                          GemmSums<Tile>& sums) {
+  using Ring = Ring<Tile, kCols>;
   InputCopy<Tile> input(args, work);
   WeightCopy<Tile> weights(args, work);
   const StageView<Tile> view(ring);
@@ -183,16 +184,16 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& w
     }
     ptx::async_commit();  // always a group, so that counts stay true
   };
-#pragma unroll
-  for (int i = 0; i < Tile::kStages - 1; ++i) issue(i, static_cast<uint32_t>(i * Tile::kStageBytes));
-  uint32_t read = 0, written = (Tile::kStages - 1) * Tile::kStageBytes;
+#pragma unroll 1
+  for (int i = 0; i < Ring::kStages - 1; ++i) issue(i, static_cast<uint32_t>(i * Ring::kStageBytes));
+  uint32_t read = 0, written = (Ring::kStages - 1) * Ring::kStageBytes;
   const auto next = [](uint32_t stage) {
-    return stage == (Tile::kStages - 1) * Tile::kStageBytes ? 0 : stage + Tile::kStageBytes;
+    return stage == (Ring::kStages - 1) * Ring::kStageBytes ? 0 : stage + Ring::kStageBytes;
   };
   StageWeights<Tile> w;
   // The stage has landed, everybody's copies, and nobody reads the one before it any more.
   const auto open = [&](uint32_t stage) {
-    ptx::async_wait<Tile::kStages - 2>();
+    ptx::async_wait<Ring::kStages - 2>();
     __syncthreads();
     w.load(view, stage);
   };
@@ -200,7 +201,7 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& w
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) {
     if constexpr (!Tile::kEarly) open(read);
-    issue(i + Tile::kStages - 1, written);
+    issue(i + Ring::kStages - 1, written);
     multiply_stage<Tile, kCols>(view, read, w, sums, [&] {
       if constexpr (Tile::kEarly) open(next(read));
     });

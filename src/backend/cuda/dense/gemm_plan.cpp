@@ -17,7 +17,7 @@ void require(bool holds, const char* want, const GemmArgs& a) {
               a.cols, a.tokens, a.experts, a.x_share);
 }
 
-constexpr int64_t kFixed = 64;  // of a tile's work, what a row or token costs that is read for it, in products
+constexpr int64_t kFixed = 64;          // of a tile's work, what a row or token costs that is read for it, in products
 constexpr int64_t kCtaOwnBytes = 1024;  // of shared memory, that a CTA takes itself
 
 }  // namespace

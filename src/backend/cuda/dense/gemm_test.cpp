@@ -307,6 +307,15 @@ TEST_F(Gemm, two_ctas_take_work_after_work) {
       check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, sms});
 }
 
+// More k than a ring holds. Small, for racecheck.
+TEST_F(Gemm, rings_go_round_whatever_the_tokens) {
+  for (const int tile : {3, 4}) {
+    for (const int tokens : {8, 40, 96}) check_dense({Packing::kMxfp4, 208, 576, tokens, tile});
+    check_moe({GemmRouting::kRandom, 60, 7, tile, false, 192, 256});
+  }
+  for (const int tile : {0, 2}) check_dense({Packing::kBf16, 208, 576, 40, tile});
+}
+
 TEST_F(Gemm, groups_thousands_of_tokens) {
   for (const int tokens : {2048, 8192}) {
     const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, 4, 128, 9);

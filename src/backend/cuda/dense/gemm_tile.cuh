@@ -62,8 +62,7 @@ template <class Tile, int kCols>
 struct Ring {
   static constexpr int kMostStages = 8;
   static constexpr int kCopied = Tile::kThreads / (Tile::kRowBytes / 16);  // tokens, at a time
-  static constexpr int kTokens =
-      Tile::kWarpsN > 1 ? Tile::kTokens : (8 * kCols + kCopied - 1) / kCopied * kCopied;
+  static constexpr int kTokens = Tile::kWarpsN > 1 ? Tile::kTokens : (8 * kCols + kCopied - 1) / kCopied* kCopied;
   static constexpr int kStageBytes = Tile::kWeightBytes + kTokens * Tile::kRowBytes;
   static constexpr int kFit = Tile::kSharedBytes / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;

@@ -122,7 +122,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
-  constexpr int kFew = 0, kMany = 1, kWide = 2, kExperts = 3, kTall = 4;
+  constexpr int kFew = 0, kMany = 1, kWide = 2, kExperts = 3, kTall = 4, kWideTall = 5;
   check_dense<Any, Packing::kBf16, kFew>(256, 384, 33, RowOrder::kHeads64);
   check_dense<Any, Packing::kMxfp8, kFew>(144, 384, 9);
   check_dense<Any, Packing::kMxfp4, kFew>(144, 512, 34);
@@ -131,6 +131,8 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
   check_dense<Any, Packing::kMxfp4, kExperts>(208, 384, 17);
   check_dense<Any, Packing::kBf16, kWide>(16, 384, 129);
   check_dense<Any, Packing::kBf16, kWide>(256, 512, 69);
+  check_dense<Any, Packing::kBf16, kWideTall>(16, 384, 129);
+  check_dense<Any, Packing::kBf16, kWideTall>(320, 512, 69, RowOrder::kHeads64);
   check_dense<Any, Packing::kMxfp8, kMany>(48, 512, 100);
   check_dense<Any, Packing::kMxfp4, kExperts>(16, 2880, 12);
   check_dense<Any, Packing::kMxfp4, kTall>(208, 384, 97);

@@ -133,10 +133,11 @@ struct GemmTileSize {
 };
 // Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens, of MXFP4 per 96, so that most
 // experts of a long prompt are one tile; of bf16, which L2 has to deliver whole, read once per 128. Tall: a warp's x
-// serves 48 rows instead of 32, where two CTAs of it fit an SM.
+// serves 16 rows more, of experts where two such CTAs fit an SM.
 inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8}, kGemmExperts{128, 96},
-    kGemmExpertsTall{192, 96};
-inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew, kGemmMany, kGemmWide, kGemmExperts, kGemmExpertsTall};
+    kGemmExpertsTall{192, 96}, kGemmWideTall{256, 128, 8};
+inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kGemmWide,
+                                              kGemmExperts, kGemmExpertsTall, kGemmWideTall};
 [[nodiscard]] constexpr bool gemm_for_experts(GemmTileSize tile) {
   return tile == kGemmExperts || tile == kGemmExpertsTall;
 }
@@ -144,7 +145,7 @@ inline constexpr int kGemmLeastTokens = 64;
 [[nodiscard]] constexpr bool gemm_has_tile(layout::Packing packing, layout::RowOrder order, GemmTileSize tile) {
   if (order == layout::RowOrder::kGateUp || gemm_for_experts(tile))
     return packing == layout::Packing::kMxfp4 && gemm_for_experts(tile);
-  if (tile == kGemmWide) return packing == layout::Packing::kBf16;
+  if (tile == kGemmWide || tile == kGemmWideTall) return packing == layout::Packing::kBf16;
   return tile == kGemmFew || packing != layout::Packing::kMxfp4;
 }
 // Of a stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.

@@ -29,8 +29,9 @@ TEST(gemm_plan, experts_take_tiles_of_96_tokens_and_dense_layers_what_finishes_f
   };
   EXPECT_EQ(dense(5120, 2880, 9), kGemmFew);
   EXPECT_EQ(dense(2880, 4096, 64), kGemmFew);
-  EXPECT_EQ(dense(5120, 2880, 2048), kGemmWide);
-  EXPECT_EQ(dense(2880, 4096, 8192), kGemmWide);
+  EXPECT_EQ(dense(5120, 2880, 2048), kGemmWideTall);
+  EXPECT_EQ(dense(2880, 4096, 2048), kGemmWide);  // two waves of either
+  EXPECT_EQ(dense(2880, 4096, 8192), kGemmWideTall);
 }
 
 // Two CTAs on an SM of 100 KB, of which each takes 1 KB itself; a wide one alone.

@@ -74,7 +74,7 @@ class Gemm : public CudaTest {
       return tiles;
     }
     if (hopper) return {kMxfp4Narrow, kMxfp4Tokens};
-    if (packing == Packing::kBf16) return {0, 1, 2};  // of kGemmTiles
+    if (packing == Packing::kBf16) return {0, 1, 2, 5};  // of kGemmTiles
     if (packing == Packing::kMxfp4) return {0, 3, 4};
     return {0, 1};
   }
@@ -313,7 +313,7 @@ TEST_F(Gemm, rings_go_round_whatever_the_tokens) {
     for (const int tokens : {8, 40, 96}) check_dense({Packing::kMxfp4, 208, 576, tokens, tile});
     check_moe({GemmRouting::kRandom, 60, 7, tile, false, 192, 256});
   }
-  for (const int tile : {0, 2}) check_dense({Packing::kBf16, 208, 576, 40, tile});
+  for (const int tile : {0, 2, 5}) check_dense({Packing::kBf16, 208, 576, 40, tile});
 }
 
 TEST_F(Gemm, groups_thousands_of_tokens) {

@@ -4,12 +4,15 @@
 // W    layout/packed.h     x  16 bits, [*, cols]     both by cp.async in stages of 32 or 64 k, in the order they lie in
 // grid one CTA per (4 warps' rows, 64, 96 or 128 tokens); row blocks run fastest, so that a tile of tokens and
 //      an expert's weights are read from DRAM once
-// mma  m16n8k16, weights on the m side; a warp has 1 to 3 row tiles and up to 12 column tiles: as many as there are
+// mma  m16n8k16, weights on the m side; a warp has 1 to 4 row tiles and up to 12 column tiles: as many as there are
 //      tokens. A weight is widened by one warp, once per CTA
 // MX   a scale that leaves every weight of its block an f16 number is multiplied into the weights (two at a time); a
 //      stage with another scale is summed unscaled, scaled in f32 and added
 // bytes, flops: cost()
-// count (SASS of sm_90, 64 k): MXFP4 of 32 rows and 96 tokens 3.4 instructions an mma, bf16 of 48 and 64 2.75
+// count (SASS of sm_90), instructions an mma: MXFP4 of 48 rows and 96 tokens 3.2, 64 tokens 4.0, of 32 rows 3.4
+// and 4.3;
+//      bf16 of 64 rows and 64 tokens 2.3. Cycles of shared memory an mma, of 6.4 that it takes an SM's quarter, at 64
+//      tokens: MXFP4 of 48 rows 5.1, of 32 6.9; bf16 of 64 rows 5.5, of 48 6.3
 // measured (H100 as sm_80, peak of mma.sync 635 TFLOP/s), 120b: experts 282 TFLOP/s at 2048 tokens, 360 at 8192; dense
 //      247 to 298, before their early loads
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens

@@ -46,15 +46,12 @@ GemmPlan plan_gemm_tile(const GemmShape& s, GemmTileSize tile) {
 
 GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   require_tiles(s);
-  if (s.experts > 1) {
-    const GemmPlan tall = plan_gemm_tile(s, kGemmExpertsTall);
-    const bool fits = 2 * (tall.smem_bytes + kCtaOwnBytes) <= device.sm_smem_bytes;
-    return fits ? tall : plan_gemm_tile(s, kGemmExperts);
-  }
+  const bool tall = 2 * (plan_gemm_tile(s, kGemmExpertsTall).smem_bytes + kCtaOwnBytes) <= device.sm_smem_bytes;
+  if (s.experts > 1) return plan_gemm_tile(s, tall ? kGemmExpertsTall : kGemmExperts);
   GemmTileSize best = kGemmFew;
   int64_t best_work = 0;
   for (const GemmTileSize tile : kGemmTiles) {
-    if (!gemm_has_tile(s.packing, layout::RowOrder::kPlain, tile)) continue;
+    if (!gemm_has_tile(s.packing, layout::RowOrder::kPlain, tile) || (tile == kGemmExpertsTall && !tall)) continue;
     const int64_t tiles = ceil_div(s.rows, tile.rows) * ceil_div(s.tokens, tile.tokens);
     const int64_t work = ceil_div(tiles, device.sms) * (tile.rows * tile.tokens + kFixed * (tile.rows + tile.tokens));
     if (best_work != 0 && work > best_work) continue;  // of equals the largest, which reads least

@@ -50,6 +50,9 @@ TEST(gemm_plan, experts_take_tall_tiles_where_two_fit_an_sm) {
   EXPECT_EQ(tall, (GemmPlan{.rows = 192, .tokens = 96, .grid_x = 30, .grid_y = 213, .smem_bytes = 75264}));
   EXPECT_EQ(plan_gemm(shape, {kSms, 2 * (75264 + 1024)}).rows, 192);
   EXPECT_EQ(plan_gemm(shape, {kSms, 2 * (75264 + 1024) - 1}).rows, 128);
+  const GemmShape dense{5760, 2880, 8192};
+  EXPECT_EQ(plan_gemm(dense, {kSms, 164 * 1024}).rows, 192);
+  EXPECT_EQ(plan_gemm(dense, kCard).rows, 128);
 }
 
 TEST(gemm_plan, an_experts_launch_begins_large_and_small_tiles_in_turn_and_ends_with_the_shortest) {

@@ -111,6 +111,7 @@ class Bench {
     int smem = 0;
     cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
     attend_device_ = {.sms = sms_, .sm_smem_bytes = smem};
+    gemm_device_ = {.sms = sms_, .sm_smem_bytes = smem};
     on_ = {stream_.get(), &counts_};
     fill(pool_, kPoolBytes, noise(int64_t{1} << 22));
     fill(experts_, kPoolBytes, packed_experts());
@@ -152,6 +153,7 @@ class Bench {
   Stream stream_;
   int sms_ = 0;
   AttendDevice attend_device_;
+  GemmDevice gemm_device_;
   LaunchCounts counts_{};
   Launch on_;
   std::vector<Row> rows_;
@@ -246,7 +248,7 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
     args.x_rows = wgmma ? tokens : 0;
     args.parts[0] = {y_, 0, rows};
     const GemmShape shape{rows, cols, tokens, 1, layout::Packing::kBf16};
-    const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, sms_);
+    const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, gemm_device_);
     const GemmCost c = cost(args, 1);
     add({std::string(wgmma ? "sm90_gemm bf16 " : "any_gemm bf16 ") + name, tokens, 0, static_cast<double>(c.bytes),
          static_cast<double>(c.flops)},
@@ -352,7 +354,7 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
   const int pairs = s.pairs();
   const auto places = static_cast<int>(max_places(pairs, s.experts));
   const GemmShape up{2 * kInter, kHidden, pairs, s.experts};
-  const GemmPlan plan = wgmma ? plan_sm90_gemm(up, sms_) : plan_gemm(up, sms_);
+  const GemmPlan plan = wgmma ? plan_sm90_gemm(up, sms_) : plan_gemm(up, gemm_device_);
   const auto group = [&] {
     any_moe_group_tiles({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
                         on_);

@@ -45,7 +45,8 @@ void launch_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
     }
   };
   const bool taken = try_tile.template operator()<kGemmFew>() || try_tile.template operator()<kGemmMany>() ||
-                     try_tile.template operator()<kGemmWide>() || try_tile.template operator()<kGemmExperts>();
+                     try_tile.template operator()<kGemmWide>() || try_tile.template operator()<kGemmExperts>() ||
+                     try_tile.template operator()<kGemmExpertsTall>() || try_tile.template operator()<kGemmWideTall>();
   require_shape(taken, by_packing(kernel::kGemm, kPacking), "a tile that there is", plan.rows);
 }
 

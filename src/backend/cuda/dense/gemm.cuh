@@ -4,12 +4,15 @@
 // W    layout/packed.h     x  16 bits, [*, cols]     both by cp.async in stages of 32 or 64 k, in the order they lie in
 // grid one CTA per (4 warps' rows, 64, 96 or 128 tokens); row blocks run fastest, so that a tile of tokens and
 //      an expert's weights are read from DRAM once
-// mma  m16n8k16, weights on the m side; a warp has 1 to 3 row tiles and up to 12 column tiles: as many as there are
+// mma  m16n8k16, weights on the m side; a warp has 1 to 4 row tiles and up to 12 column tiles: as many as there are
 //      tokens. A weight is widened by one warp, once per CTA
 // MX   a scale that leaves every weight of its block an f16 number is multiplied into the weights (two at a time); a
 //      stage with another scale is summed unscaled, scaled in f32 and added
 // bytes, flops: cost()
-// count (SASS of sm_90, 64 k): MXFP4 of 32 rows and 96 tokens 3.4 instructions an mma, bf16 of 48 and 64 2.75
+// count (SASS of sm_90), instructions an mma: MXFP4 of 48 rows and 96 tokens 3.2, 64 tokens 4.0, of 32 rows 3.4
+// and 4.3;
+//      bf16 of 64 rows and 64 tokens 2.3. Cycles of shared memory an mma, of 6.4 that it takes an SM's quarter, at 64
+//      tokens: MXFP4 of 48 rows 5.1, of 32 6.9; bf16 of 64 rows 5.5, of 48 6.3
 // measured (H100 as sm_80, peak of mma.sync 635 TFLOP/s), 120b: experts 282 TFLOP/s at 2048 tokens, 360 at 8192; dense
 //      247 to 298, before their early loads
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
@@ -172,6 +175,7 @@ __device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint
 template <class Tile, int kCols>
 __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& work, uint32_t ring,
                                          GemmSums<Tile>& sums) {
+  using Ring = Ring<Tile, kCols>;
   InputCopy<Tile> input(args, work);
   WeightCopy<Tile> weights(args, work);
   const StageView<Tile> view(ring);
@@ -183,16 +187,16 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& w
     }
     ptx::async_commit();  // always a group, so that counts stay true
   };
-#pragma unroll
-  for (int i = 0; i < Tile::kStages - 1; ++i) issue(i, static_cast<uint32_t>(i * Tile::kStageBytes));
-  uint32_t read = 0, written = (Tile::kStages - 1) * Tile::kStageBytes;
+#pragma unroll 1
+  for (int i = 0; i < Ring::kStages - 1; ++i) issue(i, static_cast<uint32_t>(i * Ring::kStageBytes));
+  uint32_t read = 0, written = (Ring::kStages - 1) * Ring::kStageBytes;
   const auto next = [](uint32_t stage) {
-    return stage == (Tile::kStages - 1) * Tile::kStageBytes ? 0 : stage + Tile::kStageBytes;
+    return stage == (Ring::kStages - 1) * Ring::kStageBytes ? 0 : stage + Ring::kStageBytes;
   };
   StageWeights<Tile> w;
   // The stage has landed, everybody's copies, and nobody reads the one before it any more.
   const auto open = [&](uint32_t stage) {
-    ptx::async_wait<Tile::kStages - 2>();
+    ptx::async_wait<Ring::kStages - 2>();
     __syncthreads();
     w.load(view, stage);
   };
@@ -200,7 +204,7 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const GemmWork& w
 #pragma unroll 1
   for (int i = 0; i < stages; ++i) {
     if constexpr (!Tile::kEarly) open(read);
-    issue(i + Tile::kStages - 1, written);
+    issue(i + Ring::kStages - 1, written);
     multiply_stage<Tile, kCols>(view, read, w, sums, [&] {
       if constexpr (Tile::kEarly) open(next(read));
     });

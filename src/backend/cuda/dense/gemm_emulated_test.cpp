@@ -122,7 +122,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
-  constexpr int kFew = 0, kMany = 1, kWide = 2, kExperts = 3;
+  constexpr int kFew = 0, kMany = 1, kWide = 2, kExperts = 3, kTall = 4, kWideTall = 5;
   check_dense<Any, Packing::kBf16, kFew>(256, 384, 33, RowOrder::kHeads64);
   check_dense<Any, Packing::kMxfp8, kFew>(144, 384, 9);
   check_dense<Any, Packing::kMxfp4, kFew>(144, 512, 34);
@@ -131,9 +131,26 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
   check_dense<Any, Packing::kMxfp4, kExperts>(208, 384, 17);
   check_dense<Any, Packing::kBf16, kWide>(16, 384, 129);
   check_dense<Any, Packing::kBf16, kWide>(256, 512, 69);
+  check_dense<Any, Packing::kBf16, kWideTall>(16, 384, 129);
+  check_dense<Any, Packing::kBf16, kWideTall>(320, 512, 69, RowOrder::kHeads64);
   check_dense<Any, Packing::kMxfp8, kMany>(48, 512, 100);
   check_dense<Any, Packing::kMxfp4, kExperts>(16, 2880, 12);
+  check_dense<Any, Packing::kMxfp4, kTall>(208, 384, 97);
+  check_dense<Any, Packing::kMxfp4, kTall>(16, 2880, 20);
   for (int tokens = 5; tokens <= 96; tokens += 8) check_dense<Any, Packing::kMxfp4, kExperts>(16, 192, tokens);
+}
+
+// More k than the ring holds, however many stages fewer tokens leave room for.
+TEST(gemm_emulated, rings_go_round_whatever_the_tokens) {
+  for (int tokens = 8; tokens <= 96; tokens += 8) {
+    check_dense<Any, Packing::kMxfp4, 3>(16, 576, tokens);
+    check_dense<Any, Packing::kMxfp4, 4>(16, 576, tokens);
+  }
+  for (const int tokens : {9, 33}) {
+    check_dense<Any, Packing::kBf16, 0>(16, 576, tokens);
+    check_dense<Any, Packing::kBf16, 1>(16, 576, tokens);
+    check_dense<Any, Packing::kMxfp8, 1>(16, 576, tokens);
+  }
 }
 
 // Below, at and beyond the scales that are multiplied into weights.
@@ -141,6 +158,7 @@ TEST(gemm_emulated, weights_are_exact_whatever_their_scales) {
   for (const uint32_t scale : {1u, 90u, 103u, 104u, 128u, 129u, 160u})
     check_dense<Any, Packing::kMxfp4, 3>(48, 192, 9, RowOrder::kPlain, 3, {scale, 1});
   check_dense<Any, Packing::kMxfp4, 3>(48, 192, 9, RowOrder::kPlain, 3, {96, 40});
+  check_dense<Any, Packing::kMxfp4, 4>(48, 192, 9, RowOrder::kPlain, 4, {96, 40});
   for (const uint32_t scale : {90u, 112u, 113u, 134u, 135u, 150u})
     check_dense<Any, Packing::kMxfp8, 0>(48, 192, 9, RowOrder::kPlain, 0, {scale, 1});
 }
@@ -323,6 +341,8 @@ TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_exper
   check_moe<Any, 3>(GemmRouting::kSameForAll, 33, 5);  // the other experts have none
   check_moe<Any, 3>(GemmRouting::kRandom, 40, 3);
   check_moe<Any, 3>(GemmRouting::kSameForAll, 97, 3);
+  check_moe<Any, 4>(GemmRouting::kRandom, 40, 3);
+  check_moe<Any, 4>(GemmRouting::kRandom, 60, 14);  // in turn
 }
 
 TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {

@@ -17,7 +17,8 @@ void require(bool holds, const char* want, const GemmArgs& a) {
               a.cols, a.tokens, a.experts, a.x_share);
 }
 
-constexpr int64_t kFixed = 64;  // of a tile's work, what a row or token costs that is read for it, in products
+constexpr int64_t kFixed = 64;          // of a tile's work, what a row or token costs that is read for it, in products
+constexpr int64_t kCtaOwnBytes = 1024;  // of shared memory, that a CTA takes itself
 
 }  // namespace
 
@@ -43,15 +44,16 @@ GemmPlan plan_gemm_tile(const GemmShape& s, GemmTileSize tile) {
           .smem_bytes = gemm_stages(s.packing, tile) * gemm_stage_bytes(s.packing, tile)};
 }
 
-GemmPlan plan_gemm(const GemmShape& s, int sms) {
+GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
   require_tiles(s);
-  if (s.experts > 1) return plan_gemm_tile(s, kGemmExperts);
+  const bool tall = 2 * (plan_gemm_tile(s, kGemmExpertsTall).smem_bytes + kCtaOwnBytes) <= device.sm_smem_bytes;
+  if (s.experts > 1) return plan_gemm_tile(s, tall ? kGemmExpertsTall : kGemmExperts);
   GemmTileSize best = kGemmFew;
   int64_t best_work = 0;
   for (const GemmTileSize tile : kGemmTiles) {
-    if (!gemm_has_tile(s.packing, layout::RowOrder::kPlain, tile)) continue;
+    if (!gemm_has_tile(s.packing, layout::RowOrder::kPlain, tile) || (tile == kGemmExpertsTall && !tall)) continue;
     const int64_t tiles = ceil_div(s.rows, tile.rows) * ceil_div(s.tokens, tile.tokens);
-    const int64_t work = ceil_div(tiles, sms) * (tile.rows * tile.tokens + kFixed * (tile.rows + tile.tokens));
+    const int64_t work = ceil_div(tiles, device.sms) * (tile.rows * tile.tokens + kFixed * (tile.rows + tile.tokens));
     if (best_work != 0 && work > best_work) continue;  // of equals the largest, which reads least
     best = tile;
     best_work = work;

@@ -31,6 +31,15 @@ inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple
   return pairs / tile_tokens + (pairs < experts ? pairs : experts);
 }
 
+// Which of `count` tiles by falling size is the y-th to begin: large ones, which keep the multipliers busy, and small
+// ones, which wait for memory, take turns. The last few stay last: what ends a launch is short.
+inline constexpr int kShortestTiles = 8;
+[[nodiscard]] constexpr int tile_in_turn(int y, int count) {
+  const int turns = count - kShortestTiles;
+  if (y >= turns) return y;
+  return y % 2 == 0 ? y / 2 : turns - 1 - y / 2;
+}
+
 inline constexpr int kTileCounts = 3;
 // The pairs by expert, rising within one, and their tiles; all on the device.
 struct GroupArgs {
@@ -123,14 +132,20 @@ struct GemmTileSize {
   friend constexpr bool operator==(const GemmTileSize&, const GemmTileSize&) = default;
 };
 // Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens, of MXFP4 per 96, so that most
-// experts of a long prompt are one tile; of bf16, which L2 has to deliver whole, read once per 128.
-inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8}, kGemmExperts{128, 96};
-inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew, kGemmMany, kGemmWide, kGemmExperts};
+// experts of a long prompt are one tile; of bf16, which L2 has to deliver whole, read once per 128. Tall: a warp's x
+// serves 16 rows more, of experts where two such CTAs fit an SM.
+inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8}, kGemmExperts{128, 96},
+    kGemmExpertsTall{192, 96}, kGemmWideTall{256, 128, 8};
+inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kGemmWide,
+                                              kGemmExperts, kGemmExpertsTall, kGemmWideTall};
+[[nodiscard]] constexpr bool gemm_for_experts(GemmTileSize tile) {
+  return tile == kGemmExperts || tile == kGemmExpertsTall;
+}
 inline constexpr int kGemmLeastTokens = 64;
 [[nodiscard]] constexpr bool gemm_has_tile(layout::Packing packing, layout::RowOrder order, GemmTileSize tile) {
-  if (order == layout::RowOrder::kGateUp || tile == kGemmExperts)
-    return packing == layout::Packing::kMxfp4 && tile == kGemmExperts;
-  if (tile == kGemmWide) return packing == layout::Packing::kBf16;
+  if (order == layout::RowOrder::kGateUp || gemm_for_experts(tile))
+    return packing == layout::Packing::kMxfp4 && gemm_for_experts(tile);
+  if (tile == kGemmWide || tile == kGemmWideTall) return packing == layout::Packing::kBf16;
   return tile == kGemmFew || packing != layout::Packing::kMxfp4;
 }
 // Of a stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.
@@ -145,17 +160,23 @@ inline constexpr int kGemmLeastTokens = 64;
   return tile.rows / layout::kTileRows * (gemm_code_bytes(packing) + scales) +
          tile.tokens * gemm_stage_blocks(packing) * layout::kBlockK * 2;
 }
-// As many stages as leave room for two CTAs where an SM has 100 KB, or one of 80 KB.
+// As many stages as leave room for two CTAs where an SM has 100 KB (tall: 164), or one of 80 KB; of as many tokens as
+// the tile has. Fewer tokens leave room for more stages (gemm_tile.cuh Ring).
 [[nodiscard]] constexpr int gemm_stages(layout::Packing packing, GemmTileSize tile) {
   if (packing == layout::Packing::kBf16) return tile == kGemmFew ? 8 : 4;
   if (packing == layout::Packing::kMxfp8) return tile == kGemmFew ? 4 : 3;
-  return tile == kGemmFew ? 5 : 3;
+  return tile == kGemmFew ? 5 : tile == kGemmExpertsTall ? 4 : 3;
 }
 // Throws Error(kUnsupported) for a shape that has no tiles.
 void require_tiles(const GemmShape& shape);
-// any_gemm's tile that should finish first: waves of CTAs over `sms` times a tile's work. All of a step's grouped
+// What a plan of any_gemm has to know of the card.
+struct GemmDevice {
+  int sms = 0;
+  int64_t sm_smem_bytes = 0;
+};
+// any_gemm's tile that should finish first: waves of CTAs over the SMs times a tile's work. All of a step's grouped
 // launches must use the same tile: plan with the larger rows. Throws as require_tiles.
-[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, int sms);
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device);
 [[nodiscard]] GemmPlan plan_gemm_tile(const GemmShape& shape, GemmTileSize tile);
 
 struct GemmCost {

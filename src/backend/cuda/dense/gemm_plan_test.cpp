@@ -15,21 +15,23 @@ namespace nibble::backend::cuda {
 namespace {
 
 constexpr int kSms = 132;
+constexpr GemmDevice kCard{.sms = kSms, .sm_smem_bytes = 100 * 1024};
 
 TEST(gemm_plan, experts_take_tiles_of_96_tokens_and_dense_layers_what_finishes_first) {
-  const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kSms);
+  const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kCard);
   EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 96, .grid_x = 45, .grid_y = 469, .smem_bytes = 49920}));
   EXPECT_EQ(large.to_string(), "128 rows x 96 tokens, grid 45 x 469, 49920 B shared");
-  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kSms).tokens, 96);
+  EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kCard).tokens, 96);
   const auto dense = [](int64_t rows, int64_t cols, int64_t tokens) {
-    const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kSms);
+    const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kCard);
     return *std::ranges::find_if(
         kGemmTiles, [&](GemmTileSize tile) { return tile.rows == plan.rows && tile.tokens == plan.tokens; });
   };
   EXPECT_EQ(dense(5120, 2880, 9), kGemmFew);
   EXPECT_EQ(dense(2880, 4096, 64), kGemmFew);
-  EXPECT_EQ(dense(5120, 2880, 2048), kGemmWide);
-  EXPECT_EQ(dense(2880, 4096, 8192), kGemmWide);
+  EXPECT_EQ(dense(5120, 2880, 2048), kGemmWideTall);
+  EXPECT_EQ(dense(2880, 4096, 2048), kGemmWide);  // two waves of either
+  EXPECT_EQ(dense(2880, 4096, 8192), kGemmWideTall);
 }
 
 // Two CTAs on an SM of 100 KB, of which each takes 1 KB itself; a wide one alone.
@@ -40,6 +42,30 @@ TEST(gemm_plan, every_tile_fits_every_card_from_sm_80_on) {
       EXPECT_LE(plan_gemm_tile({5120, 2880, 9, 1, packing}, tile).smem_bytes, 99 * 1024);
     }
   EXPECT_LE(2 * (plan_gemm_tile({5760, 2880, 64, 128}, kGemmExperts).smem_bytes + 1024), 100 * 1024);
+}
+
+TEST(gemm_plan, experts_take_tall_tiles_where_two_fit_an_sm) {
+  const GemmShape shape{5760, 2880, 4 * 2048, 128};
+  const GemmPlan tall = plan_gemm(shape, {kSms, 164 * 1024});
+  EXPECT_EQ(tall, (GemmPlan{.rows = 192, .tokens = 96, .grid_x = 30, .grid_y = 213, .smem_bytes = 75264}));
+  EXPECT_EQ(plan_gemm(shape, {kSms, 2 * (75264 + 1024)}).rows, 192);
+  EXPECT_EQ(plan_gemm(shape, {kSms, 2 * (75264 + 1024) - 1}).rows, 128);
+  const GemmShape dense{5760, 2880, 8192};
+  EXPECT_EQ(plan_gemm(dense, {kSms, 164 * 1024}).rows, 192);
+  EXPECT_EQ(plan_gemm(dense, kCard).rows, 128);
+}
+
+TEST(gemm_plan, an_experts_launch_begins_large_and_small_tiles_in_turn_and_ends_with_the_shortest) {
+  for (int count = 1; count < 40; ++count) {
+    std::vector<int> begun(static_cast<size_t>(count));
+    for (int y = 0; y < count; ++y) ++begun.at(static_cast<size_t>(tile_in_turn(y, count)));
+    for (const int times : begun) ASSERT_EQ(times, 1) << "of " << count;
+    for (int y = std::max(count - kShortestTiles, 0); y < count; ++y) ASSERT_EQ(tile_in_turn(y, count), y);
+  }
+  EXPECT_EQ(tile_in_turn(0, 108), 0);
+  EXPECT_EQ(tile_in_turn(1, 108), 99);
+  EXPECT_EQ(tile_in_turn(2, 108), 1);
+  EXPECT_EQ(tile_in_turn(3, 108), 98);
 }
 
 TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
@@ -138,9 +164,9 @@ TEST(gemm_plan, an_experts_tiles_are_even) {
 }
 
 TEST(gemm_plan, refuses_shapes_without_tiles_or_slices) {
-  EXPECT_THROW(static_cast<void>(plan_gemm({2881, 2880, 9}, kSms)), Error);
-  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 100, 9}, kSms)), Error);
-  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 0}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2881, 2880, 9}, kCard)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 100, 9}, kCard)), Error);
+  EXPECT_THROW(static_cast<void>(plan_gemm({2880, 2880, 0}, kCard)), Error);
   EXPECT_THROW(static_cast<void>(plan_sm90_gemm({2880, 2880, 300}, kSms, 256)), Error);
 }
 

@@ -74,8 +74,9 @@ class Gemm : public CudaTest {
       return tiles;
     }
     if (hopper) return {kMxfp4Narrow, kMxfp4Tokens};
-    if (packing == Packing::kBf16) return {0, 1, 2};  // of kGemmTiles
-    return {0, packing == Packing::kMxfp4 ? 3 : 1};
+    if (packing == Packing::kBf16) return {0, 1, 2, 5};  // of kGemmTiles
+    if (packing == Packing::kMxfp4) return {0, 3, 4};
+    return {0, 1};
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool hopper) {
     if (hopper) return sm90_gemm(args, plan, on_);
@@ -278,7 +279,7 @@ TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
 
 TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {
   for (const bool hopper : kernels_for(Packing::kMxfp4))
-    for (const int tile : hopper ? tiles_of(true) : std::vector{3})
+    for (const int tile : hopper ? tiles_of(true) : std::vector{3, 4})
       for (const int tokens : {1, 9, 17, 65, 129})
         for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
           check_moe({routing, tokens, 7, tile, hopper, 192, 256});
@@ -288,6 +289,7 @@ TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
   for (const bool hopper : kernels_for(Packing::kMxfp4)) {
     check_moe({GemmRouting::kRandom, 40, 4, hopper ? 64 : 3, hopper});
     check_moe({GemmRouting::kSameForAll, 130, 5, hopper ? 128 : 3, hopper});
+    check_moe({GemmRouting::kRandom, 200, 20, hopper ? 64 : 4, hopper});
   }
 }
 
@@ -303,6 +305,15 @@ TEST_F(Gemm, two_ctas_take_work_after_work) {
   for (const int sms : {7, 8})  // the last wave in work tiles of one warpgroup; of two
     for (const int tokens : {40, 90})
       check_moe({GemmRouting::kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, sms});
+}
+
+// More k than a ring holds. Small, for racecheck.
+TEST_F(Gemm, rings_go_round_whatever_the_tokens) {
+  for (const int tile : {3, 4}) {
+    for (const int tokens : {8, 40, 96}) check_dense({Packing::kMxfp4, 208, 576, tokens, tile});
+    check_moe({GemmRouting::kRandom, 60, 7, tile, false, 192, 256});
+  }
+  for (const int tile : {0, 2, 5}) check_dense({Packing::kBf16, 208, 576, 40, tile});
 }
 
 TEST_F(Gemm, groups_thousands_of_tokens) {

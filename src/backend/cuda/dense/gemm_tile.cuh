@@ -28,13 +28,13 @@ struct GemmTile {
   static constexpr int kStageBytes = gemm_stage_bytes(kPacking, kSize);
   static constexpr int kStages = gemm_stages(kPacking, kSize);
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  static constexpr int kCtas = kWarpsN == 2            ? 1
-                               : kSize == kGemmExperts ? 2
-                               : kMx || kRowTiles == 1 ? 3
-                                                       : 2;  // of an SM
+  static constexpr int kCtas = kWarpsN == 2              ? 1
+                               : gemm_for_experts(kSize) ? 2
+                               : kMx || kRowTiles == 1   ? 3
+                                                         : 2;  // of an SM
   // A stage's weights are loaded, and its first block's widened, before the last products of the stage before it: with
   // two warps to a scheduler, both else load and then both multiply. Others have neighbours, and no registers for it.
-  static constexpr bool kEarly = kWarpsN == 2 || kSize == kGemmExperts;
+  static constexpr bool kEarly = kWarpsN == 2 || gemm_for_experts(kSize);
   // What waits for memory anyhow multiplies columns that are none.
   static constexpr int kColStep = kWarpsN == 2                                           ? kColTiles
                                   : kPacking == layout::Packing::kMxfp4 && kRowTiles > 1 ? 1
@@ -54,6 +54,19 @@ struct GemmTile {
       ptx::mma_m16n8k16_bf16(d, a, b0, b1);
     }
   }
+};
+
+// The tile's shared memory as a ring of stages that hold kCols column tiles of a warp: fewer tokens, more stages. What
+// has few products in a stage has to ask for more of them ahead of time.
+template <class Tile, int kCols>
+struct Ring {
+  static constexpr int kMostStages = 8;
+  static constexpr int kCopied = Tile::kThreads / (Tile::kRowBytes / 16);  // tokens, at a time
+  static constexpr int kTokens = Tile::kWarpsN > 1 ? Tile::kTokens : (8 * kCols + kCopied - 1) / kCopied* kCopied;
+  static constexpr int kStageBytes = Tile::kWeightBytes + kTokens * Tile::kRowBytes;
+  static constexpr int kFit = Tile::kSharedBytes / kStageBytes;
+  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
+  static_assert(kStages >= Tile::kStages && kTokens <= Tile::kTokens && kStageBytes % 128 == 0);
 };
 
 // A thread's share of the copies of x: a chunk of every kStep-th token, stage after stage. Tokens that are none are the

@@ -80,7 +80,7 @@ __device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens, int ro
   const int y = static_cast<int>(blockIdx.y), rows = static_cast<int>(blockIdx.x) * row_tiles;
   if (args.tiles == nullptr) return {0, y * tile_tokens, min(tile_tokens, args.tokens - y * tile_tokens), rows};
   if (y >= *args.tile_count) return {};
-  const ExpertTile tile = args.tiles[y];
+  const ExpertTile tile = args.tiles[tile_in_turn(y, *args.tile_count)];
   return {tile.expert, tile.first, tile.count, rows};
 }
 

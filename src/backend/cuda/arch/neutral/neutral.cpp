@@ -8,12 +8,16 @@
 namespace nibble::backend::cuda {
 namespace {
 
+GemmDevice gemm_device(const DeviceFacts& card) {
+  return {.sms = card.multiprocessors, .sm_smem_bytes = card.sm_smem_bytes};
+}
+
 std::optional<Served<GemmPlan>> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
-  return Served<GemmPlan>{by_packing(kernel::kGemm, shape.packing), plan_gemm(shape, card.multiprocessors)};
+  return Served<GemmPlan>{by_packing(kernel::kGemm, shape.packing), plan_gemm(shape, gemm_device(card))};
 }
 
 std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFacts& card) {
-  const GemmPlan first = plan_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card.multiprocessors);
+  const GemmPlan first = plan_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, gemm_device(card));
   return ExpertsPlan{.gate_up = kernel::kGemmGateUp,
                      .down = by_packing(kernel::kGemm, layout::Packing::kMxfp4),
                      .first = first,

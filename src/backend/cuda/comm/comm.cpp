@@ -1,6 +1,9 @@
 #include "backend/cuda/comm/comm.h"
 
+#include "backend/cuda/comm/on_card.h"
 #include "base/error.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -10,21 +13,9 @@ namespace {
 int64_t words_of(const DeltaValues& values) {
   return values.type == DeltaValues::Type::kF32 ? values.count : (values.count + 1) / 2;
 }
-
-// Makes a card current, and then again the one that was.
-class OnCard {
- public:
-  explicit OnCard(int card) {
-    cuda_check(cudaGetDevice(&before_));
-    cuda_check(cudaSetDevice(card));
-  }
-  ~OnCard() { cudaSetDevice(before_); }
-  OnCard(const OnCard&) = delete;
-  OnCard& operator=(const OnCard&) = delete;
-
- private:
-  int before_ = 0;
-};
+int64_t bytes_of(const DeltaValues& values) {
+  return values.type == DeltaValues::Type::kF32 ? 4 * values.count : 2 * values.count;
+}
 
 void reach(int from, int to) {
   if (from == to) return;
@@ -41,7 +32,20 @@ void reach(int from, int to) {
 
 }  // namespace
 
-void Comm::reduce(const DeltaValues& values, const Launch& on) const {
+void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(way(values), values, on); }
+
+SumWay Comm::way(const DeltaValues& values) const { return sum_way(ranks(), bytes_of(values), nccl_ != nullptr); }
+
+void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
+  switch (way) {
+    case SumWay::kPush: return push(values, on);
+    case SumWay::kNccl:
+      if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
+      return nccl_->all_reduce(rank(), values, on);
+  }
+}
+
+void Comm::push(const DeltaValues& values, const Launch& on) const {
   const int64_t words = words_of(values);
   for (int64_t at = 0; at < words; at += link_.shape.words) {
     const PushReduceArgs args{.link = link_,
@@ -59,7 +63,12 @@ PushCost Comm::reduce_cost(const DeltaValues& values) const {
   return cost(PushReduceArgs{.link = link_, .words = words_of(values)});
 }
 
+Kernel Comm::reduce_kernel(const DeltaValues& values) const {
+  return way(values) == SumWay::kNccl ? kernel::kNcclReduce : push_reduce_kernel(values.type);
+}
+
 int64_t Comm::rounds(const DeltaValues& values) const {
+  if (way(values) == SumWay::kNccl) return NcclRanks::launches(bytes_of(values));
   return (words_of(values) + link_.shape.words - 1) / link_.shape.words;
 }
 
@@ -105,6 +114,22 @@ CommMemory::CommMemory(std::span<const int> cards, int64_t message_words)
     cuda_check(cudaStreamSynchronize(stream.get()));
     load_push_kernels();
   }
+  const NcclLibrary library = nccl_library();
+  const bool shared = std::ranges::any_of(cards, [&](int card) { return std::ranges::count(cards, card) > 1; });
+  if (shared) {
+    large_sums_ = "by push: NCCL wants a card of its own for each rank";
+  } else if (!library.there) {
+    large_sums_ = fmt::format("by push: {}", library.what);
+  } else {
+    nccl_ = std::make_unique<NcclRanks>(cards);
+    large_sums_ = fmt::format("by {}, from {} KB on", library.what, first_nccl_bytes(shape_.ranks) / 1024);
+  }
+}
+
+std::vector<SumWay> CommMemory::ways() const {
+  std::vector<SumWay> there = {SumWay::kPush};
+  if (nccl_ != nullptr) there.push_back(SumWay::kNccl);
+  return there;
 }
 
 Comm CommMemory::of(int rank) const {
@@ -113,7 +138,7 @@ Comm CommMemory::of(int rank) const {
   for (size_t r = 0; r < ranks_.size(); ++r) link.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
   link.shares_card = on_card > 1;
-  return {link, own.sms, static_cast<int>(on_card)};
+  return {link, nccl_.get(), own.sms, static_cast<int>(on_card)};
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,13 +1,17 @@
 #pragma once
-// What ranks of one process that share a step say to each other. Today by push (push.h) alone: each card must reach the
-// others' memory, or ranks share a card (tests).
+// What ranks of one process that share a step say to each other: by push (push.h), and long sums by NCCL where the
+// ranks have it (nccl_ranks.h). Each card must reach the others' memory, or ranks share a card (tests).
 
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/comm/nccl_ranks.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "backend/slice.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -20,18 +24,25 @@ inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; lon
 // call enqueues, and what it enqueues waits on the card for the others'.
 class Comm {
  public:
-  Comm(const PushLink& link, int sms, int ranks_on_card) : link_(link), sms_(sms), ranks_on_card_(ranks_on_card) {}
+  // nccl: may be none, else REQUIRES that it outlives this.
+  Comm(const PushLink& link, const NcclRanks* nccl, int sms, int ranks_on_card)
+      : link_(link), nccl_(nccl), sms_(sms), ranks_on_card_(ranks_on_card) {}
 
   [[nodiscard]] int rank() const { return link_.rank; }
   [[nodiscard]] int ranks() const { return link_.shape.ranks; }
 
-  // values = Σ over ranks, in the order of the ranks, with the same bits on all. Throws Error(kUnsupported) where they
-  // are not whole vectors of 16 bytes.
+  // values = Σ over ranks, with the same bits on all: a push adds in the order of the ranks, NCCL in one of its own
+  // (nccl_ranks.h). Throws Error(kUnsupported) where a push would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
-  [[nodiscard]] PushPlan reduce_plan(const DeltaValues& values) const;
-  [[nodiscard]] PushCost reduce_cost(const DeltaValues& values) const;
+  [[nodiscard]] SumWay way(const DeltaValues& values) const;
+  [[nodiscard]] Kernel reduce_kernel(const DeltaValues& values) const;
   // How many launches that is.
   [[nodiscard]] int64_t rounds(const DeltaValues& values) const;
+  // By a way that the size would not take, to compare them. Throws likewise, and where there is none such.
+  void reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const;
+  // Of a push.
+  [[nodiscard]] PushPlan reduce_plan(const DeltaValues& values) const;
+  [[nodiscard]] PushCost reduce_cost(const DeltaValues& values) const;
 
   struct Columns {
     const float* own = nullptr;      // [rows, columns[rank].count]
@@ -45,7 +56,10 @@ class Comm {
   void barrier(const Launch& on) const;
 
  private:
+  void push(const DeltaValues& values, const Launch& on) const;
+
   PushLink link_;
+  const NcclRanks* nccl_;
   int sms_, ranks_on_card_;
 };
 
@@ -56,8 +70,11 @@ class CommMemory {
   // reach another's memory, Error(kOutOfMemory).
   explicit CommMemory(std::span<const int> cards, int64_t message_words = kMessageWords);
 
-  // REQUIRES that this outlives it.
+  // REQUIRES that this outlives it, and graphs with its launches are destroyed before this.
   [[nodiscard]] Comm of(int rank) const;
+  [[nodiscard]] std::vector<SumWay> ways() const;
+  // How long sums are made, for people: "by NCCL 2.28.9, from 2048 KB on", "by push: ..." with the reason.
+  [[nodiscard]] const std::string& large_sums() const { return large_sums_; }
 
  private:
   struct Own {
@@ -66,6 +83,8 @@ class CommMemory {
   };
   MailboxShape shape_;
   std::vector<Own> ranks_;
+  std::unique_ptr<NcclRanks> nccl_;
+  std::string large_sums_;
 };
 
 }  // namespace nibble::backend::cuda

@@ -5,12 +5,14 @@
 #include "backend/cuda/comm/push_testing.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/testing.h"
+#include "base/error.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <thread>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -82,22 +84,24 @@ struct Rounds {
 
 class CommTest : public CudaTest {
  protected:
-  // On the cards, rounds enqueued one after the other for all ranks.
-  static void check_rounds(const RanksOnCards& ranks, const Rounds& rounds) {
+  // On the cards, rounds enqueued one after the other for all ranks. Every rank has the sums, bit for bit: a push adds
+  // in the order of the ranks, and two values have one sum in any order.
+  static void check_rounds(const RanksOnCards& ranks, const Rounds& rounds, SumWay way = SumWay::kPush) {
     std::vector<DeviceArray<uint32_t>> values(static_cast<size_t>(ranks.count()));
     ranks.each([&](size_t rank) { values[rank] = DeviceArray<uint32_t>(rounds.values[rank]); });
     for (int round = 0; round < rounds.count; ++round)
-      ranks.each(
-          [&](size_t rank) { ranks.end(rank).reduce(rounds.of_round(values[rank].get(), round), ranks.on(rank)); });
+      ranks.each([&](size_t rank) {
+        ranks.end(rank).reduce_by(way, rounds.of_round(values[rank].get(), round), ranks.on(rank));
+      });
     ranks.wait();
-    ranks.each([&](size_t rank) { EXPECT_EQ(values[rank].host(), rounds.sums) << "rank " << rank; });
+    ranks.each([&](size_t rank) { EXPECT_TRUE(values[rank].host() == rounds.sums) << "rank " << rank; });
   }
 
-  static void check_sizes(const RanksOnCards& ranks) {
+  static void check_sizes(const RanksOnCards& ranks, SumWay way = SumWay::kPush) {
     for (const int tokens : {1, 8, 64, 256, 2048}) {  // 5.8 KB, 46 KB, 369 KB, 1.5 MB, 11.8 MB
       const int64_t words = int64_t{tokens} * 1440;
       for (const DeltaValues::Type type : {kF32, kBf16})
-        check_rounds(ranks, Rounds({type, words}, tokens > 256 ? 2 : 4, ranks.count()));
+        check_rounds(ranks, Rounds({type, words}, tokens > 256 ? 2 : 4, ranks.count()), way);
     }
   }
 
@@ -124,11 +128,7 @@ class CommTest : public CudaTest {
     const std::vector<GraphExec> graphs = captured(ranks, enqueue);
     const PinnedBytes host = allocate_pinned(static_cast<int64_t>(4 * count), "test");
     for (int replay = 0; replay < kReplays; ++replay) {
-      for (size_t i = 0; i < graphs.size(); ++i) {
-        if (graphs.size() > 1) cuda_check(cudaSetDevice(static_cast<int>(i)));
-        cuda_check(cudaGraphLaunch(graphs[i].get(), ranks.stream(i)));
-      }
-      ranks.wait();
+      launch_all(ranks, graphs);
       ranks.each([&](size_t rank) {
         cuda_check(
             cudaMemcpyAsync(host.get(), values[rank].get(), 4 * count, cudaMemcpyDeviceToHost, ranks.stream(rank)));
@@ -138,6 +138,41 @@ class CommTest : public CudaTest {
       });
       if (HasFatalFailure()) return;
     }
+  }
+
+  // Sums by NCCL and by push behind each other in a graph of each rank, enqueued by one thread, rank by rank.
+  static void check_ways_in_a_graph(const RanksOnCards& ranks, SumWay large) {
+    constexpr int kRounds = 24, kReplays = 20;
+    const Rounds rounds({kBf16, 256 * 1440}, kRounds, ranks.count());
+    const size_t count = rounds.sums.size();
+    std::vector<DeviceArray<uint32_t>> begin(static_cast<size_t>(ranks.count())), values(begin.size());
+    ranks.each([&](size_t rank) {
+      begin[rank] = DeviceArray<uint32_t>(rounds.values[rank]);
+      values[rank] = DeviceArray<uint32_t>(count);
+    });
+    const std::vector<GraphExec> graphs = captured(ranks, [&](size_t rank) {
+      cuda_check(cudaMemcpyAsync(values[rank].get(), begin[rank].get(), 4 * count, cudaMemcpyDeviceToDevice,
+                                 ranks.stream(rank)));
+      for (int round = 0; round < kRounds; ++round) {
+        Launch on = ranks.on(rank);
+        on.chained = round > 0;
+        ranks.end(rank).reduce_by(round % 3 == 1 ? large : SumWay::kPush, rounds.of_round(values[rank].get(), round),
+                                  on);
+      }
+    });
+    for (int replay = 0; replay < kReplays; ++replay) {
+      launch_all(ranks, graphs);
+      ranks.each([&](size_t rank) { ASSERT_TRUE(values[rank].host() == rounds.sums) << "rank " << rank; });
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  static void launch_all(const RanksOnCards& ranks, const std::vector<GraphExec>& graphs) {
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      if (graphs.size() > 1) cuda_check(cudaSetDevice(static_cast<int>(i)));
+      cuda_check(cudaGraphLaunch(graphs[i].get(), ranks.stream(i)));
+    }
+    ranks.wait();
   }
 
   // Of ranks on one card one graph, in which they are branches; else one each.
@@ -224,6 +259,62 @@ TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
 TEST_F(CommTest, two_cards_gather_their_columns) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_gather(RanksOnCards({0, 1}));
+}
+
+// NCCL, where the build and the system have it.
+class NcclTest : public CommTest {
+ protected:
+  void SetUp() override {
+    CommTest::SetUp();
+    if (IsSkipped()) return;
+    if (const NcclLibrary library = nccl_library(); !library.there) GTEST_SKIP() << library.what;
+  }
+};
+
+TEST_F(NcclTest, one_rank_keeps_its_values) {
+  const std::vector<int> cards = {0};
+  const NcclRanks ranks(cards);
+  const PushMessage message{kF32, 1440};
+  const std::vector<uint32_t> words = push_words(message, push_values(message, 0, 0));
+  const DeviceArray<uint32_t> values(words);
+  ranks.all_reduce(0, {values.get(), 1440, kF32}, on_);
+  EXPECT_TRUE(values.host() == words);
+  EXPECT_EQ(counts_.at(kernel::kNcclReduce.name), 1);
+}
+TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
+  const std::vector<int> cards = {0, 0};
+  EXPECT_THROW(NcclRanks{cards}, Error);
+  const CommMemory memory(cards);
+  EXPECT_EQ(memory.large_sums(), "by push: NCCL wants a card of its own for each rank");
+  EXPECT_EQ(memory.of(0).way({nullptr, int64_t{1} << 30, kBf16}), SumWay::kPush);
+}
+TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  const RanksOnCards ranks({0, 1});
+  check_sizes(ranks, SumWay::kNccl);
+  check_rounds(ranks, Rounds({kF32, 17 << 20}, 1, 2), SumWay::kNccl);  // in two calls
+}
+TEST_F(NcclTest, two_cards_get_sums_of_both_ways_in_graphs) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_ways_in_a_graph(RanksOnCards({0, 1}), SumWay::kNccl);
+}
+TEST_F(NcclTest, processes_of_a_rank_each_meet_by_an_id) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  const NcclId id = new_nccl_id();
+  const PushMessage message{kBf16, 2048 * 1440};
+  const std::vector<uint32_t> want = push_sum(message, 0, 2);
+  const auto process = [&](int rank) {
+    cuda_check(cudaSetDevice(rank));
+    const std::vector<int> cards = {rank};
+    const NcclRanks ranks({.id = id, .ranks = 2, .first = rank}, cards);
+    const DeviceArray<uint32_t> values(push_words(message, push_values(message, 0, rank)));
+    const Stream stream = make_stream();
+    ranks.all_reduce(rank, {values.get(), 2 * message.words, kBf16}, {.stream = stream.get()});
+    EXPECT_TRUE(values.host() == want) << "rank " << rank;
+  };
+  std::thread other(process, 1);
+  process(0);
+  other.join();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -30,15 +31,34 @@ void reach(int from, int to) {
   cudaGetLastError();  // so that the next launch does not report it again
 }
 
+// On the current card.
+DeviceBytes filled(int64_t bytes, std::string_view what, const void* begins) {
+  DeviceBytes memory = allocate_device(bytes, what);
+  const Stream stream = make_stream();
+  cuda_check(begins == nullptr ? cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), stream.get())
+                               : cudaMemcpyAsync(memory.get(), begins, static_cast<size_t>(bytes),
+                                                 cudaMemcpyHostToDevice, stream.get()));
+  cuda_check(cudaStreamSynchronize(stream.get()));
+  return memory;
+}
+DeviceBytes zeros(int64_t bytes, std::string_view what) { return filled(bytes, what, nullptr); }
+template <class Counter>
+DeviceBytes counter(const Counter& begins) {
+  return filled(sizeof begins, "rounds of ranks", &begins);
+}
+
 }  // namespace
 
 void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(way(values), values, on); }
 
-SumWay Comm::way(const DeltaValues& values) const { return sum_way(ranks(), bytes_of(values), nccl_ != nullptr); }
+SumWay Comm::way(const DeltaValues& values) const {
+  return sum_way(ranks(), bytes_of(values), nccl_ != nullptr ? SumWay::kNccl : SumWay::kShares);
+}
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
   switch (way) {
     case SumWay::kPush: return push(values, on);
+    case SumWay::kShares: return share(values, on);
     case SumWay::kNccl:
       if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
       return nccl_->all_reduce(rank(), values, on);
@@ -55,6 +75,15 @@ void Comm::push(const DeltaValues& values, const Launch& on) const {
   }
 }
 
+void Comm::share(const DeltaValues& values, const Launch& on) const {
+  const int64_t words = words_of(values), most = shares_.shape.words();
+  for (int64_t at = 0; at < words; at += most) {
+    const ShareReduceArgs args{
+        .link = shares_, .values = static_cast<uint32_t*>(values.at) + at, .words = std::min(words - at, most)};
+    reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
+  }
+}
+
 PushPlan Comm::reduce_plan(const DeltaValues& values) const {
   return plan_push(std::min(words_of(values), link_.shape.words), sms_, ranks_on_card_);
 }
@@ -64,12 +93,19 @@ PushCost Comm::reduce_cost(const DeltaValues& values) const {
 }
 
 Kernel Comm::reduce_kernel(const DeltaValues& values) const {
-  return way(values) == SumWay::kNccl ? kernel::kNcclReduce : push_reduce_kernel(values.type);
+  switch (way(values)) {
+    case SumWay::kPush: return push_reduce_kernel(values.type);
+    case SumWay::kShares: return share_reduce_kernel(values.type);
+    case SumWay::kNccl: return kernel::kNcclReduce;
+  }
+  return {};
 }
 
 int64_t Comm::rounds(const DeltaValues& values) const {
-  if (way(values) == SumWay::kNccl) return NcclRanks::launches(bytes_of(values));
-  return (words_of(values) + link_.shape.words - 1) / link_.shape.words;
+  const SumWay by = way(values);
+  if (by == SumWay::kNccl) return NcclRanks::launches(bytes_of(values));
+  const int64_t most = by == SumWay::kShares ? shares_.shape.words() : link_.shape.words;
+  return (words_of(values) + most - 1) / most;
 }
 
 void Comm::gather(const Columns& of, const Launch& on) const {
@@ -94,51 +130,58 @@ void Comm::gather(const Columns& of, const Launch& on) const {
 
 void Comm::barrier(const Launch& on) const { meet_by_push(link_, on); }
 
-CommMemory::CommMemory(std::span<const int> cards, int64_t message_words)
-    : shape_{.words = message_words, .ranks = static_cast<int>(cards.size())} {
+CommMemory::CommMemory(std::span<const int> cards)
+    : shape_{.words = kMessageWords, .ranks = static_cast<int>(cards.size())} {
   if (shape_.ranks < 2 || shape_.ranks > kMaxPushRanks)
     throw Error(Code::kUnsupported, "cuda: want 2 to {} ranks, found {}", kMaxPushRanks, cards.size());
-  check(message_words > 0 && message_words % kSweptWords == 0, "mailboxes of whole 256 words");
+  share_shape_ = {.chunks = (kShareChunks + shape_.ranks - 1) / shape_.ranks * shape_.ranks, .ranks = shape_.ranks};
   for (const int card : cards) {
     for (const int other : cards) reach(card, other);
     const OnCard on(card);
     Own& own = ranks_.emplace_back();
     own.card = card;
     cuda_check(cudaDeviceGetAttribute(&own.sms, cudaDevAttrMultiProcessorCount, card));
-    own.mailbox = allocate_device(shape_.bytes(), "what ranks send each other");
-    own.counter = allocate_device(sizeof(PushCounter), "rounds of ranks");
-    const Stream stream = make_stream();
-    cuda_check(cudaMemsetAsync(own.mailbox.get(), 0, static_cast<size_t>(shape_.bytes()), stream.get()));
-    const PushCounter begins{.round = kFirstRound, .finished = 0};
-    cuda_check(cudaMemcpyAsync(own.counter.get(), &begins, sizeof begins, cudaMemcpyHostToDevice, stream.get()));
-    cuda_check(cudaStreamSynchronize(stream.get()));
+    own.mailbox = zeros(shape_.bytes(), "what ranks send each other");
+    own.counter = counter(PushCounter{.round = kFirstRound, .finished = 0});
+    own.box = zeros(share_shape_.bytes(), "what ranks send each other");
+    own.share_counter = counter(ShareCounter{.round = 1, .finished = 0});
     load_push_kernels();
+    load_share_kernels();
   }
   const NcclLibrary library = nccl_library();
   const bool shared = std::ranges::any_of(cards, [&](int card) { return std::ranges::count(cards, card) > 1; });
-  if (shared) {
-    large_sums_ = "by push: NCCL wants a card of its own for each rank";
-  } else if (!library.there) {
-    large_sums_ = fmt::format("by push: {}", library.what);
-  } else {
+  const auto from = [&](SumWay way) { return first_long_bytes(shape_.ranks, way) / 1024; };
+  if (!shared && library.there) {
     nccl_ = std::make_unique<NcclRanks>(cards);
-    large_sums_ = fmt::format("by {}, from {} KB on", library.what, first_nccl_bytes(shape_.ranks) / 1024);
+    large_sums_ = fmt::format("by {} from {} KB on", library.what, from(SumWay::kNccl));
+  } else {
+    large_sums_ = fmt::format("by shares from {} KB on: {}", from(SumWay::kShares),
+                              shared ? "NCCL wants a card of its own for each rank" : library.what);
   }
 }
 
 std::vector<SumWay> CommMemory::ways() const {
-  std::vector<SumWay> there = {SumWay::kPush};
+  std::vector<SumWay> there = {SumWay::kPush, SumWay::kShares};
   if (nccl_ != nullptr) there.push_back(SumWay::kNccl);
   return there;
 }
 
 Comm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
-  PushLink link{.counter = reinterpret_cast<PushCounter*>(own.counter.get()), .shape = shape_, .rank = rank};
-  for (size_t r = 0; r < ranks_.size(); ++r) link.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
-  link.shares_card = on_card > 1;
-  return {link, nccl_.get(), own.sms, static_cast<int>(on_card)};
+  PushLink push{.counter = reinterpret_cast<PushCounter*>(own.counter.get()),
+                .shape = shape_,
+                .rank = rank,
+                .shares_card = on_card > 1};
+  ShareLink shares{.counter = reinterpret_cast<ShareCounter*>(own.share_counter.get()),
+                   .shape = share_shape_,
+                   .rank = rank,
+                   .shares_card = on_card > 1};
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    push.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
+    shares.boxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].box.get());
+  }
+  return {{push, shares, nccl_.get()}, own.sms, static_cast<int>(on_card)};
 }
 
 }  // namespace nibble::backend::cuda

@@ -5,6 +5,7 @@
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/nccl_ranks.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share.h"
 #include "backend/cuda/comm/sum_way.h"
 #include "backend/slice.h"
 
@@ -17,22 +18,30 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
-// Of a rank's mailbox.
-[[nodiscard]] constexpr int64_t comm_bytes(int ranks) { return MailboxShape{kMessageWords, ranks}.bytes(); }
+inline constexpr int64_t kShareChunks = 1024;               // likewise, by shares: 16 MB
+// Of a rank's mailbox and box; NCCL takes some hundred MB besides.
+[[nodiscard]] constexpr int64_t comm_bytes(int ranks) {
+  const int64_t chunks = (kShareChunks + ranks - 1) / ranks * ranks;
+  return MailboxShape{kMessageWords, ranks}.bytes() + ShareShape{chunks, ranks}.bytes();
+}
 
 // One rank's end. Every rank makes the same calls in the same order, each on its card and on a stream of its own; a
 // call enqueues, and what it enqueues waits on the card for the others'.
 class Comm {
  public:
-  // nccl: may be none, else REQUIRES that it outlives this.
-  Comm(const PushLink& link, const NcclRanks* nccl, int sms, int ranks_on_card)
-      : link_(link), nccl_(nccl), sms_(sms), ranks_on_card_(ranks_on_card) {}
+  struct Ends {
+    PushLink push;
+    ShareLink shares;
+    const NcclRanks* nccl = nullptr;  // may be none, else REQUIRES that it outlives this
+  };
+  Comm(const Ends& ends, int sms, int ranks_on_card)
+      : link_(ends.push), shares_(ends.shares), nccl_(ends.nccl), sms_(sms), ranks_on_card_(ranks_on_card) {}
 
   [[nodiscard]] int rank() const { return link_.rank; }
   [[nodiscard]] int ranks() const { return link_.shape.ranks; }
 
-  // values = Σ over ranks, with the same bits on all: a push adds in the order of the ranks, NCCL in one of its own
-  // (nccl_ranks.h). Throws Error(kUnsupported) where a push would be of other than whole vectors of 16 bytes.
+  // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own
+  // (nccl_ranks.h). Throws Error(kUnsupported) where a push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
   [[nodiscard]] SumWay way(const DeltaValues& values) const;
   [[nodiscard]] Kernel reduce_kernel(const DeltaValues& values) const;
@@ -57,8 +66,10 @@ class Comm {
 
  private:
   void push(const DeltaValues& values, const Launch& on) const;
+  void share(const DeltaValues& values, const Launch& on) const;
 
   PushLink link_;
+  ShareLink shares_;
   const NcclRanks* nccl_;
   int sms_, ranks_on_card_;
 };
@@ -68,20 +79,21 @@ class CommMemory {
  public:
   // cards: by rank, 2 to 8; one that is named more than once is shared. Throws Error(kUnsupported) where a card cannot
   // reach another's memory, Error(kOutOfMemory).
-  explicit CommMemory(std::span<const int> cards, int64_t message_words = kMessageWords);
+  explicit CommMemory(std::span<const int> cards);
 
   // REQUIRES that this outlives it, and graphs with its launches are destroyed before this.
   [[nodiscard]] Comm of(int rank) const;
   [[nodiscard]] std::vector<SumWay> ways() const;
-  // How long sums are made, for people: "by NCCL 2.28.9, from 2048 KB on", "by push: ..." with the reason.
+  // How long sums are made, for people: "by NCCL 2.28.9 from 2048 KB on", or by shares, and why not by NCCL.
   [[nodiscard]] const std::string& large_sums() const { return large_sums_; }
 
  private:
   struct Own {
     int card = 0, sms = 1;
-    DeviceBytes mailbox, counter;
+    DeviceBytes mailbox, counter, box, share_counter;
   };
   MailboxShape shape_;
+  ShareShape share_shape_;
   std::vector<Own> ranks_;
   std::unique_ptr<NcclRanks> nccl_;
   std::string large_sums_;

@@ -248,9 +248,23 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_at_every_size) {
 TEST_F(CommTest, ranks_of_one_card_get_a_million_sums_in_graphs) { check_a_million_rounds(RanksOnCards({0, 0})); }
 TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnCards({0, 0})); }
 
+TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
+  check_sizes(RanksOnCards({0, 0}), SumWay::kShares);
+  check_rounds(RanksOnCards({0, 0, 0}), Rounds({kBf16, 100004}, 20, 3), SumWay::kShares);
+  check_rounds(RanksOnCards({0, 0}), Rounds({kF32, kShareChunks * kChunkWords + 4}, 1, 2), SumWay::kShares);  // in two
+}
+TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) {
+  check_ways_in_a_graph(RanksOnCards({0, 0}), SumWay::kShares);
+}
+
 TEST_F(CommTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_sizes(RanksOnCards({0, 1}));
+  check_sizes(RanksOnCards({0, 1}), SumWay::kShares);
+}
+TEST_F(CommTest, two_cards_get_sums_by_shares_in_graphs) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_ways_in_a_graph(RanksOnCards({0, 1}), SumWay::kShares);
 }
 TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
@@ -285,8 +299,8 @@ TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
   const std::vector<int> cards = {0, 0};
   EXPECT_THROW(NcclRanks{cards}, Error);
   const CommMemory memory(cards);
-  EXPECT_EQ(memory.large_sums(), "by push: NCCL wants a card of its own for each rank");
-  EXPECT_EQ(memory.of(0).way({nullptr, int64_t{1} << 30, kBf16}), SumWay::kPush);
+  EXPECT_EQ(memory.large_sums(), "by shares from 1024 KB on: NCCL wants a card of its own for each rank");
+  EXPECT_EQ(memory.of(0).way({nullptr, int64_t{1} << 30, kBf16}), SumWay::kShares);
 }
 TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";

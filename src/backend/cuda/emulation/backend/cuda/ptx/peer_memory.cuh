@@ -1,6 +1,7 @@
 #pragma once
 // Host twin of ptx/peer_memory.cuh. A store lands late: some other word of those that are on their way with each word
-// that is read, at random, but of two stores to a word the first one first.
+// that is read, at random, but of two stores to a word the first one first, and a release behind all that were before
+// it.
 
 #include "backend/cuda/emulation/device.h"
 #include "base/random.h"
@@ -15,6 +16,7 @@ namespace nibble::backend::cuda::ptx {
 struct LateStore {
   uint64_t* to;
   uint64_t word;
+  bool release = false;
 };
 inline std::vector<LateStore> late_stores;
 inline uint64_t late_draws = 0;
@@ -22,6 +24,7 @@ inline uint64_t late_draws = 0;
 inline void land_one() {
   if (late_stores.empty()) return;
   size_t which = philox(1, late_draws++)[0] % late_stores.size();
+  if (late_stores[which].release) which = 0;
   for (size_t i = 0; i < which; ++i)
     if (late_stores[i].to == late_stores[which].to) which = i;
   *late_stores[which].to = late_stores[which].word;
@@ -45,6 +48,19 @@ inline void load_peer2(const uint64_t* global, uint64_t& first, uint64_t& second
   first = global[0];
   land_one();
   second = global[1];
+}
+
+inline void store_release_system(uint64_t* global, uint64_t word) {
+  late_stores.push_back({global, word, true});
+  emulation::made_progress();
+}
+inline uint64_t load_acquire_system(const uint64_t* global) { return *global; }
+inline void wait_acquire_system(const uint64_t* global, uint64_t word) {
+  emulation::wait_until([&] {
+    if (!late_stores.empty()) emulation::made_progress();
+    land_one();
+    return *global == word;
+  });
 }
 
 inline void fence_system() {}

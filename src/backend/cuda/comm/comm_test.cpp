@@ -209,25 +209,25 @@ class CommTest : public CudaTest {
     return GraphExec(executable);
   }
 
-  static void check_gather(const RanksOnCards& ranks) {
-    constexpr int64_t kRows = 23, kWidth = 201088;  // more rows than a round takes
-    const int64_t share = kWidth / ranks.count();
+  // Of all logits: more rows than a round takes.
+  static void check_gather(const RanksOnCards& ranks, int64_t rows = 23, int64_t width = 201088) {
+    const int64_t share = width / ranks.count();
     std::vector<Range> columns;
     for (int rank = 0; rank < ranks.count(); ++rank) columns.push_back({rank * share, share});
-    std::vector<float> want(static_cast<size_t>(kRows * kWidth));
+    std::vector<float> want(static_cast<size_t>(rows * width));
     for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<float>(i);
     std::vector<DeviceArray<float>> own(columns.size()), all(columns.size());
     ranks.each([&](size_t rank) {
       std::vector<float> part;
-      for (int64_t row = 0; row < kRows; ++row) {
-        const auto first = want.begin() + row * kWidth + columns[rank].first;
+      for (int64_t row = 0; row < rows; ++row) {
+        const auto first = want.begin() + row * width + columns[rank].first;
         part.insert(part.end(), first, first + share);
       }
       own[rank] = DeviceArray<float>(part);
       all[rank] = DeviceArray<float>(want.size());
     });
     ranks.each([&](size_t rank) {
-      ranks.end(rank).gather({own[rank].get(), all[rank].get(), columns, kRows, kWidth}, ranks.on(rank));
+      ranks.end(rank).gather({own[rank].get(), all[rank].get(), columns, rows, width}, ranks.on(rank));
       ranks.end(rank).barrier(ranks.on(rank));
     });
     ranks.wait();
@@ -273,6 +273,17 @@ TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
 TEST_F(CommTest, two_cards_gather_their_columns) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_gather(RanksOnCards({0, 1}));
+}
+
+// Small enough for compute-sanitizer.
+using SmallCommTest = CommTest;
+TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_and_meet) {
+  const RanksOnCards ranks({0, 0});
+  for (const DeltaValues::Type type : {kF32, kBf16}) {
+    check_rounds(ranks, Rounds({type, 1440}, 3, 2));
+    check_rounds(ranks, Rounds({type, 3 * kChunkWords - 20}, 3, 2), SumWay::kShares);
+  }
+  check_gather(ranks, 3, 1024);
 }
 
 // NCCL, where the build and the system have it.

@@ -81,7 +81,7 @@ TEST(share_emulated, three_ranks_of_which_one_has_nothing_to_add) {
 }
 TEST(share_emulated, eight_ranks) {
   ShareRanks ranks(8, 8);
-  check_rounds<kBf16>(ranks, 7 * kChunkWords + 8, 1, 1);
+  check_rounds<kBf16>(ranks, kChunkWords + 8, 1, 1);
 }
 
 // That the others are waited for at all.

@@ -24,9 +24,9 @@ inline uint64_t late_draws = 0;
 inline void land_one() {
   if (late_stores.empty()) return;
   size_t which = philox(1, late_draws++)[0] % late_stores.size();
-  if (late_stores[which].release) which = 0;
-  for (size_t i = 0; i < which; ++i)
+  for (size_t i = which; i-- > 0;)
     if (late_stores[i].to == late_stores[which].to) which = i;
+  if (late_stores[which].release) which = 0;
   *late_stores[which].to = late_stores[which].word;
   late_stores.erase(late_stores.begin() + static_cast<std::ptrdiff_t>(which));
 }

@@ -96,7 +96,7 @@ Kernel Comm::reduce_kernel(const DeltaValues& values) const {
   switch (way(values)) {
     case SumWay::kPush: return push_reduce_kernel(values.type);
     case SumWay::kShares: return share_reduce_kernel(values.type);
-    case SumWay::kNccl: return kernel::kNcclReduce;
+    case SumWay::kNccl: return nccl_reduce_kernel();
   }
   return {};
 }

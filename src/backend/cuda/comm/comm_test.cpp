@@ -304,7 +304,7 @@ TEST_F(NcclTest, one_rank_keeps_its_values) {
   const DeviceArray<uint32_t> values(words);
   ranks.all_reduce(0, {values.get(), 1440, kF32}, on_);
   EXPECT_TRUE(values.host() == words);
-  EXPECT_EQ(counts_.at(kernel::kNcclReduce.name), 1);
+  EXPECT_EQ(counts_.at(nccl_reduce_kernel().name), 1);
 }
 TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
   const std::vector<int> cards = {0, 0};

@@ -177,7 +177,7 @@ void NcclRanks::all_reduce(int rank, const DeltaValues& values, const Launch& on
     ends_->nccl.check(ends_->nccl.all_reduce(part, part, static_cast<size_t>(std::min(most, values.count - at)),
                                              type_of(values.type), ncclSum, end.comm, on.stream),
                       "a sum");
-    launched(kernel::kNcclReduce, on);
+    launched(nccl_reduce_kernel(), on);
   }
 }
 

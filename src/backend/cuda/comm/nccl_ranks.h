@@ -13,9 +13,8 @@
 
 namespace nibble::backend::cuda {
 
-namespace kernel {
-inline constexpr Kernel kNcclReduce{"ncclDevKernel_AllReduce"};  // which of NCCL's is its own choice
-}
+// Which of NCCL's kernels runs is its own choice; their names begin so.
+[[nodiscard]] constexpr Kernel nccl_reduce_kernel() { return {"ncclDevKernel_AllReduce"}; }
 
 // What is there: "NCCL 2.28.9", or why nothing is.
 struct NcclLibrary {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -90,6 +91,8 @@ CommMemory::CommMemory(std::span<const int> cards, int64_t message_words)
   if (shape_.ranks < 2 || shape_.ranks > kMaxPushRanks)
     throw Error(Code::kUnsupported, "cuda: want 2 to {} ranks, found {}", kMaxPushRanks, cards.size());
   check(message_words > 0 && message_words % kSweptWords == 0, "mailboxes of whole 256 words");
+  given_up_ = allocate_pinned(sizeof(int), "a word for ranks that wait");
+  *reinterpret_cast<int*>(given_up_.get()) = 0;
   for (const int card : cards) {
     for (const int other : cards) reach(card, other);
     const OnCard on(card);
@@ -110,10 +113,15 @@ CommMemory::CommMemory(std::span<const int> cards, int64_t message_words)
 Comm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
   PushLink link{.counter = reinterpret_cast<PushCounter*>(own.counter.get()), .shape = shape_, .rank = rank};
+  link.given_up = reinterpret_cast<const int*>(given_up_.get());
   for (size_t r = 0; r < ranks_.size(); ++r) link.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
   link.shares_card = on_card > 1;
   return {link, own.sms, static_cast<int>(on_card)};
+}
+
+void CommMemory::give_up() const {
+  std::atomic_ref(*reinterpret_cast<int*>(given_up_.get())).store(1, std::memory_order_release);
 }
 
 }  // namespace nibble::backend::cuda

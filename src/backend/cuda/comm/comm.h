@@ -12,10 +12,6 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
-// Of a rank's mailbox.
-[[nodiscard]] constexpr int64_t comm_bytes(int ranks) { return MailboxShape{kMessageWords, ranks}.bytes(); }
-
 // One rank's end. Every rank makes the same calls in the same order, each on its card and on a stream of its own; a
 // call enqueues, and what it enqueues waits on the card for the others'.
 class Comm {
@@ -59,12 +55,16 @@ class CommMemory {
   // REQUIRES that this outlives it.
   [[nodiscard]] Comm of(int rank) const;
 
+  // A rank has failed: what waits for it on the card, now or later, ends without it. From any thread.
+  void give_up() const;
+
  private:
   struct Own {
     int card = 0, sms = 1;
     DeviceBytes mailbox, counter;
   };
   MailboxShape shape_;
+  PinnedBytes given_up_;  // an int
   std::vector<Own> ranks_;
 };
 

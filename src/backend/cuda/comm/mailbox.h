@@ -29,6 +29,10 @@ struct MailboxShape {
   }
 };
 
+inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
+// Of a rank's mailbox.
+[[nodiscard]] constexpr int64_t comm_bytes(int ranks) { return MailboxShape{kMessageWords, ranks}.bytes(); }
+
 [[nodiscard]] constexpr uint64_t tagged(uint32_t data, uint32_t round) { return uint64_t{round} << 32 | data; }
 [[nodiscard]] constexpr bool is_of(uint64_t word, uint32_t round) { return word >> 32 == round; }
 [[nodiscard]] constexpr uint32_t data_of(uint64_t word) { return static_cast<uint32_t>(word); }

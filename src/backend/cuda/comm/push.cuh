@@ -56,6 +56,13 @@ __device__ __forceinline__ bool receive(const PushLink& link, uint32_t round, in
   return is_of(w[0], round) && is_of(w[1], round) && is_of(w[2], round) && is_of(w[3], round);
 }
 
+// After a look that found nothing.
+__device__ __forceinline__ bool gives_up(const PushLink& link, int& looks) {
+  if (++looks < link.looks_between || link.given_up == nullptr) return false;
+  looks = 0;
+  return ptx::load_host(link.given_up) != 0;
+}
+
 // By the first CTA: clears what of this round's words lies behind the sender's message.
 __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int sender, int64_t message) {
   const int64_t at = first_swept(round, link.shape.words) + 2 * int64_t{threadIdx.x};
@@ -105,7 +112,8 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushS
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
     const uint4 own = values[i];
     uint4 part[kMaxPushRanks] = {};
-    for (bool all = false; !all;) {
+    int looks = 0;
+    for (bool all = false; !all && !gives_up(a.link, looks);) {
       all = true;
 #pragma unroll
       for (int sender = 0; sender < kMaxPushRanks; ++sender)
@@ -144,7 +152,8 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
       if (sender == rank) {
         words = own[i];
       } else {
-        while (!receive(a.link, round, sender, at, words)) {
+        int looks = 0;
+        while (!receive(a.link, round, sender, at, words) && !gives_up(a.link, looks)) {
         }
       }
       *reinterpret_cast<uint4*>(a.all + at / count * a.width + a.first[sender] + at % count) = words;
@@ -165,7 +174,8 @@ __device__ __forceinline__ void push_barrier(const PushLink& link) {
     send(link, round, 0, {});
     for (int sender = 0; sender < link.shape.ranks; ++sender) {
       uint4 words;
-      while (sender != link.rank && !receive(link, round, sender, 0, words)) {
+      int looks = 0;
+      while (sender != link.rank && !receive(link, round, sender, 0, words) && !gives_up(link, looks)) {
       }
     }
     ptx::fence_system();

@@ -15,6 +15,13 @@ __device__ __forceinline__ void load_peer2(const uint64_t* global, uint64_t& fir
   asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(global) : "memory");
 }
 
+// A word that the host writes, in its memory.
+__device__ __forceinline__ int load_host(const int* word) {
+  int value;
+  asm volatile("ld.relaxed.sys.b32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+
 // What this thread has seen or written comes before what it writes next, for every card.
 __device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 

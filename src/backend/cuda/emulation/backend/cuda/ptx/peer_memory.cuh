@@ -47,6 +47,8 @@ inline void load_peer2(const uint64_t* global, uint64_t& first, uint64_t& second
   second = global[1];
 }
 
+inline int load_host(const int* word) { return *word; }
+
 inline void fence_system() {}
 
 }  // namespace nibble::backend::cuda::ptx

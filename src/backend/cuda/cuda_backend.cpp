@@ -171,9 +171,9 @@ class StreamedCudaBackend final : public CudaBackend {
     switch (slot) {
       case Slot::kResidual: return read(held == Held::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
       case Slot::kDelta: {
-        SlotData delta = read(at_.delta[0], {tokens, dims_.hidden});
+        SlotData delta = read(at_.delta, {tokens, dims_.hidden});
         if (held == Held::kParts) {
-          const SlotData more = read(at_.delta[1], delta.shape);
+          const SlotData more = read(at_.delta + tokens * dims_.hidden, delta.shape);
           std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
                          std::plus());
         }
@@ -411,10 +411,11 @@ class StreamedCudaBackend final : public CudaBackend {
     std::vector<float> values;
     values.reserve(static_cast<size_t>(pairs * dims_.inter));
     for (int64_t pair = 0; pair < pairs; ++pair)
-      for (int64_t i = 0; i < dims_.inter; ++i)
-        values.push_back(
-            F16{u[static_cast<size_t>(layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i))]}
-                .to_float());
+      for (int64_t i = 0; i < dims_.inter; ++i) {
+        const int32_t place = places[static_cast<size_t>(pair)];  // -1: another rank's expert
+        values.push_back(place < 0 ? 0
+                                   : F16{u[static_cast<size_t>(layout::place_in_panels(rows, place, i))]}.to_float());
+      }
     return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 

@@ -29,13 +29,16 @@ namespace nibble::backend {
 
 namespace cuda {
 struct Arch;
-}
+struct Reduce;
+}  // namespace cuda
 
 // What is no setting.
 struct CudaSetup {
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};
   std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
+  // Of one rank of several (BackendConfig::own_experts): adds up their deltas, and outlives the backend.
+  const cuda::Reduce* reduce = nullptr;
 };
 
 struct KernelLaunches {

@@ -46,11 +46,12 @@ SlotData joined_qkv(const Parts& parts, const Dims& whole, std::span<const Shard
 // Of whole experts: an expert's values are its rank's, first in its own row.
 SlotData joined_hidden(const Parts& parts, const SlotData& ids, const Dims& whole, std::span<const Shard> shards) {
   SlotData all{parts.front().shape, {}};
+  all.shape.back() = whole.inter;
   for (size_t slot = 0; slot < ids.values.size(); ++slot) {
     const auto of = std::ranges::find_if(
         shards, [&](const Shard& shard) { return shard.experts.has(static_cast<int64_t>(ids.values[slot])); });
-    append(all.values, parts[static_cast<size_t>(of - shards.begin())], static_cast<int64_t>(slot) * whole.inter,
-           whole.inter);
+    const SlotData& part = parts[static_cast<size_t>(of - shards.begin())];
+    append(all.values, part, static_cast<int64_t>(slot) * part.shape.back(), whole.inter);
   }
   return all;
 }

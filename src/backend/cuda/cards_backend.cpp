@@ -71,7 +71,7 @@ class CardsBackend final : public CudaBackend {
       own.ranks = {};
       const bool whole = ranks_.count == 1;
       members_[rank] = make_rank_backend(
-          whole ? config : config_of(config, shards_[rank]), own, setup, architectures,
+          whole ? config : config_of(config, cuda_shard(shards_[rank])), own, setup, architectures,
           whole ? CudaRank{.device = devices_[rank]}
                 : CudaRank{.device = devices_[rank], .comm = &ends_[rank], .whole = config.dims, .ranks = ranks_});
     });

@@ -150,7 +150,7 @@ class StreamedCudaBackend final : public RankBackend {
                                    .run = run_,
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
                                    .card = card_,
-                                   .reduce = reduce_ ? &*reduce_ : nullptr,
+                                   .reduce = reduce_ ? &*reduce_ : setup_.reduce,
                                    .wide_scales = weights_.wide_scales(),
                                    .tuned = setup_.tuned});
     open(step, &eager_program_);
@@ -181,9 +181,9 @@ class StreamedCudaBackend final : public RankBackend {
     switch (slot) {
       case Slot::kResidual: return read(held == Held::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
       case Slot::kDelta: {
-        SlotData delta = read(at_.delta[0], {tokens, dims_.hidden});
+        SlotData delta = read(at_.delta, {tokens, dims_.hidden});
         if (held == Held::kParts) {
-          const SlotData more = read(at_.delta[1], delta.shape);
+          const SlotData more = read(at_.delta + tokens * dims_.hidden, delta.shape);
           std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
                          std::plus());
         }
@@ -235,7 +235,9 @@ class StreamedCudaBackend final : public RankBackend {
 
   void share() {
     reduce_ = Reduce{
-        .kernel = push_reduce_kernel(DeltaValues::Type::kF32),
+        .ranks = rank_.ranks.count,
+        .ranks_on_card = rank_.comm->ranks_on_card(),
+        .message_words = kMessageWords,
         .launch = [comm = rank_.comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
@@ -470,10 +472,11 @@ class StreamedCudaBackend final : public RankBackend {
     std::vector<float> values;
     values.reserve(static_cast<size_t>(pairs * dims_.inter));
     for (int64_t pair = 0; pair < pairs; ++pair)
-      for (int64_t i = 0; i < dims_.inter; ++i)
-        values.push_back(
-            F16{u[static_cast<size_t>(layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i))]}
-                .to_float());
+      for (int64_t i = 0; i < dims_.inter; ++i) {
+        const int32_t place = places[static_cast<size_t>(pair)];  // -1: another rank's expert
+        values.push_back(place < 0 ? 0
+                                   : F16{u[static_cast<size_t>(layout::place_in_panels(rows, place, i))]}.to_float());
+      }
     return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 

@@ -23,9 +23,15 @@ namespace nibble::backend {
 // packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
+// A rank's shard as cards hold it: its inner width filled up with zeros to whole slices of the packing (1440 of two
+// ranks' to 1536, 736 of four's to 768). Its backend's configuration is config_of() of this; uploads are slices of the
+// shard itself.
+[[nodiscard]] Shard cuda_shard(Shard shard);
+
 namespace cuda {
 struct Arch;
-}
+struct Reduce;
+}  // namespace cuda
 
 // What is no setting.
 struct CudaSetup {
@@ -34,6 +40,8 @@ struct CudaSetup {
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};
   std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
+  // Of one rank of several (BackendConfig::own_experts): adds up their deltas, and outlives the backend.
+  const cuda::Reduce* reduce = nullptr;
 };
 
 struct KernelLaunches {

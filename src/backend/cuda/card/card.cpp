@@ -66,7 +66,7 @@ void require_cards(int cards, std::string_view what) {
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) {
   const bool several = run.ranks.count > 1;
-  const BackendConfig config = several ? config_of(whole, shard_of(whole.dims, run.ranks, 0)) : whole;
+  const BackendConfig config = several ? config_of(whole, cuda_shard(shard_of(whole.dims, run.ranks, 0))) : whole;
   Carver measure(nullptr);
   const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
   static_cast<void>(carve(needs, measure));

@@ -20,6 +20,7 @@ class Comm {
 
   [[nodiscard]] int rank() const { return link_.rank; }
   [[nodiscard]] int ranks() const { return link_.shape.ranks; }
+  [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
   // values = Σ over ranks, in the order of the ranks, with the same bits on all. Throws Error(kUnsupported) where they
   // are not whole vectors of 16 bytes.

@@ -123,6 +123,10 @@ void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kNormSums, on);
 }
+void any_combine(const CombineArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kCombine, on);
+}
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kRopeSums, on);

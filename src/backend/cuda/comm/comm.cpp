@@ -6,17 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
 
 namespace nibble::backend::cuda {
 namespace {
-
-int64_t words_of(const DeltaValues& values) {
-  return values.type == DeltaValues::Type::kF32 ? values.count : (values.count + 1) / 2;
-}
-int64_t bytes_of(const DeltaValues& values) {
-  return values.type == DeltaValues::Type::kF32 ? 4 * values.count : 2 * values.count;
-}
 
 void reach(int from, int to) {
   if (from == to) return;
@@ -49,10 +43,11 @@ DeviceBytes counter(const Counter& begins) {
 
 }  // namespace
 
-void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(way(values), values, on); }
+void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(reduce_plan(values).way, values, on); }
 
-SumWay Comm::way(const DeltaValues& values) const {
-  return sum_way(ranks(), bytes_of(values), nccl_ != nullptr ? SumWay::kNccl : SumWay::kShares);
+SumPlan Comm::reduce_plan(const DeltaValues& values) const {
+  return plan_sum(
+      {.values = values, .ranks = ranks(), .ranks_on_card = ranks_on_card_, .sms = sms_, .longer = longer()});
 }
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
@@ -66,7 +61,7 @@ void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) co
 }
 
 void Comm::push(const DeltaValues& values, const Launch& on) const {
-  const int64_t words = words_of(values);
+  const int64_t words = values.words();
   for (int64_t at = 0; at < words; at += link_.shape.words) {
     const PushReduceArgs args{.link = link_,
                               .values = static_cast<uint32_t*>(values.at) + at,
@@ -76,36 +71,12 @@ void Comm::push(const DeltaValues& values, const Launch& on) const {
 }
 
 void Comm::share(const DeltaValues& values, const Launch& on) const {
-  const int64_t words = words_of(values), most = shares_.shape.words();
+  const int64_t words = values.words(), most = shares_.shape.words();
   for (int64_t at = 0; at < words; at += most) {
     const ShareReduceArgs args{
         .link = shares_, .values = static_cast<uint32_t*>(values.at) + at, .words = std::min(words - at, most)};
     reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
   }
-}
-
-PushPlan Comm::reduce_plan(const DeltaValues& values) const {
-  return plan_push(std::min(words_of(values), link_.shape.words), sms_, ranks_on_card_);
-}
-
-PushCost Comm::reduce_cost(const DeltaValues& values) const {
-  return cost(PushReduceArgs{.link = link_, .words = words_of(values)});
-}
-
-Kernel Comm::reduce_kernel(const DeltaValues& values) const {
-  switch (way(values)) {
-    case SumWay::kPush: return push_reduce_kernel(values.type);
-    case SumWay::kShares: return share_reduce_kernel(values.type);
-    case SumWay::kNccl: return nccl_reduce_kernel();
-  }
-  return {};
-}
-
-int64_t Comm::rounds(const DeltaValues& values) const {
-  const SumWay by = way(values);
-  if (by == SumWay::kNccl) return NcclRanks::launches(bytes_of(values));
-  const int64_t most = by == SumWay::kShares ? shares_.shape.words() : link_.shape.words;
-  return (words_of(values) + most - 1) / most;
 }
 
 void Comm::gather(const Columns& of, const Launch& on) const {
@@ -134,7 +105,9 @@ CommMemory::CommMemory(std::span<const int> cards)
     : shape_{.words = kMessageWords, .ranks = static_cast<int>(cards.size())} {
   if (shape_.ranks < 2 || shape_.ranks > kMaxPushRanks)
     throw Error(Code::kUnsupported, "cuda: want 2 to {} ranks, found {}", kMaxPushRanks, cards.size());
-  share_shape_ = {.chunks = (kShareChunks + shape_.ranks - 1) / shape_.ranks * shape_.ranks, .ranks = shape_.ranks};
+  share_shape_ = share_shape(shape_.ranks);
+  given_up_ = allocate_pinned(sizeof(int), "a word for ranks that wait");
+  *reinterpret_cast<int*>(given_up_.get()) = 0;
   for (const int card : cards) {
     for (const int other : cards) reach(card, other);
     const OnCard on(card);
@@ -169,19 +142,26 @@ std::vector<SumWay> CommMemory::ways() const {
 Comm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
+  const auto* const given_up = reinterpret_cast<const int*>(given_up_.get());
   PushLink push{.counter = reinterpret_cast<PushCounter*>(own.counter.get()),
                 .shape = shape_,
                 .rank = rank,
-                .shares_card = on_card > 1};
+                .shares_card = on_card > 1,
+                .given_up = given_up};
   ShareLink shares{.counter = reinterpret_cast<ShareCounter*>(own.share_counter.get()),
                    .shape = share_shape_,
                    .rank = rank,
-                   .shares_card = on_card > 1};
+                   .shares_card = on_card > 1,
+                   .given_up = given_up};
   for (size_t r = 0; r < ranks_.size(); ++r) {
     push.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
     shares.boxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].box.get());
   }
   return {{push, shares, nccl_.get()}, own.sms, static_cast<int>(on_card)};
+}
+
+void CommMemory::give_up() const {
+  std::atomic_ref(*reinterpret_cast<int*>(given_up_.get())).store(1, std::memory_order_release);
 }
 
 }  // namespace nibble::backend::cuda

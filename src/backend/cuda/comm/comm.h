@@ -17,14 +17,6 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
-inline constexpr int64_t kShareChunks = 1024;               // likewise, by shares: 16 MB
-// Of a rank's mailbox and box; NCCL takes some hundred MB besides.
-[[nodiscard]] constexpr int64_t comm_bytes(int ranks) {
-  const int64_t chunks = (kShareChunks + ranks - 1) / ranks * ranks;
-  return MailboxShape{kMessageWords, ranks}.bytes() + ShareShape{chunks, ranks}.bytes();
-}
-
 // One rank's end. Every rank makes the same calls in the same order, each on its card and on a stream of its own; a
 // call enqueues, and what it enqueues waits on the card for the others'.
 class Comm {
@@ -39,19 +31,17 @@ class Comm {
 
   [[nodiscard]] int rank() const { return link_.rank; }
   [[nodiscard]] int ranks() const { return link_.shape.ranks; }
+  [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own
   // (nccl_ranks.h). Throws Error(kUnsupported) where a push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
-  [[nodiscard]] SumWay way(const DeltaValues& values) const;
-  [[nodiscard]] Kernel reduce_kernel(const DeltaValues& values) const;
-  // How many launches that is.
-  [[nodiscard]] int64_t rounds(const DeltaValues& values) const;
+  // What that launches.
+  [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
+  // Of long messages.
+  [[nodiscard]] SumWay longer() const { return nccl_ != nullptr ? SumWay::kNccl : SumWay::kShares; }
   // By a way that the size would not take, to compare them. Throws likewise, and where there is none such.
   void reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const;
-  // Of a push.
-  [[nodiscard]] PushPlan reduce_plan(const DeltaValues& values) const;
-  [[nodiscard]] PushCost reduce_cost(const DeltaValues& values) const;
 
   struct Columns {
     const float* own = nullptr;      // [rows, columns[rank].count]
@@ -87,6 +77,9 @@ class CommMemory {
   // How long sums are made, for people: "by NCCL 2.28.9 from 2048 KB on", or by shares, and why not by NCCL.
   [[nodiscard]] const std::string& large_sums() const { return large_sums_; }
 
+  // A rank has failed: what waits for it on the card, now or later, ends without it. From any thread.
+  void give_up() const;
+
  private:
   struct Own {
     int card = 0, sms = 1;
@@ -94,6 +87,7 @@ class CommMemory {
   };
   MailboxShape shape_;
   ShareShape share_shape_;
+  PinnedBytes given_up_;  // an int
   std::vector<Own> ranks_;
   std::unique_ptr<NcclRanks> nccl_;
   std::string large_sums_;

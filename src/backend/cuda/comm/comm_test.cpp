@@ -91,7 +91,13 @@ class CommTest : public CudaTest {
     ranks.each([&](size_t rank) { values[rank] = DeviceArray<uint32_t>(rounds.values[rank]); });
     for (int round = 0; round < rounds.count; ++round)
       ranks.each([&](size_t rank) {
-        ranks.end(rank).reduce_by(way, rounds.of_round(values[rank].get(), round), ranks.on(rank));
+        LaunchCounts counts;
+        Launch on = ranks.on(rank);
+        on.counts = &counts;
+        const DeltaValues own = rounds.of_round(values[rank].get(), round);
+        ranks.end(rank).reduce_by(way, own, on);
+        const SumPlan plan = ranks.end(rank).reduce_plan(own);
+        if (plan.way == way) EXPECT_EQ(counts, (LaunchCounts{{plan.kernel.name, plan.launches}}));
       });
     ranks.wait();
     ranks.each([&](size_t rank) { EXPECT_TRUE(values[rank].host() == rounds.sums) << "rank " << rank; });
@@ -251,7 +257,7 @@ TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnC
 TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
   check_sizes(RanksOnCards({0, 0}), SumWay::kShares);
   check_rounds(RanksOnCards({0, 0, 0}), Rounds({kBf16, 100004}, 20, 3), SumWay::kShares);
-  check_rounds(RanksOnCards({0, 0}), Rounds({kF32, kShareChunks * kChunkWords + 4}, 1, 2), SumWay::kShares);  // in two
+  check_rounds(RanksOnCards({0, 0}), Rounds({kF32, share_shape(2).words() + 4}, 1, 2), SumWay::kShares);  // in two
 }
 TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) {
   check_ways_in_a_graph(RanksOnCards({0, 0}), SumWay::kShares);
@@ -311,7 +317,7 @@ TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
   EXPECT_THROW(NcclRanks{cards}, Error);
   const CommMemory memory(cards);
   EXPECT_EQ(memory.large_sums(), "by shares from 1024 KB on: NCCL wants a card of its own for each rank");
-  EXPECT_EQ(memory.of(0).way({nullptr, int64_t{1} << 30, kBf16}), SumWay::kShares);
+  EXPECT_EQ(memory.of(0).reduce_plan({nullptr, int64_t{1} << 30, kBf16}).way, SumWay::kShares);
 }
 TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";

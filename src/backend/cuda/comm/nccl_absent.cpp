@@ -18,6 +18,5 @@ NcclRanks::NcclRanks(std::span<const int> /*cards*/) { refuse(); }
 NcclRanks::NcclRanks(const Group& /*group*/, std::span<const int> /*cards*/) { refuse(); }
 NcclRanks::~NcclRanks() = default;
 void NcclRanks::all_reduce(int /*rank*/, const DeltaValues& /*values*/, const Launch& /*on*/) const { refuse(); }
-int64_t NcclRanks::launches(int64_t /*bytes*/) { refuse(); }
 
 }  // namespace nibble::backend::cuda

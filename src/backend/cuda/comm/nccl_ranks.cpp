@@ -1,6 +1,7 @@
 #include "backend/cuda/comm/nccl_ranks.h"
 
 #include "backend/cuda/comm/on_card.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -70,7 +71,7 @@ ncclDataType_t type_of(DeltaValues::Type type) { return type == DeltaValues::Typ
 int64_t bytes_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? 4 : 2; }
 
 // Of one call. Longer messages go in several, since ranks have met for these sizes alone (meet()).
-constexpr int64_t kFewestBytes = 1024, kMostBytes = int64_t{64} << 20;
+constexpr int64_t kFewestBytes = 1024, kMostBytes = kNcclBytes;
 
 }  // namespace
 
@@ -180,7 +181,5 @@ void NcclRanks::all_reduce(int rank, const DeltaValues& values, const Launch& on
     launched(nccl_reduce_kernel(), on);
   }
 }
-
-int64_t NcclRanks::launches(int64_t bytes) { return (bytes + kMostBytes - 1) / kMostBytes; }
 
 }  // namespace nibble::backend::cuda

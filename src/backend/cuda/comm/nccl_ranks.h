@@ -53,8 +53,6 @@ class NcclRanks {
   // sum. In which order depends on the message, and bf16 is rounded with each addition. Enqueues, like a launch; may be
   // captured. rank: one of this process, with its card current. Throws Error(kDevice).
   void all_reduce(int rank, const DeltaValues& values, const Launch& on) const;
-  // How many launches that is.
-  [[nodiscard]] static int64_t launches(int64_t bytes);
 
  private:
   struct Ends;

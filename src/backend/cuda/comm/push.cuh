@@ -68,7 +68,8 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushS
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
     const uint4 own = values[i];
     uint4 part[kMaxPushRanks] = {};
-    for (bool all = false; !all;) {
+    int looks = 0;
+    for (bool all = false; !all && !gives_up(a.link, looks);) {
       all = true;
 #pragma unroll
       for (int sender = 0; sender < kMaxPushRanks; ++sender)
@@ -107,7 +108,8 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
       if (sender == rank) {
         words = own[i];
       } else {
-        while (!receive(a.link, round, sender, at, words)) {
+        int looks = 0;
+        while (!receive(a.link, round, sender, at, words) && !gives_up(a.link, looks)) {
         }
       }
       *reinterpret_cast<uint4*>(a.all + at / count * a.width + a.first[sender] + at % count) = words;
@@ -128,7 +130,8 @@ __device__ __forceinline__ void push_barrier(const PushLink& link) {
     send(link, round, 0, {});
     for (int sender = 0; sender < link.shape.ranks; ++sender) {
       uint4 words;
-      while (sender != link.rank && !receive(link, round, sender, 0, words)) {
+      int looks = 0;
+      while (sender != link.rank && !receive(link, round, sender, 0, words) && !gives_up(link, looks)) {
       }
     }
     ptx::fence_system();

@@ -56,9 +56,15 @@ __device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t ro
   }
 }
 
-// All ranks' parts of a chunk, added up and written where each rank has its values.
+__device__ __forceinline__ void await_flag(const ShareLink& link, const uint64_t* flag, uint64_t round) {
+  int looks = 0;
+  while (ptx::load_acquire_system(flag) != round && !gives_up(link, looks)) {
+  }
+}
+
+// All ranks' parts of a chunk, added up and written where each rank has its values; nothing where one has given up.
 template <DeltaValues::Type kType>
-__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, int64_t chunk) {
+__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t round, int64_t chunk) {
   const ShareShape& shape = a.link.shape;
   const int ranks = shape.ranks;
   const uint64_t* const box = a.link.boxes[a.link.rank];
@@ -66,8 +72,9 @@ __device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, int64_t chun
 #pragma unroll
   for (int rank = 0; rank < kMaxPushRanks; ++rank) {
     if (rank >= ranks) continue;
-    uint64_t begin = reinterpret_cast<uint64_t>(a.values), round;
-    if (rank != a.link.rank) ptx::load_peer2(box + shape.part_flag(rank, chunk), round, begin);
+    uint64_t begin = reinterpret_cast<uint64_t>(a.values), flag = round;
+    if (rank != a.link.rank) ptx::load_peer2(box + shape.part_flag(rank, chunk), flag, begin);
+    if (flag != round) return;
     to[rank] = reinterpret_cast<uint64_t*>(begin) + chunk * (kChunkWords / 2);
   }
   PushValues<kType> sums[kThreadVectors];
@@ -92,9 +99,9 @@ __device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t rou
   for (int64_t chunk = int64_t{share.cta} * shape.ranks + a.link.rank; chunk < chunks; chunk += step) {
     const auto other = static_cast<int>(threadIdx.x);
     if (other < shape.ranks && other != a.link.rank)
-      ptx::wait_acquire_system(a.link.boxes[a.link.rank] + shape.part_flag(other, chunk), round);
+      await_flag(a.link, a.link.boxes[a.link.rank] + shape.part_flag(other, chunk), round);
     __syncthreads();
-    sum_chunk<kType>(a, chunk);
+    sum_chunk<kType>(a, round, chunk);
     __syncthreads();
     if (other < shape.ranks && other != a.link.rank)
       ptx::store_release_system(a.link.boxes[other] + shape.sum_flag(chunk), round);
@@ -104,8 +111,7 @@ __device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t rou
 __device__ __forceinline__ void await_sums(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   for (int64_t chunk = share.first(); chunk < chunks_of(a.words); chunk += share.step())
-    if (shape.owner(chunk) != a.link.rank)
-      ptx::wait_acquire_system(a.link.boxes[a.link.rank] + shape.sum_flag(chunk), round);
+    if (shape.owner(chunk) != a.link.rank) await_flag(a.link, a.link.boxes[a.link.rank] + shape.sum_flag(chunk), round);
 }
 
 template <DeltaValues::Type kType>

@@ -31,7 +31,9 @@ struct ShareLink {
   ShareCounter* counter = nullptr;      // the rank's own
   ShareShape shape;
   int rank = 0;
-  bool shares_card = true;  // as PushLink's
+  bool shares_card = true;  // this and what follows as PushLink's
+  const int* given_up = nullptr;
+  int looks_between = 4096;
 };
 
 // values = Σ over ranks, in the order of the ranks: all get the same bits. bf16 is summed in f32 and rounded once. The

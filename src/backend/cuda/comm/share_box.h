@@ -34,6 +34,12 @@ struct ShareShape {
   }
 };
 
+// Of 16 MB or a little more; longer values go in several messages.
+[[nodiscard]] constexpr ShareShape share_shape(int ranks) {
+  constexpr int64_t kChunks = 1024;
+  return {.chunks = (kChunks + ranks - 1) / ranks * ranks, .ranks = ranks};
+}
+
 [[nodiscard]] constexpr int64_t chunks_of(int64_t words) { return (words + kChunkWords - 1) / kChunkWords; }
 
 }  // namespace nibble::backend::cuda

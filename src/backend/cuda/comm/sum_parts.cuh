@@ -4,6 +4,7 @@
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/peer_memory.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -43,5 +44,13 @@ struct PushValues<DeltaValues::Type::kBf16> {
             ptx::pack_bf16(v[6], v[7])};
   }
 };
+
+// After a look that found nothing.
+template <class Link>
+__device__ __forceinline__ bool gives_up(const Link& link, int& looks) {
+  if (++looks < link.looks_between || link.given_up == nullptr) return false;
+  looks = 0;
+  return ptx::load_host(link.given_up) != 0;
+}
 
 }  // namespace nibble::backend::cuda

@@ -1,7 +1,11 @@
 #pragma once
-// By which of several ways ranks add up a message. Pure.
+// By which of several ways ranks add up a message, and what that launches. Pure.
+
+#include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/push.h"
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace nibble::backend::cuda {
@@ -24,5 +28,21 @@ inline constexpr std::string_view kSumWayNames[] = {"push", "shares", "NCCL"};
 [[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes, SumWay longer) {
   return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
 }
+
+inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
+
+struct SumShape {
+  DeltaValues values;  // wherever they are
+  int ranks = 2, ranks_on_card = 1, sms = 1;
+  SumWay longer = SumWay::kShares;
+};
+struct SumPlan {
+  SumWay way;
+  Kernel kernel;
+  std::string tile;
+  int64_t launches = 1;
+  PushCost cost;  // of all launches: what the rank with most sends
+};
+[[nodiscard]] SumPlan plan_sum(const SumShape& shape);
 
 }  // namespace nibble::backend::cuda

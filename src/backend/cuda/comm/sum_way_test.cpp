@@ -24,6 +24,28 @@ TEST(sum_way, short_messages_are_pushed_and_long_ones_are_not) {
   EXPECT_EQ(sum_way(8, kMega / 2, SumWay::kNccl), SumWay::kNccl);
 }
 
+TEST(sum_plan, names_what_is_launched_and_how_often) {
+  const auto plan = [](int64_t tokens, SumWay longer) {
+    return plan_sum({.values = {.count = tokens * 2880, .type = DeltaValues::Type::kBf16},
+                     .ranks = 2,
+                     .sms = 132,
+                     .longer = longer});
+  };
+  const SumPlan decode = plan(1, SumWay::kNccl);
+  EXPECT_EQ(decode.kernel.name, "any_push_reduce<bf16>");
+  EXPECT_EQ(decode.tile, "4 words per thread, 256 threads, 2 CTAs, 5760 B of each of 2 ranks");
+  EXPECT_EQ(decode.launches, 1);
+  EXPECT_EQ(decode.cost.bytes, 2 * 5760);
+  const SumPlan prompt = plan(8192, SumWay::kShares);
+  EXPECT_EQ(prompt.kernel.name, "any_share_reduce<bf16>");
+  EXPECT_EQ(prompt.launches, 3);
+  EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
+  const SumPlan nccl = plan(16384, SumWay::kNccl);
+  EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
+  EXPECT_EQ(nccl.launches, 2);
+  EXPECT_EQ(nccl.cost.bytes, 16384 * 5760);
+}
+
 TEST(share_plan, ranks_of_one_card_fit_it_together) {
   EXPECT_EQ(plan_shares(4, 132, 1).ctas, 1);
   EXPECT_EQ(plan_shares(kChunkWords + 4, 132, 1).ctas, 2);

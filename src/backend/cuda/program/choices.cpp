@@ -167,6 +167,11 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
 
 namespace nibble::backend {
 
+Shard cuda_shard(Shard shard) {
+  shard.inter.count = cuda::layout::sliced_width(shard.inter.count);
+  return shard;
+}
+
 RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {
   RunConfig resolved = with_defaults(run);
   resolved.moe = cuda::choose_moe(config, run);

@@ -24,10 +24,11 @@ __device__ __forceinline__ uint64_t load_acquire_system(const uint64_t* global) 
   asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(word) : "l"(global) : "memory");
   return word;
 }
-// Until it is there.
-__device__ __forceinline__ void wait_acquire_system(const uint64_t* global, uint64_t word) {
-  while (load_acquire_system(global) != word) {
-  }
+// A word that the host writes, in its memory.
+__device__ __forceinline__ int load_host(const int* word) {
+  int value;
+  asm volatile("ld.relaxed.sys.b32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
 }
 
 // What this thread has seen or written comes before what it writes next, for every card.

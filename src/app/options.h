@@ -74,6 +74,7 @@ struct ModelOptions {
   std::string backend_why;                  // a line for the user, where the backend was left open
   std::string fast_why;                     // likewise, what --fast chose
   GroupOptions group;                       // of run and serve
+  backend::Range cards;                     // that may be used; of none: the first, one for every rank
   engine::SpeculationLimits speculation;    // of what answers; else off
   std::filesystem::path speculative_model;  // of eagle3: the head's directory
   checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;

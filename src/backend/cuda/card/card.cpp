@@ -33,6 +33,7 @@ KernelTable kernels_for(const DeviceFacts& facts) {
 using namespace cuda;  // NOLINT: this file is the room's own
 
 CudaAvailable cuda_available(int device) {
+  const CurrentDevice before;
   try {
     static_cast<void>(kernels_for(open_device(device)));
     return {.yes = true, .reason = {}};
@@ -47,6 +48,7 @@ std::optional<DeviceFacts> cuda_plan_device() {
 }
 
 CudaMemory cuda_memory(int device) {
+  const CurrentDevice before;
   static_cast<void>(kernels_for(open_device(device)));
   return device_memory();
 }
@@ -66,7 +68,7 @@ void require_cards(int cards, std::string_view what) {
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) {
   const bool several = run.ranks.count > 1;
-  const BackendConfig config = several ? config_of(whole, cuda_shard(shard_of(whole.dims, run.ranks, 0))) : whole;
+  const BackendConfig config = cuda_config(whole, run.ranks);
   Carver measure(nullptr);
   const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
   static_cast<void>(carve(needs, measure));

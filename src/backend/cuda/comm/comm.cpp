@@ -12,24 +12,10 @@ int64_t words_of(const DeltaValues& values) {
   return values.type == DeltaValues::Type::kF32 ? values.count : (values.count + 1) / 2;
 }
 
-// Makes a card current, and then again the one that was.
-class OnCard {
- public:
-  explicit OnCard(int card) {
-    cuda_check(cudaGetDevice(&before_));
-    cuda_check(cudaSetDevice(card));
-  }
-  ~OnCard() { cudaSetDevice(before_); }
-  OnCard(const OnCard&) = delete;
-  OnCard& operator=(const OnCard&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 void reach(int from, int to) {
   if (from == to) return;
-  const OnCard on(from);
+  const CurrentDevice before;
+  cuda_check(cudaSetDevice(from));
   int can = 0;
   cuda_check(cudaDeviceCanAccessPeer(&can, from, to));
   if (can == 0)
@@ -95,7 +81,8 @@ CommMemory::CommMemory(std::span<const int> cards, int64_t message_words)
   *reinterpret_cast<int*>(given_up_.get()) = 0;
   for (const int card : cards) {
     for (const int other : cards) reach(card, other);
-    const OnCard on(card);
+    const CurrentDevice before;
+    cuda_check(cudaSetDevice(card));
     Own& own = ranks_.emplace_back();
     own.card = card;
     cuda_check(cudaDeviceGetAttribute(&own.sms, cudaDevAttrMultiProcessorCount, card));

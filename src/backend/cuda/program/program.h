@@ -105,6 +105,12 @@ struct Reduce {
   std::function<void(const DeltaValues&, const Launch&)> launch;
 };
 
+// Of a program that is planned and not executed; none of one rank.
+[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks) {
+  if (ranks.count == 1) return std::nullopt;
+  return Reduce{.ranks = ranks.count, .launch = nullptr};
+}
+
 struct ProgramArgs {
   const BackendConfig& config;
   const RunConfig& run;

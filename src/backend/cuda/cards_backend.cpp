@@ -69,11 +69,11 @@ class CardsBackend final : public CudaBackend {
       RunConfig own = run;
       own.threads = threads_of(static_cast<int>(rank), ranks_, with_defaults(run).threads);
       own.ranks = {};
-      const bool whole = ranks_.count == 1;
       members_[rank] = make_rank_backend(
-          whole ? config : config_of(config, cuda_shard(shards_[rank])), own, setup, architectures,
-          whole ? CudaRank{.device = devices_[rank]}
-                : CudaRank{.device = devices_[rank], .comm = &ends_[rank], .whole = config.dims, .ranks = ranks_});
+          cuda_config(config, ranks_, static_cast<int>(rank)), own, setup, architectures,
+          ranks_.count == 1
+              ? CudaRank{.device = devices_[rank]}
+              : CudaRank{.device = devices_[rank], .comm = &ends_[rank], .whole = config.dims, .ranks = ranks_});
     });
     for (size_t rank = 0; rank < thrown.size(); ++rank) {
       if (!thrown[rank]) continue;

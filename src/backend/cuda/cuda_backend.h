@@ -28,6 +28,9 @@ namespace nibble::backend {
 // shard itself.
 [[nodiscard]] Shard cuda_shard(Shard shard);
 
+// What a rank's card is configured with: of the whole model where there is one rank.
+[[nodiscard]] BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank = 0);
+
 namespace cuda {
 struct Arch;
 struct Reduce;

@@ -6,6 +6,7 @@
 #include "backend/cuda/card/device_errors.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/comm/nccl_ranks.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/rank_backend.h"
@@ -33,6 +34,7 @@ KernelTable kernels_for(const DeviceFacts& facts) {
 using namespace cuda;  // NOLINT: this file is the room's own
 
 CudaAvailable cuda_available(int device) {
+  const CurrentDevice before;
   try {
     static_cast<void>(kernels_for(open_device(device)));
     return {.yes = true, .reason = {}};
@@ -41,12 +43,15 @@ CudaAvailable cuda_available(int device) {
   }
 }
 
+SumWay cuda_longer_sums() { return nccl_library().there ? SumWay::kNccl : SumWay::kShares; }
+
 std::optional<DeviceFacts> cuda_plan_device() {
   if (!cuda_available().yes) return std::nullopt;
   return open_device(0);
 }
 
 CudaMemory cuda_memory(int device) {
+  const CurrentDevice before;
   static_cast<void>(kernels_for(open_device(device)));
   return device_memory();
 }
@@ -66,7 +71,7 @@ void require_cards(int cards, std::string_view what) {
 
 MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) {
   const bool several = run.ranks.count > 1;
-  const BackendConfig config = several ? config_of(whole, cuda_shard(shard_of(whole.dims, run.ranks, 0))) : whole;
+  const BackendConfig config = cuda_config(whole, run.ranks);
   Carver measure(nullptr);
   const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
   static_cast<void>(carve(needs, measure));

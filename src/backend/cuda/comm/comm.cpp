@@ -1,6 +1,5 @@
 #include "backend/cuda/comm/comm.h"
 
-#include "backend/cuda/comm/on_card.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -14,7 +13,8 @@ namespace {
 
 void reach(int from, int to) {
   if (from == to) return;
-  const OnCard on(from);
+  const CurrentDevice before;
+  cuda_check(cudaSetDevice(from));
   int can = 0;
   cuda_check(cudaDeviceCanAccessPeer(&can, from, to));
   if (can == 0)
@@ -110,7 +110,8 @@ CommMemory::CommMemory(std::span<const int> cards)
   *reinterpret_cast<int*>(given_up_.get()) = 0;
   for (const int card : cards) {
     for (const int other : cards) reach(card, other);
-    const OnCard on(card);
+    const CurrentDevice before;
+    cuda_check(cudaSetDevice(card));
     Own& own = ranks_.emplace_back();
     own.card = card;
     cuda_check(cudaDeviceGetAttribute(&own.sms, cudaDevAttrMultiProcessorCount, card));
@@ -162,6 +163,7 @@ Comm CommMemory::of(int rank) const {
 
 void CommMemory::give_up() const {
   std::atomic_ref(*reinterpret_cast<int*>(given_up_.get())).store(1, std::memory_order_release);
+  if (nccl_ != nullptr) nccl_->give_up();
 }
 
 }  // namespace nibble::backend::cuda

@@ -263,6 +263,16 @@ TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) {
   check_ways_in_a_graph(RanksOnCards({0, 0}), SumWay::kShares);
 }
 
+TEST_F(CommTest, a_rank_whose_other_never_comes_is_let_go) {
+  const std::vector<int> cards = {0, 0};
+  const CommMemory memory(cards);
+  const DeviceArray<float> values(2 * kChunkWords);
+  for (const SumWay way : {SumWay::kPush, SumWay::kShares})
+    memory.of(0).reduce_by(way, {values.get(), 2 * kChunkWords, kF32}, on_);
+  memory.give_up();
+  cuda_check(cudaStreamSynchronize(stream_.get()));
+}
+
 TEST_F(CommTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_sizes(RanksOnCards({0, 1}));
@@ -328,6 +338,16 @@ TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
 TEST_F(NcclTest, two_cards_get_sums_of_both_ways_in_graphs) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_ways_in_a_graph(RanksOnCards({0, 1}), SumWay::kNccl);
+}
+TEST_F(NcclTest, a_rank_whose_other_never_comes_is_let_go) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  const std::vector<int> cards = {0, 1};
+  const NcclRanks ranks(cards);
+  const DeviceArray<float> values(4096);
+  ranks.all_reduce(0, {values.get(), 4096, kF32}, on_);
+  ranks.give_up();
+  cuda_check(cudaStreamSynchronize(stream_.get()));
+  EXPECT_THROW(ranks.all_reduce(0, {values.get(), 4096, kF32}, on_), Error);
 }
 TEST_F(NcclTest, processes_of_a_rank_each_meet_by_an_id) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";

@@ -1,6 +1,6 @@
 #include "backend/cuda/comm/nccl_ranks.h"
 
-#include "backend/cuda/comm/on_card.h"
+#include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/sum_way.h"
 #include "base/error.h"
 
@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -25,6 +28,7 @@ struct Functions {
   decltype(&ncclGetUniqueId) unique_id = nullptr;
   decltype(&ncclCommInitRank) init = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
   decltype(&ncclGroupStart) group = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
@@ -55,6 +59,7 @@ Functions open_nccl() {
   bind("ncclGetUniqueId", found.unique_id);
   bind("ncclCommInitRank", found.init);
   bind("ncclCommDestroy", found.destroy);
+  bind("ncclCommAbort", found.abort);
   bind("ncclGroupStart", found.group);
   bind("ncclGroupEnd", found.group_end);
   bind("ncclAllReduce", found.all_reduce);
@@ -101,8 +106,12 @@ struct NcclRanks::Ends {
     ncclComm_t comm = nullptr;
   };
   std::vector<End> ends;
+  std::shared_mutex using_ends;  // alone: who gives up
+  bool given_up = false;
+  std::thread abandons;
 
   ~Ends() {
+    if (abandons.joinable()) return abandons.join();
     for (const End& end : ends)
       if (end.comm != nullptr) nccl.destroy(end.comm);
   }
@@ -111,7 +120,8 @@ struct NcclRanks::Ends {
   void together(std::string_view what, const Body& body) {
     nccl.check(nccl.group(), what);
     for (End& end : ends) {
-      const OnCard on(end.card);
+      const CurrentDevice before;
+      cuda_check(cudaSetDevice(end.card));
       body(end);
     }
     nccl.check(nccl.group_end(), what);
@@ -125,7 +135,8 @@ void NcclRanks::Ends::meet() {
   std::vector<DeviceBytes> values;
   std::vector<Stream> streams;
   for (const End& end : ends) {
-    const OnCard on(end.card);
+    const CurrentDevice before;
+    cuda_check(cudaSetDevice(end.card));
     values.push_back(allocate_device(kMostBytes, "the first sums of NCCL"));
     streams.push_back(make_stream());
     cuda_check(cudaMemsetAsync(values.back().get(), 0, static_cast<size_t>(kMostBytes), streams.back().get()));
@@ -141,7 +152,8 @@ void NcclRanks::Ends::meet() {
     }
   }
   for (size_t i = 0; i < ends.size(); ++i) {
-    const OnCard on(ends[i].card);
+    const CurrentDevice before;
+    cuda_check(cudaSetDevice(ends[i].card));
     cuda_check(cudaStreamSynchronize(streams[i].get()));
     streams[i].reset();
     values[i].reset();
@@ -173,6 +185,8 @@ NcclRanks::~NcclRanks() = default;
 void NcclRanks::all_reduce(int rank, const DeltaValues& values, const Launch& on) const {
   const int64_t bytes = bytes_of(values.type), most = kMostBytes / bytes;
   const Ends::End& end = ends_->ends.at(static_cast<size_t>(rank - ends_->first));
+  const std::shared_lock lock(ends_->using_ends);
+  if (ends_->given_up) throw Error(Code::kDevice, "cuda: NCCL: a rank has failed");
   for (int64_t at = 0; at < values.count; at += most) {
     std::byte* const part = static_cast<std::byte*>(values.at) + at * bytes;
     ends_->nccl.check(ends_->nccl.all_reduce(part, part, static_cast<size_t>(std::min(most, values.count - at)),
@@ -180,6 +194,18 @@ void NcclRanks::all_reduce(int rank, const DeltaValues& values, const Launch& on
                       "a sum");
     launched(nccl_reduce_kernel(), on);
   }
+}
+
+// NCCL tells the cards at once, and then waits until the last graph is gone: whose owner may be who calls.
+void NcclRanks::give_up() const {
+  const std::unique_lock lock(ends_->using_ends);
+  if (ends_->given_up) return;
+  ends_->given_up = true;
+  ends_->abandons = std::thread([ends = ends_.get()] {
+    ends->nccl.group();
+    for (const Ends::End& end : ends->ends) ends->nccl.abort(end.comm);
+    ends->nccl.group_end();
+  });
 }
 
 }  // namespace nibble::backend::cuda

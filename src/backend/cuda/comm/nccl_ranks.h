@@ -53,6 +53,8 @@ class NcclRanks {
   // sum. In which order depends on the message, and bf16 is rounded with each addition. Enqueues, like a launch; may be
   // captured. rank: one of this process, with its card current. Throws Error(kDevice).
   void all_reduce(int rank, const DeltaValues& values, const Launch& on) const;
+  // Ends what waits on the cards for another rank; all_reduce throws from now on. From any thread.
+  void give_up() const;
 
  private:
   struct Ends;

@@ -94,5 +94,20 @@ TEST(share_emulated, a_rank_alone_waits) {
       "");
 }
 
+// Once the host says that a rank has failed, nobody waits for it, and nobody writes to where it did not say.
+TEST(share_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
+  ShareRanks ranks(2, 2);
+  std::vector<Vector> values(static_cast<size_t>(kChunkWords / 2));
+  const int given_up = 1;
+  ShareLink link = ranks.link(0);
+  link.given_up = &given_up;
+  link.looks_between = 2;
+  EXPECT_EQ(emulation::run(
+                {.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                [&] { share_reduce<kF32>({.link = link, .values = values.data(), .words = 2 * kChunkWords}, {0, 1}); }),
+            "");
+  EXPECT_EQ(ranks.counters[0].round, 2u) << "the rounds go on";
+}
+
 }  // namespace
 }  // namespace nibble::backend::cuda

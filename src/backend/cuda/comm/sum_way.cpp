@@ -41,4 +41,13 @@ SumPlan plan_sum(const SumShape& shape) {
   return plan;
 }
 
+std::optional<SumWay> way_of(std::string_view kernel) {
+  for (const DeltaValues::Type type : {DeltaValues::Type::kF32, DeltaValues::Type::kBf16}) {
+    if (kernel == push_reduce_kernel(type).name) return SumWay::kPush;
+    if (kernel == share_reduce_kernel(type).name) return SumWay::kShares;
+  }
+  if (kernel == nccl_reduce_kernel().name) return SumWay::kNccl;
+  return std::nullopt;
+}
+
 }  // namespace nibble::backend::cuda

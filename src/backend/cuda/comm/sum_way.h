@@ -5,6 +5,7 @@
 #include "backend/cuda/comm/push.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,5 +45,7 @@ struct SumPlan {
   PushCost cost;  // of all launches: what the rank with most sends
 };
 [[nodiscard]] SumPlan plan_sum(const SumShape& shape);
+// The way of a kernel that plan_sum() names; none: it is another.
+[[nodiscard]] std::optional<SumWay> way_of(std::string_view kernel);
 
 }  // namespace nibble::backend::cuda

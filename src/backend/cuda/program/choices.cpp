@@ -172,6 +172,11 @@ Shard cuda_shard(Shard shard) {
   return shard;
 }
 
+BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
+  if (ranks.count == 1) return whole;
+  return config_of(whole, cuda_shard(shard_of(whole.dims, ranks, rank)));
+}
+
 RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {
   RunConfig resolved = with_defaults(run);
   resolved.moe = cuda::choose_moe(config, run);

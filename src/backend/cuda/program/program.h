@@ -106,6 +106,12 @@ struct Reduce {
   std::function<void(const DeltaValues&, const Launch&)> launch;
 };
 
+// Of a program that is planned and not executed; none of one rank.
+[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks, SumWay longer = SumWay::kShares) {
+  if (ranks.count == 1) return std::nullopt;
+  return Reduce{.ranks = ranks.count, .longer = longer, .launch = nullptr};
+}
+
 struct ProgramArgs {
   const BackendConfig& config;
   const RunConfig& run;
@@ -126,5 +132,7 @@ namespace nibble::backend {
 // This machine's card, for make_program; none where there is none that this build runs on. Not pure: in the backend's
 // library.
 [[nodiscard]] std::optional<cuda::DeviceFacts> cuda_plan_device();
+// How cards of this machine would add up long messages: likewise not pure.
+[[nodiscard]] cuda::SumWay cuda_longer_sums();
 
 }  // namespace nibble::backend

@@ -111,7 +111,10 @@ struct NcclRanks::Ends {
   std::thread abandons;
 
   ~Ends() {
-    if (abandons.joinable()) return abandons.join();
+    if (abandons.joinable()) {
+      abandons.join();
+      return;
+    }
     for (const End& end : ends)
       if (end.comm != nullptr) nccl.destroy(end.comm);
   }

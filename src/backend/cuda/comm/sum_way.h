@@ -15,14 +15,13 @@ enum class SumWay : uint8_t { kPush, kShares, kNccl };
 inline constexpr std::string_view kSumWayNames[] = {"push", "shares", "NCCL"};
 
 // Messages of so many bytes and more are too long for a push, whose every word carries a round and goes to every rank.
-// µs on two H100 with NVLink at 369 KB, 1.5 MB and 11.8 MB: push 7.6, 19.3, 125, NCCL 2.28 12.8, 22.4, 62.9
-// (bench/results/2026-11-25-h100-x2-push.json, docs/several-gpus.md); straight lines through them meet at 2 MB. Shares
-// are not measured: predicted 11, 41 at 1.5 and 11.8 MB. Nor are more ranks: a push sends a message 2 (ranks - 1)
-// times, the others less than twice.
+// µs on two H200 with NVLink at 369 KB, 1.5, 11.8 and 47 MB: push 7.6, 19.5, 129, 497, shares 9.0, 12.0, 47, 189,
+// NCCL 2.30 9.6, 17.3, 56, 180 (bench/results/2026-11-26-h200-x2-sums.json): lines through them meet at 0.5 and 1 MB.
+// More ranks are not measured: a push sends a message 2 (ranks - 1) times, the others less than twice.
 [[nodiscard]] constexpr int64_t first_long_bytes(int ranks, SumWay way) {
-  constexpr int64_t kMega = 1 << 20;
-  const int64_t nccl = ranks <= 2 ? 2 * kMega : ranks <= 4 ? kMega : kMega / 2;
-  return way == SumWay::kNccl ? nccl : nccl / 2;
+  constexpr int64_t kKilo = 1024;
+  const int64_t shares = (ranks <= 2 ? 512 : ranks <= 4 ? 256 : 128) * kKilo;
+  return way == SumWay::kNccl ? 2 * shares : shares;
 }
 
 // longer: the way that the ranks have for long messages.

@@ -290,7 +290,7 @@ Made by_groups(const Rank& rank, const Step& step) {
 
 // The hidden channels of all ranks are the whole's, bit for bit, and what is filled up is zero.
 void expect_u(const Made& part, const Rank& rank, const Shard& true_shard, const Made& whole, const Step& step,
-              int64_t inter) {
+              int whole_inter) {
   for (int pair = 0; pair < step.pairs(); ++pair)
     for (int c = 0; c < rank.inter; ++c) {
       const bool own = rank.own.number_of(step.ids[static_cast<size_t>(pair)]) >= 0;

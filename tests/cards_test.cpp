@@ -91,7 +91,8 @@ TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
   for (const int ranks : {1, 2, 4}) {
     for (const bool eager : {false, true}) {
       const std::vector<int> devices = ranks == 1 ? std::vector{3} : std::vector<int>();
-      const auto be = make({.ranks = {.count = ranks}, .eager = eager}, devices);
+      backend::cuda::emulated_cuda() = {.card = kCard, .cards = 4};
+      auto be = make({.ranks = {.count = ranks}, .eager = eager}, devices);
       for (int i = 0; i < 4; ++i) EXPECT_EQ(run(*be).size(), 2u);
       EXPECT_EQ(be->graph_replays(), eager ? 0 : 2);
       be->copy_page({.kind = backend::LayerKind::kFull, .from = 0, .to = 1});
@@ -101,9 +102,14 @@ TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
       const backend::SlotData logits = be->peek(backend::Slot::kLogits);
       EXPECT_EQ(logits.shape, (Shape{3, config_.dims.vocab})) << "of all ranks";
       EXPECT_EQ(strayed(), 0) << ranks << " ranks";
+      for (int card = 0; card < 4; ++card)
+        EXPECT_EQ(backend::cuda::emulated_cuda().streams.at(static_cast<size_t>(card)) > 0,
+                  ranks == 1 ? card == 3 : card < ranks)
+            << "card " << card << " of " << ranks << " ranks";
+      be.reset();
+      EXPECT_EQ(strayed(), 0) << ranks << " ranks, when they end";
     }
   }
-  EXPECT_EQ(strayed(), 0) << "when they end, too";
 }
 
 std::map<std::string, int64_t> counts_of(const backend::CudaBackend& be) {

@@ -77,13 +77,14 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) 
   static_cast<void>(carve(needs, measure));
   const int64_t kv = kv_bytes(config, row_bytes(type_of(run.kv_type()), config.dims.head_dim));
   const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
+  const int64_t few = std::min(config.max_rows, config.max_tokens);
+  const int64_t graph = StepGraphs::memory_bytes(few, config.dims.layers) * (several ? 5 : 4) / 4;  // with the sums
   const int64_t shared = several ? comm_bytes(run.ranks.count) + gathered_bytes(config, whole.dims) : 0;
-  return {
-      .weights = 0,
-      .kv = kv,
-      .activations = measure.bytes() - kv + shared,
-      .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers) : 0,
-      .upload = upload_bytes(with_defaults(run).threads)};
+  return {.weights = 0,
+          .kv = kv,
+          .activations = measure.bytes() - kv + shared,
+          .graphs = graphs ? graph : 0,
+          .upload = upload_bytes(with_defaults(run).threads)};
 }
 
 }  // namespace nibble::backend

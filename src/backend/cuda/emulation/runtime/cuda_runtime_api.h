@@ -4,6 +4,7 @@
 
 #include "backend/cuda/card/device_facts.h"
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -61,6 +62,7 @@ struct EmulatedCuda {
   int cards = 1;                      // that are there, all alike
   bool peers = true;                  // and reach each other's memory
   int failed_card = -1;               // whose events fail
+  std::array<int64_t, 8> streams{};   // made so far, by card
   int64_t strayed = 0;                // calls for one card while another was the thread's
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
@@ -157,7 +159,9 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
 }
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
-  return *stream = new CUstream_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
+  const int card = nibble::backend::cuda::emulated_card;
+  ++std::atomic_ref(nibble::backend::cuda::emulated_cuda().streams.at(static_cast<size_t>(card)));
+  return *stream = new CUstream_st{card}, cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   nibble::backend::cuda::on_card(stream->card);

@@ -26,9 +26,11 @@ inline void land_one() {
   size_t which = philox(1, late_draws++)[0] % late_stores.size();
   for (size_t i = which; i-- > 0;)
     if (late_stores[i].to == late_stores[which].to) which = i;
-  if (late_stores[which].release) which = 0;
-  *late_stores[which].to = late_stores[which].word;
-  late_stores.erase(late_stores.begin() + static_cast<std::ptrdiff_t>(which));
+  const size_t first = late_stores[which].release ? 0 : which;
+  const auto from = late_stores.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto to = late_stores.begin() + static_cast<std::ptrdiff_t>(which) + 1;
+  for (auto store = from; store != to; ++store) *store->to = store->word;
+  late_stores.erase(from, to);
 }
 // All of them; the test's, once its kernels have run.
 inline void land_stores() {

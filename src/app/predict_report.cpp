@@ -51,6 +51,7 @@ std::map<std::string_view, std::set<std::string>> kernels_by_source(const Predic
   for (const PredictedTable& table : prediction.tables)
     for (const PredictedRow& row : table.rows)
       for (const NodeTime& node : row.nodes) {
+        if (node.held == backend::cuda::HeldBy::kLink) continue;
         const KernelShare& share = backend::cuda::share_of(node.kernel);
         if (share.measured == measured) by_source[share.from].insert(node.kernel);
       }

@@ -295,6 +295,8 @@ struct PredictOptions {
   OutputOptions output;
   std::string card;      // one of known_cards()
   bool neutral = false;  // as if it were an sm_80 card
+  std::string link;      // one of known_links() between several cards; empty: the card's usual one
+  double link_us = -1;   // a short sum's fixed part; below 0: the link's
   // Each sorted, without repetition
   std::vector<int64_t> batches = {1, 2, 8, 32, 256};  // sequences that generate; 0: none
   std::vector<int64_t> prompts = {512, 2048, 8192};   // tokens; 0: none

@@ -237,7 +237,7 @@ class StreamedCudaBackend final : public RankBackend {
     reduce_ = Reduce{
         .ranks = rank_.ranks.count,
         .ranks_on_card = rank_.comm->ranks_on_card(),
-        .message_words = kMessageWords,
+        .longer = rank_.comm->longer(),
         .launch = [comm = rank_.comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)

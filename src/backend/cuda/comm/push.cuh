@@ -2,23 +2,16 @@
 // push.h on the device
 // mailboxes [phases][ranks][words] of 64 bits     values f32 or bf16     own, all f32
 // grid: 1024 words per CTA, in turns where there are more     bytes, flops: cost()
-// predicted (2 x H100, NVLink): 3 to 4 us for 5.8 KB; not measured
+// measured (2 x H100, NVLink): docs/several-gpus.md
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
-#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
 
 namespace nibble::backend::cuda {
-
-// A CTA's place in its rank's launch.
-struct PushShare {
-  int cta, ctas;
-  [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
-  [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
-};
 
 // Which round it is. Nobody ends it before every CTA has asked. On a card of its own the next kernel may begin now; on
 // a shared one it would take the place of what this one waits for.
@@ -56,49 +49,12 @@ __device__ __forceinline__ bool receive(const PushLink& link, uint32_t round, in
   return is_of(w[0], round) && is_of(w[1], round) && is_of(w[2], round) && is_of(w[3], round);
 }
 
-// After a look that found nothing.
-__device__ __forceinline__ bool gives_up(const PushLink& link, int& looks) {
-  if (++looks < link.looks_between || link.given_up == nullptr) return false;
-  looks = 0;
-  return ptx::load_host(link.given_up) != 0;
-}
-
 // By the first CTA: clears what of this round's words lies behind the sender's message.
 __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int sender, int64_t message) {
   const int64_t at = first_swept(round, link.shape.words) + 2 * int64_t{threadIdx.x};
   if (2 * threadIdx.x >= kSweptWords || at < message) return;
   ptx::store_peer2(link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at, 0, 0);
 }
-
-// values += words.
-template <DeltaValues::Type kType>
-struct PushValues;
-template <>
-struct PushValues<DeltaValues::Type::kF32> {
-  float v[4] = {};
-  __device__ void add(const uint4& words) {
-    v[0] += __uint_as_float(words.x);
-    v[1] += __uint_as_float(words.y);
-    v[2] += __uint_as_float(words.z);
-    v[3] += __uint_as_float(words.w);
-  }
-  [[nodiscard]] __device__ uint4 words() const {
-    return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-  }
-};
-template <>
-struct PushValues<DeltaValues::Type::kBf16> {
-  float v[8] = {};
-  __device__ void add(const uint4& words) {
-    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] += __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
-  }
-  [[nodiscard]] __device__ uint4 words() const {
-    return {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]),
-            ptx::pack_bf16(v[6], v[7])};
-  }
-};
 
 template <DeltaValues::Type kType>
 __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushShare& share) {

@@ -2,11 +2,9 @@
 
 #include "backend/cuda/program/maker.h"
 
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "base/error.h"
-
-#include <algorithm>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -26,10 +24,6 @@ std::optional<Shard> cost_shard(const BackendConfig& config) {
                .inter = {0, d.inter},
                .vocab = {0, d.vocab},
                .whole_experts = config.own_experts->count < d.experts};
-}
-
-int64_t reduce_words(const DeltaValues& values) {
-  return values.type == DeltaValues::Type::kF32 ? values.count : values.count / 2;
 }
 
 int in_atoms(int64_t rows) { return to_int((rows + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows); }
@@ -149,18 +143,17 @@ void Maker::combine() {
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
   const Reduce& reduce = *args_.reduce;
-  const DeltaValues extent = delta_.extent(d_, tokens_);
-  const PushReduceArgs push{.link = {.shape = {.ranks = reduce.ranks}}, .words = reduce_words(extent)};
-  const PushPlan plan =
-      plan_push(std::min(push.words, reduce.message_words), args_.card.facts.multiprocessors, reduce.ranks_on_card);
-  Node& own = add(push_reduce_kernel(extent.type),
-                  fmt::format("{}, {} B of each of {} ranks", plan.to_string(), 4 * push.words, reduce.ranks), {},
+  const SumPlan plan = plan_sum({.values = delta_.extent(d_, tokens_),
+                                 .ranks = reduce.ranks,
+                                 .ranks_on_card = reduce.ranks_on_card,
+                                 .sms = args_.card.facts.multiprocessors,
+                                 .longer = reduce.longer});
+  Node& own = add(plan.kernel, plan.tile, {},
                   [n = tokens_, delta = delta_, launch = reduce.launch](const Binding& b, const Launch& on) {
                     launch(delta.values(b, n), on);
                   });
-  own.launches = (push.words + reduce.message_words - 1) / reduce.message_words;
-  const PushCost sent = cost(push);
-  own.cost += {static_cast<double>(sent.bytes), static_cast<double>(sent.flops)};
+  own.launches = plan.launches;
+  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }
 
 void Maker::logits() {

@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/memory/packed_matrix.h"
@@ -101,14 +102,14 @@ struct Program {
 // Adds up the ranks' deltas, in place, where several share a step (backend.h Slot::kDelta).
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  int64_t message_words = int64_t{1} << 20;  // of 32 bits, of one launch
+  SumWay longer = SumWay::kShares;  // of long messages
   std::function<void(const DeltaValues&, const Launch&)> launch;
 };
 
 // Of a program that is planned and not executed; none of one rank.
-[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks) {
+[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks, SumWay longer = SumWay::kShares) {
   if (ranks.count == 1) return std::nullopt;
-  return Reduce{.ranks = ranks.count, .launch = nullptr};
+  return Reduce{.ranks = ranks.count, .longer = longer, .launch = nullptr};
 }
 
 struct ProgramArgs {
@@ -131,5 +132,7 @@ namespace nibble::backend {
 // This machine's card, for make_program; none where there is none that this build runs on. Not pure: in the backend's
 // library.
 [[nodiscard]] std::optional<cuda::DeviceFacts> cuda_plan_device();
+// How cards of this machine would add up long messages: likewise not pure.
+[[nodiscard]] cuda::SumWay cuda_longer_sums();
 
 }  // namespace nibble::backend

@@ -76,7 +76,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     for (const Node& node : program.nodes)
       if (node.stage == stage) last = &node;
     ASSERT_NE(last, nullptr);
-    ASSERT_TRUE(last->kernel.starts_with("any_push_reduce<")) << last->kernel << " behind all that makes the delta";
+    ASSERT_TRUE(way_of(last->kernel)) << last->kernel << " behind all that makes the delta";
     reduced = 0;
     last->launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
                  {.counts = &counts});

@@ -1,6 +1,7 @@
 #pragma once
 // Host twin of ptx/peer_memory.cuh. A store lands late: some other word of those that are on their way with each word
-// that is read, at random, but of two stores to a word the first one first.
+// that is read, at random, but of two stores to a word the first one first, and a release behind all that were before
+// it.
 
 #include "backend/cuda/emulation/device.h"
 #include "base/random.h"
@@ -15,6 +16,7 @@ namespace nibble::backend::cuda::ptx {
 struct LateStore {
   uint64_t* to;
   uint64_t word;
+  bool release = false;
 };
 inline std::vector<LateStore> late_stores;
 inline uint64_t late_draws = 0;
@@ -22,8 +24,9 @@ inline uint64_t late_draws = 0;
 inline void land_one() {
   if (late_stores.empty()) return;
   size_t which = philox(1, late_draws++)[0] % late_stores.size();
-  for (size_t i = 0; i < which; ++i)
+  for (size_t i = which; i-- > 0;)
     if (late_stores[i].to == late_stores[which].to) which = i;
+  if (late_stores[which].release) which = 0;
   *late_stores[which].to = late_stores[which].word;
   late_stores.erase(late_stores.begin() + static_cast<std::ptrdiff_t>(which));
 }
@@ -47,6 +50,17 @@ inline void load_peer2(const uint64_t* global, uint64_t& first, uint64_t& second
   second = global[1];
 }
 
+inline void store_release_system(uint64_t* global, uint64_t word) {
+  late_stores.push_back({global, word, true});
+  emulation::made_progress();
+}
+inline uint64_t load_acquire_system(const uint64_t* global) {
+  bool others = false;  // have run
+  emulation::wait_until([&] { return std::exchange(others, true); });
+  if (!late_stores.empty()) emulation::made_progress();
+  land_one();
+  return *global;
+}
 inline int load_host(const int* word) { return *word; }
 
 inline void fence_system() {}

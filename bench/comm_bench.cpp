@@ -63,7 +63,8 @@ double median_us(std::span<Rank> ranks) {
 void bench(int count, int cards) {
   std::vector<int> of_ranks;
   for (int rank = 0; rank < count; ++rank) of_ranks.push_back(rank % cards);
-  const CommMemory memory(of_ranks);
+  const NcclLibrary nccl = cards == count ? nccl_library() : NcclLibrary{.what = "none: ranks share a card"};
+  const CommMemory memory(of_ranks, nccl.there ? SumWay::kNccl : SumWay::kShares);
   constexpr int64_t kRowBytes = 5760, kMostTokens = 8192;
   std::vector<Rank> ranks(of_ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -74,8 +75,7 @@ void bench(int count, int cards) {
     cuda_check(cudaMemset(ranks[r].values.get(), 0, kMostTokens * kRowBytes));
     cuda_check(cudaDeviceSynchronize());
   }
-  std::printf("%d ranks on %d cards; long sums %s\n%10s %12s", count, cards, memory.large_sums().c_str(), "tokens",
-              "bytes (bf16)");
+  std::printf("%d ranks on %d cards; NCCL: %s\n%10s %12s", count, cards, nccl.what.c_str(), "tokens", "bytes (bf16)");
   for (const SumWay way : memory.ways())
     for (const char* const type : {"bf16", "f32"})
       std::printf(" %6s %4s", kSumWayNames[static_cast<size_t>(way)].data(), type);

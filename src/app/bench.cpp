@@ -231,7 +231,7 @@ class Bench {
     const backend::BackendConfig config =
         backend::cuda_config(model::backend_config(subject_.config, {}, ran.dense), ran.ranks);
     const auto card = backend::cuda_plan_device();
-    const auto reduce = backend::cuda::planned_reduce(ran.ranks, backend::cuda_longer_sums());
+    const auto reduce = backend::cuda::planned_reduce(ran.ranks);
     check(card.has_value(), "a card that kernels were timed on");
     for (const BenchLoop::TimedStep& step : loop_.steps()) {
       profile.costs.add(backend::cuda::make_program({.config = config,

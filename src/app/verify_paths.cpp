@@ -201,7 +201,7 @@ void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
   const backend::BackendConfig backend_config =
       model::backend_config(config, engine::step_limits(limits, config.dims), run.dense);
   const backend::BackendConfig of_a_rank = backend::cuda_config(backend_config, run.ranks);
-  const auto reduce = backend::cuda::planned_reduce(run.ranks, backend::cuda_longer_sums());
+  const auto reduce = backend::cuda::planned_reduce(run.ranks);
   const auto be = subject.make(run, backend_config);
   const auto& cuda = static_cast<const backend::CudaBackend&>(*be);
   const model::GptOss model = model::load(*be, config, subject.source.weights);

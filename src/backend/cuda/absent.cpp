@@ -50,7 +50,6 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const RunConfig& 
 }
 
 std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
-cuda::SumWay cuda_longer_sums() { return cuda::SumWay::kShares; }
 
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 

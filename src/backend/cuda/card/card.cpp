@@ -6,7 +6,6 @@
 #include "backend/cuda/card/device_errors.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/comm/nccl_ranks.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/rank_backend.h"
@@ -42,8 +41,6 @@ CudaAvailable cuda_available(int device) {
     return {.yes = false, .reason = error.what()};
   }
 }
-
-SumWay cuda_longer_sums() { return nccl_library().there ? SumWay::kNccl : SumWay::kShares; }
 
 std::optional<DeviceFacts> cuda_plan_device() {
   if (!cuda_available().yes) return std::nullopt;

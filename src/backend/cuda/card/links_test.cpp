@@ -9,17 +9,17 @@
 namespace nibble::backend::cuda {
 namespace {
 
-// Two H100 (bench/results/2026-11-25-h100-x2-push.json, docs/several-gpus.md).
+// Two H200 (bench/results/2026-11-26-h200-x2-sums.json).
 TEST(links, nvlink_is_as_it_was_measured) {
   const KnownLink link = link_named("nvlink4");
   struct Measured {
-    double bytes, push, nccl;
+    double bytes, push, shares;
   };
-  for (const auto& [bytes, push, nccl] :
-       {Measured{5760, 3.1, 10.5}, Measured{46080, 3.7, 11.5}, Measured{368640, 7.6, 12.8},
-        Measured{1474560, 19.3, 22.4}, Measured{11796480, 125, 62.9}}) {
+  for (const auto& [bytes, push, shares] :
+       {Measured{5760, 3.1, 7.6}, Measured{46080, 3.6, 8.3}, Measured{368640, 7.6, 9.0}, Measured{1474560, 19.5, 12.0},
+        Measured{11796480, 129, 47}, Measured{47185920, 497, 189}}) {
     EXPECT_NEAR(sum_us(link, {.ranks = 2, .bytes = bytes}) / push, 1, 0.12) << bytes;
-    EXPECT_NEAR(sum_us(link, {.ranks = 2, .bytes = bytes, .longer = true}) / nccl, 1, 0.2) << bytes;
+    EXPECT_NEAR(sum_us(link, {.ranks = 2, .bytes = bytes, .longer = true}) / shares, 1, 0.12) << bytes;
   }
 }
 

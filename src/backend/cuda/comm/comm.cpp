@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <string_view>
@@ -101,7 +99,7 @@ void Comm::gather(const Columns& of, const Launch& on) const {
 
 void Comm::barrier(const Launch& on) const { meet_by_push(link_, on); }
 
-CommMemory::CommMemory(std::span<const int> cards)
+CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
     : shape_{.words = kMessageWords, .ranks = static_cast<int>(cards.size())} {
   if (shape_.ranks < 2 || shape_.ranks > kMaxPushRanks)
     throw Error(Code::kUnsupported, "cuda: want 2 to {} ranks, found {}", kMaxPushRanks, cards.size());
@@ -122,16 +120,7 @@ CommMemory::CommMemory(std::span<const int> cards)
     load_push_kernels();
     load_share_kernels();
   }
-  const NcclLibrary library = nccl_library();
-  const bool shared = std::ranges::any_of(cards, [&](int card) { return std::ranges::count(cards, card) > 1; });
-  const auto from = [&](SumWay way) { return first_long_bytes(shape_.ranks, way) / 1024; };
-  if (!shared && library.there) {
-    nccl_ = std::make_unique<NcclRanks>(cards);
-    large_sums_ = fmt::format("by {} from {} KB on", library.what, from(SumWay::kNccl));
-  } else {
-    large_sums_ = fmt::format("by shares from {} KB on: {}", from(SumWay::kShares),
-                              shared ? "NCCL wants a card of its own for each rank" : library.what);
-  }
+  if (longer == SumWay::kNccl) nccl_ = std::make_unique<NcclRanks>(cards);
 }
 
 std::vector<SumWay> CommMemory::ways() const {

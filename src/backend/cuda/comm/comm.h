@@ -1,6 +1,7 @@
 #pragma once
-// What ranks of one process that share a step say to each other: by push (push.h), and long sums by NCCL where the
-// ranks have it (nccl_ranks.h). Each card must reach the others' memory, or ranks share a card (tests).
+// What ranks of one process that share a step say to each other: by push (push.h), and long sums by shares (share.h)
+// or, where somebody asks for it, by NCCL (nccl_ranks.h). Each card must reach the others' memory, or ranks share a
+// card (tests).
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/nccl_ranks.h"
@@ -12,7 +13,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -69,13 +69,13 @@ class CommMemory {
  public:
   // cards: by rank, 2 to 8; one that is named more than once is shared. Throws Error(kUnsupported) where a card cannot
   // reach another's memory, Error(kOutOfMemory).
-  explicit CommMemory(std::span<const int> cards);
+  // longer: the way of long sums, kShares or kNccl; this one throws likewise where there is no NCCL or cards are
+  // shared.
+  explicit CommMemory(std::span<const int> cards, SumWay longer = SumWay::kShares);
 
   // REQUIRES that this outlives it, and graphs with its launches are destroyed before this.
   [[nodiscard]] Comm of(int rank) const;
   [[nodiscard]] std::vector<SumWay> ways() const;
-  // How long sums are made, for people: "by NCCL 2.28.9 from 2048 KB on", or by shares, and why not by NCCL.
-  [[nodiscard]] const std::string& large_sums() const { return large_sums_; }
 
   // A rank has failed: what waits for it on the card, now or later, ends without it. From any thread.
   void give_up() const;
@@ -90,7 +90,6 @@ class CommMemory {
   PinnedBytes given_up_;  // an int
   std::vector<Own> ranks_;
   std::unique_ptr<NcclRanks> nccl_;
-  std::string large_sums_;
 };
 
 }  // namespace nibble::backend::cuda

@@ -23,7 +23,8 @@ using enum DeltaValues::Type;
 // Ranks on these cards, with a stream each.
 class RanksOnCards {
  public:
-  explicit RanksOnCards(std::vector<int> cards) : cards_(std::move(cards)), memory_(cards_) {
+  explicit RanksOnCards(std::vector<int> cards, SumWay longer = SumWay::kShares)
+      : cards_(std::move(cards)), memory_(cards_, longer) {
     each([&](size_t rank) {
       streams_.push_back(make_stream());
       ends_.push_back(memory_.of(static_cast<int>(rank)));
@@ -327,19 +328,20 @@ TEST_F(NcclTest, one_rank_keeps_its_values) {
 TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
   const std::vector<int> cards = {0, 0};
   EXPECT_THROW(NcclRanks{cards}, Error);
+  EXPECT_THROW(CommMemory(cards, SumWay::kNccl), Error);
   const CommMemory memory(cards);
-  EXPECT_EQ(memory.large_sums(), "by shares from 1024 KB on: NCCL wants a card of its own for each rank");
   EXPECT_EQ(memory.of(0).reduce_plan({nullptr, int64_t{1} << 30, kBf16}).way, SumWay::kShares);
+  EXPECT_THROW(memory.of(0).reduce_by(SumWay::kNccl, {nullptr, 4, kF32}, on_), Error);
 }
 TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  const RanksOnCards ranks({0, 1});
+  const RanksOnCards ranks({0, 1}, SumWay::kNccl);
   check_sizes(ranks, SumWay::kNccl);
   check_rounds(ranks, Rounds({kF32, 17 << 20}, 1, 2), SumWay::kNccl);  // in two calls
 }
 TEST_F(NcclTest, two_cards_get_sums_of_both_ways_in_graphs) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  check_ways_in_a_graph(RanksOnCards({0, 1}), SumWay::kNccl);
+  check_ways_in_a_graph(RanksOnCards({0, 1}, SumWay::kNccl), SumWay::kNccl);
 }
 TEST_F(NcclTest, a_rank_whose_other_never_comes_is_let_go) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";

@@ -19,9 +19,9 @@ TEST(sum_way, short_messages_are_pushed_and_long_ones_are_not) {
       EXPECT_EQ(sum_way(ranks, 2 * kMega, longer), longer);
     }
   }
-  EXPECT_EQ(sum_way(2, 2 * kMega - 2, SumWay::kNccl), SumWay::kPush);
-  EXPECT_EQ(sum_way(2, kMega, SumWay::kShares), SumWay::kShares);
-  EXPECT_EQ(sum_way(8, kMega / 2, SumWay::kNccl), SumWay::kNccl);
+  EXPECT_EQ(sum_way(2, kMega - 2, SumWay::kNccl), SumWay::kPush);
+  EXPECT_EQ(sum_way(2, kMega / 2, SumWay::kShares), SumWay::kShares);
+  EXPECT_EQ(sum_way(8, kMega / 4, SumWay::kNccl), SumWay::kNccl);
 }
 
 TEST(sum_plan, names_what_is_launched_and_how_often) {
@@ -38,8 +38,9 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
   EXPECT_EQ(decode.cost.bytes, 2 * 5760);
   const SumPlan prompt = plan(8192, SumWay::kShares);
   EXPECT_EQ(prompt.kernel.name, "any_share_reduce<bf16>");
-  EXPECT_EQ(prompt.launches, 3);
+  EXPECT_EQ(prompt.launches, 1);
   EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
+  EXPECT_EQ(plan(16384, SumWay::kShares).launches, 2);
   const SumPlan nccl = plan(16384, SumWay::kNccl);
   EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
   EXPECT_EQ(nccl.launches, 2);

@@ -107,9 +107,9 @@ struct Reduce {
 };
 
 // Of a program that is planned and not executed; none of one rank.
-[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks, SumWay longer = SumWay::kShares) {
+[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks) {
   if (ranks.count == 1) return std::nullopt;
-  return Reduce{.ranks = ranks.count, .longer = longer, .launch = nullptr};
+  return Reduce{.ranks = ranks.count, .launch = nullptr};
 }
 
 struct ProgramArgs {
@@ -132,7 +132,5 @@ namespace nibble::backend {
 // This machine's card, for make_program; none where there is none that this build runs on. Not pure: in the backend's
 // library.
 [[nodiscard]] std::optional<cuda::DeviceFacts> cuda_plan_device();
-// How cards of this machine would add up long messages: likewise not pure.
-[[nodiscard]] cuda::SumWay cuda_longer_sums();
 
 }  // namespace nibble::backend

@@ -3,6 +3,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share.h"
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped.h"
@@ -198,6 +199,12 @@ void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Laun
 }
 void meet_by_push(const PushLink& /*link*/, const Launch& on) { launched(kernel::kPushBarrier, on); }
 void load_push_kernels() {}
+void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream->card);
+  cut(share_reduce_kernel(type), plan, on);
+}
+void load_share_kernels() {}
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }

@@ -62,7 +62,7 @@ struct EmulatedCuda {
   int cards = 1;                      // that are there, all alike
   bool peers = true;                  // and reach each other's memory
   int failed_card = -1;               // whose events fail
-  std::array<int64_t, 8> streams{};   // made so far, by card
+  std::array<int64_t, 8> events{};    // recorded so far, by card
   int64_t strayed = 0;                // calls for one card while another was the thread's
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
@@ -160,9 +160,7 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
 }
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
-  const int card = nibble::backend::cuda::emulated_card;
-  ++std::atomic_ref(nibble::backend::cuda::emulated_cuda().streams.at(static_cast<size_t>(card)));
-  return *stream = new CUstream_st{card}, cudaSuccess;
+  return *stream = new CUstream_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   nibble::backend::cuda::on_card(stream);
@@ -180,6 +178,7 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return delete event, cudaSuccess;
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  ++std::atomic_ref(nibble::backend::cuda::emulated_cuda().events.at(static_cast<size_t>(event->card)));
   nibble::backend::cuda::on_card(event);
   return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }

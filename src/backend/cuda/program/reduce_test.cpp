@@ -5,6 +5,7 @@
 #include "backend/cuda/program/program.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -106,6 +107,46 @@ INSTANTIATE_TEST_SUITE_P(
                     ReduceCase{"whole_experts_grouped", {.moe = MoeKernel::kMarlin}, 8, 20, {24, 8}},
                     ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),
     [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
+
+// Of one of two ranks of gpt-oss-120b's shape on an H100.
+std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
+                                    bool reduces = true) {
+  Dims dims = kDims120b;
+  dims.layers = 2;
+  const Shard shard = cuda_shard(shard_of(dims, {2, whole_experts}, 1));
+  const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
+  const Card card(DeviceFacts{
+      .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
+  const Reduce plan{};
+  const Program program = make_program({.config = config,
+                                        .run = {},
+                                        .step = {.rows = rows, .logit_rows = 1},
+                                        .card = card,
+                                        .reduce = reduces ? &plan : nullptr});
+  std::vector<std::string> kernels;
+  for (const Node& node : program.nodes)
+    if (node.stage == stage) kernels.push_back(node.kernel);
+  return kernels;
+}
+
+TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
+  using testing::ElementsAre;
+  const std::vector<Row> one = {{0, 1, 100}}, prompt = {{0, 600, 600}};
+  std::vector<Row> many;
+  for (int32_t t = 0; t < 20; ++t) many.push_back({t, 1, 100});
+  for (const bool whole : {false, true}) {
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many),
+                ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_push_reduce<f32>"));
+    EXPECT_THAT(kernels_of(Stage::kMoe, whole, many), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>",
+                                                                  "any_combine_f32", "any_push_reduce<bf16>"));
+  }
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, one), ElementsAre("moe_up", "gemv<moe_down>", "any_push_reduce<f32>"));
+  EXPECT_THAT(kernels_of(Stage::kMoe, true, one), ElementsAre("moe_up", "moe_down", "any_push_reduce<f32>"))
+      << "a part may have none of the rank's experts";
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, one, false), ElementsAre("moe_up", "gemv<moe_down>"));
+}
 
 }  // namespace
 }  // namespace nibble::backend::cuda

@@ -108,6 +108,78 @@ INSTANTIATE_TEST_SUITE_P(
                     ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),
     [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
 
+// Who was told to add o's bias, and when.
+struct BiasUses {
+  const Bf16* bias = nullptr;
+  int count = 0;
+  void note(const Bf16* given) { count += given != nullptr && given == bias ? 1 : 0; }
+};
+BiasUses& uses() {
+  static BiasUses all;
+  return all;
+}
+
+KernelTable noting_kernels() {
+  KernelTable kernels{};
+  kernels.linear = [](const LinearLaunch& args, const Launch&) { uses().note(args.bias); };
+  kernels.dense = [](const DenseArgs& args, const GemvPlan&, const Launch&) { uses().note(args.bias); };
+  kernels.combine = [](const CombineArgs& args, const Launch&) { uses().note(args.bias); };
+  kernels.norm_sums = [](const NormSumsArgs& args, const Launch&) { uses().note(args.bias); };
+  kernels.route_sums = [](const RouteSumsArgs& args, const Launch&) { uses().note(args.bias); };
+  kernels.rmsnorm = [](const RmsnormLaunch&, const Launch&) {};
+  kernels.round = [](const RoundArgs&, const Launch&) {};
+  kernels.router = [](const RouterArgs&, const Launch&) {};
+  kernels.top_experts = [](const TopExpertsLaunch&, const Launch&) {};
+  kernels.route_tokens = [](const RouteTokensArgs&, const RoutePlan&, const Launch&) {};
+  return kernels;
+}
+
+class RankBias : public testing::TestWithParam<ReduceCase> {};
+
+// On the other ranks it is zeros; behind the sum all would add it.
+TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
+  const ReduceCase& c = GetParam();
+  const BackendConfig config{.dims = kShape,
+                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
+                             .rope_inv_freq = {},
+                             .dense = {},
+                             .own_experts = c.own};
+  std::vector<Arch> arches = architectures();
+  for (Arch& arch : arches) {
+    arch.gemm.launch = [](const GemmArgs& args, const GemmPlan&, const Launch&) { uses().note(args.bias); };
+    arch.split_gemm.launch = [](const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) {};
+  }
+  const Card card(
+      {.name = "a card", .major = c.major, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472},
+      arches);
+  std::vector<Row> rows;
+  for (int32_t t = 0; t < c.tokens; ++t) rows.push_back({t, 1, 100});
+  const Bf16 o_bias{};
+  uses() = {.bias = &o_bias};
+  int before = -1;
+  const Reduce reduce{.launch = [&](const DeltaValues&, const Launch&) { before = uses().count; }};
+  const Program program = make_program(
+      {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
+  const Arena at{};
+  const KernelTable kernels = noting_kernels();
+  const StepPointers step;
+  const LayerPointers weights{.o_bias = &o_bias};
+  for (const Node& node : program.nodes)
+    if (node.stage == Stage::kAttnOut || node.stage == Stage::kRoute)
+      node.launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1}, {});
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(uses().count, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(, RankBias,
+                         testing::Values(ReduceCase{"plain", {.moe = MoeKernel::kReference}, 9, 3},
+                                         ReduceCase{"decode", {}, 9, 1}, ReduceCase{"halves", {}, 8, 1},
+                                         ReduceCase{"marlin", {.moe = MoeKernel::kMarlin}, 9, 8},
+                                         ReduceCase{"split_gemm", {}, 9, 20}, ReduceCase{"gemm", {}, 9, 300},
+                                         ReduceCase{"neutral_gemm", {}, 12, 20}, ReduceCase{"prompt", {}, 9, 1500},
+                                         ReduceCase{"neutral_prompt", {}, 8, 1500}),
+                         [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
+
 // Of one of two ranks of gpt-oss-120b's shape on an H100.
 std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
                                     bool reduces = true) {

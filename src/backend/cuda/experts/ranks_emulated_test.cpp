@@ -353,7 +353,8 @@ std::vector<Case> cases(int tokens) {
 }
 
 TEST(ranks_emulated, parts_of_decode_kernels_add_up) {
-  for (const Case& test : cases(1)) check_ranks(test, by_decode, 0);
+  for (const Case& test : cases(1))
+    if (test.ranks.whole_experts) check_ranks(test, by_decode, 0);
   for (const Case& test : cases(5)) check_ranks(test, by_decode, 0);
 }
 

@@ -103,7 +103,7 @@ TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
       EXPECT_EQ(logits.shape, (Shape{3, config_.dims.vocab})) << "of all ranks";
       EXPECT_EQ(strayed(), 0) << ranks << " ranks";
       for (int card = 0; card < 4; ++card)
-        EXPECT_EQ(backend::cuda::emulated_cuda().streams.at(static_cast<size_t>(card)) > 0,
+        EXPECT_EQ(backend::cuda::emulated_cuda().events.at(static_cast<size_t>(card)) > 0,
                   ranks == 1 ? card == 3 : card < ranks)
             << "card " << card << " of " << ranks << " ranks";
       be.reset();
@@ -184,8 +184,11 @@ TEST_F(Cards, fail_together_while_a_step_is_prepared) {
 }
 
 TEST_F(Cards, have_no_room_is_said_of_a_rank_as_it_is) {
-  backend::cuda::emulated_cuda().card.memory_bytes = int64_t{1} << 20;
-  test::expect_error([&] { make({.ranks = {.count = 2}}); }, Code::kOutOfMemory, "want ");
+  backend::cuda::emulated_cuda().card.memory_bytes = int64_t{1} << 30;
+  const backend::BackendConfig large =
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 16, .kv_pages = {1 << 20, 1 << 20}});
+  test::expect_error([&] { static_cast<void>(backend::make_cuda_backend(large, {.ranks = {.count = 2}})); },
+                     Code::kOutOfMemory, "activations and KV pages: want ");
   EXPECT_EQ(strayed(), 0);
 }
 

@@ -267,7 +267,9 @@ TEST_F(Upload, of_a_rank_is_its_part_of_every_tensor) {
 }
 
 TEST_F(Upload, of_a_rank_of_whole_experts_is_its_experts) {
-  const model::ModelConfig config = config_of(512);
+  model::ModelConfig config = config_of(512);
+  config.dims.heads = 16;
+  config.dims.kv_heads = 4;
   const convert::DummyWeights made(config, 5, nullptr);
   for (int rank = 0; rank < 4; ++rank) {
     const backend::Shard shard = backend::shard_of(config.dims, {.count = 4, .whole_experts = true}, rank);
@@ -283,7 +285,9 @@ TEST_F(Upload, of_a_rank_of_whole_experts_is_its_experts) {
 // Of an expert's rows and columns that the model has not, values and scales are zeros.
 TEST_F(Upload, of_a_rank_is_filled_up_to_what_the_packing_takes) {
   model::ModelConfig config = config_of(512);
-  config.dims.inter = 480;  // 15 blocks: 8 and 7, held as 12
+  config.dims.inter = 608;  // 19 blocks: 10 and 9, held as 12
+  config.dims.heads = 8;
+  config.dims.kv_heads = 2;
   const convert::DummyWeights made(config, 5, nullptr);
   for (int rank = 0; rank < 2; ++rank) {
     const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);

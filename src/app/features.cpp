@@ -14,6 +14,7 @@ constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has
 constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
 constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
+constexpr Places kOnHopper{kYes, kNotRun, kYes, kNotRun};   // and would on others, which nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
 
 constexpr FeatureValue kBackendWords[] = {
@@ -61,9 +62,9 @@ constexpr FeatureValue kLookupMin[] = {{"2", kUnrounded, kOfHost}, {"1", kUnroun
 constexpr FeatureValue kOnByDefault[] = {{"true", kUnrounded}, {"false", kUnrounded}};
 constexpr FeatureValue kAsync[] = {{"true", kUnrounded}, {"false", kUnrounded}};
 constexpr FeatureValue kPolicies[] = {{"fcfs", kUnrounded}, {"priority", kUnrounded}};
-constexpr FeatureValue kRanks[] = {{"1", kUnrounded}, {"2", kUnrounded, kOfHost}};
+constexpr FeatureValue kRanks[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnHopper}};
 constexpr FeatureValue kWholeExperts[] = {{"false", kUnrounded},
-                                          {"true", kUnrounded, kOfHost, "--tensor-parallel-size 2"}};
+                                          {"true", kUnrounded, kOnHopper, "--tensor-parallel-size 2"}};
 constexpr FeatureValue kReplicas[] = {{"1", kUnrounded}, {"2", kUnrounded, kOfHost}};
 constexpr FeatureValue kIsas[] = {{"auto", kUnrounded},
                                   {"baseline", kUnrounded, kOnCpu},

@@ -3,6 +3,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share.h"
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped.h"
@@ -185,12 +186,12 @@ void any_attend_prefill(const FlashArgs& /*args*/, KvDtype type, const Launch& o
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
   check_args(args);
-  on_card(on.stream->card);
+  on_card(on.stream);
   cut(push_reduce_kernel(type), plan, on);
 }
 void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on) {
   check_args(args);
-  on_card(on.stream->card);
+  on_card(on.stream);
   for (int64_t row = 0; row < args.rows; ++row)  // what one rank has; no test reads the others'
     std::copy_n(args.own + row * args.count[args.link.rank], args.count[args.link.rank],
                 args.all + row * args.width + args.first[args.link.rank]);
@@ -198,6 +199,12 @@ void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Laun
 }
 void meet_by_push(const PushLink& /*link*/, const Launch& on) { launched(kernel::kPushBarrier, on); }
 void load_push_kernels() {}
+void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream);
+  cut(share_reduce_kernel(type), plan, on);
+}
+void load_share_kernels() {}
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }

@@ -62,15 +62,16 @@ struct EmulatedCuda {
   int cards = 1;                      // that are there, all alike
   bool peers = true;                  // and reach each other's memory
   int failed_card = -1;               // whose events fail
-  std::array<int64_t, 8> streams{};   // made so far, by card
+  std::array<int64_t, 8> events{};    // recorded so far, by card
   int64_t strayed = 0;                // calls for one card while another was the thread's
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
 [[nodiscard]] EmulatedCuda& emulated_cuda();
 inline thread_local int emulated_card = 0;  // the thread's
-// Notes a call for a card's stream, event or graph.
-inline void on_card(int card) {
-  if (card != emulated_card) ++std::atomic_ref(emulated_cuda().strayed);
+// Notes a call for a card's stream, event or graph; the stream of none is the thread's card's.
+template <class Handle>
+void on_card(const Handle* handle) {
+  if (handle != nullptr && handle->card != emulated_card) ++std::atomic_ref(emulated_cuda().strayed);
 }
 }  // namespace nibble::backend::cuda
 
@@ -143,12 +144,12 @@ inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) {
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
 inline cudaError_t cudaFreeHost(void* at) { return std::free(at), cudaSuccess; }
 inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
-  nibble::backend::cuda::on_card(stream->card);
+  nibble::backend::cuda::on_card(stream);
   return std::memset(at, value, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
                                    cudaStream_t stream) {
-  nibble::backend::cuda::on_card(stream->card);
+  nibble::backend::cuda::on_card(stream);
   return std::memcpy(to, from, bytes), nibble::backend::cuda::emulated_cuda().copies;
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
@@ -159,31 +160,30 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
 }
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
-  const int card = nibble::backend::cuda::emulated_card;
-  ++std::atomic_ref(nibble::backend::cuda::emulated_cuda().streams.at(static_cast<size_t>(card)));
-  return *stream = new CUstream_st{card}, cudaSuccess;
+  return *stream = new CUstream_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  nibble::backend::cuda::on_card(stream->card);
+  nibble::backend::cuda::on_card(stream);
   return delete stream, cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return nibble::backend::cuda::on_card(stream->card), cudaSuccess;
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return *event = new CUevent_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) { return cudaEventCreate(event); }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  nibble::backend::cuda::on_card(event->card);
+  nibble::backend::cuda::on_card(event);
   return delete event, cudaSuccess;
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  nibble::backend::cuda::on_card(event->card);
-  return nibble::backend::cuda::on_card(stream->card), cudaSuccess;
+  ++std::atomic_ref(nibble::backend::cuda::emulated_cuda().events.at(static_cast<size_t>(event->card)));
+  nibble::backend::cuda::on_card(event);
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  nibble::backend::cuda::on_card(event->card);
+  nibble::backend::cuda::on_card(event);
   return event->card == nibble::backend::cuda::emulated_cuda().failed_card ? cudaErrorInvalidDevice : cudaSuccess;
 }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*from*/, cudaEvent_t /*to*/) {
@@ -191,22 +191,22 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*from*/, cudaEve
 }
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
-  return nibble::backend::cuda::on_card(stream->card), cudaSuccess;
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return *graph = new CUgraph_st{stream->card}, cudaSuccess;
 }
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long /*flags*/) {
-  nibble::backend::cuda::on_card(graph->card);
+  nibble::backend::cuda::on_card(graph);
   return *executable = new CUgraphExec_st{graph->card}, cudaSuccess;
 }
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  nibble::backend::cuda::on_card(executable->card);
+  nibble::backend::cuda::on_card(executable);
   return delete executable, cudaSuccess;
 }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  nibble::backend::cuda::on_card(executable->card);
-  return nibble::backend::cuda::on_card(stream->card), cudaSuccess;
+  nibble::backend::cuda::on_card(executable);
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }
 // NOLINTEND(readability-identifier-naming)

@@ -1,6 +1,7 @@
-// Times the sum over ranks (src/backend/cuda/comm): rounds one after the other in a CUDA graph per rank.
+// Times the sum over ranks (src/backend/cuda/comm) by each of its ways: rounds one after the other in a CUDA graph per
+// rank.
 //   comm_bench [ranks, 2 without] [cards, as many as there are, at most one per rank]
-// µs per sum: median of the repetitions, of a graph of 500. Ranks that share a card share its memory, too: that tells
+// µs per sum: median of the repetitions, of a graph of 200. Ranks that share a card share its memory, too: that tells
 // of the kernel, not of a link.
 
 #include "backend/cuda/comm/comm.h"
@@ -16,7 +17,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kRounds = 500, kRepetitions = 9;
+constexpr int kRounds = 200, kRepetitions = 9;
 
 struct Rank {
   int card = 0;
@@ -25,9 +26,9 @@ struct Rank {
   GraphExec graph;
 };
 
-void capture(Rank& rank, const Comm& comm, const DeltaValues& values) {
+void capture(Rank& rank, const Comm& comm, SumWay way, const DeltaValues& values) {
   cuda_check(cudaStreamBeginCapture(rank.stream.get(), cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kRounds; ++i) comm.reduce(values, {.stream = rank.stream.get()});
+  for (int i = 0; i < kRounds; ++i) comm.reduce_by(way, values, {.stream = rank.stream.get()});
   cudaGraph_t graph = nullptr;
   cuda_check(cudaStreamEndCapture(rank.stream.get(), &graph));
   cudaGraphExec_t executable = nullptr;
@@ -62,8 +63,9 @@ double median_us(std::span<Rank> ranks) {
 void bench(int count, int cards) {
   std::vector<int> of_ranks;
   for (int rank = 0; rank < count; ++rank) of_ranks.push_back(rank % cards);
-  const CommMemory memory(of_ranks);
-  constexpr int64_t kRowBytes = 5760, kMostTokens = 2048;
+  const NcclLibrary nccl = cards == count ? nccl_library() : NcclLibrary{.what = "none: ranks share a card"};
+  const CommMemory memory(of_ranks, nccl.there ? SumWay::kNccl : SumWay::kShares);
+  constexpr int64_t kRowBytes = 5760, kMostTokens = 8192;
   std::vector<Rank> ranks(of_ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
     ranks[r].card = of_ranks[r];
@@ -73,21 +75,24 @@ void bench(int count, int cards) {
     cuda_check(cudaMemset(ranks[r].values.get(), 0, kMostTokens * kRowBytes));
     cuda_check(cudaDeviceSynchronize());
   }
-  std::printf("%d ranks on %d cards\n%10s %12s %10s %10s\n", count, cards, "tokens", "bytes (bf16)", "us bf16",
-              "us f32");
-  for (const int64_t tokens : {1, 8, 32, 64, 256, 2048}) {
-    double us[2] = {};
-    for (const DeltaValues::Type type : {DeltaValues::Type::kF32, DeltaValues::Type::kBf16}) {
-      const bool f32 = type == DeltaValues::Type::kF32;  // of the same bytes
-      for (size_t r = 0; r < ranks.size(); ++r) {
-        cuda_check(cudaSetDevice(ranks[r].card));
-        capture(ranks[r], memory.of(static_cast<int>(r)),
-                {ranks[r].values.get(), tokens * kRowBytes / (f32 ? 4 : 2), type});
+  std::printf("%d ranks on %d cards; NCCL: %s\n%10s %12s", count, cards, nccl.what.c_str(), "tokens", "bytes (bf16)");
+  for (const SumWay way : memory.ways())
+    for (const char* const type : {"bf16", "f32"})
+      std::printf(" %6s %4s", kSumWayNames[static_cast<size_t>(way)].data(), type);
+  std::printf("  us\n");
+  for (const int64_t tokens : {1, 8, 32, 64, 256, 2048, 8192}) {
+    std::printf("%10lld %12lld", static_cast<long long>(tokens), static_cast<long long>(tokens * kRowBytes));
+    for (const SumWay way : memory.ways()) {
+      for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32}) {
+        for (size_t r = 0; r < ranks.size(); ++r) {
+          cuda_check(cudaSetDevice(ranks[r].card));
+          capture(ranks[r], memory.of(static_cast<int>(r)), way,
+                  {ranks[r].values.get(), tokens * kRowBytes / (type == DeltaValues::Type::kF32 ? 4 : 2), type});
+        }
+        std::printf(" %11.2f", median_us(ranks));
       }
-      us[f32 ? 1 : 0] = median_us(ranks);
     }
-    std::printf("%10lld %12lld %10.2f %10.2f\n", static_cast<long long>(tokens),
-                static_cast<long long>(tokens * kRowBytes), us[0], us[1]);
+    std::printf("\n");
   }
 }
 

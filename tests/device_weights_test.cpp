@@ -90,7 +90,7 @@ struct Uploaded {
   }
   Bytes read(WeightRole role, WeightHandle handle, Matrices matrices) const {
     using namespace backend::cuda;  // NOLINT
-    const backend::Dims& d = be.dims;
+    const backend::Dims d = held_dims(be, role);
     const int64_t values =
         role == kEmbedding && embedding_rows > 0 ? embedding_rows * d.hidden : backend::values_of(role, d);
     const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
@@ -266,16 +266,71 @@ TEST_F(Upload, of_a_rank_is_its_part_of_every_tensor) {
   }
 }
 
-TEST_F(Upload, refuses_a_rank_of_whole_experts) {
-  const model::ModelConfig config = config_of(512);
+TEST_F(Upload, of_a_rank_of_whole_experts_is_its_experts) {
+  model::ModelConfig config = config_of(512);
+  config.dims.heads = 16;
+  config.dims.kv_heads = 4;
   const convert::DummyWeights made(config, 5, nullptr);
-  const backend::Shard shard = backend::shard_of(config.dims, {.count = 2, .whole_experts = true}, 1);
-  try {
-    const Uploaded rank(config, made.weights(), Matrices::kRowOrder, shard);
-    FAIL() << "half of the experts";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kUnsupported);
-    EXPECT_NE(std::string(error.what()).find("want a part of all"), std::string::npos) << error.what();
+  for (int rank = 0; rank < 4; ++rank) {
+    const backend::Shard shard = backend::shard_of(config.dims, {.count = 4, .whole_experts = true}, rank);
+    const Uploaded rows(config, made.weights(), Matrices::kRowOrder, shard);
+    for (const HostWeight& w : made.weights())
+      expect_part(w, slice_of(w.role, config.dims, shard), rows.contents.at({w.role, w.layer}));
+    const Uploaded packed(config, made.weights(), Matrices::kPacked, shard);
+    const Uploaded want(rows.be, as_weights(rows, made.weights()), Matrices::kPacked, config.dims.vocab);
+    expect_same(packed, want);
+  }
+}
+
+// Of an expert's rows and columns that the model has not, values and scales are zeros.
+TEST_F(Upload, of_a_rank_is_filled_up_to_what_the_packing_takes) {
+  model::ModelConfig config = config_of(512);
+  config.dims.inter = 608;  // 19 blocks: 10 and 9, held as 12
+  config.dims.heads = 8;
+  config.dims.kv_heads = 2;
+  const convert::DummyWeights made(config, 5, nullptr);
+  for (int rank = 0; rank < 2; ++rank) {
+    const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);
+    const backend::Shard held = backend::cuda_shard(shard);
+    ASSERT_EQ(held.inter.count, 384);
+    const backend::BackendConfig be = backend::config_of(Uploaded::backend_config(config), held);
+    const std::vector<HostWeight> cut = Uploaded::cut(made.weights(), config.dims, shard);
+    const Uploaded rows(be, cut, Matrices::kRowOrder, config.dims.vocab);
+    for (const HostWeight& w : made.weights()) {
+      const backend::Slice part = slice_of(w.role, config.dims, shard);
+      const Bytes& found = rows.contents.at({w.role, w.layer});
+      if (w.role != kGateUp && w.role != kDown && w.role != kGateUpBias) {
+        expect_part(w, part, found);
+        continue;
+      }
+      const int64_t filled_rows = w.role == kDown ? part.rows.count : 2 * held.inter.count;
+      const int64_t units = w.role == kGateUpBias ? 1 : (w.role == kDown ? held.inter.count : part.cols.count) / 32;
+      const int64_t own_units = w.role == kGateUpBias ? 1 : part.cols.count / 32,
+                    bytes = w.role == kGateUpBias ? 2 : 16;
+      const int64_t all = part.experts.count * filled_rows * units;
+      ASSERT_EQ(std::ssize(found), all * (w.role == kGateUpBias ? 2 : 17));
+      Bytes own, scales;
+      int64_t not_zero = 0;
+      for (int64_t e = 0; e < part.experts.count; ++e)
+        for (int64_t r = 0; r < filled_rows; ++r)
+          for (int64_t u = 0; u < units; ++u) {
+            const int64_t at = (e * filled_rows + r) * units + u;
+            const bool there = r < part.rows.count && u < own_units;
+            for (int64_t b = 0; b < bytes; ++b) {
+              if (there) own.push_back(found[static_cast<size_t>(at * bytes + b)]);
+              not_zero += !there && found[static_cast<size_t>(at * bytes + b)] != 0 ? 1 : 0;
+            }
+            if (w.role == kGateUpBias) continue;
+            if (there) scales.push_back(found[static_cast<size_t>(all * 16 + at)]);
+            not_zero += !there && found[static_cast<size_t>(all * 16 + at)] != 0 ? 1 : 0;
+          }
+      EXPECT_EQ(not_zero, 0) << backend::name_of(w.role);
+      own.insert(own.end(), scales.begin(), scales.end());
+      expect_part(w, part, own);
+    }
+    const Uploaded packed(be, cut, Matrices::kPacked, config.dims.vocab);
+    const Uploaded want(be, as_weights(rows, made.weights()), Matrices::kPacked, config.dims.vocab);
+    expect_same(packed, want);
   }
 }
 

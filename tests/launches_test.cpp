@@ -147,6 +147,45 @@ TEST_F(Launches, the_backend_says_what_its_options_became) {
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of neutral");
 }
 
+// Every launcher checks its arguments. Nobody adds up the parts here: they are what a rank leaves.
+TEST_F(Launches, of_a_rank_are_the_planned_ones) {
+  using backend::Ranks;
+  model::ModelConfig config = config_;
+  config.dims.heads = 32;
+  config.dims.kv_heads = 8;
+  const convert::DummyWeights weights(config, 1, nullptr);
+  for (const auto& card : {kH200, kGb10})
+    for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{2, true}, Ranks{8, true}})
+      for (const RunConfig& options : {RunConfig{}, RunConfig{.moe = MoeKernel::kMarlin},
+                                       RunConfig{.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8},
+                                       RunConfig{.moe = MoeKernel::kGemv}, RunConfig{.moe = MoeKernel::kReference}}) {
+        for (const int rank : {0, ranks.count - 1}) {
+          backend::cuda::emulated_cuda() = {.card = card};
+          const backend::Shard shard = backend::shard_of(config.dims, ranks, rank);
+          const backend::BackendConfig own = backend::config_of(
+              model::backend_config(config, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}}, {}),
+              backend::cuda_shard(shard));
+          const auto be = backend::make_cuda_backend(own, options);
+          std::vector<backend::HostWeight> cut = weights.weights();
+          for (backend::HostWeight& w : cut) w.slice = backend::slice_of(w.role, config.dims, shard);
+          const model::GptOss gpt = model::load(*be, config, cut);
+          Counts planned;
+          for (const std::vector<int32_t>& lengths : kSteps) {
+            const model::Step step = step_of(lengths);
+            model::forward(*be, gpt, step);
+            const backend::cuda::Program plan = backend::cuda::make_program(
+                {.config = own,
+                 .run = options,
+                 .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
+                 .card = backend::cuda::Card(card)});
+            for (const backend::PlannedStage& s : plan.nodes)
+              planned[s.kernel] += s.launches * backend::layers_of(s, config.layer_kinds);
+          }
+          EXPECT_EQ(planned, counts_of(*be)) << ranks.count << " ranks";
+        }
+      }
+}
+
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
   for (const MoeKernel moe :
        {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {

@@ -2,6 +2,7 @@
 
 #include "app/fast.h"
 #include "app/loaded_model.h"
+#include "app/rank_group.h"
 #include "app/settings.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -35,6 +36,13 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   return card;
 }
 
+void require_one_machine(const ModelOptions& options, std::string_view found) {
+  if (in_a_group(options))
+    throw Error(Code::kUnsupported,
+                "--nnodes {}: want --backend cpu or reference, found {}: cards of several machines are not served yet",
+                options.group.count, found);
+}
+
 }  // namespace
 
 BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) {
@@ -55,8 +63,10 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
     return with_fast(o, ask ? backend::cuda_plan_device() : card);
   };
   if (options.run.backend != BackendKind::kAuto) return fast(options);
-  if (options.run.ranks.count > 1 && backend::cuda_available().yes)  // who has cards did not mean the CPU
-    backend::validate(options.run, {BackendKind::kCuda}, "a card");
+  if (options.run.ranks.count > 1 && backend::cuda_available().yes) {  // who has cards did not mean the CPU
+    require_one_machine(options, "a card");
+    backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
+  }
   ModelOptions with = options;
   with.run.backend = BackendKind::kCuda;
   const auto of_a_host = backend::misfit(options.run, {BackendKind::kCuda});
@@ -70,11 +80,15 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 ModelOptions resolved(ModelOptions options) {
   const backend::RunConfig& run = options.run;
   backend::validate(run, {run.backend}, options.backend_why);
+  if (run.backend == BackendKind::kCuda) require_one_machine(options, name_of(run.backend));
   if (run.ranks.count > 1) backend::validate(run.ranks, open_config(options).config.dims);
-  options.run = run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
-                : run.backend == BackendKind::kReference
-                    ? backend::resolved_reference(run)
-                    : backend::resolved_cuda(model::backend_config(open_config(options).config, {}, run.dense), run);
+  options.run =
+      run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
+      : run.backend == BackendKind::kReference
+          ? backend::resolved_reference(run)
+          : backend::resolved_cuda(
+                backend::cuda_config(model::backend_config(open_config(options).config, {}, run.dense), run.ranks),
+                run);
   for (const backend::RunSetting& setting : backend::settings_of(options.run))
     if (setting.given && setting.on.has(run.backend))
       note_resolved(options.settings, std::string(setting.flag), setting.value);

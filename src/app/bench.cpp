@@ -105,11 +105,6 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   require_fit(needs, limit, advice);
 }
 
-backend::DevicePeaks measure(const ModelOptions& options) {
-  return options.run.backend == BackendKind::kCuda ? backend::measure_cuda(0)
-                                                   : backend::measure_cpu(options.run.threads);
-}
-
 // The tensors that make up nearly all bytes.
 std::string formats_text(const backend::StoredFormats& formats) {
   const auto name = [&](backend::WeightRole role) { return name_of(formats.of_role[static_cast<size_t>(role)]); };
@@ -236,15 +231,22 @@ class Bench {
     DeviceProfile profile{.times = profiler.take(), .costs = {}};
     profiler.end();
     if (!whole) return false;
-    const backend::BackendConfig config = model::backend_config(subject_.config, {}, options_.model.run.dense);
+    const backend::RunConfig& ran = options_.model.run;
+    const backend::BackendConfig config =
+        backend::cuda_config(model::backend_config(subject_.config, {}, ran.dense), ran.ranks);
     const auto card = backend::cuda_plan_device();
+    const auto reduce = backend::cuda::planned_reduce(ran.ranks);
     check(card.has_value(), "a card that kernels were timed on");
     for (const BenchLoop::TimedStep& step : loop_.steps()) {
-      profile.costs.add(backend::cuda::make_program(
-                            {.config = config, .run = options_.model.run, .step = step.shape(), .card = *card}),
+      profile.costs.add(backend::cuda::make_program({.config = config,
+                                                     .run = ran,
+                                                     .step = step.shape(),
+                                                     .card = *card,
+                                                     .reduce = reduce ? &*reduce : nullptr}),
                         subject_.config);
     }
-    profiles_.push_back({profile_table(row, profile, subject_.head.peaks), profile_json(profile, subject_.head.peaks)});
+    const backend::DevicePeaks own = backend::share_of(subject_.head.peaks, ran.ranks.count);  // of the first card
+    profiles_.push_back({profile_table(row, profile, own), profile_json(profile, own)});
     return true;
   }
 
@@ -299,7 +301,7 @@ int execute(const BenchOptions& asked) {
   const BenchShape shape = shape_of(options, rows);
   check_memory(options, shape, open_config(options.model).config);
   terminal.progress("measuring the device", 0, "");
-  backend::DevicePeaks peaks = measure(options.model);
+  backend::DevicePeaks peaks = measured(options.model);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});

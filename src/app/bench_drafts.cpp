@@ -263,9 +263,7 @@ int bench_drafts(const BenchOptions& asked) {
       resolved(with_backend(with_files(asked.model, terminal),
                             [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
   terminal.progress("measuring the device", 0, "");
-  const backend::DevicePeaks peaks = options.model.run.backend == BackendKind::kCuda
-                                         ? backend::measure_cuda(0)
-                                         : backend::measure_cpu(options.model.run.threads);
+  const backend::DevicePeaks peaks = measured(options.model);
   const auto start = Clock::now();
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, steps_of(source.config), {terminal, {}});

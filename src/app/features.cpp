@@ -14,6 +14,7 @@ constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has
 constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
 constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
+constexpr Places kOnHopper{kYes, kNotRun, kYes, kNotRun};   // and would on others, which nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
 
 constexpr FeatureValue kBackendWords[] = {
@@ -61,10 +62,10 @@ constexpr FeatureValue kLookupMin[] = {{"2", kUnrounded, kOfHost}, {"1", kUnroun
 constexpr FeatureValue kOnByDefault[] = {{"true", kUnrounded}, {"false", kUnrounded}};
 constexpr FeatureValue kAsync[] = {{"true", kUnrounded}, {"false", kUnrounded}};
 constexpr FeatureValue kPolicies[] = {{"fcfs", kUnrounded}, {"priority", kUnrounded}};
-constexpr FeatureValue kRanks[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnCpu}};
+constexpr FeatureValue kRanks[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnHopper}};
 constexpr FeatureValue kWholeExperts[] = {{"false", kUnrounded},
-                                          {"true", kUnrounded, kOnCpu, "--tensor-parallel-size 2"}};
-constexpr FeatureValue kReplicas[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnCpu}};
+                                          {"true", kUnrounded, kOnHopper, "--tensor-parallel-size 2"}};
+constexpr FeatureValue kReplicas[] = {{"1", kUnrounded}, {"2", kUnrounded, kOfHost}};
 constexpr FeatureValue kIsas[] = {{"auto", kUnrounded},
                                   {"baseline", kUnrounded, kOnCpu},
                                   {"avx2", kUnrounded, kOnCpu},
@@ -112,10 +113,10 @@ constexpr Feature kFeatures[] = {
     {"prefix-cache", "--enable-prefix-caching", "true", kOnByDefault, "serve"},
     {"async", "--async-scheduling", "on cuda", kAsync, "serve", "On a CPU it is pure cost"},
     {"policy", "--scheduling-policy", "fcfs", kPolicies, "serve"},
-    {"tp", "--tensor-parallel-size", "1", kRanks, "heads that can be dealt to so many",
+    {"tp", "--tensor-parallel-size", "1", kRanks, "heads that can be dealt to so many; of cards one for each",
      "Ranks of a CPU divide its threads: nothing gets faster"},
     {"ep", "--enable-expert-parallel", "false", kWholeExperts},
-    {"dp", "--data-parallel-size", "1", kReplicas, "serve"},
+    {"dp", "--data-parallel-size", "1", kReplicas, "serve; of cards as many for each as it has ranks"},
     {"isa", "--cpu-isa", "auto", kIsas, "a CPU that has it"},
     {"no-mmap", "--no-mmap", "false", kCopies, "memory for the weights once more", "The start is slower"},
 };
@@ -173,7 +174,6 @@ constexpr Refusal kRefusals[] = {
     {"cuda", "--moe-kernel reference --mxfp4-layers all"},
     {"cuda", "--attention-backend flash --kv-cache-dtype f32"},
     {"cuda", "--kv-cache-dtype int8"},
-    {"cuda", "--tensor-parallel-size 2"},
     {"cuda", "--no-mmap true"},
     {"cuda", "--moe-tile 64x128 --moe-activation mxfp8", "h100"},
     {"cuda", "--moe-tile 64x128", "gb10"},

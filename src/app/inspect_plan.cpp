@@ -10,6 +10,7 @@
 #include "backend/cost.h"
 #include "backend/cpu/plan.h"
 #include "backend/cuda/card/cards.h"
+#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/layout/mx_a_m16k32.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
@@ -125,7 +126,9 @@ Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool)
 Json ranks_json(const InspectOptions& options, const backend::CostModel& cost, const model::ModelConfig& config,
                 const std::optional<backend::cuda::DeviceFacts>& card) {
   Json json = Json::array();
-  for (const RankMemory& of : rank_memory(cost, config, options.model.run.ranks, options.depths.front())) {
+  const backend::Ranks& ranks = options.model.run.ranks;
+  const RanksOn on = card ? RanksOn::kCards : RanksOn::kHost;
+  for (const RankMemory& of : rank_memory(cost, config, ranks, options.depths.front(), on)) {
     const backend::Shard& s = of.shard;
     Json& rank = json.emplace_back(Json{{"rank", s.rank},
                                         {"heads", s.heads.count},
@@ -139,7 +142,8 @@ Json ranks_json(const InspectOptions& options, const backend::CostModel& cost, c
       const MemoryLimit limit = device_limit(card->memory_bytes, card->memory_bytes,
                                              *backend::with_defaults(options.model.run).gpu_memory_utilization);
       rank["memory_bytes"] = limit.bytes;
-      rank["kv_tokens"] = kv_tokens_beside(cost, config, of, limit.bytes);
+      rank["mailbox_bytes"] = backend::cuda::comm_bytes(ranks.count);
+      rank["kv_tokens"] = kv_tokens_beside(cost, config, of, limit.bytes - backend::cuda::comm_bytes(ranks.count));
     } else {
       rank["copied_bytes"] = of.copied;
     }
@@ -153,12 +157,14 @@ class Planner {
       : options_(options),
         config_(config),
         backend_config_(model::backend_config(config, {}, options.model.run.dense)),
-        cost_{config.dims, stored_formats(options.model, weights)} {
+        cost_{config.dims, stored_formats(options.model, weights)},
+        reduce_(backend::cuda::planned_reduce(options.model.run.ranks)) {
     cost_.formats.kv_row_bytes = kv_row_bytes(options.model, config.dims);
     if (options.model.run.backend == BackendKind::kReference)
       throw Error(Code::kUnsupported, "want --backend cpu or cuda, found reference: it has plain loops only");
     if (options.model.run.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
+      backend_config_ = backend::cuda_config(backend_config_, options.model.run.ranks);
       conversions_ = card_conversions(weights, options.model.run.dense);
       ThreadPool pool(options.model.run.threads);
       scales_ = scales_of(weights, pool);
@@ -169,12 +175,13 @@ class Planner {
 
   [[nodiscard]] std::string device() const {
     const int ranks = options_.model.run.ranks.count;
+    if (ranks > 1 && card_) return fmt::format("cuda, {} x {}; of the first:", ranks, card_->name);
     if (ranks > 1) return fmt::format("cpu, {} threads for {} ranks; of the first:", options_.model.run.threads, ranks);
     return card_ ? fmt::format("cuda, {} ({} multiprocessors)", card_->name, card_->multiprocessors)
                  : fmt::format("cpu, {} threads", options_.model.run.threads);
   }
 
-  [[nodiscard]] Json ranks() const { return ranks_json(options_, cost_, config_, {}); }
+  [[nodiscard]] Json ranks() const { return ranks_json(options_, cost_, config_, card_); }
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
   // Of the MXFP4 weights on a card; else empty.
   [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
@@ -192,6 +199,7 @@ class Planner {
                                                                           .run = options_.model.run,
                                                                           .step = step,
                                                                           .card = *card_,
+                                                                          .reduce = reduce_ ? &*reduce_ : nullptr,
                                                                           .wide_scales = scales_.wide});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
@@ -214,7 +222,8 @@ class Planner {
                                 {"bytes", static_cast<int64_t>(planned.cost.bytes)},
                                 {"flops", static_cast<int64_t>(planned.cost.flops)}});
     }
-    const backend::Cost all = cost_.of_step(config_.layer_kinds, step);
+    const backend::CostModel own = card_ ? of_a_card(cost_, options_.model.run.ranks) : cost_;
+    const backend::Cost all = own.of_step(config_.layer_kinds, step);
     json["bytes"] = static_cast<int64_t>(all.bytes);
     json["flops"] = static_cast<int64_t>(all.flops);
     return json;
@@ -232,6 +241,7 @@ class Planner {
   const model::ModelConfig& config_;
   backend::BackendConfig backend_config_;
   backend::CostModel cost_;
+  std::optional<backend::cuda::Reduce> reduce_;  // between several cards
   std::optional<backend::cuda::DeviceFacts> card_;
   std::string conversions_;  // of weights while they are loaded
   Scales scales_;
@@ -255,23 +265,6 @@ std::string ranks_text(const Json& ranks, Terminal& terminal) {
                                      : fmt::format("  {:>12}\n", "does not fit");
   }
   return out;
-}
-
-// Several cards: their memory alone, since no step runs on them yet.
-int plan_of_cards(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal) {
-  backend::validate(options.model.run.ranks, config.dims);
-  backend::CostModel cost{config.dims, stored_formats(options.model, {})};
-  cost.formats.kv_row_bytes = kv_row_bytes(options.model, config.dims);
-  const backend::cuda::DeviceFacts card = card_of(options.card);
-  Json json = {{"device", fmt::format("{} x {}", options.model.run.ranks.count, card.name)},
-               {"ranks", ranks_json(options, cost, config, card)}};
-  if (options.output.json) {
-    terminal.print_json(json);
-    return kExitOk;
-  }
-  terminal.print(fmt::format("{}\n{}", json["device"].get<std::string>(), ranks_text(json["ranks"], terminal)));
-  terminal.note("several cards are not served yet: their memory is planned, without activations and graphs, no steps");
-  return kExitOk;
 }
 
 std::string text(const Json& plan, Terminal& terminal) {
@@ -302,8 +295,7 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
   InspectOptions options = asked;
-  if (asked.model.run.ranks.count > 1 && asked.model.run.backend == BackendKind::kCuda)
-    return plan_of_cards(asked, config, terminal);
+  backend::validate(asked.model.run.ranks, config.dims);
   options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
   for (const std::string& why : {options.model.backend_why, options.model.fast_why})
     if (!why.empty() && !options.output.json) terminal.note(why);

@@ -5,6 +5,8 @@
 #include "app/rank_group.h"
 #include "app/speculation_options.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/measure.h"
+#include "backend/cuda/card/measure.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ranks/process_group.h"
 #include "backend/ranks/process_ranks.h"
@@ -186,7 +188,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
 int thread_count(const ModelOptions& options) { return backend::with_defaults(options.run).threads; }
 
 void require_backend(const ModelOptions& options) {
-  if (options.run.backend == BackendKind::kCuda) static_cast<void>(backend::cuda_memory());
+  if (options.run.backend == BackendKind::kCuda) static_cast<void>(fullest_card(options));
 }
 
 std::vector<std::string> decisions(const ModelOptions& options) {
@@ -215,19 +217,28 @@ std::string describe_modes(const ModelOptions& options, const backend::Backend& 
                      describe_speculation(options.speculation));
 }
 
+backend::DevicePeaks measured(const ModelOptions& options) {
+  if (options.run.backend != BackendKind::kCuda) return backend::measure_cpu(options.run.threads);
+  std::vector<backend::DevicePeaks> cards;
+  for (const int card : cards_of(options)) cards.push_back(backend::measure_cuda(card));
+  return backend::together(cards);
+}
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
-                                               const backend::BackendConfig& config, std::vector<MappedSource> files) {
+                                               const backend::BackendConfig& config, std::vector<MappedSource> files,
+                                               std::vector<int> cards) {
   if (run.ranks.count > 1 && kind != BackendKind::kCuda) {
     const int all = backend::with_defaults(run).threads;
     return backend::make_ranks_backend(config, run.ranks, all, [&](const backend::BackendConfig& of, int threads) {
       backend::RunConfig alone = run;
       alone.ranks = {};
       alone.threads = threads;
-      return make_backend(kind, alone, of, {});
+      return make_backend(kind, alone, of);
     });
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
-  if (kind == BackendKind::kCuda) return backend::make_cuda_backend(config, run, {.files = std::move(files)});
+  if (kind == BackendKind::kCuda)
+    return backend::make_cuda_backend(config, run, {.devices = std::move(cards), .files = std::move(files)});
   return backend::make_cpu_backend(config, run);
 }
 
@@ -252,7 +263,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
   for (const std::string& why : {options.backend_why, options.fast_why})
     if (!why.empty() && !view.terminal.is_json()) note(why);
-  if (card) note(fmt::format("memory: {}; {}", describe(budget.needs), budget.limit.where));
+  const std::string_view each = options.run.ranks.count > 1 ? " of each card" : "";
+  if (card) note(fmt::format("memory{}: {}; {}", each, describe(budget.needs), budget.limit.where));
   const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
   if (in_a_group(options)) {
@@ -260,7 +272,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
     be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
                                       [&](const backend::BackendConfig& of) { return make_member(options, of); });
   } else {
-    be_ = make_backend(options.run.backend, options.run, config, source.mapped_files());
+    be_ = make_backend(options.run.backend, options.run, config, source.mapped_files(), cards_of(options));
   }
   const OnLoad show = show_loading(view.terminal);
   const auto start = std::chrono::steady_clock::now();

@@ -5,6 +5,7 @@
 #include "app/options.h"
 #include "app/terminal.h"
 #include "backend/backend.h"
+#include "backend/measure.h"
 #include "backend/cost.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
@@ -61,10 +62,14 @@ void require_backend(const ModelOptions& options);
 [[nodiscard]] std::string describe_modes(const ModelOptions& options, const backend::Backend& be);
 // A line for each setting behind it that was given, and where; of resolved options.
 [[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
-// Of this kind, whatever run.backend says. `files`: those that weights will be mapped from.
+// What the options' backend can do at most, now; of several cards all together.
+[[nodiscard]] backend::DevicePeaks measured(const ModelOptions& options);
+// Of this kind, whatever run.backend says. `files`: those that weights will be mapped from. `cards`: by rank; empty:
+// the first.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                              const backend::BackendConfig& config,
-                                                             std::vector<MappedSource> files = {});
+                                                             std::vector<MappedSource> files = {},
+                                                             std::vector<int> cards = {});
 
 // One rank's of several processes.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_member(const ModelOptions& options,

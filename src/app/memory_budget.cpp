@@ -11,12 +11,29 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 namespace nibble::app {
 
 using backend::MemoryNeeds;
+
+backend::CudaMemory fullest_card(const ModelOptions& options) {
+  const int ranks = options.run.ranks.count;
+  if (ranks > 1) backend::require_cards(ranks, fmt::format("--tensor-parallel-size {}", ranks));
+  std::optional<backend::CudaMemory> fullest;
+  for (const int card : cards_of(options)) {
+    const backend::CudaMemory memory = backend::cuda_memory(card);
+    if (!fullest || memory.free_bytes < fullest->free_bytes) fullest = memory;
+  }
+  return *fullest;
+}
+
+backend::CostModel of_a_card(backend::CostModel cost, const backend::Ranks& ranks, int rank) {
+  if (ranks.count > 1) cost.shard = backend::cuda_shard(backend::shard_of(cost.dims, ranks, rank));
+  return cost;
+}
 
 std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
                                          const std::function<MemoryNeeds(int64_t)>& needs) {
@@ -96,11 +113,18 @@ int64_t bytes_copied(const backend::CostModel& cost, const backend::Ranks& ranks
   return static_cast<int64_t>(layer * static_cast<double>(cost.dims.layers));
 }
 
+std::vector<int> cards_of(const ModelOptions& options) {
+  const auto count = options.cards.count > 0 ? static_cast<int>(options.cards.count) : options.run.ranks.count;
+  std::vector<int> cards(static_cast<size_t>(count));
+  std::iota(cards.begin(), cards.end(), static_cast<int>(options.cards.first));
+  return cards;
+}
+
 Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   if (options.run.backend == BackendKind::kCuda) {
-    const auto [free, total] = backend::cuda_memory();
+    const auto [free, total] = fullest_card(options);
     MemoryNeeds needs = backend::cuda_memory_needs(config, options.run);
-    needs.weights = cost.weight_bytes();
+    needs.weights = of_a_card(cost, options.run.ranks).weight_bytes();
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
@@ -146,7 +170,7 @@ Budget check_budget(const ModelOptions& options, const backend::BackendConfig& c
   });
   if (tokens) advice.push_back(fmt::format("--max-num-batched-tokens {}", *tokens));
   if (options.run.backend == BackendKind::kCuda) {
-    const auto [free, total] = backend::cuda_memory();
+    const auto [free, total] = fullest_card(options);
     if (const auto share = utilization_that_fits(budget.needs, free, total))
       advice.push_back(fmt::format("--gpu-memory-utilization {:.2f}", *share));
   }

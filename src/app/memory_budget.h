@@ -4,12 +4,14 @@
 #include "app/options.h"
 #include "backend/cost.h"
 #include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace nibble::app {
 
@@ -46,15 +48,23 @@ void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, st
 [[nodiscard]] int64_t bytes_copied(const backend::CostModel& cost, const backend::Ranks& ranks);
 
 // What a model's backend allocates, in the memory that the backend uses, and what is there. On a host, weights that
-// are mapped from files or made as dummies are not the backend's. Throws what the backend throws where it cannot run.
+// are mapped from files or made as dummies are not the backend's. Of several cards it is what the first rank allocates,
+// in the memory of the card that has least free. Throws what the backend throws where it cannot run.
 struct Budget {
   backend::MemoryNeeds needs;
   MemoryLimit limit;
 };
 [[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
                                const backend::CostModel& cost);
+// The cards that the options' backend computes on.
+[[nodiscard]] std::vector<int> cards_of(const ModelOptions& options);
+// Memory of the one that has least free. Throws Error(kUnsupported) where there are fewer.
+[[nodiscard]] backend::CudaMemory fullest_card(const ModelOptions& options);
 
-// Of so many of them beside one another.
+// What a rank's card holds, reads and computes of a model; of one rank all of it.
+[[nodiscard]] backend::CostModel of_a_card(backend::CostModel cost, const backend::Ranks& ranks, int rank = 0);
+
+// Of so many of them beside one another, in one memory.
 [[nodiscard]] Budget times(int count, Budget budget);
 
 // Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.

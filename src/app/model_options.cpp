@@ -124,8 +124,9 @@ void add_ranks(Flags flags, ModelOptions& o) {
   flags.group(HelpGroup::kPerformance);
   flags
       .value("--tensor-parallel-size", o.run.ranks.count,
-             "cpu, reference: ranks that share every step, each with its part of all weights and its heads' keys and "
-             "values; they divide the threads. Several cards are not served yet")
+             "Ranks that share every step, each with its part of all weights and its heads' keys and values. cuda: a "
+             "card for each, up to 8 of one machine that reach each other's memory; cpu, reference: they divide the "
+             "threads")
       .whole(1, 1024)
       .usual("1");
   flags.turn("--enable-expert-parallel,!--no-enable-expert-parallel", o.run.ranks.whole_experts,

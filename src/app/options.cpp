@@ -18,6 +18,7 @@
 #include "app/vllm.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/card/cards.h"
+#include "backend/cuda/card/links.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -479,6 +480,17 @@ void add_verify(Flags flags, VerifyOptions& o) {
   add_output(flags, o.output);
 }
 
+void add_links(Flags flags, PredictOptions& o) {
+  std::vector<std::string> words;
+  for (const backend::cuda::KnownLink& link : backend::cuda::known_links()) words.push_back(link.word);
+  flags.group(HelpGroup::kPerformance);
+  flags.value("--link", o.link,
+              fmt::format("Between several cards: {}; default what such cards usually have", fmt::join(words, ", ")));
+  flags.value("--link-us", o.link_us, "Microseconds that a short sum over the cards takes; default the link's")
+      .within(0.0, 1e6);
+  flags.group(HelpGroup::kCommon);
+}
+
 void add_predict(Flags flags, PredictOptions& o) {
   o.model.model = "gpt-oss-120b";
   o.model.load_format = LoadFormat::kDummy;
@@ -489,6 +501,8 @@ void add_predict(Flags flags, PredictOptions& o) {
   add_list(flags, "-p,--n-prompt", {o.prompts, 0, 1 << 24}, "Prompts of so many tokens; 0: none");
   add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24},
            "Tokens in the context before; more than one sequence: behind the fewest of them, prompts: behind none");
+  add_ranks(flags, o.model);
+  add_links(flags, o);
   add_kernels(flags, o.model, KernelFlags::kOfCards);
   flags.group(HelpGroup::kPerformance);
   flags.value("--max-num-batched-tokens", o.model.run.max_num_batched_tokens, "Most prompt tokens computed in one step")

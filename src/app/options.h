@@ -74,6 +74,7 @@ struct ModelOptions {
   std::string backend_why;                  // a line for the user, where the backend was left open
   std::string fast_why;                     // likewise, what --fast chose
   GroupOptions group;                       // of run and serve
+  backend::Range cards;                     // that may be used; of none: the first, one for every rank
   engine::SpeculationLimits speculation;    // of what answers; else off
   std::filesystem::path speculative_model;  // of eagle3: the head's directory
   checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
@@ -295,6 +296,8 @@ struct PredictOptions {
   OutputOptions output;
   std::string card;      // one of known_cards()
   bool neutral = false;  // as if it were an sm_80 card
+  std::string link;      // one of known_links() between several cards; empty: the card's usual one
+  double link_us = -1;   // a short sum's fixed part; below 0: the link's
   // Each sorted, without repetition
   std::vector<int64_t> batches = {1, 2, 8, 32, 256};  // sequences that generate; 0: none
   std::vector<int64_t> prompts = {512, 2048, 8192};   // tokens; 0: none

@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/loaded_model.h"
+#include "app/memory_budget.h"
 #include "app/named_model.h"
 #include "app/predict_report.h"
 #include "app/predictor.h"
@@ -9,6 +10,8 @@
 #include "backend/cost.h"
 #include "backend/kv_dtype.h"
 #include "base/error.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -52,23 +55,36 @@ int execute(const PredictOptions& asked) {
   Terminal terminal(options.output);
   backend::cuda::KnownCard card = backend::cuda::card_named(options.card);
   if (options.neutral) card = backend::cuda::as_sm80(card);
+  const int ranks = options.model.run.ranks.count;
+  if (ranks == 1 && (!options.link.empty() || options.link_us >= 0))
+    throw Error(Code::kInvalidRequest, "want --tensor-parallel-size of at least 2 with --link and --link-us, found 1");
+  backend::cuda::KnownLink link =
+      options.link.empty() ? backend::cuda::usual_link(options.card) : backend::cuda::link_named(options.link);
+  if (options.link_us >= 0) {
+    (link.push_bytes_per_s > 0 ? link.push_us : link.long_us) = options.link_us;
+    link.from += fmt::format("; {} us asked for", options.link_us);
+  }
   options.model.run.backend = BackendKind::kCuda;
   backend::validate(options.model.run, {BackendKind::kCuda});
   options.model.run = backend::with_defaults(options.model.run);
   options.model = with_files(options.model, terminal);
   const auto [config, notes] = open_config(options.model);
   for (const std::string& note : notes) terminal.note(note);
+  backend::validate(options.model.run.ranks, config.dims);
   Prediction prediction{.model = options.model.name,
                         .card = card,
                         .kernels = {},
+                        .ranks = ranks,
+                        .link = link,
                         .kv_cache = std::string(backend::type_of(options.model.run.kv_type()).word),
                         .step_tokens = options.model.run.max_num_batched_tokens,
                         .tables = {}};
   for (const backend::cuda::Arch& arch : backend::cuda::Card(card.facts).arches)
     prediction.kernels += (prediction.kernels.empty() ? "" : ", ") + std::string(arch.name);
   for (const Weights& weights : weights_of(options.model)) {
-    const Predictor predictor{options.model, config, weights.dense, card};
-    const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, weights.dense)};
+    const Predictor predictor{options.model, config, weights.dense, card, link};
+    const backend::CostModel cost =
+        of_a_card({config.dims, backend::StoredFormats::of({}, weights.dense)}, options.model.run.ranks);
     PredictedTable& table = prediction.tables.emplace_back(weights.name, cost.weight_bytes());
     for (const PredictShape& shape : shapes_of(options)) table.rows.push_back(predictor.row(shape));
   }

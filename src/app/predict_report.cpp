@@ -51,6 +51,7 @@ std::map<std::string_view, std::set<std::string>> kernels_by_source(const Predic
   for (const PredictedTable& table : prediction.tables)
     for (const PredictedRow& row : table.rows)
       for (const NodeTime& node : row.nodes) {
+        if (node.held == backend::cuda::HeldBy::kLink) continue;
         const KernelShare& share = backend::cuda::share_of(node.kernel);
         if (share.measured == measured) by_source[share.from].insert(node.kernel);
       }
@@ -94,6 +95,20 @@ std::vector<std::string> assumptions(const Prediction& prediction) {
       "a launch's fixed part takes as long as on an H100{}",
       card.facts.major < 9 ? fmt::format(", and {} us more, as launches are not chained", backend::cuda::kUnchainedUs)
                            : std::string()));
+  if (prediction.ranks > 1) {
+    const backend::cuda::KnownLink& link = prediction.link;
+    lines.push_back(fmt::format("link: {}: {}", link.name, link.from));
+    const std::string longer = fmt::format("{} us and {:.0f} GB/s each way of 2 (n - 1) / n times it", link.long_us,
+                                           link.long_bytes_per_s / 1e9);
+    lines.push_back(
+        link.push_bytes_per_s > 0
+            ? fmt::format("a sum over cards takes {} us and {:.0f} GB/s each way of 2 (n - 1) times the "
+                          "message, a long one {}",
+                          link.push_us, link.push_bytes_per_s / 1e9, longer)
+            : fmt::format("a sum over cards takes {}; {} us more for each card above two", longer, link.rank_us));
+    lines.emplace_back(
+        "all cards are as slow as the first, which has most of the model; they wait for nothing but sums");
+  }
   lines.emplace_back("an even router; the clock holds under load; nothing else uses the memory");
   lines.emplace_back("an H200 predicted in this way from an H100 is within 10 % in every row (docs/predict.md)");
   return lines;
@@ -102,11 +117,11 @@ std::vector<std::string> assumptions(const Prediction& prediction) {
 std::string predict_markdown(const Prediction& prediction) {
   const KnownCard& card = prediction.card;
   std::string out = fmt::format(
-      "{} on {}: predicted\n\n- {} multiprocessors, {} of memory; kernels {}; KV cache {}, at most {} prompt tokens per "
+      "{} on {}{}: predicted\n\n- {} multiprocessors, {} of memory; kernels {}; KV cache {}, at most {} prompt tokens per "
       "step\n",
-      prediction.model, card.facts.name, card.facts.multiprocessors,
-      format_bytes(static_cast<double>(card.facts.memory_bytes)), prediction.kernels, prediction.kv_cache,
-      prediction.step_tokens);
+      prediction.model, prediction.ranks > 1 ? fmt::format("{} x ", prediction.ranks) : "", card.facts.name,
+      card.facts.multiprocessors, format_bytes(static_cast<double>(card.facts.memory_bytes)), prediction.kernels,
+      prediction.kv_cache, prediction.step_tokens);
   constexpr auto kLine = "| {:<22} | {:>8} | {:>8} | {:>8} | {:>18} | {:<44} |\n";
   for (const PredictedTable& table : prediction.tables) {
     out += fmt::format("\n{}, {}\n\n", table.weights, format_bytes(static_cast<double>(table.weight_bytes)));
@@ -130,6 +145,7 @@ Json predict_json(const Prediction& prediction) {
                {"device", card.facts.name},
                {"multiprocessors", card.facts.multiprocessors},
                {"memory_bytes", card.facts.memory_bytes},
+               {"ranks", prediction.ranks},
                {"ghz", card.ghz},
                {"read_bytes_per_s", card.read_bytes_per_s},
                {"matrix", Json::array()},
@@ -146,6 +162,15 @@ Json predict_json(const Prediction& prediction) {
     json["tables"].push_back(
         {{"weights", table.weights}, {"weight_bytes", table.weight_bytes}, {"rows", Json::array()}});
     for (const PredictedRow& row : table.rows) json["tables"].back()["rows"].push_back(json_of(row));
+  }
+  if (prediction.ranks > 1) {
+    const backend::cuda::KnownLink& link = prediction.link;
+    json["link"] = {{"name", link.word},
+                    {"push_us", link.push_us},
+                    {"push_bytes_per_s", link.push_bytes_per_s},
+                    {"long_us", link.long_us},
+                    {"long_bytes_per_s", link.long_bytes_per_s},
+                    {"rank_us", link.rank_us}};
   }
   return json;
 }

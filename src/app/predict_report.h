@@ -22,7 +22,9 @@ struct PredictedTable {
 struct Prediction {
   std::string model;
   backend::cuda::KnownCard card;
-  std::string kernels;  // "sm90, neutral"
+  std::string kernels;              // "sm90, neutral"
+  int ranks = 1;                    // cards that share a step
+  backend::cuda::KnownLink link{};  // between them
   std::string kv_cache;
   int step_tokens = 0;
   std::vector<PredictedTable> tables;

@@ -3,6 +3,7 @@
 #include "app/bench_loop.h"
 #include "app/loaded_model.h"
 #include "backend/cost.h"
+#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -67,8 +68,10 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
                 "want a depth (-d), a prompt (-p) and a token to draw of at most {} tokens, found {}",
                 config.dims.max_context, context);
   }
-  const backend::BackendConfig backend_config = model::backend_config(config, {}, dense);
+  const backend::Ranks& ranks = options.run.ranks;
+  const backend::BackendConfig backend_config = backend::cuda_config(model::backend_config(config, {}, dense), ranks);
   const backend::RunConfig run = backend::resolved_cuda(backend_config, options.run);
+  const auto reduce = backend::cuda::planned_reduce(ranks);
   PredictedRow row{.shape = shape, .needs = needs(shape)};
   const int64_t memory = card.facts.memory_bytes;
   row.room = device_limit(memory, memory, *run.gpu_memory_utilization);
@@ -76,10 +79,14 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
   for (const Step& step : steps) {
     const bool last = &step == &steps.back();  // of a prompt, the last one draws
     const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
-    const backend::cuda::Program program =
-        backend::cuda::make_program({.config = backend_config, .run = run, .step = of, .card = card.facts});
-    const backend::cuda::StepTime time = backend::cuda::predict_step(
-        {.program = program, .dims = config.dims, .layer_kinds = config.layer_kinds, .card = card});
+    const backend::cuda::Program program = backend::cuda::make_program(
+        {.config = backend_config, .run = run, .step = of, .card = card.facts, .reduce = reduce ? &*reduce : nullptr});
+    const backend::cuda::StepTime time =
+        backend::cuda::predict_step({.program = program,
+                                     .dims = backend_config.dims,
+                                     .layer_kinds = config.layer_kinds,
+                                     .card = card,
+                                     .between = {.ranks = ranks.count, .link = link, .vocab = config.dims.vocab}});
     row.seconds += time.us / 1e6;
     row.limit_seconds += time.floor_us / 1e6;
     for (const NodeTime& node : time.nodes) add(row.nodes, node);
@@ -94,11 +101,15 @@ backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
                      .prompt = shape.prompt,
                      .chunk_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
                      .async_scheduling = true});
-  const backend::BackendConfig sized = model::backend_config(config, engine::step_limits(limits, config.dims), dense);
-  const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, dense)};
+  const backend::Ranks& ranks = options.run.ranks;
+  const backend::BackendConfig sized =
+      backend::cuda_config(model::backend_config(config, engine::step_limits(limits, config.dims), dense), ranks);
+  const backend::CostModel cost = of_a_card({config.dims, backend::StoredFormats::of({}, dense)}, ranks);
+  const int64_t logits = int64_t{sized.max_rows} * config.dims.vocab * static_cast<int64_t>(sizeof(float));
+  const int64_t shared = ranks.count > 1 ? backend::cuda::comm_bytes(ranks.count) + logits : 0;
   return {.weights = cost.weight_bytes(),
           .kv = backend::kv_bytes(sized, kv_row_bytes(options, config.dims)),
-          .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes};
+          .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes + shared};
 }
 
 }  // namespace nibble::app

@@ -44,6 +44,7 @@ struct Predictor {
   const model::ModelConfig& config;
   backend::DenseFormats dense;
   backend::cuda::KnownCard card;
+  backend::cuda::KnownLink link{};  // of several ranks, options.run.ranks: a row is the first one's, which has most
 
   // Throws Error(kInvalidRequest) for a shape beyond the model's context, and what make_program() and predict_step()
   // throw.

@@ -15,13 +15,13 @@ int64_t kv_of_rank(const backend::CostModel& cost, const model::ModelConfig& con
 }
 
 std::vector<RankMemory> rank_memory(const backend::CostModel& cost, const model::ModelConfig& config,
-                                    const backend::Ranks& ranks, int64_t context) {
+                                    const backend::Ranks& ranks, int64_t context, RanksOn on) {
   std::vector<RankMemory> all;
   for (int rank = 0; rank < ranks.count; ++rank) {
     backend::CostModel own = cost;
     own.shard = backend::shard_of(config.dims, ranks, rank);
     all.push_back({.shard = *own.shard,
-                   .weights = own.weight_bytes(),
+                   .weights = (on == RanksOn::kCards ? of_a_card(cost, ranks, rank) : own).weight_bytes(),
                    .copied = bytes_copied(own, ranks),
                    .kv = kv_of_rank(cost, config, *own.shard, context)});
   }

@@ -17,9 +17,11 @@ struct RankMemory {  // bytes
   int64_t kv = 0;      // of one sequence
 };
 
-// `cost` of the whole model. REQUIRES valid ranks.
+// `cost` of the whole model. REQUIRES valid ranks. Cards fill widths up (backend/cuda/cuda_backend.h: cuda_shard).
+enum class RanksOn : uint8_t { kHost, kCards };
 [[nodiscard]] std::vector<RankMemory> rank_memory(const backend::CostModel& cost, const model::ModelConfig& config,
-                                                  const backend::Ranks& ranks, int64_t context);
+                                                  const backend::Ranks& ranks, int64_t context,
+                                                  RanksOn on = RanksOn::kHost);
 
 // Of one sequence on one rank: a sliding layer holds its window.
 [[nodiscard]] int64_t kv_of_rank(const backend::CostModel& cost, const model::ModelConfig& config,

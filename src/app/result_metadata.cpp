@@ -2,6 +2,7 @@
 
 #include "app/build_facts.h"
 #include "app/commit.h"
+#include "app/memory_budget.h"
 #include "app/settings.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -239,8 +240,12 @@ void add_process(Metadata& metadata, const ProcessRun& run) {
   metadata["device"] = device_of(run.peaks, run.model.run);
   metadata["model"] = model_of(run.source, run.model);
   if (run.model.run.backend != BackendKind::kCuda) return;
-  const backend::CudaMemory memory = backend::cuda_memory();
-  metadata["peak_memory_bytes"]["device"] = memory.total_bytes - memory.free_bytes;
+  int64_t used = 0;
+  for (const int card : cards_of(run.model)) {
+    const backend::CudaMemory memory = backend::cuda_memory(card);
+    used += memory.total_bytes - memory.free_bytes;
+  }
+  metadata["peak_memory_bytes"]["device"] = used;
 }
 
 std::string hash_of(std::span<const HashedFile> files) {

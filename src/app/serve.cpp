@@ -13,6 +13,7 @@
 #include "app/settings.h"
 #include "app/speculation_options.h"
 #include "app/terminal.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/replicas.h"
@@ -95,6 +96,11 @@ model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model,
   return engine::step_limits(limits, config.dims);
 }
 
+// Replicas that share a memory: those on cards have cards of their own.
+int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
+  return model.run.backend == BackendKind::kCuda ? 1 : o.replicas;
+}
+
 // What was left open becomes as large as fits: the context (--max-model-len auto), then the KV cache. A host's cache
 // shares its memory with the pages of the weights, so it is smaller.
 engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
@@ -105,7 +111,7 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
     with.max_context = context;
     with.kv_tokens = tokens;
     const model::StepLimits steps = engine::step_limits(with, config.dims);
-    return times(options.replicas, budget_of(o, model::backend_config(config, steps, o.run.dense), cost));
+    return times(in_one_memory(options, o), budget_of(o, model::backend_config(config, steps, o.run.dense), cost));
   };
   const MemoryLimit room = budget(1, 1).limit;
   if (o.run.max_model_len == kContextThatFits) {
@@ -145,7 +151,7 @@ server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int
 
 // Each replica's own check sees only itself.
 void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& config, const model::StepLimits& steps) {
-  if (o.replicas == 1) return;
+  if (in_one_memory(o, o.model) == 1) return;
   const backend::CostModel cost{config.dims, stored_formats(o.model, {})};
   const Budget all =
       times(o.replicas, budget_of(o.model, model::backend_config(config, steps, o.model.run.dense), cost));
@@ -165,6 +171,7 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
   for (int i = 0; i < o.replicas; ++i) {
     ModelOptions of = o.model;
     of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
+    of.cards = {int64_t{i} * of.run.ranks.count, of.run.ranks.count};
     const LoadedModel& loaded =
         *running.replicas.emplace_back(std::make_unique<LoadedModel>(*running.source, of, steps, view));
     engine::KvEventSink sink = o.kv_events.on ? running.kv_events[static_cast<size_t>(i)]->sink() : nullptr;
@@ -239,11 +246,12 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
     model.run.eager = false;
     model.run.gpu_memory_utilization.reset();
   }
-  if (o.replicas > 1 && model.run.backend == BackendKind::kCuda)
-    throw Error(
-        Code::kUnsupported,
-        "--data-parallel-size {}: want --backend cpu or reference, found cuda: several cards are not served yet",
-        o.replicas);
+  if (o.replicas > 1 && model.run.backend == BackendKind::kCuda) {
+    model.cards.count = int64_t{o.replicas} * model.run.ranks.count;
+    backend::require_cards(
+        static_cast<int>(model.cards.count),
+        fmt::format("--data-parallel-size {} with --tensor-parallel-size {}", o.replicas, model.run.ranks.count));
+  }
   if (o.replicas > 1 && in_a_group(model))
     throw Error(Code::kUnsupported, "--data-parallel-size {}: want 1 beside --nnodes {}: replicas are of one process",
                 o.replicas, model.group.count);

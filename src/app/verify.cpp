@@ -143,8 +143,7 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
       result.checks.add("this level", false, e.what());
     }
   };
-  const backend::DevicePeaks peaks =
-      o.model.run.backend == BackendKind::kCuda ? backend::measure_cuda(0) : backend::measure_cpu(o.model.run.threads);
+  const backend::DevicePeaks peaks = measured(o.model);
   const auto metadata = [&] {
     Metadata now = common_metadata(o, startup);
     add_process(now, {source, o.model, peaks});

@@ -200,6 +200,8 @@ void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
   const engine::EngineLimits limits = one_sequence(subject.model, kPathTokens + kGenerate + 1);
   const backend::BackendConfig backend_config =
       model::backend_config(config, engine::step_limits(limits, config.dims), run.dense);
+  const backend::BackendConfig of_a_rank = backend::cuda_config(backend_config, run.ranks);
+  const auto reduce = backend::cuda::planned_reduce(run.ranks);
   const auto be = subject.make(run, backend_config);
   const auto& cuda = static_cast<const backend::CudaBackend&>(*be);
   const model::GptOss model = model::load(*be, config, subject.source.weights);
@@ -210,7 +212,8 @@ void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
     const auto program_of = [&](backend::MoeKernel kernel) {
       RunConfig other = run;
       other.moe = kernel;
-      return backend::cuda::make_program({.config = backend_config, .run = other, .step = shape, .card = *card});
+      return backend::cuda::make_program(
+          {.config = of_a_rank, .run = other, .step = shape, .card = *card, .reduce = reduce ? &*reduce : nullptr});
     };
     must.merge(kernels_of(program_of(cuda.moe_kernel()), false));
     for (const auto kernel : {backend::MoeKernel::kMarlin, backend::MoeKernel::kGemm, backend::MoeKernel::kReference}) {

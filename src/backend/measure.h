@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,25 @@ struct DevicePeaks {
     return std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
   }
 };
+
+// Of devices that share every step, as one.
+[[nodiscard]] inline DevicePeaks together(std::span<const DevicePeaks> devices) {
+  DevicePeaks all = devices.front();
+  if (devices.size() == 1) return all;
+  all.device = std::to_string(devices.size()) + " x " + all.device;
+  for (const DevicePeaks& more : devices.subspan(1)) {
+    all.read_bytes_per_s += more.read_bytes_per_s;
+    for (size_t i = 0; i < std::min(all.matrix.size(), more.matrix.size()); ++i)
+      all.matrix[i].flops_per_s += more.matrix[i].flops_per_s;
+  }
+  return all;
+}
+// What each of so many has of it.
+[[nodiscard]] inline DevicePeaks share_of(DevicePeaks all, int devices) {
+  all.read_bytes_per_s /= devices;
+  for (MatrixPeak& peak : all.matrix) peak.flops_per_s /= devices;
+  return all;
+}
 
 // What a card's driver says of its clock, at one moment.
 struct ClockReading {

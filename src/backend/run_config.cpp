@@ -17,8 +17,6 @@ std::string layers_in(const DenseFormats& dense, WeightFormat format) {
   return layers;
 }
 
-constexpr std::string_view kOneCard = "several cards are not served yet";
-
 std::string yes_or_no(bool yes) { return yes ? "true" : "false"; }
 
 }  // namespace
@@ -30,18 +28,8 @@ std::vector<RunSetting> settings_of(const RunConfig& c) {
   std::vector<RunSetting> settings = {
       {"--backend", std::string(name_of(c.backend)), c.backend != kAuto},
       {"--threads", fmt::format("{}", c.threads), c.threads > 0},
-      {"--tensor-parallel-size",
-       fmt::format("{}", c.ranks.count),
-       c.ranks.count > 1,
-       {kCpu, kReference},
-       true,
-       kOneCard},
-      {"--enable-expert-parallel",
-       yes_or_no(c.ranks.whole_experts),
-       c.ranks.whole_experts,
-       {kCpu, kReference},
-       false,
-       kOneCard},
+      {"--tensor-parallel-size", fmt::format("{}", c.ranks.count), c.ranks.count > 1},
+      {"--enable-expert-parallel", yes_or_no(c.ranks.whole_experts), c.ranks.whole_experts},
       {"--kv-cache-dtype", std::string(c.kv ? type_of(*c.kv).word : "auto"), c.kv.has_value(), type_of(c.kv_type()).on,
        true},
       {"--moe-activation", std::string(name_of(c.activations)), c.activations != Activations::kAuto,
@@ -80,8 +68,8 @@ void validate(const RunConfig& config, BackendSet backends, std::string_view why
   std::string names;
   for (const BackendKind kind : kBackends)
     if (wrong->on.has(kind)) names += fmt::format("{}{}", names.empty() ? "" : " or ", name_of(kind));
-  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}{}{}", wrong->asked(), names,
-              why.empty() ? name_of(config.backend) : why, wrong->why.empty() ? "" : ": ", wrong->why);
+  throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", wrong->asked(), names,
+              why.empty() ? name_of(config.backend) : why);
 }
 
 RunConfig with_defaults(RunConfig config) {

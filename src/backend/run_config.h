@@ -108,7 +108,6 @@ struct RunSetting {
   bool given = false;             // or left open
   BackendSet on = kEveryBackend;  // who has it
   bool by_value = false;          // `on` has this value, others may have another
-  std::string_view why{};         // the others have it not
   [[nodiscard]] std::string asked() const { return by_value ? fmt::format("{} {}", flag, value) : std::string(flag); }
 };
 [[nodiscard]] std::vector<RunSetting> settings_of(const RunConfig& config);

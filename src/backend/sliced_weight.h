@@ -17,9 +17,14 @@ struct SlicedWeight {
   [[nodiscard]] int64_t copied_bytes() const;
 };
 
-// `whole` as it is where it has no slice. Throws Error(kUnsupported) for a slice that cuts a block of its format, and
-// Error(kOutOfMemory).
-[[nodiscard]] SlicedWeight sliced(const HostWeight& whole);
+// Rows and columns of each expert, as WeightRole counts them.
+struct Extent {
+  int64_t rows = 0, cols = 0;
+};
+
+// `whole` as it is where it has no slice; behind the slice's rows and columns zeros, up to `filled`'s. Throws
+// Error(kUnsupported) for a slice that cuts a block of its format, and Error(kOutOfMemory).
+[[nodiscard]] SlicedWeight sliced(const HostWeight& whole, const Extent& filled = {});
 
 // Rows of each expert of a tensor, before any slicing.
 [[nodiscard]] int64_t rows_per_expert(const HostWeight& whole);

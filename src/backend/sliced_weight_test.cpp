@@ -125,6 +125,35 @@ TEST(SlicedWeight, gate_and_up_apart_share_the_slice) {
   EXPECT_EQ(part.weight.odd.bytes[34], up.values[6 * 34]);
 }
 
+// Rows and columns that are filled up are zeros, of every expert.
+TEST(SlicedWeight, zeros_fill_up_rows_and_columns) {
+  for (const Format& f : kFormats) {
+    Tensor t(WeightRole::kGateUp, f, {3, 8}, 96);
+    t.weight.slice = Slice{{1, 2}, {2, 4}, {32, 64}};
+    const SlicedWeight part = sliced(t.weight, {6, 128});
+    const int64_t units = 128 / f.values, own = 64 / f.values, first = 32 / f.values;
+    ASSERT_EQ(std::ssize(part.weight.values.bytes), 2 * 6 * units * f.bytes) << name_of(f.format);
+    EXPECT_EQ(part.weight.values.shape[1], 6);
+    EXPECT_EQ(part.weight.values.shape[2], units);
+    for (int64_t r = 0; r < 12; ++r)
+      for (int64_t u = 0; u < units; ++u) {
+        const bool there = r % 6 < 4 && u < own;
+        const int64_t from = ((1 + r / 6) * 8 + 2 + r % 6) * t.units + first + u;
+        for (int64_t b = 0; b < f.bytes; ++b)
+          ASSERT_EQ(part.weight.values.bytes[static_cast<size_t>((r * units + u) * f.bytes + b)],
+                    there ? t.values[static_cast<size_t>(from * f.bytes + b)] : std::byte{0})
+              << name_of(f.format) << " row " << r << " unit " << u;
+        if (!has_scales(f.format)) continue;
+        ASSERT_EQ(part.weight.scales.bytes[static_cast<size_t>(r * units + u)],
+                  there ? t.scales[static_cast<size_t>(from)] : std::byte{0});
+      }
+  }
+  Tensor whole(WeightRole::kGateUp, kFormats[3], {2, 4}, 64);  // all of it, and more
+  whole.weight.slice = Slice{{0, 2}, {0, 4}, {0, 64}};
+  EXPECT_EQ(std::ssize(sliced(whole.weight, {6, 64}).weight.values.bytes), 2 * 6 * 2 * 16);
+  EXPECT_EQ(sliced(whole.weight, {4, 64}).copied_bytes(), 0);
+}
+
 TEST(SlicedWeight, zeros_stand_for_what_another_rank_adds) {
   Tensor bias(WeightRole::kOBias, kFormats[0], {}, 96);
   bias.weight.slice = Slice{{0, 1}, {0, 96}, {0, 1}, true};

@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include "base/error.h"
+#include "base/spin_wait.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,26 +12,6 @@
 
 namespace nibble {
 namespace {
-
-constexpr int kSpins = 2000;  // some 30 µs: longer than what lies between the parallel parts of a step
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // YIELD is a NOP on most cores, and does not wait at all
-#endif
-}
-
-// Returns when value is no longer `old`.
-template <class T>
-void wait_while(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    pause();
-  }
-  value.wait(old, std::memory_order_acquire);
-}
 
 // Binds each worker to a processor of its own where there is one for every thread: on a processor that two of them
 // share, both would take twice as long until the kernel notices. The first processor is left to the caller. Advice: a

@@ -1,29 +1,39 @@
-"""deploy/kubernetes against the program: flags that exist, ports and probes that it has."""
+"""deploy/kubernetes and deploy/kubernetes-two-hosts against the program: flags and variables that it knows, ports and probes
+that it has."""
+import os
 import re
 
 import support
 from support import SOURCE, TINY, Case
 
 FOLDER = SOURCE / "deploy/kubernetes"
+TWO_HOSTS = SOURCE / "deploy/kubernetes-two-hosts"
+ARGUMENTS = re.compile(r"\n( +)args:\n((?:\1- .*\n)+)")  # of each container that serves
 
 
 def text(name):
     return (FOLDER / name).read_text()
 
 
+def arguments(manifest):
+    return [[line.strip()[2:] for line in block.splitlines()] for _, block in ARGUMENTS.findall(manifest)]
+
+
+def named(flags):
+    return {flag.split("=")[0][2:]: flag.partition("=")[2] for flag in flags}
+
+
 class Manifests(Case):
     def arguments(self):
         """Of the container that serves."""
-        block = re.search(r"\n( +)args:\n((?:\1- .*\n)+)", text("deployment.yaml"))
-        return [line.strip()[2:] for line in block[2].splitlines()]
+        return arguments(text("deployment.yaml"))[0]
 
     def test_the_servers_flags_are_the_programs(self):
         command, model, *flags = self.arguments()
         self.assertEqual((command, model), ("serve", "openai/gpt-oss-20b"))
         flags = [flag.replace("--backend=cuda", "--backend=cpu") for flag in flags]  # a card need not be here
         settings = self.ok("serve", TINY, *flags, "--print-config", "--json").json()
-        named = {flag.split("=")[0][2:]: flag.partition("=")[2] for flag in flags}
-        for name, value in named.items():
+        for name, value in named(flags).items():
             self.assertEqual(str(settings[name]["value"]), value or "true", name)
 
     def test_ports_probes_and_grace_fit_the_flags(self):
@@ -39,6 +49,51 @@ class Manifests(Case):
     def test_every_manifest_is_listed(self):
         listed = re.search(r"resources: \[(.*)\]", text("kustomization.yaml"))[1].split(", ")
         self.assertEqual(sorted(listed), sorted(f.name for f in FOLDER.glob("*.yaml") if f.name != "kustomization.yaml"))
+
+
+class TwoHosts(Case):
+    """A LeaderWorkerSet: its variables are what the program takes a rank from."""
+    group = (TWO_HOSTS / "group.yaml").read_text()
+
+    def settings(self, rank, flags):
+        operators = {"LWS_GROUP_SIZE": re.search(r"\n    size: (\d+)\n", self.group)[1], "LWS_WORKER_INDEX": str(rank),
+                     "LWS_LEADER_ADDRESS": "nibble-0.nibble.default"}
+        env = {name: operators[value] for name, value in re.findall(r"{name: (\w+), value: \$\((\w+)\)}", self.group)}
+        return self.ok("serve", TINY, *flags, "--print-config", "--json", env=os.environ | env).json()
+
+    def test_each_pods_flags_are_the_programs_and_its_variables_make_it_a_rank(self):
+        pods = arguments(self.group)
+        self.assertEqual(len(pods), 2)
+        for rank, (command, model, *flags) in enumerate(pods):
+            self.assertEqual((command, model), ("serve", "openai/gpt-oss-20b"))
+            settings = self.settings(rank, flags)
+            for name, value in named(flags).items():
+                self.assertEqual(str(settings[name]["value"]), value or "true", name)
+            self.assertEqual([str(settings[name]["value"]) for name in ("nnodes", "node-rank", "master-addr")],
+                             ["2", str(rank), "nibble-0.nibble.default"])
+
+    def test_what_ranks_must_have_alike_is_alike(self):
+        leader, worker = (named(flags[2:]) for flags in arguments(self.group))
+        for name in ("backend", "cpu-isa", "master-port"):
+            self.assertEqual(leader[name], worker[name], name)
+        self.assertIn("headless", worker)
+
+    def test_ports_probes_and_grace_fit_the_flags(self):
+        leader = named(arguments(self.group)[0][2:])
+        self.assertEqual(set(re.findall(r"containerPort: (\d+)", self.group)), {leader["port"], leader["master-port"]})
+        self.assertEqual(re.findall(r"path: (/health)", self.group), ["/health"] * 3)
+        for grace in re.findall(r"terminationGracePeriodSeconds: (\d+)", self.group):
+            self.assertGreater(int(grace), int(leader["shutdown-timeout"]))
+
+    def test_the_overlay_takes_the_deployments_place_and_serves_the_leader(self):
+        overlay = (TWO_HOSTS / "kustomization.yaml").read_text()
+        self.assertIn("resources: [../kubernetes, group.yaml]", overlay)
+        self.assertEqual(sorted(f.name for f in TWO_HOSTS.iterdir()), ["group.yaml", "kustomization.yaml"])
+        self.assertRegex(overlay, r"\$patch: delete\n +apiVersion: apps/v1\n +kind: Deployment\n +metadata: {name: nibble}")
+        self.assertIn('leaderworkerset.sigs.k8s.io/worker-index: "0"', overlay)
+        self.assertIn("claimName: nibble-models", self.group)
+        self.assertIn("name: nibble-models", text("models.yaml"))
+
 
 if __name__ == "__main__":
     support.main()

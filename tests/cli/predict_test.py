@@ -43,7 +43,29 @@ class Predictions(Case):
         self.assertNotIn("too much", self.ok("predict", "gpt-oss-20b", "--card", "4090", "-b", 1, "-p", 0).out)
         self.assertEqual(self.predict("a100", TINY, "-b", 1, "-p", 0, "-d", 64)["model"], "nibble-tiny")
 
+    def test_ranks_share_the_weights_and_pay_for_sums(self):
+        shape = ("-b", "1", "-p", 2048, "-d", 2048)
+        one, two = self.predict("h100", *shape), self.predict("h100", *shape, "--tensor-parallel-size", 2)
+        self.assertEqual((two["ranks"], two["link"]["name"]), (2, "nvlink4"))
+        self.assertTrue(any("NVLink 4" in line and "measured" in line for line in two["assumptions"]))
+        for alone, shared in zip(one["tables"][0]["rows"], two["tables"][0]["rows"]):
+            self.assertLess(alone["tokens_per_second"], shared["tokens_per_second"])
+            self.assertLess(shared["tokens_per_second"], 2 * alone["tokens_per_second"])
+            self.assertLess(shared["memory_bytes"], 0.6 * alone["memory_bytes"])
+        sums = [[k for k in row["kernels"] if "reduce" in k["kernel"]] for row in two["tables"][0]["rows"]]
+        self.assertEqual(sum(k["launches"] for k in sums[0]), 72)
+        self.assertEqual({k["held_by"] for k in sums[0] + sums[1]}, {"link"})
+        self.assertTrue(all(k["kernel"].startswith("any_push_reduce") for k in sums[0]), sums[0])
+        self.assertTrue(any(k["kernel"].startswith("any_share_reduce") for k in sums[1]), sums[1])
+        far = [self.predict("gb10", *shape, "--tensor-parallel-size", 2, *flags)["tables"][0]["rows"][0]["tokens_per_second"]
+               for flags in ((), ("--link-us", 5), ("--link", "nvlink4"))]
+        self.assertLess(far[0], far[1])
+        self.assertLess(far[1], far[2])
+
     def test_what_is_refused(self):
+        self.refused(USAGE, "predict", "--card", "gb10", "--link", "nvlink4", says="--tensor-parallel-size of at least 2")
+        self.refused(USAGE, "predict", "--card", "gb10", "--link", "string", "--tensor-parallel-size", 2, says=("string", "connectx7"))
+        self.refused(USAGE, "predict", "--card", "gb10", "--tensor-parallel-size", 3, says="3")
         self.refused(USAGE, "predict", says="--card")
         self.refused(USAGE, "predict", "--card", "gtx-480", says=("gtx-480", "gb10", "rtx-pro-6000"))
         self.refused(USAGE, "predict", "--card", "gb10", "-b", 0, "-p", 0, says="nothing to predict")

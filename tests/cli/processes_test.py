@@ -133,7 +133,7 @@ class Processes(Case):
                             (flags_of(1, 0, 3), "found 3")):
             self.refused(USAGE, "run", *PROMPT, *flags, says=says, env=CLEAN)
         self.refused(USAGE, "run", *PROMPT, says="want RANK beside it", env={**CLEAN, "WORLD_SIZE": "2", "MASTER_ADDR": "h"})
-        self.refused(3, "run", *PROMPT, *group, "--backend", "cuda", says="several cards are not served yet", env=CLEAN)
+        self.refused(3, "run", *PROMPT, *group, "--backend", "cuda", says="--nnodes 2: want --backend cpu or reference, found cuda: cards of several machines are not served yet", env=CLEAN)
         self.refused(3, "serve", TINY, *group, "-dp", 2, says="--data-parallel-size 2: want 1 beside --nnodes 2", env=CLEAN)
         self.refused(USAGE, "serve", TINY, "--headless", says="--headless: want a --node-rank above 0", env=CLEAN)
 

@@ -191,7 +191,6 @@ class Flags(Case):
                             (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),
                             (("--async-scheduling=soon",), "want true or false, found soon"), (("--ssl-certfile", ""), "empty"), (("--model", ""), "empty"), (("--config", ""), "empty")):
             self.refused(2, "serve", TINY, *flags, says=says)
-        self.refused(3, "serve", TINY, "--backend", "cuda", "-tp", 2, says=("--tensor-parallel-size 2", "several cards are not served yet"))
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "nibble pull openai/gpt-oss-120b"))
         self.refused(2, "serve", TINY, env={**os.environ, "NIBBLE_PORT": "no"}, says="NIBBLE_PORT")
         file = self.dir / "c.toml"

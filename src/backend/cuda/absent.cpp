@@ -35,6 +35,9 @@ CudaAvailable cuda_available(int /*device*/) {
   return {.yes = false, .expected = has_card(), .reason = std::string(kAbsent)};
 }
 
+int cuda_cards() { return 0; }
+void require_cards(int /*cards*/, std::string_view /*what*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const RunConfig& /*run*/,
                                                CudaSetup /*setup*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));

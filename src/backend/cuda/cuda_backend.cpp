@@ -1,5 +1,8 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include "backend/cuda/cards_backend.h"
+#include "backend/cuda/rank_backend.h"
+
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/card/card.h"
 #include "backend/cuda/program/choices.h"
@@ -26,6 +29,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -37,15 +41,16 @@ using namespace cuda;  // NOLINT: this file is the room's own
 
 int to_int(int64_t value) { return static_cast<int>(value); }
 
-class StreamedCudaBackend final : public CudaBackend {
+class StreamedCudaBackend final : public RankBackend {
  public:
   StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                      const std::vector<Arch>& architectures)
+                      const std::vector<Arch>& architectures, const CudaRank& rank)
       : config_(config),
         run_(resolved_cuda(config, run)),
         setup_(std::move(setup)),
+        rank_(rank),
         moe_kernel_(run_.moe),
-        card_(open_device(0), architectures),
+        card_(open_device(rank.device), architectures),
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
         weights_({config_, matrices_of(moe_kernel_), setup_.files, run_.threads,
@@ -71,7 +76,8 @@ class StreamedCudaBackend final : public CudaBackend {
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
-    tickets_.emplace(config_.max_rows, dims_.vocab, stream_.get());
+    if (rank_.comm != nullptr) share();
+    tickets_.emplace(config_.max_rows, vocab(), stream_.get());
     profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr);
   }
 
@@ -112,29 +118,31 @@ class StreamedCudaBackend final : public CudaBackend {
   }
 
   std::optional<Ran> run(const StepArgs& step) override {
+    prepare(step);
+    return enqueue();
+  }
+
+  void prepare(const StepArgs& step) override {
     const int64_t tokens = std::ssize(step.ids);
-    const auto next = has_a_graph(step) ? graphs_->next(tokens) : StepGraphs::Next::kRun;
-    if (next == StepGraphs::Next::kReplay) {
-      open(step, &graph_programs_.at(tokens));
-      graphs_->replay(tokens);
-      ran_ = Stage::kLogits;
-      return Ran{tickets_->hand_out(at_.sampled)};
-    }
+    next_ = has_a_graph(step) ? graphs_->next(tokens) : StepGraphs::Next::kRun;
+    if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(tokens));
     begin(step);
-    const SampleRowParams* const params = step.sample_rows.empty() ? nullptr : inputs_->params(samples_);
-    if (next == StepGraphs::Next::kCapture) {
-      program_ = &(graph_programs_[tokens] = *program_);
-      graphs_->begin_capture(tokens);
+    if (next_ == StepGraphs::Next::kRun) return;
+    program_ = &(graph_programs_[tokens] = *program_);
+    graphs_->begin_capture(tokens);
+    execute_all(on_);
+    graphs_->end_capture();
+  }
+
+  [[nodiscard]] Ran enqueue() override {
+    switch (next_) {
+      case StepGraphs::Next::kReplay: graphs_->replay(program_->tokens); break;
+      case StepGraphs::Next::kCapture: graphs_->launch(program_->tokens); break;
+      case StepGraphs::Next::kRun: execute_all(on_); break;
     }
-    execute(Stage::kEmbed, 0);
-    for (int layer = 0; layer < dims_.layers; ++layer)
-      for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe})
-        execute(stage, layer);
-    execute(Stage::kLogits, 0);
-    if (params != nullptr) enqueue_draw(params);
-    if (next == StepGraphs::Next::kCapture) graphs_->end_capture();
-    if (params == nullptr) return Ran{};
-    return Ran{tickets_->hand_out(at_.sampled)};
+    ran_ = Stage::kLogits;
+    if (params_ == nullptr) return {};
+    return {tickets_->hand_out(at_.sampled)};
   }
 
   void begin(const StepArgs& step) override {
@@ -142,20 +150,22 @@ class StreamedCudaBackend final : public CudaBackend {
                                    .run = run_,
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
                                    .card = card_,
+                                   .reduce = reduce_ ? &*reduce_ : setup_.reduce,
                                    .wide_scales = weights_.wide_scales(),
                                    .tuned = setup_.tuned});
     open(step, &eager_program_);
+    if (rank_.comm != nullptr) load_kernels();
   }
 
-  void embed(const EmbedArgs& /*args*/) override { execute(Stage::kEmbed, 0); }
-  void attn_in(const AttnInArgs& args) override { execute(Stage::kAttnIn, layer_ = args.layer_idx); }
-  void attend(const AttendArgs& args) override { execute(Stage::kAttend, args.layer_idx); }
-  void attn_out(const AttnOutArgs& /*args*/) override { execute(Stage::kAttnOut, layer_); }
-  void route(const RouteArgs& /*args*/) override { execute(Stage::kRoute, layer_); }
-  void moe(const MoeArgs& /*args*/) override { execute(Stage::kMoe, layer_); }
-  void logits(const LogitsArgs& /*args*/) override { execute(Stage::kLogits, 0); }
+  void embed(const EmbedArgs& /*args*/) override { execute(Stage::kEmbed, 0, on_); }
+  void attn_in(const AttnInArgs& args) override { execute(Stage::kAttnIn, layer_ = args.layer_idx, on_); }
+  void attend(const AttendArgs& args) override { execute(Stage::kAttend, args.layer_idx, on_); }
+  void attn_out(const AttnOutArgs& /*args*/) override { execute(Stage::kAttnOut, layer_, on_); }
+  void route(const RouteArgs& /*args*/) override { execute(Stage::kRoute, layer_, on_); }
+  void moe(const MoeArgs& /*args*/) override { execute(Stage::kMoe, layer_, on_); }
+  void logits(const LogitsArgs& /*args*/) override { execute_logits(on_); }
   Ticket sample(const SampleArgs& /*args*/) override {
-    enqueue_draw(inputs_->params(samples_));
+    enqueue_draw(on_);
     return tickets_->hand_out(at_.sampled);
   }
 
@@ -171,9 +181,9 @@ class StreamedCudaBackend final : public CudaBackend {
     switch (slot) {
       case Slot::kResidual: return read(held == Held::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
       case Slot::kDelta: {
-        SlotData delta = read(at_.delta[0], {tokens, dims_.hidden});
+        SlotData delta = read(at_.delta, {tokens, dims_.hidden});
         if (held == Held::kParts) {
-          const SlotData more = read(at_.delta[1], delta.shape);
+          const SlotData more = read(at_.delta + tokens * dims_.hidden, delta.shape);
           std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
                          std::plus());
         }
@@ -197,7 +207,7 @@ class StreamedCudaBackend final : public CudaBackend {
           return read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape);
         return read(at_.expert_hidden, shape);
       }
-      case Slot::kLogits: return read(at_.logits, {program.logit_rows, dims_.vocab});
+      case Slot::kLogits: return read(all_logits(), {program.logit_rows, vocab()});
     }
     return {};
   }
@@ -215,6 +225,38 @@ class StreamedCudaBackend final : public CudaBackend {
 
   void zero(int* counters, int64_t count) {
     cuda_check(cudaMemsetAsync(counters, 0, static_cast<size_t>(count) * sizeof(int), stream_.get()));
+  }
+
+  // Rows of logits of all ranks, and what they are drawn from.
+  [[nodiscard]] int64_t vocab() const { return rank_.comm == nullptr ? dims_.vocab : rank_.whole.vocab; }
+  [[nodiscard]] float* all_logits() const {
+    return rank_.comm == nullptr ? at_.logits : reinterpret_cast<float*>(gathered_.get());
+  }
+
+  void share() {
+    reduce_ = Reduce{
+        .ranks = rank_.ranks.count,
+        .ranks_on_card = rank_.comm->ranks_on_card(),
+        .longer = rank_.comm->longer(),
+        .launch = [comm = rank_.comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
+    gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
+    for (int rank = 0; rank < rank_.ranks.count; ++rank)
+      columns_.push_back(shard_of(rank_.whole, rank_.ranks, rank).vocab);
+  }
+
+  // A kernel that is loaded late waits for those that run, and these wait for the ranks that are still loading. So what
+  // a step has not run before is recorded into a graph that nobody runs: that loads it.
+  void load_kernels() {
+    bool news = false;
+    for (const Node& node : program_->nodes) news |= loaded_.insert(node.kernel + ", " + node.tile).second;
+    if (params_ != nullptr) {
+      const bool shifts = samples_.most_shifts > 0, masks = !samples_.masks.empty();
+      news |= loaded_.insert(fmt::format("draw, {}, {}, {}", shifts, samples_.filters, masks)).second;
+    }
+    if (!news) return;
+    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
+    execute_all({.stream = stream_.get()});
+    static_cast<void>(captured(stream_.get()));
   }
 
   // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
@@ -238,17 +280,36 @@ class StreamedCudaBackend final : public CudaBackend {
     if (layers_.empty()) point_at(*step.weights);
     profiler_->begin_step();
     step_ = inputs_->put(step, program->shares);
+    params_ = nullptr;
     if (step.sample_rows.empty()) return;
     check(step.sample_rows.size() == step.logit_tokens.size(), "one sample row per row of logits");
     tickets_->open(step.sample_rows);
     fill_sample_inputs(step.sample_rows, samples_);
-    static_cast<void>(inputs_->params(samples_));
+    params_ = inputs_->params(samples_);
     put_history(shifts_, std::as_bytes(std::span(samples_.shifts)));
     put_history(biases_, std::as_bytes(std::span(samples_.biases)));
     put_history(masks_, std::as_bytes(std::span(samples_.masks)));
   }
 
-  void execute(Stage stage, int layer) {
+  void execute_all(const Launch& on) {
+    execute(Stage::kEmbed, 0, on);
+    for (int layer = 0; layer < dims_.layers; ++layer)
+      for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe})
+        execute(stage, layer, on);
+    execute_logits(on);
+    if (params_ != nullptr) enqueue_draw(on);
+  }
+
+  void execute_logits(Launch on) {
+    execute(Stage::kLogits, 0, on);
+    if (rank_.comm == nullptr || program_->logit_rows == 0) return;
+    on.stage = Stage::kLogits;
+    rank_.comm->gather(
+        {.own = at_.logits, .all = all_logits(), .columns = columns_, .rows = program_->logit_rows, .width = vocab()},
+        on);
+  }
+
+  void execute(Stage stage, int layer, const Launch& on) {
     program_->execute(stage,
                       {.config = config_,
                        .at = at_,
@@ -257,15 +318,15 @@ class StreamedCudaBackend final : public CudaBackend {
                        .w = layers_[static_cast<size_t>(layer)],
                        .layer = layer,
                        .kind = config_.layer_kinds[static_cast<size_t>(layer)]},
-                      on_);
+                      on);
     ran_ = stage;
   }
 
-  void enqueue_draw(const SampleRowParams* params) {
-    on_.stage = Stage::kLogits;
-    tickets_->keep(at_.logits);
-    kernels_.sample({.logits = at_.logits,
-                     .params = params,
+  void enqueue_draw(Launch on) {
+    on.stage = Stage::kLogits;
+    tickets_->keep(all_logits());
+    kernels_.sample({.logits = all_logits(),
+                     .params = params_,
                      .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
                      .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
                      .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
@@ -274,11 +335,11 @@ class StreamedCudaBackend final : public CudaBackend {
                      .part_value = at_.sample_part_value,
                      .part_token = at_.sample_part_token,
                      .rows = to_int(program_->logit_rows),
-                     .vocab = to_int(dims_.vocab),
+                     .vocab = to_int(vocab()),
                      .most_shifts = samples_.most_shifts,
                      .filters = samples_.filters,
                      .masked = !samples_.masks.empty()},
-                    on_);
+                    on);
   }
 
   // Where the model's weights lie, layer by layer: a model's are uploaded once.
@@ -411,10 +472,11 @@ class StreamedCudaBackend final : public CudaBackend {
     std::vector<float> values;
     values.reserve(static_cast<size_t>(pairs * dims_.inter));
     for (int64_t pair = 0; pair < pairs; ++pair)
-      for (int64_t i = 0; i < dims_.inter; ++i)
-        values.push_back(
-            F16{u[static_cast<size_t>(layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i))]}
-                .to_float());
+      for (int64_t i = 0; i < dims_.inter; ++i) {
+        const int32_t place = places[static_cast<size_t>(pair)];  // -1: another rank's expert
+        values.push_back(place < 0 ? 0
+                                   : F16{u[static_cast<size_t>(layout::place_in_panels(rows, place, i))]}.to_float());
+      }
     return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 
@@ -422,6 +484,7 @@ class StreamedCudaBackend final : public CudaBackend {
   const RunConfig run_;
   const CudaSetup setup_;
   const Dims& dims_ = config_.dims;
+  const CudaRank rank_;
   const MoeKernel moe_kernel_;
   const Card card_;
   const KernelTable kernels_;
@@ -440,10 +503,17 @@ class StreamedCudaBackend final : public CudaBackend {
   SampleInputs samples_;
   History shifts_, biases_, masks_;
   std::optional<Tickets> tickets_;
+  // With other ranks.
+  std::optional<Reduce> reduce_;
+  DeviceBytes gathered_;          // [rows, whole.vocab] logits
+  std::vector<Range> columns_;    // of them, by rank
+  std::set<std::string> loaded_;  // kernels, as they were cut
   // The step that is under way, or the last one.
   Program eager_program_;
   const Program* program_ = &eager_program_;
   StepPointers step_;
+  const SampleRowParams* params_ = nullptr;  // of its draws; null: it has none
+  StepGraphs::Next next_ = StepGraphs::Next::kRun;
   int layer_ = 0;
   Stage ran_ = Stage::kEmbed;
 };
@@ -456,7 +526,15 @@ std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, cons
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
                                                const std::vector<Arch>& architectures) {
-  return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup), architectures);
+  const std::vector<int>& devices = setup.devices;
+  const bool first_alone = run.ranks.count == 1 && (devices.empty() || devices.front() == 0);
+  if (first_alone) return make_rank_backend(config, run, std::move(setup), architectures, {});
+  return make_cards_backend(config, run, std::move(setup), architectures);
+}
+
+std::unique_ptr<RankBackend> cuda::make_rank_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                                                     const std::vector<Arch>& architectures, const CudaRank& rank) {
+  return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup), architectures, rank);
 }
 
 }  // namespace nibble::backend

@@ -1,5 +1,6 @@
 #pragma once
-// The GPU. Weights exact as shipped unless BackendConfig::dense says otherwise, float residual, one stream. Every sum's
+// The GPU, or several that share every step. Weights exact as shipped unless BackendConfig::dense says otherwise, float
+// residual, one stream a card. Every sum's
 // order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and
 // AttentionKernel::kReference a token does not see its batch neighbours either; else steps of one, of two to eight, of
 // up to 256 and of more tokens may differ in the last bits.
@@ -22,15 +23,28 @@ namespace nibble::backend {
 // packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
+// A rank's shard as cards hold it: its inner width filled up with zeros to whole slices of the packing (1440 of two
+// ranks' to 1536, 736 of four's to 768). Its backend's configuration is config_of() of this; uploads are slices of the
+// shard itself.
+[[nodiscard]] Shard cuda_shard(Shard shard);
+
+// What a rank's card is configured with: of the whole model where there is one rank.
+[[nodiscard]] BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank = 0);
+
 namespace cuda {
 struct Arch;
-}
+struct Reduce;
+}  // namespace cuda
 
 // What is no setting.
 struct CudaSetup {
+  // Of each of run.ranks, by rank; one that is named more than once is shared, for tests. Empty: the first of them.
+  std::vector<int> devices{};
   // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
   std::vector<MappedSource> files{};
   std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
+  // Of one rank of several (BackendConfig::own_experts): adds up their deltas, and outlives the backend.
+  const cuda::Reduce* reduce = nullptr;
 };
 
 struct KernelLaunches {
@@ -54,15 +68,20 @@ struct CudaAvailable {
 };
 [[nodiscard]] CudaAvailable cuda_available(int device = 0);
 
+[[nodiscard]] int cuda_cards();  // that there are; 0 where CUDA finds none, or this build has none
+// Throws Error(kUnsupported) where a number of cards is more than there are; `what` asks for them.
+void require_cards(int cards, std::string_view what);
+
 struct CudaMemory {
   int64_t free_bytes = 0, total_bytes = 0;
 };
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
-// What make_cuda_backend allocates on the device in use; weights are not in it.
+// What make_cuda_backend allocates on the device in use, of several ranks on the first one's; weights are not in it.
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run);
 
+// Of the whole model: with several run.ranks each has its card, on a thread of its own, and this is all of them.
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
 // shapes do not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
 // CUDA fails.

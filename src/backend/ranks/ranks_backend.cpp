@@ -1,5 +1,6 @@
 #include "backend/ranks/ranks_backend.h"
 
+#include "backend/joined_slot.h"
 #include "backend/ranks/gathered_logits.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -97,15 +98,8 @@ class RanksBackend final : public Backend {
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return logits_.wait(ticket); }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
-    switch (slot) {
-      case Slot::kQkv: return peek_qkv();
-      case Slot::kQ:
-      case Slot::kAttn: return joined(slot, 1, dims_.q_width());
-      case Slot::kExpertHidden:
-        return ranks_.whole_experts ? peek_hidden_of_whole() : joined(slot, dims_.topk, dims_.inter);
-      case Slot::kLogits: return logits_.data();
-      default: return members_.front()->peek(slot);  // on every rank alike
-    }
+    if (slot == Slot::kLogits) return logits_.data();
+    return joined_slot(slot, dims_, shards_, [this](size_t rank, Slot of) { return members_[rank]->peek(of); });
   }
 
  private:
@@ -144,58 +138,6 @@ class RanksBackend final : public Backend {
         }
       }
     });
-  }
-
-  // A slot of [tokens, groups, width], of which each rank has some columns of each group.
-  [[nodiscard]] SlotData joined(Slot slot, int64_t groups, int64_t width) {
-    std::vector<SlotData> parts;
-    for (const auto& member : members_) parts.push_back(member->peek(slot));
-    SlotData all{parts.front().shape, {}};
-    all.shape.back() = width;
-    for (int64_t g = 0; g < all.shape.front() * groups; ++g)
-      for (const SlotData& part : parts) append(all.values, part, g * part.shape.back(), part.shape.back());
-    return all;
-  }
-
-  static void append(std::vector<float>& to, const SlotData& from, int64_t first, int64_t count) {
-    to.insert(to.end(), from.values.begin() + first, from.values.begin() + first + count);
-  }
-
-  // Every rank has q | k | v of its heads; of a KV head that several have, the first's are taken.
-  [[nodiscard]] SlotData peek_qkv() {
-    std::vector<SlotData> parts;
-    for (const auto& member : members_) parts.push_back(member->peek(Slot::kQkv));
-    const int64_t tokens = parts.front().shape.front(), dim = dims_.head_dim;
-    SlotData all{{tokens, dims_.q_width() + 2 * dims_.kv_width()}, {}};
-    for (int64_t t = 0; t < tokens; ++t) {
-      for (const int64_t kv_before : {-1, 0, 1}) {  // q, k, v
-        int64_t next_head = 0;
-        for (size_t rank = 0; rank < parts.size(); ++rank) {
-          const Range heads = kv_before < 0 ? shards_[rank].heads : shards_[rank].kv_heads;
-          if (heads.first < next_head) continue;
-          next_head = heads.end();
-          const int64_t q_width = shards_[rank].heads.count * dim;
-          const int64_t at = kv_before < 0 ? 0 : q_width + kv_before * heads.count * dim;
-          append(all.values, parts[rank], t * parts[rank].shape.back() + at, heads.count * dim);
-        }
-      }
-    }
-    return all;
-  }
-
-  // An expert's values are its rank's.
-  [[nodiscard]] SlotData peek_hidden_of_whole() {
-    std::vector<SlotData> parts;
-    for (const auto& member : members_) parts.push_back(member->peek(Slot::kExpertHidden));
-    const SlotData ids = members_.front()->peek(Slot::kExpertIds);
-    SlotData all{parts.front().shape, {}};
-    for (size_t slot = 0; slot < ids.values.size(); ++slot) {
-      const auto of = std::ranges::find_if(
-          shards_, [&](const Shard& shard) { return shard.experts.has(static_cast<int64_t>(ids.values[slot])); });
-      append(all.values, parts[static_cast<size_t>(of - shards_.begin())], static_cast<int64_t>(slot) * dims_.inter,
-             dims_.inter);
-    }
-    return all;
   }
 
   const BackendConfig config_;

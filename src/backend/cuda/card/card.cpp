@@ -8,6 +8,7 @@
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/program/step_graph.h"
+#include "backend/cuda/rank_backend.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -32,6 +33,7 @@ KernelTable kernels_for(const DeviceFacts& facts) {
 using namespace cuda;  // NOLINT: this file is the room's own
 
 CudaAvailable cuda_available(int device) {
+  const CurrentDevice before;
   try {
     static_cast<void>(kernels_for(open_device(device)));
     return {.yes = true, .reason = {}};
@@ -46,22 +48,40 @@ std::optional<DeviceFacts> cuda_plan_device() {
 }
 
 CudaMemory cuda_memory(int device) {
+  const CurrentDevice before;
   static_cast<void>(kernels_for(open_device(device)));
   return device_memory();
 }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run) {
+int cuda_cards() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+void require_cards(int cards, std::string_view what) {
+  static_cast<void>(open_device(0));  // says why there is none
+  if (cards > cuda_cards())
+    throw Error(Code::kUnsupported, "cuda: {}: want {} cards, found {}", what, cards, cuda_cards());
+}
+
+MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) {
+  const bool several = run.ranks.count > 1;
+  const BackendConfig config = cuda_config(whole, run.ranks);
   Carver measure(nullptr);
   const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
   static_cast<void>(carve(needs, measure));
   const int64_t kv = kv_bytes(config, row_bytes(type_of(run.kv_type()), config.dims.head_dim));
   const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
-  return {
-      .weights = 0,
-      .kv = kv,
-      .activations = measure.bytes() - kv,
-      .graphs = graphs ? StepGraphs::memory_bytes(std::min(config.max_rows, config.max_tokens), config.dims.layers) : 0,
-      .upload = upload_bytes(with_defaults(run).threads)};
+  const int64_t few = std::min(config.max_rows, config.max_tokens);
+  const int64_t graph = StepGraphs::memory_bytes(few, config.dims.layers) * (several ? 5 : 4) / 4;  // with the sums
+  const int64_t shared = several ? comm_bytes(run.ranks.count) + gathered_bytes(config, whole.dims) : 0;
+  return {.weights = 0,
+          .kv = kv,
+          .activations = measure.bytes() - kv + shared,
+          .graphs = graphs ? graph : 0,
+          .upload = upload_bytes(with_defaults(run).threads)};
 }
 
 }  // namespace nibble::backend

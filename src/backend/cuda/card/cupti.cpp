@@ -31,7 +31,8 @@ struct Library {
 // What callbacks on CUPTI's own thread add to.
 struct Records {
   std::mutex mutex;
-  std::vector<KernelSpan> spans;  // guarded by mutex
+  std::vector<KernelSpan> spans;  // guarded by mutex, as card
+  uint32_t card = 0;              // whose
   Library library;
 };
 Records records;  // the callbacks get no pointer of ours
@@ -72,14 +73,14 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
   while (records.library.next_record(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
     if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) continue;
     const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-    records.spans.push_back({kernel->start, kernel->end});
+    if (kernel->deviceId == records.card) records.spans.push_back({kernel->start, kernel->end});
   }
   std::free(buffer);
 }
 
 }  // namespace
 
-Cupti::Cupti() {
+Cupti::Cupti(int card) {
   Library& use = records.library;
   if (use.enable == nullptr) {
     void* const library = open_library();
@@ -90,6 +91,10 @@ Cupti::Cupti() {
     bind(library, "cuptiActivityGetNextRecord", use.next_record);
     bind(library, "cuptiActivityEnable", use.enable);
     check_cupti(use.register_callbacks(give_buffer, take_buffer), "registering callbacks");
+  }
+  {
+    const std::lock_guard lock(records.mutex);
+    records.card = static_cast<uint32_t>(card);
   }
   check_cupti(use.enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "recording kernels");
 }

@@ -10,9 +10,9 @@ namespace nibble::backend::cuda {
 
 class Cupti {
  public:
-  // Begins to record. One at a time: CUPTI's callbacks carry no pointer of ours. Throws Error(kUnsupported) when this
-  // build or this machine has no CUPTI, Error(kDevice) when it fails.
-  Cupti();
+  // Begins to record the card's. One at a time: CUPTI's callbacks carry no pointer of ours. Throws Error(kUnsupported)
+  // when this build or this machine has no CUPTI, Error(kDevice) when it fails.
+  explicit Cupti(int card);
   ~Cupti();
   Cupti(const Cupti&) = delete;
   Cupti& operator=(const Cupti&) = delete;

@@ -4,7 +4,7 @@
 
 namespace nibble::backend::cuda {
 
-Cupti::Cupti() {
+Cupti::Cupti(int /*card*/) {
   throw Error(Code::kUnsupported,
               "--profile: want a build with CUPTI (cupti.h of the CUDA toolkit), found one without");
 }

@@ -22,6 +22,18 @@ void cuda_check(cudaError_t status, std::source_location where = std::source_loc
 // Makes the device current for this thread. Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] DeviceFacts open_device(int device);
 
+// Keeps which device is current for this thread, and makes it so again at its end.
+class CurrentDevice {
+ public:
+  CurrentDevice() { static_cast<void>(cudaGetDevice(&device_)); }  // where there is none, nothing is kept
+  ~CurrentDevice() { cudaSetDevice(device_); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int device_ = 0;
+};
+
 // Of the current device, as card_memory.h counts it.
 [[nodiscard]] CudaMemory device_memory();
 

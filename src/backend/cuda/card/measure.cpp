@@ -71,6 +71,7 @@ double measure_peak(double (*kernel)(const PeakLaunch&, cudaStream_t), const Dev
 }  // namespace
 
 DevicePeaks measure_cuda(int device) {
+  const CurrentDevice before;
   if (const CudaAvailable available = cuda_available(device); !available.yes)
     throw Error(Code::kUnsupported, "{}", available.reason);
   const DeviceFacts facts = open_device(device);

@@ -4,7 +4,9 @@ namespace nibble::backend::cuda {
 
 void Profiler::begin() {
   cuda_check(cudaStreamSynchronize(on_.stream));
-  cupti_.emplace();
+  int card = 0;
+  cuda_check(cudaGetDevice(&card));
+  cupti_.emplace(card);
   if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
   on_.trace->clear();
 }

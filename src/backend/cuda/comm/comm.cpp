@@ -3,32 +3,16 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <atomic>
+#include <string_view>
 
 namespace nibble::backend::cuda {
 namespace {
 
-int64_t words_of(const DeltaValues& values) {
-  return values.type == DeltaValues::Type::kF32 ? values.count : (values.count + 1) / 2;
-}
-
-// Makes a card current, and then again the one that was.
-class OnCard {
- public:
-  explicit OnCard(int card) {
-    cuda_check(cudaGetDevice(&before_));
-    cuda_check(cudaSetDevice(card));
-  }
-  ~OnCard() { cudaSetDevice(before_); }
-  OnCard(const OnCard&) = delete;
-  OnCard& operator=(const OnCard&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 void reach(int from, int to) {
   if (from == to) return;
-  const OnCard on(from);
+  const CurrentDevice before;
+  cuda_check(cudaSetDevice(from));
   int can = 0;
   cuda_check(cudaDeviceCanAccessPeer(&can, from, to));
   if (can == 0)
@@ -39,10 +23,43 @@ void reach(int from, int to) {
   cudaGetLastError();  // so that the next launch does not report it again
 }
 
+// On the current card.
+DeviceBytes filled(int64_t bytes, std::string_view what, const void* begins) {
+  DeviceBytes memory = allocate_device(bytes, what);
+  const Stream stream = make_stream();
+  cuda_check(begins == nullptr ? cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), stream.get())
+                               : cudaMemcpyAsync(memory.get(), begins, static_cast<size_t>(bytes),
+                                                 cudaMemcpyHostToDevice, stream.get()));
+  cuda_check(cudaStreamSynchronize(stream.get()));
+  return memory;
+}
+DeviceBytes zeros(int64_t bytes, std::string_view what) { return filled(bytes, what, nullptr); }
+template <class Counter>
+DeviceBytes counter(const Counter& begins) {
+  return filled(sizeof begins, "rounds of ranks", &begins);
+}
+
 }  // namespace
 
-void Comm::reduce(const DeltaValues& values, const Launch& on) const {
-  const int64_t words = words_of(values);
+void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(reduce_plan(values).way, values, on); }
+
+SumPlan Comm::reduce_plan(const DeltaValues& values) const {
+  return plan_sum(
+      {.values = values, .ranks = ranks(), .ranks_on_card = ranks_on_card_, .sms = sms_, .longer = longer()});
+}
+
+void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
+  switch (way) {
+    case SumWay::kPush: return push(values, on);
+    case SumWay::kShares: return share(values, on);
+    case SumWay::kNccl:
+      if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
+      return nccl_->all_reduce(rank(), values, on);
+  }
+}
+
+void Comm::push(const DeltaValues& values, const Launch& on) const {
+  const int64_t words = values.words();
   for (int64_t at = 0; at < words; at += link_.shape.words) {
     const PushReduceArgs args{.link = link_,
                               .values = static_cast<uint32_t*>(values.at) + at,
@@ -51,16 +68,13 @@ void Comm::reduce(const DeltaValues& values, const Launch& on) const {
   }
 }
 
-PushPlan Comm::reduce_plan(const DeltaValues& values) const {
-  return plan_push(std::min(words_of(values), link_.shape.words), sms_, ranks_on_card_);
-}
-
-PushCost Comm::reduce_cost(const DeltaValues& values) const {
-  return cost(PushReduceArgs{.link = link_, .words = words_of(values)});
-}
-
-int64_t Comm::rounds(const DeltaValues& values) const {
-  return (words_of(values) + link_.shape.words - 1) / link_.shape.words;
+void Comm::share(const DeltaValues& values, const Launch& on) const {
+  const int64_t words = values.words(), most = shares_.shape.words();
+  for (int64_t at = 0; at < words; at += most) {
+    const ShareReduceArgs args{
+        .link = shares_, .values = static_cast<uint32_t*>(values.at) + at, .words = std::min(words - at, most)};
+    reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
+  }
 }
 
 void Comm::gather(const Columns& of, const Launch& on) const {
@@ -85,35 +99,60 @@ void Comm::gather(const Columns& of, const Launch& on) const {
 
 void Comm::barrier(const Launch& on) const { meet_by_push(link_, on); }
 
-CommMemory::CommMemory(std::span<const int> cards, int64_t message_words)
-    : shape_{.words = message_words, .ranks = static_cast<int>(cards.size())} {
+CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
+    : shape_{.words = kMessageWords, .ranks = static_cast<int>(cards.size())} {
   if (shape_.ranks < 2 || shape_.ranks > kMaxPushRanks)
     throw Error(Code::kUnsupported, "cuda: want 2 to {} ranks, found {}", kMaxPushRanks, cards.size());
-  check(message_words > 0 && message_words % kSweptWords == 0, "mailboxes of whole 256 words");
+  share_shape_ = share_shape(shape_.ranks);
+  given_up_ = allocate_pinned(sizeof(int), "a word for ranks that wait");
+  *reinterpret_cast<int*>(given_up_.get()) = 0;
   for (const int card : cards) {
     for (const int other : cards) reach(card, other);
-    const OnCard on(card);
+    const CurrentDevice before;
+    cuda_check(cudaSetDevice(card));
     Own& own = ranks_.emplace_back();
     own.card = card;
     cuda_check(cudaDeviceGetAttribute(&own.sms, cudaDevAttrMultiProcessorCount, card));
-    own.mailbox = allocate_device(shape_.bytes(), "what ranks send each other");
-    own.counter = allocate_device(sizeof(PushCounter), "rounds of ranks");
-    const Stream stream = make_stream();
-    cuda_check(cudaMemsetAsync(own.mailbox.get(), 0, static_cast<size_t>(shape_.bytes()), stream.get()));
-    const PushCounter begins{.round = kFirstRound, .finished = 0};
-    cuda_check(cudaMemcpyAsync(own.counter.get(), &begins, sizeof begins, cudaMemcpyHostToDevice, stream.get()));
-    cuda_check(cudaStreamSynchronize(stream.get()));
+    own.mailbox = zeros(shape_.bytes(), "what ranks send each other");
+    own.counter = counter(PushCounter{.round = kFirstRound, .finished = 0});
+    own.box = zeros(share_shape_.bytes(), "what ranks send each other");
+    own.share_counter = counter(ShareCounter{.round = 1, .finished = 0});
     load_push_kernels();
+    load_share_kernels();
   }
+  if (longer == SumWay::kNccl) nccl_ = std::make_unique<NcclRanks>(cards);
+}
+
+std::vector<SumWay> CommMemory::ways() const {
+  std::vector<SumWay> there = {SumWay::kPush, SumWay::kShares};
+  if (nccl_ != nullptr) there.push_back(SumWay::kNccl);
+  return there;
 }
 
 Comm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
-  PushLink link{.counter = reinterpret_cast<PushCounter*>(own.counter.get()), .shape = shape_, .rank = rank};
-  for (size_t r = 0; r < ranks_.size(); ++r) link.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
-  link.shares_card = on_card > 1;
-  return {link, own.sms, static_cast<int>(on_card)};
+  const auto* const given_up = reinterpret_cast<const int*>(given_up_.get());
+  PushLink push{.counter = reinterpret_cast<PushCounter*>(own.counter.get()),
+                .shape = shape_,
+                .rank = rank,
+                .shares_card = on_card > 1,
+                .given_up = given_up};
+  ShareLink shares{.counter = reinterpret_cast<ShareCounter*>(own.share_counter.get()),
+                   .shape = share_shape_,
+                   .rank = rank,
+                   .shares_card = on_card > 1,
+                   .given_up = given_up};
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    push.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
+    shares.boxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].box.get());
+  }
+  return {{push, shares, nccl_.get()}, own.sms, static_cast<int>(on_card)};
+}
+
+void CommMemory::give_up() const {
+  std::atomic_ref(*reinterpret_cast<int*>(given_up_.get())).store(1, std::memory_order_release);
+  if (nccl_ != nullptr) nccl_->give_up();
 }
 
 }  // namespace nibble::backend::cuda

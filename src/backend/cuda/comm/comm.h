@@ -1,37 +1,47 @@
 #pragma once
-// What ranks of one process that share a step say to each other. Today by push (push.h) alone: each card must reach the
-// others' memory, or ranks share a card (tests).
+// What ranks of one process that share a step say to each other: by push (push.h), and long sums by shares (share.h)
+// or, where somebody asks for it, by NCCL (nccl_ranks.h). Each card must reach the others' memory, or ranks share a
+// card (tests).
 
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/comm/nccl_ranks.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "backend/slice.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 namespace nibble::backend::cuda {
 
-inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
-// Of a rank's mailbox.
-[[nodiscard]] constexpr int64_t comm_bytes(int ranks) { return MailboxShape{kMessageWords, ranks}.bytes(); }
-
 // One rank's end. Every rank makes the same calls in the same order, each on its card and on a stream of its own; a
 // call enqueues, and what it enqueues waits on the card for the others'.
 class Comm {
  public:
-  Comm(const PushLink& link, int sms, int ranks_on_card) : link_(link), sms_(sms), ranks_on_card_(ranks_on_card) {}
+  struct Ends {
+    PushLink push;
+    ShareLink shares;
+    const NcclRanks* nccl = nullptr;  // may be none, else REQUIRES that it outlives this
+  };
+  Comm(const Ends& ends, int sms, int ranks_on_card)
+      : link_(ends.push), shares_(ends.shares), nccl_(ends.nccl), sms_(sms), ranks_on_card_(ranks_on_card) {}
 
   [[nodiscard]] int rank() const { return link_.rank; }
   [[nodiscard]] int ranks() const { return link_.shape.ranks; }
+  [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
-  // values = Σ over ranks, in the order of the ranks, with the same bits on all. Throws Error(kUnsupported) where they
-  // are not whole vectors of 16 bytes.
+  // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own
+  // (nccl_ranks.h). Throws Error(kUnsupported) where a push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
-  [[nodiscard]] PushPlan reduce_plan(const DeltaValues& values) const;
-  [[nodiscard]] PushCost reduce_cost(const DeltaValues& values) const;
-  // How many launches that is.
-  [[nodiscard]] int64_t rounds(const DeltaValues& values) const;
+  // What that launches.
+  [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
+  // Of long messages.
+  [[nodiscard]] SumWay longer() const { return nccl_ != nullptr ? SumWay::kNccl : SumWay::kShares; }
+  // By a way that the size would not take, to compare them. Throws likewise, and where there is none such.
+  void reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const;
 
   struct Columns {
     const float* own = nullptr;      // [rows, columns[rank].count]
@@ -45,7 +55,12 @@ class Comm {
   void barrier(const Launch& on) const;
 
  private:
+  void push(const DeltaValues& values, const Launch& on) const;
+  void share(const DeltaValues& values, const Launch& on) const;
+
   PushLink link_;
+  ShareLink shares_;
+  const NcclRanks* nccl_;
   int sms_, ranks_on_card_;
 };
 
@@ -54,18 +69,27 @@ class CommMemory {
  public:
   // cards: by rank, 2 to 8; one that is named more than once is shared. Throws Error(kUnsupported) where a card cannot
   // reach another's memory, Error(kOutOfMemory).
-  explicit CommMemory(std::span<const int> cards, int64_t message_words = kMessageWords);
+  // longer: the way of long sums, kShares or kNccl; this one throws likewise where there is no NCCL or cards are
+  // shared.
+  explicit CommMemory(std::span<const int> cards, SumWay longer = SumWay::kShares);
 
-  // REQUIRES that this outlives it.
+  // REQUIRES that this outlives it, and graphs with its launches are destroyed before this.
   [[nodiscard]] Comm of(int rank) const;
+  [[nodiscard]] std::vector<SumWay> ways() const;
+
+  // A rank has failed: what waits for it on the card, now or later, ends without it. From any thread.
+  void give_up() const;
 
  private:
   struct Own {
     int card = 0, sms = 1;
-    DeviceBytes mailbox, counter;
+    DeviceBytes mailbox, counter, box, share_counter;
   };
   MailboxShape shape_;
+  ShareShape share_shape_;
+  PinnedBytes given_up_;  // an int
   std::vector<Own> ranks_;
+  std::unique_ptr<NcclRanks> nccl_;
 };
 
 }  // namespace nibble::backend::cuda

@@ -5,12 +5,14 @@
 #include "backend/cuda/comm/push_testing.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/testing.h"
+#include "base/error.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <thread>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -21,7 +23,8 @@ using enum DeltaValues::Type;
 // Ranks on these cards, with a stream each.
 class RanksOnCards {
  public:
-  explicit RanksOnCards(std::vector<int> cards) : cards_(std::move(cards)), memory_(cards_) {
+  explicit RanksOnCards(std::vector<int> cards, SumWay longer = SumWay::kShares)
+      : cards_(std::move(cards)), memory_(cards_, longer) {
     each([&](size_t rank) {
       streams_.push_back(make_stream());
       ends_.push_back(memory_.of(static_cast<int>(rank)));
@@ -82,22 +85,32 @@ struct Rounds {
 
 class CommTest : public CudaTest {
  protected:
-  // On the cards, rounds enqueued one after the other for all ranks.
-  static void check_rounds(const RanksOnCards& ranks, const Rounds& rounds) {
+  // On the cards, rounds enqueued one after the other for all ranks. Every rank has the sums, bit for bit: a push adds
+  // in the order of the ranks, and two values have one sum in any order.
+  static void check_rounds(const RanksOnCards& ranks, const Rounds& rounds, SumWay way = SumWay::kPush) {
     std::vector<DeviceArray<uint32_t>> values(static_cast<size_t>(ranks.count()));
     ranks.each([&](size_t rank) { values[rank] = DeviceArray<uint32_t>(rounds.values[rank]); });
     for (int round = 0; round < rounds.count; ++round)
-      ranks.each(
-          [&](size_t rank) { ranks.end(rank).reduce(rounds.of_round(values[rank].get(), round), ranks.on(rank)); });
+      ranks.each([&](size_t rank) {
+        LaunchCounts counts;
+        Launch on = ranks.on(rank);
+        on.counts = &counts;
+        const DeltaValues own = rounds.of_round(values[rank].get(), round);
+        ranks.end(rank).reduce_by(way, own, on);
+        const SumPlan plan = ranks.end(rank).reduce_plan(own);
+        if (plan.way == way) {
+          EXPECT_EQ(counts, (LaunchCounts{{plan.kernel.name, plan.launches}}));
+        }
+      });
     ranks.wait();
-    ranks.each([&](size_t rank) { EXPECT_EQ(values[rank].host(), rounds.sums) << "rank " << rank; });
+    ranks.each([&](size_t rank) { EXPECT_TRUE(values[rank].host() == rounds.sums) << "rank " << rank; });
   }
 
-  static void check_sizes(const RanksOnCards& ranks) {
+  static void check_sizes(const RanksOnCards& ranks, SumWay way = SumWay::kPush) {
     for (const int tokens : {1, 8, 64, 256, 2048}) {  // 5.8 KB, 46 KB, 369 KB, 1.5 MB, 11.8 MB
       const int64_t words = int64_t{tokens} * 1440;
       for (const DeltaValues::Type type : {kF32, kBf16})
-        check_rounds(ranks, Rounds({type, words}, tokens > 256 ? 2 : 4, ranks.count()));
+        check_rounds(ranks, Rounds({type, words}, tokens > 256 ? 2 : 4, ranks.count()), way);
     }
   }
 
@@ -124,11 +137,7 @@ class CommTest : public CudaTest {
     const std::vector<GraphExec> graphs = captured(ranks, enqueue);
     const PinnedBytes host = allocate_pinned(static_cast<int64_t>(4 * count), "test");
     for (int replay = 0; replay < kReplays; ++replay) {
-      for (size_t i = 0; i < graphs.size(); ++i) {
-        if (graphs.size() > 1) cuda_check(cudaSetDevice(static_cast<int>(i)));
-        cuda_check(cudaGraphLaunch(graphs[i].get(), ranks.stream(i)));
-      }
-      ranks.wait();
+      launch_all(ranks, graphs);
       ranks.each([&](size_t rank) {
         cuda_check(
             cudaMemcpyAsync(host.get(), values[rank].get(), 4 * count, cudaMemcpyDeviceToHost, ranks.stream(rank)));
@@ -138,6 +147,41 @@ class CommTest : public CudaTest {
       });
       if (HasFatalFailure()) return;
     }
+  }
+
+  // Sums by NCCL and by push behind each other in a graph of each rank, enqueued by one thread, rank by rank.
+  static void check_ways_in_a_graph(const RanksOnCards& ranks, SumWay large) {
+    constexpr int kRounds = 24, kReplays = 20;
+    const Rounds rounds({kBf16, 256 * 1440}, kRounds, ranks.count());
+    const size_t count = rounds.sums.size();
+    std::vector<DeviceArray<uint32_t>> begin(static_cast<size_t>(ranks.count())), values(begin.size());
+    ranks.each([&](size_t rank) {
+      begin[rank] = DeviceArray<uint32_t>(rounds.values[rank]);
+      values[rank] = DeviceArray<uint32_t>(count);
+    });
+    const std::vector<GraphExec> graphs = captured(ranks, [&](size_t rank) {
+      cuda_check(cudaMemcpyAsync(values[rank].get(), begin[rank].get(), 4 * count, cudaMemcpyDeviceToDevice,
+                                 ranks.stream(rank)));
+      for (int round = 0; round < kRounds; ++round) {
+        Launch on = ranks.on(rank);
+        on.chained = round > 0;
+        ranks.end(rank).reduce_by(round % 3 == 1 ? large : SumWay::kPush, rounds.of_round(values[rank].get(), round),
+                                  on);
+      }
+    });
+    for (int replay = 0; replay < kReplays; ++replay) {
+      launch_all(ranks, graphs);
+      ranks.each([&](size_t rank) { ASSERT_TRUE(values[rank].host() == rounds.sums) << "rank " << rank; });
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  static void launch_all(const RanksOnCards& ranks, const std::vector<GraphExec>& graphs) {
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      if (graphs.size() > 1) cuda_check(cudaSetDevice(static_cast<int>(i)));
+      cuda_check(cudaGraphLaunch(graphs[i].get(), ranks.stream(i)));
+    }
+    ranks.wait();
   }
 
   // Of ranks on one card one graph, in which they are branches; else one each.
@@ -174,25 +218,25 @@ class CommTest : public CudaTest {
     return GraphExec(executable);
   }
 
-  static void check_gather(const RanksOnCards& ranks) {
-    constexpr int64_t kRows = 23, kWidth = 201088;  // more rows than a round takes
-    const int64_t share = kWidth / ranks.count();
+  // Of all logits: more rows than a round takes.
+  static void check_gather(const RanksOnCards& ranks, int64_t rows = 23, int64_t width = 201088) {
+    const int64_t share = width / ranks.count();
     std::vector<Range> columns;
     for (int rank = 0; rank < ranks.count(); ++rank) columns.push_back({rank * share, share});
-    std::vector<float> want(static_cast<size_t>(kRows * kWidth));
+    std::vector<float> want(static_cast<size_t>(rows * width));
     for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<float>(i);
     std::vector<DeviceArray<float>> own(columns.size()), all(columns.size());
     ranks.each([&](size_t rank) {
       std::vector<float> part;
-      for (int64_t row = 0; row < kRows; ++row) {
-        const auto first = want.begin() + row * kWidth + columns[rank].first;
+      for (int64_t row = 0; row < rows; ++row) {
+        const auto first = want.begin() + row * width + columns[rank].first;
         part.insert(part.end(), first, first + share);
       }
       own[rank] = DeviceArray<float>(part);
       all[rank] = DeviceArray<float>(want.size());
     });
     ranks.each([&](size_t rank) {
-      ranks.end(rank).gather({own[rank].get(), all[rank].get(), columns, kRows, kWidth}, ranks.on(rank));
+      ranks.end(rank).gather({own[rank].get(), all[rank].get(), columns, rows, width}, ranks.on(rank));
       ranks.end(rank).barrier(ranks.on(rank));
     });
     ranks.wait();
@@ -213,9 +257,33 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_at_every_size) {
 TEST_F(CommTest, ranks_of_one_card_get_a_million_sums_in_graphs) { check_a_million_rounds(RanksOnCards({0, 0})); }
 TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnCards({0, 0})); }
 
+TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
+  check_sizes(RanksOnCards({0, 0}), SumWay::kShares);
+  check_rounds(RanksOnCards({0, 0, 0}), Rounds({kBf16, 100004}, 20, 3), SumWay::kShares);
+  check_rounds(RanksOnCards({0, 0}), Rounds({kF32, share_shape(2).words() + 4}, 1, 2), SumWay::kShares);  // in two
+}
+TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) {
+  check_ways_in_a_graph(RanksOnCards({0, 0}), SumWay::kShares);
+}
+
+TEST_F(CommTest, a_rank_whose_other_never_comes_is_let_go) {
+  const std::vector<int> cards = {0, 0};
+  const CommMemory memory(cards);
+  const DeviceArray<float> values(2 * kChunkWords);
+  for (const SumWay way : {SumWay::kPush, SumWay::kShares})
+    memory.of(0).reduce_by(way, {values.get(), 2 * kChunkWords, kF32}, on_);
+  memory.give_up();
+  cuda_check(cudaStreamSynchronize(stream_.get()));
+}
+
 TEST_F(CommTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_sizes(RanksOnCards({0, 1}));
+  check_sizes(RanksOnCards({0, 1}), SumWay::kShares);
+}
+TEST_F(CommTest, two_cards_get_sums_by_shares_in_graphs) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_ways_in_a_graph(RanksOnCards({0, 1}), SumWay::kShares);
 }
 TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
@@ -224,6 +292,84 @@ TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
 TEST_F(CommTest, two_cards_gather_their_columns) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_gather(RanksOnCards({0, 1}));
+}
+
+// Small enough for compute-sanitizer.
+using SmallCommTest = CommTest;
+TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_and_meet) {
+  const RanksOnCards ranks({0, 0});
+  for (const DeltaValues::Type type : {kF32, kBf16}) {
+    check_rounds(ranks, Rounds({type, 1440}, 3, 2));
+    check_rounds(ranks, Rounds({type, 3 * kChunkWords - 20}, 3, 2), SumWay::kShares);
+  }
+  check_gather(ranks, 3, 1024);
+}
+
+// NCCL, where the build and the system have it.
+class NcclTest : public CommTest {
+ protected:
+  void SetUp() override {
+    CommTest::SetUp();
+    if (IsSkipped()) return;
+    if (const NcclLibrary library = nccl_library(); !library.there) GTEST_SKIP() << library.what;
+  }
+};
+
+TEST_F(NcclTest, one_rank_keeps_its_values) {
+  const std::vector<int> cards = {0};
+  const NcclRanks ranks(cards);
+  const PushMessage message{kF32, 1440};
+  const std::vector<uint32_t> words = push_words(message, push_values(message, 0, 0));
+  const DeviceArray<uint32_t> values(words);
+  ranks.all_reduce(0, {values.get(), 1440, kF32}, on_);
+  EXPECT_TRUE(values.host() == words);
+  EXPECT_EQ(counts_.at(nccl_reduce_kernel().name), 1);
+}
+TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
+  const std::vector<int> cards = {0, 0};
+  EXPECT_THROW(NcclRanks{cards}, Error);
+  EXPECT_THROW(CommMemory(cards, SumWay::kNccl), Error);
+  const CommMemory memory(cards);
+  EXPECT_EQ(memory.of(0).reduce_plan({nullptr, int64_t{1} << 30, kBf16}).way, SumWay::kShares);
+  EXPECT_THROW(memory.of(0).reduce_by(SumWay::kNccl, {nullptr, 4, kF32}, on_), Error);
+}
+TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  const RanksOnCards ranks({0, 1}, SumWay::kNccl);
+  check_sizes(ranks, SumWay::kNccl);
+  check_rounds(ranks, Rounds({kF32, 17 << 20}, 1, 2), SumWay::kNccl);  // in two calls
+}
+TEST_F(NcclTest, two_cards_get_sums_of_both_ways_in_graphs) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_ways_in_a_graph(RanksOnCards({0, 1}, SumWay::kNccl), SumWay::kNccl);
+}
+TEST_F(NcclTest, a_rank_whose_other_never_comes_is_let_go) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  const std::vector<int> cards = {0, 1};
+  const NcclRanks ranks(cards);
+  const DeviceArray<float> values(4096);
+  ranks.all_reduce(0, {values.get(), 4096, kF32}, on_);
+  ranks.give_up();
+  cuda_check(cudaStreamSynchronize(stream_.get()));
+  EXPECT_THROW(ranks.all_reduce(0, {values.get(), 4096, kF32}, on_), Error);
+}
+TEST_F(NcclTest, processes_of_a_rank_each_meet_by_an_id) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  const NcclId id = new_nccl_id();
+  const PushMessage message{kBf16, 2048 * 1440};
+  const std::vector<uint32_t> want = push_sum(message, 0, 2);
+  const auto process = [&](int rank) {
+    cuda_check(cudaSetDevice(rank));
+    const std::vector<int> cards = {rank};
+    const NcclRanks ranks({.id = id, .ranks = 2, .first = rank}, cards);
+    const DeviceArray<uint32_t> values(push_words(message, push_values(message, 0, rank)));
+    const Stream stream = make_stream();
+    ranks.all_reduce(rank, {values.get(), 2 * message.words, kBf16}, {.stream = stream.get()});
+    EXPECT_TRUE(values.host() == want) << "rank " << rank;
+  };
+  std::thread other(process, 1);
+  process(0);
+  other.join();
 }
 
 }  // namespace

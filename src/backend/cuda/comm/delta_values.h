@@ -10,6 +10,9 @@ struct DeltaValues {
   void* at = nullptr;
   int64_t count = 0;
   enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
+
+  [[nodiscard]] constexpr int64_t bytes() const { return (type == Type::kF32 ? 4 : 2) * count; }
+  [[nodiscard]] constexpr int64_t words() const { return (bytes() + 3) / 4; }  // of 32 bits
 };
 
 }  // namespace nibble::backend::cuda

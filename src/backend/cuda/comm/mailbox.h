@@ -2,6 +2,8 @@
 // Where ranks write to each other, and which round a word is of: the arithmetic of the push protocol (README.md). The
 // kernels and the test that walks through its interleavings share it.
 
+#include "backend/cuda/comm/share_box.h"
+
 #include <cstdint>
 
 namespace nibble::backend::cuda {
@@ -28,6 +30,12 @@ struct MailboxShape {
     return (int64_t{phase} * ranks + sender) * words;
   }
 };
+
+inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
+// Of a rank's mailbox and box; NCCL takes some hundred MB besides.
+[[nodiscard]] constexpr int64_t comm_bytes(int ranks) {
+  return MailboxShape{kMessageWords, ranks}.bytes() + share_shape(ranks).bytes();
+}
 
 [[nodiscard]] constexpr uint64_t tagged(uint32_t data, uint32_t round) { return uint64_t{round} << 32 | data; }
 [[nodiscard]] constexpr bool is_of(uint64_t word, uint32_t round) { return word >> 32 == round; }

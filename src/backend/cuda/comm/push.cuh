@@ -2,23 +2,16 @@
 // push.h on the device
 // mailboxes [phases][ranks][words] of 64 bits     values f32 or bf16     own, all f32
 // grid: 1024 words per CTA, in turns where there are more     bytes, flops: cost()
-// predicted (2 x H100, NVLink): 3 to 4 us for 5.8 KB; not measured
+// measured (2 x H100, NVLink): docs/several-gpus.md
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
-#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
 
 namespace nibble::backend::cuda {
-
-// A CTA's place in its rank's launch.
-struct PushShare {
-  int cta, ctas;
-  [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
-  [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
-};
 
 // Which round it is. Nobody ends it before every CTA has asked. On a card of its own the next kernel may begin now; on
 // a shared one it would take the place of what this one waits for.
@@ -63,36 +56,6 @@ __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int 
   ptx::store_peer2(link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at, 0, 0);
 }
 
-// values += words.
-template <DeltaValues::Type kType>
-struct PushValues;
-template <>
-struct PushValues<DeltaValues::Type::kF32> {
-  float v[4] = {};
-  __device__ void add(const uint4& words) {
-    v[0] += __uint_as_float(words.x);
-    v[1] += __uint_as_float(words.y);
-    v[2] += __uint_as_float(words.z);
-    v[3] += __uint_as_float(words.w);
-  }
-  [[nodiscard]] __device__ uint4 words() const {
-    return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-  }
-};
-template <>
-struct PushValues<DeltaValues::Type::kBf16> {
-  float v[8] = {};
-  __device__ void add(const uint4& words) {
-    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] += __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
-  }
-  [[nodiscard]] __device__ uint4 words() const {
-    return {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]),
-            ptx::pack_bf16(v[6], v[7])};
-  }
-};
-
 template <DeltaValues::Type kType>
 __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushShare& share) {
   const uint32_t round = begin_round(a.link);
@@ -105,7 +68,8 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushS
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
     const uint4 own = values[i];
     uint4 part[kMaxPushRanks] = {};
-    for (bool all = false; !all;) {
+    int looks = 0;
+    for (bool all = false; !all && !gives_up(a.link, looks);) {
       all = true;
 #pragma unroll
       for (int sender = 0; sender < kMaxPushRanks; ++sender)
@@ -144,7 +108,8 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
       if (sender == rank) {
         words = own[i];
       } else {
-        while (!receive(a.link, round, sender, at, words)) {
+        int looks = 0;
+        while (!receive(a.link, round, sender, at, words) && !gives_up(a.link, looks)) {
         }
       }
       *reinterpret_cast<uint4*>(a.all + at / count * a.width + a.first[sender] + at % count) = words;
@@ -165,7 +130,8 @@ __device__ __forceinline__ void push_barrier(const PushLink& link) {
     send(link, round, 0, {});
     for (int sender = 0; sender < link.shape.ranks; ++sender) {
       uint4 words;
-      while (sender != link.rank && !receive(link, round, sender, 0, words)) {
+      int looks = 0;
+      while (sender != link.rank && !receive(link, round, sender, 0, words) && !gives_up(link, looks)) {
       }
     }
     ptx::fence_system();

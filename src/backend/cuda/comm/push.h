@@ -32,6 +32,10 @@ struct PushLink {
   MailboxShape shape;
   int rank = 0;
   bool shares_card = true;  // with another rank, whose launches need room while this one's wait
+  // In the host's memory, not 0 once a rank has failed: who waits gives up, and leaves what it would have made
+  // unspecified. Asked after so many looks that found nothing: it lies a microsecond away. Null: never.
+  const int* given_up = nullptr;
+  int looks_between = 4096;
 };
 
 inline constexpr int kVectorWords = 4;  // of a thread: 16 bytes of values, 32 of a mailbox

@@ -174,5 +174,26 @@ TEST(push_emulated, a_rank_alone_waits) {
       "");
 }
 
+// Once the host says that a rank has failed, nobody waits for it.
+TEST(push_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
+  HostRanks ranks(2, kSweptWords);
+  std::vector<uint32_t> values(4);
+  std::vector<float> own(4), all(8);
+  const int given_up = 1;
+  PushLink link = ranks.link(0);
+  link.given_up = &given_up;
+  link.looks_between = 2;
+  const PushGatherArgs gather{
+      .link = link, .own = own.data(), .all = all.data(), .first = {0, 4}, .count = {4, 4}, .rows = 1, .width = 8};
+  EXPECT_EQ(emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                           [&] {
+                             push_reduce<kF32>({.link = link, .values = values.data(), .words = 4}, {0, 1});
+                             push_gather(gather, {0, 1});
+                             push_barrier(link);
+                           }),
+            "");
+  EXPECT_EQ(ranks.counters[0].round, static_cast<int>(kFirstRound + 3)) << "the rounds go on";
+}
+
 }  // namespace
 }  // namespace nibble::backend::cuda

@@ -196,7 +196,8 @@ struct GroupRounded {
   std::vector<float> values;
   std::vector<uint16_t> rounded;
 };
-PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens, GroupRounded* round) {
+PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens, GroupRounded* round,
+                      const OwnExperts& own = {}) {
   PlainGroups g;
   g.tile_counts.assign(kTileCounts, -1);
   const auto count = static_cast<int64_t>(ids.size());
@@ -212,7 +213,8 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .tokens = static_cast<int>(count) / topk,
                        .topk = topk,
                        .experts = experts,
-                       .tile_tokens = tile_tokens};
+                       .tile_tokens = tile_tokens,
+                       .own = own};
   check_args(args);
   emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   if (round == nullptr) {
@@ -266,6 +268,44 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
   }
 }
 
+// Those of some experts of a step: three of 16, and experts that nobody chose.
+TEST(gemm_emulated, groups_of_a_rank_hold_the_pairs_of_its_experts) {
+  constexpr int kExperts = 16, kCols = 320, kTile = 32;
+  for (const int tokens : {1, 70}) {
+    for (const OwnExperts& own : {OwnExperts{5, 3}, OwnExperts{0, 8}, OwnExperts{14, 2}}) {
+      const std::vector<int32_t> ids =
+          routed(tokens == 1 ? GemmRouting::kSameForAll : GemmRouting::kRandom, tokens, 4, kExperts, 3);
+      const PlainGroups want = plain_groups(own_numbers(ids, own), own.count, kTile);
+      GroupRounded round{
+          .cols = kCols, .values = std::vector<float>(static_cast<size_t>(tokens) * kCols, 1.5f), .rounded = {}};
+      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round}) {
+        const PlainGroups got = run_group(ids, 4, own.count, kTile, by, own);
+        ASSERT_EQ(got.pairs, want.pairs);
+        ASSERT_EQ(got.places, want.places);
+        ASSERT_EQ(got.tiles, want.tiles);
+        ASSERT_EQ(got.tile_counts, want.tile_counts);
+      }
+      const std::vector<uint16_t> bits(round.values.size(), F16::from_float(1.5f).bits);
+      const auto token_at = [&](int64_t place) -> int64_t {
+        const int32_t pair = want.pairs[static_cast<size_t>(place)];
+        return pair < 0 ? -1 : pair / 4;
+      };
+      const std::vector<uint16_t> panels = in_panels(bits, kCols, static_cast<int>(want.pairs.size()), token_at);
+      ASSERT_EQ(round.rounded, panels);
+      std::vector<uint16_t> again(panels.size(), 0xffff);
+      const RoundArgs args{.from = round.values.data(),
+                           .to = {again.data(), InputType::kF16, static_cast<int>(want.pairs.size())},
+                           .tokens = tokens,
+                           .cols = kCols,
+                           .places = want.places.data(),
+                           .copies = 4};
+      const emulation::Launch launch{.grid = tokens, .threads = round_threads(kCols), .predecessor = {}};
+      ASSERT_EQ(emulation::run(launch, [&] { any_round_f32(args); }), "");
+      ASSERT_EQ(again, panels);
+    }
+  }
+}
+
 template <class Arch, int kTokens>
 void run_moe(const GemmArgs& both, bool at_once) {
   const auto plan = [](const GemmArgs& a) { return Arch::plan({a.rows, a.cols, a.tokens, a.experts}, kTokens); };
@@ -277,8 +317,9 @@ void run_moe(const GemmArgs& both, bool at_once) {
 }
 
 template <class Arch, int kTokens, int kHidden = 192, int kInter = 256>
-void check_moe(GemmRouting routing, int tokens, int experts) {
+void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExperts& own = {}) {
   constexpr int kTopk = 2;
+  const int experts = own.of(all_experts);
   SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, routing "
                                   << static_cast<int>(routing));
   const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
@@ -286,7 +327,7 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
   constexpr bool kPanels = Arch::kPanels;
   const std::vector<uint16_t> x = random_16(false, int64_t{tokens} * kHidden, 13);
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
-  const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 16);
+  const std::vector<int32_t> ids = own_numbers(routed(routing, tokens, kTopk, all_experts, 16), own);
   const int pairs = tokens * kTopk;
   constexpr int kPlaces = Arch::kPanels ? kTokens : kGemmLeastTokens;  // of a tile
   PlainGroups groups = plain_groups(ids, experts, kPlaces);
@@ -317,8 +358,15 @@ void check_moe(GemmRouting routing, int tokens, int experts) {
                       .u = u.data(),
                       .down = {down.packed.data(), down_bias.data(), y.data()}};
   run_moe<Arch, kTokens>(args, kPanels && kHidden == kInter);
-  const std::vector<uint16_t> got_u = kPanels ? from_panels(u, kInter, rows, groups.places) : u;
+  std::vector<int32_t> places = groups.places;
+  for (int32_t& place : places) place = std::max(place, 0);  // of another rank's nothing is looked at
+  const std::vector<uint16_t> got_u = kPanels ? from_panels(u, kInter, rows, places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
+    if (ids[static_cast<size_t>(pair)] < 0) {
+      for (int r = 0; r < kHidden; ++r)
+        ASSERT_EQ(y[static_cast<size_t>(pair * kHidden + r)], 0xffff) << "another rank's";
+      continue;
+    }
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
     for (int c = 0; c < kInter; ++c) {
       const GatedWant want =
@@ -343,6 +391,15 @@ TEST(gemm_emulated, moe_is_the_plain_product_for_few_and_many_tokens_of_an_exper
   check_moe<Any, 3>(GemmRouting::kSameForAll, 97, 3);
   check_moe<Any, 4>(GemmRouting::kRandom, 40, 3);
   check_moe<Any, 4>(GemmRouting::kRandom, 60, 14);  // in turn
+}
+
+TEST(gemm_emulated, moe_of_a_rank_multiplies_its_experts_alone) {
+  check_moe<Any, 3>(GemmRouting::kRandom, 12, 8, {2, 3});
+  check_moe<Any, 3>(GemmRouting::kSameForAll, 12, 8, {4, 4});  // it has no pair
+  check_moe<Sm90, 64>(GemmRouting::kRandom, 12, 8, {2, 3});
+  check_moe<Sm90, 64>(GemmRouting::kSameForAll, 12, 8, {4, 4});
+  check_moe<Sm90, 64, 192, 192>(GemmRouting::kRandom, 12, 8, {0, 4});
+  check_moe<Sm90, 64, 192, 192>(GemmRouting::kSameForAll, 12, 8, {4, 4});
 }
 
 TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {

@@ -4,6 +4,7 @@
 
 #include "backend/activations.h"
 #include "backend/cuda/experts/expert_tile.h"
+#include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
@@ -41,14 +42,16 @@ inline constexpr int kShortestTiles = 8;
 }
 
 inline constexpr int kTileCounts = 3;
-// The pairs by expert, rising within one, and their tiles; all on the device.
+// The pairs of own experts by expert, rising within one, and their tiles, which have the experts' own numbers; all on
+// the device.
 struct GroupArgs {
-  const int32_t* expert_ids = nullptr;  // [tokens, topk], in [0, experts)
+  const int32_t* expert_ids = nullptr;  // [tokens, topk], the router's
   int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
-  int32_t* places = nullptr;            // [tokens * topk], by pair, or null
+  int32_t* places = nullptr;            // [tokens * topk], by pair, or null; -1 of others' experts
   ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
   int32_t* tile_counts = nullptr;       // [kTileCounts]: tiles of all experts whose tiles hold more than 8 * i pairs
-  int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
+  int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;  // experts: own ones
+  OwnExperts own{};
 };
 
 // A range of result rows and where it goes: to[token, row - first_row].
@@ -94,8 +97,9 @@ struct GemmArgs {
 // The launch of args.down on its own, behind that of the rest.
 [[nodiscard]] GemmArgs down_alone(const GemmArgs& args);
 
-// Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i], or to t without
-// places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it is.
+// Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i] where that is no
+// -1, or to t without places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it
+// is.
 struct RoundArgs {
   const float* from = nullptr;  // [tokens, cols]
   GemmInput to{};

@@ -251,7 +251,11 @@ inline std::vector<int32_t> routed(GemmRouting routing, int tokens, int topk, in
 }
 
 // The same lists as the device's: places one expert after the other, tiles by falling size; pairs beyond the last place
-// are -2.
+// are -2. ids: the experts' own numbers, -1 of another rank's.
+inline std::vector<int32_t> own_numbers(std::vector<int32_t> ids, const OwnExperts& own) {
+  for (int32_t& id : ids) id = own.number_of(id);
+  return ids;
+}
 struct PlainGroups {
   std::vector<int32_t> pairs, places;
   std::vector<ExpertTile> tiles;
@@ -259,7 +263,7 @@ struct PlainGroups {
 };
 inline PlainGroups plain_groups(const std::vector<int32_t>& ids, int experts, int tile_tokens) {
   PlainGroups groups;
-  groups.places.resize(ids.size());
+  groups.places.resize(ids.size(), -1);
   for (int e = 0; e < experts; ++e) {
     const auto first = static_cast<int>(groups.pairs.size());
     for (size_t i = 0; i < ids.size(); ++i) {

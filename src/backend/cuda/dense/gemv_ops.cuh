@@ -158,7 +158,7 @@ struct MoeDownOp {
   __device__ MoeDownOp(const Args& args, const Routing& of_step, int lane_idx)
       : a(args), lane(lane_idx), routing(of_step) {}
   __device__ MoeDownOp(const Args& args, const GemvShared& shared, int lane_idx)
-      : MoeDownOp(args, Routing::read(shared.routes(), args.tokens, args.choice.topk, lane_idx), lane_idx) {
+      : MoeDownOp(args, Routing::read(shared.routes(), args.choice, args.tokens, lane_idx), lane_idx) {
     if (lane < args.tokens * args.choice.topk)
       weight = std::bit_cast<float>(ptx::load_shared4(shared.routes().weight(lane)));
   }

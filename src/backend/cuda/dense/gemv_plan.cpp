@@ -193,6 +193,7 @@ void check_args(const GemvDownArgs& a) {
   check_matrix({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
   require(a.tokens * a.choice.topk <= kGemvTokens, Code::kUnsupported, "want tokens * topk in 1 to 8", args);
+  require(a.choice.own.all(), Code::kUnsupported, "want all experts", args);
   require(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), Code::kUnsupported, "want 1 or 2 parts, at most topk",
           args);
   require(aligned(a.weights) && aligned(a.u) && a.y[0] != nullptr && a.bias != nullptr &&

@@ -4,6 +4,7 @@
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
+#include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/weights.h"
 #include "base/dtype.h"
@@ -97,6 +98,7 @@ struct ExpertChoice {
   int32_t* expert_ids = nullptr;    // [tokens, topk] out, or null
   float* expert_weights = nullptr;  // likewise
   int experts = 0, topk = 0;
+  OwnExperts own{};  // whose weights there are; the others' pairs add nothing. GemvDownArgs: all
 };
 
 // u[t, k] = swiglu(W1[e] · x[t] + b1[e]), e the k-th choice. An expert's weights are read once, whatever the number of

@@ -237,9 +237,10 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
   gridDim.y = static_cast<unsigned>(launch.grid_y);
   std::deque<std::unique_ptr<Cta>> waiting;
   size_t stuck = 0;  // of these, that have run in vain since one got on
-  for (int block = 0; block < launch.grid * launch.grid_y || !waiting.empty();) {
+  const int ctas = launch.grid * launch.grid_y;
+  for (int block = 0; block < ctas || !waiting.empty();) {
     std::unique_ptr<Cta> next;
-    if (block < launch.grid * launch.grid_y) {
+    if (block < ctas) {
       next = make_cta(launch, kernel, block++);
     } else {
       next = std::move(waiting.front());
@@ -252,7 +253,7 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
     if (done && launch.after_cta) launch.after_cta();
     if (done) continue;
     waiting.push_back(std::move(next));
-    if (stuck == waiting.size()) return "deadlock in CTA " + std::to_string(waiting.front()->number);
+    if (block == ctas && stuck == waiting.size()) return "deadlock in CTA " + std::to_string(waiting.front()->number);
   }
   return {};
 }

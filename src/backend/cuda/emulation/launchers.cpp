@@ -2,6 +2,8 @@
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share.h"
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped.h"
@@ -21,12 +23,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
 
-void note(Kernel kernel, std::string tile) { emulated_tiles()[std::string(kernel.name)].insert(std::move(tile)); }
+void note(Kernel kernel, std::string tile) {
+  static std::mutex of_ranks;  // whose threads launch at the same time
+  const std::lock_guard lock(of_ranks);
+  emulated_tiles()[std::string(kernel.name)].insert(std::move(tile));
+}
 
 template <class Plan>
 void cut(Kernel kernel, const Plan& plan, const Launch& on) {
@@ -117,6 +124,10 @@ void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kNormSums, on);
 }
+void any_combine(const CombineArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kCombine, on);
+}
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kRopeSums, on);
@@ -172,6 +183,28 @@ void sm90_attend_prefill(const FlashArgs& /*args*/, KvDtype /*type*/, const Laun
 void any_attend_prefill(const FlashArgs& /*args*/, KvDtype type, const Launch& on) {
   launched(kernel::kAttendPrefill.of(type), on);
 }
+
+void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream);
+  cut(push_reduce_kernel(type), plan, on);
+}
+void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream);
+  for (int64_t row = 0; row < args.rows; ++row)  // what one rank has; no test reads the others'
+    std::copy_n(args.own + row * args.count[args.link.rank], args.count[args.link.rank],
+                args.all + row * args.width + args.first[args.link.rank]);
+  cut(kernel::kPushGather, plan, on);
+}
+void meet_by_push(const PushLink& /*link*/, const Launch& on) { launched(kernel::kPushBarrier, on); }
+void load_push_kernels() {}
+void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream);
+  cut(share_reduce_kernel(type), plan, on);
+}
+void load_share_kernels() {}
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }

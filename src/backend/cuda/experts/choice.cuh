@@ -107,22 +107,23 @@ __device__ __forceinline__ int nth_set_bit(uint32_t bits, int n) {
   return at;
 }
 
-// The step's distinct experts in order of first use. Lane d of the warp holds the d-th.
+// The step's distinct experts, of the rank's own, in order of first use. Lane d of the warp holds the d-th.
 struct Routing {
   int count = 0;       // distinct experts
-  int expert = 0;      // of lane d < count
+  int expert = 0;      // of lane d < count, by its own number
   uint32_t pairs = 0;  // bit t * topk + k: this expert is the k-th of token t
 
   // Once the choices are published.
-  __device__ static Routing read(const RouteShared& shared, int tokens, int topk, int lane) {
-    const int pair_count = tokens * topk;
+  __device__ static Routing read(const RouteShared& shared, const ExpertChoice& choice, int tokens, int lane) {
+    const int pair_count = tokens * choice.topk;
     const int id = lane < pair_count ? static_cast<int>(ptx::load_shared4(shared.id(lane))) : -1 - lane;
-    if (tokens == 1) return {topk, id, 1u << lane};  // a token's choices differ
+    if (tokens == 1 && choice.own.all()) return {choice.topk, id, 1u << lane};  // a token's choices differ
+    const int own = lane < pair_count ? choice.own.number_of(id) : -1;
     const uint32_t same = __match_any_sync(kEveryLane, id);
-    const bool is_first = lane < pair_count && __ffs(static_cast<int>(same)) - 1 == lane;
+    const bool is_first = own >= 0 && __ffs(static_cast<int>(same)) - 1 == lane;
     const uint32_t firsts = __ballot_sync(kEveryLane, is_first);
     const int from = nth_set_bit(firsts, lane);
-    return {__popc(firsts), __shfl_sync(kEveryLane, id, from), __shfl_sync(kEveryLane, same, from)};
+    return {__popc(firsts), __shfl_sync(kEveryLane, own, from), __shfl_sync(kEveryLane, same, from)};
   }
   __device__ int expert_at(int slot) const { return __shfl_sync(kEveryLane, expert, slot); }
   __device__ uint32_t pairs_at(int slot) const { return __shfl_sync(kEveryLane, pairs, slot); }

@@ -19,7 +19,7 @@ __device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
   int found = 0;
   for (int base = 0; base < pairs; base += kWarpLanes) {
     const int pair = base + lane;
-    const bool mine = pair < pairs && args.expert_ids[pair] == e;
+    const bool mine = pair < pairs && args.own.number_of(args.expert_ids[pair]) == e;
     const unsigned lanes = __ballot_sync(kAllLanes, mine);
     if (mine) visit(pair, found + __popc(lanes & ((1u << lane) - 1)));
     found += __popc(lanes);
@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_con
   for (int d = threadIdx.x; d < args.hidden; d += kThreads) {
     float sum = 0;
     for (int k = 0; k < args.topk; ++k)
-      sum = fmaf(weights[k], args.down_out[(token * args.topk + k) * args.hidden + d], sum);
+      if (args.own.number_of(args.expert_ids[token * args.topk + k]) >= 0)
+        sum = fmaf(weights[k], args.down_out[(token * args.topk + k) * args.hidden + d], sum);
     args.delta[token * args.hidden + d] = sum;
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
-// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), e the k-th choice        source: torch/model.py, MLPBlock
-// arguments: gemv_plan.h MoeDownArgs     main loop: row_warps.cuh
-// grid one CTA per SM; the row tiles of all chosen experts in the order of experts, a range of equal length per CTA, so
+// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), e the k-th choice, of own ones     source: torch/model.py,
+// MLPBlock arguments: gemv_plan.h MoeDownArgs     main loop: row_warps.cuh grid one CTA per SM; the row tiles of all
+// chosen experts in the order of experts, a range of equal length per CTA, so
 //      that it sees few experts; its warps take them in turn; columns: the expert's pairs
 // A row tile's experts lie in several CTAs. Each leaves its sums in global memory; the last one of a row tile adds
 // those of every token, in the order of k. bytes, flops: cost() rounding: f32 sums in an order fixed by the shape:
@@ -50,6 +50,17 @@ __device__ void copy_pairs(const MoeDownArgs& args, const Routing& routing, cons
                     args.u + int64_t{pair} * args.inter);
 }
 
+__device__ __forceinline__ bool is_own(const ExpertChoice& choice, const RouteShared& routes, int pair) {
+  return choice.own.all() || choice.own.number_of(static_cast<int>(ptx::load_shared4(routes.id(pair)))) >= 0;
+}
+
+// What tokens get of a rank that has none of their experts.
+__device__ __forceinline__ void store_zeros(const MoeDownArgs& args) {
+  const auto threads = static_cast<int>(gridDim.x * blockDim.x);
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < args.tokens * args.hidden; i += threads)
+    args.y[i] = 0;
+}
+
 // The warp has left its sums of the row tiles that `walk` gives. Of those that all experts have left theirs of, it adds
 // them. A lane counts for a row tile, so that all wait together, and none while there is something to multiply.
 __device__ __forceinline__ void add_experts(const MoeDownArgs& args, const RouteShared& routes, RangeWalk walk,
@@ -71,6 +82,7 @@ __device__ __forceinline__ void add_experts(const MoeDownArgs& args, const Route
         float sum = 0;
         for (int k = 0; k < args.choice.topk; ++k) {
           const int pair = token * args.choice.topk + k;
+          if (!is_own(args.choice, routes, pair)) continue;
           sum += __uint_as_float(ptx::load_shared4(routes.weight(pair))) *
                  ptx::load_l2(args.sums + int64_t{pair} * args.hidden + row);
         }
@@ -104,7 +116,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
     choice.publish(routes);
   }
   ptx::mbarrier_wait(routes.chosen, 0);
-  const Routing routing = Routing::read(routes, args.tokens, args.choice.topk, lane);
+  const Routing routing = Routing::read(routes, args.choice, args.tokens, lane);
   const int row_tiles = args.hidden / layout::kTileRows, all = routing.count * row_tiles;
   const auto cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
   const int first = all * cta / ctas, end = all * (cta + 1) / ctas;
@@ -112,6 +124,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
   RangeWalk walk = own;
   RowFeed<Tile, RangeWalk> feed(shared, own, args.weights, args.inter);
   ptx::grid_dependency_wait();
+  if (routing.count == 0) store_zeros(args);
   const int held = rows / kColumns;  // experts whose activations there is room for
   int stage = 0;
   uint32_t parity = 0;

@@ -23,14 +23,14 @@ struct GroupShared {
   int first;                     // place of the CTA's expert
 };
 
-// The warp's range of pairs, 32 at a time: visit(pair, its expert or -1), by all lanes together.
+// The warp's range of pairs, 32 at a time: visit(pair, its expert's own number or -1), by all lanes together.
 template <class Visit>
 __device__ void each_pair(const GroupArgs& args, const Visit& visit) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int pairs = args.tokens * args.topk, range = (pairs + kGroupThreads - 1) / kGroupThreads * 32;
 #pragma unroll 8
   for (int base = warp * range; base < min(pairs, (warp + 1) * range); base += 32)
-    visit(base + lane, base + lane < pairs ? args.expert_ids[base + lane] : -1);
+    visit(base + lane, base + lane < pairs ? args.own.number_of(args.expert_ids[base + lane]) : -1);
 }
 
 [[nodiscard]] __device__ constexpr int aligned_count(int count) {
@@ -95,6 +95,8 @@ __global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __gri
       const int at = place + __popc(same & ((1u << lane) - 1));
       args.pairs[at] = pair;
       if (args.places != nullptr) args.places[pair] = at;
+    } else if (e < 0 && expert == 0 && args.places != nullptr && pair < args.tokens * args.topk) {
+      args.places[pair] = -1;
     }
     place += __popc(same);
   });

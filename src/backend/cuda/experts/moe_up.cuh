@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
                        .rows = args.tokens},
                       args.x + int64_t{lane} * args.hidden);
   ptx::mbarrier_wait(routes.chosen, 0);
-  const Routing routing = Routing::read(routes, args.tokens, args.choice.topk, lane);
+  const Routing routing = Routing::read(routes, args.choice, args.tokens, lane);
   RoutedWalk at(routing, 2 * args.inter / layout::kTileRows);
   RowFeed<Tile, RoutedWalk> feed(shared, at, args.weights, args.hidden);
   ptx::mbarrier_wait(rows_there, 0);

@@ -46,6 +46,7 @@ KernelTable all_kernels() {
           .round = any_round,
           .group_round = any_group_round,
           .norm_sums = any_norm_sums,
+          .combine = any_combine,
           .rope_sums = any_rope_sums,
           .route_tokens = any_route_tokens,
           .route_sums = any_route_sums,

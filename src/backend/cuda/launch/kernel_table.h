@@ -5,6 +5,7 @@
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/experts/expert_tile.h"
+#include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/layout/packed.h"
@@ -59,7 +60,7 @@ namespace kernel {
 inline constexpr Kernel kEmbed{"any_embed_f32_bf16"}, kRopeTable{"any_rope_table_f32"};
 // norm_rope/
 inline constexpr Kernel kRmsnorm{"any_rmsnorm_f32_bf16"}, kNormSums{"any_norm_sums_f32"},
-    kRopeSums{"any_rope_sums_f32"};
+    kRopeSums{"any_rope_sums_f32"}, kCombine{"any_combine_f32"};
 inline constexpr PageKernel kRopeKv{"any_rope_kv"};
 // attention/
 inline constexpr PageKernel kAttend{"any_attend"}, kAttendDecode{"any_attend_decode"},
@@ -202,7 +203,8 @@ struct MxfpMatrix {
   const uint8_t* scales = nullptr;  // [experts, rows, cols / 32]
 };
 
-// delta[t,:] = Σ_k weights[t,k] * (down[e] · swiglu(gate_up[e] · x[t,:] + gate_up_bias[e]) + down_bias[e])
+// Over own experts: delta[t,:] = Σ_k weights[t,k] * (down[e] · swiglu(gate_up[e] · x[t,:] + gate_up_bias[e]) +
+// down_bias[e])
 struct MoeLaunch {
   const float* x = nullptr;               // [tokens, hidden]
   const int32_t* expert_ids = nullptr;    // [tokens, topk]
@@ -213,12 +215,13 @@ struct MoeLaunch {
   float* hidden_out = nullptr;            // [tokens, topk, inter]: swiglu(...)
   float* delta = nullptr;                 // [tokens, hidden]
   // Scratch
-  int32_t* pairs = nullptr;       // [tokens * topk] token * topk + k, grouped by expert
-  ExpertTile* tiles = nullptr;    // [max_moe_tiles]
-  int32_t* tile_count = nullptr;  // [1]
-  float* down_out = nullptr;      // [tokens, topk, hidden]
-  int tokens = 0, topk = 0, experts = 0, hidden = 0, inter = 0;
+  int32_t* pairs = nullptr;                                      // [tokens * topk] token * topk + k, grouped by expert
+  ExpertTile* tiles = nullptr;                                   // [max_moe_tiles]
+  int32_t* tile_count = nullptr;                                 // [1]
+  float* down_out = nullptr;                                     // [tokens, topk, hidden]
+  int tokens = 0, topk = 0, experts = 0, hidden = 0, inter = 0;  // experts: own ones
   float swiglu_limit = 0;
+  OwnExperts own{};
 };
 
 // SamplingParams of one row, as far as the device needs them.
@@ -275,6 +278,7 @@ struct RoundBlocksArgs;
 struct RowWarpsPlan;
 struct RoundArgs;
 struct NormSumsArgs;
+struct CombineArgs;
 struct RopeSumsArgs;
 struct RouteTokensArgs;
 struct RoutePlan;
@@ -317,6 +321,7 @@ struct KernelTable {
   void (*round)(const RoundArgs& args, const Launch& on);
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
   void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
+  void (*combine)(const CombineArgs& args, const Launch& on);
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);

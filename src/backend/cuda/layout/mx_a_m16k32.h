@@ -51,6 +51,15 @@ enum class RowOrder : uint8_t { kPlain, kGateUp, kHeads64 };
   return 0;
 }
 
+// The least width from `cols` on that has slices; `cols` where none has.
+[[nodiscard]] constexpr int64_t sliced_width(int64_t cols) {
+  constexpr int64_t kWidest = int64_t{8} * kMaxSlices * kBlockK;
+  for (int64_t width = cols > 0 ? (cols + kBlockK - 1) / kBlockK * kBlockK : kBlockK; width <= kWidest;
+       width += kBlockK)
+    if (slice_blocks(width) != 0) return width;
+  return cols;
+}
+
 [[nodiscard]] constexpr int slices(int64_t cols) {
   const int blocks = slice_blocks(cols);
   return blocks == 0 ? 0 : static_cast<int>(cols / kBlockK / blocks);
@@ -138,6 +147,8 @@ static_assert(codes_bijective());
 static_assert(scales_bijective(6) && scales_bijective(8));
 static_assert(tile_bytes(2880) == 24480 && slices(2880) == 15 && slice_bytes(6) * 15 == 24480);
 static_assert(tile_bytes(4096) == 34816 && slices(4096) == 16 && slice_bytes(8) * 16 == 34816);
+static_assert(sliced_width(2880) == 2880 && sliced_width(1440) == 1536 && sliced_width(736) == 768 &&
+              sliced_width(672) == 768 && sliced_width(384) == 384 && sliced_width(0) == 192);
 static_assert(tile_bytes(2880) % 16 == 0 && slice_bytes(6) % 16 == 0);  // cp.async.bulk, 16-byte shared loads
 }  // namespace proof
 

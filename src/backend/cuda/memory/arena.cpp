@@ -88,7 +88,8 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   Arena a;
   a.residual = carver.take<float>(tokens * d.hidden);
   const int64_t few = std::min<int64_t>(tokens, kGemvTokens);
-  a.delta[0] = carver.take<float>((needs.gemms ? few : tokens) * d.hidden);
+  const int64_t parts = needs.matrices == Matrices::kPacked ? 2 : 1;
+  a.delta = carver.take<float>(std::max(needs.gemms ? few : tokens, parts * few) * d.hidden);
   a.normed = carver.take<float>(std::max(tokens, rows) * d.hidden);
   a.q = carver.take<float>(tokens * d.q_width());
   a.attn = carver.take<float>(tokens * d.q_width());
@@ -99,7 +100,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
     if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
     a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
     a.residual_sum = carver.take<float>(few * d.hidden);
-    a.delta[1] = carver.take<float>(few * d.hidden);
+    if (config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
     a.inverse = carver.take<float>(tokens);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
     a.down_finished = carver.take<int>(d.hidden / layout::kTileRows);

@@ -40,8 +40,8 @@ struct Arena {
   float* residual = nullptr;         // [tokens, hidden]
   float* residual_sum = nullptr;     // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
                                      // read residual when the first of them has added delta
-  float* delta[2] = {};              // parts of the slot: [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden];
-                                     // the second [min(tokens, 8), hidden], of a fused step's experts of few pairs
+  float* delta = nullptr;            // [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden]; of a fused step
+                                     // there may be two parts, one behind the other, as far as its tokens go
   float* normed = nullptr;           // [max(tokens, rows), hidden]
   float* q = nullptr;                // [tokens, heads * head_dim]
   float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
@@ -57,6 +57,7 @@ struct Arena {
   F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* expert_out = nullptr;       // [tokens, topk, hidden]
+  uint16_t* combined = nullptr;      // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
   int* down_finished = nullptr;      // [hidden / 16] zero between launches; with packed matrices
   int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
   int32_t* moe_pairs = nullptr;      // [max_places]

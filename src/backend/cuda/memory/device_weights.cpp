@@ -20,12 +20,15 @@ int64_t held_values(const HostWeight& weight, const Dims& d) {
   return weight.role == WeightRole::kEmbedding ? weight.values.shape.front() * d.hidden : values_of(weight.role, d);
 }
 
-void check_part(const HostWeight& weight, const Dims& d) {
-  const bool of_experts =
-      is_experts(weight.role) || weight.role == WeightRole::kGateUpBias || weight.role == WeightRole::kDownBias;
-  if (!of_experts || weight.slice->experts.count == d.experts) return;
-  throw Error(Code::kUnsupported, "cuda: {}: want a part of all {} experts, found {} of them whole",
-              backend::name_of(weight.role), d.experts, weight.slice->experts.count);
+// A part as it is held: an inner width that is narrower than the backend's is filled up with zeros.
+Extent filled(const HostWeight& weight, const Dims& d) {
+  const Slice& slice = *weight.slice;
+  switch (weight.role) {
+    case WeightRole::kGateUp:
+    case WeightRole::kGateUpBias: return {2 * d.inter, slice.cols.count};
+    case WeightRole::kDown: return {slice.rows.count, d.inter};
+    default: return {};
+  }
 }
 
 void check_format(const HostWeight& weight) {
@@ -46,8 +49,7 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   if (!weight.slice) return upload_all(weight);
-  check_part(weight, options_.config.dims);
-  const SlicedWeight part = sliced(weight);
+  const SlicedWeight part = sliced(weight, filled(weight, options_.config.dims));
   const WeightHandle handle = upload_all(part.weight);
   if (part.copies.empty()) return handle;
   slabs_->wait();  // the copies are read until then; one tensor's at a time are enough for a host's memory
@@ -62,7 +64,7 @@ WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
                 backend::name_of(weight.role), backend::name_of(weight.format), backend::name_of(weight.odd_format));
   if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads, options_.cached);
   if (!slabs_) slabs_.emplace(*uploader_);
-  const Dims& d = options_.config.dims;
+  const Dims d = held_dims(options_.config, weight.role);
   const int64_t values = held_values(weight, d);
   SlabSource source{.format = weight.format,
                     .rows = values,

@@ -34,8 +34,7 @@ class DeviceWeights {
   };
   DeviceWeights(const Options& options, cudaStream_t stream);
 
-  // As Backend::upload, of the part that is meant. The bytes are read until finish() returns. Throws
-  // Error(kUnsupported) for a part with fewer experts than the router counts.
+  // As Backend::upload, of the part that is meant. The bytes are read until finish() returns.
   WeightHandle upload(const HostWeight& weight);
   // As Backend::finish_upload: waits, and frees what only uploads need. Throws Error(kUnsupported) for scales that no
   // packing holds. Does nothing when nothing was uploaded since.

@@ -27,6 +27,14 @@ bool is_packed(WeightRole role) {
          role == WeightRole::kDown;
 }
 
+Dims held_dims(const BackendConfig& config, WeightRole role) {
+  using enum WeightRole;
+  Dims held = config.dims;
+  const bool of_experts = role == kGateUp || role == kGateUpBias || role == kDown || role == kDownBias;
+  if (of_experts && config.own_experts) held.experts = config.own_experts->count;
+  return held;
+}
+
 MatrixShape matrix_shape(WeightRole role, const Dims& d) {
   switch (role) {
     case WeightRole::kQ: return {d.q_width(), d.hidden, RowOrder::kHeads64};
@@ -98,7 +106,7 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
 }
 
 PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
-  const MatrixShape shape = matrix_shape(role, config_.dims);
+  const MatrixShape shape = matrix_shape(role, held_dims(config_, role));
   const Packing packing = packing_of(role, config_.dense);
   std::byte *whole = nullptr, *part = nullptr;
   if (is_qkv(role)) {

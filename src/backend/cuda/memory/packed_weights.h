@@ -23,6 +23,8 @@ struct MatrixShape {
   int64_t rows = 0, cols = 0;
   layout::RowOrder order = layout::RowOrder::kPlain;
 };
+// What is held of a role: of the experts a rank's own.
+[[nodiscard]] Dims held_dims(const BackendConfig& config, WeightRole role);
 // Of a packed role. Experts are rows of one tall matrix.
 [[nodiscard]] MatrixShape matrix_shape(WeightRole role, const Dims& dims);
 

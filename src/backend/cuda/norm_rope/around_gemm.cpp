@@ -41,6 +41,13 @@ GemmCost cost(const NormSumsArgs& a) {
           .flops = count * (4 + a.sums.splits + 2 * a.experts.topk)};
 }
 
+GemmCost cost(const CombineArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden;
+  const int of_experts = a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2);
+  return {.bytes = count * (a.sums.bytes() + of_experts + (a.rows != nullptr ? 4 : 2)),
+          .flops = count * (a.sums.splits + 2 * a.experts.topk)};
+}
+
 GemmCost cost(const RopeSumsArgs& a) {
   const int64_t q = int64_t{a.tokens} * a.heads * kGemvHeadDim, kv = int64_t{a.tokens} * a.kv_heads * kGemvHeadDim;
   return {.bytes = a.sums.bytes() * (q + 2 * kv) + 4 * q +
@@ -88,6 +95,23 @@ void check_args(const NormSumsArgs& a) {
                 "MX blocks in rows of pairs of them", a.hidden);
   require_shape(!a.rounded.in_mxfp8 || (!in_codes(a.rounded.type) && a.hidden % layout::kBlockK == 0), kName,
                 "whole blocks of 32 where values are rounded", a.hidden);
+}
+
+void check_args(const CombineArgs& a) {
+  constexpr Kernel kName = kernel::kCombine;
+  const bool experts = a.experts.at != nullptr;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % layout::kTileRows == 0 && a.hidden <= kNormHidden, kName,
+                "hidden in tiles of 16, up to 4096", a.hidden);
+  require_shape(experts == (a.sums.splits == 0) && a.sums.splits <= kMaxSplits, kName, "up to 8 splits, or experts",
+                a.sums.splits);
+  require_shape(experts ? aligned(a.experts.at) : aligned(a.sums.at), kName, "sums or experts, 16-byte aligned",
+                a.sums.splits);
+  require_shape(!experts || (a.experts.weights != nullptr && a.ids != nullptr && a.experts.topk > 0), kName,
+                "experts with weights and ids", a.experts.topk);
+  require_shape(a.bias == nullptr || (aligned(a.bias) && !experts), kName, "a bias with sums only", a.sums.splits);
+  require_shape((a.rows != nullptr) != (a.tiles != nullptr) && (a.rows != nullptr ? aligned(a.rows) : aligned(a.tiles)),
+                kName, "rows or tiles, 16-byte aligned", a.hidden);
 }
 
 void check_args(const RopeSumsArgs& a) {

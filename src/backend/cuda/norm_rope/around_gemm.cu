@@ -1,6 +1,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
+#include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
@@ -35,6 +36,14 @@ void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
   require_shape(status == cudaSuccess, kernel::kNormSums, "a card with enough shared memory per block", smem);
   launch_chained(kernel, {kernel::kNormSums, on, args.tokens, norm_threads(args.hidden), smem}, args);
+}
+
+void any_combine(const CombineArgs& args, const Launch& on) {
+  check_args(args);
+  auto* const kernel = args.experts.at == nullptr                    ? any_combine_f32<NormDelta::kSplits>
+                       : args.experts.type == ExpertSums::Type::kF32 ? any_combine_f32<NormDelta::kExpertsF32>
+                                                                     : any_combine_f32<NormDelta::kExpertsBf16>;
+  launch_chained(kernel, {kernel::kCombine, on, args.tokens, norm_threads(args.hidden)}, args);
 }
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {

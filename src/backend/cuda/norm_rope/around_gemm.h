@@ -41,6 +41,19 @@ struct NormSumsArgs {
 };
 inline constexpr int kNormHidden = 4096;
 
+// One rank's delta with a row per token, for who adds up the ranks': bias + Σ_s sums[s, t], the bias first; or Σ_k
+// weights[t, k] experts[t, k] over the rank's own, in the order of k.
+struct CombineArgs {
+  SplitSums sums{};              // rows: hidden
+  const Bf16* bias = nullptr;    // [hidden], with sums
+  ExpertSums experts{};          // not with sums
+  const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
+  OwnExperts own{};
+  float* rows = nullptr;       // [tokens, hidden] out, or
+  uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden
+};
+
 // q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are those of heads of 64, q, k and
 // v one after the other, the sums' in RowOrder::kHeads64.
 struct RopeSumsArgs {
@@ -103,18 +116,21 @@ struct RouteShape {
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
 
 [[nodiscard]] GemmCost cost(const NormSumsArgs& args);
+[[nodiscard]] GemmCost cost(const CombineArgs& args);
 [[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
 [[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
 [[nodiscard]] GemmCost cost(const RouteSumsArgs& args);
 
 // Throw Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const NormSumsArgs& args);
+void check_args(const CombineArgs& args);
 void check_args(const RopeSumsArgs& args);
 void check_args(const RouteTokensArgs& args);
 void check_args(const RouteSumsArgs& args);
 
 // Check the arguments, launch chained (chained_launch.cuh), return.
 void any_norm_sums(const NormSumsArgs& args, const Launch& on);
+void any_combine(const CombineArgs& args, const Launch& on);
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
 void any_route_sums(const RouteSumsArgs& args, const Launch& on);

@@ -5,6 +5,7 @@
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/experts/route_testing.h"
 #include "backend/cuda/dense/split_gemm_testing.h"
+#include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
@@ -65,6 +66,60 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   check_norm<HostArray>({.tokens = 9, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .topk = 4, .in_mxfp8 = true}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
+}
+
+// A rank's part of a token, in rows or by tiles: NormCase's delta without x, of its experts.
+void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, top "
+                                  << c.topk << ", own from " << own.first << (by_tiles ? ", by tiles" : ""));
+  NormInput in(c);
+  std::fill(in.x.begin(), in.x.end(), 0.0f);
+  std::vector<int32_t> ids;
+  for (int pair = 0; pair < c.tokens * c.topk; ++pair) ids.push_back(pair * 5 % 8);
+  const auto width = static_cast<size_t>(c.hidden);
+  for (size_t pair = 0; pair < ids.size(); ++pair) {
+    if (own.number_of(ids[pair]) >= 0) continue;  // others' rows hold what nobody may read
+    for (size_t d = 0; d < width; ++d) in.y16[pair * width + d] = Bf16{0x7fff}, in.y[pair * width + d] = std::nanf("");
+  }
+  std::vector<float> rows(static_cast<size_t>(c.tokens) * width, std::nanf(""));
+  std::vector<uint16_t> tiles(static_cast<size_t>(split_pitch(c.tokens, c.hidden)), 0x7fff);
+  const void* const experts = in.of_bf16() ? static_cast<const void*>(in.y16.data()) : in.y.data();
+  const CombineArgs args{.sums = {c.splits > 0 ? in.sums.values.data() : nullptr, c.splits, c.order},
+                         .bias = c.splits > 0 ? in.bias.data() : nullptr,
+                         .experts = {c.topk == 0 ? nullptr : experts, c.experts, in.weights.data(), c.topk},
+                         .ids = ids.data(),
+                         .own = own,
+                         .rows = by_tiles ? nullptr : rows.data(),
+                         .tiles = by_tiles ? tiles.data() : nullptr,
+                         .tokens = c.tokens,
+                         .hidden = c.hidden};
+  check_args(args);
+  emulate(c.tokens, norm_threads(c.hidden), [&] {
+    if (c.topk == 0) return any_combine_f32<NormDelta::kSplits>(args);
+    if (in.of_bf16()) return any_combine_f32<NormDelta::kExpertsBf16>(args);
+    any_combine_f32<NormDelta::kExpertsF32>(args);
+  });
+  for (size_t pair = 0; pair < ids.size(); ++pair)
+    if (own.number_of(ids[pair]) < 0) std::fill_n(in.y.begin() + static_cast<int64_t>(pair * width), width, 0.0f);
+  for (int t = 0; t < c.tokens; ++t)
+    for (int d = 0; d < c.hidden; ++d) {
+      const auto [want, size] = in.residual(static_cast<size_t>(t), static_cast<size_t>(d));
+      const float got = by_tiles ? Bf16{tiles[static_cast<size_t>(place_in_sums(c.tokens, t, d))]}.to_float()
+                                 : rows[static_cast<size_t>(t) * width + static_cast<size_t>(d)];
+      ASSERT_NEAR(got, want, 0x1p-21 * (size + 1) + (by_tiles ? 0x1p-8 * std::abs(want) : 0))
+          << "token " << t << ", dim " << d;
+    }
+}
+
+TEST(around_gemm_emulated, combine_makes_a_row_per_token_of_a_rank) {
+  for (const bool by_tiles : {false, true}) {
+    check_combine({.tokens = 11, .hidden = 2880, .splits = 5}, {}, by_tiles);
+    check_combine({.tokens = 2, .hidden = 192, .splits = 1}, {}, by_tiles);
+    for (const OwnExperts& own : {OwnExperts{}, OwnExperts{2, 3}, OwnExperts{6, 2}}) {
+      check_combine({.tokens = 9, .hidden = 192, .topk = 4}, own, by_tiles);
+      check_combine({.tokens = 3, .hidden = 2880, .topk = 4, .experts = ExpertSums::Type::kF32}, own, by_tiles);
+    }
+  }
 }
 
 void emulate_rope_sums(const RopeSumsArgs& args) {

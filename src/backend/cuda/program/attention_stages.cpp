@@ -49,15 +49,15 @@ void Maker::attn_in() {
   }).layers = InLayers::kFirst;
   if (dense_gemms_) return gemm_attn_in();
   const Packing packed = packing(kQ);
-  const Delta::Form left = experts_delta().form;
+  const Delta::Form left = left_by_experts().form;
   const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
   if (!rows) add_experts().layers = InLayers::kAfterFirst;
   if (fused_) hold(Slot::kResidual, Held::kSum);
   for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-  const auto input = [parts, rows, fused = fused_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+  const auto input = [parts, rows, n = tokens_, fused = fused_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
     const bool adds = rows && b.layer > 0;
     return RowsIn{.x = b.at.residual,
-                  .delta = {adds ? b.at.delta[0] : nullptr, adds && parts ? b.at.delta[1] : nullptr},
+                  .delta = {adds ? b.at.delta : nullptr, adds && parts ? b.rest(n) : nullptr},
                   .sum = fused ? b.at.residual_sum : nullptr,
                   .norm = b.w.attn_norm,
                   .eps = b.config.rms_eps,
@@ -99,7 +99,7 @@ void Maker::plain_attn_in() {
   rmsnorm(kAttnNorm, tokens_, [](const Binding& b) {
     const bool adds = b.layer > 0;
     return RmsnormLaunch{.x = b.at.residual,
-                         .delta = adds ? b.at.delta[0] : nullptr,
+                         .delta = adds ? b.at.delta : nullptr,
                          .sum = adds ? b.at.residual : nullptr,
                          .scale = b.w.attn_norm};
   });
@@ -136,8 +136,8 @@ void Maker::plain_rope_kv() {
 void Maker::gemm_attn_in() {
   const GemmShape shape = shape_of(kQ, tokens_);
   const GemmInput in = input_of(shape, true);
-  norm_sums({kAttnNorm}, experts_delta(), [in](const Binding& b, NormSumsArgs& args) {
-    if (b.layer == 0) args.experts = {};
+  norm_sums({kAttnNorm}, left_by_experts(), [in](const Binding& b, NormSumsArgs& args) {
+    if (b.layer == 0) args.experts = {}, args.sums = {};
     args.norm = b.w.attn_norm;
     args.rounded = in;
     args.rounded.at = b.at.gemm_x;
@@ -262,26 +262,28 @@ void Maker::attn_out() {
   delta_ = {};
   if (plain()) {
     return linear("o", tokens_, {d_.hidden, d_.q_width()}, reads, [](const Binding& b) {
-      return LinearLaunch{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta[0]};
+      return LinearLaunch{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta};
     });
   }
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
-    const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; });
-    delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits};
+    const BiasOf bias = [](const Binding& b) { return b.w.o_bias; };
+    const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; }, is_rank() ? bias : nullptr);
+    delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits,
+              is_rank()};
     hold(Slot::kDelta, Held::kNothing);
-    return;
+    return combine();
   }
   const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_);
   if (halves) delta_ = {Delta::Form::kParts};
   hold(Slot::kDelta, halves ? Held::kParts : Held::kFloats);
-  dense(shape, tokens_, reads, [halves](const Binding& b) {
+  dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {
     return DenseArgs{.weights = b.w.o.data,
                      .bias = b.w.o_bias,
                      .in = {.x = b.at.attn},
-                     .y = b.at.delta[0],
-                     .rest = halves ? b.at.delta[1] : nullptr};
+                     .y = b.at.delta,
+                     .rest = halves ? b.rest(n) : nullptr};
   });
 }
 

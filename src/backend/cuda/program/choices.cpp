@@ -167,6 +167,16 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
 
 namespace nibble::backend {
 
+Shard cuda_shard(Shard shard) {
+  shard.inter.count = cuda::layout::sliced_width(shard.inter.count);
+  return shard;
+}
+
+BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
+  if (ranks.count == 1) return whole;
+  return config_of(whole, cuda_shard(shard_of(whole.dims, ranks, rank)));
+}
+
 RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {
   RunConfig resolved = with_defaults(run);
   resolved.moe = cuda::choose_moe(config, run);

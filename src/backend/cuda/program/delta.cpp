@@ -3,36 +3,60 @@
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
+namespace {
+
+ExpertSums experts_of(const Binding& b, Delta::Form form) {
+  const bool f32 = form == Delta::Form::kExpertsF32;
+  return {.at = f32 ? b.at.expert_out : b.at.gemm_y,
+          .type = f32 ? ExpertSums::Type::kF32 : ExpertSums::Type::kBf16,
+          .weights = b.at.expert_weights,
+          .topk = static_cast<int>(b.config.dims.topk)};
+}
+
+}  // namespace
 
 NormSumsArgs Delta::sums(const Binding& b, int tokens) const {
   NormSumsArgs args{
       .x = b.at.residual, .tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden), .eps = b.config.rms_eps};
-  const int topk = static_cast<int>(b.config.dims.topk);
   switch (form) {
-    case Form::kRows: args.sums = {b.at.delta[0], 1}; break;
+    case Form::kRows: args.sums = {b.at.delta, 1}; break;
     case Form::kParts: check(false, "norm_sums adds a delta of one part"); break;
-    case Form::kSums: args.sums = {b.at.gemm_y, 1}, args.bias = b.w.o_bias; break;
+    case Form::kSums: args.sums = {b.at.gemm_y, 1}, args.bias = biased ? nullptr : b.w.o_bias; break;
     case Form::kTiles: args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles}, args.bias = b.w.o_bias; break;
-    case Form::kExpertsF32: args.experts = {.at = b.at.expert_out, .weights = b.at.expert_weights, .topk = topk}; break;
-    case Form::kExpertsBf16:
-      args.experts = {.at = b.at.gemm_y, .type = ExpertSums::Type::kBf16, .weights = b.at.expert_weights, .topk = topk};
-      break;
+    case Form::kExpertsF32:
+    case Form::kExpertsBf16: args.experts = experts_of(b, form); break;
+    case Form::kCombined: args.sums = {b.at.combined, 1, SplitSums::Order::kTiles}; break;
   }
   return args;
 }
 
-std::vector<DeltaValues> Delta::values(const Binding& b, int64_t tokens) const {
-  using enum DeltaValues::Type;
-  const int64_t hidden = b.config.dims.hidden, rows = tokens * hidden, pairs = rows * b.config.dims.topk;
-  switch (form) {
-    case Form::kRows: return {{b.at.delta[0], rows, kF32}};
-    case Form::kParts: return {{b.at.delta[0], rows, kF32}, {b.at.delta[1], rows, kF32}};
-    case Form::kSums: return {{b.at.gemm_y, rows, kF32}};
-    case Form::kTiles: return {{b.at.gemm_y, splits * split_pitch(tokens, hidden), kBf16}};
-    case Form::kExpertsF32: return {{b.at.expert_out, pairs, kF32}};
-    case Form::kExpertsBf16: return {{b.at.gemm_y, pairs, kBf16}};
+bool Delta::wants_combine() const {
+  return form == Form::kTiles || form == Form::kExpertsF32 || form == Form::kExpertsBf16;
+}
+
+CombineArgs Delta::combine(const Binding& b, int tokens) const {
+  CombineArgs args{.tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden)};
+  if (form == Form::kTiles) {
+    args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles};
+    args.bias = b.w.o_bias;
+  } else {
+    args.experts = experts_of(b, form);
+    args.ids = b.at.expert_ids;
   }
-  return {};
+  return args;
+}
+
+DeltaValues Delta::extent(const Dims& dims, int64_t tokens) const {
+  using enum DeltaValues::Type;
+  check(!wants_combine(), "ranks add up a row per token");
+  if (form == Form::kCombined) return {nullptr, split_pitch(tokens, dims.hidden), kBf16};
+  return {nullptr, (form == Form::kParts ? 2 : 1) * tokens * dims.hidden, kF32};
+}
+
+DeltaValues Delta::values(const Binding& b, int64_t tokens) const {
+  DeltaValues all = extent(b.config.dims, tokens);
+  all.at = form == Form::kCombined ? static_cast<void*>(b.at.combined) : form == Form::kSums ? b.at.gemm_y : b.at.delta;
+  return all;
 }
 
 }  // namespace nibble::backend::cuda

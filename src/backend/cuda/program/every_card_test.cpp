@@ -102,6 +102,55 @@ TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
             }
 }
 
+// What a step's ranks run has to meet: the same kernels in the same order, sums of the same length.
+void expect_alike(const cuda::Program& first, const cuda::Program& last) {
+  ASSERT_EQ(first.nodes.size(), last.nodes.size());
+  int sums = 0;
+  for (size_t i = 0; i < first.nodes.size(); ++i) {
+    const cuda::Node &a = first.nodes[i], &b = last.nodes[i];
+    EXPECT_EQ(a.stage, b.stage);
+    EXPECT_EQ(a.kernel, b.kernel);
+    if (!cuda::way_of(a.kernel)) continue;
+    ++sums;
+    EXPECT_EQ(a.tile, b.tile);
+    EXPECT_EQ(a.launches, b.launches);
+    EXPECT_TRUE(i + 1 == first.nodes.size() || first.nodes[i + 1].stage != a.stage) << "the last of its stage";
+  }
+  EXPECT_EQ(sums, 2);
+}
+
+TEST(every_card, has_alike_programs_for_all_ranks_of_a_step) {
+  const cuda::Reduce plan{};
+  for (const cuda::DeviceFacts& on : cards())
+    for (const Dims& d : {dims(24, 32), dims(36, 128)})
+      for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{8}, Ranks{2, true}, Ranks{4, true}, Ranks{8, true}})
+        for (const MoeKernel moe :
+             {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference})
+          for (const std::vector<Row>& rows : steps()) {
+            const auto of_rank = [&](int rank) {
+              const BackendConfig config = config_of({.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}},
+                                                     cuda_shard(shard_of(d, ranks, rank)));
+              RunConfig options{.moe = moe};
+              if (moe == MoeKernel::kGemv) options.activations = Activations::kInt8;
+              return cuda::make_program({.config = config,
+                                         .run = resolved_cuda(config, options),
+                                         .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
+                                         .card = on,
+                                         .reduce = &plan});
+            };
+            SCOPED_TRACE(testing::Message()
+                         << on.name << ", " << d.experts << (ranks.whole_experts ? " whole" : "") << " experts, "
+                         << ranks.count << " ranks, " << name_of(moe) << ", " << rows.size() << " rows");
+            const cuda::Program first = of_rank(0);
+            expect_alike(first, of_rank(ranks.count - 1));
+            EXPECT_EQ(first.moe, moe) << "the packing takes the shards";
+            for (const cuda::Node& node : first.nodes) {
+              EXPECT_LE(node.shared_bytes, on.cta_smem_bytes) << node.kernel;
+              expect_grid(node, on);
+            }
+          }
+}
+
 TEST(every_card, with_less_shared_memory_than_any_has_is_refused_with_what_it_lacks) {
   cuda::DeviceFacts turing = card("RTX 2080", "sm_80", 46, 8);
   turing.cta_smem_bytes = 64 * 1024;

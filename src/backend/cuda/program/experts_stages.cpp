@@ -9,17 +9,18 @@
 namespace nibble::backend::cuda {
 namespace {
 
-ExpertChoice choice(const Binding& b) {
+ExpertChoice choice(const Binding& b, const OwnExperts& own) {
   return {.logits = b.at.router_logits,
           .expert_ids = b.at.expert_ids,
           .expert_weights = b.at.expert_weights,
           .experts = to_int(b.config.dims.experts),
-          .topk = to_int(b.config.dims.topk)};
+          .topk = to_int(b.config.dims.topk),
+          .own = own};
 }
 
 // For who does not tell others.
-ExpertChoice choice_again(const Binding& b) {
-  ExpertChoice again = choice(b);
+ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
+  ExpertChoice again = choice(b, own);
   again.expert_ids = nullptr;
   again.expert_weights = nullptr;
   return again;
@@ -57,8 +58,8 @@ void Maker::route() {
         {kMlpNorm, kRouter, kRouterBias},
         [n, exact, parts = delta_.form == Delta::Form::kParts](const Binding& b, const Launch& on) {
           b.kernels.router({.x = b.at.residual_sum,
-                            .delta = b.at.delta[0],
-                            .rest = parts ? b.at.delta[1] : nullptr,
+                            .delta = b.at.delta,
+                            .rest = parts ? b.rest(n) : nullptr,
                             .sum = b.at.residual,
                             .norm = b.w.mlp_norm,
                             .weight = b.w.router,
@@ -77,7 +78,7 @@ void Maker::route() {
   }
   if (plain()) {
     rmsnorm(kMlpNorm, tokens_, [](const Binding& b) {
-      return RmsnormLaunch{.x = b.at.residual, .delta = b.at.delta[0], .sum = b.at.residual, .scale = b.w.mlp_norm};
+      return RmsnormLaunch{.x = b.at.residual, .delta = b.at.delta, .sum = b.at.residual, .scale = b.w.mlp_norm};
     });
     return route_plainly();
   }
@@ -185,6 +186,7 @@ void Maker::moe() {
   } else {
     grouped_moe(up, down);
   }
+  combine();
   hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? Held::kParts
                      : delta_.form == Delta::Form::kRows ? Held::kFloats
                                                          : Held::kNothing);
@@ -198,17 +200,17 @@ Delta Maker::experts_delta() const {
 }
 
 Node& Maker::add_experts() {
-  return norm_sums({}, experts_delta(), [](const Binding&, NormSumsArgs&) {});
+  return norm_sums({}, left_by_experts(), [](const Binding&, NormSumsArgs&) {});
 }
 
 void Maker::fused_moe(const Roles& up, const Roles& down) {
   const int n = tokens();
   row_warps(kernel::kMoeUp, d_.hidden, kMoeUpWish, up,
-            [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+            [n, own = own_](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
               b.kernels.moe_up({.weights = b.w.gate_up.data,
                                 .bias = b.w.gate_up_bias,
                                 .x = b.at.normed_f16,
-                                .choice = choice(b),
+                                .choice = choice(b, own),
                                 .u = b.at.expert_hidden_f16,
                                 .hidden = to_int(b.config.dims.hidden),
                                 .inter = to_int(b.config.dims.inter),
@@ -221,12 +223,12 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
   if (few_pairs()) {
     constexpr int kParts = 2;
     return gemv(kernel::kGemvMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
-                [n](const Binding& b, const GemvPlan& plan, const Launch& on) {
+                [n, own = own_](const Binding& b, const GemvPlan& plan, const Launch& on) {
                   b.kernels.gemv_moe_down({.weights = b.w.down.data,
                                            .bias = b.w.down_bias,
                                            .u = b.at.expert_hidden_f16,
-                                           .choice = choice_again(b),
-                                           .y = {b.at.delta[0], b.at.delta[1]},
+                                           .choice = choice_again(b, own),
+                                           .y = {b.at.delta, b.rest(n)},
                                            .hidden = to_int(b.config.dims.hidden),
                                            .inter = to_int(b.config.dims.inter),
                                            .tokens = n,
@@ -235,12 +237,12 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                 });
   }
   row_warps(kernel::kMoeDown, d_.inter, kMoeDownWish, down,
-            [n](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
+            [n, own = own_](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
               b.kernels.moe_down({.weights = b.w.down.data,
                                   .bias = b.w.down_bias,
                                   .u = b.at.expert_hidden_f16,
-                                  .choice = choice_again(b),
-                                  .y = b.at.delta[0],
+                                  .choice = choice_again(b, own),
+                                  .y = b.at.delta,
                                   .sums = b.at.expert_out,
                                   .finished = b.at.down_finished,
                                   .hidden = to_int(b.config.dims.hidden),
@@ -256,15 +258,16 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   const int64_t pairs = tokens_ * d_.topk;
   if (int8 && fused_) top_experts();
   const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, d_.inter, gemv_);
-  add(kernel::kGroupTiles, "a CTA per expert", {}, [n, tile](const Binding& b, const Launch& on) {
+  add(kernel::kGroupTiles, "a CTA per expert", {}, [n, tile, own = own_](const Binding& b, const Launch& on) {
     b.kernels.group_tiles({.expert_ids = b.at.expert_ids,
                            .pairs = b.at.moe_pairs,
                            .tiles = b.at.moe_tiles,
                            .tile_counts = b.at.moe_tile_counts,
                            .tokens = n,
                            .topk = to_int(b.config.dims.topk),
-                           .experts = to_int(b.config.dims.experts),
-                           .tile_tokens = tile},
+                           .experts = own.of(to_int(b.config.dims.experts)),
+                           .tile_tokens = tile,
+                           .own = own},
                           on);
   });
   const auto groups = [](const Binding& b) {
@@ -366,7 +369,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
 }
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
-  const auto group_of = [=, n = tokens()](const Binding& b) {
+  const auto group_of = [=, n = tokens(), own = own_](const Binding& b) {
     return GroupArgs{.expert_ids = b.at.expert_ids,
                      .pairs = b.at.gemm_pairs,
                      .places = b.at.gemm_places,
@@ -374,8 +377,9 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
                      .tile_counts = b.at.gemm_tile_counts,
                      .tokens = n,
                      .topk = to_int(b.config.dims.topk),
-                     .experts = to_int(b.config.dims.experts),
-                     .tile_tokens = tile_tokens};
+                     .experts = own.of(to_int(b.config.dims.experts)),
+                     .tile_tokens = tile_tokens,
+                     .own = own};
   };
   const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
   const auto round_of = [=, n = tokens(), norms = norms_while_rounding_](const Binding& b) {
@@ -411,7 +415,7 @@ void Maker::plain_moe(const Roles& up, const Roles& down) {
     return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
                        (units + kWarps - 1) / kWarps, tiles);
   };
-  const auto args_of = [n = tokens()](const Binding& b) {
+  const auto args_of = [n = tokens(), own = own_](const Binding& b) {
     const Dims& d = b.config.dims;
     return MoeLaunch{.x = b.at.normed,
                      .expert_ids = b.at.expert_ids,
@@ -421,17 +425,18 @@ void Maker::plain_moe(const Roles& up, const Roles& down) {
                      .gate_up_bias = b.w.gate_up_bias,
                      .down_bias = b.w.down_bias,
                      .hidden_out = b.at.expert_hidden,
-                     .delta = b.at.delta[0],
+                     .delta = b.at.delta,
                      .pairs = b.at.moe_pairs,
                      .tiles = b.at.moe_tiles,
                      .tile_count = b.at.moe_tile_counts,
                      .down_out = b.at.expert_out,
                      .tokens = n,
                      .topk = to_int(d.topk),
-                     .experts = to_int(d.experts),
+                     .experts = own.of(to_int(d.experts)),
                      .hidden = to_int(d.hidden),
                      .inter = to_int(d.inter),
-                     .swiglu_limit = b.config.swiglu_limit};
+                     .swiglu_limit = b.config.swiglu_limit,
+                     .own = own};
   };
   add(kernel::kPlainGroup, "1 CTA", {},
       [=](const Binding& b, const Launch& on) { b.kernels.plain_group(args_of(b), on); });

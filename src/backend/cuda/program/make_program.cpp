@@ -2,11 +2,29 @@
 
 #include "backend/cuda/program/maker.h"
 
+#include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
 namespace {
+
+OwnExperts own_of(const BackendConfig& config) {
+  if (!config.own_experts || config.own_experts->count == config.dims.experts) return {};
+  return {to_int(config.own_experts->first), to_int(config.own_experts->count)};
+}
+
+// What a rank reads, in its own dimensions.
+std::optional<Shard> cost_shard(const BackendConfig& config) {
+  const Dims& d = config.dims;
+  if (!config.own_experts) return std::nullopt;
+  return Shard{.heads = {0, d.heads},
+               .kv_heads = {0, d.kv_heads},
+               .experts = *config.own_experts,
+               .inter = {0, d.inter},
+               .vocab = {0, d.vocab},
+               .whole_experts = config.own_experts->count < d.experts};
+}
 
 int in_atoms(int64_t rows) { return to_int((rows + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows); }
 
@@ -15,14 +33,16 @@ int in_atoms(int64_t rows) { return to_int((rows + layout::kAtomRows - 1) / layo
 Maker::Maker(const ProgramArgs& args)
     : args_(args),
       d_(args.config.dims),
+      own_(own_of(args.config)),
       moe_(choose_moe(args.config, args.run)),
       flash_(choose_flash(args.config, args.run)),
       pages_(args.pages.value_or(page_type(args.run.kv_type()))),
       activations_(choose_activations(moe_, args.run)),
       tuned_(args.tuned.value_or(args.card.tuned())),
       gemv_(gemv_device(args.card.facts)),
-      cost_{d_, StoredFormats::of({}, args.config.dense)} {
+      cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config)} {
   cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
+  check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;
   require_moe_tile(args.config, args.run, args.card);
   fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
@@ -98,12 +118,42 @@ void Maker::embed() {
   });
 }
 
+Delta Maker::combined(const Delta& delta) const {
+  if (!is_rank() || !delta.wants_combine()) return delta;
+  return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
+}
+
+void Maker::combine() {
+  const Delta made = delta_;
+  delta_ = combined(made);
+  if (delta_.form == made.form) return;
+  add(kernel::kCombine, per_token(tokens_), {},
+      [n = tokens(), made, own = own_, rows = delta_.form == Delta::Form::kRows](const Binding& b, const Launch& on) {
+        CombineArgs args = made.combine(b, n);
+        args.own = own;
+        if (rows) {
+          args.rows = b.at.delta;
+        } else {
+          args.tiles = b.at.combined;
+        }
+        b.kernels.combine(args, on);
+      });
+}
+
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
-  add(args_.reduce->kernel, "all ranks", {},
-      [n = tokens_, delta = delta_, reduce = args_.reduce->launch](const Binding& b, const Launch& on) {
-        for (const DeltaValues& values : delta.values(b, n)) reduce(values, on);
-      });
+  const Reduce& reduce = *args_.reduce;
+  const SumPlan plan = plan_sum({.values = delta_.extent(d_, tokens_),
+                                 .ranks = reduce.ranks,
+                                 .ranks_on_card = reduce.ranks_on_card,
+                                 .sms = args_.card.facts.multiprocessors,
+                                 .longer = reduce.longer});
+  Node& own = add(plan.kernel, plan.tile, {},
+                  [n = tokens_, delta = delta_, launch = reduce.launch](const Binding& b, const Launch& on) {
+                    launch(delta.values(b, n), on);
+                  });
+  own.launches = plan.launches;
+  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }
 
 void Maker::logits() {
@@ -117,7 +167,7 @@ void Maker::logits() {
     hold(Slot::kResidual, Held::kNothing);
     rmsnorm(kFinalNorm, rows, [normed_rows](const Binding& b) {
       RmsnormLaunch args = normed_rows(b);
-      args.delta = b.at.delta[0];
+      args.delta = b.at.delta;
       return args;
     });
     return linear("lm_head", rows, {d_.vocab, d_.hidden}, {kUnembedding}, [](const Binding& b) {
@@ -129,10 +179,10 @@ void Maker::logits() {
   if (whole) hold(Slot::kResidual, Held::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(moe_, rows)) {
-    return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole](const Binding& b) {
+    return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {
       return DenseArgs{.weights = b.w.unembedding.data,
                        .in = {.x = b.at.residual,
-                              .delta = {whole ? b.at.delta[0] : nullptr, parts ? b.at.delta[1] : nullptr},
+                              .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
                               .which = b.step.logit_tokens,
                               .norm = b.w.final_norm,
                               .eps = b.config.rms_eps},

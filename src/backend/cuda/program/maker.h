@@ -57,7 +57,8 @@ class Maker {
   void attn_in();
   void attend();
   void attn_out();
-  // Of what attn_out or moe left.
+  // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
+  void combine();
   void reduce_delta();
   void route();
   void moe();
@@ -83,6 +84,9 @@ class Maker {
   // The GEMMs' rounding takes the residual and its inverses; whoever else multiplies gets the norm.
   void route_sums();
   [[nodiscard]] Delta experts_delta() const;
+  // As its reader finds it: of a rank combined.
+  [[nodiscard]] Delta left_by_experts() const { return combined(experts_delta()); }
+  [[nodiscard]] Delta combined(const Delta& delta) const;
   // Before a kernel that does not add them itself.
   Node& add_experts();
   void fused_moe(const Roles& up, const Roles& down);
@@ -93,6 +97,7 @@ class Maker {
   void plain_moe(const Roles& up, const Roles& down);
 
   [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
+  [[nodiscard]] bool is_rank() const { return args_.config.own_experts.has_value(); }
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
 
   // Which kernels of the card's architectures take the step's work.
@@ -129,7 +134,7 @@ class Maker {
   [[nodiscard]] static std::string per_token(int64_t tokens) { return fmt::format("a CTA per token, {} CTAs", tokens); }
 
   // Of a fused step: down is a gemv, whose columns are the pairs.
-  [[nodiscard]] bool few_pairs() const { return tokens_ * d_.topk <= kGemvTokens; }
+  [[nodiscard]] bool few_pairs() const { return tokens_ * d_.topk <= kGemvTokens && own_.all(); }
 
   // Launches that several stages have.
 
@@ -241,13 +246,15 @@ class Maker {
                           on);
         });
   }
-  // to = W · Arena::gemm_x, without bias, rows as they are packed.
+  // to = W · Arena::gemm_x, with a bias only of kPlain rows; rows as they are packed.
+  using BiasOf = const Bf16* (*)(const Binding&);
   template <class Weights, class To>
-  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to) {
+  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to, BiasOf bias = nullptr) {
     const Gemm chosen = gemm_for(shape);
     planned(chosen.kernel, chosen.plan, reads, [=, in = input_of(shape, false)](const Binding& b, const Launch& on) {
       GemmArgs args{.packing = shape.packing,
                     .weights = weights(b),
+                    .bias = bias == nullptr ? nullptr : bias(b),
                     .x = b.at.gemm_x,
                     .rows = to_int(shape.rows),
                     .cols = to_int(shape.cols),
@@ -257,12 +264,13 @@ class Maker {
       chosen.op.launch(args, chosen.plan, on);
     });
   }
-  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up. Says in which form, with no place.
+  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up; only one split has the bias. Says in which form,
+  // with no place.
   template <class Weights>
-  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights) {
+  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
-      gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; });
+      gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; }, bias);
       return {nullptr, 1};
     }
     const SplitGemmPlan& plan = split->plan;
@@ -284,6 +292,7 @@ class Maker {
 
   const ProgramArgs& args_;
   const Dims& d_;
+  const OwnExperts own_;
   const MoeKernel moe_;
   bool flash_;  // the step's attention is on tensor cores
   const PageType pages_;

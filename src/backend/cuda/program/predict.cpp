@@ -1,5 +1,7 @@
 #include "backend/cuda/program/predict.h"
 
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -53,7 +55,8 @@ double floor_us(const Cost& cost, const KnownCard& card, double peak) {
 // Not in the program: the logits are written, then read by the draw, both by rows.
 NodeTime sampling(const PredictArgs& args) {
   const KernelShare& share = share_of(kernel::kSampleDraw.name);
-  const double bytes = static_cast<double>(args.program.logit_rows * args.dims.vocab) * sizeof(float);
+  const int64_t vocab = args.between.ranks > 1 ? args.between.vocab : args.dims.vocab;
+  const double bytes = static_cast<double>(args.program.logit_rows * vocab) * sizeof(float);
   const LaunchTime time = launch_time(share, {.bytes = bytes}, args.card);
   return {.stage = Stage::kLogits,
           .kernel = std::string(kernel::kSampleDraw.name),
@@ -62,13 +65,45 @@ NodeTime sampling(const PredictArgs& args) {
           .held = time.held};
 }
 
+// A node that adds up the ranks' parts. What it sends says how long its message is: a push sends it twice to every
+// other rank.
+NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
+  const auto& [ranks, link, vocab] = args.between;
+  const bool longer = way != SumWay::kPush;
+  const double message = node.cost.bytes / (2 * (ranks - 1)) * (longer ? ranks : 1);
+  const int64_t launches = layers_of(node, args.layer_kinds) * node.launches;
+  const double us =
+      sum_us(link, {.ranks = ranks, .bytes = message / static_cast<double>(node.launches), .longer = longer});
+  return {.stage = node.stage,
+          .kernel = node.kernel,
+          .launches = launches,
+          .us = static_cast<double>(launches) * us,
+          .held = HeldBy::kLink};
+}
+
+// Behind the program: each rank's columns of the logits, to all others.
+NodeTime gathering(const PredictArgs& args) {
+  const auto& [ranks, link, vocab] = args.between;
+  const double columns = static_cast<double>(args.program.logit_rows * vocab) / ranks * sizeof(float);
+  return {.stage = Stage::kLogits,
+          .kernel = std::string(kernel::kPushGather.name),
+          .launches = 1,
+          .us = sum_us(link, {.ranks = ranks, .bytes = columns}),
+          .held = HeldBy::kLink};
+}
+
 }  // namespace
 
 StepTime predict_step(const PredictArgs& args) {
   StepTime step;
   double peak = args.card.exact_peak();
-  for (const Node& node : args.program.nodes) peak = std::max(peak, args.card.peak(share_of(node.kernel).unit));
+  for (const Node& node : args.program.nodes)
+    if (!way_of(node.kernel)) peak = std::max(peak, args.card.peak(share_of(node.kernel).unit));
   for (const Node& node : args.program.nodes) {
+    if (const auto way = way_of(node.kernel)) {
+      step.nodes.push_back(sum_over_ranks(args, node, *way));
+      continue;
+    }
     const KernelShare& share = share_of(node.kernel);
     const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
     const auto launches = static_cast<double>(node.launches);
@@ -88,6 +123,7 @@ StepTime predict_step(const PredictArgs& args) {
                           .held = one.held});
     step.cost += cost;
   }
+  if (args.program.logit_rows > 0 && args.between.ranks > 1) step.nodes.push_back(gathering(args));
   if (args.program.logit_rows > 0) step.nodes.push_back(sampling(args));
   step.us = kBetweenStepsUs;
   for (const NodeTime& node : step.nodes) step.us += node.us;

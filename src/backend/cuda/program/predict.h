@@ -4,9 +4,10 @@
 // A launch takes its fixed part (KernelShare::step_us, token_us) and then the bytes or the operations that its plan
 // gives it, at what its family reaches of the card: of the reads; of what a multiprocessor takes in per cycle, where
 // instructions hold it; of the matrix peak. Matrix products partly wait for what feeds them: the two add up as squares.
-// Launches depend on one another, so a step takes their sum.
+// Launches depend on one another, so a step takes their sum. Sums over ranks take what their link takes (card/links.h).
 
 #include "backend/cuda/card/cards.h"
+#include "backend/cuda/card/links.h"
 #include "backend/cuda/program/kernel_share.h"
 #include "backend/cuda/program/program.h"
 #include "backend/dims.h"
@@ -21,9 +22,9 @@
 namespace nibble::backend::cuda {
 
 // What most of a launch's time is.
-enum class HeldBy : uint8_t { kLaunch, kReads, kInstructions, kMatrix };
+enum class HeldBy : uint8_t { kLaunch, kReads, kInstructions, kMatrix, kLink };
 [[nodiscard]] constexpr std::string_view name_of(HeldBy held) {
-  constexpr std::string_view kNames[] = {"launches", "reads", "instructions", "matrix units"};
+  constexpr std::string_view kNames[] = {"launches", "reads", "instructions", "matrix units", "link"};
   return kNames[static_cast<size_t>(held)];
 }
 
@@ -49,6 +50,12 @@ struct PredictArgs {
   const Dims& dims;
   std::span<const LayerKind> layer_kinds;
   const KnownCard& card;
+  // Of a rank's program, which has sums over ranks; dims and program are the rank's.
+  struct Between {
+    int ranks = 1;
+    KnownLink link{};
+    int64_t vocab = 0;  // of the model: its logits are gathered and drawn from
+  } between{};
 };
 // Throws Error(kUnsupported) for a kernel that nobody has measured.
 [[nodiscard]] StepTime predict_step(const PredictArgs& args);

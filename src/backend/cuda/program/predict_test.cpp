@@ -2,6 +2,7 @@
 #include "backend/cuda/program/predict.h"
 
 #include "backend/cuda/arch/arch.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>
@@ -218,6 +219,56 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
   for (const KnownCard& card : known_cards())
     for (const DenseFormats& dense : formats)
       for (const RunConfig& run : runs) expect_shares(card, dense, run);
+}
+
+// A message's bytes are told by what a node sends: what comes out is what the link takes for it.
+TEST(predict, a_sum_over_ranks_takes_what_its_link_takes) {
+  const KnownLink link = link_named("nvlink4");
+  const auto time = [&](int ranks, int64_t tokens, SumWay longer) {
+    const DeltaValues values{.count = tokens * kDims.hidden, .type = DeltaValues::Type::kBf16};
+    const SumPlan plan = plan_sum({.values = values, .ranks = ranks, .sms = 132, .longer = longer});
+    Program program;
+    program.nodes.push_back(
+        node(Stage::kMoe, std::string(plan.kernel.name), {static_cast<double>(plan.cost.bytes), 0}));
+    program.nodes.back().launches = plan.launches;
+    const StepTime step = predict_step({.program = program,
+                                        .dims = kDims,
+                                        .layer_kinds = kTwoLayers,
+                                        .card = round_card(),
+                                        .between = {.ranks = ranks, .link = link}});
+    EXPECT_EQ(step.nodes.at(0).held, HeldBy::kLink);
+    EXPECT_EQ(step.nodes[0].launches, 2 * plan.launches);
+    EXPECT_EQ(step.cost.bytes, 0);
+    return step.nodes[0].us / 2;
+  };
+  EXPECT_NEAR(time(2, 1, SumWay::kNccl), sum_us(link, {.ranks = 2, .bytes = 5760}), 1e-6);
+  EXPECT_NEAR(time(8, 8, SumWay::kNccl), sum_us(link, {.ranks = 8, .bytes = 46080}), 1e-6);
+  EXPECT_NEAR(time(4, 2048, SumWay::kNccl), sum_us(link, {.ranks = 4, .bytes = 2048 * 5760, .longer = true}), 1e-3);
+  EXPECT_NEAR(time(2, 2048, SumWay::kShares), sum_us(link, {.ranks = 2, .bytes = 2048 * 5760, .longer = true}), 0.1);
+}
+
+TEST(predict, every_kernel_of_ranks_programs_has_a_share) {
+  for (const KnownCard& card : known_cards()) {
+    for (const Ranks ranks : {Ranks{2, false}, Ranks{8, false}, Ranks{4, true}}) {
+      const BackendConfig config =
+          cuda_config({.dims = kDims, .layer_kinds = kTwoLayers, .rope_inv_freq = {}, .dense = {}}, ranks);
+      const auto reduce = planned_reduce(ranks);
+      for (const std::vector<Row>& rows : steps()) {
+        const Program program = make_program({.config = config,
+                                              .run = resolved_cuda(config, {}),
+                                              .step = {.rows = rows, .logit_rows = std::ssize(rows)},
+                                              .card = card.facts,
+                                              .reduce = &*reduce});
+        const StepTime step =
+            predict_step({.program = program,
+                          .dims = config.dims,
+                          .layer_kinds = kTwoLayers,
+                          .card = card,
+                          .between = {.ranks = ranks.count, .link = usual_link(card.word), .vocab = kDims.vocab}});
+        EXPECT_GT(step.us, step.floor_us) << card.word << ", rows " << rows.size() << ", ranks " << ranks.count;
+      }
+    }
+  }
 }
 
 }  // namespace

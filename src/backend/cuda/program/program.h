@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/memory/packed_matrix.h"
@@ -59,6 +60,8 @@ struct Binding {
   int layer = 0;
   LayerKind kind = LayerKind::kFull;  // of the layer
   [[nodiscard]] const KvPages& kv() const { return at.kv[static_cast<size_t>(layer)]; }
+  // The second part of a delta of so many tokens.
+  [[nodiscard]] float* rest(int64_t tokens) const { return at.delta + tokens * config.dims.hidden; }
 };
 
 // A kernel's launch in each layer that it is of, or outside the layers.
@@ -96,18 +99,25 @@ struct Program {
   void execute(Stage stage, const Binding& b, Launch on) const;
 };
 
-// Adds up the ranks' deltas, in place, where several cards share a step (backend.h Slot::kDelta).
+// Adds up the ranks' deltas, in place, where several share a step (backend.h Slot::kDelta).
 struct Reduce {
-  Kernel kernel;
+  int ranks = 2, ranks_on_card = 1;
+  SumWay longer = SumWay::kShares;  // of long messages
   std::function<void(const DeltaValues&, const Launch&)> launch;
 };
+
+// Of a program that is planned and not executed; none of one rank.
+[[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks) {
+  if (ranks.count == 1) return std::nullopt;
+  return Reduce{.ranks = ranks.count, .launch = nullptr};
+}
 
 struct ProgramArgs {
   const BackendConfig& config;
   const RunConfig& run;
   StepShape step;
   const Card& card;
-  const Reduce* reduce = nullptr;   // none: one card has the whole step
+  const Reduce* reduce = nullptr;   // of a rank (BackendConfig::own_experts); none: a delta stays the rank's part
   bool wide_scales = false;         // some MXFP4 scale is above layout::kMaxNarrowScaleCode
   std::optional<Tuned> tuned{};     // instead of the card's
   std::optional<PageType> pages{};  // instead of what run's type is to kernels

@@ -4,6 +4,8 @@
 #include "backend/dims_testing.h"
 #include "backend/cuda/program/program.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -25,6 +27,7 @@ struct ReduceCase {
   RunConfig options;
   int major = 9;
   int32_t tokens = 1;
+  Range own = {0, kShape.experts};
 };
 
 class ReduceDelta : public testing::TestWithParam<ReduceCase> {};
@@ -32,35 +35,39 @@ class ReduceDelta : public testing::TestWithParam<ReduceCase> {};
 // Two ranks with the same delta: all that the next stage reads is doubled, and nothing behind it.
 TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   const ReduceCase& c = GetParam();
-  const BackendConfig config{
-      .dims = kShape, .layer_kinds = {LayerKind::kSliding, LayerKind::kFull}, .rope_inv_freq = {}, .dense = {}};
+  const BackendConfig config{.dims = kShape,
+                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
+                             .rope_inv_freq = {},
+                             .dense = {},
+                             .own_experts = c.own};
   const Card card(DeviceFacts{
       .name = "a card", .major = c.major, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  std::vector<Row> rows;
-  for (int32_t t = 0; t < c.tokens; ++t) rows.push_back({t, 1, 100});
+  std::vector<Row> step_rows;
+  for (int32_t t = 0; t < c.tokens; ++t) step_rows.push_back({t, 1, 100});
   int64_t reduced = 0;
-  const Reduce twice{.kernel = {"fake_all_reduce"}, .launch = [&](const DeltaValues& values, const Launch& on) {
-                       note_launch({"fake_all_reduce"}, on);
-                       reduced += values.count;
-                       if (values.type == DeltaValues::Type::kF32) {
-                         auto* const own = static_cast<float*>(values.at);
-                         for (int64_t i = 0; i < values.count; ++i) own[i] += own[i];
-                         return;
-                       }
-                       auto* const own = static_cast<Bf16*>(values.at);
-                       for (int64_t i = 0; i < values.count; ++i) own[i] = Bf16::from_float(2 * own[i].to_float());
-                     }};
-  const Program program = make_program(
-      {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &twice});
+  const Reduce twice{.launch = [&](const DeltaValues& values, const Launch&) {
+    reduced += values.count;
+    if (values.type == DeltaValues::Type::kF32) {
+      auto* const own = static_cast<float*>(values.at);
+      for (int64_t i = 0; i < values.count; ++i) own[i] += own[i];
+      return;
+    }
+    auto* const own = static_cast<Bf16*>(values.at);
+    for (int64_t i = 0; i < values.count; ++i) own[i] = Bf16::from_float(2 * own[i].to_float());
+  }};
+  const Program program = make_program({.config = config,
+                                        .run = c.options,
+                                        .step = {.rows = step_rows, .logit_rows = 1},
+                                        .card = card,
+                                        .reduce = &twice});
 
-  // Ones wherever a delta may lie; 32 values to a token are the most that any form has, of splits too.
-  const auto room = static_cast<size_t>(32 * (c.tokens + 8) * kShape.hidden);
-  std::vector<float> first(room, 1), second(room, 1), experts(room, 1), sums(room, 1);
+  // Ones wherever a delta may lie.
+  const auto room = static_cast<size_t>(2 * (c.tokens + 8) * kShape.hidden);
+  std::vector<float> rows(room, 1), sums(room, 1), combined(room, 1);
   Arena at{};
-  at.delta[0] = first.data();
-  at.delta[1] = second.data();
-  at.expert_out = experts.data();
+  at.delta = rows.data();
   at.gemm_y = sums.data();
+  at.combined = reinterpret_cast<uint16_t*>(combined.data());
   const KernelTable kernels{};
   const StepPointers step;
   const LayerPointers weights;
@@ -70,28 +77,149 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     for (const Node& node : program.nodes)
       if (node.stage == stage) last = &node;
     ASSERT_NE(last, nullptr);
-    ASSERT_EQ(last->kernel, "fake_all_reduce") << "behind all that makes the delta";
+    ASSERT_TRUE(way_of(last->kernel)) << last->kernel << " behind all that makes the delta";
     reduced = 0;
     last->launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
                  {.counts = &counts});
-    EXPECT_GE(reduced, c.tokens * kShape.hidden);
+    // A row per token, whatever made it; of a fused step in as many parts as are held.
+    const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == Held::kParts;
+    const int64_t row_per_token = c.tokens * kShape.hidden;
+    EXPECT_GE(reduced, (parts ? 2 : 1) * row_per_token);
+    EXPECT_LE(reduced, (parts ? 2 : 1) * row_per_token + 7 * kShape.hidden) << "places of up to seven tokens more";
+    const int64_t bytes = reduced * (last->kernel.ends_with("<f32>") ? 4 : 2);
+    EXPECT_NE(last->tile.find(fmt::format("{} B of each of 2 ranks", bytes)), std::string::npos) << last->tile;
     int64_t doubled = 0;  // floats, or pairs of bf16
-    for (const std::vector<float>* values : {&first, &second, &experts, &sums})
+    for (const std::vector<float>* values : {&rows, &sums, &combined})
       for (const float value : *values) doubled += value == 1 ? 0 : 1;
     EXPECT_TRUE(doubled == reduced || doubled == reduced / 2) << doubled << " of " << reduced;
-    for (std::vector<float>* values : {&first, &second, &experts, &sums}) values->assign(room, 1);
+    for (std::vector<float>* values : {&rows, &sums, &combined}) values->assign(room, 1);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, ReduceDelta,
+INSTANTIATE_TEST_SUITE_P(
+    , ReduceDelta,
+    testing::Values(ReduceCase{"plain", {.moe = MoeKernel::kReference}, 9, 3},
+                    ReduceCase{"decode", {.moe = MoeKernel::kMarlin}, 9, 1},
+                    ReduceCase{"grouped", {.moe = MoeKernel::kMarlin}, 9, 20}, ReduceCase{"split_gemm", {}, 9, 20},
+                    ReduceCase{"gemm", {.moe = MoeKernel::kGemm}, 9, 300},
+                    ReduceCase{"neutral_gemm", {.moe = MoeKernel::kGemm}, 12, 20},
+                    ReduceCase{"int8", {.moe = MoeKernel::kGemv, .activations = Activations::kInt8}, 9, 8},
+                    ReduceCase{"whole_experts", {}, 9, 2, {8, 8}},
+                    ReduceCase{"whole_experts_grouped", {.moe = MoeKernel::kMarlin}, 8, 20, {24, 8}},
+                    ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),
+    [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
+
+// Who was told to add o's bias, and when.
+struct BiasUses {
+  const Bf16* bias = nullptr;
+  int count = 0;
+  void note(const Bf16* given) { count += given != nullptr && given == bias ? 1 : 0; }
+};
+BiasUses& uses() {
+  static BiasUses all;
+  return all;
+}
+
+KernelTable noting_kernels() {
+  KernelTable kernels{};
+  kernels.linear = [](const LinearLaunch& args, const Launch&) { uses().note(args.bias); };
+  kernels.dense = [](const DenseArgs& args, const GemvPlan&, const Launch&) { uses().note(args.bias); };
+  kernels.combine = [](const CombineArgs& args, const Launch&) { uses().note(args.bias); };
+  kernels.norm_sums = [](const NormSumsArgs& args, const Launch&) { uses().note(args.bias); };
+  kernels.route_sums = [](const RouteSumsArgs& args, const Launch&) { uses().note(args.bias); };
+  kernels.rmsnorm = [](const RmsnormLaunch&, const Launch&) {};
+  kernels.round = [](const RoundArgs&, const Launch&) {};
+  kernels.router = [](const RouterArgs&, const Launch&) {};
+  kernels.top_experts = [](const TopExpertsLaunch&, const Launch&) {};
+  kernels.route_tokens = [](const RouteTokensArgs&, const RoutePlan&, const Launch&) {};
+  return kernels;
+}
+
+class RankBias : public testing::TestWithParam<ReduceCase> {};
+
+// On the other ranks it is zeros; behind the sum all would add it.
+TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
+  const ReduceCase& c = GetParam();
+  const BackendConfig config{.dims = kShape,
+                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
+                             .rope_inv_freq = {},
+                             .dense = {},
+                             .own_experts = c.own};
+  std::vector<Arch> arches = architectures();
+  for (Arch& arch : arches) {
+    arch.gemm.launch = [](const GemmArgs& args, const GemmPlan&, const Launch&) { uses().note(args.bias); };
+    arch.split_gemm.launch = [](const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) {};
+  }
+  const Card card(
+      {.name = "a card", .major = c.major, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472},
+      arches);
+  std::vector<Row> rows;
+  for (int32_t t = 0; t < c.tokens; ++t) rows.push_back({t, 1, 100});
+  const Bf16 o_bias{};
+  uses() = {.bias = &o_bias};
+  int before = -1;
+  const Reduce reduce{.launch = [&](const DeltaValues&, const Launch&) { before = uses().count; }};
+  const Program program = make_program(
+      {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
+  const Arena at{};
+  const KernelTable kernels = noting_kernels();
+  const StepPointers step;
+  const LayerPointers weights{.o_bias = &o_bias};
+  for (const Node& node : program.nodes)
+    if (node.stage == Stage::kAttnOut || node.stage == Stage::kRoute)
+      node.launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1}, {});
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(uses().count, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(, RankBias,
                          testing::Values(ReduceCase{"plain", {.moe = MoeKernel::kReference}, 9, 3},
-                                         ReduceCase{"decode", {.moe = MoeKernel::kMarlin}, 9, 1},
-                                         ReduceCase{"grouped", {.moe = MoeKernel::kMarlin}, 9, 20},
-                                         ReduceCase{"split_gemm", {}, 9, 20},
-                                         ReduceCase{"gemm", {.moe = MoeKernel::kGemm}, 9, 300},
-                                         ReduceCase{"neutral_gemm", {.moe = MoeKernel::kGemm}, 12, 20},
-                                         ReduceCase{"int8", {.moe = MoeKernel::kGemv}, 9, 8}),
+                                         ReduceCase{"decode", {}, 9, 1}, ReduceCase{"halves", {}, 8, 1},
+                                         ReduceCase{"marlin", {.moe = MoeKernel::kMarlin}, 9, 8},
+                                         ReduceCase{"split_gemm", {}, 9, 20}, ReduceCase{"gemm", {}, 9, 300},
+                                         ReduceCase{"neutral_gemm", {}, 12, 20}, ReduceCase{"prompt", {}, 9, 1500},
+                                         ReduceCase{"neutral_prompt", {}, 8, 1500}),
                          [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
+
+// Of one of two ranks of gpt-oss-120b's shape on an H100.
+std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
+                                    bool reduces = true) {
+  Dims dims = kDims120b;
+  dims.layers = 2;
+  const Shard shard = cuda_shard(shard_of(dims, {2, whole_experts}, 1));
+  const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
+  const Card card(DeviceFacts{
+      .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
+  const Reduce plan{};
+  const Program program = make_program({.config = config,
+                                        .run = {},
+                                        .step = {.rows = rows, .logit_rows = 1},
+                                        .card = card,
+                                        .reduce = reduces ? &plan : nullptr});
+  std::vector<std::string> kernels;
+  for (const Node& node : program.nodes)
+    if (node.stage == stage) kernels.push_back(node.kernel);
+  return kernels;
+}
+
+TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
+  using testing::ElementsAre;
+  const std::vector<Row> one = {{0, 1, 100}}, prompt = {{0, 600, 600}};
+  std::vector<Row> many;
+  for (int32_t t = 0; t < 20; ++t) many.push_back({t, 1, 100});
+  for (const bool whole : {false, true}) {
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many),
+                ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_share_reduce<f32>"));
+    EXPECT_THAT(kernels_of(Stage::kMoe, whole, many), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>",
+                                                                  "any_combine_f32", "any_push_reduce<bf16>"));
+  }
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, one), ElementsAre("moe_up", "gemv<moe_down>", "any_push_reduce<f32>"));
+  EXPECT_THAT(kernels_of(Stage::kMoe, true, one), ElementsAre("moe_up", "moe_down", "any_push_reduce<f32>"))
+      << "a part may have none of the rank's experts";
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, one, false), ElementsAre("moe_up", "gemv<moe_down>"));
+}
 
 }  // namespace
 }  // namespace nibble::backend::cuda

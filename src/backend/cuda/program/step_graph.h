@@ -19,6 +19,9 @@ struct GraphExecDestroy {
 };
 using GraphExec = std::unique_ptr<CUgraphExec_st, GraphExecDestroy>;
 
+// What the stream recorded since cudaStreamBeginCapture.
+[[nodiscard]] GraphExec captured(cudaStream_t stream);
+
 class StepGraphs {
  public:
   static constexpr int64_t kMaxTokens = 256;
@@ -36,9 +39,10 @@ class StepGraphs {
   // What to do with a step of `tokens`, 1 to most_tokens(). Counts it as seen.
   [[nodiscard]] Next next(int64_t tokens);
 
-  // Between them the stream records instead of running; end runs what was recorded.
+  // Between them the stream records instead of running; what was recorded runs with launch(), once.
   void begin_capture(int64_t tokens);
   void end_capture();
+  void launch(int64_t tokens);
   [[nodiscard]] bool capturing() const { return capturing_ > 0; }
 
   // REQUIRES next() said kReplay. Notes the step's launches.

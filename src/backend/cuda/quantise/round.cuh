@@ -56,7 +56,7 @@ struct RoundChunk {
     for (int t = 0; t < 4; ++t) pairs[t] = to.pack(v[t].x, v[t].y);
     for (int copy = 0; copy < args.copies; ++copy) {
       to.row = row_of(copy);
-      to.store_chunk(k, pairs);
+      if (to.row >= 0) to.store_chunk(k, pairs);
     }
   }
 };
@@ -106,12 +106,12 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
-      own[i] = first + i * threads < pairs ? group.expert_ids[first + i * threads] : -1;
+      own[i] = first + i * threads < pairs ? group.own.number_of(group.expert_ids[first + i * threads]) : -1;
   };
   load(tid);
   const bool mine = tid < args.cols / 8;
   const RoundChunk chunk(args, token, mine ? tid : 0);
-  if (tid < group.topk) shared.experts[tid] = group.expert_ids[first_pair + tid];
+  if (tid < group.topk) shared.experts[tid] = group.own.number_of(group.expert_ids[first_pair + tid]);
   __syncthreads();
   for (int first = tid; first < pairs; first += kTogether * threads) {
     if (first != tid) load(first);
@@ -125,11 +125,12 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
   }
   __syncthreads();
   for (int k = warp; k < group.topk; k += warps) {
-    const int place = first_place(shared.counts, shared.experts[k]) + shared.before[k];
+    const bool is_own = shared.experts[k] >= 0;
+    const int place = is_own ? first_place(shared.counts, shared.experts[k]) + shared.before[k] : -1;
     if (lane != 0) continue;
     shared.places[k] = place;
     group.places[first_pair + k] = place;
-    group.pairs[place] = first_pair + k;
+    if (is_own) group.pairs[place] = first_pair + k;
   }
   __syncthreads();
   // Of as many CTAs as there are, then of their warps, the last one first: the others store beside it.

@@ -4,15 +4,25 @@
 
 #include "backend/cuda/card/device_facts.h"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
-struct CUstream_st {};
-struct CUevent_st {};
-struct CUgraph_st {};
-struct CUgraphExec_st {};
+struct CUstream_st {
+  int card = 0;
+};
+struct CUevent_st {
+  int card = 0;
+};
+struct CUgraph_st {
+  int card = 0;
+};
+struct CUgraphExec_st {
+  int card = 0;
+};
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 using cudaGraph_t = CUgraph_st*;
@@ -24,7 +34,9 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
-  cudaErrorNoKernelImageForDevice = 209
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorPeerAccessAlreadyEnabled = 704
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaDeviceAttr {
@@ -33,7 +45,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerMultiprocessor,
   cudaDevAttrIntegrated
 };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
 
 namespace nibble::backend::cuda {
@@ -47,9 +59,20 @@ struct EmulatedCuda {
   int64_t allocated = 0;              // bytes of device memory asked for so far
   int64_t free = -1;                  // that it says are free; -1: all
   cudaError_t copies = cudaSuccess;   // what they say
+  int cards = 1;                      // that are there, all alike
+  bool peers = true;                  // and reach each other's memory
+  int failed_card = -1;               // whose events fail
+  std::array<int64_t, 8> events{};    // recorded so far, by card
+  int64_t strayed = 0;                // calls for one card while another was the thread's
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
 [[nodiscard]] EmulatedCuda& emulated_cuda();
+inline thread_local int emulated_card = 0;  // the thread's
+// Notes a call for a card's stream, event or graph; the stream of none is the thread's card's.
+template <class Handle>
+void on_card(const Handle* handle) {
+  if (handle != nullptr && handle->card != emulated_card) ++std::atomic_ref(emulated_cuda().strayed);
+}
 }  // namespace nibble::backend::cuda
 
 struct cudaDeviceProp {
@@ -69,10 +92,17 @@ inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
   const cudaError_t status = nibble::backend::cuda::emulated_cuda().status;
-  return *count = status == cudaSuccess ? 1 : 0, status;
+  return *count = status == cudaSuccess ? nibble::backend::cuda::emulated_cuda().cards : 0, status;
 }
-inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-inline cudaError_t cudaSetDevice(int /*device*/) { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) { return *device = nibble::backend::cuda::emulated_card, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= nibble::backend::cuda::emulated_cuda().cards) return cudaErrorInvalidDevice;
+  return nibble::backend::cuda::emulated_card = device, cudaSuccess;
+}
+inline cudaError_t cudaDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*/) {
+  return *can = nibble::backend::cuda::emulated_cuda().peers ? 1 : 0, cudaSuccess;
+}
+inline cudaError_t cudaDeviceEnablePeerAccess(int /*peer*/, unsigned /*flags*/) { return cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/) {
   const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
   *into = {};
@@ -103,8 +133,8 @@ inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 inline cudaError_t cudaMalloc(void** at, size_t bytes) {
   nibble::backend::cuda::EmulatedCuda& cuda = nibble::backend::cuda::emulated_cuda();
-  cuda.allocated += static_cast<int64_t>(bytes);
-  *at = cuda.allocated > cuda.card.memory_bytes ? nullptr : std::malloc(bytes);
+  const int64_t allocated = std::atomic_ref(cuda.allocated) += static_cast<int64_t>(bytes);
+  *at = allocated > cuda.cards * cuda.card.memory_bytes ? nullptr : std::malloc(bytes);
   return *at == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) {
@@ -113,11 +143,13 @@ inline cudaError_t cudaHostAlloc(void** at, size_t bytes, unsigned /*flags*/) {
 }
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
 inline cudaError_t cudaFreeHost(void* at) { return std::free(at), cudaSuccess; }
-inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t /*stream*/) {
+inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
+  nibble::backend::cuda::on_card(stream);
   return std::memset(at, value, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
-                                   cudaStream_t /*stream*/) {
+                                   cudaStream_t stream) {
+  nibble::backend::cuda::on_card(stream);
   return std::memcpy(to, from, bytes), nibble::backend::cuda::emulated_cuda().copies;
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
@@ -128,30 +160,53 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
 }
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
-  return *stream = new CUstream_st, cudaSuccess;
+  return *stream = new CUstream_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st, cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  nibble::backend::cuda::on_card(stream);
+  return delete stream, cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
+}
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return *event = new CUevent_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
+}
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) { return cudaEventCreate(event); }
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  nibble::backend::cuda::on_card(event);
+  return delete event, cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  ++std::atomic_ref(nibble::backend::cuda::emulated_cuda().events.at(static_cast<size_t>(event->card)));
+  nibble::backend::cuda::on_card(event);
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  nibble::backend::cuda::on_card(event);
+  return event->card == nibble::backend::cuda::emulated_cuda().failed_card ? cudaErrorInvalidDevice : cudaSuccess;
+}
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*from*/, cudaEvent_t /*to*/) {
   return *ms = 0, cudaSuccess;
 }
 
-inline cudaError_t cudaStreamBeginCapture(cudaStream_t /*stream*/, cudaStreamCaptureMode /*mode*/) {
-  return cudaSuccess;
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }
-inline cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
-  return *graph = new CUgraph_st, cudaSuccess;
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return *graph = new CUgraph_st{stream->card}, cudaSuccess;
 }
-inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t /*graph*/,
-                                        unsigned long long /*flags*/) {
-  return *executable = new CUgraphExec_st, cudaSuccess;
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long /*flags*/) {
+  nibble::backend::cuda::on_card(graph);
+  return *executable = new CUgraphExec_st{graph->card}, cudaSuccess;
 }
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { return delete executable, cudaSuccess; }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) { return cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  nibble::backend::cuda::on_card(executable);
+  return delete executable, cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  nibble::backend::cuda::on_card(executable);
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
+}
 // NOLINTEND(readability-identifier-naming)

@@ -1,6 +1,7 @@
 #pragma once
 // Host twin of ptx/peer_memory.cuh. A store lands late: some other word of those that are on their way with each word
-// that is read, at random, but of two stores to a word the first one first.
+// that is read, at random, but of two stores to a word the first one first, and a release behind all that were before
+// it.
 
 #include "backend/cuda/emulation/device.h"
 #include "base/random.h"
@@ -15,6 +16,7 @@ namespace nibble::backend::cuda::ptx {
 struct LateStore {
   uint64_t* to;
   uint64_t word;
+  bool release = false;
 };
 inline std::vector<LateStore> late_stores;
 inline uint64_t late_draws = 0;
@@ -22,10 +24,13 @@ inline uint64_t late_draws = 0;
 inline void land_one() {
   if (late_stores.empty()) return;
   size_t which = philox(1, late_draws++)[0] % late_stores.size();
-  for (size_t i = 0; i < which; ++i)
+  for (size_t i = which; i-- > 0;)
     if (late_stores[i].to == late_stores[which].to) which = i;
-  *late_stores[which].to = late_stores[which].word;
-  late_stores.erase(late_stores.begin() + static_cast<std::ptrdiff_t>(which));
+  const size_t first = late_stores[which].release ? 0 : which;
+  const auto from = late_stores.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto to = late_stores.begin() + static_cast<std::ptrdiff_t>(which) + 1;
+  for (auto store = from; store != to; ++store) *store->to = store->word;
+  late_stores.erase(from, to);
 }
 // All of them; the test's, once its kernels have run.
 inline void land_stores() {
@@ -46,6 +51,19 @@ inline void load_peer2(const uint64_t* global, uint64_t& first, uint64_t& second
   land_one();
   second = global[1];
 }
+
+inline void store_release_system(uint64_t* global, uint64_t word) {
+  late_stores.push_back({global, word, true});
+  emulation::made_progress();
+}
+inline uint64_t load_acquire_system(const uint64_t* global) {
+  bool others = false;  // have run
+  emulation::wait_until([&] { return std::exchange(others, true); });
+  if (!late_stores.empty()) emulation::made_progress();
+  land_one();
+  return *global;
+}
+inline int load_host(const int* word) { return *word; }
 
 inline void fence_system() {}
 

@@ -1,0 +1,58 @@
+#pragma once
+// Ranks that add up a long message by shares (README.md): arguments, plan, cost, launchers. A rank's launches meet the
+// others' of the same shape, in the same order; until these run, they wait.
+
+#include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/launch/kernel_table.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+namespace kernel {
+inline constexpr Kernel kShareReduce[] = {{"any_share_reduce<f32>"},
+                                          {"any_share_reduce<bf16>"}};  // by DeltaValues::Type
+}  // namespace kernel
+[[nodiscard]] constexpr Kernel share_reduce_kernel(DeltaValues::Type type) {
+  return kernel::kShareReduce[static_cast<size_t>(type)];
+}
+
+// In the rank's memory; round begins as 1. A round of 64 bits never comes again.
+struct ShareCounter {
+  uint64_t round;
+  int finished;  // CTAs of this round's launch that are done
+};
+
+// One rank's end. The boxes begin as zeros.
+struct ShareLink {
+  uint64_t* boxes[kMaxPushRanks] = {};  // of each rank, by rank (share_box.h)
+  ShareCounter* counter = nullptr;      // the rank's own
+  ShareShape shape;
+  int rank = 0;
+  bool shares_card = true;  // this and what follows as PushLink's
+  const int* given_up = nullptr;
+  int looks_between = 4096;
+};
+
+// values = Σ over ranks, in the order of the ranks: all get the same bits. bf16 is summed in f32 and rounded once. The
+// others write into values, too.
+struct ShareReduceArgs {
+  ShareLink link;
+  void* values = nullptr;  // 16-byte aligned, where all ranks' cards reach it
+  int64_t words = 0;       // 32 bits each; a multiple of kVectorWords, at most link.shape.words()
+};
+
+// A CTA per chunk, or as many as fit the card at once: they take turns.
+[[nodiscard]] PushPlan plan_shares(int64_t words, int sms, int ranks_on_card);
+// bytes: that the rank with most chunks sends the others, its parts and its sums.
+[[nodiscard]] PushCost cost(const ShareReduceArgs& args);
+// Throws Error(kUnsupported) that prints what a launch cannot serve.
+void check_args(const ShareReduceArgs& args);
+
+void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);
+// Before the first launch, as load_push_kernels().
+void load_share_kernels();
+
+}  // namespace nibble::backend::cuda

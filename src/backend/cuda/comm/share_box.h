@@ -1,0 +1,45 @@
+#pragma once
+// Where ranks that add up by shares write to each other: the arithmetic of that protocol (README.md). The kernel and
+// the test that walks through its interleavings share it.
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// A message is dealt to its ranks in chunks, one after the other: chunk c is added up by rank c % ranks.
+inline constexpr int64_t kChunkWords = 4096;  // of 32 bits; what a CTA takes at a time
+
+// What the others write on a rank's card, in words of 64 bits:
+// parts [ranks, by sender][chunks of the rank][kChunkWords / 2]
+// part flags [ranks, by sender][chunks of the rank] {round, where the sender's values begin}
+// sum flags [chunks] round
+struct ShareShape {
+  int64_t chunks = 0;  // of a message at the most; a multiple of ranks
+  int ranks = 2;
+
+  [[nodiscard]] constexpr int64_t words() const { return chunks * kChunkWords; }
+  [[nodiscard]] constexpr int owner(int64_t chunk) const { return static_cast<int>(chunk % ranks); }
+  [[nodiscard]] constexpr int64_t first_part(int sender, int64_t chunk) const {
+    return place(sender, chunk) * (kChunkWords / 2);
+  }
+  [[nodiscard]] constexpr int64_t part_flag(int sender, int64_t chunk) const {
+    return chunks * (kChunkWords / 2) + 2 * place(sender, chunk);
+  }
+  [[nodiscard]] constexpr int64_t sum_flag(int64_t chunk) const { return chunks * (kChunkWords / 2 + 2) + chunk; }
+  [[nodiscard]] constexpr int64_t bytes() const { return 8 * sum_flag(chunks); }
+
+ private:
+  [[nodiscard]] constexpr int64_t place(int sender, int64_t chunk) const {
+    return sender * (chunks / ranks) + chunk / ranks;
+  }
+};
+
+// Of 48 MB, a prompt's step of 8192 tokens in bf16, or a little more; longer values go in several messages.
+[[nodiscard]] constexpr ShareShape share_shape(int ranks) {
+  constexpr int64_t kChunks = 3072;
+  return {.chunks = (kChunks + ranks - 1) / ranks * ranks, .ranks = ranks};
+}
+
+[[nodiscard]] constexpr int64_t chunks_of(int64_t words) { return (words + kChunkWords - 1) / kChunkWords; }
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,113 @@
+// Ranks that add up by shares, the kernel run lane by lane on the host, as push_emulated_test.cpp does: stores land
+// late and in any order, releases behind what was stored before.
+
+#include "backend/cuda/emulation/device.h"
+
+#include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/comm/share.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using enum DeltaValues::Type;
+
+struct ShareRanks {
+  ShareShape shape;
+  std::vector<std::vector<uint64_t>> boxes;
+  std::vector<ShareCounter> counters;
+
+  ShareRanks(int ranks, int64_t chunks) : shape{.chunks = chunks, .ranks = ranks} {
+    boxes.assign(static_cast<size_t>(ranks), std::vector<uint64_t>(static_cast<size_t>(shape.bytes() / 8)));
+    counters.assign(static_cast<size_t>(ranks), {.round = 1, .finished = 0});
+  }
+  ~ShareRanks() { ptx::land_stores(); }
+  ShareRanks(const ShareRanks&) = delete;
+  ShareRanks& operator=(const ShareRanks&) = delete;
+  [[nodiscard]] ShareLink link(int rank) {
+    ShareLink own{.counter = &counters[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
+    for (size_t r = 0; r < boxes.size(); ++r) own.boxes[r] = boxes[r].data();
+    return own;
+  }
+};
+
+struct alignas(16) Vector {
+  uint32_t words[4];
+};
+
+// Rounds one after the other, as kernels of a stream; each rank's launch is so many CTAs.
+template <DeltaValues::Type kType>
+void check_rounds(ShareRanks& ranks, int64_t words, int ctas, int rounds) {
+  const PushMessage message{kType, words};
+  const int count = ranks.shape.ranks;
+  for (int round = 0; round < rounds; ++round) {
+    const auto seed = static_cast<uint64_t>(round);
+    std::vector<std::vector<Vector>> values(static_cast<size_t>(count));
+    for (int rank = 0; rank < count; ++rank) {
+      const std::vector<uint32_t> own = push_words(message, push_values(message, seed, rank));
+      values[static_cast<size_t>(rank)].resize(own.size() / 4);
+      std::memcpy(values[static_cast<size_t>(rank)].data(), own.data(), 4 * own.size());
+    }
+    ASSERT_EQ(emulation::run({.grid = count * ctas, .threads = kPushThreads, .seed = seed + 1, .predecessor = {}},
+                             [&] {
+                               const auto block = static_cast<int>(blockIdx.x);
+                               share_reduce<kType>({.link = ranks.link(block / ctas),
+                                                    .values = values[static_cast<size_t>(block / ctas)].data(),
+                                                    .words = words},
+                                                   {block % ctas, ctas});
+                             }),
+              "");
+    const std::vector<uint32_t> want = push_sum(message, seed, count);
+    for (const auto& own : values)
+      EXPECT_EQ(std::memcmp(own.data(), want.data(), 4 * want.size()), 0) << "round " << round;
+    for (const ShareCounter& counter : ranks.counters) EXPECT_EQ(counter.finished, 0);
+  }
+}
+
+TEST(share_emulated, all_ranks_get_the_same_sum_round_after_round) {
+  ShareRanks ranks(2, 4);
+  check_rounds<kF32>(ranks, 4 * kChunkWords, 1, 2);
+  check_rounds<kBf16>(ranks, 3 * kChunkWords - 20, 2, 2);  // a short last chunk, and a rank with more of them
+  for (const ShareCounter& counter : ranks.counters) EXPECT_EQ(counter.round, 5u);
+}
+TEST(share_emulated, three_ranks_of_which_one_has_nothing_to_add) {
+  ShareRanks ranks(3, 3);
+  check_rounds<kF32>(ranks, kChunkWords + 4, 1, 2);
+}
+TEST(share_emulated, eight_ranks) {
+  ShareRanks ranks(8, 8);
+  check_rounds<kBf16>(ranks, kChunkWords + 8, 1, 1);
+}
+
+// That the others are waited for at all.
+TEST(share_emulated, a_rank_alone_waits) {
+  ShareRanks ranks(2, 2);
+  std::vector<Vector> values(1);
+  EXPECT_NE(
+      emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                     [&] { share_reduce<kF32>({.link = ranks.link(0), .values = values.data(), .words = 4}, {0, 1}); }),
+      "");
+}
+
+// Once the host says that a rank has failed, nobody waits for it, and nobody writes to where it did not say.
+TEST(share_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
+  ShareRanks ranks(2, 2);
+  std::vector<Vector> values(static_cast<size_t>(kChunkWords / 2));
+  const int given_up = 1;
+  ShareLink link = ranks.link(0);
+  link.given_up = &given_up;
+  link.looks_between = 2;
+  EXPECT_EQ(emulation::run(
+                {.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                [&] { share_reduce<kF32>({.link = link, .values = values.data(), .words = 2 * kChunkWords}, {0, 1}); }),
+            "");
+  EXPECT_EQ(ranks.counters[0].round, 2u) << "the rounds go on";
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,56 @@
+#pragma once
+// What the kernels that add up messages of ranks share.
+
+#include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/peer_memory.cuh"
+
+namespace nibble::backend::cuda {
+
+// A CTA's place in its rank's launch.
+struct PushShare {
+  int cta, ctas;
+  [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
+  [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
+};
+
+// values += words.
+template <DeltaValues::Type kType>
+struct PushValues;
+template <>
+struct PushValues<DeltaValues::Type::kF32> {
+  float v[4] = {};
+  __device__ void add(const uint4& words) {
+    v[0] += __uint_as_float(words.x);
+    v[1] += __uint_as_float(words.y);
+    v[2] += __uint_as_float(words.z);
+    v[3] += __uint_as_float(words.w);
+  }
+  [[nodiscard]] __device__ uint4 words() const {
+    return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
+  }
+};
+template <>
+struct PushValues<DeltaValues::Type::kBf16> {
+  float v[8] = {};
+  __device__ void add(const uint4& words) {
+    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] += __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+  }
+  [[nodiscard]] __device__ uint4 words() const {
+    return {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]),
+            ptx::pack_bf16(v[6], v[7])};
+  }
+};
+
+// After a look that found nothing.
+template <class Link>
+__device__ __forceinline__ bool gives_up(const Link& link, int& looks) {
+  if (++looks < link.looks_between || link.given_up == nullptr) return false;
+  looks = 0;
+  return ptx::load_host(link.given_up) != 0;
+}
+
+}  // namespace nibble::backend::cuda

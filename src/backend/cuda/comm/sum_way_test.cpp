@@ -1,0 +1,107 @@
+#include "backend/cuda/comm/share.h"
+#include "backend/cuda/comm/sum_way.h"
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr int64_t kMega = 1 << 20;
+
+TEST(sum_way, short_messages_are_pushed_and_long_ones_are_not) {
+  for (const SumWay longer : {SumWay::kShares, SumWay::kNccl}) {
+    for (const int ranks : {2, 4, 8}) {
+      EXPECT_EQ(sum_way(ranks, 5760, longer), SumWay::kPush);
+      EXPECT_EQ(sum_way(ranks, 2 * kMega, longer), longer);
+    }
+  }
+  EXPECT_EQ(sum_way(2, kMega - 2, SumWay::kNccl), SumWay::kPush);
+  EXPECT_EQ(sum_way(2, kMega / 2, SumWay::kShares), SumWay::kShares);
+  EXPECT_EQ(sum_way(8, kMega / 4, SumWay::kNccl), SumWay::kNccl);
+}
+
+TEST(sum_plan, names_what_is_launched_and_how_often) {
+  const auto plan = [](int64_t tokens, SumWay longer) {
+    return plan_sum({.values = {.count = tokens * 2880, .type = DeltaValues::Type::kBf16},
+                     .ranks = 2,
+                     .sms = 132,
+                     .longer = longer});
+  };
+  const SumPlan decode = plan(1, SumWay::kNccl);
+  EXPECT_EQ(decode.kernel.name, "any_push_reduce<bf16>");
+  EXPECT_EQ(decode.tile, "4 words per thread, 256 threads, 2 CTAs, 5760 B of each of 2 ranks");
+  EXPECT_EQ(decode.launches, 1);
+  EXPECT_EQ(decode.cost.bytes, 2 * 5760);
+  const SumPlan prompt = plan(8192, SumWay::kShares);
+  EXPECT_EQ(prompt.kernel.name, "any_share_reduce<bf16>");
+  EXPECT_EQ(prompt.launches, 1);
+  EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
+  EXPECT_EQ(plan(16384, SumWay::kShares).launches, 2);
+  const SumPlan nccl = plan(16384, SumWay::kNccl);
+  EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
+  EXPECT_EQ(nccl.launches, 2);
+  EXPECT_EQ(nccl.cost.bytes, 16384 * 5760);
+}
+
+TEST(share_plan, ranks_of_one_card_fit_it_together) {
+  EXPECT_EQ(plan_shares(4, 132, 1).ctas, 1);
+  EXPECT_EQ(plan_shares(kChunkWords + 4, 132, 1).ctas, 2);
+  EXPECT_EQ(plan_shares(kMega, 132, 1).ctas, 132);
+  EXPECT_EQ(plan_shares(kMega, 132, 2).ctas, 66);
+}
+
+// Half of the message there, the sums of the other half back.
+TEST(share_plan, two_ranks_send_the_message_once) {
+  const ShareLink link{.shape = {.chunks = 8, .ranks = 2}};
+  EXPECT_EQ(cost(ShareReduceArgs{.link = link, .words = 8 * kChunkWords}).bytes, 4 * 8 * kChunkWords);
+}
+TEST(share_plan, eight_ranks_send_it_less_than_twice) {
+  const ShareLink link{.shape = {.chunks = 8, .ranks = 8}};
+  EXPECT_EQ(cost(ShareReduceArgs{.link = link, .words = 8 * kChunkWords}).bytes, 4 * 14 * kChunkWords);
+}
+
+TEST(share_plan, no_two_things_lie_in_one_place) {
+  constexpr ShareShape kShape{.chunks = 12, .ranks = 3};
+  std::set<int64_t> taken;
+  const auto take = [&](int64_t first, int64_t count) {
+    for (int64_t at = first; at < first + count; ++at) {
+      EXPECT_TRUE(at >= 0 && at < kShape.bytes() / 8);
+      EXPECT_TRUE(taken.insert(at).second) << at;
+    }
+  };
+  const int owner = 1;
+  for (int64_t chunk = owner; chunk < kShape.chunks; chunk += kShape.ranks) {
+    for (int sender = 0; sender < kShape.ranks; ++sender) {
+      take(kShape.first_part(sender, chunk), kChunkWords / 2);
+      take(kShape.part_flag(sender, chunk), 2);
+    }
+  }
+  for (int64_t chunk = 0; chunk < kShape.chunks; ++chunk) take(kShape.sum_flag(chunk), 1);
+  EXPECT_EQ(std::ssize(taken), kShape.bytes() / 8);
+}
+
+TEST(share_plan, refuses_what_it_cannot_serve) {
+  const auto refusal = [](const ShareReduceArgs& args) {
+    try {
+      check_args(args);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  ShareReduceArgs args{.link = {.shape = {.chunks = 2, .ranks = 2}}, .words = 2 * kChunkWords};
+  EXPECT_EQ(refusal(args), "");
+  args.words = 6;
+  EXPECT_NE(refusal(args).find("want whole vectors of 16 bytes, found 6"), std::string::npos) << refusal(args);
+  args.words = 2 * kChunkWords + 4;
+  EXPECT_NE(refusal(args).find("want a message that the box holds, found 8196"), std::string::npos) << refusal(args);
+  args.link.shape.chunks = 3;
+  EXPECT_NE(refusal(args).find("want as many chunks for every rank, found 3"), std::string::npos) << refusal(args);
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,40 @@
+#pragma once
+// One card's end of steps that several ranks share: what the backend of several cards calls, on the rank's own thread,
+// with its card current.
+
+#include "backend/cuda/comm/comm.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/shards.h"
+
+#include <memory>
+#include <vector>
+
+namespace nibble::backend::cuda {
+
+struct CudaRank {
+  int device = 0;
+  const Comm* comm = nullptr;  // with the other ranks; outlives the backend. None: it has whole steps
+  Dims whole{};                // of the model; with comm
+  Ranks ranks{};               // likewise
+};
+
+// Of the logits of all ranks, on each.
+[[nodiscard]] inline int64_t gathered_bytes(const BackendConfig& config, const Dims& whole) {
+  return int64_t{config.max_rows} * whole.vocab * static_cast<int64_t>(sizeof(float));
+}
+
+class RankBackend : public CudaBackend {
+ public:
+  // A step in two halves, for all ranks one after the other: all that may fail or take memory, then what waits on the
+  // card for the other ranks. run() is both.
+  virtual void prepare(const StepArgs& step) = 0;
+  [[nodiscard]] virtual Ran enqueue() = 0;
+};
+
+// The configuration is the rank's. Makes its card current for this thread, which is to call and to destroy it. Throws
+// what make_cuda_backend throws.
+[[nodiscard]] std::unique_ptr<RankBackend> make_rank_backend(const BackendConfig& config, const RunConfig& run,
+                                                             CudaSetup setup, const std::vector<Arch>& architectures,
+                                                             const CudaRank& rank);
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,196 @@
+// The backend of several cards, over launchers that only count (launches_test.cpp): each rank's calls are for its own
+// card, on its own thread; what they share; what is refused; how a failure ends them.
+
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/emulation/launchers.h"
+#include "backend/cuda/rank_backend.h"
+#include "base/error.h"
+#include "checkpoint/testing.h"
+#include "convert/synth.h"
+#include "model/gpt_oss.h"
+
+#include <gtest/gtest.h>
+
+#include <cuda_runtime_api.h>  // the emulated one
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+using backend::Ranks;
+using backend::RunConfig;
+
+const backend::cuda::DeviceFacts kCard = {.name = "a card",
+                                          .major = 9,
+                                          .minor = 0,
+                                          .multiprocessors = 132,
+                                          .memory_bytes = int64_t{1} << 37,
+                                          .cta_smem_bytes = 232448,
+                                          .sm_smem_bytes = 233472};
+
+// A half and a quarter of it are shapes that every kernel takes.
+model::ModelConfig small_model() {
+  model::ModelConfig config = model::preset("tiny");
+  config.dims.hidden = 192;
+  config.dims.inter = 768;
+  config.dims.heads = 16;
+  config.dims.kv_heads = 4;
+  config.dims.head_dim = 64;
+  config.dims.vocab = 1024;
+  config.bos_id = config.pad_id = 0;
+  config.eos_ids = {1};
+  return config;
+}
+
+class Cards : public testing::Test {
+ protected:
+  void SetUp() override { backend::cuda::emulated_cuda() = {.card = kCard, .cards = 4}; }
+
+  std::unique_ptr<backend::CudaBackend> make(const RunConfig& run, std::vector<int> devices = {}) {
+    auto be = backend::make_cuda_backend(backend_, run, {.devices = std::move(devices)});
+    gpt_ = model::load(*be, config_, weights_.weights());
+    return be;
+  }
+
+  // One new token in each of so many rows.
+  model::Step decode_step(int rows) const {
+    model::Step step;
+    for (int r = 0; r < rows; ++r) {
+      step.token_ids.push_back(r);
+      step.positions.push_back(0);
+      step.rows.push_back({.first_token = r, .tokens = 1, .context = 1});
+      step.logit_tokens.push_back(r);
+      step.sample_rows.push_back({.params = &greedy_, .position = 0});
+      for (auto& kv : step.kv) {
+        kv.pages_per_row = 1;
+        kv.slots.push_back(r * backend::kPageTokens);
+        kv.page_ids.push_back(r);
+      }
+    }
+    return step;
+  }
+  std::vector<backend::Drawn> run(backend::Backend& be, int rows = 2) {
+    return be.wait(*model::forward(be, gpt_, decode_step(rows)));
+  }
+
+  const model::ModelConfig config_ = small_model();
+  const backend::BackendConfig backend_ =
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 16, .kv_pages = {64, 64}});
+  const convert::DummyWeights weights_{config_, 1, nullptr};
+  const backend::SamplingParams greedy_{.temperature = 0};
+  model::GptOss gpt_;
+};
+
+int64_t strayed() { return backend::cuda::emulated_cuda().strayed; }
+
+TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
+  for (const int ranks : {1, 2, 4}) {
+    for (const bool eager : {false, true}) {
+      const std::vector<int> devices = ranks == 1 ? std::vector{3} : std::vector<int>();
+      backend::cuda::emulated_cuda() = {.card = kCard, .cards = 4};
+      auto be = make({.ranks = {.count = ranks}, .eager = eager}, devices);
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(run(*be).size(), 2u);
+      EXPECT_EQ(be->graph_replays(), eager ? 0 : 2);
+      be->copy_page({.kind = backend::LayerKind::kFull, .from = 0, .to = 1});
+      model::Step walked = decode_step(3);
+      walked.sample_rows.clear();
+      model::forward(*be, gpt_, walked);
+      const backend::SlotData logits = be->peek(backend::Slot::kLogits);
+      EXPECT_EQ(logits.shape, (Shape{3, config_.dims.vocab})) << "of all ranks";
+      EXPECT_EQ(strayed(), 0) << ranks << " ranks";
+      for (int card = 0; card < 4; ++card)
+        EXPECT_EQ(backend::cuda::emulated_cuda().events.at(static_cast<size_t>(card)) > 0,
+                  ranks == 1 ? card == 3 : card < ranks)
+            << "card " << card << " of " << ranks << " ranks";
+      be.reset();
+      EXPECT_EQ(strayed(), 0) << ranks << " ranks, when they end";
+    }
+  }
+}
+
+std::map<std::string, int64_t> counts_of(const backend::CudaBackend& be) {
+  std::map<std::string, int64_t> counts;
+  for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
+  return counts;
+}
+
+TEST_F(Cards, add_up_twice_in_a_layer_and_gather_once) {
+  const auto be = make({.ranks = {.count = 2}});
+  for (int i = 0; i < 5; ++i) run(*be);  // eager, captured, replayed
+  std::map<std::string, int64_t> counts = counts_of(*be);
+  EXPECT_EQ(counts["any_push_reduce<f32>"], 5 * 2 * config_.dims.layers);
+  EXPECT_EQ(counts["any_push_gather"], 5);
+  EXPECT_EQ(counts["any_sample_draw_f32"], 5);
+  EXPECT_EQ(counts["any_embed_f32_bf16"] + counts["any_rope_table_f32"], 10) << "loading them is no launch";
+}
+
+TEST_F(Cards, alone_neither_add_up_nor_gather) {
+  const auto be = make({});
+  run(*be);
+  for (const auto& [kernel, count] : counts_of(*be)) EXPECT_EQ(kernel.find("push"), std::string::npos) << kernel;
+}
+
+TEST_F(Cards, take_the_memory_that_the_budget_says_each) {
+  for (const int ranks : {2, 4}) {
+    backend::cuda::emulated_cuda() = {.card = kCard, .cards = 4};
+    const RunConfig run{.ranks = {.count = ranks}};
+    const backend::MemoryNeeds needs = backend::cuda_memory_needs(backend_, run);
+    const auto be = backend::make_cuda_backend(backend_, run);
+    EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated), ranks * (needs.kv + needs.activations),
+                ranks * 4096)
+        << ranks << " ranks";
+  }
+}
+
+TEST_F(Cards, say_how_many_they_are) {
+  EXPECT_EQ(make({.ranks = {.count = 2}})->modes(),
+            "2 cards, each: experts auto, activations bf16, attention flash, CUDA graphs on, kernels of sm90, then "
+            "neutral");
+  EXPECT_TRUE(make({.ranks = {.count = 2}}, {1, 1})->modes().starts_with("2 ranks on 1 card, each: "));
+}
+
+TEST_F(Cards, that_are_too_few_or_apart_are_refused) {
+  test::expect_error([&] { make({.ranks = {.count = 3}}); }, Code::kInvalidRequest, "want a number that divides");
+  backend::cuda::emulated_cuda().cards = 2;
+  test::expect_error([&] { make({.ranks = {.count = 4}}); }, Code::kUnsupported,
+                     "cuda: --tensor-parallel-size 4: want 4 cards, found 2");
+  backend::cuda::emulated_cuda().peers = false;
+  test::expect_error([&] { make({.ranks = {.count = 2}}); }, Code::kUnsupported,
+                     "want cards that reach each other's memory, found that card 0 cannot card 1's");
+}
+
+TEST_F(Cards, end_together_when_one_fails) {
+  const auto be = make({.ranks = {.count = 2}});
+  run(*be);
+  const backend::Ticket ticket = *model::forward(*be, gpt_, decode_step(2));
+  backend::cuda::emulated_cuda().failed_card = 1;
+  const std::string_view says = "rank 1 of 2, on card 1, failed, and all end with it: cuda: ";
+  test::expect_error([&] { static_cast<void>(be->wait(ticket)); }, Code::kDevice, says);
+  backend::cuda::emulated_cuda().failed_card = -1;
+  test::expect_error([&] { run(*be); }, Code::kDevice, says);
+}
+
+TEST_F(Cards, fail_together_while_a_step_is_prepared) {
+  const auto be = make({.ranks = {.count = 2}});
+  for (int i = 0; i < 3; ++i) run(*be);
+  backend::cuda::emulated_cuda().failed_card = 0;
+  const std::string_view says = "rank 0 of 2, on card 0, failed";
+  for (int i = 0; i < 2; ++i)
+    test::expect_error([&] { model::forward(*be, gpt_, decode_step(2)); }, Code::kDevice, says);
+}
+
+TEST_F(Cards, have_no_room_is_said_of_a_rank_as_it_is) {
+  backend::cuda::emulated_cuda().card.memory_bytes = int64_t{1} << 30;
+  const backend::BackendConfig large =
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 16, .kv_pages = {1 << 20, 1 << 20}});
+  test::expect_error([&] { static_cast<void>(backend::make_cuda_backend(large, {.ranks = {.count = 2}})); },
+                     Code::kOutOfMemory, "activations and KV pages: want ");
+  EXPECT_EQ(strayed(), 0);
+}
+
+}  // namespace
+}  // namespace nibble

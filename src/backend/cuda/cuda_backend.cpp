@@ -415,6 +415,7 @@ class StreamedCudaBackend final : public CudaBackend {
         values.push_back(
             F16{u[static_cast<size_t>(layout::place_in_panels(rows, places[static_cast<size_t>(pair)], i))]}
                 .to_float());
+    if (program_->hidden_to_round) round_activations(program_->activations, values);
     return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 

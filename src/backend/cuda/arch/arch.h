@@ -59,6 +59,8 @@ struct ExpertsPlan {
   bool at_once = false;    // gate_up's launch does both; there is no second
   // Of both; in codes: rounded by who makes them, and not by_place.
   InputType input = InputType::kF16;
+  // Of by_place: x and u as codes of rows (quantise/round_rows.h), which a launch each makes, of u behind gate_up.
+  bool row_codes = false;
 };
 struct ExpertsGemm {
   std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;

@@ -89,6 +89,7 @@ struct Program {
   GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x
   InputType hidden_codes = InputType::kMxfp8;            // of kCodes
   bool hidden_in_gemm = false;                           // of kF16 experts' hidden: it lies in Arena::gemm_u
+  bool hidden_to_round = false;                          // of kPlaces: down's pass rounds it, to `activations`
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 

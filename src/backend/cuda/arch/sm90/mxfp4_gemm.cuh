@@ -35,14 +35,16 @@
 #include "backend/cuda/ptx/redux.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_f16.cuh"
+#include "backend/cuda/ptx/wgmma_f8.cuh"
 
 #include <iterator>
 
 namespace nibble::backend::cuda {
 
-template <int kTheSlicePairs, int kTheTokens>
+template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput>
 struct Mxfp4Tile {
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
+  static constexpr Mxfp4Input kInput = kTheInput;
   static constexpr int kTokens = kTheTokens;
   static constexpr int kSlicePairs = kTheSlicePairs;
   static constexpr int kRowTiles = kMxfp4RowTiles, kWarps = kRowTiles;
@@ -53,10 +55,10 @@ struct Mxfp4Tile {
   static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
   static constexpr int kOperands = kSlicePairs % 2 == 0 ? 2 : kSlicePairs;
   static constexpr int kPieceBytes = layout::slice_bytes(2 * kSlicePairs);  // of a row tile's slice
-  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kRowBytes = mxfp4_row_bytes(kInput), kInputBytes = kTokens * kRowBytes;
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
-  static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
-  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
+  static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens, kInput).inputs;
+  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens, kInput).weights;
   static constexpr bool kFewColumns = kTokens == kMxfp4Narrow;
   static constexpr int kWidths =
       static_cast<int>(kFewColumns ? std::size(kMxfp4NarrowWidths) : std::size(kMxfp4Widths));
@@ -69,19 +71,24 @@ struct Mxfp4Tile {
 // several widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of
 // count that ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
 template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
-__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
+__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand<Tile::kInput>& a,
                                                    uint32_t stage) {
   if constexpr (kFirst < kLast) {
     constexpr int kMiddle = (kFirst + kLast) / 2;
     if (count <= Tile::width(kMiddle)) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
     return multiply_narrowest<Tile, kMiddle + 1, kLast>(count, sums, a, stage);
   } else {
-    constexpr int kColumnTiles = Tile::width(kFirst) / 8;
+    auto& columns = reinterpret_cast<float(&)[Tile::width(kFirst) / 8][4]>(sums);
     ptx::wgmma_fence();
+    if constexpr (Tile::kInput == Mxfp4Input::kF16) {
 #pragma unroll
-    for (int s = 0; s < 4; ++s)
-      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kColumnTiles][4]>(sums), a[s],
-                                              layout::matrix_descriptor(stage, s));
+      for (int s = 0; s < 4; ++s)
+        ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(columns, a[s], layout::matrix_descriptor(stage, s));
+    } else {
+#pragma unroll
+      for (int block = 0; block < 2; ++block)
+        ptx::wgmma_m64k32(columns, a[block], layout::byte_matrix_descriptor(stage, block));
+    }
     ptx::wgmma_commit();
   }
 }
@@ -167,13 +174,22 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
     const GemmWork work = list.at(wave);
     if (work.row_tiles == 0) return stored.tell();
     if (work.down) stored.wait_for(work.tile, list.waves.before_blocks);
-    const uint16_t* x = (work.down ? args.u : args.x) + int64_t{work.first} * layout::kPanelK;
-    const auto bytes =
-        static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
-    for (int pair = 0; pair < pairs; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
+    const auto* x =
+        reinterpret_cast<const uint8_t*>(work.down ? args.u : args.x) + int64_t{work.first} * Tile::kRowBytes;
+    const auto rows = static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows) *
+                      static_cast<uint32_t>(layout::kAtomRows);
+    const uint32_t bytes = rows * Tile::kRowBytes;
+    for (int pair = 0; pair < pairs; ++pair, x += int64_t{args.x_rows} * Tile::kRowBytes) {
+      const uint32_t full = rings.input_full(input.stage);
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
-      ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
-      ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
+      if (Tile::kInput == Mxfp4Input::kRowCodes && pair == pairs - 1) {  // this stage is held until the work is stored
+        ptx::mbarrier_arrive_expect_tx(full, bytes + 4 * rows);
+        ptx::bulk_copy(rings.row_scales_of(static_cast<uint32_t>(input.stage / Tile::kSlicePairs)),
+                       args.x_scales + work.first, 4 * rows, full);
+      } else {
+        ptx::mbarrier_arrive_expect_tx(full, bytes);
+      }
+      ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, full);
       input.next();
       if (pair == told) stored.tell();
     }
@@ -197,7 +213,7 @@ struct SliceWalk {
   RingCursor<Tile::kWeightStages, Tile::kWeightBytes, 1, Rings::kWeights> weight;
   uint32_t held_input, held_weight;  // the barriers for full of the slice before
   uint32_t codes, scales;            // of the slice
-  PairOperand operands[Tile::kOperands] = {};
+  PairOperand<Tile::kInput> operands[Tile::kOperands] = {};
 
   __device__ explicit SliceWalk(const GemmRings<Tile>& rings)
       : input(rings.input_stage(0), rings.input_full(0), 1),
@@ -246,7 +262,7 @@ struct SliceWalk {
     load(staged[0], 0);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      PairOperand& a = operands[pair % Tile::kOperands];
+      PairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
       if (pair + 1 < kPairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
       keep(a);
@@ -265,6 +281,11 @@ struct SliceWalk {
       wait_for_input(pair);
     }
     end_slice();
+  }
+
+  // Of the slice that was multiplied last: its number in the ring of x.
+  [[nodiscard]] __device__ uint32_t last_slice(const GemmRings<Tile>& rings) const {
+    return (held_input - rings.input_full(0)) / (8 * kPairs);
   }
 
   __device__ __forceinline__ void finish(WgmmaSums<Tile>& sums) {
@@ -299,6 +320,8 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     WgmmaSums<Tile> sums = {};
     for (int slice = 0; slice < slices; ++slice) walk.multiply(count, sums);
     walk.finish(sums);
+    if constexpr (Tile::kInput == Mxfp4Input::kRowCodes)
+      scale_tokens<Tile>(work.count, rings.row_scales_of(walk.last_slice(rings)), sums);
     if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
     if (list.waves.before > 0 && !work.down) ptx::mbarrier_arrive(rings.stored());
   }
@@ -310,11 +333,11 @@ __device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list,
   if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
 }
 
-template <int kSlicePairs, layout::RowOrder kOrder>
-__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens>::kThreads, 1)
+template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput>
+__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>::kThreads, 1)
     sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens>;
-  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow>;
+  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>;
+  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow, kInput>;
   extern __shared__ __align__(128) uint8_t smem[];
   if (threadIdx.x == 0) GemmRings<Wide>(smem).init();
   __syncthreads();

@@ -14,11 +14,13 @@
 
 namespace nibble::backend::cuda {
 
-// The A operands of a pair of blocks.
-using PairOperand = uint32_t[4][4];
+// The A operands of a pair of blocks: f16, a step of 16 k each, or e5m2, a block each.
+template <Mxfp4Input kInput>
+using PairOperand = uint32_t[kInput == Mxfp4Input::kF16 ? 4 : 2][4];
 // Behind the wait for the wgmmas that read them: for the compiler they end with the instruction, and their registers
 // would be written while the tensor cores still read them.
-__device__ __forceinline__ void keep(PairOperand& a) {
+template <int kSteps>
+__device__ __forceinline__ void keep(uint32_t (&a)[kSteps][4]) {
 #pragma unroll
   for (auto& step : a) {
 #pragma unroll
@@ -39,21 +41,41 @@ struct StagedPair {
     codes = ptx::load_shared16(at_codes);
     scales = ptx::load_shared4(at_scales);
   }
-  __device__ void widen(PairOperand& a) const {
-    constexpr uint32_t kBytes = 0x00ff00ffu, kOffsets = kOffset * 0x00010001u;
+  __device__ void widen(PairOperand<Mxfp4Input::kF16>& a) const {
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
-      const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
-      const uint32_t both = (ptx::max_u16x2(stored, kOffsets) << 10) - (kOffsets << 10);  // what is too small becomes 0
-      const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) widen(block, step, a[2 * block + step]);
+    }
+  }
+  // The upper byte of such an f16 number is the same in e5m2, where the scale's code is above kMaxNarrowScaleCode - 17:
+  // below, what it has below 2^-16 is lost.
+  __device__ void widen(PairOperand<Mxfp4Input::kRowCodes>& a) const {
+    constexpr uint32_t kUpperBytes = 0x7531;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
+        uint32_t pairs[4];
+        widen(block, step, pairs);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
-          a[2 * block + step][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
+        for (int half = 0; half < 2; ++half)
+          a[block][2 * step + half] = ptx::permute_bytes(pairs[half], pairs[2 + half], kUpperBytes);
       }
     }
+  }
+
+ private:
+  // Of a step of a block, pairs as f16; registers 1 and 3 are row + 8.
+  __device__ void widen(int block, int step, uint32_t (&to)[4]) const {
+    constexpr uint32_t kBytes = 0x00ff00ffu, kOffsets = kOffset * 0x00010001u;
+    // Bytes: row of blocks 0 and 1, row + 8 of both.
+    const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
+    const uint32_t both = (ptx::max_u16x2(stored, kOffsets) << 10) - (kOffsets << 10);  // what is too small becomes 0
+    const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
+    const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
   }
 };
 
@@ -97,6 +119,19 @@ using WgmmaSums = float[Tile::kTokens / 8][4];
 // Of what all lanes of a warp know: the vote tells ptxas that the warp goes one way, and descriptors stay in uniform
 // registers.
 __device__ __forceinline__ bool all_lanes(bool condition) { return __any_sync(0xffffffffu, condition); }
+
+// Of row codes: each token's sums times its row's scale, [kTokens] in shared memory.
+template <class Tile>
+__device__ __forceinline__ void scale_tokens(int count, uint32_t scales, WgmmaSums<Tile>& sums) {
+  const uint32_t own = scales + threadIdx.x % 4 * 8;
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (all_lanes(8 * n >= count)) break;
+    const uint2 two = ptx::load_shared8(own + static_cast<uint32_t>(32 * n));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[n][i] *= __uint_as_float(i % 2 == 0 ? two.x : two.y);
+  }
+}
 
 // Both rows of a lane lie in one part: check_args.
 template <class Tile>
@@ -179,9 +214,10 @@ __device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work
                                       const WgmmaSums<Tile>& sums) {
   const RowTile16 at{row_tile, 0, StagedPair::kUnscale};
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
-    if (all_lanes(work.down)) return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
+    if (Tile::kInput == Mxfp4Input::kF16 && all_lanes(work.down))
+      return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
     store_gated<Tile>(args, work, row_tile, bias, sums);
-  } else if (args.y16 != nullptr) {
+  } else if (Tile::kInput == Mxfp4Input::kRowCodes || args.y16 != nullptr) {
     store_rows16({args.y16, args.rows, args.pairs}, work, at, bias, sums);
   } else {
     store_rows<Tile>(args, work, row_tile, bias, sums);

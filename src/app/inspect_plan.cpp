@@ -24,6 +24,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <optional>
 #include <span>
@@ -92,9 +93,12 @@ backend::cuda::DeviceFacts card_of(const std::string& word) {
 // What a card's choice of kernels depends on, of MXFP4 scales: those of a safetensors checkpoint are read, a sixteenth
 // of its experts; in a GGUF file they lie between the values, all of which would be.
 struct Scales {
-  bool wide = false, read = false;
+  backend::cuda::layout::ScaleRange range{};
+  bool read = false;
   [[nodiscard]] std::string text() const {
-    return read ? (wide ? "some above 2^4" : "at most 2^4") : "taken for at most 2^4, they are not read";
+    if (!read) return "taken for at most 2^4, they are not read";
+    return fmt::format("{}{}", range.wide() ? "some above 2^4" : "at most 2^4",
+                       range.fits_bytes() ? "" : ", too far apart for FP8");
   }
 };
 
@@ -109,16 +113,18 @@ Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool)
       rest = rest.subspan(parts.back().size());
     }
   }
-  std::atomic<bool> wide = false;
+  std::array<std::atomic<bool>, 256> seen{};  // by code
   pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
-    if (wide) return;
-    const auto above = [](std::byte code) {
-      return static_cast<int>(code) > backend::cuda::layout::kMaxNarrowScaleCode;
-    };
+    std::array<bool, 256> own{};
     for (int64_t i = range.begin; i < range.end; ++i)
-      if (std::ranges::any_of(parts[static_cast<size_t>(i)], above)) wide = true;
+      for (const std::byte code : parts[static_cast<size_t>(i)]) own[static_cast<size_t>(code)] = true;
+    for (size_t code = 0; code < own.size(); ++code)
+      if (own[code]) seen[code] = true;
   });
-  return {.wide = wide, .read = !parts.empty()};
+  Scales scales{.read = !parts.empty()};
+  for (size_t code = 0; code < seen.size(); ++code)
+    if (seen[code]) scales.range.add(static_cast<int>(code));
+  return scales;
 }
 
 // What each rank holds; of a card, how far its memory goes.
@@ -192,7 +198,7 @@ class Planner {
                                                                           .run = options_.model.run,
                                                                           .step = step,
                                                                           .card = *card_,
-                                                                          .wide_scales = scales_.wide});
+                                                                          .scales = scales_.range});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
       json["dense_activation"] = name_of(program.dense_activations);

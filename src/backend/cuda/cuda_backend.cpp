@@ -142,7 +142,7 @@ class StreamedCudaBackend final : public CudaBackend {
                                    .run = run_,
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
                                    .card = card_,
-                                   .wide_scales = weights_.wide_scales(),
+                                   .scales = weights_.scales(),
                                    .tuned = setup_.tuned});
     open(step, &eager_program_);
   }

@@ -51,6 +51,7 @@ struct ExpertsShape {
   int64_t pairs = 0, experts = 0;                // tokens times experts of a token
   Activations activations = Activations::kBf16;  // as which both products take theirs
   bool wide_scales = false;                      // GemmShape
+  bool byte_scales = true;                       // layout::ScaleRange::fits_bytes
   int tile_tokens = 0;                           // asked for; 0: the kernel chooses. Read where input is in codes
 };
 struct ExpertsPlan {

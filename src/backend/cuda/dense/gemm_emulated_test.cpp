@@ -386,6 +386,7 @@ void check_codes(const CodesCase& c) {
                 .experts = c.experts,
                 .x_rows = rows,
                 .x_scales = placed.scales.data(),
+                .scale_top = static_cast<int>(c.scales.lowest + c.scales.count) - 1,
                 .u = u.data()};
   const auto plan = [&](const GemmArgs& a) {
     GemmShape shape{a.rows, a.cols, a.tokens, a.experts};
@@ -438,10 +439,13 @@ TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product_in_every_width) {
   }
 }
 
+// All scales that e5m2 holds behind a largest one; each alone.
 TEST(gemm_emulated, row_codes_meet_every_weight_exactly_from_its_smallest_scale_to_its_largest) {
-  constexpr auto kLargest = static_cast<uint32_t>(layout::kMaxNarrowScaleCode);
-  for (uint32_t scale = kLargest - 16; scale <= kLargest; ++scale)
-    check_codes({.tokens = 5, .experts = 2, .inter = 192, .scales = {scale, 1}});
+  constexpr uint32_t kLargest = layout::kMaxNarrowScaleCode, kCount = layout::kByteScales;
+  for (const uint32_t top : {kLargest, 126u, 118u})
+    check_codes({.tokens = 5, .experts = 2, .inter = 192, .scales = {top + 1 - kCount, kCount}});
+  for (const uint32_t scale : {2u, 17u, 100u, kLargest})
+    check_codes({.tokens = 1, .experts = 2, .inter = 192, .scales = {scale, 1}});
 }
 
 }  // namespace

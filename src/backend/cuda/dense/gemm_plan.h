@@ -77,7 +77,8 @@ struct GemmArgs {
   int x_rows = 0;  // sm90_gemm: a multiple of 8 that holds all rows
   // sm90_gemm of experts, [x_rows]: x is e4m3 codes in panels (layout/wgmma_b8.h), times its row's scale. One product.
   const float* x_scales = nullptr;
-  uint16_t* y16 = nullptr;  // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
+  int scale_top = layout::kMaxNarrowScaleCode;  // likewise: the largest scale code of the weights
+  uint16_t* y16 = nullptr;                      // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;

@@ -47,10 +47,10 @@ TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
        {std::pair{64, kMxfp4Narrow}, {768, kMxfp4Narrow}, {769, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
     const GemmPlan up = plan_sm90_gemm({5760, 2880, 4 * tokens, 128}, kSms);
     EXPECT_EQ(up.tokens, tile);
-    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3));
-    EXPECT_EQ(plan_sm90_gemm({256, 4096, 4 * tokens, 128}, kSms).smem_bytes, mxfp4_shared_bytes(4));
+    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3, Mxfp4Input::kF16));
+    EXPECT_EQ(plan_sm90_gemm({256, 4096, 4 * tokens, 128}, kSms).smem_bytes, mxfp4_shared_bytes(4, Mxfp4Input::kF16));
   }
-  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs), 227 * 1024);
+  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs, Mxfp4Input::kF16), 227 * 1024);
   EXPECT_EQ(plan_sm90_gemm({128, 384, 9}, kSms).grid_x, 2);  // a warpgroup each
 }
 

@@ -317,6 +317,7 @@ void Gemm::check_codes(const Moe& c) {
   first.down = {};
   first.x = reinterpret_cast<const uint16_t*>(codes.get());
   first.x_scales = scales.get();
+  first.scale_top = second.scale_top = 125;  // GemmMatrix::Scales
   second.x = reinterpret_cast<const uint16_t*>(u_codes.get());
   second.x_scales = u_scales.get();
   const auto plan = [&](const GemmArgs& product) {

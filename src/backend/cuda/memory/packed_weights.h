@@ -39,16 +39,17 @@ class PackedWeights {
   Bias qkv_bias(WeightRole role, int layer);
   // After the last upload, when the slabs are done. Throws Error(kUnsupported) when a scale was out of range.
   void finish();
-  // Whether some MXFP4 scale is above layout::kMaxNarrowScaleCode; known once finished.
-  [[nodiscard]] bool wide_scales() const { return wide_scales_; }
+  // Of the MXFP4 matrices; known once finished.
+  [[nodiscard]] const layout::ScaleRange& scales() const { return scales_; }
 
  private:
   struct Qkv {
     DeviceBytes matrix, bias;
   };
-  // Blocks whose scale a format could not hold, and those above layout::kMaxNarrowScaleCode.
-  struct ScaleCounts {
-    int bad = 0, wide = 0;
+  // Blocks whose scale a format could not hold, and the others' codes.
+  struct PackedScales {
+    int bad = 0;
+    layout::ScaleRange range;
   };
   Qkv& qkv(int layer);
   // `pack`: what is the same for all rows.
@@ -56,8 +57,8 @@ class PackedWeights {
 
   const BackendConfig& config_;
   cudaStream_t stream_;
-  DeviceBytes scale_counts_;  // a ScaleCounts while weights come
-  bool wide_scales_ = false;
+  DeviceBytes packed_scales_;  // a PackedScales while weights come
+  layout::ScaleRange scales_;
   std::vector<Qkv> qkv_;  // by layer
   std::vector<DeviceBytes> matrices_;
 };

@@ -34,7 +34,8 @@ void Maker::choose_experts() {
                            .pairs = tokens_ * d_.topk,
                            .experts = d_.experts,
                            .activations = activations_,
-                           .wide_scales = args_.wide_scales,
+                           .wide_scales = args_.scales.wide(),
+                           .byte_scales = args_.scales.fits_bytes(),
                            .tile_tokens = tokens_of(args_.run.moe_tile)};
   for (const Arch& arch : args_.card.arches) {
     if (arch.experts_gemm.serve == nullptr) continue;
@@ -320,7 +321,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const int places = to_int(max_places(pairs, d_.experts));
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
-  const auto args_of = [=, row_codes = row_codes()](const Binding& b) {
+  const auto args_of = [=, row_codes = row_codes(), top = args_.scales.largest](const Binding& b) {
     return GemmArgs{.packing = Packing::kMxfp4,
                     .order = layout::RowOrder::kGateUp,
                     .weights = b.w.gate_up.data,
@@ -336,6 +337,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
                     .experts = to_int(b.config.dims.experts),
                     .x_rows = by_place ? places : 0,
                     .x_scales = row_codes ? b.at.gemm_row_scales : nullptr,
+                    .scale_top = top,
                     .u = b.at.gemm_u,
                     .swiglu_limit = b.config.swiglu_limit,
                     .codes = codes};

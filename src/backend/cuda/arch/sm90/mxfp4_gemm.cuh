@@ -208,6 +208,7 @@ struct SliceWalk {
   const uint32_t own_codes = static_cast<uint32_t>(warp * Tile::kPieceBytes + lane * layout::kLaneBytes);
   const uint32_t own_scales =
       static_cast<uint32_t>(warp * Tile::kPieceBytes + layout::scale_word_offset(2 * kPairs, lane / 4, 0));
+  const uint32_t offsets;  // of the weights' scales
   using Rings = GemmRings<Tile>;
   RingCursor<kGroups, kPairs * Tile::kInputBytes, kPairs> input;  // by the slice
   RingCursor<Tile::kWeightStages, Tile::kWeightBytes, 1, Rings::kWeights> weight;
@@ -215,8 +216,9 @@ struct SliceWalk {
   uint32_t codes, scales;            // of the slice
   PairOperand<Tile::kInput> operands[Tile::kOperands] = {};
 
-  __device__ explicit SliceWalk(const GemmRings<Tile>& rings)
-      : input(rings.input_stage(0), rings.input_full(0), 1),
+  __device__ SliceWalk(const GemmArgs& args, const GemmRings<Tile>& rings)
+      : offsets(scale_offsets(scale_top(args.scale_top))),
+        input(rings.input_stage(0), rings.input_full(0), 1),
         weight(rings.weight_stage(0), rings.weight_full(0), 1),
         held_input(rings.input_full(0)),
         held_weight(rings.weight_full(0)) {
@@ -267,7 +269,7 @@ struct SliceWalk {
       ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
       keep(a);
       give_back_before(pair);
-      staged[pair].widen(a);
+      staged[pair].widen(a, offsets);
       wait_for_input(pair);
       multiply_narrowest<Tile>(count, sums, a, input.stage + static_cast<uint32_t>(pair * Tile::kInputBytes));
     }
@@ -303,7 +305,7 @@ struct SliceWalk {
 template <class Tile, layout::RowOrder kOrder>
 __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkList& list,
                                                const GemmRings<Tile>& rings) {
-  SliceWalk<Tile> walk(rings);
+  SliceWalk<Tile> walk(args, rings);
   const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
@@ -321,7 +323,7 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     for (int slice = 0; slice < slices; ++slice) walk.multiply(count, sums);
     walk.finish(sums);
     if constexpr (Tile::kInput == Mxfp4Input::kRowCodes)
-      scale_tokens<Tile>(work.count, rings.row_scales_of(walk.last_slice(rings)), sums);
+      scale_tokens<Tile>(args, work.count, rings.row_scales_of(walk.last_slice(rings)), sums);
     if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
     if (list.waves.before > 0 && !work.down) ptx::mbarrier_arrive(rings.stored());
   }

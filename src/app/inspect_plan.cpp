@@ -93,37 +93,47 @@ backend::cuda::DeviceFacts card_of(const std::string& word) {
 // What a card's choice of kernels depends on, of MXFP4 scales: those of a safetensors checkpoint are read, a sixteenth
 // of its experts; in a GGUF file they lie between the values, all of which would be.
 struct Scales {
-  backend::cuda::layout::ScaleRange range{};
+  backend::cuda::layout::ModelScales codes{};
   bool read = false;
   [[nodiscard]] std::string text() const {
     if (!read) return "taken for at most 2^4, they are not read";
-    return fmt::format("{}{}", range.wide() ? "some above 2^4" : "at most 2^4",
-                       range.fits_bytes() ? "" : ", too far apart for FP8");
+    return fmt::format("{}{}", codes.wide() ? "some above 2^4" : "at most 2^4",
+                       codes.experts.fits_bytes() ? "" : ", the experts' too far apart for FP8");
   }
 };
 
 Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool) {
-  std::vector<std::span<const std::byte>> parts;
+  struct Part {
+    std::span<const std::byte> codes;
+    bool experts;
+  };
+  std::vector<Part> parts;
   constexpr size_t kPart = size_t{1} << 20;
   for (const backend::HostWeight& weight : weights) {
     if (weight.format == backend::WeightFormat::kGgmlMxfp4) return {};
     if (weight.format != backend::WeightFormat::kMxfp4) continue;
+    const bool experts = weight.role == backend::WeightRole::kGateUp || weight.role == backend::WeightRole::kDown;
     for (std::span<const std::byte> rest = weight.scales.bytes; !rest.empty();) {
-      parts.push_back(rest.first(std::min(rest.size(), kPart)));
-      rest = rest.subspan(parts.back().size());
+      parts.push_back({rest.first(std::min(rest.size(), kPart)), experts});
+      rest = rest.subspan(parts.back().codes.size());
     }
   }
-  std::array<std::atomic<bool>, 256> seen{};  // by code
+  constexpr size_t kCodes = 256;
+  std::array<std::atomic<bool>, 2 * kCodes> seen{};  // of the experts', then of others
   pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
-    std::array<bool, 256> own{};
-    for (int64_t i = range.begin; i < range.end; ++i)
-      for (const std::byte code : parts[static_cast<size_t>(i)]) own[static_cast<size_t>(code)] = true;
-    for (size_t code = 0; code < own.size(); ++code)
-      if (own[code]) seen[code] = true;
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const Part& part = parts[static_cast<size_t>(i)];
+      std::array<bool, kCodes> own{};
+      for (const std::byte code : part.codes) own[static_cast<size_t>(code)] = true;
+      for (size_t code = 0; code < kCodes; ++code)
+        if (own[code]) seen[code + (part.experts ? 0 : kCodes)] = true;
+    }
   });
-  Scales scales{.read = !parts.empty()};
-  for (size_t code = 0; code < seen.size(); ++code)
-    if (seen[code]) scales.range.add(static_cast<int>(code));
+  Scales scales{.codes = {}, .read = !parts.empty()};
+  for (size_t code = 0; code < kCodes; ++code) {
+    if (seen[code]) scales.codes.experts.add(static_cast<int>(code));
+    if (seen[code + kCodes]) scales.codes.dense.add(static_cast<int>(code));
+  }
   return scales;
 }
 
@@ -198,7 +208,7 @@ class Planner {
                                                                           .run = options_.model.run,
                                                                           .step = step,
                                                                           .card = *card_,
-                                                                          .scales = scales_.range});
+                                                                          .scales = scales_.codes});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
       json["dense_activation"] = name_of(program.dense_activations);

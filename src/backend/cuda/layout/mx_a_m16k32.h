@@ -39,6 +39,10 @@ struct ScaleRange {
   [[nodiscard]] constexpr bool wide() const { return largest > kMaxNarrowScaleCode; }
   [[nodiscard]] constexpr bool fits_bytes() const { return largest - smallest < kByteScales; }
 };
+struct ModelScales {
+  ScaleRange experts, dense;
+  [[nodiscard]] constexpr bool wide() const { return experts.wide() || dense.wide(); }
+};
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.

@@ -41,7 +41,7 @@ class DeviceWeights {
   // packing holds. Does nothing when nothing was uploaded since.
   void finish();
   [[nodiscard]] bool finished() const { return !uploader_; }
-  [[nodiscard]] layout::ScaleRange scales() const { return packed_ ? packed_->scales() : layout::ScaleRange{}; }
+  [[nodiscard]] layout::ModelScales scales() const { return packed_ ? packed_->scales() : layout::ModelScales{}; }
 
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
     return reinterpret_cast<const Bf16*>(of(handle).values.get());

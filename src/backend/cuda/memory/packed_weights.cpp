@@ -40,16 +40,17 @@ MatrixShape matrix_shape(WeightRole role, const Dims& d) {
   }
 }
 
-void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
+PackedWeights::PackedScales* PackedWeights::packed_scales() {
   if (packed_scales_ == nullptr) {
     packed_scales_ = allocate_device(sizeof(PackedScales), "packing");
-    const PackedScales before{.range = scales_};
+    const PackedScales before{.codes = scales_};
     cuda_check(cudaMemcpyAsync(packed_scales_.get(), &before, sizeof before, cudaMemcpyHostToDevice, stream_));
     cuda_check(cudaStreamSynchronize(stream_));  // the slabs have streams of their own
   }
-  auto* const packed_scales = reinterpret_cast<PackedScales*>(packed_scales_.get());
-  pack.bad_scales = &packed_scales->bad;
-  pack.scale_range = &packed_scales->range;
+  return reinterpret_cast<PackedScales*>(packed_scales_.get());
+}
+
+void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
   uint8_t* const packed = pack.packed;
   const bool changed = quantize || !source.as_shipped();
   const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
@@ -109,7 +110,14 @@ PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource&
     matrices_.push_back(allocate_device(layout::packed_bytes(packing, shape.rows, shape.cols), backend::name_of(role)));
     whole = part = matrices_.back().get();
   }
-  pack({.packing = packing, .packed = reinterpret_cast<uint8_t*>(part), .cols = shape.cols, .order = shape.order},
+  PackedScales* const scales = packed_scales();
+  const bool experts = role == WeightRole::kGateUp || role == WeightRole::kDown;
+  pack({.packing = packing,
+        .packed = reinterpret_cast<uint8_t*>(part),
+        .bad_scales = &scales->bad,
+        .scale_range = experts ? &scales->codes.experts : &scales->codes.dense,
+        .cols = shape.cols,
+        .order = shape.order},
        config_.dense.of(role), source, slabs);
   return {reinterpret_cast<const uint8_t*>(whole), packing};
 }
@@ -123,7 +131,7 @@ void PackedWeights::finish() {
   if (packed.bad > 0)
     throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite",
                 packed.bad, layout::kMaxScaleCode - 127);
-  scales_ = packed.range;
+  scales_ = packed.codes;
 }
 
 }  // namespace nibble::backend::cuda

@@ -40,17 +40,18 @@ class PackedWeights {
   // After the last upload, when the slabs are done. Throws Error(kUnsupported) when a scale was out of range.
   void finish();
   // Of the MXFP4 matrices; known once finished.
-  [[nodiscard]] const layout::ScaleRange& scales() const { return scales_; }
+  [[nodiscard]] const layout::ModelScales& scales() const { return scales_; }
 
  private:
   struct Qkv {
     DeviceBytes matrix, bias;
   };
-  // Blocks whose scale a format could not hold, and the others' codes.
+  // Blocks whose scale a format could not hold, and the codes of MXFP4's.
   struct PackedScales {
     int bad = 0;
-    layout::ScaleRange range;
+    layout::ModelScales codes;
   };
+  PackedScales* packed_scales();  // on the device, until finish()
   Qkv& qkv(int layer);
   // `pack`: what is the same for all rows.
   void pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs);
@@ -58,7 +59,7 @@ class PackedWeights {
   const BackendConfig& config_;
   cudaStream_t stream_;
   DeviceBytes packed_scales_;  // a PackedScales while weights come
-  layout::ScaleRange scales_;
+  layout::ModelScales scales_;
   std::vector<Qkv> qkv_;  // by layer
   std::vector<DeviceBytes> matrices_;
 };

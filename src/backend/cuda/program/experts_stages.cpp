@@ -35,7 +35,7 @@ void Maker::choose_experts() {
                            .experts = d_.experts,
                            .activations = activations_,
                            .wide_scales = args_.scales.wide(),
-                           .byte_scales = args_.scales.fits_bytes(),
+                           .byte_scales = args_.scales.experts.fits_bytes(),
                            .tile_tokens = tokens_of(args_.run.moe_tile)};
   for (const Arch& arch : args_.card.arches) {
     if (arch.experts_gemm.serve == nullptr) continue;
@@ -321,7 +321,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const int places = to_int(max_places(pairs, d_.experts));
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
-  const auto args_of = [=, row_codes = row_codes(), top = args_.scales.largest](const Binding& b) {
+  const auto args_of = [=, row_codes = row_codes(), top = args_.scales.experts.largest](const Binding& b) {
     return GemmArgs{.packing = Packing::kMxfp4,
                     .order = layout::RowOrder::kGateUp,
                     .weights = b.w.gate_up.data,

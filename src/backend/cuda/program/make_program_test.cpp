@@ -50,7 +50,7 @@ struct Asked {
   DenseFormats dense{};
   cuda::Card card = kH200;
   std::optional<cuda::PageType> pages{};
-  cuda::layout::ScaleRange scales{};
+  cuda::layout::ModelScales scales{};
 };
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
@@ -263,11 +263,12 @@ TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
   // The residual is rounded where its norm is taken.
   EXPECT_THAT(kernels(plan({{0, 1024, 1024}}, {.options = mxfp8}), Stage::kRoute), ElementsAre("any_route_sums"));
   // Scales too far apart for e5m2: values, in f16. Those that f16 does not hold are any_gemm's.
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.largest = 120, .smallest = 104}}), Stage::kMoe),
-              testing::Contains("sm90_mxfp4_gemm<gate_up, e4m3>"));
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.largest = 120, .smallest = 103}}), Stage::kMoe),
+  EXPECT_THAT(
+      kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 104}, .dense = {125, 90}}}), Stage::kMoe),
+      testing::Contains("sm90_mxfp4_gemm<gate_up, e4m3>"));
+  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 103}}}), Stage::kMoe),
               IsSupersetOf({"any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm<gate_up>", "sm90_mxfp4_gemm"}));
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.largest = 132, .smallest = 132}}), Stage::kMoe),
+  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.dense = {132, 132}}}), Stage::kMoe),
               IsSupersetOf({"any_round_blocks_f32<mxfp8>", "any_gemm<gate_up>"}));
 }
 

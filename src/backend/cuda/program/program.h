@@ -109,7 +109,7 @@ struct ProgramArgs {
   StepShape step;
   const Card& card;
   const Reduce* reduce = nullptr;   // none: one card has the whole step
-  layout::ScaleRange scales{};      // of the MXFP4 matrices
+  layout::ModelScales scales{};     // of the MXFP4 matrices
   std::optional<Tuned> tuned{};     // instead of the card's
   std::optional<PageType> pages{};  // instead of what run's type is to kernels
 };

@@ -1,7 +1,8 @@
 #pragma once
-// y = W·x for many tokens on wgmma: W in MXFP4, widened to f16 in registers, x in f16
-// source: torch/model.py, Linear and MLPBlock; arguments: dense/gemm_plan.h GemmArgs
-// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
+// y = W·x for many tokens on wgmma: W in MXFP4, widened in registers to what x is multiplied in: f16 or, of the
+// experts, FP8 (docs/decisions/0033) source: torch/model.py, Linear and MLPBlock; arguments: dense/gemm_plan.h GemmArgs
+// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place; codes of rows: x in layout/wgmma_b8.h
+//      panels with a scale a row, u in f16
 // grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows (fewer in the last: mxfp4_waves.h), up to kTokens
 //      tokens; row blocks run fastest, so that a tile of tokens and an expert's weights are read from DRAM once
 // warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
@@ -18,13 +19,17 @@
 //      widened. One multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a word; the
 //      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxNarrowScaleCode (2^4); exact from 2^-20 on, smaller ones
 //      lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions
+//      Codes of rows: the same with the largest scale there is as top, and the upper byte is e5m2: exact for
+//      kByteScales scales below it, which REQUIRES holds. A tile's scales of x come with its last stage, which is held
+//      until the work is stored, and are multiplied into the sums before that
 // bytes, flops: cost()
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363
 //      of 204 and 178 for 32 tokens, 512 of 481 and 178 for 80; DRAM 477; prompts: 700 W, which hold the clock at
-//      1.5 GHz
+//      1.5 GHz. Codes of rows: wgmma 3 N, instructions 280 of all warps, x and weights from L2 465 at 160 tokens
 // measured H100, routing of the dummy model: 120b, 2048 tokens both products 904 us (2026-11-23), 256 tokens 628; 20b,
 //      256 tokens 186 (2026-11-23)
-// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
+// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens; of codes with the bits that FP8
+//      products are added with
 
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"

@@ -266,9 +266,9 @@ TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
   EXPECT_THAT(
       kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 104}, .dense = {125, 90}}}), Stage::kMoe),
       testing::Contains("sm90_mxfp4_gemm<gate_up, e4m3>"));
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 103}}}), Stage::kMoe),
+  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 103}, .dense = {}}}), Stage::kMoe),
               IsSupersetOf({"any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm<gate_up>", "sm90_mxfp4_gemm"}));
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.dense = {132, 132}}}), Stage::kMoe),
+  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {}, .dense = {132, 132}}}), Stage::kMoe),
               IsSupersetOf({"any_round_blocks_f32<mxfp8>", "any_gemm<gate_up>"}));
 }
 

@@ -108,7 +108,8 @@ void check_args(const GemmArgs& a) {
   require(a.x_scales == nullptr || (grouped && a.x_rows > 0 && aligned(a.x_scales) && down.weights == nullptr &&
                                     (gate_up || a.y16 != nullptr)),
           "codes of rows for one product of experts by sm90_gemm, their scales 16-byte aligned", a);
-  require(a.scale_top >= 0 && a.scale_top <= layout::kMaxNarrowScaleCode, "scales up to 2^4", a);
+  require(a.x_scales == nullptr || (a.scale_top >= 0 && a.scale_top <= layout::kMaxNarrowScaleCode),
+          "scales up to 2^4 for codes of rows", a);
   if (gate_up) return;
   if (a.y16 != nullptr)
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),

@@ -150,6 +150,24 @@ TEST_F(Upload, of_gguf_is_that_of_the_checkpoint_where_nothing_is_rounded) {
   }
 }
 
+TEST_F(Upload, finds_the_largest_and_the_smallest_scale_of_the_experts_and_of_other_matrices) {
+  const model::ModelConfig config = config_of(512);
+  const convert::DummyWeights made(config, 3, nullptr);
+  backend::cuda::layout::ScaleRange want;
+  for (const HostWeight& w : made.weights())
+    if (w.format == WeightFormat::kMxfp4)
+      for (const std::byte code : w.scales.bytes) want.add(static_cast<int>(code));
+  const Uploaded plain(config, made.weights(), Matrices::kPacked);
+  const backend::cuda::layout::ModelScales found = plain.device.scales();
+  EXPECT_EQ(found.experts.largest, want.largest);
+  EXPECT_EQ(found.experts.smallest, want.smallest);
+  EXPECT_EQ(found.dense.largest, 0);  // none is in MXFP4
+  const Uploaded requantised(config, made.weights(), Matrices::kPacked,
+                             {.qkv = {}, .o = WeightFormat::kMxfp4, .lm_head = {}});
+  EXPECT_EQ(requantised.device.scales().experts.largest, want.largest);
+  EXPECT_GT(requantised.device.scales().dense.largest, 0);
+}
+
 // Exact in a float.
 float value_of(const HostWeight& w, int64_t idx) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(w.values.bytes.data());

@@ -16,6 +16,7 @@ constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
 constexpr Places kOnHopper{kYes, kNotRun, kYes, kNotRun};   // and would on others, which nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
+constexpr Places kRoundedToFp8{kAsValues, kAsValues, kNotRun, kNotRun};
 
 constexpr FeatureValue kBackendWords[] = {
     {"auto", kAsChosen}, {"cpu", kAsChosen, kOnCpu}, {"cuda", kAsChosen, kOnCards}, {"reference", kUnrounded, kOnCpu}};
@@ -28,7 +29,7 @@ constexpr FeatureValue kMoeActivations[] = {{"auto", kAsChosen},
                                             {"f32", kUnrounded, kOnCpu},
                                             {"bf16", kUnrounded},
                                             {"int8", kRounded, kEverywhere, "", "--moe-kernel gemv"},
-                                            {"mxfp8", kRounded, kRoundedFirst},
+                                            {"mxfp8", kRounded, kRoundedToFp8},
                                             {"mxfp6", kRounded, kRoundedFirst},
                                             {"mxfp4", kRounded, kRoundedFirst}};
 constexpr FeatureValue kMoeTiles[] = {{"auto", kUnrounded},
@@ -82,7 +83,8 @@ constexpr Feature kFeatures[] = {
     {"kernel", "--moe-kernel", "auto", kMoeKernels, "marlin, gemm and gemv want shapes that can be packed",
      "Scales above 2^4 in any MXFP4 matrix send all GEMMs of its packing to any_gemm: slower, exact"},
     {"activation", "--moe-activation", "auto", kMoeActivations, "int8 on a CPU wants AVX2, or SDOT on Arm",
-     "auto is int8, so lossy, where a CPU has it. int8: a token's last bits depend on how many share its step"},
+     "auto is int8, so lossy, where a CPU has it. int8: a token's last bits depend on how many share its step. mxfp8 on "
+     "SM90: scales of experts more than 2^16 apart are multiplied as values"},
     {"tile", "--moe-tile", "auto", kMoeTiles, "a card of compute capability 12, --moe-kernel auto or gemm",
      "Where 128 tokens are the better tile is not measured"},
     {"dense-activation", "--dense-activation", "auto", kDenseActivations,

@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <optional>
 #include <span>
@@ -93,33 +94,48 @@ backend::cuda::DeviceFacts card_of(const std::string& word) {
 // What a card's choice of kernels depends on, of MXFP4 scales: those of a safetensors checkpoint are read, a sixteenth
 // of its experts; in a GGUF file they lie between the values, all of which would be.
 struct Scales {
-  bool wide = false, read = false;
+  backend::cuda::layout::ModelScales codes{};
+  bool read = false;
   [[nodiscard]] std::string text() const {
-    return read ? (wide ? "some above 2^4" : "at most 2^4") : "taken for at most 2^4, they are not read";
+    if (!read) return "taken for at most 2^4, they are not read";
+    return fmt::format("{}{}", codes.wide() ? "some above 2^4" : "at most 2^4",
+                       codes.experts.fits_bytes() ? "" : ", the experts' too far apart for FP8");
   }
 };
 
 Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool) {
-  std::vector<std::span<const std::byte>> parts;
+  struct Part {
+    std::span<const std::byte> codes;
+    bool experts;
+  };
+  std::vector<Part> parts;
   constexpr size_t kPart = size_t{1} << 20;
   for (const backend::HostWeight& weight : weights) {
     if (weight.format == backend::WeightFormat::kGgmlMxfp4) return {};
     if (weight.format != backend::WeightFormat::kMxfp4) continue;
+    const bool experts = weight.role == backend::WeightRole::kGateUp || weight.role == backend::WeightRole::kDown;
     for (std::span<const std::byte> rest = weight.scales.bytes; !rest.empty();) {
-      parts.push_back(rest.first(std::min(rest.size(), kPart)));
-      rest = rest.subspan(parts.back().size());
+      parts.push_back({rest.first(std::min(rest.size(), kPart)), experts});
+      rest = rest.subspan(parts.back().codes.size());
     }
   }
-  std::atomic<bool> wide = false;
+  constexpr size_t kCodes = 256;
+  std::array<std::atomic<bool>, 2 * kCodes> seen{};  // of the experts', then of others
   pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
-    if (wide) return;
-    const auto above = [](std::byte code) {
-      return static_cast<int>(code) > backend::cuda::layout::kMaxNarrowScaleCode;
-    };
-    for (int64_t i = range.begin; i < range.end; ++i)
-      if (std::ranges::any_of(parts[static_cast<size_t>(i)], above)) wide = true;
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const Part& part = parts[static_cast<size_t>(i)];
+      std::array<bool, kCodes> own{};
+      for (const std::byte code : part.codes) own[static_cast<size_t>(code)] = true;
+      for (size_t code = 0; code < kCodes; ++code)
+        if (own[code]) seen[code + (part.experts ? 0 : kCodes)] = true;
+    }
   });
-  return {.wide = wide, .read = !parts.empty()};
+  Scales scales{.codes = {}, .read = !parts.empty()};
+  for (size_t code = 0; code < kCodes; ++code) {
+    if (seen[code]) scales.codes.experts.add(static_cast<int>(code));
+    if (seen[code + kCodes]) scales.codes.dense.add(static_cast<int>(code));
+  }
+  return scales;
 }
 
 // What each rank holds; of a card, how far its memory goes.
@@ -200,7 +216,7 @@ class Planner {
                                                                           .step = step,
                                                                           .card = *card_,
                                                                           .reduce = reduce_ ? &*reduce_ : nullptr,
-                                                                          .wide_scales = scales_.wide});
+                                                                          .scales = scales_.codes});
       json["moe_kernel"] = name_of(program.moe);
       json["moe_activation"] = name_of(program.activations);
       json["dense_activation"] = name_of(program.dense_activations);

@@ -186,6 +186,11 @@ class Plans(Case):
         self.assertEqual(scales, "some above 2^4")
         self.assertIn("any_gemm<mxfp4>", kernels)
         self.assertNotIn("sm90_mxfp4_gemm", str(kernels))
+        for code, says, kernel in ((109, "at most 2^4", "sm90_mxfp4_gemm<gate_up, e4m3>"),  # 17 scales up to 2^-2
+                                   (108, "at most 2^4, the experts' too far apart for FP8", "sm90_mxfp4_gemm<gate_up>")):
+            scales, kernels = planned(with_scale(code), "--moe-activation", "mxfp8")
+            self.assertEqual(scales, says)
+            self.assertIn(kernel, kernels)
         self.ok("convert", "-m", TINY, "-o", self.dir / "tiny.gguf")
         for model, flags in ((self.dir / "tiny.gguf", ()), ("gpt-oss-20b", ("--load-format", "dummy"))):
             self.assertEqual(planned(model, *flags)[0], "taken for at most 2^4, they are not read")

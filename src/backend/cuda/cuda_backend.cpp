@@ -151,7 +151,7 @@ class StreamedCudaBackend final : public RankBackend {
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
                                    .card = card_,
                                    .reduce = reduce_ ? &*reduce_ : setup_.reduce,
-                                   .wide_scales = weights_.wide_scales(),
+                                   .scales = weights_.scales(),
                                    .tuned = setup_.tuned});
     open(step, &eager_program_);
     if (rank_.comm != nullptr) load_kernels();
@@ -477,6 +477,7 @@ class StreamedCudaBackend final : public RankBackend {
         values.push_back(place < 0 ? 0
                                    : F16{u[static_cast<size_t>(layout::place_in_panels(rows, place, i))]}.to_float());
       }
+    if (program_->hidden_to_round) round_activations(program_->activations, values);
     return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 

@@ -51,6 +51,7 @@ struct ExpertsShape {
   int64_t pairs = 0, experts = 0;                // tokens times experts of a token
   Activations activations = Activations::kBf16;  // as which both products take theirs
   bool wide_scales = false;                      // GemmShape
+  bool byte_scales = true;                       // layout::ScaleRange::fits_bytes
   int tile_tokens = 0;                           // asked for; 0: the kernel chooses. Read where input is in codes
 };
 struct ExpertsPlan {
@@ -59,6 +60,8 @@ struct ExpertsPlan {
   bool at_once = false;    // gate_up's launch does both; there is no second
   // Of both; in codes: rounded by who makes them, and not by_place.
   InputType input = InputType::kF16;
+  // Of by_place: x and u as codes of rows (quantise/round_rows.h), which a launch each makes, of u behind gate_up.
+  bool row_codes = false;
 };
 struct ExpertsGemm {
   std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;

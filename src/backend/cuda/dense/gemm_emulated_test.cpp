@@ -6,6 +6,7 @@
 #include "backend/cuda/dense/gemm_testing.h"
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round.cuh"
+#include "backend/cuda/quantise/round_rows_testing.h"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_gemm.cuh"
@@ -39,14 +40,14 @@ struct Any {
 struct Sm90 {
   static constexpr bool kPanels = true;
   static GemmPlan plan(const GemmShape& shape, int tile) { return plan_sm90_gemm(shape, 3, tile); }
-  template <int kTheSlicePairs, int kTheTokens>
-  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens> {
-    static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSlicePairs);
+  template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput>
+  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens, kTheInput> {
+    static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSlicePairs, kTheInput);
   };
   static inline int tile_tokens = 0;  // of the plan
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder>(args, tile_tokens);
+    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder, Tile::kInput>(args, tile_tokens);
   }
 };
 // sm90_dense_gemm.
@@ -75,12 +76,17 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
   ASSERT_EQ(emulation::run(launch, [&] { Arch::template kernel<Tile, kOrder>(args); }), "");
 }
 
+template <RowOrder kOrder, Mxfp4Input kInput>
+void run_mxfp4(const GemmArgs& args, const GemmPlan& plan) {
+  if (layout::slice_blocks(args.cols) == 6)
+    return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput>, kOrder>(args, plan);
+  run_tile<Sm90, Sm90::Instance<4, kMxfp4Tokens, kInput>, kOrder>(args, plan);
+}
+
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   if constexpr (std::is_same_v<Arch, Sm90>) {
-    if (layout::slice_blocks(args.cols) == 6)
-      return run_tile<Arch, Sm90::Instance<3, kMxfp4Tokens>, kOrder>(args, plan);
-    run_tile<Arch, Sm90::Instance<4, kMxfp4Tokens>, kOrder>(args, plan);
+    run_mxfp4<kOrder, Mxfp4Input::kF16>(args, plan);
   } else {
     run_tile<Arch, typename Arch::template Tile<kPacking, kTokens>, kOrder>(args, plan);
   }
@@ -413,6 +419,110 @@ TEST(gemm_emulated, both_products_at_once_are_the_plain_ones) {
   check_moe<Sm90, 64, 256, 256>(GemmRouting::kRandom, 12, 12);  // more tiles than CTAs
   check_moe<Sm90, 160, 192, 192>(GemmRouting::kSameForAll, 1, 4);
   check_moe<Sm90, 160, 576, 576>(GemmRouting::kSameForAll, 20, 4);
+}
+
+// Experts that multiply codes of rows: gate_up, its u rounded again, down.
+struct CodesCase {
+  GemmRouting routing = GemmRouting::kRandom;
+  int tokens = 1, experts = 1, tile = kMxfp4Tokens, hidden = 192, inter = 256, sms = 3;
+  GemmMatrix::Scales scales{115, 11};
+};
+void check_codes(const CodesCase& c) {
+  constexpr int kTopk = 2;
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
+                                  << static_cast<int>(c.routing) << ", scales from " << c.scales.lowest);
+  const GemmExperts up(c.experts, 2 * c.inter, c.hidden, RowOrder::kGateUp, 11, c.scales);
+  const GemmExperts down(c.experts, c.hidden, c.inter, RowOrder::kPlain, 12, c.scales);
+  std::vector<float> values = floats_of_f16(random_16(false, int64_t{c.tokens} * c.hidden, 13));
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(1.0f, -static_cast<int>(i / kMxBlock % 3));
+  const RowCodes x(values, c.hidden);
+  const std::vector<uint16_t> halves = x.halves();
+  const std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 14),
+                          down_bias = gemm_bias(c.experts * c.hidden, 15);
+  const std::vector<int32_t> ids = routed(c.routing, c.tokens, kTopk, c.experts, 16);
+  const int pairs = c.tokens * kTopk;
+  PlainGroups groups = plain_groups(ids, c.experts, c.tile);
+  auto tile_count = static_cast<int32_t>(groups.tiles.size());
+  groups.tiles.resize(static_cast<size_t>(max_expert_tiles(pairs, c.experts, c.tile)));
+  const auto rows = static_cast<int>(groups.pairs.size());
+  const auto pair_at = [&](int64_t place) -> int64_t { return std::max(groups.pairs[static_cast<size_t>(place)], -1); };
+  const PlacedCodes placed(x, rows, [&](int64_t place) { return pair_at(place) < 0 ? -1 : pair_at(place) / kTopk; });
+  std::vector<uint16_t> u(static_cast<size_t>(rows * c.inter), 0xffff);
+  std::vector<uint16_t> y(static_cast<size_t>(pairs * c.hidden), 0xffff);
+  GemmArgs args{.packing = Packing::kMxfp4,
+                .order = RowOrder::kGateUp,
+                .weights = up.packed.data(),
+                .bias = up_bias.data(),
+                .x = reinterpret_cast<const uint16_t*>(placed.codes.data()),
+                .rows = 2 * c.inter,
+                .cols = c.hidden,
+                .tokens = pairs,
+                .tiles = groups.tiles.data(),
+                .tile_count = &tile_count,
+                .pairs = groups.pairs.data(),
+                .experts = c.experts,
+                .x_rows = rows,
+                .x_scales = placed.scales.data(),
+                .scale_top = static_cast<int>(c.scales.lowest + c.scales.count) - 1,
+                .u = u.data()};
+  const auto plan = [&](const GemmArgs& a) {
+    GemmShape shape{a.rows, a.cols, a.tokens, a.experts};
+    shape.row_codes = true;
+    return plan_sm90_gemm(shape, c.sms, c.tile);
+  };
+  run_mxfp4<RowOrder::kGateUp, Mxfp4Input::kRowCodes>(args, plan(args));
+  const std::vector<uint16_t> got_u = from_panels(u, c.inter, rows, groups.places);
+  const RowCodes u_codes(floats_of_f16(got_u), c.inter);
+  const std::vector<uint16_t> u_halves = u_codes.halves();
+  const PlacedCodes placed_u(u_codes, rows, pair_at);
+  args.down = {down.packed.data(), down_bias.data(), y.data()};
+  GemmArgs second = down_alone(args);
+  second.x = reinterpret_cast<const uint16_t*>(placed_u.codes.data());
+  second.x_scales = placed_u.scales.data();
+  run_mxfp4<RowOrder::kPlain, Mxfp4Input::kRowCodes>(second, plan(second));
+  for (int pair = 0; pair < pairs; ++pair) {
+    const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+    for (int i = 0; i < c.inter; ++i) {
+      const GatedWant want = gated_want(up.matrices[e], {halves.data() + pair / kTopk * c.hidden, false},
+                                        up_bias.data() + e * 2 * static_cast<size_t>(c.inter), i);
+      const float got = value_16(got_u[static_cast<size_t>(pair * c.inter + i)], false);
+      ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << i << ": " << got;
+    }
+    for (int r = 0; r < c.hidden; ++r) {
+      const GemmSum want = down.matrices[e].dot(r, u_halves.data() + pair * c.inter, false);
+      const double exact =
+          want.value + down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
+      ASSERT_LE(std::abs(value_16(y[static_cast<size_t>(pair * c.hidden + r)], true) - exact),
+                kGemmError * (want.size + 2) + 0x1p-8 * std::abs(exact))
+          << "pair " << pair << ", row " << r;
+    }
+  }
+}
+
+TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product) {
+  using enum GemmRouting;
+  check_codes({.routing = kRandom, .tokens = 40, .experts = 3, .tile = kMxfp4Narrow});
+  check_codes({.routing = kSameForAll, .tokens = 33, .experts = 4});
+  check_codes({.routing = kSameForAll, .tokens = 70, .experts = 3, .tile = kMxfp4Narrow});      // two tiles of 40
+  check_codes({.routing = kRandom, .tokens = 12, .experts = 12, .hidden = 256, .inter = 192});  // more tiles than CTAs
+  check_codes({.routing = kSameForAll, .tokens = 9, .experts = 2, .hidden = 576, .inter = 192});
+  check_codes({.routing = kRandom, .tokens = 3, .experts = 4, .sms = 1});
+}
+
+TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product_in_every_width) {
+  for (int width = 8; width <= kMxfp4Tokens; width += 8) {
+    const int tokens = width % 16 == 0 ? width : width - 7;
+    check_codes({.routing = GemmRouting::kSameForAll, .tokens = tokens, .experts = 2, .inter = 192});
+  }
+}
+
+// All scales that e5m2 holds behind a largest one; each alone.
+TEST(gemm_emulated, row_codes_meet_every_weight_exactly_from_its_smallest_scale_to_its_largest) {
+  constexpr uint32_t kLargest = layout::kMaxNarrowScaleCode, kCount = layout::kByteScales;
+  for (const uint32_t top : {kLargest, 126u, 118u})
+    check_codes({.tokens = 5, .experts = 2, .inter = 192, .scales = {top + 1 - kCount, kCount}});
+  for (const uint32_t scale : {2u, 17u, 100u, kLargest})
+    check_codes({.tokens = 1, .experts = 2, .inter = 192, .scales = {scale, 1}});
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ GemmCost cost(const GemmArgs& a, int distinct_experts) {
   const int64_t results = int64_t{a.tokens} * a.rows * (a.u != nullptr ? 1 : a.y16 != nullptr ? 2 : 4);
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
-                   int64_t{2} * a.tokens / a.x_share * a.cols + results + down.bytes,
+                   int64_t{a.x_scales == nullptr ? 2 : 1} * a.tokens / a.x_share * a.cols + results + down.bytes,
           .flops = int64_t{2} * a.tokens * a.rows * a.cols + down.flops};
 }
 
@@ -107,6 +107,11 @@ void check_args(const GemmArgs& a) {
   require(down.weights == nullptr || (gate_up && grouped && a.x_rows > 0 && a.rows == 2 * a.cols &&
                                       aligned(down.weights) && down.bias != nullptr && aligned(down.y16)),
           "down behind experts' gate and up rows of sm90_gemm, twice the cols, 16-byte aligned", a);
+  require(a.x_scales == nullptr || (grouped && a.x_rows > 0 && aligned(a.x_scales) && down.weights == nullptr &&
+                                    (gate_up || a.y16 != nullptr)),
+          "codes of rows for one product of experts by sm90_gemm, their scales 16-byte aligned", a);
+  require(a.x_scales == nullptr || (a.scale_top >= 0 && a.scale_top <= layout::kMaxNarrowScaleCode),
+          "scales up to 2^4 for codes of rows", a);
   if (gate_up) return;
   if (a.y16 != nullptr)
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),

@@ -86,10 +86,13 @@ struct GemmArgs {
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
-  int x_rows = 0;           // sm90_gemm: a multiple of 8 that holds all rows
-  uint16_t* y16 = nullptr;  // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
+  int x_rows = 0;  // sm90_gemm: a multiple of 8 that holds all rows
+  // sm90_gemm of experts, [x_rows]: x is e4m3 codes in panels (layout/wgmma_b8.h), times its row's scale. One product.
+  const float* x_scales = nullptr;
+  int scale_top = layout::kMaxNarrowScaleCode;  // likewise: the largest scale code of the weights
+  uint16_t* y16 = nullptr;                      // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
-  uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
+  uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;
   InputType codes = InputType::kMxfp8;  // sm121_mx_gemm: of x and u
   GemmDown down{};                      // sm90_gemm, rows = 2 * cols
@@ -127,6 +130,7 @@ struct GemmShape {
   int64_t experts = 1;
   layout::Packing packing = layout::Packing::kMxfp4;
   bool wide_scales = false;  // of MXFP4: some scale code is above layout::kMaxNarrowScaleCode
+  bool row_codes = false;    // sm90_gemm: x as GemmArgs::x_scales says
   backend::Activations activations = backend::Activations::kBf16;  // what x is rounded to
 };
 

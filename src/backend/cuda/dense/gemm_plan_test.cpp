@@ -73,10 +73,10 @@ TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
        {std::pair{64, kMxfp4Narrow}, {768, kMxfp4Narrow}, {769, kMxfp4Tokens}, {8192, kMxfp4Tokens}}) {
     const GemmPlan up = plan_sm90_gemm({5760, 2880, 4 * tokens, 128}, kSms);
     EXPECT_EQ(up.tokens, tile);
-    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3));
-    EXPECT_EQ(plan_sm90_gemm({256, 4096, 4 * tokens, 128}, kSms).smem_bytes, mxfp4_shared_bytes(4));
+    EXPECT_EQ(up.smem_bytes, mxfp4_shared_bytes(3, Mxfp4Input::kF16));
+    EXPECT_EQ(plan_sm90_gemm({256, 4096, 4 * tokens, 128}, kSms).smem_bytes, mxfp4_shared_bytes(4, Mxfp4Input::kF16));
   }
-  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs), 227 * 1024);
+  for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs, Mxfp4Input::kF16), 227 * 1024);
   EXPECT_EQ(plan_sm90_gemm({128, 384, 9}, kSms).grid_x, 2);  // a warpgroup each
 }
 
@@ -191,6 +191,21 @@ TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
   refused([](GemmArgs& a) { a.pairs = reinterpret_cast<const int32_t*>(&a); });
   refused([](GemmArgs& a) { a.x_rows = 8; });
   refused([](GemmArgs& a) { a.x_rows = 20; });
+  refused([](GemmArgs& a) { a.x_scales = &a.parts[0].to[0]; });  // of experts alone
+  GemmArgs codes = good;                                         // an expert's down
+  ExpertTile tile{};
+  const int32_t count = 1, pairs[16] = {};
+  alignas(16) const float scales[16] = {};
+  codes.packing = layout::Packing::kMxfp4;
+  codes.tiles = &tile, codes.tile_count = &count, codes.pairs = pairs;
+  codes.x_rows = 16;
+  codes.y16 = reinterpret_cast<uint16_t*>(bytes);
+  codes.scale_top = layout::kMaxNarrowScaleCode + 1;  // any_gemm's and f16's do not mind
+  EXPECT_NO_THROW(check_args(codes));
+  codes.x_scales = scales;
+  EXPECT_THROW(check_args(codes), Error);
+  codes.scale_top = layout::kMaxNarrowScaleCode;
+  EXPECT_NO_THROW(check_args(codes));
   EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
   EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
 }

@@ -4,8 +4,10 @@
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/dense/gemm_testing.h"
 #include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/quantise/round_rows_testing.h"
 #include "backend/cuda/testing.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -135,6 +137,8 @@ class Gemm : public CudaTest {
   };
   void check_moe(const Moe& c);
   void check_at_once(const Moe& c);
+  void check_codes(const Moe& c);
+  double codes_error_ = 0;  // largest of check_codes, of Σ|w||x|
 };
 
 TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
@@ -291,6 +295,102 @@ TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
     check_moe({GemmRouting::kSameForAll, 130, 5, hopper ? 128 : 3, hopper});
     check_moe({GemmRouting::kRandom, 200, 20, hopper ? 64 : 4, hopper});
   }
+}
+
+// What FP8 sums of up to 2880 k may lose, of Σ|w||x|: docs/decisions/0033.
+constexpr double kCodesError = 0x1p-10;
+
+// Experts that multiply codes of rows, of x as the host makes them and of u as the device does.
+void Gemm::check_codes(const Moe& c) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
+                                  << static_cast<int>(c.routing) << ", tiles of " << c.tile << ", " << c.sms
+                                  << " CTAs");
+  PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
+                     routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
+  const RowCodes x(floats_of_f16(plain.x), c.hidden);
+  plain.x = x.halves();
+  const MoeOnDevice moe{plain, true, c.tile};
+  any_moe_group_tiles(moe.groups.args(), on_);
+  const PlacedCodes placed(x, moe.rows, [&](int64_t place) { return moe.groups.token_at(place); });
+  const DeviceArray<uint8_t> codes(placed.codes), u_codes(static_cast<size_t>(moe.rows) * static_cast<size_t>(c.inter));
+  const DeviceArray<float> scales(placed.scales), u_scales(placed.scales.size());
+  GemmArgs first = moe.args();
+  GemmArgs second = down_alone(first);
+  first.down = {};
+  first.x = reinterpret_cast<const uint16_t*>(codes.get());
+  first.x_scales = scales.get();
+  first.scale_top = second.scale_top = 125;  // GemmMatrix::Scales
+  second.x = reinterpret_cast<const uint16_t*>(u_codes.get());
+  second.x_scales = u_scales.get();
+  const auto plan = [&](const GemmArgs& product) {
+    GemmShape shape = moe.shape(product);
+    shape.row_codes = true;
+    return plan_of(shape, true, c.sms, c.tile);
+  };
+  const auto run = [&] {
+    moe.poison(stream_.get());
+    sm90_gemm(first, plan(first), on_);
+    any_round_rows({.panels = moe.u.get(),
+                    .places = moe.groups.places.get(),
+                    .codes = u_codes.get(),
+                    .scales = u_scales.get(),
+                    .tokens = plain.pairs(),
+                    .cols = c.inter,
+                    .rows = moe.rows},
+                   on_);
+    sm90_gemm(second, plan(second), on_);
+  };
+  run();
+  const std::vector<uint16_t> u = moe.u_by_pair(), y = moe.y.host();
+  run();
+  ASSERT_EQ(moe.u_by_pair(), u) << "not repeatable";
+  ASSERT_EQ(moe.y.host(), y) << "not repeatable";
+  const std::vector<uint16_t> rounded = RowCodes(floats_of_f16(u), c.inter).halves();
+  for (int pair = 0; pair < plain.pairs(); ++pair) {
+    const auto e = static_cast<size_t>(plain.ids[static_cast<size_t>(pair)]);
+    for (int i = pair % 7; i < c.inter; i += 61) {
+      const uint16_t* const row = plain.x.data() + int64_t{pair / PlainExperts::kTopk} * c.hidden;
+      GemmSum gate = plain.up.matrices[e].dot(2 * i, row, false), up = plain.up.matrices[e].dot(2 * i + 1, row, false);
+      gate.size *= kCodesError / kGemmError, up.size *= kCodesError / kGemmError;
+      const GatedWant want =
+          gated_want(gate, up, plain.up_bias.data() + e * 2 * static_cast<size_t>(c.inter) + 2 * i, 0x1p-11);
+      const float got = value_16(u[static_cast<size_t>(int64_t{pair} * c.inter + i)], false);
+      ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << i << ": " << got;
+    }
+    for (int r = pair % 7; r < c.hidden; r += 61) {
+      const GemmSum sum = plain.down.matrices[e].dot(r, rounded.data() + int64_t{pair} * c.inter, false);
+      const double want =
+          sum.value + plain.down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
+      const double off = std::abs(value_16(y[static_cast<size_t>(int64_t{pair} * c.hidden + r)], true) - want);
+      codes_error_ = std::max(codes_error_, (off - 0x1p-8 * std::abs(want)) / (sum.size + 1));
+      ASSERT_LE(off, kCodesError * (sum.size + 1) + 0x1p-8 * std::abs(want)) << "pair " << pair << ", row " << r;
+    }
+  }
+}
+
+TEST_F(Gemm, experts_of_row_codes_are_the_plain_product) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  using enum GemmRouting;
+  for (const int tile : tiles_of(true))
+    for (const int tokens : {1, 9, 17, 65, 129})
+      for (const GemmRouting routing : {kRandom, kSameForAll}) check_codes({routing, tokens, 7, tile, true, 192, 256});
+  for (const int sms : {7, 8})  // the last wave in work tiles of one warpgroup; of two
+    for (const int tokens : {40, 90}) check_codes({kSameForAll, tokens, 5, kMxfp4Tokens, true, 576, 512, sms});
+}
+
+// Small, for racecheck.
+TEST_F(Gemm, two_ctas_take_work_after_work_of_row_codes) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  for (const int tile : tiles_of(true))
+    for (int tokens = 5; tokens < tile + 8; tokens += 8)  // of an expert: instructions of every width
+      check_codes({GemmRouting::kSameForAll, tokens, 5, tile, true, 576, 512, 2});
+}
+
+TEST_F(Gemm, experts_of_row_codes_are_the_plain_product_at_the_model_s_widths) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  check_codes({GemmRouting::kRandom, 40, 4, kMxfp4Narrow, true});
+  check_codes({GemmRouting::kSameForAll, 130, 5, kMxfp4Tokens, true});
+  RecordProperty("codes_error", fmt::format("{:.3g}", codes_error_));
 }
 
 // Rings go round from work to work. Small, for racecheck.

@@ -124,9 +124,10 @@ struct GemmMatrix {
 struct GemmExperts {
   std::vector<GemmMatrix> matrices;
   std::vector<uint8_t> packed;
-  GemmExperts(int experts, int rows, int cols, layout::RowOrder order, uint64_t seed) {
+  GemmExperts(int experts, int rows, int cols, layout::RowOrder order, uint64_t seed,
+              const GemmMatrix::Scales& scales = {115, 11}) {
     for (int e = 0; e < experts; ++e) {
-      matrices.emplace_back(layout::Packing::kMxfp4, rows, cols, order, seed + 100 * static_cast<uint64_t>(e));
+      matrices.emplace_back(layout::Packing::kMxfp4, rows, cols, order, seed + 100 * static_cast<uint64_t>(e), scales);
       packed.insert(packed.end(), matrices.back().packed.begin(), matrices.back().packed.end());
     }
   }

@@ -76,7 +76,7 @@ struct Matrix {
     for (int64_t i = 0; packing == Packing::kMxfp8 && i < rows * cols / 16; ++i) pack_mxfp8_piece(args, g, i);
     for (int64_t i = 0; packing == Packing::kMxfp4 && i < rows * cols / 32; ++i) pack_mxfp4_piece(args, g, i);
     for (int64_t i = 0; packing != Packing::kBf16 && i < rows * cols / 32; ++i)
-      EXPECT_NE(pack_scale(args, g, i), ScaleFit::kBad);
+      EXPECT_FALSE(bad_scale(packing, pack_scale(args, g, i)));
     EXPECT_TRUE(std::all_of(packed.end() - 16, packed.end(), [](uint8_t b) { return b == 0xee; }));
   }
   [[nodiscard]] double at(int64_t row, int64_t col) const {

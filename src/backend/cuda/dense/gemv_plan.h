@@ -195,7 +195,7 @@ struct PackArgs {
   const uint8_t* scales = nullptr;  // not of kBf16
   uint8_t* packed = nullptr;        // [packed_bytes(packing, rows, cols)], 16-byte aligned
   int* bad_scales = nullptr;
-  int* wide_scales = nullptr;  // likewise counts those above layout::kMaxNarrowScaleCode (mxfp4); may be none
+  layout::ScaleRange* scale_range = nullptr;  // of mxfp4, to which theirs are added; may be none
   int64_t rows = 0, cols = 0;
   layout::RowOrder order = layout::RowOrder::kPlain;
 };

@@ -9,6 +9,7 @@
 #include "backend/cuda/experts/grouped.h"
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round_rows.h"
 #include "backend/cuda/arch/neutral/peak.h"
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm121/mx_gemm.h"
@@ -114,6 +115,7 @@ void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, c
   launched(kernel::kInt8Down, on);
 }
 void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) { launched(round_kernel(args.form), on); }
+void any_round_rows(const RoundRowsArgs& /*args*/, const Launch& on) { launched(kernel::kRoundRows, on); }
 
 void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
   check_args(args);
@@ -146,11 +148,7 @@ void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_args(args);
-  cut(args.down.weights != nullptr              ? kernel::kSm90ExpertsGemm
-      : args.order == layout::RowOrder::kGateUp ? kernel::kSm90GateUpGemm
-      : args.packing == layout::Packing::kBf16  ? kernel::kSm90DenseGemm
-                                                : kernel::kSm90Mxfp4Gemm,
-      plan, on);
+  cut(args.packing == layout::Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::sm90_mxfp4_kernel(args), plan, on);
 }
 void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_mx_args(args);

@@ -19,9 +19,9 @@ void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) {
   for (int64_t i = 0; args.packing == Packing::kMxfp8 && i < values / 16; ++i) pack_mxfp8_piece(args, g, i);
   for (int64_t i = 0; args.packing == Packing::kMxfp4 && i < values / 32; ++i) pack_mxfp4_piece(args, g, i);
   for (int64_t i = 0; args.packing != Packing::kBf16 && i < values / 32; ++i) {
-    const ScaleFit fit = pack_scale(args, g, i);
-    *args.bad_scales += fit == ScaleFit::kBad ? 1 : 0;
-    *args.wide_scales += fit == ScaleFit::kWide ? 1 : 0;
+    const uint8_t code = pack_scale(args, g, i);
+    *args.bad_scales += bad_scale(args.packing, code) ? 1 : 0;
+    if (args.packing == Packing::kMxfp4 && args.scale_range != nullptr) args.scale_range->add(code);
   }
 }
 

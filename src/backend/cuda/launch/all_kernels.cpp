@@ -6,6 +6,7 @@
 #include "backend/cuda/experts/grouped.h"
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round_rows.h"
 #include "backend/cuda/quantise/rounding.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/neutral/peak.h"
@@ -43,6 +44,7 @@ KernelTable all_kernels() {
           .int8_up = any_gemv_int8_up,
           .int8_down = any_gemv_int8_down,
           .round_blocks = any_round_blocks,
+          .round_rows = any_round_rows,
           .round = any_round,
           .group_round = any_group_round,
           .norm_sums = any_norm_sums,

@@ -81,9 +81,9 @@ inline constexpr Kernel kGroupedUp{"grouped<up>"}, kGroupedDown{"grouped<down>"}
 inline constexpr Kernel kInt8Up{"any_gemv_int8<up>"}, kInt8Down{"any_gemv_int8<down>"};
 inline constexpr Kernel kGemmGateUp{"any_gemm<gate_up>"};
 // quantise/
-inline constexpr Kernel kRound{"any_round_f32"}, kRoundInt8{"any_round_blocks_f32<int8>"},
-    kRoundMxfp8{"any_round_blocks_f32<mxfp8>"}, kRoundMxfp6{"any_round_blocks_f32<mxfp6>"},
-    kRoundMxfp4{"any_round_blocks_f32<mxfp4>"};
+inline constexpr Kernel kRound{"any_round_f32"}, kRoundRows{"any_round_rows_e4m3"},
+    kRoundInt8{"any_round_blocks_f32<int8>"}, kRoundMxfp8{"any_round_blocks_f32<mxfp8>"},
+    kRoundMxfp6{"any_round_blocks_f32<mxfp6>"}, kRoundMxfp4{"any_round_blocks_f32<mxfp4>"};
 // sampling/
 inline constexpr Kernel kSampleMask{"any_sample_mask_f32"}, kSampleAdjust{"any_sample_adjust_f32"},
     kSampleFilter{"any_sample_filter_f32"}, kSampleDraw{"any_sample_draw_f32"}, kSamplePick{"any_sample_pick"};
@@ -275,6 +275,7 @@ struct GroupedUpArgs;
 struct GroupedDownArgs;
 struct GemvInt8Plan;
 struct RoundBlocksArgs;
+struct RoundRowsArgs;
 struct RowWarpsPlan;
 struct RoundArgs;
 struct NormSumsArgs;
@@ -317,6 +318,7 @@ struct KernelTable {
   void (*int8_up)(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on);
   void (*int8_down)(const GroupedDownArgs& args, const GemvInt8Plan& plan, const Launch& on);
   void (*round_blocks)(const RoundBlocksArgs& args, const Launch& on);
+  void (*round_rows)(const RoundRowsArgs& args, const Launch& on);
   // Around the GEMMs of many tokens: around_gemm.h
   void (*round)(const RoundArgs& args, const Launch& on);
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);

@@ -27,6 +27,22 @@ inline constexpr int kMaxSlices = 16;   // warps
 inline constexpr int kScaleBias = -kE2m1AsF16Log2;
 inline constexpr int kMaxScaleCode = 191;        // that is packed
 inline constexpr int kMaxNarrowScaleCode = 131;  // 2^4, up to which f16 holds the weights: arch/sm90/mxfp4_parts.cuh
+inline constexpr int kByteScales = 17;           // one after the other, whose weights e5m2 holds: likewise
+
+// Of MXFP4 matrices: the largest and the smallest scale code, without those that are 0, as of blocks of zeros.
+struct ScaleRange {
+  int largest = 0, smallest = 255;
+  constexpr void add(int code) {
+    if (code > largest) largest = code;
+    if (code > 0 && code < smallest) smallest = code;
+  }
+  [[nodiscard]] constexpr bool wide() const { return largest > kMaxNarrowScaleCode; }
+  [[nodiscard]] constexpr bool fits_bytes() const { return largest - smallest < kByteScales; }
+};
+struct ModelScales {
+  ScaleRange experts, dense;
+  [[nodiscard]] constexpr bool wide() const { return experts.wide() || dense.wide(); }
+};
 
 // How the rows of a matrix are dealt to tiles. kGateUp: the checkpoint interleaves gate (even) and up (odd) rows; a
 // tile holds 8 channels, gate in rows 0..7 and up in rows 8..15, so that one lane holds both of a channel.

@@ -48,8 +48,10 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
   a.gemm_u = carver.take<uint16_t>(places * d.inter);
   const auto& arches = needs.card.arches;
-  if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; }))
-    a.gemm_placed_x = carver.take<uint16_t>(places * d.hidden);
+  if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
+    a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, (d.inter + 1) / 2));
+    a.gemm_row_scales = carver.take<float>(places);
+  }
   a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.gemm_pairs = carver.take<int32_t>(places);
   a.gemm_places = carver.take<int32_t>(pairs);

@@ -68,6 +68,7 @@ struct Arena {
   uint16_t* gemm_x = nullptr;           // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
   uint16_t* gemm_u = nullptr;           // [tokens, topk, inter] f16, or by place
   uint16_t* gemm_placed_x = nullptr;    // x by place: down writes its results while gate_up still reads; SM90
+  float* gemm_row_scales = nullptr;     // [max_places] where gemm_placed_x is codes of rows: x's, then u's
   float* gemm_y = nullptr;              // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
   int32_t* gemm_pairs = nullptr;        // [max_places]
   int32_t* gemm_places = nullptr;       // [tokens, topk]

@@ -40,7 +40,7 @@ class DeviceWeights {
   // packing holds. Does nothing when nothing was uploaded since.
   void finish();
   [[nodiscard]] bool finished() const { return !uploader_; }
-  [[nodiscard]] bool wide_scales() const { return packed_ && packed_->wide_scales(); }
+  [[nodiscard]] layout::ModelScales scales() const { return packed_ ? packed_->scales() : layout::ModelScales{}; }
 
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
     return reinterpret_cast<const Bf16*>(of(handle).values.get());

@@ -48,15 +48,17 @@ MatrixShape matrix_shape(WeightRole role, const Dims& d) {
   }
 }
 
-void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
-  if (scale_counts_ == nullptr) {
-    scale_counts_ = allocate_device(sizeof(ScaleCounts), "packing");
-    cuda_check(cudaMemsetAsync(scale_counts_.get(), 0, sizeof(ScaleCounts), stream_));
+PackedWeights::PackedScales* PackedWeights::packed_scales() {
+  if (packed_scales_ == nullptr) {
+    packed_scales_ = allocate_device(sizeof(PackedScales), "packing");
+    const PackedScales before{.codes = scales_};
+    cuda_check(cudaMemcpyAsync(packed_scales_.get(), &before, sizeof before, cudaMemcpyHostToDevice, stream_));
     cuda_check(cudaStreamSynchronize(stream_));  // the slabs have streams of their own
   }
-  auto* const counts = reinterpret_cast<ScaleCounts*>(scale_counts_.get());
-  pack.bad_scales = &counts->bad;
-  pack.wide_scales = &counts->wide;
+  return reinterpret_cast<PackedScales*>(packed_scales_.get());
+}
+
+void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
   uint8_t* const packed = pack.packed;
   const bool changed = quantize || !source.as_shipped();
   const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
@@ -116,21 +118,28 @@ PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource&
     matrices_.push_back(allocate_device(layout::packed_bytes(packing, shape.rows, shape.cols), backend::name_of(role)));
     whole = part = matrices_.back().get();
   }
-  pack({.packing = packing, .packed = reinterpret_cast<uint8_t*>(part), .cols = shape.cols, .order = shape.order},
+  PackedScales* const scales = packed_scales();
+  const bool experts = role == WeightRole::kGateUp || role == WeightRole::kDown;
+  pack({.packing = packing,
+        .packed = reinterpret_cast<uint8_t*>(part),
+        .bad_scales = &scales->bad,
+        .scale_range = experts ? &scales->codes.experts : &scales->codes.dense,
+        .cols = shape.cols,
+        .order = shape.order},
        config_.dense.of(role), source, slabs);
   return {reinterpret_cast<const uint8_t*>(whole), packing};
 }
 
 void PackedWeights::finish() {
-  if (scale_counts_ == nullptr) return;
-  ScaleCounts counts;
-  cuda_check(cudaMemcpyAsync(&counts, scale_counts_.get(), sizeof counts, cudaMemcpyDeviceToHost, stream_));
+  if (packed_scales_ == nullptr) return;
+  PackedScales packed;
+  cuda_check(cudaMemcpyAsync(&packed, packed_scales_.get(), sizeof packed, cudaMemcpyDeviceToHost, stream_));
   cuda_check(cudaStreamSynchronize(stream_));
-  scale_counts_.reset();
-  if (counts.bad > 0)
+  packed_scales_.reset();
+  if (packed.bad > 0)
     throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite",
-                counts.bad, layout::kMaxScaleCode - 127);
-  wide_scales_ = wide_scales_ || counts.wide > 0;
+                packed.bad, layout::kMaxScaleCode - 127);
+  scales_ = packed.codes;
 }
 
 }  // namespace nibble::backend::cuda

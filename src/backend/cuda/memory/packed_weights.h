@@ -41,25 +41,27 @@ class PackedWeights {
   Bias qkv_bias(WeightRole role, int layer);
   // After the last upload, when the slabs are done. Throws Error(kUnsupported) when a scale was out of range.
   void finish();
-  // Whether some MXFP4 scale is above layout::kMaxNarrowScaleCode; known once finished.
-  [[nodiscard]] bool wide_scales() const { return wide_scales_; }
+  // Of the MXFP4 matrices; known once finished.
+  [[nodiscard]] const layout::ModelScales& scales() const { return scales_; }
 
  private:
   struct Qkv {
     DeviceBytes matrix, bias;
   };
-  // Blocks whose scale a format could not hold, and those above layout::kMaxNarrowScaleCode.
-  struct ScaleCounts {
-    int bad = 0, wide = 0;
+  // Blocks whose scale a format could not hold, and the codes of MXFP4's.
+  struct PackedScales {
+    int bad = 0;
+    layout::ModelScales codes;
   };
+  PackedScales* packed_scales();  // on the device, until finish()
   Qkv& qkv(int layer);
   // `pack`: what is the same for all rows.
   void pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs);
 
   const BackendConfig& config_;
   cudaStream_t stream_;
-  DeviceBytes scale_counts_;  // a ScaleCounts while weights come
-  bool wide_scales_ = false;
+  DeviceBytes packed_scales_;  // a PackedScales while weights come
+  layout::ModelScales scales_;
   std::vector<Qkv> qkv_;  // by layer
   std::vector<DeviceBytes> matrices_;
 };

@@ -43,8 +43,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether any_route_tokens takes its router.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 // Of any_route_sums: whether the experts' input is made of the residual where it is rounded.
-[[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms) {
-  return !rounds(activations) && experts_on_gemms;
+[[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms, bool row_codes) {
+  return experts_on_gemms && (row_codes || !rounds(activations));
 }
 
 // In which packing a role is held.

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/quantise/round_rows.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
@@ -34,7 +35,8 @@ void Maker::choose_experts() {
                            .pairs = tokens_ * d_.topk,
                            .experts = d_.experts,
                            .activations = activations_,
-                           .wide_scales = args_.wide_scales,
+                           .wide_scales = args_.scales.wide(),
+                           .byte_scales = args_.scales.experts.fits_bytes(),
                            .tile_tokens = tokens_of(args_.run.moe_tile)};
   for (const Arch& arch : args_.card.arches) {
     if (arch.experts_gemm.serve == nullptr) continue;
@@ -131,7 +133,7 @@ void Maker::top_experts() {
 }
 
 void Maker::route_sums() {
-  norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_);
+  norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_, row_codes());
   if (!norms_while_rounding_) {
     norm_sums({kMlpNorm}, delta_,
               [exact = !rounds(activations_), to_codes = experts_take_codes(), codes = experts_plan_.input](
@@ -176,7 +178,7 @@ void Maker::moe() {
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
   for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kFloats);
-  if (!experts_take_codes())
+  if (!experts_take_codes() && !row_codes())
     round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
                  tokens_ * d_.hidden);
   if (experts_gemms_) {
@@ -322,7 +324,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const int places = to_int(max_places(pairs, d_.experts));
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
-  const auto args_of = [=](const Binding& b) {
+  const auto args_of = [=, row_codes = row_codes(), top = args_.scales.experts.largest](const Binding& b) {
     return GemmArgs{.packing = Packing::kMxfp4,
                     .order = layout::RowOrder::kGateUp,
                     .weights = b.w.gate_up.data,
@@ -337,6 +339,8 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
                     .x_share = by_place ? 1 : to_int(b.config.dims.topk),
                     .experts = to_int(b.config.dims.experts),
                     .x_rows = by_place ? places : 0,
+                    .x_scales = row_codes ? b.at.gemm_row_scales : nullptr,
+                    .scale_top = top,
                     .u = b.at.gemm_u,
                     .swiglu_limit = b.config.swiglu_limit,
                     .codes = codes};
@@ -357,15 +361,36 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
                    });
   }
   planned(experts_plan_.gate_up, first, up, [=](const Binding& b, const Launch& on) { launch(args_of(b), first, on); });
-  if (!experts_take_codes())
+  if (row_codes()) {
+    round_u();
+  } else if (!experts_take_codes()) {
     round_blocks([](const Binding&) -> float* { return nullptr; },
                  [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
                  (by_place ? places : pairs) * d_.inter);
-  planned(experts_plan_.down, second, down, [=](const Binding& b, const Launch& on) {
+  }
+  planned(experts_plan_.down, second, down, [=, rounded = row_codes()](const Binding& b, const Launch& on) {
     GemmArgs args = args_of(b);
     args.down = down_of(b);
-    launch(down_alone(args), second, on);
+    args = down_alone(args);
+    if (rounded) args.x = b.at.gemm_placed_x;
+    launch(args, second, on);
   });
+}
+
+void Maker::round_u() {
+  program_.hidden_to_round = true;
+  const int64_t pairs = tokens_ * d_.topk;
+  add(kernel::kRoundRows, "a CTA per row", {},
+      [pairs, places = to_int(max_places(pairs, d_.experts))](const Binding& b, const Launch& on) {
+        b.kernels.round_rows({.panels = b.at.gemm_u,
+                              .places = b.at.gemm_places,
+                              .codes = reinterpret_cast<uint8_t*>(b.at.gemm_placed_x),
+                              .scales = b.at.gemm_row_scales,
+                              .tokens = to_int(pairs),
+                              .cols = to_int(b.config.dims.inter),
+                              .rows = places},
+                             on);
+      });
 }
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
@@ -396,7 +421,7 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
     }
     return args;
   };
-  if (group_while_rounding(by_place, tokens_ * d_.topk)) {
+  if (!row_codes() && group_while_rounding(by_place, tokens_ * d_.topk)) {
     add(kernel::kGroupRound, "8 values per thread", {},
         [=](const Binding& b, const Launch& on) { b.kernels.group_round(group_of(b), round_of(b), on); });
     return;
@@ -404,6 +429,23 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
   add(kernel::kGroupTiles, "a CTA per expert", {},
       [=](const Binding& b, const Launch& on) { b.kernels.group_tiles(group_of(b), on); });
   if (experts_take_codes()) return;
+  if (row_codes()) {
+    add(kernel::kRoundRows, "a CTA per row", {}, [=](const Binding& b, const Launch& on) {
+      const RoundArgs of = round_of(b);
+      b.kernels.round_rows({.from = of.from,
+                            .inverse = of.inverse,
+                            .norm = of.norm,
+                            .places = of.places,
+                            .codes = reinterpret_cast<uint8_t*>(of.to.at),
+                            .scales = b.at.gemm_row_scales,
+                            .tokens = of.tokens,
+                            .cols = of.cols,
+                            .copies = of.copies,
+                            .rows = of.to.rows},
+                           on);
+    });
+    return;
+  }
   add(kernel::kRound, "8 values per thread", {},
       [=](const Binding& b, const Launch& on) { b.kernels.round(round_of(b), on); });
 }

@@ -78,7 +78,7 @@ GemmShape Maker::shape_of(WeightRole role, int64_t tokens) const {
                   .cols = d_.hidden,
                   .tokens = tokens,
                   .packing = packing(role),
-                  .wide_scales = args_.wide_scales,
+                  .wide_scales = args_.scales.wide(),
                   .activations = rounds_dense(role) ? args_.run.dense_activations : Activations::kBf16};
   if (role == kUnembedding) return shape;
   shape.rows = role == kQ ? d_.q_width() + 2 * d_.kv_width() : d_.hidden;

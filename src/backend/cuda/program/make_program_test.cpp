@@ -50,6 +50,7 @@ struct Asked {
   DenseFormats dense{};
   cuda::Card card = kH200;
   std::optional<cuda::PageType> pages{};
+  cuda::layout::ModelScales scales{};
 };
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = asked.dense};
@@ -57,6 +58,7 @@ cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
                              .run = asked.options,
                              .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
                              .card = asked.card,
+                             .scales = asked.scales,
                              .pages = asked.pages});
 }
 
@@ -241,12 +243,33 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
   // Two launches where something stands between them.
-  const RunConfig mxfp8 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8};
-  EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp8}), Stage::kMoe),
-              ElementsAre("any_round_blocks_f32<mxfp8>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
-                          "any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
+  const RunConfig mxfp6 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp6};
+  EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp6}), Stage::kMoe),
+              ElementsAre("any_round_blocks_f32<mxfp6>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
+                          "any_round_blocks_f32<mxfp6>", "sm90_mxfp4_gemm"));
   const cuda::Program spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
+}
+
+TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
+  const RunConfig mxfp8 = {.activations = Activations::kMxfp8};
+  for (const auto& step : {decode(256), kPrompt}) {
+    const cuda::Program program = plan(step, {.options = mxfp8});
+    EXPECT_THAT(kernels(program, Stage::kMoe),
+                ElementsAre("any_moe_group_tiles", "any_round_rows_e4m3", "sm90_mxfp4_gemm<gate_up, e4m3>",
+                            "any_round_rows_e4m3", "sm90_mxfp4_gemm<e4m3>"));
+    EXPECT_TRUE(program.hidden_to_round);
+  }
+  // The residual is rounded where its norm is taken.
+  EXPECT_THAT(kernels(plan({{0, 1024, 1024}}, {.options = mxfp8}), Stage::kRoute), ElementsAre("any_route_sums"));
+  // Scales too far apart for e5m2: values, in f16. Those that f16 does not hold are any_gemm's.
+  EXPECT_THAT(
+      kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 104}, .dense = {125, 90}}}), Stage::kMoe),
+      testing::Contains("sm90_mxfp4_gemm<gate_up, e4m3>"));
+  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 103}, .dense = {}}}), Stage::kMoe),
+              IsSupersetOf({"any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm<gate_up>", "sm90_mxfp4_gemm"}));
+  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {}, .dense = {132, 132}}}), Stage::kMoe),
+              IsSupersetOf({"any_round_blocks_f32<mxfp8>", "any_gemm<gate_up>"}));
 }
 
 TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_epilogue_make) {

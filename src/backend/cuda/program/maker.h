@@ -94,6 +94,8 @@ class Maker {
   void gemm_moe(const Roles& up, const Roles& down);
   // The pairs by expert, and x as gate_up wants it, where it is not there yet: a row per token, or a row per place.
   void group_and_round(bool by_place, int tile_tokens);
+  // u as down wants it, in gate_up's x.
+  void round_u();
   void plain_moe(const Roles& up, const Roles& down);
 
   [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
@@ -115,6 +117,8 @@ class Maker {
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
   // Whether the step's experts multiply codes, which the norm and gate_up's launch make (ExpertsPlan::input).
   [[nodiscard]] bool experts_take_codes() const { return experts_gemms_ && in_codes(experts_plan_.input); }
+  // Whether they multiply codes of rows.
+  [[nodiscard]] bool row_codes() const { return experts_gemms_ && experts_plan_.row_codes; }
   // From this stage on.
   void hold(Slot slot, Held as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)

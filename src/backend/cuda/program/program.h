@@ -92,6 +92,7 @@ struct Program {
   GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x
   InputType hidden_codes = InputType::kMxfp8;            // of kCodes
   bool hidden_in_gemm = false;                           // of kF16 experts' hidden: it lies in Arena::gemm_u
+  bool hidden_to_round = false;                          // of kPlaces: down's pass rounds it, to `activations`
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 
@@ -118,7 +119,7 @@ struct ProgramArgs {
   StepShape step;
   const Card& card;
   const Reduce* reduce = nullptr;   // of a rank (BackendConfig::own_experts); none: a delta stays the rank's part
-  bool wide_scales = false;         // some MXFP4 scale is above layout::kMaxNarrowScaleCode
+  layout::ModelScales scales{};     // of the MXFP4 matrices
   std::optional<Tuned> tuned{};     // instead of the card's
   std::optional<PageType> pages{};  // instead of what run's type is to kernels
 };

@@ -19,11 +19,18 @@ __global__ void pack_pieces(const __grid_constant__ PackArgs a, layout::Geometry
   }
 }
 
+// ScaleRange::add. Few codes are new, and what was read too early is only added in vain.
+__device__ void add_scale(layout::ScaleRange& range, int code) {
+  const auto now = [](const int& value) { return *static_cast<const volatile int*>(&value); };
+  if (code > now(range.largest)) atomicMax(&range.largest, code);
+  if (code > 0 && code < now(range.smallest)) atomicMin(&range.smallest, code);
+}
+
 __global__ void pack_scales(const __grid_constant__ PackArgs a, layout::Geometry g, int64_t count) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
-    const ScaleFit range = pack_scale(a, g, i);
-    if (range == ScaleFit::kBad) atomicAdd(a.bad_scales, 1);
-    if (range == ScaleFit::kWide && a.wide_scales != nullptr) atomicAdd(a.wide_scales, 1);
+    const uint8_t code = pack_scale(a, g, i);
+    if (bad_scale(a.packing, code)) atomicAdd(a.bad_scales, 1);
+    if (a.packing == layout::Packing::kMxfp4 && a.scale_range != nullptr) add_scale(*a.scale_range, code);
   }
 }
 

@@ -66,9 +66,8 @@ __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometr
       words[0], words[1], words[2], words[3]};
 }
 
-// Scale i of [rows, cols / 32]. kBad: the format cannot hold it.
-enum class ScaleFit : uint8_t { kFits, kWide, kBad };
-__device__ inline ScaleFit pack_scale(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+// Scale i of [rows, cols / 32]; returns its code.
+__device__ inline uint8_t pack_scale(const PackArgs& a, const layout::Geometry& g, int64_t i) {
   const bool mxfp4 = a.packing == layout::Packing::kMxfp4;
   const int64_t row_blocks = a.cols / layout::kBlockK, tile_row = i / row_blocks;
   const int block = static_cast<int>(i % row_blocks), row = static_cast<int>(tile_row % layout::kTileRows);
@@ -78,8 +77,11 @@ __device__ inline ScaleFit pack_scale(const PackArgs& a, const layout::Geometry&
       mxfp4 ? layout::scale_offset(g.blocks, row, block % g.blocks) : layout::mxfp8_scale_offset(row, block % 2);
   a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
-  if (scale > (mxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1)) return ScaleFit::kBad;
-  return mxfp4 && scale > layout::kMaxNarrowScaleCode ? ScaleFit::kWide : ScaleFit::kFits;
+  return scale;
+}
+// Whether the format cannot hold it.
+[[nodiscard]] constexpr bool bad_scale(layout::Packing packing, uint8_t code) {
+  return code > (packing == layout::Packing::kMxfp4 ? layout::kMaxScaleCode : E8m0::kNan - 1);
 }
 
 // Block i of [rows, cols / 32]: the bits of mx_quantize.

@@ -8,26 +8,25 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kSlicePairs, layout::RowOrder kOrder>
+template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput>
 void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr int kThreads = Mxfp4Tile<kSlicePairs, kMxfp4Tokens>::kThreads, kBytes = mxfp4_shared_bytes(kSlicePairs);
-  auto* const kernel = sm90_mxfp4_gemm<kSlicePairs, kOrder>;
+  constexpr int kThreads = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>::kThreads,
+                kBytes = mxfp4_shared_bytes(kSlicePairs, kInput);
+  auto* const kernel = sm90_mxfp4_gemm<kSlicePairs, kOrder, kInput>;
   require_shape(plan.smem_bytes == kBytes, name, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", kBytes);
   launch_chained(kernel, {name, on, plan.grid_x, kThreads, kBytes}, args, plan.tokens);
 }
 
-// The list of instances: for gate and up rows and others, for slices of three and four pairs.
-template <layout::RowOrder kOrder>
+// The list of instances: for gate and up rows and others, for slices of three and four pairs, for f16 and row codes.
+template <layout::RowOrder kOrder, Mxfp4Input kInput>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.down.weights == nullptr || plan.grid_x <= multiprocessors(), kernel::kSm90ExpertsGemm,
                 "CTAs that all run at once, since they wait for each other", plan.grid_x);
-  const Kernel name = args.down.weights != nullptr          ? kernel::kSm90ExpertsGemm
-                      : kOrder == layout::RowOrder::kGateUp ? kernel::kSm90GateUpGemm
-                                                            : kernel::kSm90Mxfp4Gemm;
-  if (layout::slice_blocks(args.cols) == 6) return launch<3, kOrder>(name, args, plan, on);
-  launch<4, kOrder>(name, args, plan, on);
+  const Kernel name = kernel::sm90_mxfp4_kernel(args);
+  if (layout::slice_blocks(args.cols) == 6) return launch<3, kOrder, kInput>(name, args, plan, on);
+  launch<4, kOrder, kInput>(name, args, plan, on);
 }
 
 }  // namespace
@@ -40,14 +39,17 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   if (args.packing == Packing::kBf16) return sm90_dense_gemm(args, plan, on);
   check_args(args);
   require_shape(args.x_rows > 0, kernel::kSm90Mxfp4Gemm, "x in panels of x_rows rows", args.x_rows);
+  require_shape(args.packing == Packing::kMxfp4, kernel::kSm90Mxfp4Gemm, "bf16 or MXFP4",
+                static_cast<int64_t>(args.packing));
+  const bool codes = args.x_scales != nullptr;
   if (args.order == RowOrder::kGateUp) {
     require_shape(args.rows / 2 % layout::kPanelK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 64",
                   args.rows / 2);
-    return launch_mxfp4<RowOrder::kGateUp>(args, plan, on);
+    if (codes) return launch_mxfp4<RowOrder::kGateUp, Mxfp4Input::kRowCodes>(args, plan, on);
+    return launch_mxfp4<RowOrder::kGateUp, Mxfp4Input::kF16>(args, plan, on);
   }
-  require_shape(args.packing == Packing::kMxfp4, kernel::kSm90Mxfp4Gemm, "bf16 or MXFP4",
-                static_cast<int64_t>(args.packing));
-  launch_mxfp4<RowOrder::kPlain>(args, plan, on);
+  if (codes) return launch_mxfp4<RowOrder::kPlain, Mxfp4Input::kRowCodes>(args, plan, on);
+  launch_mxfp4<RowOrder::kPlain, Mxfp4Input::kF16>(args, plan, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -48,12 +48,13 @@ struct GemmRings {
   static constexpr int kInputs = 12, kWeights = 6;  // barriers of each kind, of the cut that has most
   static_assert(Tile::kInputStages <= kInputs && Tile::kWeightStages <= kWeights);
   static_assert((2 * (kInputs + kWeights) + 1) * 8 <= kWgmmaBarrierBytes);
-  uint32_t barriers, inputs, weights;
+  uint32_t barriers, inputs, weights, row_scales;
 
   __device__ explicit GemmRings(const uint8_t* memory)
       : barriers(ptx::shared_address(memory)),
         inputs((barriers + kWgmmaBarrierBytes + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes),
-        weights(inputs + Tile::kInputStages * Tile::kInputBytes) {}
+        weights(inputs + Tile::kInputStages * Tile::kInputBytes),
+        row_scales(weights + Tile::kWeightStages * Tile::kWeightBytes) {}
 
   __device__ uint32_t input_stage(int i) const { return inputs + static_cast<uint32_t>(i * Tile::kInputBytes); }
   __device__ uint32_t weight_stage(int i) const { return weights + static_cast<uint32_t>(i * Tile::kWeightBytes); }
@@ -61,6 +62,8 @@ struct GemmRings {
   __device__ uint32_t input_empty(int i) const { return input_full(kInputs + i); }
   __device__ uint32_t weight_full(int i) const { return input_full(2 * kInputs + i); }
   __device__ uint32_t weight_empty(int i) const { return weight_full(kWeights + i); }
+  // Of the tile whose last slice of x is the `slice`th of the ring.
+  __device__ uint32_t row_scales_of(uint32_t slice) const { return row_scales + slice * Tile::kTokens * 4; }
   // Of all lanes that multiply: their rows of u are stored.
   __device__ uint32_t stored() const { return weight_empty(kWeights); }
 

@@ -1,7 +1,8 @@
 #pragma once
-// y = W·x for many tokens on wgmma: W in MXFP4, widened to f16 in registers, x in f16
-// source: torch/model.py, Linear and MLPBlock; arguments: dense/gemm_plan.h GemmArgs
-// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place
+// y = W·x for many tokens on wgmma: W in MXFP4, widened in registers to what x is multiplied in: f16 or, of the
+// experts, FP8 (docs/decisions/0033) source: torch/model.py, Linear and MLPBlock; arguments: dense/gemm_plan.h GemmArgs
+// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place; codes of rows: x in layout/wgmma_b8.h
+//      panels with a scale a row, u in f16
 // grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows (fewer in the last: mxfp4_waves.h), up to kTokens
 //      tokens; row blocks run fastest, so that a tile of tokens and an expert's weights are read from DRAM once
 // warps three warpgroups with a row tile per warp multiply and store; one more copies x (64 k a stage) and weights (a
@@ -18,13 +19,17 @@
 //      widened. One multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a word; the
 //      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxNarrowScaleCode (2^4); exact from 2^-20 on, smaller ones
 //      lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions
+//      Codes of rows: the same with the largest scale there is as top, and the upper byte is e5m2: exact for
+//      kByteScales scales below it, which REQUIRES holds. A tile's scales of x come with its last stage, which is held
+//      until the work is stored, and are multiplied into the sums before that
 // bytes, flops: cost()
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363
 //      of 204 and 178 for 32 tokens, 512 of 481 and 178 for 80; DRAM 477; prompts: 700 W, which hold the clock at
-//      1.5 GHz
+//      1.5 GHz. Codes of rows: wgmma 3 N, instructions 280 of all warps, x and weights from L2 465 at 160 tokens
 // measured H100, routing of the dummy model: 120b, 2048 tokens both products 904 us (2026-11-23), 256 tokens 628; 20b,
 //      256 tokens 186 (2026-11-23)
-// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
+// rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens; of codes with the bits that FP8
+//      products are added with
 
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
@@ -35,14 +40,16 @@
 #include "backend/cuda/ptx/redux.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/wgmma_f16.cuh"
+#include "backend/cuda/ptx/wgmma_f8.cuh"
 
 #include <iterator>
 
 namespace nibble::backend::cuda {
 
-template <int kTheSlicePairs, int kTheTokens>
+template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput>
 struct Mxfp4Tile {
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
+  static constexpr Mxfp4Input kInput = kTheInput;
   static constexpr int kTokens = kTheTokens;
   static constexpr int kSlicePairs = kTheSlicePairs;
   static constexpr int kRowTiles = kMxfp4RowTiles, kWarps = kRowTiles;
@@ -53,10 +60,10 @@ struct Mxfp4Tile {
   static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
   static constexpr int kOperands = kSlicePairs % 2 == 0 ? 2 : kSlicePairs;
   static constexpr int kPieceBytes = layout::slice_bytes(2 * kSlicePairs);  // of a row tile's slice
-  static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
+  static constexpr int kRowBytes = mxfp4_row_bytes(kInput), kInputBytes = kTokens * kRowBytes;
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
-  static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens).inputs;
-  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens).weights;
+  static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens, kInput).inputs;
+  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens, kInput).weights;
   static constexpr bool kFewColumns = kTokens == kMxfp4Narrow;
   static constexpr int kWidths =
       static_cast<int>(kFewColumns ? std::size(kMxfp4NarrowWidths) : std::size(kMxfp4Widths));
@@ -69,19 +76,24 @@ struct Mxfp4Tile {
 // several widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of
 // count that ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
 template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
-__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand& a,
+__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand<Tile::kInput>& a,
                                                    uint32_t stage) {
   if constexpr (kFirst < kLast) {
     constexpr int kMiddle = (kFirst + kLast) / 2;
     if (count <= Tile::width(kMiddle)) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
     return multiply_narrowest<Tile, kMiddle + 1, kLast>(count, sums, a, stage);
   } else {
-    constexpr int kColumnTiles = Tile::width(kFirst) / 8;
+    auto& columns = reinterpret_cast<float(&)[Tile::width(kFirst) / 8][4]>(sums);
     ptx::wgmma_fence();
+    if constexpr (Tile::kInput == Mxfp4Input::kF16) {
 #pragma unroll
-    for (int s = 0; s < 4; ++s)
-      ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(reinterpret_cast<float(&)[kColumnTiles][4]>(sums), a[s],
-                                              layout::matrix_descriptor(stage, s));
+      for (int s = 0; s < 4; ++s)
+        ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(columns, a[s], layout::matrix_descriptor(stage, s));
+    } else {
+#pragma unroll
+      for (int block = 0; block < 2; ++block)
+        ptx::wgmma_m64k32(columns, a[block], layout::byte_matrix_descriptor(stage, block));
+    }
     ptx::wgmma_commit();
   }
 }
@@ -167,13 +179,22 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
     const GemmWork work = list.at(wave);
     if (work.row_tiles == 0) return stored.tell();
     if (work.down) stored.wait_for(work.tile, list.waves.before_blocks);
-    const uint16_t* x = (work.down ? args.u : args.x) + int64_t{work.first} * layout::kPanelK;
-    const auto bytes =
-        static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
-    for (int pair = 0; pair < pairs; ++pair, x += int64_t{args.x_rows} * layout::kPanelK) {
+    const auto* x =
+        reinterpret_cast<const uint8_t*>(work.down ? args.u : args.x) + int64_t{work.first} * Tile::kRowBytes;
+    const auto rows = static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows) *
+                      static_cast<uint32_t>(layout::kAtomRows);
+    const uint32_t bytes = rows * Tile::kRowBytes;
+    for (int pair = 0; pair < pairs; ++pair, x += int64_t{args.x_rows} * Tile::kRowBytes) {
+      const uint32_t full = rings.input_full(input.stage);
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
-      ptx::mbarrier_arrive_expect_tx(rings.input_full(input.stage), bytes);
-      ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, rings.input_full(input.stage));
+      if (Tile::kInput == Mxfp4Input::kRowCodes && pair == pairs - 1) {  // this stage is held until the work is stored
+        ptx::mbarrier_arrive_expect_tx(full, bytes + 4 * rows);
+        ptx::bulk_copy(rings.row_scales_of(static_cast<uint32_t>(input.stage / Tile::kSlicePairs)),
+                       args.x_scales + work.first, 4 * rows, full);
+      } else {
+        ptx::mbarrier_arrive_expect_tx(full, bytes);
+      }
+      ptx::bulk_copy(rings.input_stage(input.stage), x, bytes, full);
       input.next();
       if (pair == told) stored.tell();
     }
@@ -192,15 +213,17 @@ struct SliceWalk {
   const uint32_t own_codes = static_cast<uint32_t>(warp * Tile::kPieceBytes + lane * layout::kLaneBytes);
   const uint32_t own_scales =
       static_cast<uint32_t>(warp * Tile::kPieceBytes + layout::scale_word_offset(2 * kPairs, lane / 4, 0));
+  const uint32_t offsets;  // of the weights' scales
   using Rings = GemmRings<Tile>;
   RingCursor<kGroups, kPairs * Tile::kInputBytes, kPairs> input;  // by the slice
   RingCursor<Tile::kWeightStages, Tile::kWeightBytes, 1, Rings::kWeights> weight;
   uint32_t held_input, held_weight;  // the barriers for full of the slice before
   uint32_t codes, scales;            // of the slice
-  PairOperand operands[Tile::kOperands] = {};
+  PairOperand<Tile::kInput> operands[Tile::kOperands] = {};
 
-  __device__ explicit SliceWalk(const GemmRings<Tile>& rings)
-      : input(rings.input_stage(0), rings.input_full(0), 1),
+  __device__ SliceWalk(const GemmArgs& args, const GemmRings<Tile>& rings)
+      : offsets(scale_offsets(scale_top(args.scale_top))),
+        input(rings.input_stage(0), rings.input_full(0), 1),
         weight(rings.weight_stage(0), rings.weight_full(0), 1),
         held_input(rings.input_full(0)),
         held_weight(rings.weight_full(0)) {
@@ -246,12 +269,12 @@ struct SliceWalk {
     load(staged[0], 0);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      PairOperand& a = operands[pair % Tile::kOperands];
+      PairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
       if (pair + 1 < kPairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
       keep(a);
       give_back_before(pair);
-      staged[pair].widen(a);
+      staged[pair].widen(a, offsets);
       wait_for_input(pair);
       multiply_narrowest<Tile>(count, sums, a, input.stage + static_cast<uint32_t>(pair * Tile::kInputBytes));
     }
@@ -265,6 +288,11 @@ struct SliceWalk {
       wait_for_input(pair);
     }
     end_slice();
+  }
+
+  // Of the slice that was multiplied last: its number in the ring of x.
+  [[nodiscard]] __device__ uint32_t last_slice(const GemmRings<Tile>& rings) const {
+    return (held_input - rings.input_full(0)) / (8 * kPairs);
   }
 
   __device__ __forceinline__ void finish(WgmmaSums<Tile>& sums) {
@@ -282,7 +310,7 @@ struct SliceWalk {
 template <class Tile, layout::RowOrder kOrder>
 __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkList& list,
                                                const GemmRings<Tile>& rings) {
-  SliceWalk<Tile> walk(rings);
+  SliceWalk<Tile> walk(args, rings);
   const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
@@ -299,6 +327,8 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     WgmmaSums<Tile> sums = {};
     for (int slice = 0; slice < slices; ++slice) walk.multiply(count, sums);
     walk.finish(sums);
+    if constexpr (Tile::kInput == Mxfp4Input::kRowCodes)
+      scale_tokens<Tile>(args, work.count, rings.row_scales_of(walk.last_slice(rings)), sums);
     if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
     if (list.waves.before > 0 && !work.down) ptx::mbarrier_arrive(rings.stored());
   }
@@ -310,11 +340,11 @@ __device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list,
   if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
 }
 
-template <int kSlicePairs, layout::RowOrder kOrder>
-__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens>::kThreads, 1)
+template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput>
+__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>::kThreads, 1)
     sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens>;
-  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow>;
+  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>;
+  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow, kInput>;
   extern __shared__ __align__(128) uint8_t smem[];
   if (threadIdx.x == 0) GemmRings<Wide>(smem).init();
   __syncthreads();

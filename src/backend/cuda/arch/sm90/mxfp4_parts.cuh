@@ -14,11 +14,13 @@
 
 namespace nibble::backend::cuda {
 
-// The A operands of a pair of blocks.
-using PairOperand = uint32_t[4][4];
+// The A operands of a pair of blocks: f16, a step of 16 k each, or e5m2, a block each.
+template <Mxfp4Input kInput>
+using PairOperand = uint32_t[kInput == Mxfp4Input::kF16 ? 4 : 2][4];
 // Behind the wait for the wgmmas that read them: for the compiler they end with the instruction, and their registers
 // would be written while the tensor cores still read them.
-__device__ __forceinline__ void keep(PairOperand& a) {
+template <int kSteps>
+__device__ __forceinline__ void keep(uint32_t (&a)[kSteps][4]) {
 #pragma unroll
   for (auto& step : a) {
 #pragma unroll
@@ -26,34 +28,63 @@ __device__ __forceinline__ void keep(PairOperand& a) {
   }
 }
 
+// A scale's f16 exponent is its stored byte less an offset: 30 for the largest code, the top.
+inline constexpr int kLeastScaleTop = 30 - layout::kScaleBias;
+[[nodiscard]] constexpr int scale_top(int largest) { return largest > kLeastScaleTop ? largest : kLeastScaleTop; }
+[[nodiscard]] constexpr uint32_t scale_offsets(int top) {  // in both halves
+  return static_cast<uint32_t>(top - kLeastScaleTop) * 0x00010001u;
+}
+// With the largest top the products are this power of two too small, and one less for each that it is below.
+inline constexpr float kMxfp4Unscale = 0x1p3f;
+static_assert(scale_offsets(layout::kMaxNarrowScaleCode) == (127 - 12) * 0x00010001u);  // 2^12: what kScaleBias, f16's
+                                                                                        // bias of 15 and it leave
+
 // A row tile's weights of a pair, from the stage that holds its slice. widen makes the operands, in registers that no
 // wgmma reads.
 struct StagedPair {
-  // A scale's f16 exponent is its stored byte less kOffset: 30 for the largest code.
-  static constexpr uint32_t kOffset = layout::kMaxNarrowScaleCode + layout::kScaleBias - 30;
-  static constexpr float kUnscale = 0x1p3f;  // the products are this power of two too small
-  static_assert(kOffset == 127 - 12);        // 2^12: what kScaleBias, f16's bias of 15 and kUnscale leave
   uint4 codes;
   uint32_t scales;
   __device__ void load(uint32_t at_codes, uint32_t at_scales) {
     codes = ptx::load_shared16(at_codes);
     scales = ptx::load_shared4(at_scales);
   }
-  __device__ void widen(PairOperand& a) const {
-    constexpr uint32_t kBytes = 0x00ff00ffu, kOffsets = kOffset * 0x00010001u;
+  // As f16, whatever the top: the largest is taken.
+  __device__ void widen(PairOperand<Mxfp4Input::kF16>& a, uint32_t /*offsets*/) const {
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {  // bytes: row of blocks 0 and 1, row + 8 of both
-      const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
-      const uint32_t both = (ptx::max_u16x2(stored, kOffsets) << 10) - (kOffsets << 10);  // what is too small becomes 0
-      const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int step = 0; step < 2; ++step)
+        widen_step(block, step, scale_offsets(layout::kMaxNarrowScaleCode), a[2 * block + step]);
+    }
+  }
+  // As e5m2: the upper byte of such an f16 number is the same number, where the code is among the kByteScales up to the
+  // top; it is at least 2^-16.
+  __device__ void widen(PairOperand<Mxfp4Input::kRowCodes>& a, uint32_t top_offsets) const {
+    constexpr uint32_t kUpperBytes = 0x7531;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
+        uint32_t pairs[4];
+        widen_step(block, step, top_offsets, pairs);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)  // registers 1 and 3 are row + 8
-          a[2 * block + step][i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
+        for (int half = 0; half < 2; ++half)
+          a[block][2 * step + half] = ptx::permute_bytes(pairs[half], pairs[2 + half], kUpperBytes);
       }
     }
+  }
+
+ private:
+  // Of a step of a block, pairs as f16; registers 1 and 3 are row + 8.
+  __device__ void widen_step(int block, int step, uint32_t least, uint32_t (&to)[4]) const {
+    constexpr uint32_t kBytes = 0x00ff00ffu;
+    // Bytes: row of blocks 0 and 1, row + 8 of both.
+    const uint32_t stored = (block == 0 ? scales : scales >> 8) & kBytes;
+    const uint32_t both = (ptx::max_u16x2(stored, least) << 10) - (least << 10);  // what is too small becomes 0
+    const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
+    const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
   }
 };
 
@@ -98,11 +129,26 @@ using WgmmaSums = float[Tile::kTokens / 8][4];
 // registers.
 __device__ __forceinline__ bool all_lanes(bool condition) { return __any_sync(0xffffffffu, condition); }
 
+// Of row codes: each token's sums times its row's scale, [kTokens] in shared memory, and what `top` asks for.
+template <class Tile>
+__device__ __forceinline__ void scale_tokens(const GemmArgs& args, int count, uint32_t scales, WgmmaSums<Tile>& sums) {
+  const float down =
+      __uint_as_float(static_cast<uint32_t>(127 + scale_top(args.scale_top) - layout::kMaxNarrowScaleCode) << 23);
+  const uint32_t own = scales + threadIdx.x % 4 * 8;
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (all_lanes(8 * n >= count)) break;
+    const uint2 two = ptx::load_shared8(own + static_cast<uint32_t>(32 * n));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[n][i] *= down * __uint_as_float(i % 2 == 0 ? two.x : two.y);
+  }
+}
+
 // Both rows of a lane lie in one part: check_args.
 template <class Tile>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const RowBias& bias, const WgmmaSums<Tile>& sums) {
-  constexpr float kUnscale = StagedPair::kUnscale;
+  constexpr float kUnscale = kMxfp4Unscale;
   // Of column tiles, whose rows are looked up together: one at a time would wait for each.
   constexpr int kBatch = Tile::kTokens == kMxfp4Tokens ? 5 : 4;
   static_assert(Tile::kTokens / 8 % kBatch == 0);
@@ -137,7 +183,7 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
 template <class Tile>
 __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile,
                                             const RowBias& bias, const WgmmaSums<Tile>& sums) {
-  constexpr float kUnscale = StagedPair::kUnscale;
+  constexpr float kUnscale = kMxfp4Unscale;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int own = 2 * (lane % 4) + odd;  // of a column tile, the token that the lane stores
   uint16_t* const to = args.u + layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd);
@@ -177,11 +223,12 @@ __device__ __forceinline__ RowBias bias_of(const WorkRows& rows, int expert, int
 template <class Tile, layout::RowOrder kOrder>
 __device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work, int row_tile, const RowBias& bias,
                                       const WgmmaSums<Tile>& sums) {
-  const RowTile16 at{row_tile, 0, StagedPair::kUnscale};
+  const RowTile16 at{row_tile, 0, kMxfp4Unscale};
   if constexpr (kOrder == layout::RowOrder::kGateUp) {
-    if (all_lanes(work.down)) return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
+    if (Tile::kInput == Mxfp4Input::kF16 && all_lanes(work.down))
+      return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
     store_gated<Tile>(args, work, row_tile, bias, sums);
-  } else if (args.y16 != nullptr) {
+  } else if (Tile::kInput == Mxfp4Input::kRowCodes || args.y16 != nullptr) {
     store_rows16({args.y16, args.rows, args.pairs}, work, at, bias, sums);
   } else {
     store_rows<Tile>(args, work, row_tile, bias, sums);

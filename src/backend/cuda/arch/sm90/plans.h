@@ -3,6 +3,7 @@
 
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/packed.h"
+#include "backend/cuda/layout/wgmma_b8.h"
 #include "backend/kv_dtype.h"
 
 #include <cstdint>
@@ -18,6 +19,11 @@ inline constexpr int kMxfp4Narrow = 64;
 // again: all multiples of 8 cost a decode step 2 %.
 inline constexpr int kMxfp4Widths[] = {32, 64, 80, 112, 120, 128, 136, 144, 152, kMxfp4Tokens};
 inline constexpr int kMxfp4NarrowWidths[] = {8, 16, 32, 48, kMxfp4Narrow};
+// What it multiplies weights with: f16 (layout/wgmma_b.h), or e4m3 codes of rows (layout/wgmma_b8.h).
+enum class Mxfp4Input : uint8_t { kF16, kRowCodes };
+[[nodiscard]] constexpr int mxfp4_row_bytes(Mxfp4Input input) {  // of 64 k
+  return input == Mxfp4Input::kF16 ? layout::kAtomRowBytes : layout::kByteRowBytes;
+}
 // sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
 // rows. It does not apply rope.
 inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;
@@ -36,17 +42,25 @@ struct WgmmaRings {
 };
 inline constexpr int kWgmmaBarrierBytes = 512;
 // Stages of x come in slices: as many as fit beside few of weights.
-[[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs, int tokens) {
+[[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs, int tokens, Mxfp4Input input) {
   if (tokens == kMxfp4Narrow) return slice_pairs == 3 ? WgmmaRings{12, 6} : WgmmaRings{12, 4};
+  if (input == Mxfp4Input::kRowCodes) return slice_pairs == 3 ? WgmmaRings{12, 5} : WgmmaRings{12, 4};
   return slice_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
 }
-[[nodiscard]] constexpr int mxfp4_ring_bytes(int slice_pairs, int tokens) {
-  const WgmmaRings rings = mxfp4_rings(slice_pairs, tokens);
-  return rings.inputs * tokens * 128 + rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs);
+// Of a tile's rows' scales: a place for each slice of x that is on its way, of whose works one ends in it.
+[[nodiscard]] constexpr int mxfp4_row_scale_bytes(int slice_pairs, int tokens, Mxfp4Input input) {
+  return input == Mxfp4Input::kF16 ? 0 : mxfp4_rings(slice_pairs, tokens, input).inputs / slice_pairs * tokens * 4;
+}
+[[nodiscard]] constexpr int mxfp4_ring_bytes(int slice_pairs, int tokens, Mxfp4Input input) {
+  const WgmmaRings rings = mxfp4_rings(slice_pairs, tokens, input);
+  return rings.inputs * tokens * mxfp4_row_bytes(input) +
+         rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs) +
+         mxfp4_row_scale_bytes(slice_pairs, tokens, input);
 }
 // Which of both cuts a launch needs is known on the device.
-[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs) {
-  const int narrow = mxfp4_ring_bytes(slice_pairs, kMxfp4Narrow), wide = mxfp4_ring_bytes(slice_pairs, kMxfp4Tokens);
+[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs, Mxfp4Input input) {
+  const int narrow = mxfp4_ring_bytes(slice_pairs, kMxfp4Narrow, input),
+            wide = mxfp4_ring_bytes(slice_pairs, kMxfp4Tokens, input);
   return kWgmmaBarrierBytes + 1024 + (narrow > wide ? narrow : wide);  // 1024: to align the rings
 }
 // sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.

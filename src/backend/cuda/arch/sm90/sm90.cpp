@@ -31,14 +31,19 @@ int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const Devi
 
 std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const DeviceFacts& card) {
   if (s.wide_scales) return std::nullopt;
-  const GemmPlan first = plan_sm90_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, card.multiprocessors);
+  const bool codes = s.activations == Activations::kMxfp8 && s.byte_scales;
+  GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts}, down{s.hidden, s.inter, s.pairs, s.experts};
+  gate_up.row_codes = down.row_codes = codes;
+  const GemmPlan first = plan_sm90_gemm(gate_up, card.multiprocessors);
   const bool at_once = !rounds(s.activations) && s.hidden == s.inter;
-  return ExpertsPlan{
-      .gate_up = at_once ? kernel::kSm90ExpertsGemm : kernel::kSm90GateUpGemm,
-      .down = kernel::kSm90Mxfp4Gemm,
-      .first = first,
-      .second = plan_sm90_gemm({s.hidden, s.inter, s.pairs, s.experts}, card.multiprocessors, first.tokens),
-      .at_once = at_once};
+  return ExpertsPlan{.gate_up = at_once ? kernel::kSm90ExpertsGemm
+                                : codes ? kernel::kSm90GateUpCodesGemm
+                                        : kernel::kSm90GateUpGemm,
+                     .down = codes ? kernel::kSm90Mxfp4CodesGemm : kernel::kSm90Mxfp4Gemm,
+                     .first = first,
+                     .second = plan_sm90_gemm(down, card.multiprocessors, first.tokens),
+                     .at_once = at_once,
+                     .row_codes = codes};
 }
 
 std::optional<Kernel> serve_sm90_prefill(const PageType& pages) {

@@ -90,6 +90,7 @@ struct MoeStep {
   int32_t *pair_of = nullptr, *place_of = nullptr;
   ExpertTile* tiles = nullptr;
   int32_t* tile_counts = nullptr;
+  ExpertRanges ranges{};
   [[nodiscard]] int pairs() const { return tokens * kTopk; }
 };
 
@@ -278,6 +279,8 @@ void Bench::route(int tokens) {
                              .logits = logits,
                              .ids = ids,
                              .weights = device_array<float>(int64_t{tokens} * kTopk),
+                             .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts),
+                                        device_array<int32_t>(kExperts), device_copy(std::vector<int>{0})},
                              .tokens = tokens,
                              .hidden = kHidden,
                              .experts = kExperts,
@@ -320,6 +323,22 @@ std::vector<int32_t> skewed_routing(const Routing& r) {
   return ids;
 }
 
+// As any_route_sums leaves them.
+ExpertRanges ranges_of(const std::vector<int32_t>& ids, int experts) {
+  const auto width = static_cast<size_t>(experts);
+  constexpr size_t kPairs = kRangeTokens * kTopk;
+  std::vector<int32_t> starts((ids.size() + kPairs - 1) / kPairs * width), counts(width);
+  int32_t first = 0;
+  for (size_t e = 0; e < width; ++e) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i % kPairs == 0) starts[i / kPairs * width + e] = first + counts[e];
+      if (static_cast<size_t>(ids[i]) == e) ++counts[e];
+    }
+    first += (counts[e] + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+  }
+  return {device_copy(starts), device_copy(counts)};
+}
+
 void Bench::moe(const Routing& r) {
   const auto& [experts, tokens, sigma] = r;
   const std::vector<int32_t> ids = skewed_routing(r);
@@ -335,6 +354,7 @@ void Bench::moe(const Routing& r) {
   step.place_of = device_array<int32_t>(step.pairs());
   step.tiles = device_array<ExpertTile>(max_expert_tiles(step.pairs(), experts, 32));
   step.tile_counts = device_array<int32_t>(kTileCounts);
+  step.ranges = ranges_of(ids, experts);
   for (const bool wgmma : {false, true})
     if (!wgmma || sm90_gemm_serves(layout::Packing::kMxfp4)) experts_gemms(step, wgmma);
   const NormSumsArgs norm{.x = x_,
@@ -368,6 +388,21 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
                  .places = s.place_of,
                  .copies = kTopk},
                 on_);
+    });
+    add({"group_round, by ranges", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
+      any_group_round(
+          {.expert_ids = s.ids,
+           .pairs = s.pair_of,
+           .places = s.place_of,
+           .tiles = s.tiles,
+           .tile_counts = s.tile_counts,
+           .tokens = s.tokens,
+           .topk = kTopk,
+           .experts = s.experts,
+           .tile_tokens = plan.tokens,
+           .ranges = s.ranges},
+          {.from = x_, .to = {x16_, InputType::kF16, places}, .tokens = s.tokens, .cols = kHidden, .copies = kTopk},
+          on_);
     });
   }
   GemmArgs args{.packing = layout::Packing::kMxfp4,

@@ -174,6 +174,7 @@ TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_l
 
 // rounded: f16 [places, cols] of values [tokens, cols], by any_group_round_f32; empty: by any_moe_group_tiles.
 struct GroupRounded {
+  PairsBefore by = PairsBefore::kCounted;
   int cols = 0;
   std::vector<float> values;
   std::vector<uint16_t> rounded;
@@ -186,6 +187,7 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   g.places.assign(ids.size(), -1);
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
   std::vector<int32_t> known(ids.size(), -1);
+  PlainRanges ranges = plain_ranges(ids, topk, experts);
   const GroupArgs args{.expert_ids = known.data(),
                        .pairs = g.pairs.data(),
                        .places = g.places.data(),
@@ -194,7 +196,8 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .tokens = static_cast<int>(count) / topk,
                        .topk = topk,
                        .experts = experts,
-                       .tile_tokens = tile_tokens};
+                       .tile_tokens = tile_tokens,
+                       .ranges = {ranges.starts.data(), ranges.counts.data(), nullptr}};
   check_args(args);
   emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   if (round == nullptr) {
@@ -209,7 +212,13 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .copies = topk};
     launch.grid = args.tokens;
     launch.threads = round_threads(round->cols);
-    EXPECT_EQ(emulation::run(launch, [&] { any_group_round_f32(args, to); }), "");
+    EXPECT_EQ(emulation::run(launch,
+                             [&] {
+                               if (round->by == PairsBefore::kRanges)
+                                 return any_group_round_f32<PairsBefore::kRanges>(args, to);
+                               any_group_round_f32<PairsBefore::kCounted>(args, to);
+                             }),
+              "");
   }
   g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;
@@ -230,7 +239,9 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
       const PlainGroups want = plain_groups(ids, experts, tile);
       GroupRounded round{.cols = 320, .values = std::vector<float>(static_cast<size_t>(tokens) * 320), .rounded = {}};
       for (size_t i = 0; i < round.values.size(); ++i) round.values[i] = static_cast<float>(i * 40503 % 65521) / 4096;
-      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round}) {
+      GroupRounded by_ranges = round;
+      by_ranges.by = PairsBefore::kRanges;
+      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round, &by_ranges}) {
         const PlainGroups got = run_group(ids, 4, experts, tile, by);
         ASSERT_EQ(got.pairs, want.pairs);
         ASSERT_EQ(got.places, want.places);
@@ -244,6 +255,7 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
         return pair < 0 ? -1 : pair / 4;
       };
       ASSERT_EQ(round.rounded, in_panels(bits, round.cols, static_cast<int>(want.pairs.size()), token_at));
+      ASSERT_EQ(by_ranges.rounded, round.rounded);
     }
   }
 }

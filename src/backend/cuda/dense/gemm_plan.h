@@ -31,6 +31,16 @@ inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple
   return pairs / tile_tokens + (pairs < experts ? pairs : experts);
 }
 
+// What any_route_sums leaves of a step's pairs, for who puts each at its place: ranges of tokens, and where the pairs
+// of one with an expert begin.
+struct ExpertRanges {
+  int32_t* starts = nullptr;  // [expert_ranges(tokens), experts], places; null: there are none
+  int32_t* counts = nullptr;  // [experts], pairs of all ranges
+  int* finished = nullptr;    // scratch of any_route_sums: zero before and after
+};
+inline constexpr int kRangeTokens = 32;
+[[nodiscard]] constexpr int64_t expert_ranges(int64_t tokens) { return (tokens + kRangeTokens - 1) / kRangeTokens; }
+
 inline constexpr int kTileCounts = 3;
 // The pairs by expert, rising within one, and their tiles; all on the device.
 struct GroupArgs {
@@ -40,6 +50,7 @@ struct GroupArgs {
   ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
   int32_t* tile_counts = nullptr;       // [kTileCounts]: tiles of all experts whose tiles hold more than 8 * i pairs
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;
+  ExpertRanges ranges{};  // of any_group_round: else it counts all pairs
 };
 
 // A range of result rows and where it goes: to[token, row - first_row].
@@ -96,7 +107,7 @@ struct RoundArgs {
   const int32_t* places = nullptr;
   int copies = 1;
 };
-// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any.
+// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any, without ranges.
 [[nodiscard]] constexpr bool group_while_rounding(bool by_place, int64_t pairs) { return by_place && pairs <= 1024; }
 
 struct GemmPlan {

@@ -24,6 +24,8 @@ struct Groups {
   PlainGroups want = plain_groups(chosen, experts, tile);
   DeviceArray<int32_t> ids{chosen}, pairs{std::vector<int32_t>(want.pairs.size(), -2)}, places{chosen.size()};
   DeviceArray<int32_t> tile_counts{kTileCounts};
+  PlainRanges ranges = plain_ranges(chosen, PlainExperts::kTopk, experts);
+  DeviceArray<int32_t> starts{ranges.starts}, counts{ranges.counts};
   DeviceArray<ExpertTile> tiles{
       static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(chosen.size()), experts, tile))};
 
@@ -316,28 +318,37 @@ TEST_F(Gemm, groups_thousands_of_tokens) {
 
 TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
   constexpr int kTopk = 4;
-  for (const auto& [tokens, experts, cols] :
-       {std::tuple{1, 128, 2880}, {13, 32, 4096}, {97, 32, 2880}, {256, 32, 2880}, {512, 128, 2880}, {9, 5, 192}})
+  for (const auto& [tokens, experts, cols] : {std::tuple{1, 128, 2880},
+                                              {13, 32, 4096},
+                                              {97, 32, 2880},
+                                              {256, 32, 2880},
+                                              {512, 128, 2880},
+                                              {2049, 128, 2880},
+                                              {9, 5, 192}})
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts");
       const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 9);
       const std::vector<float> values = Values(10).floats(int64_t{tokens} * cols, 1);
-      const Groups groups{tokens, experts, kMxfp4Tokens, ids};
-      const auto rows = static_cast<int>(groups.want.pairs.size());
       const DeviceArray<float> from(values);
-      const DeviceArray<uint16_t> to(
-          std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
-      any_group_round(groups.args(),
-                      {.from = from.get(),
-                       .to = {to.get(), InputType::kF16, rows},
-                       .tokens = tokens,
-                       .cols = cols,
-                       .copies = kTopk},
-                      on_);
-      ASSERT_NO_FATAL_FAILURE(groups.expect());
-      std::vector<uint16_t> bits;
-      for (const float value : values) bits.push_back(F16::from_float(value).bits);
-      ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
+      for (const bool by_ranges : {false, true}) {
+        const Groups groups{tokens, experts, kMxfp4Tokens, ids};
+        const auto rows = static_cast<int>(groups.want.pairs.size());
+        const DeviceArray<uint16_t> to(
+            std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
+        GroupArgs args = groups.args();
+        if (by_ranges) args.ranges = {groups.starts.get(), groups.counts.get()};
+        any_group_round(args,
+                        {.from = from.get(),
+                         .to = {to.get(), InputType::kF16, rows},
+                         .tokens = tokens,
+                         .cols = cols,
+                         .copies = kTopk},
+                        on_);
+        ASSERT_NO_FATAL_FAILURE(groups.expect());
+        std::vector<uint16_t> bits;
+        for (const float value : values) bits.push_back(F16::from_float(value).bits);
+        ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
+      }
     }
 }
 

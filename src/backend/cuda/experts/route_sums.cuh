@@ -3,48 +3,61 @@
 // + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: around_gemm.h
 // RouteSumsArgs
 // x f32 [tokens, hidden]     sums f32 [tokens, hidden]     W bf16 [experts, hidden] row-major
-// grid one CTA per 16 or 32 tokens; its warps take blocks of 32 columns in turn, all experts of them; the next block is
-//      on its way to L2 meanwhile
+// grid one CTA per 32 or 64 tokens
+// warps four by columns, 16 of a step's 64; the others by tokens, 16 each. What a lane multiplies of x it copies
+// itself,
+//      W all together, some steps ahead
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
-// predicted (H100, 128 experts x 2880): 8192 tokens 110 us, 2048 35 us. Measured 2026-11-22 in a prompt, when one warp
-//      still stored all logits: 188 and 52 us; apart, as norm_sums, linear_many and top_experts, 257 and 79. Alone:
-//      165 and 51; with 16 tokens a CTA for 8192, one or two on an SM, 195: what a CTA reads of W counts
+// predicted (H200, 128 experts x 2880): 8192 tokens 80 us, 2048 24 us; until 2026-11-26, when each warp loaded its own
+//      columns of W: 182, 46
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
-#include "backend/cuda/norm_rope/norm_sums.cuh"
-#include "backend/cuda/experts/top_experts.cuh"
+#include "backend/cuda/experts/expert_ranges.cuh"
+#include "backend/cuda/dense/quad.cuh"
+#include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/layout/mma_m16n8k16.h"
+#include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokenTiles, int kTheExpertTiles>
+template <int kTheTokens, int kTheExpertTiles, int kTheStages>
 struct RouteSumsTile {
-  static constexpr int kWarps = 8, kThreads = kWarps * kWarpLanes;
-  static constexpr int kExpertTiles = kTheExpertTiles;  // of 8
+  static constexpr int kTokens = kTheTokens, kExpertTiles = kTheExpertTiles, kStages = kTheStages;
   static constexpr int kExperts = 8 * kExpertTiles;
-  static constexpr int kTokenTiles = kTheTokenTiles;  // of 16
-  static constexpr int kTokens = 16 * kTokenTiles;
-  static constexpr int kStepK = 32, kStride = kWarps * kStepK;  // columns of a step; to a warp's next
-  static constexpr int kPad = 8;                                // floats behind a token's sums: no bank conflict
-  static constexpr int kSumBytes = kWarps / 2 * kTokens * (kExperts + kPad) * 4;
-  static constexpr int kSharedBytes = kSumBytes + (kWarps + 1) * kTokens * 4;  // squares by warp, inverse
-  static_assert(kSharedBytes <= 99 * 1024, "the least that any card has per block");
+  static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
+  static constexpr int kStepK = 64, kWarpK = kStepK / kColumnWarps;
+  // A stage: x, then sums, 16 bytes of two tokens a thread; W; norm and bias.
+  static constexpr int kChunks = 2, kInputBytes = kChunks * kThreads * 16;
+  static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
+  static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
+  static constexpr int kStageBytes = kBiasAt + kStepK * 2;
+  // When all is multiplied: two areas of logits; squares by warp of columns, inverse; RangeShared.
+  static constexpr int kPitch = kExperts + 4;  // floats of a token's logits: no bank conflict
+  static constexpr int kAreaBytes = kTokens * kPitch * 4, kSquaresAt = 2 * kAreaBytes;
+  static constexpr int kCountsAt = kSquaresAt + (kColumnWarps + 1) * kTokens * 4;
+  static constexpr int kRanges = kTokens / kRangeTokens;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
 };
+// What every card has room for; and what takes half of W's reads where one of them per multiprocessor is enough.
+template <int kExpertTiles>
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 3>;
+template <int kExpertTiles>
+using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4>;
+static_assert(RouteSumsFew<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
 
-// Eight floats of a token as bf16 pairs: to the nearest, and what that leaves.
+// A token's four columns as bf16 pairs: to the nearest, and what that leaves.
 struct SplitFloats {
-  uint32_t high[4], low[4];
-  __device__ void set(const Quad (&v)[2]) {
+  uint32_t high[2], low[2];
+  __device__ void set(const Quad& v) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float a = v[i / 2].v[i % 2 * 2], b = v[i / 2].v[i % 2 * 2 + 1];
+    for (int i = 0; i < 2; ++i) {
+      const float a = v.v[2 * i], b = v.v[2 * i + 1];
       high[i] = ptx::pack_bf16(a, b);
       low[i] = ptx::pack_bf16(a - __uint_as_float(high[i] << 16), b - __uint_as_float(high[i] & 0xffff0000u));
     }
@@ -52,192 +65,245 @@ struct SplitFloats {
 };
 
 template <class Tile>
-using RouteLogits = float[Tile::kTokenTiles][Tile::kExpertTiles][4];
+struct RouteSums {
+  const RouteSumsArgs& a;
+  const uint32_t shared;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
+  const int first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
+  // The lane's tokens are own_token and own_token + 8 of the CTA's, its columns of a step own_k to own_k + 3: to both
+  // operands' slots 2 (lane % 4) on and 8 behind them.
+  const int own_token = warp / Tile::kColumnWarps * 16 + lane / 4, column_warp = warp % Tile::kColumnWarps;
+  const int own_k = column_warp * Tile::kWarpK + lane % 4 * 4;
+  float logits[Tile::kExpertTiles][4] = {};
+  float squares[Tile::kChunks] = {};
 
-// Columns k to k + 7 of the lane's tokens, `group` + 8 i: x gets the delta, `squares` x's, `split` norm * x.
-template <class Tile>
-__device__ __forceinline__ void take_columns(const RouteSumsArgs& a, int first_token, int k,
-                                             SplitFloats (&split)[Tile::kTokenTiles][2],
-                                             float (&squares)[2 * Tile::kTokenTiles]) {
-  const int group = static_cast<int>(threadIdx.x) % kWarpLanes / 4;
-  Quad norm[2], bias[2], x[2 * Tile::kTokenTiles][2], delta[2 * Tile::kTokenTiles][2];
-  Quad::of8(a.norm + k, norm);
-  if (a.bias != nullptr) Quad::of8(a.bias + k, bias);
-  const auto token_at = [&](int i) { return first_token + group + 8 * i; };
+  __device__ RouteSums(const RouteSumsArgs& args, uint32_t shared_address) : a(args), shared(shared_address) {}
+
+  [[nodiscard]] __device__ int token(int i) const { return first_token + own_token + 8 * i; }
+  // Its columns from k on; what lies beyond the tokens is not stored.
+  [[nodiscard]] __device__ int64_t place_in_rows(int i, int k) const {
+    return int64_t{min(token(i), a.tokens - 1)} * a.hidden + k;
+  }
+  [[nodiscard]] __device__ uint32_t stage(int step) const {
+    return shared + static_cast<uint32_t>(step % Tile::kStages * Tile::kStageBytes);
+  }
+  [[nodiscard]] __device__ uint32_t own_input(int step, int i) const {
+    return stage(step) + static_cast<uint32_t>((i * Tile::kThreads + thread) * 16);
+  }
+  // Eight columns of an expert; rows of four experts lie in different banks.
+  [[nodiscard]] __device__ static uint32_t weight_place(int expert, int chunk) {
+    return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 4 * 2) * 16);
+  }
+
+  // Of a step beyond the last column nothing is read, and zeros arrive.
+  __device__ __forceinline__ void copy_weights(int step) const {
+    const int chunks = Tile::kStepK / 8, first = step * Tile::kStepK;
 #pragma unroll
-  for (int i = 0; i < 2 * Tile::kTokenTiles; ++i) {
-    const int64_t at = int64_t{min(token_at(i), a.tokens - 1)} * a.hidden + k;  // what lies beyond is not stored
+    for (int i = thread; i < Tile::kExperts * chunks; i += Tile::kThreads) {
+      const int expert = i / chunks, k = first + i % chunks * 8;
+      const bool there = expert < a.experts && k < a.hidden;
+      ptx::async_copy16(stage(step) + weight_place(expert, i % chunks),
+                        a.weight + (there ? int64_t{expert} * a.hidden + k : 0),
+                        there ? ptx::Fill::kCopy : ptx::Fill::kZero);
+    }
+    if (thread >= 2 * chunks) return;
+    const int k = first + thread % chunks * 8;
+    const Bf16* const from = thread < chunks ? a.norm : a.bias;
+    const bool there = from != nullptr && k < a.hidden;
+    ptx::async_copy16(stage(step) + static_cast<uint32_t>(Tile::kNormAt + thread * 16),
+                      (there ? from : a.norm) + (there ? k : 0), there ? ptx::Fill::kCopy : ptx::Fill::kZero);
+  }
+  __device__ __forceinline__ void copy_rows(int step) const {
+    const int k = step * Tile::kStepK + own_k;
+    const ptx::Fill fill = k < a.hidden ? ptx::Fill::kCopy : ptx::Fill::kZero;
 #pragma unroll
-    for (int q = 0; q < 2; ++q) {
-      x[i][q].add(a.x + at + 4 * q);
-      if (a.sums.splits > 0) delta[i][q].add(static_cast<const float*>(a.sums.at) + at + 4 * q);
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      const int64_t at = place_in_rows(i, k < a.hidden ? k : 0);
+      ptx::async_copy16(own_input(step, i), a.x + at, fill);
+      if (a.sums.splits > 0)
+        ptx::async_copy16(own_input(step, Tile::kChunks + i), static_cast<const float*>(a.sums.at) + at, fill);
     }
   }
+
+  // x gets the delta, `squares` x's, `split` norm * x.
+  __device__ __forceinline__ void take_columns(int step, SplitFloats (&split)[Tile::kChunks]) {
+    const uint32_t own = stage(step) + static_cast<uint32_t>(own_k * 2);
+    const Quad norm = Quad::of(ptx::load_shared8(own + Tile::kNormAt)),
+               bias = Quad::of(ptx::load_shared8(own + Tile::kBiasAt));
+    const int k = step * Tile::kStepK + own_k;
 #pragma unroll
-  for (int i = 0; i < 2 * Tile::kTokenTiles; ++i) {
-    const int64_t at = int64_t{min(token_at(i), a.tokens - 1)} * a.hidden + k;
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      Quad x = floats(own_input(step, i)), delta = bias;
+      if (a.sums.splits > 0) {
+        const Quad sum = floats(own_input(step, Tile::kChunks + i));
 #pragma unroll
-    for (int q = 0; q < 2; ++q) {
+        for (int c = 0; c < 4; ++c) x.v[c] += delta.v[c] + sum.v[c];
+        if (token(i) < a.tokens && k < a.hidden) x.store(a.x + place_in_rows(i, k));
+      }
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        float& v = x[i][q].v[c];
-        v += bias[q].v[c] + delta[i][q].v[c];
-        squares[i] += v * v;
+        squares[i] += x.v[c] * x.v[c];
+        x.v[c] *= norm.v[c];
       }
-      if (a.sums.splits > 0 && token_at(i) < a.tokens) x[i][q].store(a.x + at + 4 * q);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) x[i][q].v[c] *= norm[q].v[c];
+      split[i].set(x);
     }
-    split[i / 2][i % 2].set(x[i]);
   }
-}
+  [[nodiscard]] __device__ static Quad floats(uint32_t at) {
+    const uint4 words = ptx::load_shared16(at);
+    return {{__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w)}};
+  }
 
-// Adds 32 columns: a lane has eight neighbours of them, from k on, which it brings to the same slots of both operands.
-template <class Tile>
-__device__ __forceinline__ void multiply_columns(const RouteSumsArgs& a, int k,
-                                                 const SplitFloats (&x)[Tile::kTokenTiles][2],
-                                                 RouteLogits<Tile>& logits) {
-  constexpr int kBatch = 4;  // loads of W that are under way together; more would spill
-  uint32_t quad = threadIdx.x % kWarpLanes / 4;
-  ptx::keep(quad);  // else every row's address waits in registers, and others spill
-  const int group = static_cast<int>(quad);
+  __device__ __forceinline__ void multiply_columns(int step, const SplitFloats (&x)[Tile::kChunks]) {
+    const uint32_t high[4] = {x[0].high[0], x[1].high[0], x[0].high[1], x[1].high[1]};
+    const uint32_t low[4] = {x[0].low[0], x[1].low[0], x[0].low[1], x[1].low[1]};
+    const uint32_t own = stage(step) + weight_place(lane / 4, own_k / 8) + static_cast<uint32_t>(own_k % 8 * 2);
 #pragma unroll
-  for (int from = 0; from < Tile::kExpertTiles; from += kBatch) {
-    uint4 w[kBatch];
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-      const int expert = min(8 * (from + n) + group, a.experts - 1);
-      w[n] = *reinterpret_cast<const uint4*>(a.weight + int64_t{expert} * a.hidden + k);
+    for (int n = 0; n < Tile::kExpertTiles; ++n) {
+      const uint2 w = ptx::load_shared8(own + static_cast<uint32_t>(n * 8 * Tile::kWeightRowBytes));
+      ptx::mma_m16n8k16_bf16(logits[n], low, w.x, w.y);
+      ptx::mma_m16n8k16_bf16(logits[n], high, w.x, w.y);
     }
-#pragma unroll
-    for (int m = 0; m < Tile::kTokenTiles; ++m)
-#pragma unroll
-      for (int p = 0; p < 4; p += 2) {  // pairs of columns
-        const SplitFloats(&own)[2] = x[m];
-        const uint32_t high[4] = {own[0].high[p], own[1].high[p], own[0].high[p + 1], own[1].high[p + 1]};
-        const uint32_t low[4] = {own[0].low[p], own[1].low[p], own[0].low[p + 1], own[1].low[p + 1]};
-#pragma unroll
-        for (int n = 0; n < kBatch; ++n) {
-          const uint32_t b0 = p == 0 ? w[n].x : w[n].z, b1 = p == 0 ? w[n].y : w[n].w;
-          ptx::mma_m16n8k16_bf16(logits[m][from + n], low, b0, b1);
-          ptx::mma_m16n8k16_bf16(logits[m][from + n], high, b0, b1);
-        }
-      }
   }
-}
 
-// The CTA's rows of x and of the first split, 128 bytes of each, from k on, to L2.
-template <class Tile>
-__device__ __forceinline__ void prefetch_columns(const RouteSumsArgs& a, int first_token, int k) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes, token = first_token + lane % Tile::kTokens;
-  if (k >= a.hidden || token >= a.tokens) return;
-  const int64_t at = int64_t{token} * a.hidden + k;
-  if (Tile::kTokens == kWarpLanes || lane < Tile::kTokens) ptx::prefetch_l2(a.x + at);
-  if (a.sums.splits > 0 && (Tile::kTokens == kWarpLanes || lane >= Tile::kTokens))
-    ptx::prefetch_l2(static_cast<const float*>(a.sums.at) + at);
-}
-
-// Adds up the warps' squares; every token's inverse is in shared memory behind the next barrier.
-template <class Tile>
-__device__ __forceinline__ void invert_norms(const RouteSumsArgs& a, int first_token, uint32_t squares_at,
-                                             float (&squares)[2 * Tile::kTokenTiles]) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
-  const auto place = [&](int row, int token) {
-    return squares_at + static_cast<uint32_t>((row * Tile::kTokens + token) * 4);
-  };
+  // W's first steps do not wait for the kernel before.
+  __device__ __forceinline__ void multiply() {
+    const int steps = (a.hidden + Tile::kStepK - 1) / Tile::kStepK;
 #pragma unroll
-  for (int i = 0; i < 2 * Tile::kTokenTiles; ++i) {
-    float& own = squares[i];
-    own += __shfl_xor_sync(kAllLanes, own, 1);
-    own += __shfl_xor_sync(kAllLanes, own, 2);
-    if (lane % 4 == 0) ptx::store_shared4(place(warp, lane / 4 + 8 * i), __float_as_uint(own));
-  }
-  __syncthreads();
-  if (thread >= Tile::kTokens) return;
-  float sum = 0;
+    for (int s = 0; s < Tile::kStages - 1; ++s) copy_weights(s);
+    ptx::grid_dependency_wait();
 #pragma unroll
-  for (int w = 0; w < Tile::kWarps; ++w) sum += __uint_as_float(ptx::load_shared4(place(w, thread)));
-  const float inverse = 1.0f / sqrtf(sum / static_cast<float>(a.hidden) + a.eps);
-  ptx::store_shared4(place(Tile::kWarps, thread), __float_as_uint(inverse));
-  if (first_token + thread < a.tokens) a.inverse[first_token + thread] = inverse;
-}
-
-// Half of the warps hands its sums to the other half, down to warp 0, which leaves them in shared memory; then each
-// warp stores the logits of some tokens and chooses.
-template <class Tile>
-__device__ __forceinline__ void store_choices(const RouteSumsArgs& a, int first_token, uint32_t shared,
-                                              RouteLogits<Tile>& logits) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
-  const auto each = [&](const auto& visit) {  // its token and expert within the CTA's
-#pragma unroll
-    for (int m = 0; m < Tile::kTokenTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < Tile::kExpertTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          visit(logits[m][n][i], 16 * m + layout::d_row(lane, i), 8 * n + layout::d_col(lane, i));
-  };
-  const auto place = [&](int of_warp, int token, int expert) {
-    return shared +
-           static_cast<uint32_t>(((of_warp * Tile::kTokens + token) * (Tile::kExperts + Tile::kPad) + expert) * 4);
-  };
-  const auto hand_on = [&](int to_warp) {
-    each([&](float sum, int token, int expert) {
-      ptx::store_shared4(place(to_warp, token, expert), __float_as_uint(sum));
-    });
-  };
+    for (int s = 0; s < Tile::kStages - 1; ++s) {
+      copy_rows(s);
+      ptx::async_commit();
+    }
 #pragma unroll 1
-  for (int rest = Tile::kWarps / 2; rest > 0; rest /= 2) {
-    if (warp >= rest && warp < 2 * rest) hand_on(warp - rest);
+    for (int step = 0; step < steps; ++step) {
+      ptx::async_wait<Tile::kStages - 2>();
+      __syncthreads();  // all of W's step is there, and nobody reads the stage of the step before
+      if (const int next = step + Tile::kStages - 1; next < steps) {
+        copy_weights(next);
+        copy_rows(next);
+      }
+      ptx::async_commit();
+      SplitFloats x[Tile::kChunks];
+      take_columns(step, x);
+      multiply_columns(step, x);
+    }
+    ptx::async_wait<0>();
+    __syncthreads();  // nobody reads a stage
+  }
+
+  [[nodiscard]] __device__ uint32_t squares_place(int row, int of_token) const {
+    return shared + static_cast<uint32_t>(Tile::kSquaresAt + (row * Tile::kTokens + of_token) * 4);
+  }
+  [[nodiscard]] __device__ uint32_t logit_place(int area, int of_token, int expert) const {
+    return shared + static_cast<uint32_t>(area * Tile::kAreaBytes + (of_token * Tile::kPitch + expert) * 4);
+  }
+  template <class Visit>
+  __device__ __forceinline__ void each_logit(int area, const Visit& visit) {
+#pragma unroll
+    for (int n = 0; n < Tile::kExpertTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        visit(logits[n][i],
+              logit_place(area, own_token - lane / 4 + layout::d_row(lane, i), 8 * n + layout::d_col(lane, i)));
+  }
+  __device__ __forceinline__ void hand_on(int area) {
+    each_logit(area, [](float sum, uint32_t at) { ptx::store_shared4(at, __float_as_uint(sum)); });
+  }
+  __device__ __forceinline__ void add_area(int area) {
+    each_logit(area, [](float& sum, uint32_t at) { sum += __uint_as_float(ptx::load_shared4(at)); });
+  }
+
+  // Adds up what the warps of columns have of a token: its logits, in area 0, and its inverse.
+  __device__ __forceinline__ void add_up() {
+#pragma unroll
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      float& own = squares[i];
+      own += __shfl_xor_sync(kAllLanes, own, 1);
+      own += __shfl_xor_sync(kAllLanes, own, 2);
+      if (lane % 4 == 0) ptx::store_shared4(squares_place(column_warp, own_token + 8 * i), __float_as_uint(own));
+    }
+    if (column_warp >= 2) hand_on(column_warp - 2);
     __syncthreads();
-    if (warp < rest)
-      each([&](float& sum, int token, int expert) {
-        sum += __uint_as_float(ptx::load_shared4(place(warp, token, expert)));
-      });
+    if (column_warp < 2) add_area(column_warp);
+    if (column_warp == 1) hand_on(1);
+    if (thread < Tile::kTokens) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < Tile::kColumnWarps; ++w) sum += __uint_as_float(ptx::load_shared4(squares_place(w, thread)));
+      const float inverse = 1.0f / sqrtf(sum / static_cast<float>(a.hidden) + a.eps);
+      ptx::store_shared4(squares_place(Tile::kColumnWarps, thread), __float_as_uint(inverse));
+      if (first_token + thread < a.tokens) a.inverse[first_token + thread] = inverse;
+    }
+    __syncthreads();
+    if (column_warp == 0) {
+      add_area(1);
+      hand_on(0);
+    }
     __syncthreads();
   }
-  if (warp == 0) hand_on(0);
-  __syncthreads();
-  constexpr int kOwn = (Tile::kExperts + kWarpLanes - 1) / kWarpLanes;  // experts of a lane
-  float bias[kOwn];
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) bias[i] = a.router_bias[min(lane + i * kWarpLanes, a.experts - 1)].to_float();
-  for (int own = warp; own < min(Tile::kTokens, a.tokens - first_token); own += Tile::kWarps) {
-    const int64_t token = first_token + own;
-    const float inverse = __uint_as_float(
-        ptx::load_shared4(shared + static_cast<uint32_t>(Tile::kSumBytes + (Tile::kWarps * Tile::kTokens + own) * 4)));
+
+  // Eight lanes choose for a token, a warp for four. counts: pairs of each expert by range.
+  __device__ __forceinline__ void choose(int* counts) const {
+    constexpr int kLanes = 8, kOwn = Tile::kExperts / kLanes;
+    constexpr int32_t kNone = 0x7fffffff;
+    const int own = thread / kLanes, part = thread % kLanes, of_token = first_token + own;
+    const bool there = of_token < a.tokens;
+    const float inverse = __uint_as_float(ptx::load_shared4(squares_place(Tile::kColumnWarps, own)));
+    float logit[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int expert = lane + i * kWarpLanes;
-      if (expert < a.experts)
-        a.logits[token * a.experts + expert] =
-            inverse * __uint_as_float(ptx::load_shared4(place(0, own, expert))) + bias[i];
+      const int expert = part + kLanes * i;
+      if (expert >= a.experts) continue;
+      logit[i] =
+          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, own, expert))) + a.router_bias[expert].to_float();
+      if (there) a.logits[int64_t{of_token} * a.experts + expert] = logit[i];
+    }
+    __syncwarp();                   // the token's logits in shared memory give way to its weights
+    Ranked found = {INFINITY, -1};  // before every expert
+    float first = 0, sum = 0;
+    for (int k = 0; k < a.topk; ++k) {
+      Ranked best = {-INFINITY, kNone};
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const Ranked candidate = {logit[i], part + kLanes * i};
+        if (candidate.idx < a.experts && before(found, candidate) && before(candidate, best)) best = candidate;
+      }
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) {
+        const Ranked other = {__shfl_xor_sync(kAllLanes, best.value, step), __shfl_xor_sync(kAllLanes, best.idx, step)};
+        if (before(other, best)) best = other;
+      }
+      found = best;
+      if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+      if (k == 0) first = found.value;
+      const float weight = expf(found.value - first);
+      sum += weight;
+      if (part != 0) continue;
+      ptx::store_shared4(logit_place(0, own, k), __float_as_uint(weight));
+      if (!there) continue;
+      a.ids[int64_t{of_token} * a.topk + k] = found.idx;
+      atomicAdd(counts + own / kRangeTokens * Tile::kExperts + found.idx, 1);
     }
     __syncwarp();
-    choose_experts({.logits = a.logits, .ids = a.ids, .weights = a.weights, .experts = a.experts, .topk = a.topk},
-                   token, lane);
+    for (int k = part; there && k < a.topk; k += kLanes)
+      a.weights[int64_t{of_token} * a.topk + k] = __uint_as_float(ptx::load_shared4(logit_place(0, own, k))) / sum;
   }
-}
+};
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1) any_route_sums(const __grid_constant__ RouteSumsArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes;
-  const int warp = thread / kWarpLanes, first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
-  const uint32_t shared = ptx::shared_address(smem);
+  static_assert(Tile::kCountsAt + sizeof(RangeShared<Tile>) <= Tile::kSharedBytes);
+  auto& ranges = *reinterpret_cast<RangeShared<Tile>*>(smem + Tile::kCountsAt);
+  RouteSums<Tile> cta(a, ptx::shared_address(smem));
   ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  RouteLogits<Tile> logits = {};
-  float squares[2 * Tile::kTokenTiles] = {};
-#pragma unroll 1
-  for (int k = warp * Tile::kStepK; k < a.hidden; k += Tile::kStride) {
-    SplitFloats x[Tile::kTokenTiles][2];
-    prefetch_columns<Tile>(a, first_token, k + Tile::kStride);
-    take_columns<Tile>(a, first_token, k + lane % 4 * 8, x, squares);
-    multiply_columns<Tile>(a, k + lane % 4 * 8, x, logits);
-  }
-  invert_norms<Tile>(a, first_token, shared + static_cast<uint32_t>(Tile::kSumBytes), squares);
-  store_choices<Tile>(a, first_token, shared, logits);
+  cta.multiply();
+  for (int i = cta.thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) ranges.counts[i] = 0;
+  cta.add_up();
+  cta.choose(ranges.counts);
+  if (a.ranges.starts != nullptr) store_ranges(a, ranges);
 }
 
 }  // namespace nibble::backend::cuda

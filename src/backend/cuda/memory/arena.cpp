@@ -48,8 +48,11 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
   a.gemm_u = carver.take<uint16_t>(places * d.inter);
   const auto& arches = needs.card.arches;
-  if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; }))
+  if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
     a.gemm_placed_x = carver.take<uint16_t>(places * d.hidden);
+    a.gemm_ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
+                     carver.take<int>(1)};
+  }
   a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.gemm_pairs = carver.take<int32_t>(places);
   a.gemm_places = carver.take<int32_t>(pairs);

@@ -11,8 +11,6 @@
 #include <fmt/format.h>
 
 namespace nibble::backend::cuda {
-namespace {}  // namespace
-
 std::string RoutePlan::to_string() const {
   return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,
                      expert_groups, shares, threads, smem_bytes);
@@ -57,7 +55,8 @@ GemmCost cost(const RouteTokensArgs& a) {
 GemmCost cost(const RouteSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
   return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
-                   4 * out + 8 * int64_t{a.tokens} * a.topk,
+                   4 * out + 8 * int64_t{a.tokens} * a.topk +
+                   (a.ranges.starts != nullptr ? 12 * expert_ranges(a.tokens) * a.experts : 0),
           .flops = 4 * out * a.hidden};
 }
 
@@ -129,6 +128,9 @@ void check_args(const RouteSumsArgs& a) {
   require_shape(a.router_bias != nullptr && a.inverse != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr,
                 kName, "a router's bias and all results", a.experts);
+  require_shape((a.ranges.starts == nullptr) == (a.ranges.counts == nullptr) &&
+                    (a.ranges.starts == nullptr) == (a.ranges.finished == nullptr),
+                kName, "all of the ranges or none", a.experts);
 }
 
 }  // namespace nibble::backend::cuda

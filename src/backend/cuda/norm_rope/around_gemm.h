@@ -84,6 +84,7 @@ struct RouteSumsArgs {
   float* logits = nullptr;                               // [tokens, experts]
   int32_t* ids = nullptr;                                // [tokens, topk]
   float* weights = nullptr;                              // [tokens, topk]
+  ExpertRanges ranges{};                                 // of the choice, where someone asks for them
   int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
   float eps = 0;
 };

@@ -5,6 +5,7 @@
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/experts/route_testing.h"
 #include "backend/cuda/dense/split_gemm_testing.h"
+#include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
@@ -67,6 +68,19 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 
+TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
+  const auto run = [](const NormSumsArgs& args) {
+    emulate(2, norm_threads(args.hidden), [&] { any_norm_experts_f32<kNormMaxThreads>(args); });
+  };
+  for (const int tokens : {2, 3, 9}) {
+    check_norm<HostArray>({.tokens = tokens, .hidden = 192, .topk = 6, .panels = true, .normed = false}, run);
+    check_norm<HostArray>({.tokens = tokens, .hidden = 2880, .topk = 4, .type = InputType::kBf16}, run);
+  }
+  check_norm<HostArray>({.tokens = 5, .hidden = 384, .topk = 32, .type = InputType::kMxfp8}, run);
+  check_norm<HostArray>({.tokens = 5, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
+  check_norm<HostArray>({.tokens = 7, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
+}
+
 void emulate_rope_sums(const RopeSumsArgs& args) {
   const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
   emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
@@ -107,12 +121,14 @@ void emulate_route_sums(const RouteSumsArgs& args) {
 }
 
 TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
-  const RouteSumsCase c{.tokens = 37, .hidden = 320, .experts = 33, .topk = 3};  // a step for some warps only
-  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsTile<1, 16>>);
-  EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsTile<2, 16>>));
-  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsTile<2, 4>>);
-  check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 8, .splits = 0},
-                              emulate_route_sums<RouteSumsTile<1, 16>>);
+  const RouteSumsCase c{
+      .tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step behind the last whole one
+  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16>>);
+  EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16>>));
+  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4>>);
+  check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4>>);
+  check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},
+                              emulate_route_sums<RouteSumsFew<16>>);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

@@ -75,6 +75,10 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
         check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},
                                 run);
       }
+  for (const int topk : {1, 4, 6}) {  // more tokens than run at once
+    check_norm<DeviceArray>({.tokens = 1500, .topk = topk, .panels = true, .normed = false}, run);
+    check_norm<DeviceArray>({.tokens = 1500, .topk = topk, .normed = false, .rounded = false}, run);
+  }
 }
 
 TEST_F(AroundGemm, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
@@ -101,7 +105,7 @@ TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
   for (const RouteSumsCase of :
        {RouteSumsCase{}, {.experts = 32}, {.hidden = 192, .experts = 20, .topk = 2}, {.hidden = 256, .experts = 100}}) {
     std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
-    for (const int tokens : {1, 15, 33, 600, 2049}) {
+    for (const int tokens : {1, 15, 33, 600, 2049, 8200}) {
       RouteSumsCase c = of;
       c.tokens = tokens;
       const std::vector<float> got = check_route_sums<DeviceArray>(c, run);

@@ -299,6 +299,7 @@ class Maker {
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // likewise for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
+  bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;
   int64_t tokens_ = 0;

@@ -1,8 +1,8 @@
 #pragma once
-// round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too, for few pairs
-// grid one CTA per token, a thread per chunk of 8 slots; of group_round each counts all pairs, places its token's, and
-//      its warps list an expert's tiles each
-// bytes tokens * cols * (4 + 2 copies); group_round: and tokens^2 * topk * 4 of ids, from L2
+// round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too
+// grid one CTA per token, a thread per chunk of 8 slots; of group_round each places its token's pairs, behind those of
+//      its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's tiles each
+// bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, its range's or tokens^2 * topk * 4
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),
 //      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3
 
@@ -84,57 +84,74 @@ __global__ void __launch_bounds__(kRoundTokenThreads) any_round_f32(const __grid
 
 // Dynamic shared memory.
 struct GroupRoundShared {
-  int counts[kGroupMaxExperts];  // pairs of each expert
+  int counts[kGroupMaxExperts];  // pairs of each expert: where they are counted
   int experts[32], before[32];   // of the token's pairs: the expert, and its pairs before this one
   int places[32];
 };
 
+enum class PairsBefore : uint8_t { kCounted, kRanges };
+
 // REQUIRES topk up to 32, and a thread per chunk.
+template <PairsBefore kBefore>
 __global__ void __launch_bounds__(kRoundTokenThreads)
     any_group_round_f32(const __grid_constant__ GroupArgs group, const __grid_constant__ RoundArgs args) {
+  constexpr bool kRanges = kBefore == PairsBefore::kRanges;
   extern __shared__ __align__(128) uint8_t smem[];
   auto& shared = *reinterpret_cast<GroupRoundShared*>(smem);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int threads = static_cast<int>(blockDim.x), warps = threads / 32, token = static_cast<int>(blockIdx.x);
-  const int first_pair = token * group.topk, pairs = group.tokens * group.topk;
-  for (int e = tid; e < group.experts; e += threads) shared.counts[e] = 0;
+  const int first_pair = token * group.topk;
+  // The pairs that it goes through: of other tokens only those before its own count with ranges.
+  const int from_pair = kRanges ? token / kRangeTokens * kRangeTokens * group.topk : 0,
+            pairs = kRanges ? first_pair + group.topk : group.tokens * group.topk;
+  for (int e = tid; !kRanges && e < group.experts; e += threads) shared.counts[e] = 0;
   if (tid < 32) shared.before[tid] = 0;
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  constexpr int kTogether = 4;  // pairs of a thread whose loads are under way together, the first ones with those of x
+  constexpr int kTogether = kRanges ? 1 : 4;  // pairs of a thread whose loads are under way together, with those of x
   int own[kTogether];
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
       own[i] = first + i * threads < pairs ? group.expert_ids[first + i * threads] : -1;
   };
-  load(tid);
+  load(from_pair + tid);
   const bool mine = tid < args.cols / 8;
   const RoundChunk chunk(args, token, mine ? tid : 0);
+  int start = 0;  // where the range's pairs begin that have the expert of the token's pair tid
   if (tid < group.topk) shared.experts[tid] = group.expert_ids[first_pair + tid];
+  if (kRanges && tid < group.topk)
+    start = group.ranges.starts[int64_t{token / kRangeTokens} * group.experts + group.expert_ids[first_pair + tid]];
   __syncthreads();
-  for (int first = tid; first < pairs; first += kTogether * threads) {
-    if (first != tid) load(first);
+  for (int first = from_pair + tid; first < pairs; first += kTogether * threads) {
+    if (first != from_pair + tid) load(first);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       if (own[i] < 0) continue;
-      atomicAdd(&shared.counts[own[i]], 1);
+      if (!kRanges) atomicAdd(&shared.counts[own[i]], 1);
       for (int k = 0; k < group.topk; ++k)
         if (own[i] == shared.experts[k] && first + i * threads < first_pair + k) atomicAdd(&shared.before[k], 1);
     }
   }
   __syncthreads();
-  for (int k = warp; k < group.topk; k += warps) {
-    const int place = first_place(shared.counts, shared.experts[k]) + shared.before[k];
-    if (lane != 0) continue;
+  const auto put = [&](int k, int place) {
     shared.places[k] = place;
     group.places[first_pair + k] = place;
     group.pairs[place] = first_pair + k;
+  };
+  if constexpr (kRanges) {
+    if (tid < group.topk) put(tid, start + shared.before[tid]);
+  } else {
+    for (int k = warp; k < group.topk; k += warps) {
+      const int place = first_place(shared.counts, shared.experts[k]) + shared.before[k];
+      if (lane == 0) put(k, place);
+    }
   }
   __syncthreads();
   // Of as many CTAs as there are, then of their warps, the last one first: the others store beside it.
+  const int* const counts = kRanges ? group.ranges.counts : shared.counts;
   for (int e = token + (warps - 1 - warp) * group.tokens; e < group.experts; e += warps * group.tokens)
-    store_tiles(group, shared.counts, e, first_place(shared.counts, e));
+    store_tiles(group, counts, e, first_place(counts, e));
   if (mine) chunk.store(args, [&](int copy) { return int64_t{shared.places[copy]}; });
 }
 

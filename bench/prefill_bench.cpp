@@ -245,7 +245,12 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
     GemmArgs args{
         .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
     args.x_rows = wgmma ? tokens : 0;
-    args.parts[0] = {y_, 0, rows};
+    if (wgmma) {  // as steps have it
+      args.bias = nullptr;
+      args.sums = reinterpret_cast<uint16_t*>(y_);
+    } else {
+      args.parts[0] = {y_, 0, rows};
+    }
     const GemmShape shape{rows, cols, tokens, 1, layout::Packing::kBf16};
     const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, sms_);
     const GemmCost c = cost(args, 1);
@@ -269,23 +274,24 @@ void Bench::route(int tokens) {
   add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
     any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
   });
-  const RouteSumsArgs router{.x = x_,
-                             .sums = {y_, 1},
-                             .bias = bias_,
-                             .norm = bias_,
-                             .weight = reinterpret_cast<const Bf16*>(pool_),
-                             .router_bias = bias_,
-                             .inverse = device_array<float>(tokens),
-                             .logits = logits,
-                             .ids = ids,
-                             .weights = device_array<float>(int64_t{tokens} * kTopk),
-                             .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts),
-                                        device_array<int32_t>(kExperts), device_copy(std::vector<int>{0})},
-                             .tokens = tokens,
-                             .hidden = kHidden,
-                             .experts = kExperts,
-                             .topk = kTopk,
-                             .eps = 1e-5f};
+  const RouteSumsArgs router{
+      .x = x_,
+      .sums = {y_, 1, sm90_gemm_serves(layout::Packing::kBf16) ? SplitSums::Order::kTiles : SplitSums::Order::kRows},
+      .bias = bias_,
+      .norm = bias_,
+      .weight = reinterpret_cast<const Bf16*>(pool_),
+      .router_bias = bias_,
+      .inverse = device_array<float>(tokens),
+      .logits = logits,
+      .ids = ids,
+      .weights = device_array<float>(int64_t{tokens} * kTopk),
+      .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts), device_array<int32_t>(kExperts),
+                 device_copy(std::vector<int>{0})},
+      .tokens = tokens,
+      .hidden = kHidden,
+      .experts = kExperts,
+      .topk = kTopk,
+      .eps = 1e-5f};
   const GemmCost route_cost = cost(router);
   add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
       [&](int) { any_route_sums(router, on_); });

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/dense/gemm.cuh"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round.cuh"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
@@ -86,6 +87,29 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   }
 }
 
+// The same as one split of sums, rows as they are packed.
+template <int kTokens>
+void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, int tile) {
+  const auto pitch = static_cast<size_t>(split_pitch(args.tokens, args.rows));
+  std::vector<uint16_t> sums(pitch, 0xffff), rest = sums;
+  args.bias = nullptr;
+  args.parts[0] = args.parts[1] = {};
+  args.sums = sums.data();
+  run_gemm<Sm90Dense, Packing::kBf16, kTokens, RowOrder::kPlain>(
+      args, Sm90Dense::plan({args.rows, args.cols, args.tokens, 1, Packing::kBf16}, tile));
+  for (int t = 0; t < args.tokens; ++t)
+    for (int r = 0; r < args.rows; ++r) {
+      const auto from = static_cast<int>(layout::source_row(args.order, r / 16, r % 16));
+      const GemmSum want = w.dot(from, x.data() + t * args.cols, true);
+      const auto at = static_cast<size_t>(place_in_sums(args.tokens, t, r));
+      ASSERT_LE(std::abs(value_16(sums[at], true) - want.value),
+                kGemmError * (want.size + 1) + 0x1p-8 * std::abs(want.value))
+          << "token " << t << ", row " << r;
+      sums[at] = 0xffff;
+    }
+  ASSERT_EQ(sums, rest);
+}
+
 template <class Arch, Packing kPacking, int kTokens>
 void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain, int tile = kTokens,
                  const GemmMatrix::Scales& scales = {}) {
@@ -119,6 +143,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
       const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(got - exact), kGemmError * (want.size + 1)) << "token " << t << ", row " << r;
     }
+  if constexpr (std::is_same_v<Arch, Sm90Dense>) check_sums<kTokens>(args, w, x, tile);
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {

@@ -85,8 +85,9 @@ struct GemmArgs {
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
-  int x_rows = 0;           // sm90_gemm: a multiple of 8 that holds all rows
-  uint16_t* y16 = nullptr;  // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
+  int x_rows = 0;            // sm90_gemm: a multiple of 8 that holds all rows
+  uint16_t* y16 = nullptr;   // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
+  uint16_t* sums = nullptr;  // sm90_dense_gemm, instead of parts, of no bias: one split of split_gemm_plan.h
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order
   float swiglu_limit = 7.0f;

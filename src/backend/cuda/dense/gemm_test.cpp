@@ -3,6 +3,7 @@
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/arch/sm90/gemm.h"
 #include "backend/cuda/testing.h"
 
@@ -125,6 +126,21 @@ class Gemm : public CudaTest {
         const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
         ASSERT_LE(std::abs(got[static_cast<size_t>(int64_t{t} * c.rows + r)] - exact), kGemmError * (want.size + 1))
             << "token " << t << ", row " << r;
+      }
+    if (!c.hopper || !bf16) return;
+    const DeviceArray<uint16_t> sums(static_cast<size_t>(split_pitch(c.tokens, c.rows)));
+    args.bias = nullptr;
+    args.parts[0] = {};
+    args.sums = sums.get();
+    gemm(args, plan, true);
+    const std::vector<uint16_t> got_sums = sums.host();
+    for (int t = 0; t < c.tokens; ++t)
+      for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
+        const auto from = static_cast<int>(layout::source_row(c.order, r / 16, r % 16));
+        const GemmSum want = w.dot(from, x.data() + int64_t{t} * c.cols, true);
+        const float sum = value_16(got_sums[static_cast<size_t>(place_in_sums(c.tokens, t, r))], true);
+        ASSERT_LE(std::abs(sum - want.value), kGemmError * (want.size + 1) + 0x1p-8 * std::abs(want.value))
+            << "token " << t << ", packed row " << r;
       }
   }
 

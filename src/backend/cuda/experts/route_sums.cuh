@@ -2,11 +2,10 @@
 // route_sums: x[t] += bias + sums[t]; inverse[t] = 1 / rms(x[t]); logits[t, e] = inverse[t] (norm * x[t]) · W[e]
 // + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: around_gemm.h
 // RouteSumsArgs
-// x f32 [tokens, hidden]     sums f32 [tokens, hidden]     W bf16 [experts, hidden] row-major
+// x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles     W bf16 [experts, hidden] row-major
 // grid one CTA per 32 or 64 tokens
-// warps four by columns, 16 of a step's 64; the others by tokens, 16 each. What a lane multiplies of x it copies
-// itself,
-//      W all together, some steps ahead
+// warps four by columns, 16 of a step's 64; the others by tokens, 16 each. Some steps ahead a warp copies what it
+//      multiplies of x, all of them together W
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
 // predicted (H200, 128 experts x 2880): 8192 tokens 80 us, 2048 24 us; until 2026-11-26, when each warp loaded its own
@@ -20,6 +19,7 @@
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/matrix_load.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
@@ -31,7 +31,7 @@ struct RouteSumsTile {
   static constexpr int kExperts = 8 * kExpertTiles;
   static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
   static constexpr int kStepK = 64, kWarpK = kStepK / kColumnWarps;
-  // A stage: x, then sums, 16 bytes of two tokens a thread; W; norm and bias.
+  // A stage: x, then sums, of 16 tokens and columns a warp; W; norm and bias.
   static constexpr int kChunks = 2, kInputBytes = kChunks * kThreads * 16;
   static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
   static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
@@ -70,10 +70,10 @@ struct RouteSums {
   const uint32_t shared;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
   const int first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
-  // The lane's tokens are own_token and own_token + 8 of the CTA's, its columns of a step own_k to own_k + 3: to both
-  // operands' slots 2 (lane % 4) on and 8 behind them.
+  // The lane multiplies tokens own_token and own_token + 8 of the CTA's, of a step's columns own_k, its neighbour, and
+  // the two that are 8 behind these.
   const int own_token = warp / Tile::kColumnWarps * 16 + lane / 4, column_warp = warp % Tile::kColumnWarps;
-  const int own_k = column_warp * Tile::kWarpK + lane % 4 * 4;
+  const int first_k = column_warp * Tile::kWarpK, own_k = first_k + lane % 4 * 2;
   float logits[Tile::kExpertTiles][4] = {};
   float squares[Tile::kChunks] = {};
 
@@ -84,15 +84,25 @@ struct RouteSums {
   [[nodiscard]] __device__ int64_t place_in_rows(int i, int k) const {
     return int64_t{min(token(i), a.tokens - 1)} * a.hidden + k;
   }
+  [[nodiscard]] __device__ bool by_tiles() const { return a.sums.order == SplitSums::Order::kTiles; }
   [[nodiscard]] __device__ uint32_t stage(int step) const {
     return shared + static_cast<uint32_t>(step % Tile::kStages * Tile::kStageBytes);
   }
-  [[nodiscard]] __device__ uint32_t own_input(int step, int i) const {
-    return stage(step) + static_cast<uint32_t>((i * Tile::kThreads + thread) * 16);
+  // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
+  [[nodiscard]] __device__ uint32_t input(int step, int i, int chunk) const {
+    const int group = lane / 4;
+    return stage(step) +
+           static_cast<uint32_t>((i * Tile::kThreads + warp * kWarpLanes + group * 4 + (chunk ^ (group & 2))) * 16);
   }
-  // Eight columns of an expert; rows of four experts lie in different banks.
+  // Of sums by tiles: the token's 16 columns.
+  [[nodiscard]] __device__ uint32_t input_tile(int step, int i) const {
+    constexpr int kTokenBytes = Tile::kWarpK * 2, kWarpBytes = 16 * kTokenBytes;
+    return stage(step) +
+           static_cast<uint32_t>(Tile::kInputBytes + warp * kWarpBytes + (i * 8 + lane / 4) * kTokenBytes);
+  }
+  // Eight columns of an expert; those of eight experts lie in different banks.
   [[nodiscard]] __device__ static uint32_t weight_place(int expert, int chunk) {
-    return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 4 * 2) * 16);
+    return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 8) * 16);
   }
 
   // Of a step beyond the last column nothing is read, and zeros arrive.
@@ -114,31 +124,59 @@ struct RouteSums {
                       (there ? from : a.norm) + (there ? k : 0), there ? ptx::Fill::kCopy : ptx::Fill::kZero);
   }
   __device__ __forceinline__ void copy_rows(int step) const {
-    const int k = step * Tile::kStepK + own_k;
-    const ptx::Fill fill = k < a.hidden ? ptx::Fill::kCopy : ptx::Fill::kZero;
+    const int first = step * Tile::kStepK + first_k, chunk = lane % 4;
+    const bool there = first < a.hidden;
+    const ptx::Fill fill = there ? ptx::Fill::kCopy : ptx::Fill::kZero;
+    const bool rows = a.sums.splits > 0 && !by_tiles();
 #pragma unroll
     for (int i = 0; i < Tile::kChunks; ++i) {
-      const int64_t at = place_in_rows(i, k < a.hidden ? k : 0);
-      ptx::async_copy16(own_input(step, i), a.x + at, fill);
-      if (a.sums.splits > 0)
-        ptx::async_copy16(own_input(step, Tile::kChunks + i), static_cast<const float*>(a.sums.at) + at, fill);
+      const int64_t at = place_in_rows(i, there ? first + chunk * 4 : 0);
+      ptx::async_copy16(input(step, i, chunk), a.x + at, fill);
+      if (rows)
+        ptx::async_copy16(input(step, Tile::kChunks + i, chunk), static_cast<const float*>(a.sums.at) + at, fill);
     }
+    if (a.sums.splits == 0 || rows) return;
+    const int i = chunk / 2, half = chunk % 2;  // a token's 16 columns are two chunks
+    const int64_t at = place_in_sums(a.tokens, min(token(i), a.tokens - 1), there ? first : 0) + half * 8;
+    ptx::async_copy16(input_tile(step, i) + static_cast<uint32_t>(half * 16),
+                      static_cast<const uint16_t*>(a.sums.at) + at, fill);
+  }
+
+  // The lane's four columns of a token, in their order.
+  [[nodiscard]] __device__ Quad floats(int step, int i) const {
+    const auto half = static_cast<uint32_t>(lane % 2 * 8);
+    const uint2 low = ptx::load_shared8(input(step, i, lane % 4 / 2) + half),
+                high = ptx::load_shared8(input(step, i, 2 + lane % 4 / 2) + half);
+    return {{__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(high.x), __uint_as_float(high.y)}};
+  }
+  [[nodiscard]] __device__ Quad tile_sums(int step, int i) const {
+    const uint2 pairs = ptx::load_shared8(input_tile(step, i) + static_cast<uint32_t>(lane % 4 * 8));
+    return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.y << 16), __uint_as_float(pairs.x & 0xffff0000u),
+             __uint_as_float(pairs.y & 0xffff0000u)}};
+  }
+  // Of norm or bias.
+  [[nodiscard]] __device__ Quad of_columns(int step, int at) const {
+    const uint32_t from = stage(step) + static_cast<uint32_t>(at + own_k * 2);
+    return Quad::of(uint2{ptx::load_shared4(from), ptx::load_shared4(from + 16)});
+  }
+  __device__ __forceinline__ void store_x(int i, int k, const Quad& x) const {
+    if (token(i) >= a.tokens || k >= a.hidden) return;
+    float* const to = a.x + place_in_rows(i, k);
+    *reinterpret_cast<float2*>(to) = {x.v[0], x.v[1]};
+    *reinterpret_cast<float2*>(to + 8) = {x.v[2], x.v[3]};
   }
 
   // x gets the delta, `squares` x's, `split` norm * x.
   __device__ __forceinline__ void take_columns(int step, SplitFloats (&split)[Tile::kChunks]) {
-    const uint32_t own = stage(step) + static_cast<uint32_t>(own_k * 2);
-    const Quad norm = Quad::of(ptx::load_shared8(own + Tile::kNormAt)),
-               bias = Quad::of(ptx::load_shared8(own + Tile::kBiasAt));
-    const int k = step * Tile::kStepK + own_k;
+    const Quad norm = of_columns(step, Tile::kNormAt), bias = of_columns(step, Tile::kBiasAt);
 #pragma unroll
     for (int i = 0; i < Tile::kChunks; ++i) {
-      Quad x = floats(own_input(step, i)), delta = bias;
+      Quad x = floats(step, i);
       if (a.sums.splits > 0) {
-        const Quad sum = floats(own_input(step, Tile::kChunks + i));
+        const Quad sum = by_tiles() ? tile_sums(step, i) : floats(step, Tile::kChunks + i);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) x.v[c] += delta.v[c] + sum.v[c];
-        if (token(i) < a.tokens && k < a.hidden) x.store(a.x + place_in_rows(i, k));
+        for (int c = 0; c < 4; ++c) x.v[c] += bias.v[c] + sum.v[c];
+        store_x(i, step * Tile::kStepK + own_k, x);
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -148,20 +186,21 @@ struct RouteSums {
       split[i].set(x);
     }
   }
-  [[nodiscard]] __device__ static Quad floats(uint32_t at) {
-    const uint4 words = ptx::load_shared16(at);
-    return {{__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w)}};
-  }
 
   __device__ __forceinline__ void multiply_columns(int step, const SplitFloats (&x)[Tile::kChunks]) {
     const uint32_t high[4] = {x[0].high[0], x[1].high[0], x[0].high[1], x[1].high[1]};
     const uint32_t low[4] = {x[0].low[0], x[1].low[0], x[0].low[1], x[1].low[1]};
-    const uint32_t own = stage(step) + weight_place(lane / 4, own_k / 8) + static_cast<uint32_t>(own_k % 8 * 2);
+    // Lanes name the rows of two tiles of experts, their first eight columns and their second.
+    const uint32_t own = stage(step) + weight_place(lane / 16 * 8 + lane % 8, first_k / 8 + lane / 8 % 2);
 #pragma unroll
-    for (int n = 0; n < Tile::kExpertTiles; ++n) {
-      const uint2 w = ptx::load_shared8(own + static_cast<uint32_t>(n * 8 * Tile::kWeightRowBytes));
-      ptx::mma_m16n8k16_bf16(logits[n], low, w.x, w.y);
-      ptx::mma_m16n8k16_bf16(logits[n], high, w.x, w.y);
+    for (int n = 0; n < Tile::kExpertTiles; n += 2) {
+      uint32_t w[4];
+      ptx::load_matrices(w, own + static_cast<uint32_t>(n * 8 * Tile::kWeightRowBytes));
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        ptx::mma_m16n8k16_bf16(logits[n + t], low, w[2 * t], w[2 * t + 1]);
+        ptx::mma_m16n8k16_bf16(logits[n + t], high, w[2 * t], w[2 * t + 1]);
+      }
     }
   }
 
@@ -179,7 +218,7 @@ struct RouteSums {
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       ptx::async_wait<Tile::kStages - 2>();
-      __syncthreads();  // all of W's step is there, and nobody reads the stage of the step before
+      __syncthreads();  // all of the step is there, and nobody reads the stage of the step before
       if (const int next = step + Tile::kStages - 1; next < steps) {
         copy_weights(next);
         copy_rows(next);

@@ -65,9 +65,7 @@ void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);
-  const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-  const int64_t grid = (items + kRopeThreads - 1) / kRopeThreads;
-  launch_chained(any_rope_sums_f32, {kernel::kRopeSums, on, grid, kRopeThreads}, args);
+  launch_chained(any_rope_sums_f32, {kernel::kRopeSums, on, rope_ctas(args), kRopeThreads}, args);
 }
 
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {

@@ -76,7 +76,7 @@ inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too ofte
 // for inverse[t] * x[t] * norm, which is split into two bf16.
 struct RouteSumsArgs {
   float* x = nullptr;                                    // [tokens, hidden]
-  SplitSums sums{};                                      // rows: hidden; of one split, or none; in kRows
+  SplitSums sums{};                                      // rows: hidden; of one split, or none
   const Bf16* bias = nullptr;                            // [hidden], with sums
   const Bf16* norm = nullptr;                            // [hidden]
   const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]

@@ -82,14 +82,12 @@ TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
 }
 
 void emulate_rope_sums(const RopeSumsArgs& args) {
-  const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-  emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
+  emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
 }
 
 TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [](const RopeSumsArgs& args) {
-    const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-    emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
+    emulate(rope_ctas(args), kRopeThreads, [&] { any_rope_sums_f32(args); });
   };
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
   check_rope<HostArray>(
@@ -125,6 +123,10 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
       .tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step behind the last whole one
   const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16>>);
   EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16>>));
+  RouteSumsCase tiles = c;
+  tiles.order = SplitSums::Order::kTiles;
+  const auto few_of_tiles = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16>>);
+  EXPECT_EQ(few_of_tiles, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16>>));
   check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4>>);
   check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4>>);
   check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},

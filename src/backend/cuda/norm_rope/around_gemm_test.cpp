@@ -102,8 +102,11 @@ TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
 
 TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
   const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
-  for (const RouteSumsCase of :
-       {RouteSumsCase{}, {.experts = 32}, {.hidden = 192, .experts = 20, .topk = 2}, {.hidden = 256, .experts = 100}}) {
+  for (const RouteSumsCase of : {RouteSumsCase{},
+                                 {.experts = 32},
+                                 {.hidden = 192, .experts = 20, .topk = 2},
+                                 {.hidden = 256, .experts = 100},
+                                 {.order = SplitSums::Order::kTiles}}) {
     std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
     for (const int tokens : {1, 15, 33, 600, 2049, 8200}) {
       RouteSumsCase c = of;

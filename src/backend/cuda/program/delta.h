@@ -15,7 +15,7 @@ struct Delta {
     kRows,        // f32 [tokens, hidden]: Arena::delta[0]
     kParts,       // the same twice, to be added: Arena::delta
     kSums,        // of a GEMM, without o's bias: Arena::gemm_y
-    kTiles,       // the same in splits, bf16 (split_gemm_plan.h)
+    kTiles,       // the same in splits, or whole, bf16 (split_gemm_plan.h)
     kExpertsF32,  // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16  // the same: Arena::gemm_y
   } form = Form::kRows;

@@ -82,7 +82,8 @@ void Maker::route() {
     return route_plainly();
   }
   const bool by_tiles = router_by_tiles(tuned_, tokens_);
-  if (delta_.form == Delta::Form::kSums && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
+  const bool whole = delta_.form == Delta::Form::kSums || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
+  if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   norm_sums({kMlpNorm}, delta_,
             [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                 const Binding& b, NormSumsArgs& args) {

@@ -241,9 +241,9 @@ class Maker {
                           on);
         });
   }
-  // to = W · Arena::gemm_x, without bias, rows as they are packed.
-  template <class Weights, class To>
-  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to) {
+  // W · Arena::gemm_x, without bias, rows as they are packed; where `put` says.
+  template <class Weights, class Put>
+  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, Put put) {
     const Gemm chosen = gemm_for(shape);
     planned(chosen.kernel, chosen.plan, reads, [=, in = input_of(shape, false)](const Binding& b, const Launch& on) {
       GemmArgs args{.packing = shape.packing,
@@ -253,7 +253,7 @@ class Maker {
                     .cols = to_int(shape.cols),
                     .tokens = to_int(shape.tokens),
                     .x_rows = in.rows};
-      args.parts[0] = {to(b), 0, args.rows};
+      put(b, args);
       chosen.op.launch(args, chosen.plan, on);
     });
   }
@@ -262,8 +262,15 @@ class Maker {
   SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
-      gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; });
-      return {nullptr, 1};
+      const bool tiles = gemm_for(shape).op.sums && shape.packing == Packing::kBf16;
+      gemm(shape, reads, weights, [tiles](const Binding& b, GemmArgs& args) {
+        if (tiles) {
+          args.sums = reinterpret_cast<uint16_t*>(b.at.gemm_y);
+        } else {
+          args.parts[0] = {b.at.gemm_y, 0, args.rows};
+        }
+      });
+      return {nullptr, 1, tiles ? SplitSums::Order::kTiles : SplitSums::Order::kRows};
     }
     const SplitGemmPlan& plan = split->plan;
     add(split->kernel, plan.to_string(), reads,

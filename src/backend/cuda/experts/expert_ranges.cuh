@@ -23,7 +23,7 @@ struct RangeShared {
 // A thread has an expert and a part of the ranges, whose counts become places.
 template <class Tile>
 __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) {
-  constexpr int kParts = Tile::kThreads / Tile::kExperts, kTogether = 16;  // loads under way
+  constexpr int kParts = Tile::kThreads / Tile::kExperts, kTogether = 32;  // loads under way
   const int thread = static_cast<int>(threadIdx.x), expert = thread % Tile::kExperts, part = thread / Tile::kExperts;
   const int ranges = static_cast<int>(expert_ranges(a.tokens)), share = (ranges + kParts - 1) / kParts;
   const int first = part * share, end = expert < a.experts ? min(ranges, first + share) : first;

@@ -32,7 +32,7 @@ struct RouteSumsTile {
   static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
   static constexpr int kStepK = 64, kWarpK = kStepK / kColumnWarps;
   // A stage: x, then sums, of 16 tokens and columns a warp; W; norm and bias.
-  static constexpr int kChunks = 2, kInputBytes = kChunks * kThreads * 16;
+  static constexpr int kInputBytes = 2 * kThreads * 16;
   static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
   static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
   static constexpr int kStageBytes = kBiasAt + kStepK * 2;
@@ -44,12 +44,15 @@ struct RouteSumsTile {
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
 };
-// What every card has room for; and what takes half of W's reads where one of them per multiprocessor is enough.
+// What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
+// W's reads, where one CTA per multiprocessor is enough.
 template <int kExpertTiles>
-using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 3>;
+using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3>;
+template <int kExpertTiles>
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6>;
 template <int kExpertTiles>
 using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4>;
-static_assert(RouteSumsFew<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
+static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
 
 // A token's four columns as bf16 pairs: to the nearest, and what that leaves.
 struct SplitFloats {
@@ -64,172 +67,223 @@ struct SplitFloats {
   }
 };
 
+// Where a thread is in the ring, and where its parts of a stage lie: what a loop over steps would work out each time.
+template <class Tile>
+struct RouteStage {
+  uint32_t first, at;
+
+  __device__ explicit RouteStage(uint32_t shared) : first(shared), at(shared) {}
+  __device__ __forceinline__ void next() {
+    at = at + Tile::kStageBytes == first + Tile::kSharedBytes ? first : at + Tile::kStageBytes;
+  }
+  // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
+  [[nodiscard]] __device__ static uint32_t input(int thread, int chunk) {
+    return static_cast<uint32_t>((thread / 4 * 4 + (chunk ^ (thread / 4 & 2))) * 16);
+  }
+  static constexpr int kInputPitch = Tile::kThreads * 16;  // to the lane's other token
+  // Of sums by tiles: the token's 16 columns.
+  [[nodiscard]] __device__ static uint32_t input_tile(int thread) {
+    constexpr int kTokenBytes = Tile::kWarpK * 2, kWarpBytes = 16 * kTokenBytes;
+    return static_cast<uint32_t>(Tile::kInputBytes + thread / kWarpLanes * kWarpBytes +
+                                 thread % kWarpLanes / 4 * kTokenBytes);
+  }
+  static constexpr int kTilePitch = 8 * Tile::kWarpK * 2;
+  // Eight columns of an expert; those of eight experts lie in different banks.
+  [[nodiscard]] __device__ static uint32_t weight(int expert, int chunk) {
+    return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 8) * 16);
+  }
+};
+
+// Which of the CTA's tokens and of a step's columns a lane has: tokens `token` and token + 8; columns k, k + 1, k + 8
+// and k + 9, of its warp's 16 from first_k on.
+template <class Tile>
+struct RouteLane {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
+  const int column_warp = warp % Tile::kColumnWarps, first_k = column_warp * Tile::kWarpK;
+  const int token = warp / Tile::kColumnWarps * 16 + lane / 4, k = first_k + lane % 4 * 2;
+};
+
+// What a thread copies, step by step; of columns beyond the last one, and of experts that there are not, zeros.
+template <class Tile>
+struct RouteCopies {
+  static constexpr int kWeights = Tile::kExperts * 8 / Tile::kThreads > 0 ? Tile::kExperts * 8 / Tile::kThreads : 1;
+  const RouteSumsArgs& a;
+  RouteStage<Tile> weights_stage, rows_stage;
+  uint32_t own_weight, own_input, own_tile;
+  int weights_k, rows_k;           // of the next step
+  int weight_at, x_at[2], sum_at;  // elements of W, x, sums by tiles
+  bool has_expert[kWeights];
+
+  __device__ RouteCopies(const RouteSumsArgs& args, uint32_t shared, int first_token)
+      : a(args), weights_stage(shared), rows_stage(shared) {
+    const RouteLane<Tile> own;
+    const int expert = own.thread / 8, chunk = own.thread % 8, row_chunk = own.lane % 4;
+    own_weight = RouteStage<Tile>::weight(expert, chunk);
+    own_input = RouteStage<Tile>::input(own.thread, row_chunk);
+    // A token's 16 columns by tiles are two chunks.
+    own_tile = RouteStage<Tile>::input_tile(own.thread) +
+               static_cast<uint32_t>(row_chunk / 2 * RouteStage<Tile>::kTilePitch + row_chunk % 2 * 16);
+    weights_k = chunk * 8;
+    rows_k = own.first_k;
+    weight_at = expert * a.hidden + weights_k;
+#pragma unroll
+    for (int j = 0; j < kWeights; ++j)
+      has_expert[j] = expert + j * (Tile::kThreads / 8) < min(a.experts, Tile::kExperts);
+    const auto token = [&](int i) { return min(first_token + own.token + 8 * i, a.tokens - 1); };
+    for (int i = 0; i < 2; ++i) x_at[i] = token(i) * a.hidden + rows_k + row_chunk * 4;
+    sum_at = static_cast<int>(place_in_sums(a.tokens, token(row_chunk / 2), rows_k)) + row_chunk % 2 * 8;
+  }
+  __device__ static ptx::Fill fill(bool there) { return there ? ptx::Fill::kCopy : ptx::Fill::kZero; }
+
+  __device__ __forceinline__ void copy_weights() {
+    const bool there = weights_k < a.hidden;
+    if (Tile::kThreads <= 8 * Tile::kExperts || static_cast<int>(threadIdx.x) < 8 * Tile::kExperts) {
+#pragma unroll
+      for (int j = 0; j < kWeights; ++j) {
+        constexpr int kExperts = Tile::kThreads / 8;
+        ptx::async_copy16(weights_stage.at + own_weight + static_cast<uint32_t>(j * kExperts * Tile::kWeightRowBytes),
+                          a.weight + weight_at + j * kExperts * a.hidden, fill(there && has_expert[j]));
+      }
+    }
+    if (static_cast<int>(threadIdx.x) < 16) {  // norm, then bias
+      const Bf16* const from = threadIdx.x < 8 || a.bias == nullptr ? a.norm : a.bias;
+      ptx::async_copy16(weights_stage.at + static_cast<uint32_t>(Tile::kNormAt) + threadIdx.x * 16, from + weights_k,
+                        fill(there && (threadIdx.x < 8 || a.bias != nullptr)));
+    }
+    weights_k += Tile::kStepK;
+    weight_at += Tile::kStepK;
+    weights_stage.next();
+  }
+  __device__ __forceinline__ void copy_rows() {
+    const ptx::Fill all = fill(rows_k < a.hidden);
+    const uint32_t to = rows_stage.at + own_input;
+    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      constexpr int kPitch = RouteStage<Tile>::kInputPitch;
+      ptx::async_copy16(to + static_cast<uint32_t>(i * kPitch), a.x + x_at[i], all);
+      if (a.sums.splits > 0 && !tiles)
+        ptx::async_copy16(to + static_cast<uint32_t>((2 + i) * kPitch), static_cast<const float*>(a.sums.at) + x_at[i],
+                          all);
+      x_at[i] += Tile::kStepK;
+    }
+    if (a.sums.splits > 0 && tiles)
+      ptx::async_copy16(rows_stage.at + own_tile, static_cast<const uint16_t*>(a.sums.at) + sum_at, all);
+    sum_at += Tile::kStepK * ((a.tokens + 7) / 8 * 8);
+    rows_k += Tile::kStepK;
+    rows_stage.next();
+  }
+};
+
 template <class Tile>
 struct RouteSums {
   const RouteSumsArgs& a;
   const uint32_t shared;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
+  const RouteLane<Tile> own{};
   const int first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
-  // The lane multiplies tokens own_token and own_token + 8 of the CTA's, of a step's columns own_k, its neighbour, and
-  // the two that are 8 behind these.
-  const int own_token = warp / Tile::kColumnWarps * 16 + lane / 4, column_warp = warp % Tile::kColumnWarps;
-  const int first_k = column_warp * Tile::kWarpK, own_k = first_k + lane % 4 * 2;
   float logits[Tile::kExpertTiles][4] = {};
-  float squares[Tile::kChunks] = {};
+  float squares[2] = {};
 
   __device__ RouteSums(const RouteSumsArgs& args, uint32_t shared_address) : a(args), shared(shared_address) {}
 
-  [[nodiscard]] __device__ int token(int i) const { return first_token + own_token + 8 * i; }
-  // Its columns from k on; what lies beyond the tokens is not stored.
-  [[nodiscard]] __device__ int64_t place_in_rows(int i, int k) const {
-    return int64_t{min(token(i), a.tokens - 1)} * a.hidden + k;
-  }
-  [[nodiscard]] __device__ bool by_tiles() const { return a.sums.order == SplitSums::Order::kTiles; }
-  [[nodiscard]] __device__ uint32_t stage(int step) const {
-    return shared + static_cast<uint32_t>(step % Tile::kStages * Tile::kStageBytes);
-  }
-  // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
-  [[nodiscard]] __device__ uint32_t input(int step, int i, int chunk) const {
-    const int group = lane / 4;
-    return stage(step) +
-           static_cast<uint32_t>((i * Tile::kThreads + warp * kWarpLanes + group * 4 + (chunk ^ (group & 2))) * 16);
-  }
-  // Of sums by tiles: the token's 16 columns.
-  [[nodiscard]] __device__ uint32_t input_tile(int step, int i) const {
-    constexpr int kTokenBytes = Tile::kWarpK * 2, kWarpBytes = 16 * kTokenBytes;
-    return stage(step) +
-           static_cast<uint32_t>(Tile::kInputBytes + warp * kWarpBytes + (i * 8 + lane / 4) * kTokenBytes);
-  }
-  // Eight columns of an expert; those of eight experts lie in different banks.
-  [[nodiscard]] __device__ static uint32_t weight_place(int expert, int chunk) {
-    return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 8) * 16);
-  }
-
-  // Of a step beyond the last column nothing is read, and zeros arrive.
-  __device__ __forceinline__ void copy_weights(int step) const {
-    const int chunks = Tile::kStepK / 8, first = step * Tile::kStepK;
-#pragma unroll
-    for (int i = thread; i < Tile::kExperts * chunks; i += Tile::kThreads) {
-      const int expert = i / chunks, k = first + i % chunks * 8;
-      const bool there = expert < a.experts && k < a.hidden;
-      ptx::async_copy16(stage(step) + weight_place(expert, i % chunks),
-                        a.weight + (there ? int64_t{expert} * a.hidden + k : 0),
-                        there ? ptx::Fill::kCopy : ptx::Fill::kZero);
-    }
-    if (thread >= 2 * chunks) return;
-    const int k = first + thread % chunks * 8;
-    const Bf16* const from = thread < chunks ? a.norm : a.bias;
-    const bool there = from != nullptr && k < a.hidden;
-    ptx::async_copy16(stage(step) + static_cast<uint32_t>(Tile::kNormAt + thread * 16),
-                      (there ? from : a.norm) + (there ? k : 0), there ? ptx::Fill::kCopy : ptx::Fill::kZero);
-  }
-  __device__ __forceinline__ void copy_rows(int step) const {
-    const int first = step * Tile::kStepK + first_k, chunk = lane % 4;
-    const bool there = first < a.hidden;
-    const ptx::Fill fill = there ? ptx::Fill::kCopy : ptx::Fill::kZero;
-    const bool rows = a.sums.splits > 0 && !by_tiles();
-#pragma unroll
-    for (int i = 0; i < Tile::kChunks; ++i) {
-      const int64_t at = place_in_rows(i, there ? first + chunk * 4 : 0);
-      ptx::async_copy16(input(step, i, chunk), a.x + at, fill);
-      if (rows)
-        ptx::async_copy16(input(step, Tile::kChunks + i, chunk), static_cast<const float*>(a.sums.at) + at, fill);
-    }
-    if (a.sums.splits == 0 || rows) return;
-    const int i = chunk / 2, half = chunk % 2;  // a token's 16 columns are two chunks
-    const int64_t at = place_in_sums(a.tokens, min(token(i), a.tokens - 1), there ? first : 0) + half * 8;
-    ptx::async_copy16(input_tile(step, i) + static_cast<uint32_t>(half * 16),
-                      static_cast<const uint16_t*>(a.sums.at) + at, fill);
-  }
-
-  // The lane's four columns of a token, in their order.
-  [[nodiscard]] __device__ Quad floats(int step, int i) const {
-    const auto half = static_cast<uint32_t>(lane % 2 * 8);
-    const uint2 low = ptx::load_shared8(input(step, i, lane % 4 / 2) + half),
-                high = ptx::load_shared8(input(step, i, 2 + lane % 4 / 2) + half);
+  // The lane's columns of a token, of norm or of bias, in their order; at: of the first.
+  [[nodiscard]] __device__ static Quad floats(uint32_t low_at, uint32_t high_at) {
+    const uint2 low = ptx::load_shared8(low_at), high = ptx::load_shared8(high_at);
     return {{__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(high.x), __uint_as_float(high.y)}};
   }
-  [[nodiscard]] __device__ Quad tile_sums(int step, int i) const {
-    const uint2 pairs = ptx::load_shared8(input_tile(step, i) + static_cast<uint32_t>(lane % 4 * 8));
+  [[nodiscard]] __device__ static Quad tile_sums(uint32_t at) {
+    const uint2 pairs = ptx::load_shared8(at);
     return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.y << 16), __uint_as_float(pairs.x & 0xffff0000u),
              __uint_as_float(pairs.y & 0xffff0000u)}};
   }
-  // Of norm or bias.
-  [[nodiscard]] __device__ Quad of_columns(int step, int at) const {
-    const uint32_t from = stage(step) + static_cast<uint32_t>(at + own_k * 2);
-    return Quad::of(uint2{ptx::load_shared4(from), ptx::load_shared4(from + 16)});
-  }
-  __device__ __forceinline__ void store_x(int i, int k, const Quad& x) const {
-    if (token(i) >= a.tokens || k >= a.hidden) return;
-    float* const to = a.x + place_in_rows(i, k);
-    *reinterpret_cast<float2*>(to) = {x.v[0], x.v[1]};
-    *reinterpret_cast<float2*>(to + 8) = {x.v[2], x.v[3]};
-  }
-
-  // x gets the delta, `squares` x's, `split` norm * x.
-  __device__ __forceinline__ void take_columns(int step, SplitFloats (&split)[Tile::kChunks]) {
-    const Quad norm = of_columns(step, Tile::kNormAt), bias = of_columns(step, Tile::kBiasAt);
-#pragma unroll
-    for (int i = 0; i < Tile::kChunks; ++i) {
-      Quad x = floats(step, i);
-      if (a.sums.splits > 0) {
-        const Quad sum = by_tiles() ? tile_sums(step, i) : floats(step, Tile::kChunks + i);
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x.v[c] += bias.v[c] + sum.v[c];
-        store_x(i, step * Tile::kStepK + own_k, x);
-      }
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        squares[i] += x.v[c] * x.v[c];
-        x.v[c] *= norm.v[c];
-      }
-      split[i].set(x);
-    }
-  }
-
-  __device__ __forceinline__ void multiply_columns(int step, const SplitFloats (&x)[Tile::kChunks]) {
-    const uint32_t high[4] = {x[0].high[0], x[1].high[0], x[0].high[1], x[1].high[1]};
-    const uint32_t low[4] = {x[0].low[0], x[1].low[0], x[0].low[1], x[1].low[1]};
-    // Lanes name the rows of two tiles of experts, their first eight columns and their second.
-    const uint32_t own = stage(step) + weight_place(lane / 16 * 8 + lane % 8, first_k / 8 + lane / 8 % 2);
-#pragma unroll
-    for (int n = 0; n < Tile::kExpertTiles; n += 2) {
-      uint32_t w[4];
-      ptx::load_matrices(w, own + static_cast<uint32_t>(n * 8 * Tile::kWeightRowBytes));
-#pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        ptx::mma_m16n8k16_bf16(logits[n + t], low, w[2 * t], w[2 * t + 1]);
-        ptx::mma_m16n8k16_bf16(logits[n + t], high, w[2 * t], w[2 * t + 1]);
-      }
-    }
+  [[nodiscard]] __device__ static Quad of_columns(uint32_t at) {
+    return Quad::of(uint2{ptx::load_shared4(at), ptx::load_shared4(at + 16)});
   }
 
   // W's first steps do not wait for the kernel before.
   __device__ __forceinline__ void multiply() {
+    using Stage = RouteStage<Tile>;
     const int steps = (a.hidden + Tile::kStepK - 1) / Tile::kStepK;
-#pragma unroll
-    for (int s = 0; s < Tile::kStages - 1; ++s) copy_weights(s);
+    RouteCopies<Tile> copies(a, shared, first_token);
+#pragma unroll 1
+    for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_weights();
     ptx::grid_dependency_wait();
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < Tile::kStages - 1; ++s) {
-      copy_rows(s);
+      copies.copy_rows();
       ptx::async_commit();
     }
+    Stage stage(shared);
+    const auto half = static_cast<uint32_t>(own.lane % 2 * 8);
+    const uint32_t low_input = Stage::input(own.thread, own.lane % 4 / 2) + half,
+                   high_input = Stage::input(own.thread, 2 + own.lane % 4 / 2) + half,
+                   tile = Stage::input_tile(own.thread) + static_cast<uint32_t>(own.lane % 4 * 8),
+                   columns = static_cast<uint32_t>(own.k * 2);
+    // Lanes name the rows of two tiles of experts, their first eight columns and their second.
+    const uint32_t weights = Stage::weight(own.lane / 16 * 8 + own.lane % 8, own.first_k / 8 + own.lane / 8 % 2);
+    float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.k;
+    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+    bool stores[2];
+    for (int i = 0; i < 2; ++i) stores[i] = a.sums.splits > 0 && first_token + own.token + 8 * i < a.tokens;
+    int rest = a.hidden - own.first_k;  // columns from the warp's on
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < steps; ++step, stage.next(), x_to += Tile::kStepK, rest -= Tile::kStepK) {
       ptx::async_wait<Tile::kStages - 2>();
       __syncthreads();  // all of the step is there, and nobody reads the stage of the step before
-      if (const int next = step + Tile::kStages - 1; next < steps) {
-        copy_weights(next);
-        copy_rows(next);
+      const Quad norm = of_columns(stage.at + columns + Tile::kNormAt),
+                 bias = of_columns(stage.at + columns + Tile::kBiasAt);
+      SplitFloats split[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t at = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch);
+        Quad x = floats(at + low_input, at + high_input);
+        if (a.sums.splits > 0) {
+          const uint32_t in_rows = at + static_cast<uint32_t>(Tile::kInputBytes);
+          const Quad sum = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
+                                 : floats(in_rows + low_input, in_rows + high_input);
+#pragma unroll
+          for (int c = 0; c < 4; ++c) x.v[c] += bias.v[c] + sum.v[c];
+        }
+        if (stores[i] && rest > 0) {
+          auto* const to = reinterpret_cast<float2*>(x_to + i * 8 * int64_t{a.hidden});
+          to[0] = {x.v[0], x.v[1]};
+          to[4] = {x.v[2], x.v[3]};
+        }
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          squares[i] += x.v[c] * x.v[c];
+          x.v[c] *= norm.v[c];
+        }
+        split[i].set(x);
+      }
+      multiply_columns(stage.at + weights, split);
+      if (step + Tile::kStages - 1 < steps) {  // while tensor cores still multiply
+        copies.copy_weights();
+        copies.copy_rows();
       }
       ptx::async_commit();
-      SplitFloats x[Tile::kChunks];
-      take_columns(step, x);
-      multiply_columns(step, x);
     }
     ptx::async_wait<0>();
     __syncthreads();  // nobody reads a stage
+  }
+
+  __device__ __forceinline__ void multiply_columns(uint32_t weights, const SplitFloats (&x)[2]) {
+    const uint32_t high[4] = {x[0].high[0], x[1].high[0], x[0].high[1], x[1].high[1]};
+    const uint32_t low[4] = {x[0].low[0], x[1].low[0], x[0].low[1], x[1].low[1]};
+    constexpr int kTogether = 4;  // tiles of experts: what adds to one sum waits for no other
+#pragma unroll
+    for (int n = 0; n < Tile::kExpertTiles; n += kTogether) {
+      uint32_t w[kTogether / 2][4];
+#pragma unroll
+      for (int t = 0; t < kTogether; t += 2)
+        ptx::load_matrices(w[t / 2], weights + static_cast<uint32_t>((n + t) * 8 * Tile::kWeightRowBytes));
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t)
+        ptx::mma_m16n8k16_bf16(logits[n + t], low, w[t / 2][t % 2 * 2], w[t / 2][t % 2 * 2 + 1]);
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t)
+        ptx::mma_m16n8k16_bf16(logits[n + t], high, w[t / 2][t % 2 * 2], w[t / 2][t % 2 * 2 + 1]);
+    }
   }
 
   [[nodiscard]] __device__ uint32_t squares_place(int row, int of_token) const {
@@ -244,8 +298,8 @@ struct RouteSums {
     for (int n = 0; n < Tile::kExpertTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        visit(logits[n][i],
-              logit_place(area, own_token - lane / 4 + layout::d_row(lane, i), 8 * n + layout::d_col(lane, i)));
+        visit(logits[n][i], logit_place(area, own.token - own.lane / 4 + layout::d_row(own.lane, i),
+                                        8 * n + layout::d_col(own.lane, i)));
   }
   __device__ __forceinline__ void hand_on(int area) {
     each_logit(area, [](float sum, uint32_t at) { ptx::store_shared4(at, __float_as_uint(sum)); });
@@ -257,26 +311,28 @@ struct RouteSums {
   // Adds up what the warps of columns have of a token: its logits, in area 0, and its inverse.
   __device__ __forceinline__ void add_up() {
 #pragma unroll
-    for (int i = 0; i < Tile::kChunks; ++i) {
-      float& own = squares[i];
-      own += __shfl_xor_sync(kAllLanes, own, 1);
-      own += __shfl_xor_sync(kAllLanes, own, 2);
-      if (lane % 4 == 0) ptx::store_shared4(squares_place(column_warp, own_token + 8 * i), __float_as_uint(own));
+    for (int i = 0; i < 2; ++i) {
+      float& sum = squares[i];
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      if (own.lane % 4 == 0)
+        ptx::store_shared4(squares_place(own.column_warp, own.token + 8 * i), __float_as_uint(sum));
     }
-    if (column_warp >= 2) hand_on(column_warp - 2);
+    if (own.column_warp >= 2) hand_on(own.column_warp - 2);
     __syncthreads();
-    if (column_warp < 2) add_area(column_warp);
-    if (column_warp == 1) hand_on(1);
-    if (thread < Tile::kTokens) {
+    if (own.column_warp < 2) add_area(own.column_warp);
+    if (own.column_warp == 1) hand_on(1);
+    if (own.thread < Tile::kTokens) {
       float sum = 0;
 #pragma unroll
-      for (int w = 0; w < Tile::kColumnWarps; ++w) sum += __uint_as_float(ptx::load_shared4(squares_place(w, thread)));
+      for (int w = 0; w < Tile::kColumnWarps; ++w)
+        sum += __uint_as_float(ptx::load_shared4(squares_place(w, own.thread)));
       const float inverse = 1.0f / sqrtf(sum / static_cast<float>(a.hidden) + a.eps);
-      ptx::store_shared4(squares_place(Tile::kColumnWarps, thread), __float_as_uint(inverse));
-      if (first_token + thread < a.tokens) a.inverse[first_token + thread] = inverse;
+      ptx::store_shared4(squares_place(Tile::kColumnWarps, own.thread), __float_as_uint(inverse));
+      if (first_token + own.thread < a.tokens) a.inverse[first_token + own.thread] = inverse;
     }
     __syncthreads();
-    if (column_warp == 0) {
+    if (own.column_warp == 0) {
       add_area(1);
       hand_on(0);
     }
@@ -287,16 +343,16 @@ struct RouteSums {
   __device__ __forceinline__ void choose(int* counts) const {
     constexpr int kLanes = 8, kOwn = Tile::kExperts / kLanes;
     constexpr int32_t kNone = 0x7fffffff;
-    const int own = thread / kLanes, part = thread % kLanes, of_token = first_token + own;
+    const int row = own.thread / kLanes, part = own.thread % kLanes, of_token = first_token + row;
     const bool there = of_token < a.tokens;
-    const float inverse = __uint_as_float(ptx::load_shared4(squares_place(Tile::kColumnWarps, own)));
+    const float inverse = __uint_as_float(ptx::load_shared4(squares_place(Tile::kColumnWarps, row)));
     float logit[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int expert = part + kLanes * i;
       if (expert >= a.experts) continue;
       logit[i] =
-          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, own, expert))) + a.router_bias[expert].to_float();
+          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, row, expert))) + a.router_bias[expert].to_float();
       if (there) a.logits[int64_t{of_token} * a.experts + expert] = logit[i];
     }
     __syncwarp();                   // the token's logits in shared memory give way to its weights
@@ -320,14 +376,14 @@ struct RouteSums {
       const float weight = expf(found.value - first);
       sum += weight;
       if (part != 0) continue;
-      ptx::store_shared4(logit_place(0, own, k), __float_as_uint(weight));
+      ptx::store_shared4(logit_place(0, row, k), __float_as_uint(weight));
       if (!there) continue;
       a.ids[int64_t{of_token} * a.topk + k] = found.idx;
-      atomicAdd(counts + own / kRangeTokens * Tile::kExperts + found.idx, 1);
+      atomicAdd(counts + row / kRangeTokens * Tile::kExperts + found.idx, 1);
     }
     __syncwarp();
     for (int k = part; there && k < a.topk; k += kLanes)
-      a.weights[int64_t{of_token} * a.topk + k] = __uint_as_float(ptx::load_shared4(logit_place(0, own, k))) / sum;
+      a.weights[int64_t{of_token} * a.topk + k] = __uint_as_float(ptx::load_shared4(logit_place(0, row, k))) / sum;
   }
 };
 
@@ -339,7 +395,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) any_route_sums(const __grid
   RouteSums<Tile> cta(a, ptx::shared_address(smem));
   ptx::grid_dependency_launch();
   cta.multiply();
-  for (int i = cta.thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) ranges.counts[i] = 0;
+  for (int i = cta.own.thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) ranges.counts[i] = 0;
   cta.add_up();
   cta.choose(ranges.counts);
   if (a.ranges.starts != nullptr) store_ranges(a, ranges);

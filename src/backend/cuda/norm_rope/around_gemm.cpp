@@ -116,6 +116,7 @@ void check_args(const RouteSumsArgs& a) {
   constexpr Kernel kName = kernel::kRouteSums;
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
   require_shape(a.hidden > 0 && a.hidden % 32 == 0, kName, "hidden a multiple of 32", a.hidden);
+  require_shape(int64_t{a.tokens} * a.hidden < 1 << 30, kName, "x of less than 2^30 values", a.tokens);
   require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);

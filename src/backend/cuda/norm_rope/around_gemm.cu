@@ -23,11 +23,12 @@ void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
 // Fewer tokens a CTA where these are no more CTAs than multiprocessors. Every instance gives the same bits.
 template <int kExpertTiles>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
+  using Any = RouteSumsAny<kExpertTiles>;
   using Few = RouteSumsFew<kExpertTiles>;
   using Many = RouteSumsMany<kExpertTiles>;
-  const bool many = args.tokens > Few::kTokens * multiprocessors() &&
-                    attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= Many::kSharedBytes;
-  many ? launch_route_sums<Many>(args, on) : launch_route_sums<Few>(args, on);
+  const int room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (room < std::max(Few::kSharedBytes, Many::kSharedBytes)) return launch_route_sums<Any>(args, on);
+  args.tokens > Few::kTokens* multiprocessors() ? launch_route_sums<Many>(args, on) : launch_route_sums<Few>(args, on);
 }
 
 // Where experts in bf16 have more tokens than there are CTAs at once, and these have room for their rows.

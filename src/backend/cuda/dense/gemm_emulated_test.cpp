@@ -199,7 +199,7 @@ TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_l
 
 // rounded: f16 [places, cols] of values [tokens, cols], by any_group_round_f32; empty: by any_moe_group_tiles.
 struct GroupRounded {
-  PairsBefore by = PairsBefore::kCounted;
+  bool by_ranges = false;
   int cols = 0;
   std::vector<float> values;
   std::vector<uint16_t> rounded;
@@ -239,9 +239,8 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
     launch.threads = round_threads(round->cols);
     EXPECT_EQ(emulation::run(launch,
                              [&] {
-                               if (round->by == PairsBefore::kRanges)
-                                 return any_group_round_f32<PairsBefore::kRanges>(args, to);
-                               any_group_round_f32<PairsBefore::kCounted>(args, to);
+                               if (round->by_ranges) return any_group_round_ranges_f32(args, to);
+                               any_group_round_f32(args, to);
                              }),
               "");
   }
@@ -265,7 +264,7 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
       GroupRounded round{.cols = 320, .values = std::vector<float>(static_cast<size_t>(tokens) * 320), .rounded = {}};
       for (size_t i = 0; i < round.values.size(); ++i) round.values[i] = static_cast<float>(i * 40503 % 65521) / 4096;
       GroupRounded by_ranges = round;
-      by_ranges.by = PairsBefore::kRanges;
+      by_ranges.by_ranges = true;
       for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round, &by_ranges}) {
         const PlainGroups got = run_group(ids, 4, experts, tile, by);
         ASSERT_EQ(got.pairs, want.pairs);

@@ -4,7 +4,8 @@
 //      its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's tiles each
 // bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, its range's or tokens^2 * topk * 4
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),
-//      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3
+//      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3; 2026-11-26 (H200), 4
+//      copies: 8192 round 88 µs, moe_group 19, with ranges 99 when all warps of a CTA waited for each other
 
 #include "backend/cuda/dense/gemm_input.cuh"
 #include "backend/cuda/experts/moe_group.cuh"
@@ -47,16 +48,21 @@ struct RoundChunk {
 #pragma unroll
     for (int t = 0; t < 4; ++t) v[t] = {x[2 * t], x[2 * t + 1]};
   }
+  // As they are stored.
+  __device__ void pack(const RoundArgs& args, uint32_t (&words)[4]) const {
+    const GemmInputRow to{args.to, 0, args.cols};
+#pragma unroll
+    for (int t = 0; t < 4; ++t) words[t] = to.pack(v[t].x, v[t].y);
+  }
   // To each copy's row.
   template <class RowOf>
   __device__ void store(const RoundArgs& args, const RowOf& row_of) const {
     GemmInputRow to{args.to, 0, args.cols};
-    uint32_t pairs[4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) pairs[t] = to.pack(v[t].x, v[t].y);
+    uint32_t words[4];
+    pack(args, words);
     for (int copy = 0; copy < args.copies; ++copy) {
       to.row = row_of(copy);
-      to.store_chunk(k, pairs);
+      to.store_chunk(k, words);
     }
   }
 };
@@ -84,75 +90,108 @@ __global__ void __launch_bounds__(kRoundTokenThreads) any_round_f32(const __grid
 
 // Dynamic shared memory.
 struct GroupRoundShared {
-  int counts[kGroupMaxExperts];  // pairs of each expert: where they are counted
+  int counts[kGroupMaxExperts];  // pairs of each expert
   int experts[32], before[32];   // of the token's pairs: the expert, and its pairs before this one
   int places[32];
 };
 
-enum class PairsBefore : uint8_t { kCounted, kRanges };
+// Lists the tiles of some experts: of as many CTAs as there are, then of their warps, the last one first, since the
+// others store beside it.
+__device__ __forceinline__ void store_own_tiles(const GroupArgs& group, const int* counts) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+  for (int e = static_cast<int>(blockIdx.x) + (warps - 1 - warp) * group.tokens; e < group.experts;
+       e += warps * group.tokens)
+    store_tiles(group, counts, e, first_place(counts, e));
+}
 
 // REQUIRES topk up to 32, and a thread per chunk.
-template <PairsBefore kBefore>
 __global__ void __launch_bounds__(kRoundTokenThreads)
     any_group_round_f32(const __grid_constant__ GroupArgs group, const __grid_constant__ RoundArgs args) {
-  constexpr bool kRanges = kBefore == PairsBefore::kRanges;
   extern __shared__ __align__(128) uint8_t smem[];
   auto& shared = *reinterpret_cast<GroupRoundShared*>(smem);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int threads = static_cast<int>(blockDim.x), warps = threads / 32, token = static_cast<int>(blockIdx.x);
-  const int first_pair = token * group.topk;
-  // The pairs that it goes through: of other tokens only those before its own count with ranges.
-  const int from_pair = kRanges ? token / kRangeTokens * kRangeTokens * group.topk : 0,
-            pairs = kRanges ? first_pair + group.topk : group.tokens * group.topk;
-  for (int e = tid; !kRanges && e < group.experts; e += threads) shared.counts[e] = 0;
+  const int first_pair = token * group.topk, pairs = group.tokens * group.topk;
+  for (int e = tid; e < group.experts; e += threads) shared.counts[e] = 0;
   if (tid < 32) shared.before[tid] = 0;
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  constexpr int kTogether = kRanges ? 1 : 4;  // pairs of a thread whose loads are under way together, with those of x
+  constexpr int kTogether = 4;  // pairs of a thread whose loads are under way together, the first ones with those of x
   int own[kTogether];
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
       own[i] = first + i * threads < pairs ? group.expert_ids[first + i * threads] : -1;
   };
-  load(from_pair + tid);
+  load(tid);
   const bool mine = tid < args.cols / 8;
   const RoundChunk chunk(args, token, mine ? tid : 0);
-  int start = 0;  // where the range's pairs begin that have the expert of the token's pair tid
   if (tid < group.topk) shared.experts[tid] = group.expert_ids[first_pair + tid];
-  if (kRanges && tid < group.topk)
-    start = group.ranges.starts[int64_t{token / kRangeTokens} * group.experts + group.expert_ids[first_pair + tid]];
   __syncthreads();
-  for (int first = from_pair + tid; first < pairs; first += kTogether * threads) {
-    if (first != from_pair + tid) load(first);
+  for (int first = tid; first < pairs; first += kTogether * threads) {
+    if (first != tid) load(first);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       if (own[i] < 0) continue;
-      if (!kRanges) atomicAdd(&shared.counts[own[i]], 1);
+      atomicAdd(&shared.counts[own[i]], 1);
       for (int k = 0; k < group.topk; ++k)
         if (own[i] == shared.experts[k] && first + i * threads < first_pair + k) atomicAdd(&shared.before[k], 1);
     }
   }
   __syncthreads();
-  const auto put = [&](int k, int place) {
+  for (int k = warp; k < group.topk; k += warps) {
+    const int place = first_place(shared.counts, shared.experts[k]) + shared.before[k];
+    if (lane != 0) continue;
     shared.places[k] = place;
     group.places[first_pair + k] = place;
     group.pairs[place] = first_pair + k;
-  };
-  if constexpr (kRanges) {
-    if (tid < group.topk) put(tid, start + shared.before[tid]);
-  } else {
-    for (int k = warp; k < group.topk; k += warps) {
-      const int place = first_place(shared.counts, shared.experts[k]) + shared.before[k];
-      if (lane == 0) put(k, place);
-    }
   }
   __syncthreads();
-  // Of as many CTAs as there are, then of their warps, the last one first: the others store beside it.
-  const int* const counts = kRanges ? group.ranges.counts : shared.counts;
-  for (int e = token + (warps - 1 - warp) * group.tokens; e < group.experts; e += warps * group.tokens)
-    store_tiles(group, counts, e, first_place(counts, e));
+  store_own_tiles(group, shared.counts);
   if (mine) chunk.store(args, [&](int copy) { return int64_t{shared.places[copy]}; });
+}
+
+// The same with ExpertRanges: every warp finds the places of the token's pairs for itself, that of pair k in lane k.
+__global__ void __launch_bounds__(kRoundTokenThreads)
+    any_group_round_ranges_f32(const __grid_constant__ GroupArgs group, const __grid_constant__ RoundArgs args) {
+  constexpr unsigned kAll = 0xffffffffu;
+  constexpr int kTogether = 4;  // loads under way
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, token = static_cast<int>(blockIdx.x);
+  const int range = token / kRangeTokens, first_pair = token * group.topk, end = first_pair + group.topk;
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const bool mine = tid < args.cols / 8, has_pair = lane < group.topk;
+  const int expert = has_pair ? group.expert_ids[first_pair + lane] : -1;
+  const RoundChunk chunk(args, token, mine ? tid : 0);
+  uint32_t words[4];
+  chunk.pack(args, words);
+  int place = has_pair ? group.ranges.starts[int64_t{range} * group.experts + expert] : 0;
+  for (int from = range * kRangeTokens * group.topk; from < end; from += kTogether * 32) {
+    int others[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int pair = from + i * 32 + lane;
+      others[i] = pair < end ? group.expert_ids[pair] : -1;
+    }
+    for (int k = 0; k < group.topk; ++k) {
+      const int own = __shfl_sync(kAll, expert, k);
+      int before = 0;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        before += __popc(__ballot_sync(kAll, others[i] == own && from + i * 32 + lane < first_pair + k));
+      if (lane == k) place += before;
+    }
+  }
+  if (tid < group.topk) {
+    group.places[first_pair + lane] = place;
+    group.pairs[place] = first_pair + lane;
+  }
+  store_own_tiles(group, group.ranges.counts);
+#pragma unroll 1
+  for (int copy = 0; copy < args.copies; ++copy) {
+    const int64_t row = __shfl_sync(kAll, place, copy);
+    if (mine) GemmInputRow{args.to, row, args.cols}.store_chunk(chunk.k, words);
+  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -90,6 +90,7 @@ struct MoeStep {
   int32_t *pair_of = nullptr, *place_of = nullptr;
   ExpertTile* tiles = nullptr;
   int32_t* tile_counts = nullptr;
+  ExpertRanges ranges{};
   [[nodiscard]] int pairs() const { return tokens * kTopk; }
 };
 
@@ -246,7 +247,12 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
     GemmArgs args{
         .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
     args.x_rows = wgmma ? tokens : 0;
-    args.parts[0] = {y_, 0, rows};
+    if (wgmma) {  // as steps have it
+      args.bias = nullptr;
+      args.sums = reinterpret_cast<uint16_t*>(y_);
+    } else {
+      args.parts[0] = {y_, 0, rows};
+    }
     const GemmShape shape{rows, cols, tokens, 1, layout::Packing::kBf16};
     const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, gemm_device_);
     const GemmCost c = cost(args, 1);
@@ -270,21 +276,24 @@ void Bench::route(int tokens) {
   add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
     any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
   });
-  const RouteSumsArgs router{.x = x_,
-                             .sums = {y_, 1},
-                             .bias = bias_,
-                             .norm = bias_,
-                             .weight = reinterpret_cast<const Bf16*>(pool_),
-                             .router_bias = bias_,
-                             .inverse = device_array<float>(tokens),
-                             .logits = logits,
-                             .ids = ids,
-                             .weights = device_array<float>(int64_t{tokens} * kTopk),
-                             .tokens = tokens,
-                             .hidden = kHidden,
-                             .experts = kExperts,
-                             .topk = kTopk,
-                             .eps = 1e-5f};
+  const RouteSumsArgs router{
+      .x = x_,
+      .sums = {y_, 1, sm90_gemm_serves(layout::Packing::kBf16) ? SplitSums::Order::kTiles : SplitSums::Order::kRows},
+      .bias = bias_,
+      .norm = bias_,
+      .weight = reinterpret_cast<const Bf16*>(pool_),
+      .router_bias = bias_,
+      .inverse = device_array<float>(tokens),
+      .logits = logits,
+      .ids = ids,
+      .weights = device_array<float>(int64_t{tokens} * kTopk),
+      .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts), device_array<int32_t>(kExperts),
+                 device_copy(std::vector<int>{0})},
+      .tokens = tokens,
+      .hidden = kHidden,
+      .experts = kExperts,
+      .topk = kTopk,
+      .eps = 1e-5f};
   const GemmCost route_cost = cost(router);
   add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
       [&](int) { any_route_sums(router, on_); });
@@ -322,6 +331,22 @@ std::vector<int32_t> skewed_routing(const Routing& r) {
   return ids;
 }
 
+// As any_route_sums leaves them.
+ExpertRanges ranges_of(const std::vector<int32_t>& ids, int experts) {
+  const auto width = static_cast<size_t>(experts);
+  constexpr size_t kPairs = kRangeTokens * kTopk;
+  std::vector<int32_t> starts((ids.size() + kPairs - 1) / kPairs * width), counts(width);
+  int32_t first = 0;
+  for (size_t e = 0; e < width; ++e) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i % kPairs == 0) starts[i / kPairs * width + e] = first + counts[e];
+      if (static_cast<size_t>(ids[i]) == e) ++counts[e];
+    }
+    first += (counts[e] + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+  }
+  return {device_copy(starts), device_copy(counts)};
+}
+
 void Bench::moe(const Routing& r) {
   const auto& [experts, tokens, sigma] = r;
   const std::vector<int32_t> ids = skewed_routing(r);
@@ -337,6 +362,7 @@ void Bench::moe(const Routing& r) {
   step.place_of = device_array<int32_t>(step.pairs());
   step.tiles = device_array<ExpertTile>(max_expert_tiles(step.pairs(), experts, 32));
   step.tile_counts = device_array<int32_t>(kTileCounts);
+  step.ranges = ranges_of(ids, experts);
   for (const bool wgmma : {false, true})
     if (!wgmma || sm90_gemm_serves(layout::Packing::kMxfp4)) experts_gemms(step, wgmma);
   const NormSumsArgs norm{.x = x_,
@@ -370,6 +396,21 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
                  .places = s.place_of,
                  .copies = kTopk},
                 on_);
+    });
+    add({"group_round, by ranges", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
+      any_group_round(
+          {.expert_ids = s.ids,
+           .pairs = s.pair_of,
+           .places = s.place_of,
+           .tiles = s.tiles,
+           .tile_counts = s.tile_counts,
+           .tokens = s.tokens,
+           .topk = kTopk,
+           .experts = s.experts,
+           .tile_tokens = plan.tokens,
+           .ranges = s.ranges},
+          {.from = x_, .to = {x16_, InputType::kF16, places}, .tokens = s.tokens, .cols = kHidden, .copies = kTopk},
+          on_);
     });
   }
   GemmArgs args{.packing = layout::Packing::kMxfp4,

@@ -68,6 +68,7 @@ class StreamedCudaBackend final : public RankBackend {
     if (needs.matrices == Matrices::kPacked) {
       zero(at_.down_finished, dims_.hidden / layout::kTileRows);
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
+      if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
       if (!run_.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }
     if (needs.flash) zero(at_.attend_finished, at_.attend_counters);

@@ -86,7 +86,8 @@ void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch
   require_shape(!args.to.in_mxfp8, kName, "values as they are", args.cols);
   require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
                 "up to 4096 cols, in panels", args.cols);
-  void (*const kernel)(GroupArgs, RoundArgs) = any_group_round_f32;
+  void (*const kernel)(GroupArgs, RoundArgs) =
+      group.ranges.starts != nullptr ? any_group_round_ranges_f32 : any_group_round_f32;
   // The router leaves most SMs idle (256 tokens of 20b on an H100: 5.5 µs instead of 6.2).
   const int smem = std::max(static_cast<int>(sizeof(GroupRoundShared)),
                             args.tokens > multiprocessors() ? spreading_bytes(args.tokens) : 0);

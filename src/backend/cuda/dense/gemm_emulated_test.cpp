@@ -4,6 +4,7 @@
 
 #include "backend/cuda/dense/gemm.cuh"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round.cuh"
 #include "backend/cuda/quantise/round_rows_testing.h"
@@ -92,6 +93,29 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   }
 }
 
+// The same as one split of sums, rows as they are packed.
+template <int kTokens>
+void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, int tile) {
+  const auto pitch = static_cast<size_t>(split_pitch(args.tokens, args.rows));
+  std::vector<uint16_t> sums(pitch, 0xffff), rest = sums;
+  args.bias = nullptr;
+  args.parts[0] = args.parts[1] = {};
+  args.sums = sums.data();
+  run_gemm<Sm90Dense, Packing::kBf16, kTokens, RowOrder::kPlain>(
+      args, Sm90Dense::plan({args.rows, args.cols, args.tokens, 1, Packing::kBf16}, tile));
+  for (int t = 0; t < args.tokens; ++t)
+    for (int r = 0; r < args.rows; ++r) {
+      const auto from = static_cast<int>(layout::source_row(args.order, r / 16, r % 16));
+      const GemmSum want = w.dot(from, x.data() + t * args.cols, true);
+      const auto at = static_cast<size_t>(place_in_sums(args.tokens, t, r));
+      ASSERT_LE(std::abs(value_16(sums[at], true) - want.value),
+                kGemmError * (want.size + 1) + 0x1p-8 * std::abs(want.value))
+          << "token " << t << ", row " << r;
+      sums[at] = 0xffff;
+    }
+  ASSERT_EQ(sums, rest);
+}
+
 template <class Arch, Packing kPacking, int kTokens>
 void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain, int tile = kTokens,
                  const GemmMatrix::Scales& scales = {}) {
@@ -125,6 +149,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
       const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(got - exact), kGemmError * (want.size + 1)) << "token " << t << ", row " << r;
     }
+  if constexpr (std::is_same_v<Arch, Sm90Dense>) check_sums<kTokens>(args, w, x, tile);
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
@@ -198,6 +223,7 @@ TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_l
 
 // rounded: f16 [places, cols] of values [tokens, cols], by any_group_round_f32; empty: by any_moe_group_tiles.
 struct GroupRounded {
+  bool by_ranges = false;
   int cols = 0;
   std::vector<float> values;
   std::vector<uint16_t> rounded;
@@ -211,6 +237,7 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   g.places.assign(ids.size(), -1);
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
   std::vector<int32_t> known(ids.size(), -1);
+  PlainRanges ranges = plain_ranges(ids, topk, experts);
   const GroupArgs args{.expert_ids = known.data(),
                        .pairs = g.pairs.data(),
                        .places = g.places.data(),
@@ -220,7 +247,8 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .topk = topk,
                        .experts = experts,
                        .tile_tokens = tile_tokens,
-                       .own = own};
+                       .own = own,
+                       .ranges = {ranges.starts.data(), ranges.counts.data(), nullptr}};
   check_args(args);
   emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   if (round == nullptr) {
@@ -235,7 +263,12 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .copies = topk};
     launch.grid = args.tokens;
     launch.threads = round_threads(round->cols);
-    EXPECT_EQ(emulation::run(launch, [&] { any_group_round_f32(args, to); }), "");
+    EXPECT_EQ(emulation::run(launch,
+                             [&] {
+                               if (round->by_ranges) return any_group_round_ranges_f32(args, to);
+                               any_group_round_f32(args, to);
+                             }),
+              "");
   }
   g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;
@@ -256,7 +289,9 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
       const PlainGroups want = plain_groups(ids, experts, tile);
       GroupRounded round{.cols = 320, .values = std::vector<float>(static_cast<size_t>(tokens) * 320), .rounded = {}};
       for (size_t i = 0; i < round.values.size(); ++i) round.values[i] = static_cast<float>(i * 40503 % 65521) / 4096;
-      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round}) {
+      GroupRounded by_ranges = round;
+      by_ranges.by_ranges = true;
+      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round, &by_ranges}) {
         const PlainGroups got = run_group(ids, 4, experts, tile, by);
         ASSERT_EQ(got.pairs, want.pairs);
         ASSERT_EQ(got.places, want.places);
@@ -270,6 +305,7 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
         return pair < 0 ? -1 : pair / 4;
       };
       ASSERT_EQ(round.rounded, in_panels(bits, round.cols, static_cast<int>(want.pairs.size()), token_at));
+      ASSERT_EQ(by_ranges.rounded, round.rounded);
     }
   }
 }

@@ -78,7 +78,10 @@ GemmArgs down_alone(const GemmArgs& args) {
 
 GemmCost cost(const GemmArgs& a, int distinct_experts) {
   const GemmCost down = a.down.weights == nullptr ? GemmCost{} : cost(down_alone(a), distinct_experts);
-  const int64_t results = int64_t{a.tokens} * a.rows * (a.u != nullptr ? 1 : a.y16 != nullptr ? 2 : 4);
+  const int64_t results = int64_t{a.tokens} * a.rows *
+                          (a.u != nullptr                          ? 1
+                           : a.y16 != nullptr || a.sums != nullptr ? 2
+                                                                   : 4);
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
                    int64_t{a.x_scales == nullptr ? 2 : 1} * a.tokens / a.x_share * a.cols + results + down.bytes,
@@ -116,6 +119,10 @@ void check_args(const GemmArgs& a) {
   if (a.y16 != nullptr)
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),
                    "y16, 16-byte aligned, of plain MXFP4 rows", a);
+  if (a.sums != nullptr)
+    return require(
+        a.packing == layout::Packing::kBf16 && !grouped && a.x_rows > 0 && a.bias == nullptr && aligned(a.sums),
+        "sums, 16-byte aligned, of bf16 without a bias", a);
   int row = 0;
   const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {

@@ -41,6 +41,16 @@ inline constexpr int kShortestTiles = 8;
   return y % 2 == 0 ? y / 2 : turns - 1 - y / 2;
 }
 
+// What any_route_sums leaves of a step's pairs, for who puts each at its place: ranges of tokens, and where the pairs
+// of one with an expert begin.
+struct ExpertRanges {
+  int32_t* starts = nullptr;  // [expert_ranges(tokens), experts], places; null: there are none
+  int32_t* counts = nullptr;  // [experts], pairs of all ranges
+  int* finished = nullptr;    // scratch of any_route_sums: zero before and after
+};
+inline constexpr int kRangeTokens = 32;
+[[nodiscard]] constexpr int64_t expert_ranges(int64_t tokens) { return (tokens + kRangeTokens - 1) / kRangeTokens; }
+
 inline constexpr int kTileCounts = 3;
 // The pairs of own experts by expert, rising within one, and their tiles, which have the experts' own numbers; all on
 // the device.
@@ -52,6 +62,7 @@ struct GroupArgs {
   int32_t* tile_counts = nullptr;       // [kTileCounts]: tiles of all experts whose tiles hold more than 8 * i pairs
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;  // experts: own ones
   OwnExperts own{};
+  ExpertRanges ranges{};  // of any_group_round: else it counts all pairs
 };
 
 // A range of result rows and where it goes: to[token, row - first_row].
@@ -91,6 +102,7 @@ struct GemmArgs {
   const float* x_scales = nullptr;
   int scale_top = layout::kMaxNarrowScaleCode;  // likewise: the largest scale code of the weights
   uint16_t* y16 = nullptr;                      // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
+  uint16_t* sums = nullptr;                     // sm90_dense_gemm, instead of parts, of no bias: one split of split_gemm_plan.h
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;
@@ -112,7 +124,7 @@ struct RoundArgs {
   const int32_t* places = nullptr;
   int copies = 1;
 };
-// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any.
+// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any, without ranges.
 [[nodiscard]] constexpr bool group_while_rounding(bool by_place, int64_t pairs) { return by_place && pairs <= 1024; }
 
 struct GemmPlan {

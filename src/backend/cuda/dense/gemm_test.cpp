@@ -3,6 +3,7 @@
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/arch/sm90/gemm.h"
 #include "backend/cuda/quantise/round_rows_testing.h"
 #include "backend/cuda/testing.h"
@@ -26,6 +27,8 @@ struct Groups {
   PlainGroups want = plain_groups(chosen, experts, tile);
   DeviceArray<int32_t> ids{chosen}, pairs{std::vector<int32_t>(want.pairs.size(), -2)}, places{chosen.size()};
   DeviceArray<int32_t> tile_counts{kTileCounts};
+  PlainRanges ranges = plain_ranges(chosen, PlainExperts::kTopk, experts);
+  DeviceArray<int32_t> starts{ranges.starts}, counts{ranges.counts};
   DeviceArray<ExpertTile> tiles{
       static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(chosen.size()), experts, tile))};
 
@@ -126,6 +129,21 @@ class Gemm : public CudaTest {
         const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
         ASSERT_LE(std::abs(got[static_cast<size_t>(int64_t{t} * c.rows + r)] - exact), kGemmError * (want.size + 1))
             << "token " << t << ", row " << r;
+      }
+    if (!c.hopper || !bf16) return;
+    const DeviceArray<uint16_t> sums(static_cast<size_t>(split_pitch(c.tokens, c.rows)));
+    args.bias = nullptr;
+    args.parts[0] = {};
+    args.sums = sums.get();
+    gemm(args, plan, true);
+    const std::vector<uint16_t> got_sums = sums.host();
+    for (int t = 0; t < c.tokens; ++t)
+      for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
+        const auto from = static_cast<int>(layout::source_row(c.order, r / 16, r % 16));
+        const GemmSum want = w.dot(from, x.data() + int64_t{t} * c.cols, true);
+        const float sum = value_16(got_sums[static_cast<size_t>(place_in_sums(c.tokens, t, r))], true);
+        ASSERT_LE(std::abs(sum - want.value), kGemmError * (want.size + 1) + 0x1p-8 * std::abs(want.value))
+            << "token " << t << ", packed row " << r;
       }
   }
 
@@ -427,28 +445,37 @@ TEST_F(Gemm, groups_thousands_of_tokens) {
 
 TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
   constexpr int kTopk = 4;
-  for (const auto& [tokens, experts, cols] :
-       {std::tuple{1, 128, 2880}, {13, 32, 4096}, {97, 32, 2880}, {256, 32, 2880}, {512, 128, 2880}, {9, 5, 192}})
+  for (const auto& [tokens, experts, cols] : {std::tuple{1, 128, 2880},
+                                              {13, 32, 4096},
+                                              {97, 32, 2880},
+                                              {256, 32, 2880},
+                                              {512, 128, 2880},
+                                              {2049, 128, 2880},
+                                              {9, 5, 192}})
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts");
       const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 9);
       const std::vector<float> values = Values(10).floats(int64_t{tokens} * cols, 1);
-      const Groups groups{tokens, experts, kMxfp4Tokens, ids};
-      const auto rows = static_cast<int>(groups.want.pairs.size());
       const DeviceArray<float> from(values);
-      const DeviceArray<uint16_t> to(
-          std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
-      any_group_round(groups.args(),
-                      {.from = from.get(),
-                       .to = {to.get(), InputType::kF16, rows},
-                       .tokens = tokens,
-                       .cols = cols,
-                       .copies = kTopk},
-                      on_);
-      ASSERT_NO_FATAL_FAILURE(groups.expect());
-      std::vector<uint16_t> bits;
-      for (const float value : values) bits.push_back(F16::from_float(value).bits);
-      ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
+      for (const bool by_ranges : {false, true}) {
+        const Groups groups{tokens, experts, kMxfp4Tokens, ids};
+        const auto rows = static_cast<int>(groups.want.pairs.size());
+        const DeviceArray<uint16_t> to(
+            std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
+        GroupArgs args = groups.args();
+        if (by_ranges) args.ranges = {groups.starts.get(), groups.counts.get()};
+        any_group_round(args,
+                        {.from = from.get(),
+                         .to = {to.get(), InputType::kF16, rows},
+                         .tokens = tokens,
+                         .cols = cols,
+                         .copies = kTopk},
+                        on_);
+        ASSERT_NO_FATAL_FAILURE(groups.expect());
+        std::vector<uint16_t> bits;
+        for (const float value : values) bits.push_back(F16::from_float(value).bits);
+        ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
+      }
     }
 }
 

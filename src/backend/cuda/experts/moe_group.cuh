@@ -7,6 +7,7 @@
 // earlier lanes. Atomics add up counts only: the same lists every time.
 
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/experts/expert_places.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/redux.cuh"
 
@@ -31,16 +32,6 @@ __device__ void each_pair(const GroupArgs& args, const Visit& visit) {
 #pragma unroll 8
   for (int base = warp * range; base < min(pairs, (warp + 1) * range); base += 32)
     visit(base + lane, base + lane < pairs ? args.own.number_of(args.expert_ids[base + lane]) : -1);
-}
-
-[[nodiscard]] __device__ constexpr int aligned_count(int count) {
-  return (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
-}
-// Where an expert's pairs begin; by a warp, from all experts' counts.
-__device__ inline int first_place(const int* counts, int expert) {
-  int first = 0;
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < expert; e += 32) first += aligned_count(counts[e]);
-  return ptx::warp_sum_i32(first);
 }
 
 // The expert's tiles, and -1 in the gap behind its last place; by a warp. Tiles lie by falling size, so that the last

@@ -2,242 +2,403 @@
 // route_sums: x[t] += bias + sums[t]; inverse[t] = 1 / rms(x[t]); logits[t, e] = inverse[t] (norm * x[t]) · W[e]
 // + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: around_gemm.h
 // RouteSumsArgs
-// x f32 [tokens, hidden]     sums f32 [tokens, hidden]     W bf16 [experts, hidden] row-major
-// grid one CTA per 16 or 32 tokens; its warps take blocks of 32 columns in turn, all experts of them; the next block is
-//      on its way to L2 meanwhile
+// x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles     W bf16 [experts, hidden] row-major
+// grid one CTA per 32 or 64 tokens
+// warps four by columns, 16 of a step's 64; the others by tokens, 16 each. Some steps ahead a warp copies what it
+//      multiplies of x, all of them together W
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
-// predicted (H100, 128 experts x 2880): 8192 tokens 110 us, 2048 35 us. Measured 2026-11-22 in a prompt, when one warp
-//      still stored all logits: 188 and 52 us; apart, as norm_sums, linear_many and top_experts, 257 and 79. Alone:
-//      165 and 51; with 16 tokens a CTA for 8192, one or two on an SM, 195: what a CTA reads of W counts
+// measured 2026-11-26 (H200, 128 experts x 2880, f32 sums), alone, when a loop worked out every address again (410
+//      instructions of a warp a step for 255): 8192 tokens 102 us, 2048 59; predicted now, bf16 sums: 75, 33
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
-#include "backend/cuda/norm_rope/norm_sums.cuh"
-#include "backend/cuda/experts/top_experts.cuh"
+#include "backend/cuda/experts/expert_ranges.cuh"
+#include "backend/cuda/dense/quad.cuh"
+#include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/layout/mma_m16n8k16.h"
+#include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/matrix_load.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokenTiles, int kTheExpertTiles>
+template <int kTheTokens, int kTheExpertTiles, int kTheStages>
 struct RouteSumsTile {
-  static constexpr int kWarps = 8, kThreads = kWarps * kWarpLanes;
-  static constexpr int kExpertTiles = kTheExpertTiles;  // of 8
+  static constexpr int kTokens = kTheTokens, kExpertTiles = kTheExpertTiles, kStages = kTheStages;
   static constexpr int kExperts = 8 * kExpertTiles;
-  static constexpr int kTokenTiles = kTheTokenTiles;  // of 16
-  static constexpr int kTokens = 16 * kTokenTiles;
-  static constexpr int kStepK = 32, kStride = kWarps * kStepK;  // columns of a step; to a warp's next
-  static constexpr int kPad = 8;                                // floats behind a token's sums: no bank conflict
-  static constexpr int kSumBytes = kWarps / 2 * kTokens * (kExperts + kPad) * 4;
-  static constexpr int kSharedBytes = kSumBytes + (kWarps + 1) * kTokens * 4;  // squares by warp, inverse
-  static_assert(kSharedBytes <= 99 * 1024, "the least that any card has per block");
+  static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
+  static constexpr int kStepK = 64, kWarpK = kStepK / kColumnWarps;
+  // A stage: x, then sums, of 16 tokens and columns a warp; W; norm and bias.
+  static constexpr int kInputBytes = 2 * kThreads * 16;
+  static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
+  static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
+  static constexpr int kStageBytes = kBiasAt + kStepK * 2;
+  // When all is multiplied: two areas of logits; squares by warp of columns, inverse; RangeShared.
+  static constexpr int kPitch = kExperts + 4;  // floats of a token's logits: no bank conflict
+  static constexpr int kAreaBytes = kTokens * kPitch * 4, kSquaresAt = 2 * kAreaBytes;
+  static constexpr int kCountsAt = kSquaresAt + (kColumnWarps + 1) * kTokens * 4;
+  static constexpr int kRanges = kTokens / kRangeTokens;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
 };
+// What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
+// W's reads, where one CTA per multiprocessor is enough.
+template <int kExpertTiles>
+using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3>;
+template <int kExpertTiles>
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6>;
+template <int kExpertTiles>
+using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4>;
+static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
 
-// Eight floats of a token as bf16 pairs: to the nearest, and what that leaves.
+// A token's four columns as bf16 pairs: to the nearest, and what that leaves.
 struct SplitFloats {
-  uint32_t high[4], low[4];
-  __device__ void set(const Quad (&v)[2]) {
+  uint32_t high[2], low[2];
+  __device__ void set(const Quad& v) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float a = v[i / 2].v[i % 2 * 2], b = v[i / 2].v[i % 2 * 2 + 1];
+    for (int i = 0; i < 2; ++i) {
+      const float a = v.v[2 * i], b = v.v[2 * i + 1];
       high[i] = ptx::pack_bf16(a, b);
       low[i] = ptx::pack_bf16(a - __uint_as_float(high[i] << 16), b - __uint_as_float(high[i] & 0xffff0000u));
     }
   }
 };
 
+// Where a thread is in the ring, and where its parts of a stage lie: what a loop over steps would work out each time.
 template <class Tile>
-using RouteLogits = float[Tile::kTokenTiles][Tile::kExpertTiles][4];
+struct RouteStage {
+  uint32_t first, at;
 
-// Columns k to k + 7 of the lane's tokens, `group` + 8 i: x gets the delta, `squares` x's, `split` norm * x.
-template <class Tile>
-__device__ __forceinline__ void take_columns(const RouteSumsArgs& a, int first_token, int k,
-                                             SplitFloats (&split)[Tile::kTokenTiles][2],
-                                             float (&squares)[2 * Tile::kTokenTiles]) {
-  const int group = static_cast<int>(threadIdx.x) % kWarpLanes / 4;
-  Quad norm[2], bias[2], x[2 * Tile::kTokenTiles][2], delta[2 * Tile::kTokenTiles][2];
-  Quad::of8(a.norm + k, norm);
-  if (a.bias != nullptr) Quad::of8(a.bias + k, bias);
-  const auto token_at = [&](int i) { return first_token + group + 8 * i; };
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kTokenTiles; ++i) {
-    const int64_t at = int64_t{min(token_at(i), a.tokens - 1)} * a.hidden + k;  // what lies beyond is not stored
-#pragma unroll
-    for (int q = 0; q < 2; ++q) {
-      x[i][q].add(a.x + at + 4 * q);
-      if (a.sums.splits > 0) delta[i][q].add(static_cast<const float*>(a.sums.at) + at + 4 * q);
-    }
+  __device__ explicit RouteStage(uint32_t shared) : first(shared), at(shared) {}
+  __device__ __forceinline__ void next() {
+    at = at + Tile::kStageBytes == first + Tile::kSharedBytes ? first : at + Tile::kStageBytes;
   }
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kTokenTiles; ++i) {
-    const int64_t at = int64_t{min(token_at(i), a.tokens - 1)} * a.hidden + k;
-#pragma unroll
-    for (int q = 0; q < 2; ++q) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        float& v = x[i][q].v[c];
-        v += bias[q].v[c] + delta[i][q].v[c];
-        squares[i] += v * v;
-      }
-      if (a.sums.splits > 0 && token_at(i) < a.tokens) x[i][q].store(a.x + at + 4 * q);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) x[i][q].v[c] *= norm[q].v[c];
-    }
-    split[i / 2][i % 2].set(x[i]);
+  // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
+  [[nodiscard]] __device__ static uint32_t input(int thread, int chunk) {
+    return static_cast<uint32_t>((thread / 4 * 4 + (chunk ^ (thread / 4 & 2))) * 16);
   }
-}
-
-// Adds 32 columns: a lane has eight neighbours of them, from k on, which it brings to the same slots of both operands.
-template <class Tile>
-__device__ __forceinline__ void multiply_columns(const RouteSumsArgs& a, int k,
-                                                 const SplitFloats (&x)[Tile::kTokenTiles][2],
-                                                 RouteLogits<Tile>& logits) {
-  constexpr int kBatch = 4;  // loads of W that are under way together; more would spill
-  uint32_t quad = threadIdx.x % kWarpLanes / 4;
-  ptx::keep(quad);  // else every row's address waits in registers, and others spill
-  const int group = static_cast<int>(quad);
-#pragma unroll
-  for (int from = 0; from < Tile::kExpertTiles; from += kBatch) {
-    uint4 w[kBatch];
-#pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-      const int expert = min(8 * (from + n) + group, a.experts - 1);
-      w[n] = *reinterpret_cast<const uint4*>(a.weight + int64_t{expert} * a.hidden + k);
-    }
-#pragma unroll
-    for (int m = 0; m < Tile::kTokenTiles; ++m)
-#pragma unroll
-      for (int p = 0; p < 4; p += 2) {  // pairs of columns
-        const SplitFloats(&own)[2] = x[m];
-        const uint32_t high[4] = {own[0].high[p], own[1].high[p], own[0].high[p + 1], own[1].high[p + 1]};
-        const uint32_t low[4] = {own[0].low[p], own[1].low[p], own[0].low[p + 1], own[1].low[p + 1]};
-#pragma unroll
-        for (int n = 0; n < kBatch; ++n) {
-          const uint32_t b0 = p == 0 ? w[n].x : w[n].z, b1 = p == 0 ? w[n].y : w[n].w;
-          ptx::mma_m16n8k16_bf16(logits[m][from + n], low, b0, b1);
-          ptx::mma_m16n8k16_bf16(logits[m][from + n], high, b0, b1);
-        }
-      }
+  static constexpr int kInputPitch = Tile::kThreads * 16;  // to the lane's other token
+  // Of sums by tiles: the token's 16 columns.
+  [[nodiscard]] __device__ static uint32_t input_tile(int thread) {
+    constexpr int kTokenBytes = Tile::kWarpK * 2, kWarpBytes = 16 * kTokenBytes;
+    return static_cast<uint32_t>(Tile::kInputBytes + thread / kWarpLanes * kWarpBytes +
+                                 thread % kWarpLanes / 4 * kTokenBytes);
   }
-}
+  static constexpr int kTilePitch = 8 * Tile::kWarpK * 2;
+  // Eight columns of an expert; those of eight experts lie in different banks.
+  [[nodiscard]] __device__ static uint32_t weight(int expert, int chunk) {
+    return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 8) * 16);
+  }
+};
 
-// The CTA's rows of x and of the first split, 128 bytes of each, from k on, to L2.
+// Which of the CTA's tokens and of a step's columns a lane has: tokens `token` and token + 8; columns k, k + 1, k + 8
+// and k + 9, of its warp's 16 from first_k on.
 template <class Tile>
-__device__ __forceinline__ void prefetch_columns(const RouteSumsArgs& a, int first_token, int k) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes, token = first_token + lane % Tile::kTokens;
-  if (k >= a.hidden || token >= a.tokens) return;
-  const int64_t at = int64_t{token} * a.hidden + k;
-  if (Tile::kTokens == kWarpLanes || lane < Tile::kTokens) ptx::prefetch_l2(a.x + at);
-  if (a.sums.splits > 0 && (Tile::kTokens == kWarpLanes || lane >= Tile::kTokens))
-    ptx::prefetch_l2(static_cast<const float*>(a.sums.at) + at);
-}
-
-// Adds up the warps' squares; every token's inverse is in shared memory behind the next barrier.
-template <class Tile>
-__device__ __forceinline__ void invert_norms(const RouteSumsArgs& a, int first_token, uint32_t squares_at,
-                                             float (&squares)[2 * Tile::kTokenTiles]) {
+struct RouteLane {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
-  const auto place = [&](int row, int token) {
-    return squares_at + static_cast<uint32_t>((row * Tile::kTokens + token) * 4);
-  };
-#pragma unroll
-  for (int i = 0; i < 2 * Tile::kTokenTiles; ++i) {
-    float& own = squares[i];
-    own += __shfl_xor_sync(kAllLanes, own, 1);
-    own += __shfl_xor_sync(kAllLanes, own, 2);
-    if (lane % 4 == 0) ptx::store_shared4(place(warp, lane / 4 + 8 * i), __float_as_uint(own));
-  }
-  __syncthreads();
-  if (thread >= Tile::kTokens) return;
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < Tile::kWarps; ++w) sum += __uint_as_float(ptx::load_shared4(place(w, thread)));
-  const float inverse = 1.0f / sqrtf(sum / static_cast<float>(a.hidden) + a.eps);
-  ptx::store_shared4(place(Tile::kWarps, thread), __float_as_uint(inverse));
-  if (first_token + thread < a.tokens) a.inverse[first_token + thread] = inverse;
-}
+  const int column_warp = warp % Tile::kColumnWarps, first_k = column_warp * Tile::kWarpK;
+  const int token = warp / Tile::kColumnWarps * 16 + lane / 4, k = first_k + lane % 4 * 2;
+};
 
-// Half of the warps hands its sums to the other half, down to warp 0, which leaves them in shared memory; then each
-// warp stores the logits of some tokens and chooses.
+// What a thread copies, step by step; of columns beyond the last one, and of experts that there are not, zeros.
 template <class Tile>
-__device__ __forceinline__ void store_choices(const RouteSumsArgs& a, int first_token, uint32_t shared,
-                                              RouteLogits<Tile>& logits) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
-  const auto each = [&](const auto& visit) {  // its token and expert within the CTA's
+struct RouteCopies {
+  static constexpr int kWeights = Tile::kExperts * 8 / Tile::kThreads > 0 ? Tile::kExperts * 8 / Tile::kThreads : 1;
+  const RouteSumsArgs& a;
+  RouteStage<Tile> weights_stage, rows_stage;
+  uint32_t own_weight, own_input, own_tile;
+  int weights_k, rows_k;           // of the next step
+  int weight_at, x_at[2], sum_at;  // elements of W, x, sums by tiles
+  bool has_expert[kWeights];
+
+  __device__ RouteCopies(const RouteSumsArgs& args, uint32_t shared, int first_token)
+      : a(args), weights_stage(shared), rows_stage(shared) {
+    const RouteLane<Tile> own;
+    const int expert = own.thread / 8, chunk = own.thread % 8, row_chunk = own.lane % 4;
+    own_weight = RouteStage<Tile>::weight(expert, chunk);
+    own_input = RouteStage<Tile>::input(own.thread, row_chunk);
+    // A token's 16 columns by tiles are two chunks.
+    own_tile = RouteStage<Tile>::input_tile(own.thread) +
+               static_cast<uint32_t>(row_chunk / 2 * RouteStage<Tile>::kTilePitch + row_chunk % 2 * 16);
+    weights_k = chunk * 8;
+    rows_k = own.first_k;
+    weight_at = expert * a.hidden + weights_k;
 #pragma unroll
-    for (int m = 0; m < Tile::kTokenTiles; ++m)
+    for (int j = 0; j < kWeights; ++j)
+      has_expert[j] = expert + j * (Tile::kThreads / 8) < min(a.experts, Tile::kExperts);
+    const auto token = [&](int i) { return min(first_token + own.token + 8 * i, a.tokens - 1); };
+    for (int i = 0; i < 2; ++i) x_at[i] = token(i) * a.hidden + rows_k + row_chunk * 4;
+    sum_at = static_cast<int>(place_in_sums(a.tokens, token(row_chunk / 2), rows_k)) + row_chunk % 2 * 8;
+  }
+  __device__ static ptx::Fill fill(bool there) { return there ? ptx::Fill::kCopy : ptx::Fill::kZero; }
+
+  __device__ __forceinline__ void copy_weights() {
+    const bool there = weights_k < a.hidden;
+    if (Tile::kThreads <= 8 * Tile::kExperts || static_cast<int>(threadIdx.x) < 8 * Tile::kExperts) {
 #pragma unroll
-      for (int n = 0; n < Tile::kExpertTiles; ++n)
+      for (int j = 0; j < kWeights; ++j) {
+        constexpr int kExperts = Tile::kThreads / 8;
+        ptx::async_copy16(weights_stage.at + own_weight + static_cast<uint32_t>(j * kExperts * Tile::kWeightRowBytes),
+                          a.weight + weight_at + j * kExperts * a.hidden, fill(there && has_expert[j]));
+      }
+    }
+    if (static_cast<int>(threadIdx.x) < 16) {  // norm, then bias
+      const Bf16* const from = threadIdx.x < 8 || a.bias == nullptr ? a.norm : a.bias;
+      ptx::async_copy16(weights_stage.at + static_cast<uint32_t>(Tile::kNormAt) + threadIdx.x * 16, from + weights_k,
+                        fill(there && (threadIdx.x < 8 || a.bias != nullptr)));
+    }
+    weights_k += Tile::kStepK;
+    weight_at += Tile::kStepK;
+    weights_stage.next();
+  }
+  __device__ __forceinline__ void copy_rows() {
+    const ptx::Fill all = fill(rows_k < a.hidden);
+    const uint32_t to = rows_stage.at + own_input;
+    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          visit(logits[m][n][i], 16 * m + layout::d_row(lane, i), 8 * n + layout::d_col(lane, i));
-  };
-  const auto place = [&](int of_warp, int token, int expert) {
-    return shared +
-           static_cast<uint32_t>(((of_warp * Tile::kTokens + token) * (Tile::kExperts + Tile::kPad) + expert) * 4);
-  };
-  const auto hand_on = [&](int to_warp) {
-    each([&](float sum, int token, int expert) {
-      ptx::store_shared4(place(to_warp, token, expert), __float_as_uint(sum));
-    });
-  };
+    for (int i = 0; i < 2; ++i) {
+      constexpr int kPitch = RouteStage<Tile>::kInputPitch;
+      ptx::async_copy16(to + static_cast<uint32_t>(i * kPitch), a.x + x_at[i], all);
+      if (a.sums.splits > 0 && !tiles)
+        ptx::async_copy16(to + static_cast<uint32_t>((2 + i) * kPitch), static_cast<const float*>(a.sums.at) + x_at[i],
+                          all);
+      x_at[i] += Tile::kStepK;
+    }
+    if (a.sums.splits > 0 && tiles)
+      ptx::async_copy16(rows_stage.at + own_tile, static_cast<const uint16_t*>(a.sums.at) + sum_at, all);
+    sum_at += Tile::kStepK * ((a.tokens + 7) / 8 * 8);
+    rows_k += Tile::kStepK;
+    rows_stage.next();
+  }
+};
+
+template <class Tile>
+struct RouteSums {
+  const RouteSumsArgs& a;
+  const uint32_t shared;
+  const RouteLane<Tile> own{};
+  const int first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
+  float logits[Tile::kExpertTiles][4] = {};
+  float squares[2] = {};
+
+  __device__ RouteSums(const RouteSumsArgs& args, uint32_t shared_address) : a(args), shared(shared_address) {}
+
+  // The lane's columns of a token, of norm or of bias, in their order; at: of the first.
+  [[nodiscard]] __device__ static Quad floats(uint32_t low_at, uint32_t high_at) {
+    const uint2 low = ptx::load_shared8(low_at), high = ptx::load_shared8(high_at);
+    return {{__uint_as_float(low.x), __uint_as_float(low.y), __uint_as_float(high.x), __uint_as_float(high.y)}};
+  }
+  [[nodiscard]] __device__ static Quad tile_sums(uint32_t at) {
+    const uint2 pairs = ptx::load_shared8(at);
+    return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.y << 16), __uint_as_float(pairs.x & 0xffff0000u),
+             __uint_as_float(pairs.y & 0xffff0000u)}};
+  }
+  [[nodiscard]] __device__ static Quad of_columns(uint32_t at) {
+    return Quad::of(uint2{ptx::load_shared4(at), ptx::load_shared4(at + 16)});
+  }
+
+  // W's first steps do not wait for the kernel before.
+  __device__ __forceinline__ void multiply() {
+    using Stage = RouteStage<Tile>;
+    const int steps = (a.hidden + Tile::kStepK - 1) / Tile::kStepK;
+    RouteCopies<Tile> copies(a, shared, first_token);
 #pragma unroll 1
-  for (int rest = Tile::kWarps / 2; rest > 0; rest /= 2) {
-    if (warp >= rest && warp < 2 * rest) hand_on(warp - rest);
+    for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_weights();
+    ptx::grid_dependency_wait();
+#pragma unroll 1
+    for (int s = 0; s < Tile::kStages - 1; ++s) {
+      copies.copy_rows();
+      ptx::async_commit();
+    }
+    Stage stage(shared);
+    const auto half = static_cast<uint32_t>(own.lane % 2 * 8);
+    const uint32_t low_input = Stage::input(own.thread, own.lane % 4 / 2) + half,
+                   high_input = Stage::input(own.thread, 2 + own.lane % 4 / 2) + half,
+                   tile = Stage::input_tile(own.thread) + static_cast<uint32_t>(own.lane % 4 * 8),
+                   columns = static_cast<uint32_t>(own.k * 2);
+    // Lanes name the rows of two tiles of experts, their first eight columns and their second.
+    const uint32_t weights = Stage::weight(own.lane / 16 * 8 + own.lane % 8, own.first_k / 8 + own.lane / 8 % 2);
+    float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.k;
+    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+    bool stores[2];
+    for (int i = 0; i < 2; ++i) stores[i] = a.sums.splits > 0 && first_token + own.token + 8 * i < a.tokens;
+    int rest = a.hidden - own.first_k;  // columns from the warp's on
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step, stage.next(), x_to += Tile::kStepK, rest -= Tile::kStepK) {
+      ptx::async_wait<Tile::kStages - 2>();
+      __syncthreads();  // all of the step is there, and nobody reads the stage of the step before
+      const Quad norm = of_columns(stage.at + columns + Tile::kNormAt),
+                 bias = of_columns(stage.at + columns + Tile::kBiasAt);
+      SplitFloats split[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t at = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch);
+        Quad x = floats(at + low_input, at + high_input);
+        if (a.sums.splits > 0) {
+          const uint32_t in_rows = at + static_cast<uint32_t>(Tile::kInputBytes);
+          const Quad sum = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
+                                 : floats(in_rows + low_input, in_rows + high_input);
+#pragma unroll
+          for (int c = 0; c < 4; ++c) x.v[c] += bias.v[c] + sum.v[c];
+        }
+        if (stores[i] && rest > 0) {
+          auto* const to = reinterpret_cast<float2*>(x_to + i * 8 * int64_t{a.hidden});
+          to[0] = {x.v[0], x.v[1]};
+          to[4] = {x.v[2], x.v[3]};
+        }
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          squares[i] += x.v[c] * x.v[c];
+          x.v[c] *= norm.v[c];
+        }
+        split[i].set(x);
+      }
+      multiply_columns(stage.at + weights, split);
+      if (step + Tile::kStages - 1 < steps) {  // while tensor cores still multiply
+        copies.copy_weights();
+        copies.copy_rows();
+      }
+      ptx::async_commit();
+    }
+    ptx::async_wait<0>();
+    __syncthreads();  // nobody reads a stage
+  }
+
+  __device__ __forceinline__ void multiply_columns(uint32_t weights, const SplitFloats (&x)[2]) {
+    const uint32_t high[4] = {x[0].high[0], x[1].high[0], x[0].high[1], x[1].high[1]};
+    const uint32_t low[4] = {x[0].low[0], x[1].low[0], x[0].low[1], x[1].low[1]};
+    constexpr int kTogether = 4;  // tiles of experts: what adds to one sum waits for no other
+#pragma unroll
+    for (int n = 0; n < Tile::kExpertTiles; n += kTogether) {
+      uint32_t w[kTogether / 2][4];
+#pragma unroll
+      for (int t = 0; t < kTogether; t += 2)
+        ptx::load_matrices(w[t / 2], weights + static_cast<uint32_t>((n + t) * 8 * Tile::kWeightRowBytes));
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t)
+        ptx::mma_m16n8k16_bf16(logits[n + t], low, w[t / 2][t % 2 * 2], w[t / 2][t % 2 * 2 + 1]);
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t)
+        ptx::mma_m16n8k16_bf16(logits[n + t], high, w[t / 2][t % 2 * 2], w[t / 2][t % 2 * 2 + 1]);
+    }
+  }
+
+  [[nodiscard]] __device__ uint32_t squares_place(int row, int of_token) const {
+    return shared + static_cast<uint32_t>(Tile::kSquaresAt + (row * Tile::kTokens + of_token) * 4);
+  }
+  [[nodiscard]] __device__ uint32_t logit_place(int area, int of_token, int expert) const {
+    return shared + static_cast<uint32_t>(area * Tile::kAreaBytes + (of_token * Tile::kPitch + expert) * 4);
+  }
+  template <class Visit>
+  __device__ __forceinline__ void each_logit(int area, const Visit& visit) {
+#pragma unroll
+    for (int n = 0; n < Tile::kExpertTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        visit(logits[n][i], logit_place(area, own.token - own.lane / 4 + layout::d_row(own.lane, i),
+                                        8 * n + layout::d_col(own.lane, i)));
+  }
+  __device__ __forceinline__ void hand_on(int area) {
+    each_logit(area, [](float sum, uint32_t at) { ptx::store_shared4(at, __float_as_uint(sum)); });
+  }
+  __device__ __forceinline__ void add_area(int area) {
+    each_logit(area, [](float& sum, uint32_t at) { sum += __uint_as_float(ptx::load_shared4(at)); });
+  }
+
+  // Adds up what the warps of columns have of a token: its logits, in area 0, and its inverse.
+  __device__ __forceinline__ void add_up() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float& sum = squares[i];
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      if (own.lane % 4 == 0)
+        ptx::store_shared4(squares_place(own.column_warp, own.token + 8 * i), __float_as_uint(sum));
+    }
+    if (own.column_warp >= 2) hand_on(own.column_warp - 2);
     __syncthreads();
-    if (warp < rest)
-      each([&](float& sum, int token, int expert) {
-        sum += __uint_as_float(ptx::load_shared4(place(warp, token, expert)));
-      });
+    if (own.column_warp < 2) add_area(own.column_warp);
+    if (own.column_warp == 1) hand_on(1);
+    if (own.thread < Tile::kTokens) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < Tile::kColumnWarps; ++w)
+        sum += __uint_as_float(ptx::load_shared4(squares_place(w, own.thread)));
+      const float inverse = 1.0f / sqrtf(sum / static_cast<float>(a.hidden) + a.eps);
+      ptx::store_shared4(squares_place(Tile::kColumnWarps, own.thread), __float_as_uint(inverse));
+      if (first_token + own.thread < a.tokens) a.inverse[first_token + own.thread] = inverse;
+    }
+    __syncthreads();
+    if (own.column_warp == 0) {
+      add_area(1);
+      hand_on(0);
+    }
     __syncthreads();
   }
-  if (warp == 0) hand_on(0);
-  __syncthreads();
-  constexpr int kOwn = (Tile::kExperts + kWarpLanes - 1) / kWarpLanes;  // experts of a lane
-  float bias[kOwn];
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) bias[i] = a.router_bias[min(lane + i * kWarpLanes, a.experts - 1)].to_float();
-  for (int own = warp; own < min(Tile::kTokens, a.tokens - first_token); own += Tile::kWarps) {
-    const int64_t token = first_token + own;
-    const float inverse = __uint_as_float(
-        ptx::load_shared4(shared + static_cast<uint32_t>(Tile::kSumBytes + (Tile::kWarps * Tile::kTokens + own) * 4)));
+
+  // Eight lanes choose for a token, a warp for four. counts: pairs of each expert by range.
+  __device__ __forceinline__ void choose(int* counts) const {
+    constexpr int kLanes = 8, kOwn = Tile::kExperts / kLanes;
+    constexpr int32_t kNone = 0x7fffffff;
+    const int row = own.thread / kLanes, part = own.thread % kLanes, of_token = first_token + row;
+    const bool there = of_token < a.tokens;
+    const float inverse = __uint_as_float(ptx::load_shared4(squares_place(Tile::kColumnWarps, row)));
+    float logit[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int expert = lane + i * kWarpLanes;
-      if (expert < a.experts)
-        a.logits[token * a.experts + expert] =
-            inverse * __uint_as_float(ptx::load_shared4(place(0, own, expert))) + bias[i];
+      const int expert = part + kLanes * i;
+      if (expert >= a.experts) continue;
+      logit[i] =
+          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, row, expert))) + a.router_bias[expert].to_float();
+      if (there) a.logits[int64_t{of_token} * a.experts + expert] = logit[i];
+    }
+    __syncwarp();                   // the token's logits in shared memory give way to its weights
+    Ranked found = {INFINITY, -1};  // before every expert
+    float first = 0, sum = 0;
+    for (int k = 0; k < a.topk; ++k) {
+      Ranked best = {-INFINITY, kNone};
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const Ranked candidate = {logit[i], part + kLanes * i};
+        if (candidate.idx < a.experts && before(found, candidate) && before(candidate, best)) best = candidate;
+      }
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) {
+        const Ranked other = {__shfl_xor_sync(kAllLanes, best.value, step), __shfl_xor_sync(kAllLanes, best.idx, step)};
+        if (before(other, best)) best = other;
+      }
+      found = best;
+      if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+      if (k == 0) first = found.value;
+      const float weight = expf(found.value - first);
+      sum += weight;
+      if (part != 0) continue;
+      ptx::store_shared4(logit_place(0, row, k), __float_as_uint(weight));
+      if (!there) continue;
+      a.ids[int64_t{of_token} * a.topk + k] = found.idx;
+      atomicAdd(counts + row / kRangeTokens * Tile::kExperts + found.idx, 1);
     }
     __syncwarp();
-    choose_experts({.logits = a.logits, .ids = a.ids, .weights = a.weights, .experts = a.experts, .topk = a.topk},
-                   token, lane);
+    for (int k = part; there && k < a.topk; k += kLanes)
+      a.weights[int64_t{of_token} * a.topk + k] = __uint_as_float(ptx::load_shared4(logit_place(0, row, k))) / sum;
   }
-}
+};
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1) any_route_sums(const __grid_constant__ RouteSumsArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes;
-  const int warp = thread / kWarpLanes, first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
-  const uint32_t shared = ptx::shared_address(smem);
+  static_assert(Tile::kCountsAt + sizeof(RangeShared<Tile>) <= Tile::kSharedBytes);
+  auto& ranges = *reinterpret_cast<RangeShared<Tile>*>(smem + Tile::kCountsAt);
+  RouteSums<Tile> cta(a, ptx::shared_address(smem));
   ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  RouteLogits<Tile> logits = {};
-  float squares[2 * Tile::kTokenTiles] = {};
-#pragma unroll 1
-  for (int k = warp * Tile::kStepK; k < a.hidden; k += Tile::kStride) {
-    SplitFloats x[Tile::kTokenTiles][2];
-    prefetch_columns<Tile>(a, first_token, k + Tile::kStride);
-    take_columns<Tile>(a, first_token, k + lane % 4 * 8, x, squares);
-    multiply_columns<Tile>(a, k + lane % 4 * 8, x, logits);
-  }
-  invert_norms<Tile>(a, first_token, shared + static_cast<uint32_t>(Tile::kSumBytes), squares);
-  store_choices<Tile>(a, first_token, shared, logits);
+  cta.multiply();
+  for (int i = cta.own.thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) ranges.counts[i] = 0;
+  cta.add_up();
+  cta.choose(ranges.counts);
+  if (a.ranges.starts != nullptr) store_ranges(a, ranges);
 }
 
 }  // namespace nibble::backend::cuda

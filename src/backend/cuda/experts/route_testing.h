@@ -93,29 +93,30 @@ void check_route(const RouteCase& c, const Run& run) {
 
 struct RouteSumsCase {
   int tokens = 1, hidden = 2880, experts = 128, topk = 4, splits = 1;
+  SplitSums::Order order = SplitSums::Order::kRows;
 };
 
 struct RouteSumsInput {
   RouteSumsCase c;
-  std::vector<float> x, sums;  // [tokens, hidden], [splits, tokens, hidden]
+  std::vector<float> x;  // [tokens, hidden]
+  TestSums sums;
   std::vector<Bf16> bias, norm, weight, router_bias;
 
   explicit RouteSumsInput(const RouteSumsCase& of)
       : c(of),
         x(test_floats(int64_t{c.tokens} * c.hidden, 1, 50)),
+        sums(c.splits, c.tokens, c.hidden, c.order),  // of a token, the same whatever their number
         bias(gemm_bias(c.hidden, 3)),
         norm(gemm_bias(c.hidden, 4)),
         weight(gemm_bias(c.experts * c.hidden, 5)),
-        router_bias(gemm_bias(c.experts, 6)) {
-    for (uint64_t s = 0; s < static_cast<uint64_t>(c.splits); ++s)  // whatever the number of tokens
-      for (size_t i = 0; i < x.size(); ++i) sums.push_back(gemm_symmetric(2 + s, i));
-  }
+        router_bias(gemm_bias(c.experts, 6)) {}
 
   // The residual, and a bound of its terms' sizes.
   [[nodiscard]] std::pair<double, double> residual(size_t i) const {
-    double want = x[i], size = std::abs(want) + 1 + c.splits;
+    double want = x[i], size = std::abs(want) + 1 + 4 * c.splits;
     if (c.splits > 0) want += bias[i % norm.size()].to_float();
-    for (size_t s = 0; s < static_cast<size_t>(c.splits); ++s) want += sums[s * x.size() + i];
+    for (int s = 0; s < c.splits; ++s)
+      want += sums.at(s, static_cast<int>(i / norm.size()), static_cast<int>(i % norm.size()));
     return {want, size};
   }
 
@@ -139,11 +140,14 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
   const RouteSumsInput in(c);
   const auto tokens = static_cast<size_t>(c.tokens), width = static_cast<size_t>(c.hidden);
   const auto experts = static_cast<size_t>(c.experts), topk = static_cast<size_t>(c.topk);
-  const Memory<float> on_x(in.x), on_sums(in.sums), inverse(tokens), logits(tokens * experts), weights(tokens * topk);
-  const Memory<int32_t> ids(tokens * topk);
+  const Memory<uint8_t> on_sums(in.sums.values);
+  const Memory<float> on_x(in.x), inverse(tokens), logits(tokens * experts), weights(tokens * topk);
+  const Memory<int32_t> ids(tokens * topk), counts(experts),
+      starts(static_cast<size_t>(expert_ranges(c.tokens)) * experts);
+  const Memory<int> finished(std::vector<int>{0});
   const Memory<Bf16> on_bias(in.bias), on_norm(in.norm), on_weight(in.weight), on_router_bias(in.router_bias);
   const RouteSumsArgs args{.x = on_x.get(),
-                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits},
+                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
                            .bias = c.splits > 0 ? on_bias.get() : nullptr,
                            .norm = on_norm.get(),
                            .weight = on_weight.get(),
@@ -152,6 +156,7 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
                            .logits = logits.get(),
                            .ids = ids.get(),
                            .weights = weights.get(),
+                           .ranges = {starts.get(), counts.get(), finished.get()},
                            .tokens = c.tokens,
                            .hidden = c.hidden,
                            .experts = c.experts,
@@ -178,6 +183,10 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
     }
     check_choice({&got[t * experts], experts}, {&got_ids[t * topk], topk}, {&got_weights[t * topk], topk});
   }
+  const PlainRanges ranges = plain_ranges(got_ids, c.topk, c.experts);
+  EXPECT_EQ(starts.host(), ranges.starts);
+  EXPECT_EQ(counts.host(), ranges.counts);
+  EXPECT_EQ(finished.host(), std::vector<int>{0});
   return got;
 }
 

@@ -51,6 +51,8 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
     a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, (d.inter + 1) / 2));
     a.gemm_row_scales = carver.take<float>(places);
+    a.gemm_ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
+                     carver.take<int>(1)};
   }
   a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.gemm_pairs = carver.take<int32_t>(places);

@@ -74,6 +74,7 @@ struct Arena {
   int32_t* gemm_places = nullptr;       // [tokens, topk]
   ExpertTile* gemm_tiles = nullptr;     // [max_expert_tiles]
   int32_t* gemm_tile_counts = nullptr;  // [kTileCounts]
+  ExpertRanges gemm_ranges{};           // of steps of any_route_sums; SM90
   // Attention on tensor cores; only with it
   float* attend_partials = nullptr;  // DecodeScratch floats
   int* attend_finished = nullptr;    // DecodeScratch counters; zero between launches

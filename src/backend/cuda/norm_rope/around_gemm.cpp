@@ -11,8 +11,6 @@
 #include <fmt/format.h>
 
 namespace nibble::backend::cuda {
-namespace {}  // namespace
-
 std::string RoutePlan::to_string() const {
   return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,
                      expert_groups, shares, threads, smem_bytes);
@@ -63,8 +61,9 @@ GemmCost cost(const RouteTokensArgs& a) {
 
 GemmCost cost(const RouteSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
-  return {.bytes = count * (4 + 4 * a.sums.splits + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
-                   4 * out + 8 * int64_t{a.tokens} * a.topk,
+  return {.bytes = count * (4 + a.sums.bytes() + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
+                   4 * out + 8 * int64_t{a.tokens} * a.topk +
+                   (a.ranges.starts != nullptr ? 12 * expert_ranges(a.tokens) * a.experts : 0),
           .flops = 4 * out * a.hidden};
 }
 
@@ -141,11 +140,11 @@ void check_args(const RouteSumsArgs& a) {
   constexpr Kernel kName = kernel::kRouteSums;
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
   require_shape(a.hidden > 0 && a.hidden % 32 == 0, kName, "hidden a multiple of 32", a.hidden);
+  require_shape(int64_t{a.tokens} * a.hidden < 1 << 30, kName, "x of less than 2^30 values", a.tokens);
   require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);
-  require_shape(a.sums.splits == 0 || (a.sums.splits == 1 && a.sums.order == SplitSums::Order::kRows), kName,
-                "one split in rows, or none", a.sums.splits);
+  require_shape(a.sums.splits == 0 || a.sums.splits == 1, kName, "one split, or none", a.sums.splits);
   require_shape(aligned(a.x) && aligned(a.norm) && aligned(a.weight) && (a.sums.splits == 0 || aligned(a.sums.at)),
                 kName, "x, norm, weight and sums, 16-byte aligned", a.sums.splits);
   require_shape(a.bias == nullptr || (aligned(a.bias) && a.sums.splits > 0), kName, "a bias with sums only",
@@ -153,6 +152,9 @@ void check_args(const RouteSumsArgs& a) {
   require_shape(a.router_bias != nullptr && a.inverse != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr,
                 kName, "a router's bias and all results", a.experts);
+  require_shape((a.ranges.starts == nullptr) == (a.ranges.counts == nullptr) &&
+                    (a.ranges.starts == nullptr) == (a.ranges.finished == nullptr),
+                kName, "all of the ranges or none", a.experts);
 }
 
 }  // namespace nibble::backend::cuda

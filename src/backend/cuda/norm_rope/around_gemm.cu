@@ -2,6 +2,7 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/norm_rope/combine.cuh"
+#include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
@@ -12,22 +13,48 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kTokenTiles, int kExpertTiles>
+template <class Tile>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
-  using Tile = RouteSumsTile<kTokenTiles, kExpertTiles>;
-  constexpr Kernel kName = kernel::kRouteSums;
-  const cudaError_t status =
-      cudaFuncSetAttribute(any_route_sums<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  launch_chained(any_route_sums<Tile>,
-                 {kName, on, (args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, Tile::kSharedBytes},
-                 args);
+  launch_chained(
+      any_route_sums<Tile>,
+      {kernel::kRouteSums, on, (args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, Tile::kSharedBytes},
+      args);
+}
+
+// Fewer tokens a CTA where these are no more CTAs than multiprocessors. Every instance gives the same bits.
+template <int kExpertTiles>
+void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
+  using Any = RouteSumsAny<kExpertTiles>;
+  using Few = RouteSumsFew<kExpertTiles>;
+  using Many = RouteSumsMany<kExpertTiles>;
+  const int room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (room < std::max(Few::kSharedBytes, Many::kSharedBytes)) return launch_route_sums<Any>(args, on);
+  args.tokens > Few::kTokens* multiprocessors() ? launch_route_sums<Many>(args, on) : launch_route_sums<Few>(args, on);
+}
+
+// Where experts in bf16 have more tokens than there are CTAs at once, and these have room for their rows.
+bool launch_norm_experts(const NormSumsArgs& args, const Launch& on) {
+  if (args.experts.at == nullptr || args.experts.type != ExpertSums::Type::kBf16 || args.experts.topk > kWarpLanes)
+    return false;
+  const int64_t smem = NormExpertsShared::bytes(args.hidden, args.experts.topk);
+  if (args.tokens <= multiprocessors() || smem > attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
+  const int threads = norm_threads(args.hidden);
+  auto* const kernel =
+      threads <= kNormFewThreads ? any_norm_experts_f32<kNormFewThreads> : any_norm_experts_f32<kNormMaxThreads>;
+  allow_shared(kernel, smem, kernel::kNormSums);
+  int ctas = 0;
+  static_cast<void>(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, kernel, threads, static_cast<size_t>(smem)));
+  ctas *= multiprocessors();
+  if (ctas < 1 || args.tokens <= ctas) return false;
+  launch_chained(kernel, {kernel::kNormSums, on, ctas, threads, static_cast<int>(smem)}, args);
+  return true;
 }
 
 }  // namespace
 
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
+  if (launch_norm_experts(args, on)) return;
   auto* const kernel = args.experts.at == nullptr                    ? any_norm_sums_f32<NormDelta::kSplits>
                        : args.experts.type == ExpertSums::Type::kF32 ? any_norm_sums_f32<NormDelta::kExpertsF32>
                                                                      : any_norm_sums_f32<NormDelta::kExpertsBf16>;
@@ -48,9 +75,7 @@ void any_combine(const CombineArgs& args, const Launch& on) {
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);
-  const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-  const int64_t grid = (items + kRopeThreads - 1) / kRopeThreads;
-  launch_chained(any_rope_sums_f32, {kernel::kRopeSums, on, grid, kRopeThreads}, args);
+  launch_chained(any_rope_sums_f32, {kernel::kRopeSums, on, rope_ctas(args), kRopeThreads}, args);
 }
 
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {
@@ -62,11 +87,7 @@ void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const 
 
 void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
   check_args(args);
-  // Fewer tokens a CTA where there would be fewer CTAs than multiprocessors. Every instance gives the same bits.
-  constexpr int kFew = 2048;
-  if (args.experts > 32)
-    return args.tokens <= kFew ? launch_route_sums<1, 16>(args, on) : launch_route_sums<2, 16>(args, on);
-  args.tokens <= kFew ? launch_route_sums<1, 4>(args, on) : launch_route_sums<2, 4>(args, on);
+  args.experts > 32 ? launch_route_sums<16>(args, on) : launch_route_sums<4>(args, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -89,7 +89,7 @@ inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too ofte
 // for inverse[t] * x[t] * norm, which is split into two bf16.
 struct RouteSumsArgs {
   float* x = nullptr;                                    // [tokens, hidden]
-  SplitSums sums{};                                      // rows: hidden; of one split, or none; in kRows
+  SplitSums sums{};                                      // rows: hidden; of one split, or none
   const Bf16* bias = nullptr;                            // [hidden], with sums
   const Bf16* norm = nullptr;                            // [hidden]
   const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]
@@ -97,6 +97,7 @@ struct RouteSumsArgs {
   float* logits = nullptr;                               // [tokens, experts]
   int32_t* ids = nullptr;                                // [tokens, topk]
   float* weights = nullptr;                              // [tokens, topk]
+  ExpertRanges ranges{};                                 // of the choice, where someone asks for them
   int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
   float eps = 0;
 };

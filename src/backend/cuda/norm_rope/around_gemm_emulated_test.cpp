@@ -6,6 +6,7 @@
 #include "backend/cuda/experts/route_testing.h"
 #include "backend/cuda/dense/split_gemm_testing.h"
 #include "backend/cuda/norm_rope/combine.cuh"
+#include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
@@ -122,15 +123,26 @@ TEST(around_gemm_emulated, combine_makes_a_row_per_token_of_a_rank) {
   }
 }
 
+TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
+  const auto run = [](const NormSumsArgs& args) {
+    emulate(2, norm_threads(args.hidden), [&] { any_norm_experts_f32<kNormMaxThreads>(args); });
+  };
+  for (const int tokens : {2, 3, 9}) {
+    check_norm<HostArray>({.tokens = tokens, .hidden = 192, .topk = 6, .panels = true, .normed = false}, run);
+    check_norm<HostArray>({.tokens = tokens, .hidden = 2880, .topk = 4, .type = InputType::kBf16}, run);
+  }
+  check_norm<HostArray>({.tokens = 5, .hidden = 384, .topk = 32, .type = InputType::kMxfp8}, run);
+  check_norm<HostArray>({.tokens = 5, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
+  check_norm<HostArray>({.tokens = 7, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
+}
+
 void emulate_rope_sums(const RopeSumsArgs& args) {
-  const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-  emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
+  emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
 }
 
 TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [](const RopeSumsArgs& args) {
-    const int64_t items = int64_t{args.tokens} * (args.rows() / kRopeRows);
-    emulate((items + kRopeThreads - 1) / kRopeThreads, kRopeThreads, [&] { any_rope_sums_f32(args); });
+    emulate(rope_ctas(args), kRopeThreads, [&] { any_rope_sums_f32(args); });
   };
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
   check_rope<HostArray>(
@@ -162,12 +174,19 @@ void emulate_route_sums(const RouteSumsArgs& args) {
 }
 
 TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
-  const RouteSumsCase c{.tokens = 37, .hidden = 320, .experts = 33, .topk = 3};  // a step for some warps only
-  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsTile<1, 16>>);
-  EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsTile<2, 16>>));
-  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsTile<2, 4>>);
-  check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 8, .splits = 0},
-                              emulate_route_sums<RouteSumsTile<1, 16>>);
+  const RouteSumsCase c{
+      .tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step behind the last whole one
+  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16>>);
+  EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16>>));
+  RouteSumsCase tiles = c;
+  tiles.order = SplitSums::Order::kTiles;
+  const auto few_of_tiles = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16>>);
+  EXPECT_EQ(few_of_tiles, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16>>));
+  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4>>);
+  EXPECT_EQ(few_of_tiles, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsAny<16>>));
+  check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4>>);
+  check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},
+                              emulate_route_sums<RouteSumsFew<16>>);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

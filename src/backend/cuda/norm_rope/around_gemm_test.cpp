@@ -75,6 +75,10 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
         check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},
                                 run);
       }
+  for (const int topk : {1, 4, 6}) {  // more tokens than run at once
+    check_norm<DeviceArray>({.tokens = 1500, .topk = topk, .panels = true, .normed = false}, run);
+    check_norm<DeviceArray>({.tokens = 1500, .topk = topk, .normed = false, .rounded = false}, run);
+  }
 }
 
 TEST_F(AroundGemm, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
@@ -98,10 +102,13 @@ TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
 
 TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
   const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
-  for (const RouteSumsCase of :
-       {RouteSumsCase{}, {.experts = 32}, {.hidden = 192, .experts = 20, .topk = 2}, {.hidden = 256, .experts = 100}}) {
+  for (const RouteSumsCase of : {RouteSumsCase{},
+                                 {.experts = 32},
+                                 {.hidden = 192, .experts = 20, .topk = 2},
+                                 {.hidden = 256, .experts = 100},
+                                 {.order = SplitSums::Order::kTiles}}) {
     std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
-    for (const int tokens : {1, 15, 33, 600, 2049}) {
+    for (const int tokens : {1, 15, 33, 600, 2049, 8200}) {
       RouteSumsCase c = of;
       c.tokens = tokens;
       const std::vector<float> got = check_route_sums<DeviceArray>(c, run);

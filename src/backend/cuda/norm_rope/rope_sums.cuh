@@ -3,7 +3,8 @@
 // k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSumsArgs
 // sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head, and their 8 d + 32
 // q    f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
-// grid a thread per half tile     bytes, flops: cost()
+// grid a thread per half tile; a warp has a head of the even or the odd four of eight tokens: of tiles whole lines
+// bytes, flops: cost()
 // measured 2026-11-22 (H200, 120b, three splits in f32): 16 tokens 1.6 us, 64 2.4, 256 6.1
 // rounding: f32, splits in their order
 
@@ -14,16 +15,23 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kRopeThreads = 256, kRopeRows = 8;  // rows of a thread
+[[nodiscard]] constexpr int64_t rope_ctas(const RopeSumsArgs& a) {
+  const int64_t items = int64_t{(a.tokens + 7) / 8 * 8} * (a.rows() / kRopeRows);
+  return (items + kRopeThreads - 1) / kRopeThreads;
+}
 
 // Rows: the types of pages that a launch can meet.
 template <class Rows>
 __device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
-  const int rows = a.rows(), per_token = rows / kRopeRows;
-  const int64_t item = int64_t{blockIdx.x} * kRopeThreads + threadIdx.x;
+  constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
+  const int rows = a.rows(), heads = rows / kGemvHeadDim, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int64_t warp = (int64_t{blockIdx.x} * kRopeThreads + threadIdx.x) / kWarpLanes;
+  const int head = static_cast<int>(warp / 2 % heads), own = head * kHalves + lane % kHalves;
+  const int first = static_cast<int>(warp / 2 / heads) * 2 * kTokens + static_cast<int>(warp % 2);
+  const int token = min(first + lane / kHalves * 2, a.tokens - 1);  // beyond, lanes repeat what others do
+  const int tile = own / 2, d = tile % kHeadTiles * 8 + own % 2 * 4;
   ptx::grid_dependency_launch();
-  if (item >= int64_t{a.tokens} * per_token) return;
-  const auto token = static_cast<int>(item / per_token), own = static_cast<int>(item % per_token);
-  const int tile = own / 2, head = tile / kHeadTiles, d = tile % kHeadTiles * 8 + own % 2 * 4;
+  if (first >= a.tokens) return;
   HeadQuads quads{token, head, d, {}, {}};
   quads.add_bias(a.bias);
   ptx::grid_dependency_wait();

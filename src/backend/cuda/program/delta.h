@@ -14,7 +14,7 @@ struct Delta {
     kRows,         // f32 [tokens, hidden]: Arena::delta
     kParts,        // the same twice, to be added
     kSums,         // of a GEMM, with or without o's bias: Arena::gemm_y
-    kTiles,        // the same in splits, bf16 (split_gemm_plan.h), without it
+    kTiles,        // the same in splits, or whole, bf16 (split_gemm_plan.h), without it
     kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16,  // the same: Arena::gemm_y
     kCombined      // all of it in one split of kTiles: Arena::combined

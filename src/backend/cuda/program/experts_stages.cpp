@@ -85,7 +85,8 @@ void Maker::route() {
     return route_plainly();
   }
   const bool by_tiles = router_by_tiles(tuned_, tokens_);
-  if (delta_.form == Delta::Form::kSums && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
+  const bool whole = delta_.form == Delta::Form::kSums || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
+  if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   norm_sums({kMlpNorm}, delta_,
             [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                 const Binding& b, NormSumsArgs& args) {
@@ -150,8 +151,10 @@ void Maker::route_sums() {
   }
   const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
   hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
-  add(kernel::kRouteSums, "16 or 32 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
-      [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b, const Launch& on) {
+  leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && !is_rank();
+  add(kernel::kRouteSums, "32 or 64 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
+      [n = tokens(), adds = norms_while_rounding_, delta = delta_, ranges = leaves_ranges_](const Binding& b,
+                                                                                            const Launch& on) {
         const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
         b.kernels.route_sums({.x = b.at.residual,
                               .sums = left.sums,
@@ -163,6 +166,7 @@ void Maker::route_sums() {
                               .logits = b.at.router_logits,
                               .ids = b.at.expert_ids,
                               .weights = b.at.expert_weights,
+                              .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{},
                               .tokens = n,
                               .hidden = to_int(b.config.dims.hidden),
                               .experts = to_int(b.config.dims.experts),
@@ -394,7 +398,7 @@ void Maker::round_u() {
 }
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
-  const auto group_of = [=, n = tokens(), own = own_](const Binding& b) {
+  const auto group_of = [=, n = tokens(), own = own_, ranges = leaves_ranges_](const Binding& b) {
     return GroupArgs{.expert_ids = b.at.expert_ids,
                      .pairs = b.at.gemm_pairs,
                      .places = b.at.gemm_places,
@@ -404,7 +408,8 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
                      .topk = to_int(b.config.dims.topk),
                      .experts = own.of(to_int(b.config.dims.experts)),
                      .tile_tokens = tile_tokens,
-                     .own = own};
+                     .own = own,
+                     .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{}};
   };
   const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
   const auto round_of = [=, n = tokens(), norms = norms_while_rounding_](const Binding& b) {
@@ -421,7 +426,7 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
     }
     return args;
   };
-  if (!row_codes() && group_while_rounding(by_place, tokens_ * d_.topk)) {
+  if (leaves_ranges_ || (!row_codes() && group_while_rounding(by_place, tokens_ * d_.topk))) {
     add(kernel::kGroupRound, "8 values per thread", {},
         [=](const Binding& b, const Launch& on) { b.kernels.group_round(group_of(b), round_of(b), on); });
     return;

@@ -193,7 +193,7 @@ void Maker::logits() {
   round(shape, false, [](const Binding& b) { return b.at.normed; });
   gemm(
       shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
-      [](const Binding& b) { return b.at.logits; });
+      [](const Binding& b, GemmArgs& args) { args.parts[0] = {b.at.logits, 0, args.rows}; });
 }
 
 Program make_program(const ProgramArgs& args) { return Maker(args).make(); }

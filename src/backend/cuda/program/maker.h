@@ -250,32 +250,39 @@ class Maker {
                           on);
         });
   }
-  // to = W · Arena::gemm_x, with a bias only of kPlain rows; rows as they are packed.
   using BiasOf = const Bf16* (*)(const Binding&);
-  template <class Weights, class To>
-  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, To to, BiasOf bias = nullptr) {
+  // W · Arena::gemm_x, without bias, rows as they are packed; where `put` says.
+  template <class Weights, class Put>
+  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, Put put) {
     const Gemm chosen = gemm_for(shape);
     planned(chosen.kernel, chosen.plan, reads, [=, in = input_of(shape, false)](const Binding& b, const Launch& on) {
       GemmArgs args{.packing = shape.packing,
                     .weights = weights(b),
-                    .bias = bias == nullptr ? nullptr : bias(b),
                     .x = b.at.gemm_x,
                     .rows = to_int(shape.rows),
                     .cols = to_int(shape.cols),
                     .tokens = to_int(shape.tokens),
                     .x_rows = in.rows};
-      args.parts[0] = {to(b), 0, args.rows};
+      put(b, args);
       chosen.op.launch(args, chosen.plan, on);
     });
   }
-  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up; only one split has the bias. Says in which form,
+  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up; in rows it has the bias. Says in which form,
   // with no place.
   template <class Weights>
   SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
-      gemm(shape, reads, weights, [](const Binding& b) { return b.at.gemm_y; }, bias);
-      return {nullptr, 1};
+      const bool tiles = gemm_for(shape).op.sums && shape.packing == Packing::kBf16;
+      gemm(shape, reads, weights, [tiles, bias](const Binding& b, GemmArgs& args) {
+        if (tiles) {
+          args.sums = reinterpret_cast<uint16_t*>(b.at.gemm_y);
+        } else {
+          args.parts[0] = {b.at.gemm_y, 0, args.rows};
+          args.bias = bias == nullptr ? nullptr : bias(b);
+        }
+      });
+      return {nullptr, 1, tiles ? SplitSums::Order::kTiles : SplitSums::Order::kRows};
     }
     const SplitGemmPlan& plan = split->plan;
     add(split->kernel, plan.to_string(), reads,
@@ -312,6 +319,7 @@ class Maker {
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // likewise for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
+  bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;
   int64_t tokens_ = 0;

@@ -1,10 +1,11 @@
 #pragma once
-// round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too, for few pairs
-// grid one CTA per token, a thread per chunk of 8 slots; of group_round each counts all pairs, places its token's, and
-//      its warps list an expert's tiles each
-// bytes tokens * cols * (4 + 2 copies); group_round: and tokens^2 * topk * 4 of ids, from L2
+// round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too
+// grid one CTA per token, a thread per chunk of 8 slots; of group_round each places its token's pairs, behind those of
+//      its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's tiles each
+// bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, its range's or tokens^2 * topk * 4
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),
-//      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3
+//      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3; 2026-11-26 (H200), 4
+//      copies: 8192 round 88 µs, moe_group 19, with ranges 99 when all warps of a CTA waited for each other
 
 #include "backend/cuda/dense/gemm_input.cuh"
 #include "backend/cuda/experts/moe_group.cuh"
@@ -47,16 +48,21 @@ struct RoundChunk {
 #pragma unroll
     for (int t = 0; t < 4; ++t) v[t] = {x[2 * t], x[2 * t + 1]};
   }
+  // As they are stored.
+  __device__ void pack(const RoundArgs& args, uint32_t (&words)[4]) const {
+    const GemmInputRow to{args.to, 0, args.cols};
+#pragma unroll
+    for (int t = 0; t < 4; ++t) words[t] = to.pack(v[t].x, v[t].y);
+  }
   // To each copy's row.
   template <class RowOf>
   __device__ void store(const RoundArgs& args, const RowOf& row_of) const {
     GemmInputRow to{args.to, 0, args.cols};
-    uint32_t pairs[4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) pairs[t] = to.pack(v[t].x, v[t].y);
+    uint32_t words[4];
+    pack(args, words);
     for (int copy = 0; copy < args.copies; ++copy) {
       to.row = row_of(copy);
-      if (to.row >= 0) to.store_chunk(k, pairs);
+      if (to.row >= 0) to.store_chunk(k, words);
     }
   }
 };
@@ -88,6 +94,15 @@ struct GroupRoundShared {
   int experts[32], before[32];   // of the token's pairs: the expert, and its pairs before this one
   int places[32];
 };
+
+// Lists the tiles of some experts: of as many CTAs as there are, then of their warps, the last one first, since the
+// others store beside it.
+__device__ __forceinline__ void store_own_tiles(const GroupArgs& group, const int* counts) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+  for (int e = static_cast<int>(blockIdx.x) + (warps - 1 - warp) * group.tokens; e < group.experts;
+       e += warps * group.tokens)
+    store_tiles(group, counts, e, first_place(counts, e));
+}
 
 // REQUIRES topk up to 32, and a thread per chunk.
 __global__ void __launch_bounds__(kRoundTokenThreads)
@@ -133,10 +148,51 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
     if (is_own) group.pairs[place] = first_pair + k;
   }
   __syncthreads();
-  // Of as many CTAs as there are, then of their warps, the last one first: the others store beside it.
-  for (int e = token + (warps - 1 - warp) * group.tokens; e < group.experts; e += warps * group.tokens)
-    store_tiles(group, shared.counts, e, first_place(shared.counts, e));
+  store_own_tiles(group, shared.counts);
   if (mine) chunk.store(args, [&](int copy) { return int64_t{shared.places[copy]}; });
+}
+
+// The same with ExpertRanges: every warp finds the places of the token's pairs for itself, that of pair k in lane k.
+__global__ void __launch_bounds__(kRoundTokenThreads)
+    any_group_round_ranges_f32(const __grid_constant__ GroupArgs group, const __grid_constant__ RoundArgs args) {
+  constexpr unsigned kAll = 0xffffffffu;
+  constexpr int kTogether = 4;  // loads under way
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, token = static_cast<int>(blockIdx.x);
+  const int range = token / kRangeTokens, first_pair = token * group.topk, end = first_pair + group.topk;
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const bool mine = tid < args.cols / 8, has_pair = lane < group.topk;
+  const int expert = has_pair ? group.expert_ids[first_pair + lane] : -1;
+  const RoundChunk chunk(args, token, mine ? tid : 0);
+  uint32_t words[4];
+  chunk.pack(args, words);
+  int place = has_pair ? group.ranges.starts[int64_t{range} * group.experts + expert] : 0;
+  for (int from = range * kRangeTokens * group.topk; from < end; from += kTogether * 32) {
+    int others[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int pair = from + i * 32 + lane;
+      others[i] = pair < end ? group.expert_ids[pair] : -1;
+    }
+    for (int k = 0; k < group.topk; ++k) {
+      const int own = __shfl_sync(kAll, expert, k);
+      int before = 0;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        before += __popc(__ballot_sync(kAll, others[i] == own && from + i * 32 + lane < first_pair + k));
+      if (lane == k) place += before;
+    }
+  }
+  if (tid < group.topk) {
+    group.places[first_pair + lane] = place;
+    group.pairs[place] = first_pair + lane;
+  }
+  store_own_tiles(group, group.ranges.counts);
+#pragma unroll 1
+  for (int copy = 0; copy < args.copies; ++copy) {
+    const int64_t row = __shfl_sync(kAll, place, copy);
+    if (mine) GemmInputRow{args.to, row, args.cols}.store_chunk(chunk.k, words);
+  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -18,6 +18,7 @@
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/register_count.cuh"
@@ -276,6 +277,31 @@ __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork&
   }
 }
 
+// y as GemmArgs::sums: a word is two rows of a token, and of eight tokens a warp fills two lines.
+template <class Tile>
+__device__ __forceinline__ void store_sums(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
+  constexpr int kWords = 64;  // of a row tile and eight tokens
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
+  const int64_t pitch = int64_t{(args.tokens + 7) / 8} * kWords;
+  uint32_t* to =
+      reinterpret_cast<uint32_t*>(args.sums) + row_tile * pitch + work.first / 8 * kWords + lane % 4 * 8 + lane / 4;
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n, to += kWords) {
+    constexpr int kOf = Tile::kColumns / 8;
+    if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // tokens
+#pragma unroll
+      for (int t = 0; t < Tile::kOwn; ++t) {
+        if (row_tile + t >= args.rows / layout::kTileRows || 8 * n + own + i >= work.count) continue;
+        const float(&four)[4] = sums[t + n / kOf][n % kOf];
+        to[t * pitch + i * (kWords / 2)] = ptx::pack_bf16(four[i], four[2 + i]);
+      }
+    }
+  }
+}
+
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk) {
@@ -298,7 +324,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       auto again = static_cast<uint32_t>(i);
       ptx::keep(again);  // else what is known of the work takes registers while it multiplies
       const GemmWork work = work_at<Tile>(args, walk, static_cast<int>(again));
-      store_part<Tile>(args, work, work.first_row_tile + Tile::kOwn * consumer.warp, sums);
+      const int row_tile = work.first_row_tile + Tile::kOwn * consumer.warp;
+      if (args.sums != nullptr) {
+        store_sums<Tile>(args, work, row_tile, sums);
+      } else {
+        store_part<Tile>(args, work, row_tile, sums);
+      }
     }
   }
 }

@@ -64,7 +64,7 @@ Arch sm90() {
   return {
       .name = "sm90",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
-      .gemm = {.serve = serve_sm90_gemm, .panels = true},
+      .gemm = {.serve = serve_sm90_gemm, .panels = true, .sums = true},
       .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
       .experts_gemm = {.serve = serve_sm90_experts, .by_place = true},
       .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},

@@ -176,7 +176,10 @@ class Maker {
   // residual += delta, and what `more` asks for.
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
-    return add(kernel::kNormSums, per_token(tokens_), reads, [=, n = tokens()](const Binding& b, const Launch& on) {
+    // any_norm_sums knows how many of them run at once.
+    const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
+    const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
+    return add(kernel::kNormSums, tile, reads, [=, n = tokens()](const Binding& b, const Launch& on) {
       NormSumsArgs args = delta.sums(b, n);
       more(b, args);
       b.kernels.norm_sums(args, on);

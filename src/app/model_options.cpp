@@ -84,8 +84,8 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
       "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: "
       "16 bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
       "faster, lossy; prompts on AMX: bf16; cuda: with --moe-kernel gemv); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
-      "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, all others as if "
-      "they were exact: for comparison, not faster");
+      "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, Hopper in mxfp8, "
+      "all others as if they were exact: for comparison, not faster");
   Choice<Activations> dense{o.run.dense_activations, {}};
   for (const Activations each : {Activations::kAuto, Activations::kBf16, Activations::kMxfp8})
     dense.words.emplace_back(name_of(each), each);

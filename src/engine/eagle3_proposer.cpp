@@ -6,48 +6,96 @@
 #include <utility>
 
 namespace nibble::engine {
+
+using model::eagle3::Head;
+
 namespace {
 
-std::vector<float> last_row(std::vector<float> rows, int64_t count) {
-  const auto width = std::ssize(rows) / count;
-  rows.erase(rows.begin(), rows.end() - width);
-  return rows;
+std::span<const float> row_of(std::span<const float> rows, size_t row, size_t width) {
+  return rows.subspan(row * width, width);
 }
 
 }  // namespace
 
-void Eagle3Proposer::saw(const Text& text, const Residuals& residuals) {
-  State& state = of_[text.id];
-  const int64_t from = std::max(state.seen, residuals.from), end = residuals.from + residuals.count;
-  if (from >= end) return;
-  check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
-  const auto width = static_cast<size_t>(std::ssize(residuals.values) / residuals.count);
-  const auto count = static_cast<size_t>(end - from);
-  const std::vector<float> features =
-      head_.features(residuals.values.subspan(static_cast<size_t>(from - residuals.from) * width), pool_);
-  model::eagle3::Head::Read read = head_.read(
-      {.tokens = text.tokens.subspan(static_cast<size_t>(from) + 1, count), .features = features, .position = from},
-      state.cache, pool_);
-  state.seen = end;
-  state.normed = last_row(std::move(read.normed), end - from);
-  state.next = last_row(std::move(read.next), end - from);
+void Eagle3Proposer::saw(std::span<const Seen> all) {
+  std::vector<float> residuals;
+  std::vector<Head::Rows> rows;
+  std::vector<State*> states;
+  for (const auto& [text, shown] : all) {
+    State& state = of_[text.id];
+    const int64_t from = std::max(state.seen, shown.from), end = shown.from + shown.count;
+    if (from >= end) continue;
+    check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
+    const auto width = static_cast<size_t>(std::ssize(shown.values) / shown.count);
+    const std::span<const float> news = shown.values.subspan(static_cast<size_t>(from - shown.from) * width);
+    residuals.insert(residuals.end(), news.begin(), news.end());
+    rows.push_back(
+        {.tokens = text.tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(end - from)),
+         .features = {},
+         .position = from,
+         .cache = &state.cache});
+    states.push_back(&state);
+    state.seen = end;
+  }
+  if (rows.empty()) return;
+  const std::vector<float> features = head_.features(residuals, pool_);
+  const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
+  size_t row = 0;
+  for (Head::Rows& of : rows) {
+    of.features = std::span(features).subspan(row * hidden, of.tokens.size() * hidden);
+    row += of.tokens.size();
+  }
+  const Head::Read read = head_.read(rows, pool_);
+  row = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    row += rows[i].tokens.size();
+    const auto normed = row_of(read.normed, row - 1, hidden), next = row_of(read.next, row - 1, hidden);
+    states[i]->normed.assign(normed.begin(), normed.end());
+    states[i]->next.assign(next.begin(), next.end());
+  }
 }
 
-void Eagle3Proposer::propose(const Text& text, int most, Draft& draft) {
-  draft.tokens.clear();
-  draft.matched = 1;  // nothing was looked up
-  const auto found = of_.find(text.id);
-  if (found == of_.end() || found->second.seen + 1 != std::ssize(text.tokens)) return;
-  State& state = found->second;
-  const size_t settled = state.cache.rows();
-  model::eagle3::Head::Read last{.normed = state.normed, .next = state.next};
-  for (int64_t position = state.seen; std::ssize(draft.tokens) < most; ++position) {
-    draft.tokens.push_back(head_.draft(last.normed, pool_));
-    if (std::ssize(draft.tokens) == most) break;
-    const std::span<const int32_t> token(&draft.tokens.back(), 1);
-    last = head_.read({.tokens = token, .features = last.next, .position = position}, state.cache, pool_);
+// A token of each draft at a time.
+void Eagle3Proposer::propose_all(std::span<const Asked> all) {
+  struct Line {
+    State* state;
+    const Asked* asked;
+    size_t settled;  // rows of the cache
+  };
+  std::vector<Line> lines;
+  Head::Read last;
+  for (const Asked& asked : all) {
+    asked.draft->tokens.clear();
+    asked.draft->matched = 1;  // nothing was looked up
+    const auto found = of_.find(asked.text.id);
+    if (found == of_.end() || found->second.seen + 1 != std::ssize(asked.text.tokens) || asked.most < 1) continue;
+    State& state = found->second;
+    lines.push_back({&state, &asked, state.cache.rows()});
+    last.normed.insert(last.normed.end(), state.normed.begin(), state.normed.end());
+    last.next.insert(last.next.end(), state.next.begin(), state.next.end());
   }
-  head_.keep(state.cache, settled);
+  const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
+  while (!lines.empty()) {
+    const std::vector<int32_t> tokens = head_.draft(last.normed, pool_);
+    std::vector<Line> longer;
+    std::vector<Head::Rows> rows;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const Line& line = lines[i];
+      std::vector<int32_t>& drafted = line.asked->draft->tokens;
+      drafted.push_back(tokens[i]);
+      if (std::ssize(drafted) == line.asked->most) {
+        head_.keep(line.state->cache, line.settled);
+        continue;
+      }
+      rows.push_back({.tokens = {&tokens[i], 1},
+                      .features = row_of(last.next, i, hidden),
+                      .position = line.state->seen + std::ssize(drafted) - 1,
+                      .cache = &line.state->cache});
+      longer.push_back(line);
+    }
+    lines = std::move(longer);
+    if (!lines.empty()) last = head_.read(rows, pool_);
+  }
 }
 
 }  // namespace nibble::engine

@@ -1,5 +1,6 @@
 #pragma once
-// Guesses of an EAGLE-3 head: it reads what the model thought of the text so far, and drafts on from there.
+// Guesses of an EAGLE-3 head: it reads what the model thought of the texts so far, and drafts on from there, all texts
+// of a step together.
 
 #include "base/thread_pool.h"
 #include "engine/proposer.h"
@@ -21,8 +22,13 @@ class Eagle3Proposer final : public Proposer {
   Eagle3Proposer(const model::eagle3::Head& head, int threads) : head_(head), pool_(threads) {}
 
   [[nodiscard]] std::span<const int> boundaries() const override { return head_.boundaries(); }
-  void saw(const Text& text, const Residuals& residuals) override;
-  void propose(const Text& text, int most, Draft& draft) override;
+  void saw(std::span<const Seen> all) override;
+  void propose(const Text& text, int most, Draft& draft) override {
+    const Asked asked{.text = text, .most = most, .draft = &draft};
+    propose_all({&asked, 1});
+  }
+  void propose_all(std::span<const Asked> all) override;
+  [[nodiscard]] bool drafts_to_order() const override { return true; }
   void ended(const Text& text) override { of_.erase(text.id); }
 
  private:

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
 namespace nibble::engine {
 namespace {
@@ -40,7 +41,13 @@ class Eagle3 : public testing::Test {
     proposer.propose(written.text(id, length), kGuesses, draft);
     return draft.tokens;
   }
-  void saw(RequestId id, size_t from, size_t end) { proposer.saw(written.text(id, end + 1), written.of(from, end)); }
+  [[nodiscard]] Proposer::Seen seen(RequestId id, size_t from, size_t end) const {
+    return {.text = written.text(id, end + 1), .residuals = written.of(from, end)};
+  }
+  void saw(RequestId id, size_t from, size_t end) {
+    const Proposer::Seen one = seen(id, from, end);
+    proposer.saw({&one, 1});
+  }
 
   Written written{20};
   test::Eagle3Target target;
@@ -62,6 +69,33 @@ TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {
   saw(3, 5, 13);
   saw(3, 13, 19);
   EXPECT_EQ(drafted(3, 20), want);
+}
+
+TEST_F(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
+  constexpr std::pair<RequestId, size_t> kTexts[] = {{1, 19}, {2, 4}, {3, 11}};
+  std::vector<std::vector<int32_t>> want;
+  for (const auto& [id, end] : kTexts) {
+    saw(id, 0, end - 2);
+    saw(id, end - 2, end);
+    want.push_back(drafted(id, end + 1));
+  }
+  std::vector<Proposer::Seen> all;
+  for (const auto& [id, end] : kTexts) all.push_back(seen(id + 10, 0, end - 2));
+  proposer.saw(all);
+  all.clear();
+  for (const auto& [id, end] : kTexts) all.push_back(seen(id + 10, end - 2, end));
+  proposer.saw(all);
+  for (const int most : {kGuesses, 1}) {  // the second draft is of the same rows
+    std::vector<Draft> drafts(4);
+    std::vector<Proposer::Asked> asked = {{written.text(9, 5), kGuesses, &drafts[3]}};  // of whom nothing was seen
+    for (size_t i = 0; i < 3; ++i)
+      asked.push_back({written.text(kTexts[i].first + 10, kTexts[i].second + 1), i == 1 ? most : kGuesses, &drafts[i]});
+    proposer.propose_all(asked);
+    EXPECT_TRUE(drafts[3].tokens.empty());
+    EXPECT_EQ(drafts[0].tokens, want[0]);
+    EXPECT_EQ(drafts[2].tokens, want[2]);
+    EXPECT_EQ(drafts[1].tokens, std::vector(want[1].begin(), want[1].begin() + most));
+  }
 }
 
 TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {

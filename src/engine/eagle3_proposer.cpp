@@ -17,25 +17,43 @@ std::span<const float> row_of(std::span<const float> rows, size_t row, size_t wi
 
 }  // namespace
 
+void Eagle3Proposer::forget_waiting(State& state) {
+  state.waiting = 0;
+  state.residuals.clear();
+}
+
 void Eagle3Proposer::saw(std::span<const Seen> all) {
-  std::vector<float> residuals;
-  std::vector<Head::Rows> rows;
-  std::vector<State*> states;
+  std::vector<Part> prompts;
   for (const auto& [text, shown] : all) {
     State& state = of_[text.id];
     const int64_t from = std::max(state.seen, shown.from), end = shown.from + shown.count;
     if (from >= end) continue;
     check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
-    const auto width = static_cast<size_t>(std::ssize(shown.values) / shown.count);
-    const std::span<const float> news = shown.values.subspan(static_cast<size_t>(from - shown.from) * width);
-    residuals.insert(residuals.end(), news.begin(), news.end());
-    rows.push_back(
-        {.tokens = text.tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(end - from)),
-         .features = {},
-         .position = from,
-         .cache = &state.cache});
-    states.push_back(&state);
+    const int64_t width = std::ssize(shown.values) / shown.count;
+    if (from > state.seen) forget_waiting(state);  // they would not be next to each other
+    state.residuals.insert(state.residuals.end(), shown.values.end() - (end - from) * width, shown.values.end());
+    state.waiting += end - from;
     state.seen = end;
+    if (from < text.prompt_tokens || end - from > kMostWaiting) {
+      prompts.push_back({&text, &state});
+    } else if (state.waiting > kMostWaiting) {
+      state.residuals.erase(state.residuals.begin(), state.residuals.end() - kMostWaiting * width);
+      state.waiting = kMostWaiting;
+    }
+  }
+  read(prompts);
+}
+
+void Eagle3Proposer::read(std::span<const Part> parts) {
+  std::vector<float> residuals;
+  std::vector<Head::Rows> rows;
+  for (const auto& [text, state] : parts) {
+    residuals.insert(residuals.end(), state->residuals.begin(), state->residuals.end());
+    const int64_t from = state->seen - state->waiting;
+    rows.push_back({.tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
+                    .features = {},
+                    .position = from,
+                    .cache = &state->cache});
   }
   if (rows.empty()) return;
   const std::vector<float> features = head_.features(residuals, pool_);
@@ -50,8 +68,10 @@ void Eagle3Proposer::saw(std::span<const Seen> all) {
   for (size_t i = 0; i < rows.size(); ++i) {
     row += rows[i].tokens.size();
     const auto normed = row_of(read.normed, row - 1, hidden), next = row_of(read.next, row - 1, hidden);
-    states[i]->normed.assign(normed.begin(), normed.end());
-    states[i]->next.assign(next.begin(), next.end());
+    State& state = *parts[i].state;
+    state.normed.assign(normed.begin(), normed.end());
+    state.next.assign(next.begin(), next.end());
+    forget_waiting(state);
   }
 }
 
@@ -60,19 +80,25 @@ void Eagle3Proposer::propose_all(std::span<const Asked> all) {
   struct Line {
     State* state;
     const Asked* asked;
-    size_t settled;  // rows of the cache
+    size_t settled = 0;  // rows of the cache
   };
   std::vector<Line> lines;
-  Head::Read last;
+  std::vector<Part> waiting;
   for (const Asked& asked : all) {
     asked.draft->tokens.clear();
     asked.draft->matched = 1;  // nothing was looked up
     const auto found = of_.find(asked.text.id);
     if (found == of_.end() || found->second.seen + 1 != std::ssize(asked.text.tokens) || asked.most < 1) continue;
     State& state = found->second;
-    lines.push_back({&state, &asked, state.cache.rows()});
-    last.normed.insert(last.normed.end(), state.normed.begin(), state.normed.end());
-    last.next.insert(last.next.end(), state.next.begin(), state.next.end());
+    lines.push_back({.state = &state, .asked = &asked});
+    if (state.waiting > 0) waiting.push_back({&asked.text, &state});
+  }
+  read(waiting);
+  Head::Read last;
+  for (Line& line : lines) {
+    line.settled = line.state->cache.rows();
+    last.normed.insert(last.normed.end(), line.state->normed.begin(), line.state->normed.end());
+    last.next.insert(last.next.end(), line.state->next.begin(), line.state->next.end());
   }
   const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
   while (!lines.empty()) {

@@ -16,6 +16,9 @@ namespace nibble::engine {
 // The head's keys and values of a request live from its first step to its end; what it drafted leaves them when the
 // draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
 // gave have no residuals: the head does without them. What is computed again after a preemption is known already.
+//
+// Prompts are read as they come. Of what is generated the last tokens wait until a draft is asked for, so that a head
+// whose drafts do not pay costs nothing; those before them it then does without.
 class Eagle3Proposer final : public Proposer {
  public:
   // The head outlives the proposer.
@@ -32,11 +35,22 @@ class Eagle3Proposer final : public Proposer {
   void ended(const Text& text) override { of_.erase(text.id); }
 
  private:
+  static constexpr int64_t kMostWaiting = 8;  // rows of a text
+
   struct State {
     model::eagle3::Cache cache;
-    int64_t seen = 0;                 // positions before this one are in the cache, or never will be
-    std::vector<float> normed, next;  // of its last row
+    int64_t seen = 0;                 // residuals of positions before this one have come, or never will
+    int64_t waiting = 0;              // rows, the last ones before it, that are to be read
+    std::vector<float> residuals;     // of them
+    std::vector<float> normed, next;  // of the last row that was read
   };
+  struct Part {
+    const Text* text;
+    State* state;
+  };
+  static void forget_waiting(State& state);
+  // What waits.
+  void read(std::span<const Part> parts);
 
   const model::eagle3::Head& head_;
   ThreadPool pool_;

@@ -25,7 +25,7 @@ struct Written {
     for (size_t i = 0; i < count * kWidth; ++i) residuals.push_back(normal(random));
   }
   [[nodiscard]] Proposer::Text text(RequestId id, size_t length) const {
-    return {.id = id, .tokens = std::span(tokens).first(length), .prompt_tokens = 1, .shares = true};
+    return {.id = id, .tokens = std::span(tokens).first(length), .prompt_tokens = 8, .shares = true};
   }
   [[nodiscard]] Proposer::Residuals of(size_t from, size_t end) const {
     return {.from = static_cast<int64_t>(from),
@@ -96,6 +96,18 @@ TEST_F(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
     EXPECT_EQ(drafts[2].tokens, want[2]);
     EXPECT_EQ(drafts[1].tokens, std::vector(want[1].begin(), want[1].begin() + most));
   }
+}
+
+TEST_F(Eagle3, what_nobody_asked_a_draft_of_is_read_as_far_as_it_is_recent) {
+  saw(1, 0, 10);
+  for (size_t end = 11; end < 20; ++end) saw(1, end - 1, end);  // nine rows: the first of them is left out
+  saw(2, 0, 10);
+  saw(2, 11, 19);
+  EXPECT_EQ(drafted(1, 20), drafted(2, 20));
+  saw(3, 0, 10);
+  for (size_t end = 11; end < 19; ++end) saw(3, end - 1, end);
+  saw(4, 0, 18);
+  EXPECT_EQ(drafted(3, 19), drafted(4, 19)) << "eight wait";
 }
 
 TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {

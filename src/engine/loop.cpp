@@ -379,8 +379,8 @@ void Loop::show_residuals(const Flight& flight) {
   for (const Flight::Row& row : flight.rows) {
     const int64_t count = row.count - row.drafted + (row.drafted > 0 ? row.sequence->right : 0);
     if (!row.sequence->ended)
-      all.push_back({row.sequence,
-                     {.from = row.from, .count = count, .values = {values, static_cast<size_t>(count * width)}}});
+      all.push_back(
+          {row.sequence, {.from = row.from, .count = count, .values = {values, static_cast<size_t>(count * width)}}});
     values += row.count * width;
   }
   speculation_->saw(all);

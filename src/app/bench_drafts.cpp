@@ -18,6 +18,7 @@
 #include "backend/cuda/card/measure.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "engine/sequence.h"
 
 #include <fmt/format.h>
 
@@ -176,7 +177,12 @@ class DraftBench {
     engine::EngineLimits limits = limits_;
     limits.speculation = drafts;
     if (proposer == nullptr) limits.speculation.method = engine::DraftMethod::kOff;
-    engine::Loop loop(loaded_.backend(), loaded_.model(), limits);
+    // The engine decides by the clock that is measured.
+    const bool cpu_time = counts_cpu_time(options_);
+    engine::Loop loop(loaded_.backend(), loaded_.model(), limits, [cpu_time] {
+      using Time = engine::Sequence::Time;
+      return Time(std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds_now(cpu_time))));
+    });
     if (proposer != nullptr) loop.propose_with(std::make_unique<Borrowed>(*proposer));
     Run run;
     run.answers.resize(lengths.size());

@@ -23,25 +23,22 @@ void Eagle3Proposer::forget_waiting(State& state) {
 }
 
 void Eagle3Proposer::saw(std::span<const Seen> all) {
-  std::vector<Part> prompts;
-  for (const auto& [text, shown] : all) {
+  std::vector<Part> at_once;
+  for (const Seen& each : all) {
+    const Text& text = each.text;
+    const Residuals& shown = each.residuals;
     State& state = of_[text.id];
     const int64_t from = std::max(state.seen, shown.from), end = shown.from + shown.count;
     if (from >= end) continue;
     check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
     const int64_t width = std::ssize(shown.values) / shown.count;
-    if (from > state.seen) forget_waiting(state);  // they would not be next to each other
+    if (from > state.seen || !each.wanted) forget_waiting(state);
     state.residuals.insert(state.residuals.end(), shown.values.end() - (end - from) * width, shown.values.end());
     state.waiting += end - from;
     state.seen = end;
-    if (from < text.prompt_tokens || end - from > kMostWaiting) {
-      prompts.push_back({&text, &state});
-    } else if (state.waiting > kMostWaiting) {
-      state.residuals.erase(state.residuals.begin(), state.residuals.end() - kMostWaiting * width);
-      state.waiting = kMostWaiting;
-    }
+    if (each.wanted || from < text.prompt_tokens) at_once.push_back({&text, &state});
   }
-  read(prompts);
+  read(at_once);
 }
 
 void Eagle3Proposer::read(std::span<const Part> parts) {

@@ -17,8 +17,8 @@ namespace nibble::engine {
 // draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
 // gave have no residuals: the head does without them. What is computed again after a preemption is known already.
 //
-// Prompts are read as they come. Of what is generated the last tokens wait until a draft is asked for, so that a head
-// whose drafts do not pay costs nothing; those before them it then does without.
+// Prompts are read as they come. Of what is generated, while drafts do not pay, only the last step's rows wait for one
+// that is asked for all the same, and the head does without those before: a head of no use costs little.
 class Eagle3Proposer final : public Proposer {
  public:
   // The head outlives the proposer.
@@ -35,8 +35,6 @@ class Eagle3Proposer final : public Proposer {
   void ended(const Text& text) override { of_.erase(text.id); }
 
  private:
-  static constexpr int64_t kMostWaiting = 8;  // rows of a text
-
   struct State {
     model::eagle3::Cache cache;
     int64_t seen = 0;                 // residuals of positions before this one have come, or never will

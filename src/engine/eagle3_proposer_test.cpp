@@ -98,16 +98,28 @@ TEST_F(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
   }
 }
 
-TEST_F(Eagle3, what_nobody_asked_a_draft_of_is_read_as_far_as_it_is_recent) {
-  saw(1, 0, 10);
-  for (size_t end = 11; end < 20; ++end) saw(1, end - 1, end);  // nine rows: the first of them is left out
-  saw(2, 0, 10);
-  saw(2, 11, 19);
+TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
+  const auto unwanted = [&](RequestId id, size_t from, size_t end) {
+    Proposer::Seen one = seen(id, from, end);
+    one.wanted = false;
+    proposer.saw({&one, 1});
+  };
+  for (const RequestId id : {1, 2}) saw(id, 0, 10);
+  for (size_t end = 11; end < 17; ++end) unwanted(1, end - 1, end);
+  unwanted(1, 16, 19);
+  saw(2, 16, 19);
   EXPECT_EQ(drafted(1, 20), drafted(2, 20));
-  saw(3, 0, 10);
-  for (size_t end = 11; end < 19; ++end) saw(3, end - 1, end);
-  saw(4, 0, 18);
-  EXPECT_EQ(drafted(3, 19), drafted(4, 19)) << "eight wait";
+  unwanted(3, 0, 10);  // a prompt is read in any case
+  unwanted(3, 10, 13);
+  saw(3, 13, 19);
+  unwanted(4, 0, 10);
+  saw(4, 13, 19);
+  EXPECT_NE(drafted(3, 20), std::vector<int32_t>());
+  saw(5, 0, 19);
+  saw(6, 0, 10);
+  unwanted(6, 10, 12);
+  saw(6, 12, 19);
+  EXPECT_EQ(drafted(5, 20), drafted(6, 20)) << "what waits is read with what comes next";
 }
 
 TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {

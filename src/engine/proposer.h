@@ -72,6 +72,7 @@ class Proposer {
   struct Seen {
     Text text;
     Residuals residuals;
+    bool wanted = true;  // drafts pay, as far as is known: one is likely to be asked for next
   };
   virtual void saw(std::span<const Seen> /*all*/) {}  // each of another text
 

@@ -146,8 +146,10 @@ void Speculation::took(const DraftController::Step& step, DraftController::Secon
 }
 
 void Speculation::saw(std::span<const std::pair<const Sequence*, Proposer::Residuals>> all) {
+  const bool wanted = stats_.drafts == 0 || controller_.drafting();
   std::vector<Proposer::Seen> seen;
-  for (const auto& [s, residuals] : all) seen.push_back({.text = text_of(*s), .residuals = residuals});
+  for (const auto& [s, residuals] : all)
+    seen.push_back({.text = text_of(*s), .residuals = residuals, .wanted = wanted});
   proposer_->saw(seen);
 }
 

@@ -26,6 +26,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -239,13 +240,20 @@ class DraftBench {
 
 engine::EngineLimits limits_of(const BenchOptions& options, std::span<const RecordedText> texts) {
   int64_t context = options.depths[0] + 1 + options.generates[0];
-  for (const RecordedText& text : texts) context = std::max(context, std::ssize(text.prompt) + std::ssize(text.answer));
+  int64_t longest_prompt = 0, shortest_answer = std::numeric_limits<int64_t>::max();
+  for (const RecordedText& text : texts) {
+    context = std::max(context, std::ssize(text.prompt) + std::ssize(text.answer));
+    longest_prompt = std::max(longest_prompt, std::ssize(text.prompt));
+    shortest_answer = std::min(shortest_answer, std::ssize(text.answer));
+  }
   context += backend::kPageTokens;
   const auto batch = static_cast<int>(options.batches.back());
+  // Steps so large that all prompts are read before the shortest answer is half over.
+  const auto reading = static_cast<int>(batch * (1 + 2 * longest_prompt / shortest_answer));
   return {.max_context = context,
           .max_sequences = batch,
-          .max_batched_tokens =
-              std::max(options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens)),
+          .max_batched_tokens = std::max(
+              {options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens), reading}),
           .kv_tokens = context * batch,
           .prefix_cache = false,
           .speculation = options.speculation,

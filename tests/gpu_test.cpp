@@ -300,6 +300,57 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
       EXPECT_EQ(run(rows, moe, false), run(rows, moe, true)) << rows << " rows, " << name_of(moe);
 }
 
+// Steps of sequences with guesses between steps without, which share their graphs: every draw is that of eager steps.
+TEST_F(Gpu, replayed_steps_with_guesses_draw_what_eager_ones_draw) {
+  const Source source(kTiny);
+  const auto run = [&](MoeKernel moe, bool eager) {
+    constexpr int kPages = 8, kSequences = 3, kSteps = 60;
+    const model::StepLimits limits{
+        .max_tokens = 64, .max_rows = 40, .kv_pages = {kSequences * kPages, kSequences * kPages}};
+    const auto cuda =
+        backend::make_cuda_backend(model::backend_config(source.config, limits), {.moe = moe, .eager = eager});
+    const model::GptOss gpt = model::load(*cuda, source.config, source.weights);
+    const backend::SamplingParams greedy{.temperature = 0};
+    std::vector<std::vector<int32_t>> drawn;
+    std::vector<int32_t> length(kSequences, 0), last = {17, 18, 19};
+    for (int s = 0; s < kSteps; ++s) {
+      model::Step step;
+      std::vector<int32_t> ends;
+      for (int r = 0; r < kSequences; ++r) {
+        const auto of = static_cast<size_t>(r);
+        const int32_t tokens = s % 4 == 0 ? 1 : s % 4 == 1 ? 8 : s % 4 == 2 ? 1 + 2 * r : 5 - 2 * r;
+        step.rows.push_back({.first_token = static_cast<int32_t>(step.token_ids.size()),
+                             .tokens = tokens,
+                             .context = length[of] + tokens,
+                             .drafted = tokens - 1});
+        for (int32_t t = 0; t < tokens; ++t) {
+          const int32_t position = length[of] + t;
+          step.logit_tokens.push_back(static_cast<int32_t>(step.token_ids.size()));
+          step.token_ids.push_back((last[of] + 3 * t) % static_cast<int32_t>(source.config.dims.vocab));
+          step.positions.push_back(position);
+          step.sample_rows.push_back({.params = &greedy, .position = position + 1});
+          for (auto& kv : step.kv)
+            kv.slots.push_back((r * kPages + position / backend::kPageTokens) * backend::kPageTokens +
+                               position % backend::kPageTokens);
+        }
+        ends.push_back(static_cast<int32_t>(step.token_ids.size()) - 1);
+        length[of] += tokens;
+      }
+      for (auto& kv : step.kv) {
+        kv.pages_per_row = kPages;
+        for (int p = 0; p < kSequences * kPages; ++p) kv.page_ids.push_back(p);
+      }
+      drawn.emplace_back();
+      for (const backend::Drawn& row : cuda->wait(*model::forward(*cuda, gpt, step))) drawn.back().push_back(row.token);
+      for (size_t r = 0; r < ends.size(); ++r) last[r] = drawn.back()[static_cast<size_t>(ends[r])];
+    }
+    EXPECT_EQ(cuda->graph_replays() > 40, !eager);
+    return drawn;
+  };
+  for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kAuto})
+    EXPECT_EQ(run(moe, false), run(moe, true)) << name_of(moe);
+}
+
 // One token each at position 0 of a page of its own.
 model::Step first_tokens(int rows, const backend::SamplingParams& params) {
   model::Step step;

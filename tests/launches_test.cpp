@@ -265,6 +265,35 @@ TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
   EXPECT_EQ(counts[0], counts[1]);
 }
 
+TEST_F(Launches, of_a_step_with_guesses_come_from_the_graph_of_as_many_sequences) {
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const backend::SamplingParams greedy{.temperature = 0};
+  Counts counts[2];
+  for (const bool eager : {false, true}) {
+    const backend::BackendConfig config =
+        model::backend_config(config_, {.max_tokens = 64, .max_rows = 40, .kv_pages = {64, 64}});
+    const auto be = backend::make_cuda_backend(config, {.eager = eager});
+    const model::GptOss gpt = model::load(*be, config_, weights_.weights());
+    const std::vector<int32_t> all[] = {
+        {1, 1, 1, 1, 1, 1, 1, 1}, {8}, {3, 5}, {5, 3}, {9}, {9}, {9}, {8, 8, 4}, {8, 8, 4}, {4, 8, 8}};
+    for (const std::vector<int32_t>& lengths : all) {
+      model::Step step = step_of(lengths);
+      step.logit_tokens.clear();
+      for (backend::Row& row : step.rows) row.drafted = row.tokens - 1;
+      for (size_t t = 0; t < step.token_ids.size(); ++t) {
+        step.logit_tokens.push_back(static_cast<int32_t>(t));
+        step.sample_rows.push_back({.params = &greedy, .position = step.positions[t] + 1});
+      }
+      const auto ticket = model::forward(*be, gpt, step);
+      EXPECT_EQ(be->wait(*ticket).size(), step.token_ids.size());
+    }
+    // 8 tokens: of eight sequences, of one (captured), of two twice; 9 of one sequence are a prompt to attention.
+    EXPECT_EQ(be->graph_replays(), eager ? 0 : 3);
+    counts[eager ? 1 : 0] = counts_of(*be);
+  }
+  EXPECT_EQ(counts[0], counts[1]);
+}
+
 TEST_F(Launches, come_behind_a_load_that_tells_what_its_last_pieces_met) {
   backend::cuda::emulated_cuda() = {.card = kH200};
   std::vector<backend::HostWeight> weights(weights_.weights().begin(), weights_.weights().end());

@@ -108,7 +108,10 @@ class Witness final : public engine::Proposer {
   Witness(const model::eagle3::Matrix& embedding, const std::vector<Answer>& answers)
       : embedding_(embedding), oracle_(answers, 0.6) {}
   [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
-  void saw(const Text& text, const Residuals& residuals) override {
+  void saw(std::span<const Seen> all) override {
+    for (const Seen& each : all) look(each.text, each.residuals);
+  }
+  void look(const Text& text, const Residuals& residuals) {
     int64_t& seen = seen_[text.id];
     EXPECT_EQ(residuals.from, seen);
     seen += residuals.count;

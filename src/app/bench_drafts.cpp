@@ -18,6 +18,7 @@
 #include "backend/cuda/card/measure.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "engine/sequence.h"
 
 #include <fmt/format.h>
 
@@ -25,6 +26,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -39,7 +41,6 @@ using Clock = std::chrono::steady_clock;
 using Answers = std::vector<std::vector<int32_t>>;
 
 constexpr std::array kDrafted = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
-constexpr std::array kAcceptances = {0.0, 0.5, 0.7, 0.9};
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -69,47 +70,45 @@ class DraftBench {
 
   struct Interrupted {};
 
-  std::vector<VerifyRow> verify(int batch) {
-    const std::vector<Length> lengths(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
-    Run plain = run(lengths, nullptr, options_.speculation);
-    std::vector<VerifyRow> rows;
-    for (const int drafted : kDrafted) {
-      if (drafted > options_.speculation.most_tokens) break;
-      show(fmt::format("batch {}, {} guesses", batch, drafted));
-      std::vector<double> seconds, ratios;
-      for (int i = 0; i < options_.repetitions; ++i) {
-        engine::SpeculationLimits fixed = options_.speculation;
-        fixed.adaptive = false;
-        fixed.most_tokens = std::max(drafted, 1);
-        const auto wrong = make_chance_proposer(plain.answers, 0);
-        const double without = run(lengths, nullptr, fixed).seconds_per_step();
-        const double with = drafted == 0 ? without : run(lengths, wrong.get(), fixed).seconds_per_step();
-        seconds.push_back(with);
-        ratios.push_back(with / without);
-      }
-      rows.push_back({.batch = batch, .drafted = drafted, .seconds = median(seconds), .ratio = median(ratios)});
+  VerifyRow verify(int batch, int drafted) {
+    const std::vector<Length> lengths = equal_lengths(batch);
+    begin(fmt::format("batch {}, {} guesses", batch, drafted), 1 + options_.repetitions * (drafted == 0 ? 1 : 2));
+    const Run plain = run(lengths, nullptr, options_.speculation);
+    std::vector<double> seconds, ratios;
+    for (int i = 0; i < options_.repetitions; ++i) {
+      engine::SpeculationLimits fixed = options_.speculation;
+      fixed.adaptive = false;
+      fixed.most_tokens = std::max(drafted, 1);
+      const auto wrong = make_chance_proposer(plain.answers, 0);
+      const double without = run(lengths, nullptr, fixed).seconds_per_step();
+      const double with = drafted == 0 ? without : run(lengths, wrong.get(), fixed).seconds_per_step();
+      seconds.push_back(with);
+      ratios.push_back(with / without);
     }
-    return rows;
+    return {.batch = batch, .drafted = drafted, .seconds = median(seconds), .ratio = median(ratios)};
   }
 
-  GainRow chance(int batch, double acceptance) {
-    const std::vector<Length> lengths(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
+  GainRow chance(int batch, double acceptance, std::span<const VerifyRow> verify) {
     GainRow row{.batch = batch, .test = fmt::format("acceptance {:.2f}", acceptance), .method = "answers"};
-    show(fmt::format("batch {}, {}", batch, row.test));
+    const double chance = chance_of(acceptance, options_.speculation.most_tokens);
+    row.predicted = predicted_gain(chance, verify);
+    begin(fmt::format("batch {}, {}", batch, row.test), 2 * options_.repetitions);
     for (int i = 0; i < options_.repetitions; ++i)
-      add_run(row, lengths, [&](const Answers& answers) { return make_chance_proposer(answers, acceptance); });
+      add_run(row, equal_lengths(batch), [&](const Answers& answers) { return make_chance_proposer(answers, chance); });
     return row;
   }
 
-  // Each repetition begins with another of the texts.
+  // Each repetition begins with another of the texts; together they have all.
   GainRow replay(int batch, const std::string& set, std::span<const RecordedText* const> texts) {
     GainRow row{.batch = batch, .test = set, .method = std::string(engine::name_of(options_.speculation.method))};
-    show(fmt::format("batch {}, {}", batch, set));
-    for (int i = 0; i < std::max(options_.repetitions, static_cast<int>(texts.size())); ++i) {
+    const int for_all = (static_cast<int>(texts.size()) + batch - 1) / batch;
+    const int repetitions = std::max(options_.repetitions, for_all);
+    begin(fmt::format("batch {}, {}", batch, set), 2 * repetitions);
+    for (int i = 0; i < repetitions; ++i) {
       std::vector<Length> lengths;
       std::vector<const RecordedText*> of;
       for (int s = 0; s < batch; ++s) {
-        of.push_back(texts[static_cast<size_t>(i + s) % texts.size()]);
+        of.push_back(texts[static_cast<size_t>(i * batch + s) % texts.size()]);
         lengths.push_back({std::ssize(of.back()->prompt), std::ssize(of.back()->answer)});
       }
       add_run(row, lengths,
@@ -138,7 +137,19 @@ class DraftBench {
     engine::Proposer& from_;
   };
 
-  void show(const std::string& what) { terminal_.progress(what, 0, ""); }
+  // Of so many runs.
+  void begin(std::string what, int runs) {
+    what_ = std::move(what);
+    runs_ = runs;
+    run_ = 0;
+  }
+  void show(double share_of_run) {
+    terminal_.progress(what_, (run_ + share_of_run) / runs_, fmt::format("run {} of {}", run_ + 1, runs_));
+  }
+
+  [[nodiscard]] std::vector<Length> equal_lengths(int batch) const {
+    return std::vector<Length>(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
+  }
 
   template <class Make>
   void add_run(GainRow& row, const std::vector<Length>& lengths, const Make& make) {
@@ -167,7 +178,12 @@ class DraftBench {
     engine::EngineLimits limits = limits_;
     limits.speculation = drafts;
     if (proposer == nullptr) limits.speculation.method = engine::DraftMethod::kOff;
-    engine::Loop loop(loaded_.backend(), loaded_.model(), limits);
+    // The engine decides by the clock that is measured.
+    const bool cpu_time = counts_cpu_time(options_);
+    engine::Loop loop(loaded_.backend(), loaded_.model(), limits, [cpu_time] {
+      using Time = engine::Sequence::Time;
+      return Time(std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds_now(cpu_time))));
+    });
     if (proposer != nullptr) loop.propose_with(std::make_unique<Borrowed>(*proposer));
     Run run;
     run.answers.resize(lengths.size());
@@ -188,8 +204,11 @@ class DraftBench {
         ++run.tokens;
       });
     }
+    int64_t asked = 0;
+    for (const Length& length : lengths) asked += length.answer;
     const auto step = [&] {
       if (interrupt_.requested()) throw Interrupted{};
+      show(static_cast<double>(run.tokens) / static_cast<double>(asked));
       loop.step();
       if (failure) throw Error(*failure);
     };
@@ -206,6 +225,7 @@ class DraftBench {
     run.tokens -= tokens;
     run.steps = loop.stats().steps - steps;
     run.drafts = loop.stats().drafts;
+    ++run_;
     return run;
   }
 
@@ -214,17 +234,26 @@ class DraftBench {
   const engine::EngineLimits limits_;
   Terminal& terminal_;
   const Interrupt interrupt_;
+  std::string what_;
+  int runs_ = 1, run_ = 0;
 };
 
 engine::EngineLimits limits_of(const BenchOptions& options, std::span<const RecordedText> texts) {
   int64_t context = options.depths[0] + 1 + options.generates[0];
-  for (const RecordedText& text : texts) context = std::max(context, std::ssize(text.prompt) + std::ssize(text.answer));
+  int64_t longest_prompt = 0, shortest_answer = std::numeric_limits<int64_t>::max();
+  for (const RecordedText& text : texts) {
+    context = std::max(context, std::ssize(text.prompt) + std::ssize(text.answer));
+    longest_prompt = std::max(longest_prompt, std::ssize(text.prompt));
+    shortest_answer = std::min(shortest_answer, std::ssize(text.answer));
+  }
   context += backend::kPageTokens;
   const auto batch = static_cast<int>(options.batches.back());
+  // Steps so large that all prompts are read before the shortest answer is half over.
+  const auto reading = static_cast<int>(batch * (1 + 2 * longest_prompt / shortest_answer));
   return {.max_context = context,
           .max_sequences = batch,
-          .max_batched_tokens =
-              std::max(options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens)),
+          .max_batched_tokens = std::max(
+              {options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens), reading}),
           .kv_tokens = context * batch,
           .prefix_cache = false,
           .speculation = options.speculation,
@@ -236,6 +265,10 @@ void check_asked(const BenchOptions& options) {
     throw Error(Code::kInvalidRequest, "--speculative: want --output md or json, found csv");
   if (options.profile || options.tune)
     throw Error(Code::kInvalidRequest, "--speculative: want it without --profile and --tune");
+  const double most = 1 + options.speculation.most_tokens;
+  if (const auto over = std::ranges::find_if(options.acceptances, [&](double each) { return each > most; });
+      over != options.acceptances.end())
+    throw Error(Code::kInvalidRequest, "--speculative-acceptance: want up to {} tokens a step, found {}", most, *over);
   if (options.depths.size() != 1 || options.generates.size() != 1 || options.generates[0] < 8)
     throw Error(Code::kInvalidRequest, "--speculative: want one -d, and one -n of 8 or more");
 }
@@ -269,33 +302,43 @@ int bench_drafts(const BenchOptions& asked) {
   LoadedModel loaded(source, options.model, steps_of(source.config), {terminal, {}});
   const double startup = std::chrono::duration<double>(Clock::now() - start).count();
 
+  const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
+  const bool markdown = options.format == BenchFormat::kMarkdown;
+  const auto print = [&](const std::string& text) {
+    terminal.end_progress();
+    if (markdown) terminal.print(text);
+  };
+  print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n", NIBBLE_VERSION,
+                    commit(), options.command, options.model.name, loaded.backend().modes(), peaks.device,
+                    format_bytes(peaks.read_bytes_per_s), clock));
   DraftBench bench(loaded, options, limits_of(options, texts), terminal);
-  std::vector<VerifyRow> verify;
+  std::map<int, std::vector<VerifyRow>> verify;  // by batch
   std::vector<GainRow> gains;
   bool interrupted = false;
   try {
-    for (const int64_t each : options.batches) {
-      const auto batch = static_cast<int>(each);
-      for (const VerifyRow& row : bench.verify(batch)) verify.push_back(row);
-      if (options.acceptance) {
-        gains.push_back(bench.chance(batch, *options.acceptance));
-      } else {
-        for (const double acceptance : kAcceptances) gains.push_back(bench.chance(batch, acceptance));
+    print(verify_head());
+    for (const int64_t batch : options.batches) {
+      for (const int drafted : kDrafted) {
+        if (drafted > options.speculation.most_tokens) break;
+        print(
+            verify_line(verify[static_cast<int>(batch)].emplace_back(bench.verify(static_cast<int>(batch), drafted))));
       }
-      for (const auto& [set, of] : by_set(texts)) gains.push_back(bench.replay(batch, set, of));
     }
+    print("\n" + gain_head());
+    for (const auto& [batch, rows] : verify) {
+      for (const double acceptance : options.acceptances)
+        print(gain_line(gains.emplace_back(bench.chance(batch, acceptance, rows))));
+      for (const auto& [set, of] : by_set(texts)) print(gain_line(gains.emplace_back(bench.replay(batch, set, of))));
+    }
+    print("\n");
   } catch (const DraftBench::Interrupted&) {
     interrupted = true;
   }
   terminal.end_progress();
-  const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
-  if (options.format == BenchFormat::kMarkdown) {
-    terminal.print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n",
-                               NIBBLE_VERSION, commit(), options.command, options.model.name, loaded.backend().modes(),
-                               peaks.device, format_bytes(peaks.read_bytes_per_s), clock));
-    terminal.print(verify_table(verify) + gain_table(gains));
-  } else {
-    nlohmann::ordered_json json = {{"speculation", speculation_json(verify, gains)}};
+  if (!markdown) {
+    std::vector<VerifyRow> rows;
+    for (const auto& [batch, of] : verify) rows.insert(rows.end(), of.begin(), of.end());
+    nlohmann::ordered_json json = {{"speculation", speculation_json(rows, gains)}};
     json["speculation"]["seconds"] = clock;
     json["metadata"] = metadata_of({.command = options.command,
                                     .settings = options.model.settings,

@@ -133,44 +133,58 @@ std::vector<RecordedText> read_recorded(const std::filesystem::path& file) {
   return texts;
 }
 
+namespace {
+
+// That a step gives a sequence, where each of so many guesses is right with a chance, given those before it.
+double tokens_of(int drafted, double chance) {
+  double sum = 1, product = 1;
+  for (int i = 0; i < drafted; ++i) sum += product *= chance;
+  return sum;
+}
+
+}  // namespace
+
 double break_even(int drafted, double ratio) {
-  const auto tokens = [&](double chance) {
-    double sum = 1, product = 1;
-    for (int i = 0; i < drafted; ++i) sum += product *= chance;
-    return sum;
-  };
   double below = 0, above = 1;
-  while (tokens(above) < ratio) above *= 2;
-  for (int i = 0; i < 50; ++i) (tokens((below + above) / 2) < ratio ? below : above) = (below + above) / 2;
+  while (tokens_of(drafted, above) < ratio) above *= 2;
+  for (int i = 0; i < 50; ++i) (tokens_of(drafted, (below + above) / 2) < ratio ? below : above) = (below + above) / 2;
   return ratio <= 1 ? 0 : above;
 }
 
-std::string verify_table(std::span<const VerifyRow> rows) {
-  std::string out =
-      "| batch | guesses each | ms a step | of a step without | break-even acceptance |\n"
-      "| ----: | -----------: | --------: | ----------------: | --------------------: |\n";
-  for (const VerifyRow& row : rows) {
-    const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
-    out +=
-        fmt::format("| {:>5} | {:>12} | {:>9.3f} | {:>17.3f} | {:>21} |\n", row.batch, row.drafted, 1e3 * row.seconds,
-                    row.ratio, row.drafted == 0 ? "" : (even > 1 ? "none" : fmt::format("{:.2f}", even)));
-  }
-  return out + "\n";
+double chance_of(double acceptance, int most) { return acceptance <= 1 ? acceptance : break_even(most, acceptance); }
+
+double predicted_gain(double chance, std::span<const VerifyRow> rows) {
+  double best = 1;
+  for (const VerifyRow& row : rows)
+    if (row.drafted > 0) best = std::max(best, tokens_of(row.drafted, chance) / row.ratio);
+  return best;
 }
 
-std::string gain_table(std::span<const GainRow> rows) {
-  std::string out =
-      "| batch | test                | drafts by | acceptance length | guesses |   right | µs to propose |  t/s without "
-      "|      t/s |  gain |\n"
-      "| ----: | ------------------- | --------- | ----------------: | ------: | ------: | ------------: | -----------: "
-      "| -------: | ----: |\n";
-  for (const GainRow& row : rows)
-    out += fmt::format(
-        "| {:>5} | {:<19} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:.3f} |\n",
-        row.batch, row.test, row.method, row.acceptance_length(), row.drafted, row.accepted,
-        1e6 * row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals)),
-        static_cast<double>(row.tokens) / row.plain_seconds, static_cast<double>(row.tokens) / row.seconds, row.gain());
-  return out + "\n";
+std::string verify_head() {
+  return "| batch | guesses each | ms a step | of a step without | break-even acceptance |\n"
+         "| ----: | -----------: | --------: | ----------------: | --------------------: |\n";
+}
+
+std::string verify_line(const VerifyRow& row) {
+  const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
+  return fmt::format("| {:>5} | {:>12} | {:>9.3f} | {:>17.3f} | {:>21} |\n", row.batch, row.drafted, 1e3 * row.seconds,
+                     row.ratio, row.drafted == 0 ? "" : (even > 1 ? "none" : fmt::format("{:.2f}", even)));
+}
+
+std::string gain_head() {
+  return "| batch | test                | drafts by | acceptance length | guesses |   right | µs to propose |  t/s without "
+         "|      t/s | predicted |  gain |\n"
+         "| ----: | ------------------- | --------- | ----------------: | ------: | ------: | ------------: | -----------: "
+         "| -------: | --------: | ----: |\n";
+}
+
+std::string gain_line(const GainRow& row) {
+  return fmt::format(
+      "| {:>5} | {:<19} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:>9} | {:.3f} |\n",
+      row.batch, row.test, row.method, row.acceptance_length(), row.drafted, row.accepted,
+      1e6 * row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals)),
+      static_cast<double>(row.tokens) / row.plain_seconds, static_cast<double>(row.tokens) / row.seconds,
+      row.predicted > 0 ? fmt::format("{:.3f}", row.predicted) : "", row.gain());
 }
 
 Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow> gains) {
@@ -195,6 +209,7 @@ Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow
          {"propose_seconds", row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals))},
          {"plain_tokens_per_second", static_cast<double>(row.tokens) / row.plain_seconds},
          {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
+         {"predicted_gain", row.predicted > 0 ? Json(row.predicted) : Json()},
          {"gain", row.gain()}});
   return json;
 }

@@ -34,6 +34,11 @@ struct VerifyRow {
 // How often a guess must be right, given those before it, so that drafts of so many tokens give as many tokens per
 // second as none: where 1 + c + c² + … = ratio. Above 1: nowhere.
 [[nodiscard]] double break_even(int drafted, double ratio);
+// The chance that BenchOptions::acceptances means of guesses of at most `most` tokens.
+[[nodiscard]] double chance_of(double acceptance, int most);
+// How many times as many tokens per second as without, where guesses are right with a chance and steps have as many as
+// give most: of `rows`, of one batch.
+[[nodiscard]] double predicted_gain(double chance, std::span<const VerifyRow> rows);
 
 struct GainRow {
   int batch = 1;
@@ -44,6 +49,7 @@ struct GainRow {
   double plain_seconds = 0, seconds = 0;
   int64_t drafts = 0, drafted = 0, accepted = 0, proposals = 0;
   double propose_seconds = 0;
+  double predicted = 0;  // gain; 0: not known
   [[nodiscard]] double gain() const { return plain_seconds / seconds; }
   // Tokens that a step with a draft gave its sequence.
   [[nodiscard]] double acceptance_length() const {
@@ -51,8 +57,11 @@ struct GainRow {
   }
 };
 
-[[nodiscard]] std::string verify_table(std::span<const VerifyRow> rows);
-[[nodiscard]] std::string gain_table(std::span<const GainRow> rows);
+// Tables in Markdown, which are printed as they are measured.
+[[nodiscard]] std::string verify_head();
+[[nodiscard]] std::string verify_line(const VerifyRow& row);
+[[nodiscard]] std::string gain_head();
+[[nodiscard]] std::string gain_line(const GainRow& row);
 [[nodiscard]] nlohmann::ordered_json speculation_json(std::span<const VerifyRow> verify,
                                                       std::span<const GainRow> gains);
 

@@ -19,6 +19,22 @@ TEST(bench_speculation, drafts_break_even_where_the_tokens_are_as_many_as_the_st
   EXPECT_GT(break_even(2, 3.5), 1) << "nowhere";
 }
 
+TEST(bench_speculation, acceptances_are_chances_or_tokens_a_step) {
+  EXPECT_EQ(chance_of(0.7, 4), 0.7);
+  EXPECT_EQ(chance_of(1, 4), 1);
+  EXPECT_NEAR(chance_of(1.75, 2), 0.5, 1e-9) << "1 + 1/2 + 1/4";
+  EXPECT_NEAR(chance_of(5, 4), 1, 1e-9);
+}
+
+TEST(bench_speculation, the_predicted_gain_is_that_of_the_best_number_of_guesses) {
+  const std::vector<VerifyRow> rows = {{.batch = 8, .drafted = 0, .seconds = 1, .ratio = 1},
+                                       {.batch = 8, .drafted = 1, .seconds = 1, .ratio = 1.25},
+                                       {.batch = 8, .drafted = 2, .seconds = 1, .ratio = 1.75}};
+  EXPECT_EQ(predicted_gain(0, rows), 1) << "none";
+  EXPECT_NEAR(predicted_gain(0.5, rows), 1.5 / 1.25, 1e-9);
+  EXPECT_NEAR(predicted_gain(1, rows), 3 / 1.75, 1e-9);
+}
+
 int right_of(const engine::Draft& draft, const std::vector<int32_t>& answer, size_t at) {
   int right = 0;
   for (const int32_t token : draft.tokens) {

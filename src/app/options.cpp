@@ -437,11 +437,7 @@ void add_bench(Flags flags, BenchOptions& o) {
                               "they give. The proposer named drafts for --speculative-texts");
   report.excludes(method);
   flags.group(HelpGroup::kPerformance);
-  flags
-      .value("--speculative-acceptance", o.acceptance,
-             "The chance that a guess is right, given those before it; without it 0, 0.5, 0.7 and 0.9")
-      .within(0, 1)
-      .needs(method);
+  add_acceptances(flags, o.acceptances).needs(method);
   flags
       .value("--speculative-texts", o.recorded,
              "Lines of JSON with the texts set, prompt and answer (bench/prompts): drafts are as right as the "

@@ -234,9 +234,11 @@ struct BenchOptions {
   bool profile = false;                   // and where the time goes
   bool tune = false;                      // instead of the tests
   engine::SpeculationLimits speculation;  // instead: what guesses cost and give; off: not so
-  std::optional<double> acceptance;       // of it: the chance that a guess is right; none: several
-  std::vector<std::string> recorded;      // of it: files of prompts and answers
-  std::string command;                    // as it was typed
+  // Of it: the chance that a guess is right, given those before it; above 1, the tokens that a step then gives a
+  // sequence, its own among them.
+  std::vector<double> acceptances = {0, 0.5, 0.7, 0.9};
+  std::vector<std::string> recorded;  // of it: files of prompts and answers
+  std::string command;                // as it was typed
   Variables environment;
   std::vector<std::string> compare;  // instead: two results, by their files
   bool allow_mismatch = false;       // of their devices or models, and results that do not say

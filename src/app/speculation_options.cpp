@@ -4,6 +4,10 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <system_error>
 
 namespace nibble::app {
 
@@ -40,6 +44,30 @@ Flag add_limits(Flags flags, engine::SpeculationLimits& o, Methods methods, cons
 
 Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
   return add_limits(flags, o, copying_methods(), about);
+}
+
+Flag add_acceptances(Flags flags, std::vector<double>& into) {
+  constexpr std::string_view kName = "--speculative-acceptance";
+  const auto take = [&into, kName](const std::string& found) {
+    into.clear();
+    for (const char *at = found.data(), *const end = at + found.size();; ++at) {
+      double value = 0;
+      const auto [rest, error] = std::from_chars(at, end, value);
+      const bool fits = value >= 0 && value <= 1 + engine::kMostDrafted;
+      if (error != std::errc() || !fits || (rest != end && *rest != ','))
+        refuse_value(std::string(kName), fmt::format("want numbers from 0 to {} such as 0,0.7 or 0,1.5,2,2.5, found {}",
+                                                     1 + engine::kMostDrafted, found));
+      into.push_back(value);
+      at = rest;
+      if (rest == end) break;
+    }
+  };
+  return flags
+      .take(std::string(kName), take,
+            "How often guesses are right. Up to 1: the chance of each, given those before it; above 1: the tokens that "
+            "a step then gives a sequence, of at most --speculative-tokens guesses and its own")
+      .type("LIST")
+      .usual(fmt::format("{}", fmt::join(into, ",")));
 }
 
 void add_speculation(Flags flags, ModelOptions& options) {

@@ -6,12 +6,15 @@
 #include "engine/proposer.h"
 
 #include <string>
+#include <vector>
 
 namespace nibble::app {
 
 void add_speculation(Flags flags, ModelOptions& into);
 // Without methods that have a model of their own. Returns --speculative, which says `about` that.
 Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& into, const std::string& about);
+// BenchOptions::acceptances.
+Flag add_acceptances(Flags flags, std::vector<double>& into);
 // Throws Error(kInvalidRequest) for flags that need each other and Error(kUnsupported) where the backend runs no heads.
 void require_speculation(const ModelOptions& options);
 

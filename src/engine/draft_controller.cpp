@@ -10,7 +10,7 @@ namespace {
 
 // Of a plain step's time, what may be lost at once before anything was won, and per step; and what may be lost of what
 // was won.
-constexpr double kCredit = 2, kAllowance = 0.01, kMostWon = 8;
+constexpr double kCredit = 2, kAllowance = 0.005, kMostWon = 8;
 constexpr double kMargin = 0.03;     // what drafts must win before they begin; none while they go on
 constexpr double kGuess = 0.5;       // of the first token of a draft, before any was verified
 constexpr double kGuessWeight = 2;   // verified drafts that this counts for

@@ -51,6 +51,9 @@ class DraftController {
   // Of a draft `tried` guesses were compared with what was drawn, and the first `right` of them were that.
   void verified(DraftRates& rates, int matched, int tried, int right);
 
+  // The last step that might have had guesses had some because they pay.
+  [[nodiscard]] bool drafting() const { return !adaptive_ || drafting_; }
+
   // What the step's guesses are expected to cost, in steps without guesses, when none of them is right.
   [[nodiscard]] double price(const Step& step) const;
   // Seconds that drafts have won, less those they have lost, as far as they count: what may be lost from now on.

@@ -6,48 +6,119 @@
 #include <utility>
 
 namespace nibble::engine {
+
+using model::eagle3::Head;
+
 namespace {
 
-std::vector<float> last_row(std::vector<float> rows, int64_t count) {
-  const auto width = std::ssize(rows) / count;
-  rows.erase(rows.begin(), rows.end() - width);
-  return rows;
+std::span<const float> row_of(std::span<const float> rows, size_t row, size_t width) {
+  return rows.subspan(row * width, width);
 }
 
 }  // namespace
 
-void Eagle3Proposer::saw(const Text& text, const Residuals& residuals) {
-  State& state = of_[text.id];
-  const int64_t from = std::max(state.seen, residuals.from), end = residuals.from + residuals.count;
-  if (from >= end) return;
-  check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
-  const auto width = static_cast<size_t>(std::ssize(residuals.values) / residuals.count);
-  const auto count = static_cast<size_t>(end - from);
-  const std::vector<float> features =
-      head_.features(residuals.values.subspan(static_cast<size_t>(from - residuals.from) * width), pool_);
-  model::eagle3::Head::Read read = head_.read(
-      {.tokens = text.tokens.subspan(static_cast<size_t>(from) + 1, count), .features = features, .position = from},
-      state.cache, pool_);
-  state.seen = end;
-  state.normed = last_row(std::move(read.normed), end - from);
-  state.next = last_row(std::move(read.next), end - from);
+void Eagle3Proposer::forget_waiting(State& state) {
+  state.waiting = 0;
+  state.residuals.clear();
 }
 
-void Eagle3Proposer::propose(const Text& text, int most, Draft& draft) {
-  draft.tokens.clear();
-  draft.matched = 1;  // nothing was looked up
-  const auto found = of_.find(text.id);
-  if (found == of_.end() || found->second.seen + 1 != std::ssize(text.tokens)) return;
-  State& state = found->second;
-  const size_t settled = state.cache.rows();
-  model::eagle3::Head::Read last{.normed = state.normed, .next = state.next};
-  for (int64_t position = state.seen; std::ssize(draft.tokens) < most; ++position) {
-    draft.tokens.push_back(head_.draft(last.normed, pool_));
-    if (std::ssize(draft.tokens) == most) break;
-    const std::span<const int32_t> token(&draft.tokens.back(), 1);
-    last = head_.read({.tokens = token, .features = last.next, .position = position}, state.cache, pool_);
+void Eagle3Proposer::saw(std::span<const Seen> all) {
+  std::vector<Part> at_once;
+  for (const Seen& each : all) {
+    const Text& text = each.text;
+    const Residuals& shown = each.residuals;
+    State& state = of_[text.id];
+    const int64_t from = std::max(state.seen, shown.from), end = shown.from + shown.count;
+    if (from >= end) continue;
+    check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
+    const int64_t width = std::ssize(shown.values) / shown.count;
+    if (from > state.seen || !each.wanted) forget_waiting(state);
+    state.residuals.insert(state.residuals.end(), shown.values.end() - (end - from) * width, shown.values.end());
+    state.waiting += end - from;
+    state.seen = end;
+    if (each.wanted || from < text.prompt_tokens) at_once.push_back({&text, &state});
   }
-  head_.keep(state.cache, settled);
+  read(at_once);
+}
+
+void Eagle3Proposer::read(std::span<const Part> parts) {
+  std::vector<float> residuals;
+  std::vector<Head::Rows> rows;
+  for (const auto& [text, state] : parts) {
+    residuals.insert(residuals.end(), state->residuals.begin(), state->residuals.end());
+    const int64_t from = state->seen - state->waiting;
+    rows.push_back({.tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
+                    .features = {},
+                    .position = from,
+                    .cache = &state->cache});
+  }
+  if (rows.empty()) return;
+  const std::vector<float> features = head_.features(residuals, pool_);
+  const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
+  size_t row = 0;
+  for (Head::Rows& of : rows) {
+    of.features = std::span(features).subspan(row * hidden, of.tokens.size() * hidden);
+    row += of.tokens.size();
+  }
+  const Head::Read read = head_.read(rows, pool_);
+  row = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    row += rows[i].tokens.size();
+    const auto normed = row_of(read.normed, row - 1, hidden), next = row_of(read.next, row - 1, hidden);
+    State& state = *parts[i].state;
+    state.normed.assign(normed.begin(), normed.end());
+    state.next.assign(next.begin(), next.end());
+    forget_waiting(state);
+  }
+}
+
+// A token of each draft at a time.
+void Eagle3Proposer::propose_all(std::span<const Asked> all) {
+  struct Line {
+    State* state;
+    const Asked* asked;
+    size_t settled = 0;  // rows of the cache
+  };
+  std::vector<Line> lines;
+  std::vector<Part> waiting;
+  for (const Asked& asked : all) {
+    asked.draft->tokens.clear();
+    asked.draft->matched = 1;  // nothing was looked up
+    const auto found = of_.find(asked.text.id);
+    if (found == of_.end() || found->second.seen + 1 != std::ssize(asked.text.tokens) || asked.most < 1) continue;
+    State& state = found->second;
+    lines.push_back({.state = &state, .asked = &asked});
+    if (state.waiting > 0) waiting.push_back({&asked.text, &state});
+  }
+  read(waiting);
+  Head::Read last;
+  for (Line& line : lines) {
+    line.settled = line.state->cache.rows();
+    last.normed.insert(last.normed.end(), line.state->normed.begin(), line.state->normed.end());
+    last.next.insert(last.next.end(), line.state->next.begin(), line.state->next.end());
+  }
+  const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
+  while (!lines.empty()) {
+    const std::vector<int32_t> tokens = head_.draft(last.normed, pool_);
+    std::vector<Line> longer;
+    std::vector<Head::Rows> rows;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const Line& line = lines[i];
+      std::vector<int32_t>& drafted = line.asked->draft->tokens;
+      drafted.push_back(tokens[i]);
+      if (std::ssize(drafted) == line.asked->most) {
+        head_.keep(line.state->cache, line.settled);
+        continue;
+      }
+      rows.push_back({.tokens = {&tokens[i], 1},
+                      .features = row_of(last.next, i, hidden),
+                      .position = line.state->seen + std::ssize(drafted) - 1,
+                      .cache = &line.state->cache});
+      longer.push_back(line);
+    }
+    lines = std::move(longer);
+    if (!lines.empty()) last = head_.read(rows, pool_);
+  }
 }
 
 }  // namespace nibble::engine

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 
 namespace nibble::engine {
 namespace {
@@ -24,7 +25,7 @@ struct Written {
     for (size_t i = 0; i < count * kWidth; ++i) residuals.push_back(normal(random));
   }
   [[nodiscard]] Proposer::Text text(RequestId id, size_t length) const {
-    return {.id = id, .tokens = std::span(tokens).first(length), .prompt_tokens = 1, .shares = true};
+    return {.id = id, .tokens = std::span(tokens).first(length), .prompt_tokens = 8, .shares = true};
   }
   [[nodiscard]] Proposer::Residuals of(size_t from, size_t end) const {
     return {.from = static_cast<int64_t>(from),
@@ -40,7 +41,13 @@ class Eagle3 : public testing::Test {
     proposer.propose(written.text(id, length), kGuesses, draft);
     return draft.tokens;
   }
-  void saw(RequestId id, size_t from, size_t end) { proposer.saw(written.text(id, end + 1), written.of(from, end)); }
+  [[nodiscard]] Proposer::Seen seen(RequestId id, size_t from, size_t end) const {
+    return {.text = written.text(id, end + 1), .residuals = written.of(from, end)};
+  }
+  void saw(RequestId id, size_t from, size_t end) {
+    const Proposer::Seen one = seen(id, from, end);
+    proposer.saw({&one, 1});
+  }
 
   Written written{20};
   test::Eagle3Target target;
@@ -62,6 +69,57 @@ TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {
   saw(3, 5, 13);
   saw(3, 13, 19);
   EXPECT_EQ(drafted(3, 20), want);
+}
+
+TEST_F(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
+  constexpr std::pair<RequestId, size_t> kTexts[] = {{1, 19}, {2, 4}, {3, 11}};
+  std::vector<std::vector<int32_t>> want;
+  for (const auto& [id, end] : kTexts) {
+    saw(id, 0, end - 2);
+    saw(id, end - 2, end);
+    want.push_back(drafted(id, end + 1));
+  }
+  std::vector<Proposer::Seen> all;
+  for (const auto& [id, end] : kTexts) all.push_back(seen(id + 10, 0, end - 2));
+  proposer.saw(all);
+  all.clear();
+  for (const auto& [id, end] : kTexts) all.push_back(seen(id + 10, end - 2, end));
+  proposer.saw(all);
+  for (const int most : {kGuesses, 1}) {  // the second draft is of the same rows
+    std::vector<Draft> drafts(4);
+    std::vector<Proposer::Asked> asked = {{written.text(9, 5), kGuesses, &drafts[3]}};  // of whom nothing was seen
+    for (size_t i = 0; i < 3; ++i)
+      asked.push_back({written.text(kTexts[i].first + 10, kTexts[i].second + 1), i == 1 ? most : kGuesses, &drafts[i]});
+    proposer.propose_all(asked);
+    EXPECT_TRUE(drafts[3].tokens.empty());
+    EXPECT_EQ(drafts[0].tokens, want[0]);
+    EXPECT_EQ(drafts[2].tokens, want[2]);
+    EXPECT_EQ(drafts[1].tokens, std::vector(want[1].begin(), want[1].begin() + most));
+  }
+}
+
+TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
+  const auto unwanted = [&](RequestId id, size_t from, size_t end) {
+    Proposer::Seen one = seen(id, from, end);
+    one.wanted = false;
+    proposer.saw({&one, 1});
+  };
+  for (const RequestId id : {1, 2}) saw(id, 0, 10);
+  for (size_t end = 11; end < 17; ++end) unwanted(1, end - 1, end);
+  unwanted(1, 16, 19);
+  saw(2, 16, 19);
+  EXPECT_EQ(drafted(1, 20), drafted(2, 20));
+  unwanted(3, 0, 10);  // a prompt is read in any case
+  unwanted(3, 10, 13);
+  saw(3, 13, 19);
+  unwanted(4, 0, 10);
+  saw(4, 13, 19);
+  EXPECT_NE(drafted(3, 20), std::vector<int32_t>());
+  saw(5, 0, 19);
+  saw(6, 0, 10);
+  unwanted(6, 10, 12);
+  saw(6, 12, 19);
+  EXPECT_EQ(drafted(5, 20), drafted(6, 20)) << "what waits is read with what comes next";
 }
 
 TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {

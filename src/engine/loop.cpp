@@ -375,13 +375,15 @@ void Loop::show_residuals(const Flight& flight) {
   for (const Flight::Row& row : flight.rows) tokens += row.count;
   const int64_t width = std::ssize(flight.taps.values) / tokens;
   const float* values = flight.taps.values.data();
+  std::vector<std::pair<const Sequence*, Proposer::Residuals>> all;
   for (const Flight::Row& row : flight.rows) {
     const int64_t count = row.count - row.drafted + (row.drafted > 0 ? row.sequence->right : 0);
     if (!row.sequence->ended)
-      speculation_->saw(*row.sequence,
-                        {.from = row.from, .count = count, .values = {values, static_cast<size_t>(count * width)}});
+      all.push_back(
+          {row.sequence, {.from = row.from, .count = count, .values = {values, static_cast<size_t>(count * width)}}});
     values += row.count * width;
   }
+  speculation_->saw(all);
 }
 
 // What came after a wrong guess was never taken. `seconds`: what the step took, with all that the host did for it.

@@ -69,10 +69,27 @@ class Proposer {
     int64_t count;                  // at least 1
     std::span<const float> values;  // [count, boundaries, hidden]
   };
-  virtual void saw(const Text& /*text*/, const Residuals& /*residuals*/) {}
+  struct Seen {
+    Text text;
+    Residuals residuals;
+    bool wanted = true;  // drafts pay, as far as is known: one is likely to be asked for next
+  };
+  virtual void saw(std::span<const Seen> /*all*/) {}  // each of another text
 
   // At most `most` tokens that may come after the text; none where nothing is known.
   virtual void propose(const Text& text, int most, Draft& draft) = 0;
+  struct Asked {
+    Text text;
+    int most;
+    Draft* draft;
+  };
+  // The same of several texts, each another.
+  virtual void propose_all(std::span<const Asked> all) {
+    for (const Asked& asked : all) propose(asked.text, asked.most, *asked.draft);
+  }
+  // Drafts are as long as they may be, whatever the text, and nothing is looked up for them. So it is decided how many
+  // tokens pay before they are drafted, and drafting is a part of what they cost.
+  [[nodiscard]] virtual bool drafts_to_order() const { return false; }
   virtual void ended(const Text& text) = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "engine/speculation.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +15,8 @@ Proposer::Text text_of(const Sequence& s) {
           .shares = s.request.prefix_cache && s.request.leaves_prefix};
 }
 
+constexpr int kMatchedNothing = 1;  // as in Draft
+
 bool wants_drafts(DraftController::Why outlook) {
   return outlook == DraftController::Why::kPays || outlook == DraftController::Why::kProbe;
 }
@@ -25,38 +29,58 @@ Speculation::Speculation(const Limits& limits, std::unique_ptr<Proposer> propose
 }
 
 // `known_later`: tokens in flight, which come before what is drafted.
-void Speculation::propose(Sequence& s, int known_later) {
+void Speculation::ask(Sequence& s, int known_later) {
   const int64_t length = std::ssize(s.tokens) + known_later;
   // A step gives a token more than was drafted.
   const int64_t most =
       std::min({int64_t{limits_.drafts.most_tokens}, s.request.max_tokens - (length - s.prompt_count) - 1,
                 limits_.max_context - length - 1});
-  if (most <= 0 || candidates_.size() == kMostDrafting) return;
-  proposer_->propose(text_of(s), static_cast<int>(most), draft_);
-  // After a stop id nothing is drawn, and what it follows draws it.
-  const auto end = std::find_if(draft_.tokens.begin(), draft_.tokens.end(), [&](int32_t token) {
-    const std::vector<int32_t>& stops = s.request.stop_ids;
-    return token < 0 || token >= limits_.vocab || std::find(stops.begin(), stops.end(), token) != stops.end();
-  });
-  const auto drafted = std::min(most, static_cast<int64_t>(end - draft_.tokens.begin()));
-  if (drafted == 0) return;
-  s.draft.tokens.assign(draft_.tokens.begin(), draft_.tokens.begin() + drafted);
-  s.draft.matched = draft_.matched;
+  if (most <= 0 || drafted_.size() == kMostDrafting) return;
   drafted_.push_back(&s);
-  candidates_.push_back({.rates = &s.draft_rates, .matched = s.draft.matched, .length = static_cast<int>(drafted)});
+  asked_.push_back({.text = text_of(s), .most = static_cast<int>(most), .draft = &s.draft});
 }
 
+// After a stop id nothing is drawn, and what it follows draws it.
+void Speculation::propose() {
+  proposer_->propose_all(asked_);
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    std::vector<int32_t>& tokens = asked_[i].draft->tokens;
+    const std::vector<int32_t>& stops = drafted_[i]->request.stop_ids;
+    const auto end = std::find_if(tokens.begin(), tokens.end(), [&](int32_t token) {
+      return token < 0 || token >= limits_.vocab || std::find(stops.begin(), stops.end(), token) != stops.end();
+    });
+    tokens.erase(end, tokens.end());
+    check(std::ssize(tokens) <= asked_[i].most, "a draft is no longer than asked for");
+  }
+}
+
+// Of those that were asked; what is chosen stands in candidates_, beside drafted_.
 DraftController::Why Speculation::choose(const DraftController::Step& step, int room) {
-  if (candidates_.empty()) return DraftController::Why::kNothing;
-  const auto why = controller_.choose(step, room, candidates_);
-  for (size_t i = 0; i < candidates_.size(); ++i)
-    drafted_[i]->draft.tokens.resize(static_cast<size_t>(candidates_[i].chosen));
-  return why;
+  const bool to_order = proposer_->drafts_to_order();
+  if (!to_order) propose();
+  size_t kept = 0;
+  for (size_t i = 0; i < drafted_.size(); ++i) {
+    const Sequence& s = *drafted_[i];
+    const int length = to_order ? asked_[i].most : static_cast<int>(std::ssize(s.draft.tokens));
+    if (length == 0) continue;
+    drafted_[kept] = drafted_[i];
+    asked_[kept++] = asked_[i];
+    candidates_.push_back(
+        {.rates = &s.draft_rates, .matched = to_order ? kMatchedNothing : s.draft.matched, .length = length});
+  }
+  drafted_.resize(kept);
+  asked_.resize(kept);
+  return candidates_.empty() ? DraftController::Why::kNothing : controller_.choose(step, room, candidates_);
+}
+
+void Speculation::begin() {
+  drafted_.clear();
+  asked_.clear();
+  candidates_.clear();
 }
 
 void Speculation::look_ahead(std::span<Sequence* const> running, int room) {
-  drafted_.clear();
-  candidates_.clear();
+  begin();
   DraftController::Step step{.decoding = static_cast<int>(running.size())};
   for (const Sequence* s : running) {
     if (s->remaining(limits_.max_context) > 1) return;  // prompts are read first
@@ -66,17 +90,16 @@ void Speculation::look_ahead(std::span<Sequence* const> running, int room) {
   step.depth /= step.decoding;
   if (!wants_drafts(controller_.outlook(step))) return;
   for (Sequence* s : running)
-    if (s->pending == 1 && !s->needs_host() && !s->waits) propose(*s, 1);
+    if (s->pending == 1 && !s->needs_host() && !s->waits) ask(*s, 1);
   static_cast<void>(choose(step, room));
-  for (Sequence* s : drafted_) {
-    s->waits = !s->draft.tokens.empty();
-    s->draft.tokens.clear();
+  for (size_t i = 0; i < drafted_.size(); ++i) {
+    drafted_[i]->waits = candidates_[i].chosen > 0;
+    drafted_[i]->draft.tokens.clear();
   }
 }
 
 DraftController::Why Speculation::draft(Batch& batch, int room) {
-  drafted_.clear();
-  candidates_.clear();
+  begin();
   const DraftController::Step step = draft_step(batch);
   for (const Batch::Row& row : batch.rows) {
     row.sequence->draft.tokens.clear();
@@ -84,8 +107,29 @@ DraftController::Why Speculation::draft(Batch& batch, int room) {
   }
   if (const auto outlook = controller_.outlook(step); !wants_drafts(outlook)) return outlook;
   for (const Batch::Row& row : batch.rows)
-    if (row.draws && row.sequence->pending == 0) propose(*row.sequence, 0);
-  return choose(step, room);
+    if (row.draws && row.sequence->pending == 0) ask(*row.sequence, 0);
+  const DraftController::Why why = choose(step, room);
+  if (proposer_->drafts_to_order()) {
+    order();
+  } else {
+    for (size_t i = 0; i < candidates_.size(); ++i)
+      drafted_[i]->draft.tokens.resize(static_cast<size_t>(candidates_[i].chosen));
+  }
+  return why;
+}
+
+// The drafts that were chosen.
+void Speculation::order() {
+  size_t kept = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i].chosen == 0) continue;
+    drafted_[kept] = drafted_[i];
+    asked_[kept] = asked_[i];
+    asked_[kept++].most = candidates_[i].chosen;
+  }
+  drafted_.resize(kept);
+  asked_.resize(kept);
+  if (kept > 0) propose();
 }
 
 void Speculation::verified(Sequence& s, int drafted, int tried, int right) {
@@ -96,8 +140,17 @@ void Speculation::verified(Sequence& s, int drafted, int tried, int right) {
   for (size_t i = 0; i < static_cast<size_t>(right); ++i) ++stats_.accepted_at[i];
 }
 
-void Speculation::saw(const Sequence& s, const Proposer::Residuals& residuals) {
-  proposer_->saw(text_of(s), residuals);
+void Speculation::took(const DraftController::Step& step, DraftController::Seconds seconds, int right) {
+  if (proposer_->drafts_to_order() && step.drafted > 0) seconds.step += std::exchange(seconds.proposing, 0);
+  controller_.took(step, seconds, right);
+}
+
+void Speculation::saw(std::span<const std::pair<const Sequence*, Proposer::Residuals>> all) {
+  const bool wanted = stats_.drafts == 0 || controller_.drafting();
+  std::vector<Proposer::Seen> seen;
+  for (const auto& [s, residuals] : all)
+    seen.push_back({.text = text_of(*s), .residuals = residuals, .wanted = wanted});
+  proposer_->saw(seen);
 }
 
 void Speculation::ended(const Sequence& s) { proposer_->ended(text_of(s)); }

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace nibble::engine {
@@ -31,28 +33,30 @@ class Speculation {
 
   // As of Proposer.
   [[nodiscard]] std::span<const int> boundaries() const { return proposer_->boundaries(); }
-  void saw(const Sequence& sequence, const Proposer::Residuals& residuals);
+  void saw(std::span<const std::pair<const Sequence*, Proposer::Residuals>> all);
 
   // What one sequence's draft came to: `tried` of its tokens were compared, the first `right` of them were drawn.
   void verified(Sequence& sequence, int drafted, int tried, int right);
-  void took(const DraftController::Step& step, const DraftController::Seconds& seconds, int right) {
-    controller_.took(step, seconds, right);
-  }
+  void took(const DraftController::Step& step, DraftController::Seconds seconds, int right);
   void ended(const Sequence& sequence);
 
   [[nodiscard]] const DraftStats& stats() const { return stats_; }
   [[nodiscard]] const DraftController& controller() const { return controller_; }
 
  private:
-  void propose(Sequence& sequence, int known_later);
+  void begin();
+  void ask(Sequence& sequence, int known_later);
+  void propose();
+  void order();
   [[nodiscard]] DraftController::Why choose(const DraftController::Step& step, int room);
 
   const Limits limits_;
   std::unique_ptr<Proposer> proposer_;
   DraftController controller_;
   DraftStats stats_;
-  Draft draft_;
-  std::vector<Sequence*> drafted_;  // beside candidates_
+  // Beside each other: who may have a draft, what the proposer is asked, what the controller is.
+  std::vector<Sequence*> drafted_;
+  std::vector<Proposer::Asked> asked_;
   std::vector<DraftController::Candidate> candidates_;
 };
 

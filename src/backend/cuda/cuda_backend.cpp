@@ -4,6 +4,7 @@
 #include "backend/cuda/rank_backend.h"
 
 #include "backend/cuda/memory/arena.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/card/card.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device.h"
@@ -260,12 +261,15 @@ class StreamedCudaBackend final : public RankBackend {
     static_cast<void>(captured(stream_.get()));
   }
 
-  // One new token per row, one draw per row, nothing that needs arrays of its own: every step of plain decoding.
+  // One draw per token, rows that decode attention takes, nothing that needs arrays of its own: steps of plain
+  // decoding, and steps with guesses. Their launches follow from the number of tokens, whoever's they are.
   [[nodiscard]] bool has_a_graph(const StepArgs& step) {
     const size_t tokens = step.ids.size();
-    if (!graphs_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() || step.rows.size() != tokens ||
-        step.logit_tokens.size() != tokens || step.sample_rows.size() != tokens || !step.sinks)
+    if (!graphs_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() || step.logit_tokens.size() != tokens ||
+        step.sample_rows.size() != tokens || !step.sinks)
       return false;
+    for (const Row& row : step.rows)
+      if (row.tokens > kMaxDecodeTokens) return false;
     for (const SampleRow& row : step.sample_rows)
       if (row.logprobs >= 0 || row.given >= 0) return false;
     fill_sample_inputs(step.sample_rows, samples_);

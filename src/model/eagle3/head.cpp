@@ -13,6 +13,8 @@ namespace {
 using checkpoint::Eagle3Config;
 using checkpoint::Eagle3Rope;
 
+constexpr int64_t kWorthThreads = 1 << 18;  // products; below that, waking threads takes longer
+
 // Sixteen independent sums, which the compiler keeps in lanes.
 float dot(const float* a, const float* b, int64_t count) {
   constexpr int64_t kLanes = 16;
@@ -39,7 +41,6 @@ std::vector<float> linear(std::span<const float> x, const Matrix& matrix, Thread
         y[static_cast<size_t>(r * outs + out)] = dot(x.data() + r * cols, weights.data(), cols) + bias;
     }
   };
-  constexpr int64_t kWorthThreads = 1 << 18;  // products; below that, waking them takes longer
   if (rows * outs * cols < kWorthThreads)
     some({.begin = 0, .end = outs, .thread_idx = 0});
   else
@@ -116,19 +117,25 @@ std::vector<float> Head::features(std::span<const float> residuals, ThreadPool& 
   return linear(x, *w_.fc, pool);
 }
 
-Head::Read Head::read(const Rows& rows, Cache& cache, ThreadPool& pool) const {
+Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
   const Eagle3Config& c = w_.config;
   const int64_t hidden = c.hidden_size;
-  check(cache.positions.empty() || cache.positions.back() < rows.position, "rows come in order");
-  check(std::ssize(rows.features) == std::ssize(rows.tokens) * hidden, "a feature for each token");
-  cache.layers.resize(w_.layers.size());
-  for (int64_t r = 0; r < std::ssize(rows.tokens); ++r) cache.positions.push_back(rows.position + r);
-  std::vector<float> embedded(rows.features.size()), residual(rows.features.begin(), rows.features.end());
-  for (size_t r = 0; r < rows.tokens.size(); ++r)
-    w_.embedding.decode(rows.tokens[r], embedded.data() + static_cast<int64_t>(r) * hidden);
+  std::vector<float> embedded, residual;
+  for (const Rows& rows : sequences) {
+    Cache& cache = *rows.cache;
+    check(!rows.tokens.empty() && (cache.positions.empty() || cache.positions.back() < rows.position),
+          "rows come in order");
+    check(std::ssize(rows.features) == std::ssize(rows.tokens) * hidden, "a feature for each token");
+    cache.layers.resize(w_.layers.size());
+    for (int64_t r = 0; r < std::ssize(rows.tokens); ++r) cache.positions.push_back(rows.position + r);
+    residual.insert(residual.end(), rows.features.begin(), rows.features.end());
+    for (const int32_t token : rows.tokens) {
+      embedded.resize(embedded.size() + static_cast<size_t>(hidden));
+      w_.embedding.decode(token, embedded.data() + std::ssize(embedded) - hidden);
+    }
+  }
   for (size_t n = 0; n < w_.layers.size(); ++n) {
     const Layer& layer = w_.layers[n];
-    Cache::Layer& kept = cache.layers[n];
     std::vector<float> x;
     if (n == 0) {
       std::vector<float> read = normed(residual, layer.hidden_norm, c.rms_norm_eps);
@@ -139,14 +146,23 @@ Head::Read Head::read(const Rows& rows, Cache& cache, ThreadPool& pool) const {
     }
     std::vector<float> q = linear(x, layer.q, pool), k = linear(x, layer.k, pool);
     const std::vector<float> v = linear(x, layer.v, pool);
-    for (size_t r = 0; r < rows.tokens.size(); ++r) {
-      const size_t q_width = q.size() / rows.tokens.size(), k_width = k.size() / rows.tokens.size();
-      rotate(std::span(q).subspan(r * q_width, q_width), rows.position + static_cast<int64_t>(r));
-      rotate(std::span(k).subspan(r * k_width, k_width), rows.position + static_cast<int64_t>(r));
+    std::vector<float> attended(q.size());
+    const auto q_width = static_cast<size_t>(layer.q.rows()), k_width = static_cast<size_t>(kv_width());
+    size_t row = 0;
+    for (const Rows& rows : sequences) {
+      const size_t first = row;
+      for (int64_t position = rows.position; row < first + rows.tokens.size(); ++row, ++position) {
+        rotate(std::span(q).subspan(row * q_width, q_width), position);
+        rotate(std::span(k).subspan(row * k_width, k_width), position);
+      }
+      Cache::Layer& kept = rows.cache->layers[n];
+      const auto at = static_cast<std::ptrdiff_t>(first * k_width), end = static_cast<std::ptrdiff_t>(row * k_width);
+      kept.keys.insert(kept.keys.end(), k.begin() + at, k.begin() + end);
+      kept.values.insert(kept.values.end(), v.begin() + at, v.begin() + end);
+      const size_t from = first * q_width, count = (row - first) * q_width;
+      attend(std::span(q).subspan(from, count), *rows.cache, kept, std::span(attended).subspan(from, count), pool);
     }
-    kept.keys.insert(kept.keys.end(), k.begin(), k.end());
-    kept.values.insert(kept.values.end(), v.begin(), v.end());
-    add(residual, linear(attend(q, cache, kept, pool), layer.o, pool));
+    add(residual, linear(attended, layer.o, pool));
     x = normed(residual, layer.post_attention_norm, c.rms_norm_eps);
     std::vector<float> gate = linear(x, layer.gate, pool);
     const std::vector<float> up = linear(x, layer.up, pool);
@@ -160,14 +176,13 @@ Head::Read Head::read(const Rows& rows, Cache& cache, ThreadPool& pool) const {
 }
 
 // q [rows, heads * head_dim] of the cache's last rows; each sees the rows before it and itself.
-std::vector<float> Head::attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer,
-                                ThreadPool& pool) const {
+void Head::attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
+                  ThreadPool& pool) const {
   const Eagle3Config& c = w_.config;
   const int64_t dim = c.head_dim, heads = c.num_attention_heads, shared = heads / c.num_key_value_heads;
   const int64_t rows = std::ssize(q) / (heads * dim), before = std::ssize(cache.positions) - rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  std::vector<float> out(q.size());
-  pool.parallel_for(rows * heads, [&](IndexRange range) {
+  const auto some = [&](IndexRange range) {
     std::vector<float> share;
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t row = i / heads, kv = i % heads / shared * dim, end = before + row + 1;
@@ -189,8 +204,11 @@ std::vector<float> Head::attend(std::span<const float> q, const Cache& cache, co
         for (int64_t d = 0; d < dim; ++d) to[d] += weight * value[d];
       }
     }
-  });
-  return out;
+  };
+  if (rows * heads * std::ssize(cache.positions) * dim < kWorthThreads)
+    some({.begin = 0, .end = rows * heads, .thread_idx = 0});
+  else
+    pool.parallel_for(rows * heads, some);
 }
 
 // Heads beside each other; halves d and d + head_dim / 2.
@@ -209,16 +227,20 @@ void Head::rotate(std::span<float> row, int64_t position) const {
   }
 }
 
-std::vector<float> Head::logits(std::span<const float> row, ThreadPool& pool) const {
-  std::vector<float> logits = linear(row, w_.lm_head, pool);
+std::vector<float> Head::logits(std::span<const float> rows, ThreadPool& pool) const {
+  std::vector<float> logits = linear(rows, w_.lm_head, pool);
   for (float& logit : logits) logit *= static_cast<float>(w_.config.logit_scale);
   return logits;
 }
 
-int32_t Head::draft(std::span<const float> row, ThreadPool& pool) const {
-  const std::vector<float> all = logits(row, pool);
-  const auto best = static_cast<size_t>(std::ranges::max_element(all) - all.begin());
-  return w_.target_ids.empty() ? static_cast<int32_t>(best) : w_.target_ids[best];
+std::vector<int32_t> Head::draft(std::span<const float> rows, ThreadPool& pool) const {
+  const std::vector<float> all = logits(rows, pool);
+  std::vector<int32_t> tokens;
+  for (auto row = all.begin(); row != all.end(); row += w_.lm_head.rows()) {
+    const auto best = static_cast<size_t>(std::max_element(row, row + w_.lm_head.rows()) - row);
+    tokens.push_back(w_.target_ids.empty() ? static_cast<int32_t>(best) : w_.target_ids[best]);
+  }
+  return tokens;
 }
 
 void Head::keep(Cache& cache, size_t rows) const {

@@ -36,29 +36,32 @@ class Head {
   // The features of rows of residuals [rows, boundaries, target hidden]: [rows, hidden].
   [[nodiscard]] std::vector<float> features(std::span<const float> residuals, ThreadPool& pool) const;
 
+  // Of one sequence.
   struct Rows {
     std::span<const int32_t> tokens;
     std::span<const float> features;  // [tokens, hidden]
     int64_t position = 0;             // of the first row: that of the token its feature is of
+    Cache* cache = nullptr;           // the sequence's
   };
   struct Read {
     std::vector<float> normed;  // [rows, hidden] what logits() reads
     std::vector<float> next;    // [rows, hidden] the features of rows that draft on
   };
-  // Adds the rows to the cache. REQUIRES that their positions lie after those in it.
-  [[nodiscard]] Read read(const Rows& rows, Cache& cache, ThreadPool& pool) const;
+  // Adds each sequence's rows to its cache; all share one pass over the weights, and no row depends on another
+  // sequence's. REQUIRES at least one row of each, a cache of its own, and positions after those in it.
+  [[nodiscard]] Read read(std::span<const Rows> sequences, ThreadPool& pool) const;
 
-  // Of one row of Read::normed: [draft vocab].
+  // Of rows of Read::normed: [rows, draft vocab].
   [[nodiscard]] std::vector<float> logits(std::span<const float> normed, ThreadPool& pool) const;
-  // The likeliest token of the target.
-  [[nodiscard]] int32_t draft(std::span<const float> normed, ThreadPool& pool) const;
+  // Of each row the likeliest token of the target.
+  [[nodiscard]] std::vector<int32_t> draft(std::span<const float> normed, ThreadPool& pool) const;
 
   // Forgets all rows but the first ones.
   void keep(Cache& cache, size_t rows) const;
 
  private:
-  [[nodiscard]] std::vector<float> attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer,
-                                          ThreadPool& pool) const;
+  void attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
+              ThreadPool& pool) const;
   void rotate(std::span<float> row, int64_t position) const;
   [[nodiscard]] int64_t kv_width() const { return w_.config.num_key_value_heads * w_.config.head_dim; }
 

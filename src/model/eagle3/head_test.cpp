@@ -47,9 +47,11 @@ TEST_P(Variant, computes_what_the_independent_model_does) {
       for (end = first + 1; end < tokens.size() && positions[end] == positions[end - 1] + 1;) ++end;
       const std::vector<float> features =
           head.features(std::span(residuals).subspan(first * width, (end - first) * width), pool);
-      const Head::Read read = head.read(
-          {.tokens = std::span(tokens).subspan(first, end - first), .features = features, .position = positions[first]},
-          cache, pool);
+      const Head::Rows rows{.tokens = std::span(tokens).subspan(first, end - first),
+                            .features = features,
+                            .position = positions[first],
+                            .cache = &cache};
+      const Head::Read read = head.read({&rows, 1}, pool);
       const size_t hidden = read.normed.size() / (end - first);
       for (size_t r = first; r < end; ++r) {
         last.assign(read.normed.begin() + static_cast<int64_t>((r - first) * hidden),
@@ -65,11 +67,13 @@ TEST_P(Variant, computes_what_the_independent_model_does) {
     for (int round = 0; round < 2; ++round) {
       std::vector<float> row = last, next = feature;
       for (size_t i = 0; i < drafts.size(); ++i) {
-        const int32_t token = head.draft(row, pool);
-        EXPECT_EQ(token, drafts[i]);
-        const Head::Read read = head.read(
-            {.tokens = {&token, 1}, .features = next, .position = positions.back() + 1 + static_cast<int64_t>(i)},
-            cache, pool);
+        const std::vector<int32_t> token = head.draft(row, pool);
+        EXPECT_EQ(token, std::vector{static_cast<int32_t>(drafts[i])});
+        const Head::Rows rows{.tokens = token,
+                              .features = next,
+                              .position = positions.back() + 1 + static_cast<int64_t>(i),
+                              .cache = &cache};
+        const Head::Read read = head.read({&rows, 1}, pool);
         row = read.normed;
         next = read.next;
         expect_near(head.logits(row, pool), std::span(draft_logits).subspan(i * vocab, vocab), "draft");
@@ -83,6 +87,47 @@ INSTANTIATE_TEST_SUITE_P(Published, Variant,
                          testing::Values("plain", "norm_before_fc", "fc_norm", "final_state", "two_layers", "qkv_bias",
                                          "speculators"),
                          [](const auto& tested) { return std::string(tested.param); });
+
+TEST(Eagle3Head, several_sequences_at_once_are_each_as_alone) {
+  const TestTarget target;
+  const Head head(target.load(test::kEagle3Data / "two_layers"));
+  ThreadPool pool(2);
+  const std::vector<int32_t> tokens = {3, 9, 27, 33, 5, 15, 45};
+  std::vector<float> features(tokens.size() * 32);
+  for (size_t i = 0; i < features.size(); ++i) features[i] = static_cast<float>(i % 13) - 6;
+  struct Part {
+    size_t first, count;
+    int64_t position;
+  };
+  const auto rows_of = [&](const Part& part, Cache& cache) {
+    return Head::Rows{.tokens = std::span(tokens).subspan(part.first, part.count),
+                      .features = std::span(features).subspan(part.first * 32, part.count * 32),
+                      .position = part.position,
+                      .cache = &cache};
+  };
+  constexpr Part kParts[] = {{0, 1, 40}, {1, 4, 7}, {5, 2, 0}};
+  Head::Read alone;
+  std::vector<Cache> together(3), apart(3);
+  for (int round = 0; round < 2; ++round) {
+    alone = {};
+    std::vector<Head::Rows> all;
+    for (size_t i = 0; i < 3; ++i) {
+      Part part = kParts[i];
+      part.position += round * 10;
+      all.push_back(rows_of(part, together[i]));
+      const Head::Rows rows = rows_of(part, apart[i]);
+      const Head::Read read = head.read({&rows, 1}, pool);
+      alone.normed.insert(alone.normed.end(), read.normed.begin(), read.normed.end());
+      alone.next.insert(alone.next.end(), read.next.begin(), read.next.end());
+    }
+    const Head::Read read = head.read(all, pool);
+    EXPECT_EQ(read.normed, alone.normed);
+    EXPECT_EQ(read.next, alone.next);
+    const std::vector<int32_t> drafts = head.draft(read.normed, pool);
+    for (size_t r = 0; r < tokens.size(); ++r)
+      EXPECT_EQ(head.draft(std::span(alone.normed).subspan(r * 32, 32), pool), std::vector{drafts[r]});
+  }
+}
 
 TEST(Eagle3Taps, a_list_that_ends_with_the_number_of_layers_names_boundaries) {
   checkpoint::Eagle3Config config{.where = "w"};

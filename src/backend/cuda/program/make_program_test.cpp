@@ -94,6 +94,36 @@ TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
   }
 }
 
+// What lets their steps share a graph (step_graph.h).
+TEST(make_program, guesses_are_launched_as_as_many_sequences) {
+  const auto said = [](const cuda::Program& program) {
+    std::vector<std::string> nodes;
+    for (const PlannedStage& s : program.nodes)
+      nodes.push_back(fmt::format("{} {} {} {} {}", s.kernel, s.tile, s.launches, static_cast<int>(s.stage),
+                                  s.kind ? static_cast<int>(*s.kind) : -1));
+    return nodes;
+  };
+  for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
+    for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kReference}) {
+      for (const std::vector<int>& lengths : {std::vector<int>{2}, {8}, {8, 1}, {3, 5, 2}, {8, 8, 8, 8}}) {
+        std::vector<Row> rows;
+        int32_t tokens = 0;
+        for (const int32_t length : lengths) {
+          rows.push_back({.first_token = tokens, .tokens = length, .context = 5000, .drafted = length - 1});
+          tokens += length;
+        }
+        const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
+        const cuda::Program guessed = cuda::make_program(
+            {.config = config, .run = {.moe = moe}, .step = {.rows = rows, .logit_rows = tokens}, .card = card});
+        const cuda::Program plain = plan(decode(tokens), {.options = {.moe = moe}, .card = card});
+        EXPECT_EQ(said(guessed), said(plain)) << name_of(moe) << ", " << tokens << " tokens";
+        EXPECT_EQ(guessed.shares.decode, plain.shares.decode);
+        EXPECT_TRUE(guessed.shares.prefill.empty());
+      }
+    }
+  }
+}
+
 TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
   const CostModel model{kDims, StoredFormats::of({}, {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8})};
   const std::vector<LayerKind> layers = {LayerKind::kSliding, LayerKind::kFull};

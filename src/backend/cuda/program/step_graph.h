@@ -1,6 +1,7 @@
 #pragma once
-// Decode steps as CUDA graphs, one per batch size. The first step of a size runs eagerly (kernels are loaded), the
-// second is captured from the same verbs, the rest are replays. What differs from step to step lies in device memory
+// Decode steps as CUDA graphs, one per number of tokens: eight sequences and one with seven guesses are the same
+// launches. The first step of a size runs eagerly (kernels are loaded), the second is captured from the same verbs, the
+// rest are replays. What differs from step to step lies in device memory
 // and is copied there before; a step whose arguments cannot lie there is not asked for.
 
 #include "backend/cuda/card/device.h"

@@ -1,11 +1,11 @@
 #pragma once
-// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), e the k-th choice, of own ones     source: torch/model.py,
-// MLPBlock arguments: gemv_plan.h MoeDownArgs     main loop: row_warps.cuh grid one CTA per SM; the row tiles of all
-// chosen experts in the order of experts, a range of equal length per CTA, so
+// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), e the k-th choice, of own ones
+// source: torch/model.py, MLPBlock     arguments: gemv_plan.h MoeDownArgs     main loop: row_warps.cuh
+// grid one CTA per SM; the row tiles of all chosen experts in the order of experts, a range of equal length per CTA, so
 //      that it sees few experts; its warps take them in turn; columns: the expert's pairs
 // A row tile's experts lie in several CTAs. Each leaves its sums in global memory; the last one of a row tile adds
-// those of every token, in the order of k. bytes, flops: cost() rounding: f32 sums in an order fixed by the shape:
-// bitwise repeatable
+// those of every token, in the order of k.
+// bytes, flops: cost()     rounding: f32 sums in an order fixed by the shape: bitwise repeatable
 
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
@@ -50,8 +50,20 @@ __device__ void copy_pairs(const MoeDownArgs& args, const Routing& routing, cons
                     args.u + int64_t{pair} * args.inter);
 }
 
-__device__ __forceinline__ bool is_own(const ExpertChoice& choice, const RouteShared& routes, int pair) {
-  return choice.own.all() || choice.own.number_of(static_cast<int>(ptx::load_shared4(routes.id(pair)))) >= 0;
+// A row of a token's result. A branch between the loads would have each wait for the one before it, so a card that has
+// all experts has a loop of its own.
+template <bool kAll>
+__device__ __forceinline__ float sum_of_experts(const MoeDownArgs& args, const RouteShared& routes, int token,
+                                                int row) {
+  float sum = 0;
+  for (int k = 0; k < args.choice.topk; ++k) {
+    const int pair = token * args.choice.topk + k;
+    if constexpr (!kAll)
+      if (args.choice.own.number_of(static_cast<int>(ptx::load_shared4(routes.id(pair)))) < 0) continue;
+    sum += __uint_as_float(ptx::load_shared4(routes.weight(pair))) *
+           ptx::load_l2(args.sums + int64_t{pair} * args.hidden + row);
+  }
+  return sum;
 }
 
 // What tokens get of a rank that has none of their experts.
@@ -67,6 +79,7 @@ __device__ __forceinline__ void add_experts(const MoeDownArgs& args, const Route
                                             int experts) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int step = walk.step;
+  const bool all = args.choice.own.all();
   for (; walk.valid(); walk.at += layout::kWarpLanes * step) {
     const int own = walk.at + lane * step, row_tile = own % walk.row_tiles;
     bool last = false;
@@ -79,14 +92,8 @@ __device__ __forceinline__ void add_experts(const MoeDownArgs& args, const Route
       const int first_row = __shfl_sync(kEveryLane, row_tile, __ffs(static_cast<int>(left)) - 1) * layout::kTileRows;
       for (int i = lane; i < args.tokens * layout::kTileRows; i += layout::kWarpLanes) {
         const int token = i / layout::kTileRows, row = first_row + i % layout::kTileRows;
-        float sum = 0;
-        for (int k = 0; k < args.choice.topk; ++k) {
-          const int pair = token * args.choice.topk + k;
-          if (!is_own(args.choice, routes, pair)) continue;
-          sum += __uint_as_float(ptx::load_shared4(routes.weight(pair))) *
-                 ptx::load_l2(args.sums + int64_t{pair} * args.hidden + row);
-        }
-        args.y[int64_t{token} * args.hidden + row] = sum;
+        args.y[int64_t{token} * args.hidden + row] =
+            all ? sum_of_experts<true>(args, routes, token, row) : sum_of_experts<false>(args, routes, token, row);
       }
     }
   }

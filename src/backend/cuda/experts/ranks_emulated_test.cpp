@@ -121,7 +121,7 @@ struct Rank {
     const layout::Geometry g = layout::geometry(Packing::kMxfp4, cols);
     for (int64_t i = 0; i < rows * cols / 32; ++i) {
       pack_mxfp4_piece(args, g, i);
-      EXPECT_NE(pack_scale(args, g, i), ScaleFit::kBad);
+      EXPECT_FALSE(bad_scale(Packing::kMxfp4, pack_scale(args, g, i)));
     }
     return to;
   }

@@ -85,7 +85,8 @@ void Maker::route() {
     return route_plainly();
   }
   const bool by_tiles = router_by_tiles(tuned_, tokens_);
-  const bool whole = delta_.form == Delta::Form::kSums || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
+  const bool whole = delta_.form == Delta::Form::kSums || delta_.form == Delta::Form::kCombined ||
+                     (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
   if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   norm_sums({kMlpNorm}, delta_,
             [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
@@ -151,7 +152,7 @@ void Maker::route_sums() {
   }
   const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
   hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
-  leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && !is_rank();
+  leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add(kernel::kRouteSums, "32 or 64 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
       [n = tokens(), adds = norms_while_rounding_, delta = delta_, ranges = leaves_ranges_](const Binding& b,
                                                                                             const Launch& on) {

@@ -211,7 +211,9 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many),
                 ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_share_reduce<f32>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt),
+                ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kRoute, whole, prompt), ElementsAre("any_route_sums"));
     EXPECT_THAT(kernels_of(Stage::kMoe, whole, many), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>",
                                                                   "any_combine_f32", "any_push_reduce<bf16>"));
   }

@@ -16,7 +16,7 @@ constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
 constexpr Places kOnHopper{kYes, kNotRun, kYes, kNotRun};   // and would on others, which nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
-constexpr Places kRoundedToFp8{kAsValues, kAsValues, kNotRun, kNotRun};
+constexpr Places kRoundedToFp8{kAsValues, kAsValues, kYes, kNotRun};
 
 constexpr FeatureValue kBackendWords[] = {
     {"auto", kAsChosen}, {"cpu", kAsChosen, kOnCpu}, {"cuda", kAsChosen, kOnCards}, {"reference", kUnrounded, kOnCpu}};
@@ -106,7 +106,7 @@ constexpr Feature kFeatures[] = {
      "fp8 on Hopper: prompts' attention falls back to the kernels of every card"},
     {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
      "On a card steps with guesses are not captured, and not measured"},
-    {"guesses", "--speculative-tokens", "8", kGuesses, "--speculative"},
+    {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 head of the model", "No head of gpt-oss was run"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},

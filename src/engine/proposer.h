@@ -30,7 +30,7 @@ enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix, kEagle3 };
 
 struct SpeculationLimits {
   DraftMethod method = DraftMethod::kOff;
-  int most_tokens = 8;  // of a draft: 1 to kMostDrafted
+  int most_tokens = 7;  // of a draft, 1 to kMostDrafted; with the token before them what decode kernels take
   // kNgram: how many last tokens are looked up, the longest first.
   int least_lookup = 2, most_lookup = 5;
   // kEagle3: who drafts, and how many threads compute it. Outlives the engine.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/testing.h"
 #include "convert/synth.h"
+#include "first_tokens.h"
 #include "model/gpt_oss.h"
 
 #include <gtest/gtest.h>
@@ -56,23 +57,7 @@ class Cards : public testing::Test {
     return be;
   }
 
-  // One new token in each of so many rows.
-  model::Step decode_step(int rows) const {
-    model::Step step;
-    for (int r = 0; r < rows; ++r) {
-      step.token_ids.push_back(r);
-      step.positions.push_back(0);
-      step.rows.push_back({.first_token = r, .tokens = 1, .context = 1});
-      step.logit_tokens.push_back(r);
-      step.sample_rows.push_back({.params = &greedy_, .position = 0});
-      for (auto& kv : step.kv) {
-        kv.pages_per_row = 1;
-        kv.slots.push_back(r * backend::kPageTokens);
-        kv.page_ids.push_back(r);
-      }
-    }
-    return step;
-  }
+  model::Step decode_step(int rows) const { return test::first_tokens(rows, greedy_); }
   std::vector<backend::Drawn> run(backend::Backend& be, int rows = 2) {
     return be.wait(*model::forward(be, gpt_, decode_step(rows)));
   }

@@ -1,6 +1,7 @@
 // The CUDA backend behind the waist, against itself and the CPU: chunks, generated tokens, graphs, tickets, refusals.
 
 #include "base/error.h"
+#include "first_tokens.h"
 #include "gpu_testing.h"
 #include "page_copy.h"
 
@@ -351,24 +352,6 @@ TEST_F(Gpu, replayed_steps_with_guesses_draw_what_eager_ones_draw) {
     EXPECT_EQ(run(moe, false), run(moe, true)) << name_of(moe);
 }
 
-// One token each at position 0 of a page of its own.
-model::Step first_tokens(int rows, const backend::SamplingParams& params) {
-  model::Step step;
-  for (int r = 0; r < rows; ++r) {
-    step.token_ids.push_back(r);
-    step.positions.push_back(0);
-    step.rows.push_back({.first_token = r, .tokens = 1, .context = 1});
-    step.logit_tokens.push_back(r);
-    step.sample_rows.push_back({.params = &params, .position = 0});
-    for (auto& kv : step.kv) {
-      kv.pages_per_row = 1;
-      kv.slots.push_back(r * backend::kPageTokens);
-      kv.page_ids.push_back(r);
-    }
-  }
-  return step;
-}
-
 // As many layers as the largest model; a graph's size does not depend on their widths. Others on the card would be
 // measured with it.
 TEST_F(Gpu, graphs_take_no_more_memory_than_the_budget_says) {
@@ -384,7 +367,7 @@ TEST_F(Gpu, graphs_take_no_more_memory_than_the_budget_says) {
   const auto cuda = backend::make_cuda_backend(be, {});
   const model::GptOss gpt = model::load(*cuda, config, source.weights);
   const backend::SamplingParams greedy{.temperature = 0};
-  const auto run = [&](int rows) { cuda->wait(*model::forward(*cuda, gpt, first_tokens(rows, greedy))); };
+  const auto run = [&](int rows) { cuda->wait(*model::forward(*cuda, gpt, test::first_tokens(rows, greedy))); };
   for (int rows = 1; rows <= kSizes; ++rows) run(rows);
   const int64_t before = backend::cuda_memory().free_bytes;
   for (int rows = 1; rows <= kSizes; ++rows) run(rows), run(rows);

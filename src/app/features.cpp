@@ -105,7 +105,7 @@ constexpr Feature kFeatures[] = {
     {"kv", "--kv-cache-dtype", "auto", kKv, "",
      "fp8 on Hopper: prompts' attention falls back to the kernels of every card"},
     {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
-     "On a card steps with guesses are not captured, and not measured"},
+     "On a card a step with more than 7 guesses of a sequence is not captured"},
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 head of the model", "No head of gpt-oss was run"},

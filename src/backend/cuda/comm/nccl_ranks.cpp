@@ -3,6 +3,7 @@
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/sum_way.h"
 #include "base/error.h"
+#include "base/shared_library.h"
 
 #include <fmt/format.h>
 
@@ -12,10 +13,8 @@
 #include <shared_mutex>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
-#include <dlfcn.h>
 #include <nccl.h>
 
 namespace nibble::backend::cuda {
@@ -33,43 +32,27 @@ struct Functions {
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
 
-  std::string missing;  // why some are none; empty: all are there
-
   void check(ncclResult_t result, std::string_view what) const {
     if (result != ncclSuccess && result != ncclInProgress)
       throw Error(Code::kDevice, "cuda: NCCL: {}: {} (NCCL_DEBUG=WARN says more)", what, error(result));
   }
 };
 
-// The library stays open.
+// Throws as SharedLibrary does.
 Functions open_nccl() {
-  Functions found;
-  constexpr const char* kFile = "libnccl.so.2";
-  void* const library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    found.missing = fmt::format("no {} ({})", kFile, dlerror());
-    return found;
-  }
-  const auto bind = [&](const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr && found.missing.empty()) found.missing = fmt::format("{} without {}", kFile, name);
-  };
-  bind("ncclGetVersion", found.version);
-  bind("ncclGetErrorString", found.error);
-  bind("ncclGetUniqueId", found.unique_id);
-  bind("ncclCommInitRank", found.init);
-  bind("ncclCommDestroy", found.destroy);
-  bind("ncclCommAbort", found.abort);
-  bind("ncclGroupStart", found.group);
-  bind("ncclGroupEnd", found.group_end);
-  bind("ncclAllReduce", found.all_reduce);
-  return found;
-}
-
-Functions need_nccl() {
-  const Functions found = open_nccl();
-  if (!found.missing.empty()) throw Error(Code::kUnsupported, "cuda: want NCCL, found {}", found.missing);
-  return found;
+  const SharedLibrary library({.file = "libnccl.so.2",
+                               .name = "NCCL",
+                               .purpose = "to add up between cards",
+                               .packages = "apt install libnccl2"});
+  return {.version = library.find("ncclGetVersion"),
+          .error = library.find("ncclGetErrorString"),
+          .unique_id = library.find("ncclGetUniqueId"),
+          .init = library.find("ncclCommInitRank"),
+          .destroy = library.find("ncclCommDestroy"),
+          .abort = library.find("ncclCommAbort"),
+          .group = library.find("ncclGroupStart"),
+          .group_end = library.find("ncclGroupEnd"),
+          .all_reduce = library.find("ncclAllReduce")};
 }
 
 ncclDataType_t type_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? ncclFloat32 : ncclBfloat16; }
@@ -81,15 +64,18 @@ constexpr int64_t kFewestBytes = 1024, kMostBytes = kNcclBytes;
 }  // namespace
 
 NcclLibrary nccl_library() {
-  const Functions found = open_nccl();
-  if (!found.missing.empty()) return {.there = false, .what = found.missing};
-  int version = 0;
-  found.check(found.version(&version), "its version");
-  return {.there = true, .what = fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+  try {
+    const Functions found = open_nccl();
+    int version = 0;
+    found.check(found.version(&version), "its version");
+    return {.there = true, .what = fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+  } catch (const Error& e) {
+    return {.there = false, .what = e.what()};
+  }
 }
 
 NcclId new_nccl_id() {
-  const Functions nccl = need_nccl();
+  const Functions nccl = open_nccl();
   ncclUniqueId id{};
   nccl.check(nccl.unique_id(&id), "a group's id");
   NcclId out{};
@@ -99,7 +85,7 @@ NcclId new_nccl_id() {
 }
 
 struct NcclRanks::Ends {
-  Functions nccl = need_nccl();
+  Functions nccl = open_nccl();
   int first = 0;
   struct End {
     int card = 0;

@@ -1,0 +1,28 @@
+#pragma once
+// A step that needs no text: what tests run that are after launches and draws.
+
+#include "backend/backend.h"
+#include "backend/sampling.h"
+#include "model/gpt_oss.h"
+
+namespace nibble::test {
+
+// One token each, in so many rows, at position 0 of a page of its own. params outlives it.
+inline model::Step first_tokens(int rows, const backend::SamplingParams& params) {
+  model::Step step;
+  for (int r = 0; r < rows; ++r) {
+    step.token_ids.push_back(r);
+    step.positions.push_back(0);
+    step.rows.push_back({.first_token = r, .tokens = 1, .context = 1});
+    step.logit_tokens.push_back(r);
+    step.sample_rows.push_back({.params = &params, .position = 0});
+    for (auto& kv : step.kv) {
+      kv.pages_per_row = 1;
+      kv.slots.push_back(r * backend::kPageTokens);
+      kv.page_ids.push_back(r);
+    }
+  }
+  return step;
+}
+
+}  // namespace nibble::test

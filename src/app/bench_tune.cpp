@@ -104,7 +104,7 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
   const TuneRange grouped = best_range(rows, &TuneRow::experts_gemm_us, 8);
   return out +
          fmt::format(
-             "\n// {} (sm_{}{}), {}, nibble {}: for its architecture's Arch\n.tuned = Tuned{{.gemm_at_once_pairs = {}, "
+             "\n// {} (sm_{}{}), {}, nibble {}: for its architecture's Arch::tuned\nTuned{{.gemm_at_once_pairs = {}, "
              ".grouped_pairs = {}, .route_tokens = {}}}\n",
              subject.device, subject.major, subject.minor, subject.model, subject.commit,
              std::min(grouped.above * subject.topk, subject.experts), grouped.upto * subject.topk / subject.experts,

@@ -26,8 +26,8 @@ TEST(bench_tune, a_range_begins_and_ends_where_the_others_lose_less) {
 TEST(bench_tune, prints_the_line_that_the_table_of_cards_holds) {
   const std::string text = tune_text(kRows, {"a card", "a model", "0.1 (abc)", 12, 1, 4, 128});
   EXPECT_NE(text.find("| 64 | 200 | 200 | 190 |"), std::string::npos) << text;
-  EXPECT_NE(text.find("// a card (sm_121), a model, nibble 0.1 (abc): for its architecture's Arch\n"
-                      ".tuned = Tuned{.gemm_at_once_pairs = 32, .grouped_pairs = 16, .route_tokens = 16}"),
+  EXPECT_NE(text.find("// a card (sm_121), a model, nibble 0.1 (abc): for its architecture's Arch::tuned\n"
+                      "Tuned{.gemm_at_once_pairs = 32, .grouped_pairs = 16, .route_tokens = 16}"),
             std::string::npos)
       << text;
 }

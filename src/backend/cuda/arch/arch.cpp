@@ -43,10 +43,10 @@ Card::Card(DeviceFacts its_facts, const std::vector<Arch>& all) : facts(std::mov
   check(!arches.empty(), "some architecture runs on every card");
 }
 
-const Tuned& Card::tuned() const {
-  const auto measured = std::ranges::find_if(arches, [](const Arch& arch) { return arch.tuned.has_value(); });
+Tuned Card::tuned() const {
+  const auto measured = std::ranges::find_if(arches, [](const Arch& arch) { return arch.tuned != nullptr; });
   check(measured != arches.end(), "the last architecture is measured, or guessed for");
-  return *measured->tuned;
+  return measured->tuned(facts);
 }
 
 }  // namespace nibble::backend::cuda

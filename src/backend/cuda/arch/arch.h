@@ -100,7 +100,7 @@ struct Arch {
   ExpertsGemm experts_gemm{};
   PrefillKernel prefill{};
   PeakKernel peak{};
-  std::optional<Tuned> tuned{};  // none: nothing was measured on it, and the next one's holds
+  Tuned (*tuned)(const DeviceFacts&) = nullptr;  // none: nothing was measured on it, and the next one's holds
 };
 
 [[nodiscard]] Arch neutral();  // mma.sync: sm_80 and later
@@ -133,7 +133,7 @@ struct Card {
 
   // Of the most particular one that was measured. Whether it multiplies the experts of a step or leaves them to the
   // next one makes no difference here.
-  [[nodiscard]] const Tuned& tuned() const;
+  [[nodiscard]] Tuned tuned() const;
 };
 
 }  // namespace nibble::backend::cuda

@@ -143,13 +143,22 @@ Arch fake() {
                          ++fake_launches;
                        },
                    .panels = true},
-          .tuned = Tuned{.grouped_pairs = 1, .route_tokens = 64}};
+          .tuned = [](const DeviceFacts&) { return Tuned{.grouped_pairs = 1, .route_tokens = 64}; }};
 }
 
 TEST(arch, one_that_nobody_has_measured_takes_what_the_next_one_has) {
   Arch unmeasured = fake();
-  unmeasured.tuned.reset();
-  EXPECT_EQ(Card(kFakeCard, {unmeasured, neutral()}).tuned().grouped_pairs, neutral().tuned->grouped_pairs);
+  unmeasured.tuned = nullptr;
+  EXPECT_EQ(Card(kFakeCard, {unmeasured, neutral()}).tuned().grouped_pairs, neutral().tuned(kFakeCard).grouped_pairs);
+}
+
+TEST(arch, on_hopper_the_memory_says_up_to_where_experts_are_grouped) {
+  DeviceFacts card = kHopper;
+  EXPECT_EQ(Card(card).tuned().grouped_pairs, 3) << "unknown";
+  card.memory_bytes_per_s = 3.35e12;
+  EXPECT_EQ(Card(card).tuned().grouped_pairs, 3);
+  card.memory_bytes_per_s = 4.9e12;
+  EXPECT_EQ(Card(card).tuned().grouped_pairs, 8);
 }
 
 TEST(arch, every_operation_that_serves_wants_a_launcher) {

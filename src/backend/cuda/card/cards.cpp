@@ -25,29 +25,31 @@ constexpr Smem kHopper{232448, 233472}, kA100{166912, 167936}, kSmall{101376, 10
 constexpr int64_t gib(double count) { return static_cast<int64_t>(count * (int64_t{1} << 30)); }
 
 struct Datasheet {
-  double gb_per_s;
   double mma_tflop_per_s;  // f16 or bf16, sums in f32, not sparse
   double mxf8f6f4_tflop_per_s = 0;
 };
 
 KnownCard from_datasheet(std::string word, DeviceFacts facts, double ghz, const Datasheet& sheet) {
+  const double bytes_per_s = facts.memory_bytes_per_s;
   return {.word = std::move(word),
           .facts = std::move(facts),
           .ghz = ghz,
-          .read_bytes_per_s = kReadShare * sheet.gb_per_s * 1e9,
-          .read_from = fmt::format("{:.0f} % of the datasheet's {:.0f} GB/s", 100 * kReadShare, sheet.gb_per_s),
+          .read_bytes_per_s = kReadShare * bytes_per_s,
+          .read_from = fmt::format("{:.0f} % of the datasheet's {:.0f} GB/s", 100 * kReadShare, bytes_per_s / 1e9),
           .flops_per_s = {0, sheet.mma_tflop_per_s * 1e12, 0, sheet.mxf8f6f4_tflop_per_s * 1e12,
                           kMxf4Rate * sheet.mxf8f6f4_tflop_per_s * 1e12},
           .flops_from = "the datasheet's"};
 }
 
-// memory: what a driver reports of it, rounded down.
-DeviceFacts facts_of(std::string name, int capability, int multiprocessors, double memory_gib, const Smem& smem) {
+// memory_gib: what a driver reports of it, rounded down. gb_per_s: the datasheet's.
+DeviceFacts facts_of(std::string name, int capability, int multiprocessors, double memory_gib, double gb_per_s,
+                     const Smem& smem) {
   return {.name = std::move(name),
           .major = capability / 10,
           .minor = capability % 10,
           .multiprocessors = multiprocessors,
           .memory_bytes = gib(memory_gib),
+          .memory_bytes_per_s = gb_per_s * 1e9,
           .cta_smem_bytes = smem.cta,
           .sm_smem_bytes = smem.sm};
 }
@@ -57,7 +59,7 @@ DeviceFacts facts_of(std::string name, int capability, int multiprocessors, doub
 std::vector<KnownCard> known_cards() {
   return {
       {.word = "gb10",
-       .facts = facts_of("GB10", 121, 48, 119, kSmall),
+       .facts = facts_of("GB10", 121, 48, 119, 273, kSmall),
        .ghz = 2.4,
        .read_bytes_per_s = 232e9,
        .read_from = "measured by others (231 to 234 of the datasheet's 273 GB/s)",
@@ -65,28 +67,28 @@ std::vector<KnownCard> known_cards() {
        .flops_per_s = {0, 92e12, 0, 236e12, kMxf4Rate * 236e12},
        .flops_from = "mma.sync measured by others, mxf8f6f4 and mxf4 from their rates and the clock"},
       {.word = "h100",
-       .facts = facts_of("H100 SXM", 90, 132, 79, kHopper),
+       .facts = facts_of("H100 SXM", 90, 132, 79, 3350, kHopper),
        .ghz = 1.98,
        .read_bytes_per_s = 3.12e12,
        .read_from = "measured, bench/results/2026-11-23-h100-120b.json",
        .flops_per_s = {0, 638e12, 977e12, 0, 0},
        .flops_from = "measured, the same"},
       {.word = "h200",
-       .facts = facts_of("H200", 90, 132, 139, kHopper),
+       .facts = facts_of("H200", 90, 132, 139, 4800, kHopper),
        .ghz = 1.98,
        .read_bytes_per_s = 4.56e12,
        .read_from = "measured, bench/results/2026-11-23-h200-120b.json",
        .flops_per_s = {0, 638e12, 977e12, 0, 0},
        .flops_from = "an H100's, measured (bench/results/2026-11-23-h100-120b.json)"},
-      from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, kA100), 1.41, {2039, 312}),
-      from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, kA100), 1.41, {1555, 312}),
-      from_datasheet("3090", facts_of("RTX 3090", 86, 82, 23.6, kSmall), 1.695, {936, 71}),
-      from_datasheet("4090", facts_of("RTX 4090", 89, 128, 23.6, kSmall), 2.52, {1008, 165}),
-      from_datasheet("5090", facts_of("RTX 5090", 120, 170, 31.3, kSmall), 2.407, {1792, 209.5, 838}),
-      from_datasheet("l4", facts_of("L4", 89, 58, 22, kSmall), 2.04, {300, 121}),
-      from_datasheet("l40s", facts_of("L40S", 89, 142, 44.4, kSmall), 2.52, {864, 362}),
-      from_datasheet("rtx-pro-6000", facts_of("RTX PRO 6000 Blackwell", 120, 188, 94.9, kSmall), 2.617,
-                     {1792, 503.8, 1007}),
+      from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039, kA100), 1.41, {312}),
+      from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555, kA100), 1.41, {312}),
+      from_datasheet("3090", facts_of("RTX 3090", 86, 82, 23.6, 936, kSmall), 1.695, {71}),
+      from_datasheet("4090", facts_of("RTX 4090", 89, 128, 23.6, 1008, kSmall), 2.52, {165}),
+      from_datasheet("5090", facts_of("RTX 5090", 120, 170, 31.3, 1792, kSmall), 2.407, {209.5, 838}),
+      from_datasheet("l4", facts_of("L4", 89, 58, 22, 300, kSmall), 2.04, {121}),
+      from_datasheet("l40s", facts_of("L40S", 89, 142, 44.4, 864, kSmall), 2.52, {362}),
+      from_datasheet("rtx-pro-6000", facts_of("RTX PRO 6000 Blackwell", 120, 188, 94.9, 1792, kSmall), 2.617,
+                     {503.8, 1007}),
   };
 }
 

@@ -68,12 +68,16 @@ DeviceFacts open_device(int device) {
   cuda_check(cudaSetDevice(device));
   cudaDeviceProp props{};
   cuda_check(cudaGetDeviceProperties(&props, device));
+  constexpr double kPerClock = 2, kHzPerKhz = 1000, kBitsPerByte = 8;
+  int khz = 0;
+  cuda_check(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device));
   const DeviceFacts facts{.name = props.name,
                           .major = props.major,
                           .minor = props.minor,
                           .code = any_kernels_code().arch,
                           .multiprocessors = props.multiProcessorCount,
                           .memory_bytes = static_cast<int64_t>(props.totalGlobalMem),
+                          .memory_bytes_per_s = kPerClock * kHzPerKhz * khz * props.memoryBusWidth / kBitsPerByte,
                           .cta_smem_bytes = static_cast<int64_t>(props.sharedMemPerBlockOptin),
                           .sm_smem_bytes = static_cast<int64_t>(props.sharedMemPerMultiprocessor),
                           .integrated = props.integrated != 0};

@@ -15,6 +15,7 @@ struct DeviceFacts {
   int code = 0;              // 80 where this build's kernels for the card are code for sm_80, …; 0: for its own
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
+  double memory_bytes_per_s = 0;  // its memory's clock times its width: more than reads reach; 0: unknown
   int64_t cta_smem_bytes = 0, sm_smem_bytes = 0;  // shared memory that a block may opt in to; that an SM has
   bool integrated = false;                        // its memory is the machine's
 };

@@ -57,6 +57,15 @@ PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts
           .tile = fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, kSm90PrefillTokens, ctas)};
 }
 
+// Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there sm90_mxfp4_gemm is held by what
+// decodes weights, at 64 % of the reads of 8 pairs per expert, and `grouped` is faster: by 15 % of a step of 4 pairs,
+// by 10 % of 8 (bench/results/2026-11-26-h200-grouped.json).
+Tuned tuned_sm90(const DeviceFacts& card) {
+  constexpr double kFastMemory = 28e9;  // bytes a second and multiprocessor, of memory_bytes_per_s
+  const bool fast = card.memory_bytes_per_s > kFastMemory * card.multiprocessors;
+  return {.gemm_at_once_pairs = 64, .grouped_pairs = fast ? 8 : 3, .route_tokens = 512};
+}
+
 }  // namespace
 
 Arch sm90() {
@@ -69,8 +78,7 @@ Arch sm90() {
       .experts_gemm = {.serve = serve_sm90_experts, .by_place = true},
       .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
       .peak = {.of = "bf16 (wgmma)"},
-      .tuned =
-          Tuned{.gemm_at_once_pairs = 64, .grouped_pairs = 3, .route_tokens = 512}};  // H100, 120b and 20b, 2026-11
+      .tuned = tuned_sm90};
 }
 
 }  // namespace nibble::backend::cuda

@@ -5,7 +5,6 @@
 #include "backend/cpu/kernels.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/random.h"
 #include "model/compare.h"
 #include "model/gpt_oss.h"
 #include "convert/synth.h"
@@ -19,7 +18,6 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <string>
 
 namespace nibble {
 namespace {
@@ -189,18 +187,11 @@ struct Loaded {
   model::GptOss gpt;
 };
 
-std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < tokens; ++i)
-    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
-  return ids;
-}
-
 enum class Stages { kAll, kSums };  // kSums: what does not depend on the order of a token's experts
 
 // The largest difference over the stages, relative to a stage's RMS.
 double worst(Loaded& a, Loaded& b, int tokens, Stages which = Stages::kAll) {
-  const auto prompt = prompt_of(static_cast<size_t>(tokens), a.gpt.config.dims.vocab);
+  const auto prompt = test::prompt_of(static_cast<size_t>(tokens), a.gpt.config.dims.vocab);
   model::Step step = engine::step_alone(prompt);
   step.logit_tokens = {0, tokens - 1};
   const auto result = model::compare({*a.be, a.gpt}, {*b.be, b.gpt}, step, 1e-4);
@@ -364,7 +355,7 @@ std::vector<float> all_logits(const model::ModelConfig& config, const Weights& w
                               int chunk) {
   const test::OneSequence limits{.max_context = 150, .chunk_tokens = chunk, .max_logit_rows = chunk};
   Loaded loaded(config, weights, limits, &options);
-  return test::all_logits(*loaded.be, loaded.gpt, prompt_of(150, config.dims.vocab), chunk);
+  return test::all_logits(*loaded.be, loaded.gpt, test::prompt_of(150, config.dims.vocab), chunk);
 }
 
 TEST(CpuBackend, threads_and_chunks_change_no_bit) {

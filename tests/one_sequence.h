@@ -2,6 +2,7 @@
 // One sequence alone on a backend: what tests of whole models compare.
 
 #include "backend/backend.h"
+#include "base/random.h"
 #include "engine/loop.h"
 #include "engine/step_builder.h"
 #include "model/gpt_oss.h"
@@ -13,6 +14,14 @@
 #include <vector>
 
 namespace nibble::test {
+
+// Token ids that are the same in every run.
+inline std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < tokens; ++i)
+    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
+  return ids;
+}
 
 struct OneSequence {
   int64_t max_context = 0;

@@ -7,7 +7,6 @@
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/random.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_write.h"
 #include "checkpoint/hf_config.h"
@@ -80,13 +79,6 @@ model::ModelConfig odd_config(int64_t heads, int64_t kv_heads, int64_t inter, in
   return config;
 }
 
-std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < tokens; ++i)
-    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
-  return ids;
-}
-
 // A model on a backend of `ranks`; one rank is the backend itself.
 struct Loaded {
   Loaded(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
@@ -116,7 +108,7 @@ const model::StepLimits kLimits{.max_tokens = kTokens, .max_rows = kTokens, .kv_
 std::vector<double> exact_logits(const model::ModelConfig& config, std::span<const HostWeight> weights,
                                  const RunConfig& run, const Ranks& ranks, const backend::DenseFormats& dense = {}) {
   Loaded on(config, weights, kLimits, run, ranks, dense);
-  model::Step step = engine::step_alone(prompt_of(kTokens, config.dims.vocab));
+  model::Step step = engine::step_alone(test::prompt_of(kTokens, config.dims.vocab));
   step.logit_tokens.resize(kTokens);
   std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
   model::forward(*on.be, on.gpt, step);
@@ -186,7 +178,7 @@ TEST(Ranks, stages_on_the_cpu_are_those_of_one_rank) {
       Loaded one(config, weights.weights(), kLimits, cpu_run(kv), {});
       for (const Ranks& ranks : valid_ranks(shape)) {
         Loaded several(config, weights.weights(), kLimits, cpu_run(kv), ranks);
-        model::Step step = engine::step_alone(prompt_of(kTokens, config.dims.vocab));
+        model::Step step = engine::step_alone(test::prompt_of(kTokens, config.dims.vocab));
         step.logit_tokens = {0, kTokens - 1};
         const auto result =
             model::compare({*one.be, one.gpt}, {*several.be, several.gpt}, step, kv == KvDtype::kF32 ? 1e-5 : 1e-2);

@@ -2,7 +2,6 @@
 // wrong.
 
 #include "app/backend_choice.h"
-#include "app/named_model.h"
 #include "app/verify_features.h"
 #include "app/verify_stress.h"
 #include "app/verify_subject.h"

@@ -30,7 +30,7 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
     const Budget budget = budget_of(options, model::backend_config(config, limits, options.run.dense), cost);
     card.needs = budget.needs;
     card.room = budget.limit;
-  } catch (const Error& why) {  // no kernels for the shapes, or for what the flags ask
+  } catch (const Error& why) {  // the card has no kernels for these shapes or flags
     card.why_not = why.what();
   }
   return card;
@@ -63,7 +63,8 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
     return with_fast(o, ask ? backend::cuda_plan_device() : card);
   };
   if (options.run.backend != BackendKind::kAuto) return fast(options);
-  if (options.run.ranks.count > 1 && backend::cuda_available().yes) {  // who has cards did not mean the CPU
+  if (options.run.ranks.count > 1 &&
+      backend::cuda_available().yes) {  // a user with cards probably did not want the CPU
     require_one_machine(options, "a card");
     backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
   }

@@ -82,7 +82,7 @@ error, 8 compare found a difference, 130 interrupted)";
 constexpr std::string_view kAllTopics = "sampling, performance, expert or all";
 constexpr size_t kWidth = 80, kIndent = 28;
 
-// "  -n, --max-tokens INT"; of further long names only a --no-….
+// "  -n, --max-tokens INT"; of several long names, the first and any --no-….
 std::string left_side(const FlagFacts& flag) {
   std::string left = "  ";
   bool has_long = false;

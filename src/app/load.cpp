@@ -28,7 +28,7 @@ constexpr double kPatience = 30;                         // seconds for an answe
 constexpr uint64_t kWarmUpRequests = uint64_t{1} << 40;  // numbered from here on: no prompt comes twice
 constexpr int kStreamsPerThread = 64, kMostThreads = 4;
 
-// A point of the sweep: so many at a time, or so many per second.
+// A point of the sweep: a number of requests at a time, or of requests per second.
 struct Point {
   int concurrency = 0;
   double request_rate = 0;
@@ -65,7 +65,7 @@ class Load {
   Load(const LoadOptions& options, const client::Server& server, Terminal& terminal)
       : options_(options), server_(server), terminal_(terminal), check_(options.workload) {}
 
-  // The points that were measured; the last may be cut.
+  // The points that were measured; the last one may have been cut short.
   [[nodiscard]] std::vector<client::LoadSummary> run() {
     std::vector<client::LoadSummary> summaries;
     for (const Point& point : points_of(options_)) {

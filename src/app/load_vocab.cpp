@@ -27,7 +27,7 @@ int64_t listed_vocab(const client::Server& server, const std::string& model) {
       const auto size = entry.value("vocab_size", nlohmann::json());
       return size.is_number_unsigned() && size > 1 && size <= kMostVocab ? size.get<int64_t>() : 0;
     }
-  } catch (const Error&) {  // no such page; whether anybody is there at all, the requests will tell
+  } catch (const Error&) {  // no such page; if there is no server at all, the requests will show it
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Below which number all token ids of a served model are ordinary tokens.
+// How many token ids of a served model are ordinary tokens: all below this number.
 
 #include "client/http_requests.h"
 
@@ -10,11 +10,12 @@
 namespace nibble::app {
 
 struct Vocab {
-  int64_t size = 32000;                        // which nearly every model has
-  std::string_view from = "nobody says more";  // or who does
+  int64_t size = 32000;                        // nearly every model has as many
+  std::string_view from = "nobody says more";  // where the number comes from
 };
 
-// By the vocab_size that the server lists, as nibble serve does; else by the model's name, where it is one of ours.
+// From the vocab_size that the server lists, as nibble serve does; otherwise from the model's name, if it is a known
+// one.
 [[nodiscard]] Vocab vocab_of(const client::Server& server, const std::string& model);
 
 }  // namespace nibble::app

@@ -37,7 +37,7 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
     refuse_value("model", fmt::format("want one model, found --model {} and \"{}\". A text with blanks needs quotes",
                                       into, found));
   };
-  // Not "model" and "prompt": newer releases of CLI11 take these for --model and --prompt.
+  // The names are not "model" and "prompt", since newer releases of CLI11 would take those for --model and --prompt.
   flags.take("NAME", take, "The same without --model").not_empty();
   if (prompt) flags.take("TEXT", take_prompt, "The same without --prompt");
 }

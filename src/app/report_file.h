@@ -1,5 +1,5 @@
 #pragma once
-// Where --report writes, and as what.
+// Where --report writes, and in which format.
 
 #include <nlohmann/json.hpp>
 
@@ -10,7 +10,7 @@
 namespace nibble::app {
 
 enum class ReportFormat : uint8_t { kMarkdown, kHtml };
-// By the name's ending. Throws Error(kInvalidRequest) for another than .md and .html.
+// From the name's ending. Throws Error(kInvalidRequest) unless it is .md or .html.
 [[nodiscard]] ReportFormat report_format(const std::filesystem::path& path);
 // Throws Error(kIo).
 void write_report(const std::filesystem::path& path, const std::string& text);

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -30,7 +29,7 @@ std::string plots(const std::string& inside) {
   return inside.empty() ? "" : fmt::format("<div class=\"plots\">\n{}</div>\n", inside);
 }
 
-// What a reader asks first.
+// What a reader wants to know first.
 std::string facts(const Json& metadata) {
   HtmlTable table{.head = {"", ""}, .rows = {}};
   const auto fact = [&](const char* name, const char* path) {
@@ -86,7 +85,7 @@ std::string bench_label(const Json& row) {
   return is_prompt(row) ? test : fmt::format("{}, batch {:g}", test, number_at(row, "batch"));
 }
 
-// Lines over `along` ("depth"), one per combination of the other two, where it takes more than one value.
+// One line per combination of the other two, over `along` ("depth"), if that takes more than one value.
 struct Along {
   const char* title;
   const char* along;

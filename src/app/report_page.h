@@ -1,6 +1,6 @@
 #pragma once
-// The page that --report FILE.html writes: where a result comes from, its figures and their plots. It stands alone.
-// Pure.
+// The page that --report FILE.html writes: where a result comes from, its figures, and their plots. It needs no other
+// file. Pure.
 
 #include "app/result_compare.h"
 
@@ -15,8 +15,8 @@ struct ReportSection {
   std::string title, text;  // as a terminal shows it
 };
 
-// `result`: what --json prints of nibble bench, load or verify.
-// `before`: it beside a baseline; null: there is none.
+// `result`: what --json prints for nibble bench, load or verify. `before`: the comparison with a baseline; null: there
+// is none.
 [[nodiscard]] std::string report_html(const std::string& command, const nlohmann::ordered_json& result,
                                       const std::vector<ReportSection>& sections = {},
                                       const ResultComparison* before = nullptr);

@@ -7,7 +7,7 @@
 namespace nibble::app {
 namespace {
 
-// Routers of a fleet read them.
+// For the routers of a fleet.
 void add_kv_event_flags(Flags flags, KvEventOptions& o) {
   flags.turn("--kv-events,!--no-kv-events", o.on,
              "Publish over ZeroMQ what the prefix cache keeps, for routers that send a request where its prefix is "

@@ -40,7 +40,7 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
   return levels;
 }
 
-// Of level 5.
+// For level 5.
 void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
   flags.group(HelpGroup::kExpert);
   flags
@@ -57,7 +57,7 @@ void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
   flags.group(HelpGroup::kCommon);
 }
 
-// What flags of single levels mean for --level.
+// Chooses the levels that the flags of single levels imply.
 void settle_levels(VerifyOptions& o, bool given) {
   const bool regression = !o.baseline.empty() || !o.save_baseline.empty();
   const bool features = !o.presets.empty() || !o.review.empty();
@@ -70,7 +70,7 @@ void settle_levels(VerifyOptions& o, bool given) {
   if (features) o.levels.push_back(VerifyLevel::kFeatures);
 }
 
-// Of level 6.
+// For level 6.
 void add_feature_choice(Flags flags, VerifyOptions& o) {
   flags.group(HelpGroup::kExpert);
   Flag features = flags

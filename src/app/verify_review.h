@@ -1,5 +1,5 @@
 #pragma once
-// The results of a feature's page under docs/features: measured by level 6, put between two marks. Pure.
+// Writes level 6's results into a feature's page under docs/features, between two marks. Pure.
 
 #include "app/verify_features.h"
 
@@ -12,10 +12,10 @@ namespace nibble::app {
 
 inline constexpr std::string_view kResultsBegin = "<!-- results -->", kResultsEnd = "<!-- end of results -->";
 
-// What was measured, where and by which command. `metadata`: result_metadata.h's.
+// What was measured, where, and by which command. `metadata`: as in result_metadata.h.
 [[nodiscard]] std::string review_results(const FeatureReport& report, const nlohmann::ordered_json& metadata);
-// The page with these results instead of those between its marks. Throws Error(kInvalidRequest), naming the file, where
-// there are no such two lines.
+// The page with these results in place of those between its marks. Throws Error(kInvalidRequest), naming the file, if
+// the page lacks the two lines.
 [[nodiscard]] std::string with_results(const std::string& page, const std::string& results, const std::string& file);
 
 }  // namespace nibble::app

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <random>
 
 namespace nibble::engine {
 namespace {

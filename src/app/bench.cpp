@@ -8,7 +8,6 @@
 #include "app/loaded_model.h"
 #include "app/named_model.h"
 #include "app/memory_budget.h"
-#include "app/report_file.h"
 #include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"

@@ -1,8 +1,6 @@
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/load_tools.h"
-#include "app/load_vocab.h"
-#include "app/report_file.h"
 #include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
@@ -16,9 +14,13 @@
 #include "client/load_tables.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble::app {
@@ -48,6 +50,42 @@ std::vector<Point> points_of(const LoadOptions& o) {
                       .prompts = or_usual(o.num_prompts, o.prompts_per_client * c),
                       .warm_ups = or_usual(o.num_warmups, o.warmups_per_client * c)});
   return points;
+}
+
+// How many token ids of a served model are ordinary tokens: all below this number.
+struct Vocab {
+  int64_t size = 32000;                        // nearly every model has as many
+  std::string_view from = "nobody says more";  // where the number comes from
+};
+
+constexpr int64_t kMostVocab = 1 << 24;
+constexpr std::array<std::pair<std::string_view, int64_t>, 2> kVocabByName = {
+    {{"gpt-oss", 199998}, {"nibble-tiny", 4086}}};  // tokens before the first special one in their tokenizer.json
+
+int64_t listed_vocab(const client::Server& server, const std::string& model) {
+  try {
+    const client::PlainAnswer answer = client::get(server, server.endpoint.prefix + "/models", kPatience);
+    const auto json = nlohmann::json::parse(answer.body, nullptr, false);
+    if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array()) return 0;
+    for (const auto& entry : json["data"]) {
+      if (!entry.is_object() || entry.value("id", nlohmann::json()) != model) continue;
+      const auto size = entry.value("vocab_size", nlohmann::json());
+      return size.is_number_unsigned() && size > 1 && size <= kMostVocab ? size.get<int64_t>() : 0;
+    }
+  } catch (const Error&) {  // no such page; if there is no server at all, the requests will show it
+  }
+  return 0;
+}
+
+// From the vocab_size that the server lists, as nibble serve does; otherwise from the model's name, if it is a known
+// one.
+Vocab vocab_of(const client::Server& server, const std::string& model) {
+  if (const int64_t size = listed_vocab(server, model); size > 0) return {size, "the server says so"};
+  std::string name = model;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto& [part, size] : kVocabByName)
+    if (name.find(part) != std::string::npos) return {size, "by the model's name"};
+  return {};
 }
 
 // {"version": …} as vLLM and nibble say it; null where the server does not.

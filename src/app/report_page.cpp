@@ -4,10 +4,12 @@
 #include "app/result_metadata.h"
 #include "app/svg_plot.h"
 #include "app/terminal.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -248,6 +250,31 @@ std::string list(const std::vector<std::string>& lines) {
 }
 
 }  // namespace
+
+ReportFormat report_format(const std::filesystem::path& path) {
+  if (path.extension() == ".html") return ReportFormat::kHtml;
+  if (path.extension() == ".md") return ReportFormat::kMarkdown;
+  throw Error(Code::kInvalidRequest, "--report: want a name that ends in .md or .html, found {}", path.string());
+}
+
+void write_report(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
+}
+
+std::string metadata_section(const nlohmann::ordered_json& metadata) {
+  std::string out = "\n## Where this comes from\n\n| | |\n| :-- | :-- |\n";
+  for (const auto& [path, value] : flat_metadata(metadata))
+    out += fmt::format("| {} | {} |\n", markdown_cell(path), markdown_cell(value));
+  return out;
+}
+
+std::string markdown_cell(std::string text) {
+  for (char& c : text)
+    if (c == '|' || c == '\n') c = c == '|' ? '/' : ' ';
+  return text;
+}
 
 std::string report_html(const std::string& command, const Json& result, const std::vector<ReportSection>& sections,
                         const ResultComparison* before) {

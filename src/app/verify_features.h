@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::app {
@@ -54,5 +55,14 @@ void add_checks(const FeatureReport& report, VerifyChecks& checks);
 // Markdown: alone, together, refused.
 [[nodiscard]] std::string feature_report_text(const FeatureReport& report);
 [[nodiscard]] nlohmann::ordered_json feature_report_json(const FeatureReport& report);
+
+// Results in a feature's page under docs/features, between two marks.
+inline constexpr std::string_view kResultsBegin = "<!-- results -->", kResultsEnd = "<!-- end of results -->";
+
+// What was measured, where, and by which command. `metadata`: as in result_metadata.h.
+[[nodiscard]] std::string review_results(const FeatureReport& report, const nlohmann::ordered_json& metadata);
+// The page with these results in place of those between its marks. Throws Error(kInvalidRequest), naming the file, if
+// the page lacks the two lines.
+[[nodiscard]] std::string with_results(const std::string& page, const std::string& results, const std::string& file);
 
 }  // namespace nibble::app

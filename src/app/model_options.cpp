@@ -45,7 +45,7 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
 void add_pull(Flags flags, WhenAbsent& into) {
   into = WhenAbsent::kOffer;
   flags.mention(
-      "-y,--pull", [&into] { into = WhenAbsent::kPull; }, "Get the model from the Hub first where it is not here");
+      "-y,--pull", [&into] { into = WhenAbsent::kPull; }, "First get the model from the Hub if it is not here");
 }
 
 void add_model_source(Flags flags, ModelOptions& o) {

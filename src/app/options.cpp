@@ -246,7 +246,7 @@ void add_run(Flags flags, RunOptions& o) {
 }
 
 void add_chat(Flags flags, ChatOptions& o) {
-  const Flag prompt = add_text(flags, o.prompt, "Ask one question and leave");
+  const Flag prompt = add_text(flags, o.prompt, "Ask one question and exit");
   add_model(flags, o.model, prompt);
   flags.value("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   flags.value("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"").not_empty();
@@ -427,9 +427,11 @@ void add_bench(Flags flags, BenchOptions& o) {
       flags, "-o,--output",
       {o.format, {{"md", BenchFormat::kMarkdown}, {"csv", BenchFormat::kCsv}, {"json", BenchFormat::kJson}}},
       "The table's format");
-  flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  flags.turn("--profile", o.profile,
+             "Also show where the time goes, by stage, on a GPU by kernel; takes one more repetition");
   const Flag compare =
-      flags.value("--compare", o.compare, "Instead: two results of --json, A.json B.json, row by row").type("A B");
+      flags.value("--compare", o.compare, "Compare two results of --json instead, A.json B.json, row by row")
+          .type("A B");
   Flag report = add_report(flags, o.report);
   const Flag method =
       add_copying_speculation(flags, o.speculation,
@@ -585,18 +587,18 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_compare(command("compare", "Run one step on two backends and name the first difference"), all.compare);
   add_pull_command(command("pull", "Get a model from Hugging Face's Hub into its cache"), all.pull);
   add_output(command("list", "The models on this machine: where, format, size, revision"), all.list.output);
-  add_output(command("ps", "The servers of yours on this machine: model, load, tokens per second"), all.ps.output);
+  add_output(command("ps", "Your servers on this machine: model, load, tokens per second"), all.ps.output);
   all.ps.records = all.serve.records = server_records_path();
   add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
-  add_predict(command("predict", "Tokens per second to expect of a card that need not be here"), all.predict);
-  add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
+  add_predict(command("predict", "Expected tokens per second on a card that need not be here"), all.predict);
+  add_bench(command("bench", "Tokens per second, and their share of the machine's limit"), all.bench);
   add_load(command("load", "Requests to a server over HTTP: throughput and latencies, by concurrency"), all.load);
-  add_verify(command("verify", "Whether it runs, by which kernels, right, under stress, and how fast"), all.verify);
+  add_verify(command("verify", "Check kernels, results, behaviour under stress, and speed"), all.verify);
   bool as_page = false, as_json = false;
   add_features(command("features", "Every feature: its flag, its values, where they run"), as_page, as_json);
   command("man", "Print the manual page");
   std::string shell;
-  command("completion", "Print what completes nibble's flags in a shell")
+  command("completion", "Print a script that completes nibble's flags in a shell")
       .value("shell", shell, "bash, zsh or fish")
       .required();
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);

@@ -100,7 +100,7 @@ std::string shown(const Flag& option) {
 }  // namespace
 
 void add_print_config(Flags flags, Settings& settings) {
-  flags.turn("--print-config", settings.print, "Show the settings and where each came from, and leave");
+  flags.turn("--print-config", settings.print, "Show the settings and where each came from, and exit");
 }
 
 void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources) {

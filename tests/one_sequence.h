@@ -1,5 +1,5 @@
 #pragma once
-// One sequence alone on a backend: what tests of whole models compare.
+// Runs one sequence alone on a backend, for tests that compare whole models.
 
 #include "backend/backend.h"
 #include "base/random.h"
@@ -43,7 +43,7 @@ inline engine::EngineLimits engine_limits(const OneSequence& of) {
           .async_scheduling = false};
 }
 
-// Logits [tokens, vocab], computed `chunk` tokens at a time: of a prompt, or all but the first as guesses.
+// Logits [tokens, vocab], computed `chunk` tokens at a time. kGuesses: all tokens of a chunk but the first are guesses.
 enum class Tokens : uint8_t { kPrompt, kGuesses };
 inline std::vector<float> all_logits(backend::Backend& be, const model::GptOss& gpt, std::span<const int32_t> ids,
                                      int chunk, Tokens tokens = Tokens::kPrompt) {

@@ -1,4 +1,4 @@
-// A model on several ranks is the model on one: logits within rounding, the same texts, whatever holds its weights,
+// A model on several ranks equals the model on one: logits within rounding, the same texts, in every format of weights,
 // keys and values.
 
 #include "backend/cpu/cpu_backend.h"
@@ -79,7 +79,7 @@ model::ModelConfig odd_config(int64_t heads, int64_t kv_heads, int64_t inter, in
   return config;
 }
 
-// A model on a backend of `ranks`; one rank is the backend itself.
+// A model on a backend of `ranks`. With one rank it is the plain backend.
 struct Loaded {
   Loaded(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
          const RunConfig& run, const Ranks& ranks, const backend::DenseFormats& dense = {}) {
@@ -225,7 +225,7 @@ TEST(Ranks, ranks_that_the_model_cannot_be_dealt_to_are_refused) {
   }
 }
 
-// What fails on one rank fails the verb, whichever thread it was on.
+// If one rank fails, the verb fails, whichever thread it was on.
 TEST(Ranks, a_rank_s_refusal_is_the_backend_s) {
   const model::ModelConfig config = odd_config(8, 8, 64, 5);
   const convert::DummyWeights weights(config, 3, nullptr);
@@ -264,8 +264,8 @@ std::vector<float> cpu_logits(std::span<const HostWeight> weights, const RunConf
   return test::all_logits(*on.be, on.gpt, std::span(ids).first(200), 64);
 }
 
-// Of nine tokens in ten; where experts are a near-tie, another order of a sum may choose another expert, and a token
-// has other logits.
+// The largest difference over nine tokens in ten. At a near-tie of experts another order of a sum may choose another
+// expert, which changes that token's logits.
 double mostly_worst(const std::vector<float>& want, const std::vector<float>& found) {
   const auto vocab = static_cast<size_t>(tiny().config.dims.vocab);
   std::vector<double> of_token;
@@ -407,7 +407,7 @@ TEST(Ranks, pages_are_copied_in_every_process) {
   expect_page_copies(*on.be, on.gpt);
 }
 
-// Steps enqueued behind one another name tokens that were not read yet; a second turn has its pages from the cache.
+// Enqueued steps name tokens that are not read yet; a second turn takes its pages from the cache.
 TEST(RanksTiny, of_several_processes_write_the_texts_of_threads) {
   engine::EngineLimits limits = test::engine_limits({.max_context = 512, .chunk_tokens = 64});
   const model::StepLimits steps = engine::step_limits(limits, tiny().config.dims);

@@ -266,8 +266,8 @@ TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
   }
 }
 
-// Few tokens, since float and double may round a tie differently, which changes a sum. A wrong rule or a missed
-// rounding changes every sum by as much as the format rounds.
+// Few tokens: float and double round apart what lies at a tie, and with it a sum. A wrong rule or a missed rounding
+// moves every sum by as much as the format does.
 TEST(CpuBackend, experts_inputs_in_mx_blocks_match_the_reference_that_rounds_so) {
   for (const Width& width : kWidths) {
     const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);

@@ -63,8 +63,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
     return with_fast(o, ask ? backend::cuda_plan_device() : card);
   };
   if (options.run.backend != BackendKind::kAuto) return fast(options);
-  if (options.run.ranks.count > 1 &&
-      backend::cuda_available().yes) {  // a user with cards probably did not want the CPU
+  if (options.run.ranks.count > 1 && backend::cuda_available().yes) {  // who has cards did not mean the CPU
     require_one_machine(options, "a card");
     backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
   }

@@ -28,7 +28,7 @@ struct RecordedText {
 struct VerifyRow {
   int batch = 1, drafted = 0;
   double seconds = 0;  // of a step; the median over repetitions
-  double ratio = 0;    // relative to the neighbouring steps without guesses; also the median
+  double ratio = 0;    // to a step without guesses; likewise, of those beside each other
 };
 // How often a guess must be right, given those before it, for drafts of this length to be as fast as none: the chance c
 // where 1 + c + c² + … = ratio. Above 1: never.

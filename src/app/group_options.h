@@ -15,8 +15,7 @@ void add_group(Flags flags, GroupOptions& options);
 // Error(kInvalidRequest) for a size without a rank.
 [[nodiscard]] std::vector<Setting> group_settings(Flags flags, const Variables& environment);
 
-// Called when all settings are known: makes this process one rank of --tensor-parallel-size. Throws
-// Error(kInvalidRequest).
+// Once all settings are known: a process is one rank of --tensor-parallel-size. Throws Error(kInvalidRequest).
 void take_group(Flags flags, ModelOptions& options);
 
 }  // namespace nibble::app

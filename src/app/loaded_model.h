@@ -121,7 +121,7 @@ class Runtime {
 
 // The head for --speculative eagle3; null for other methods.
 [[nodiscard]] std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source);
-// The limits with the source's head.
+// With the source's.
 [[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source,
                                              const ModelOptions& options);
 

@@ -51,13 +51,13 @@ struct Settings {
   std::map<std::string, std::string> foreign_words;  // by flag, if its value was such a word
 };
 
-// This process as one of several that share every step over TCP, one rank each.
+// One of several processes that share every step over TCP, a rank each.
 struct GroupOptions {
   int count = 1;        // --nnodes
   int rank = 0;         // --node-rank
   std::string address;  // where rank 0 waits
   int port = 29501;
-  int timeout = 600;  // seconds to wait for all of them
+  int timeout = 600;  // seconds until all have come
 };
 
 // Which model, where it runs, and how much room it gets.
@@ -236,7 +236,7 @@ struct BenchOptions {
   // With speculation: the chance that a guess is right, given those before it. Above 1: the tokens that a step gives a
   // sequence, the model's own included.
   std::vector<double> acceptances = {0, 0.5, 0.7, 0.9};
-  std::vector<std::string> recorded;  // with speculation: files of prompts and answers
+  std::vector<std::string> recorded;  // of it: files of prompts and answers
   std::string command;                // as it was typed
   Variables environment;
   std::vector<std::string> compare;  // two results' files to compare, instead

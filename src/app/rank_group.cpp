@@ -67,7 +67,7 @@ uint64_t fingerprint_of(const ModelSource& source) {
   return hash.value();
 }
 
-// Settings that change a value which ranks exchange or must compute alike.
+// Whatever changes a value that ranks exchange, or that they must compute alike.
 constexpr std::array<std::string_view, 10> kAlike = {
     "--backend",        "--tensor-parallel-size", "--enable-expert-parallel",
     "--kv-cache-dtype", "--moe-activation",       "--dense-activation",

@@ -24,8 +24,8 @@ namespace nibble::app {
                                                                 Terminal& terminal,
                                                                 std::function<void(const std::string& why)> on_lost);
 
-// Runs a rank above 0: loads its part of the model and follows rank 0 until that ends. `beside`: what this process does
-// not do, for a note to the user. Returns the exit code. Throws Error(kIo) if the group is lost.
+// A rank above 0: loads its part of the model and does what rank 0 says, until rank 0 ends. `beside`: what it does not
+// do, for the user. Returns the exit code; throws Error(kIo) where the group is lost.
 int follow(const ModelOptions& options, Terminal& terminal, std::string_view beside);
 
 }  // namespace nibble::app

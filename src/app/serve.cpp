@@ -192,7 +192,7 @@ server::ServedModel served_model(const Running& running, std::vector<std::string
           .vocab = source.config.dims.vocab};
 }
 
-// Ends the process although something may still be computing for nobody: a step, a grammar, a long text's tokens.
+// Whatever is still computed for nobody: a step, a grammar, the tokens of a long text.
 void end_soon(ExitCode code) {
   const auto end = [code] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -201,7 +201,7 @@ void end_soon(ExitCode code) {
   std::thread(end).detach();
 }
 
-// Called when another rank is gone: running requests fail, and the server ends as after SIGTERM.
+// Another rank has gone: what runs fails, and the server ends as after SIGTERM.
 class LostGroup {
  public:
   void lose(const std::string& why) {

@@ -11,12 +11,11 @@
 namespace nibble::app {
 
 void add_speculation(Flags flags, ModelOptions& into);
-// Only the methods without a model of their own. Returns --speculative, whose help says `about`.
+// Without methods that have a model of their own. Returns --speculative, which says `about` that.
 Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& into, const std::string& about);
 // BenchOptions::acceptances.
 Flag add_acceptances(Flags flags, std::vector<double>& into);
-// Throws Error(kInvalidRequest) if a flag lacks another one that it needs, and Error(kUnsupported) if the backend runs
-// no heads.
+// Throws Error(kInvalidRequest) for flags that need each other and Error(kUnsupported) where the backend runs no heads.
 void require_speculation(const ModelOptions& options);
 
 // For people: "no speculation", "speculation suffix, up to 8 tokens".

@@ -193,7 +193,7 @@ Batch& Loop::schedule() {
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, budget);
 }
 
-// A step that reads prompts gets no drafts: it is long already.
+// Steps that read prompts have none: they are long already.
 DraftController::Why Loop::add_drafts(Batch& batch) {
   if (!speculation_ || measured_ || batch.rows.empty() || holds_prompts(batch)) return DraftController::Why::kNothing;
   const DraftController::Why why = speculation_->draft(batch, scheduler_.room_for_drafts());

@@ -66,9 +66,9 @@ struct Taps {
   std::vector<float> values;    // [tokens, boundaries, hidden] of the step
 };
 
-// Enqueues one step. The ticket is set if the step samples. If `taps` asks for boundaries, the step runs verb by verb,
-// and they are filled on return; throws Error(kUnsupported) for a backend that does not show its residuals
-// (Backend::peek).
+// Enqueues one step. The ticket is set when the step samples. With `taps` that ask for boundaries the step is walked
+// verb by verb, and they are filled when this returns; throws Error(kUnsupported) for a backend that does not show its
+// residuals (Backend::peek).
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,
                                        const Probe& probe = {}, Taps* taps = nullptr);
 

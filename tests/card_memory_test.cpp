@@ -1,5 +1,4 @@
-// Which model a card has room for when nobody gives a flag: what `nibble serve` would ask the backend for, on cards
-// that are made up.
+// Which models fit a card without any flag: what `nibble serve` would ask of the backend, on made-up cards.
 
 #include "backend/cost.h"
 #include "backend/cuda/card/arch_mask.h"
@@ -19,7 +18,7 @@
 namespace nibble {
 namespace {
 
-// Memory as CUDA counts it, a little less than what is sold; `used`: by a desktop, by the driver.
+// A card's memory as CUDA counts it, a little less than what is sold. `used`: by a desktop and by the driver.
 struct Card {
   std::string name, arch;
   int multiprocessors = 0;

@@ -1,11 +1,10 @@
-// The CPU backend against the reference, stage by stage: every instruction set and weight format at gpt-oss's widths,
-// with memory that holds NaN until it is written.
+// The CPU backend against the reference, stage by stage: every instruction set and weight format at gpt-oss's widths.
+// Memory holds NaN until it is written.
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/random.h"
 #include "model/compare.h"
 #include "model/gpt_oss.h"
 #include "convert/synth.h"
@@ -19,7 +18,6 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <string>
 
 namespace nibble {
 namespace {
@@ -32,7 +30,7 @@ using backend::RunConfig;
 using backend::WeightFormat;
 using backend::WeightRole;
 
-// gpt-oss-20b with fewer of everything but the width that a test is about.
+// gpt-oss-20b with smaller dimensions, except for the width under test.
 model::ModelConfig config_of(int64_t hidden, int64_t inter, int64_t experts) {
   model::ModelConfig config = model::gpt_oss_20b();
   config.dims.layers = 2;
@@ -51,7 +49,7 @@ model::ModelConfig config_of(int64_t hidden, int64_t inter, int64_t experts) {
 
 enum class Shipped { kOpenAi, kGguf };
 
-// Synthetic weights, as they come or as a GGUF file has them: blocks of ggml, gate and up apart, float vectors.
+// Synthetic weights, as a checkpoint or as a GGUF file has them: ggml's blocks, gate and up apart, float vectors.
 class Weights {
  public:
   Weights(const model::ModelConfig& config, Shipped shipped) : dummy_(config, 3, nullptr), dims_(config.dims) {
@@ -68,7 +66,7 @@ class Weights {
  private:
   std::vector<std::byte>& bytes(size_t count) { return memory_.emplace_back(count); }
 
-  // A second one of a role and layer has the odd rows of the first.
+  // A second weight of the same role and layer has the odd rows of the first.
   void add(const HostWeight& like, WeightRole role, WeightFormat format, RawTensor values) {
     if (!weights_.empty() && weights_.back().role == role && weights_.back().layer == like.layer) {
       weights_.back().odd = std::move(values);
@@ -189,18 +187,11 @@ struct Loaded {
   model::GptOss gpt;
 };
 
-std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < tokens; ++i)
-    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
-  return ids;
-}
-
-enum class Stages { kAll, kSums };  // kSums: what does not depend on the order of a token's experts
+enum class Stages { kAll, kSums };  // kSums: only slots that do not depend on the order of a token's experts
 
 // The largest difference over the stages, relative to a stage's RMS.
 double worst(Loaded& a, Loaded& b, int tokens, Stages which = Stages::kAll) {
-  const auto prompt = prompt_of(static_cast<size_t>(tokens), a.gpt.config.dims.vocab);
+  const auto prompt = test::prompt_of(static_cast<size_t>(tokens), a.gpt.config.dims.vocab);
   model::Step step = engine::step_alone(prompt);
   step.logit_tokens = {0, tokens - 1};
   const auto result = model::compare({*a.be, a.gpt}, {*b.be, b.gpt}, step, 1e-4);
@@ -257,7 +248,7 @@ TEST(CpuBackend, requantised_layers_match_the_reference) {
   }
 }
 
-// With this seed no value lies so near a tie that float and double round it apart.
+// With this seed no value lies so close to a tie that float and double round it differently.
 TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
   const Width& width = kWidths[0];
   const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
@@ -325,7 +316,7 @@ TEST(CpuBackend, dense_inputs_in_mxfp8_match_the_reference_that_rounds_so) {
                      .dense_activations = Activations::kMxfp8});
         Loaded cpu(config, weights, limits, &options, dense);
         EXPECT_LT(worst(both, cpu, 3), 2e-3) << describe_cpu(options);
-        // Exact where it is asked to be, whatever the experts are in.
+        // Dense layers are exact if that was asked for, whatever the experts use.
         options.dense_activations = Activations::kBf16;
         Loaded floats(config, weights, limits, &options, dense);
         if (experts == Activations::kF32) {
@@ -335,7 +326,7 @@ TEST(CpuBackend, dense_inputs_in_mxfp8_match_the_reference_that_rounds_so) {
   }
 }
 
-// Float and int8 runs of one prompt over all of their forms (few, some and many tokens per expert).
+// One prompt in float and in int8, in all forms: few, some and many tokens per expert.
 TEST(CpuBackend, int8_activations_stay_close_to_float) {
   const model::ModelConfig config = config_of(2880, 64, 4);
   const test::OneSequence limits{.max_context = 40, .chunk_tokens = 40, .max_logit_rows = 2};
@@ -364,7 +355,7 @@ std::vector<float> all_logits(const model::ModelConfig& config, const Weights& w
                               int chunk) {
   const test::OneSequence limits{.max_context = 150, .chunk_tokens = chunk, .max_logit_rows = chunk};
   Loaded loaded(config, weights, limits, &options);
-  return test::all_logits(*loaded.be, loaded.gpt, prompt_of(150, config.dims.vocab), chunk);
+  return test::all_logits(*loaded.be, loaded.gpt, test::prompt_of(150, config.dims.vocab), chunk);
 }
 
 TEST(CpuBackend, threads_and_chunks_change_no_bit) {

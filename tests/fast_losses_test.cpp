@@ -1,4 +1,4 @@
-// The table of --fast (src/app/fast.cpp) against nibble-tiny: what each set of formats costs of its perplexity.
+// The table of --fast (src/app/fast.cpp), measured with nibble-tiny: how much perplexity each set of formats costs.
 
 #include "app/backend_choice.h"
 #include "app/fast.h"
@@ -18,7 +18,8 @@ namespace {
 
 const std::filesystem::path kTiny = std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
 constexpr int64_t kWindow = 512;  // of nibble perplexity
-// How far another instruction set's order of sums moves a loss, in percent: what lies at a tie falls to the other side.
+// How much another instruction set, with another order of sums, changes a loss, in percent: a tie may be rounded the
+// other way.
 constexpr double kNear = 0.1;
 
 bool has(backend::CpuIsa isa) {

@@ -1,5 +1,5 @@
 #pragma once
-// A step that needs no text: what tests run that are after launches and draws.
+// A step without a text, for tests of launches and draws.
 
 #include "backend/backend.h"
 #include "backend/sampling.h"
@@ -7,7 +7,7 @@
 
 namespace nibble::test {
 
-// One token each, in so many rows, at position 0 of a page of its own. params outlives it.
+// This many rows of one token each, at position 0 of a page of its own. params must outlive the step.
 inline model::Step first_tokens(int rows, const backend::SamplingParams& params) {
   model::Step step;
   for (int r = 0; r < rows; ++r) {

@@ -1,5 +1,5 @@
 #pragma once
-// A model's weights written as llama.cpp's file and opened again.
+// Writes a model's weights as llama.cpp's file and opens it again.
 
 #include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/gguf_write.h"

@@ -1,5 +1,5 @@
-// llama.cpp's files through the engine's rooms: a file that its own Python package wrote, and the repository's small
-// model as GGUF against the same model in safetensors.
+// llama.cpp's files through all rooms: a file that its own Python package wrote, and nibble-tiny as GGUF against the
+// same model in safetensors.
 
 #include "backend/reference/reference_backend.h"
 #include "base/dtype.h"
@@ -71,7 +71,7 @@ float value_of(const HostWeight& w, int64_t idx) {
   }
 }
 
-// FNV-1a over the bytes of the f32 values, negative zeros made positive: as tools/make_gguf_goldens.py does.
+// FNV-1a over the bytes of the f32 values, with negative zeros made positive, as in tools/make_gguf_goldens.py.
 std::string hash_of(const HostWeight& w, int64_t count) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < count; ++i) {

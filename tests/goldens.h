@@ -24,7 +24,7 @@ std::vector<T> values_of(const checkpoint::Checkpoint& file, std::string_view na
   return {first, first + bytes.size() / sizeof(T)};
 }
 
-// |got - want| / |want| in the Euclidean norm; infinite where that is no number.
+// |got - want| / |want| in the Euclidean norm; infinite if that is not a number.
 inline double relative(std::span<const float> got, std::span<const float> want) {
   double error = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -1,8 +1,7 @@
-// The loop under random load: arrivals, shared beginnings, cancels, too few pages, drafts that are right or wrong,
-// failures of the backend. Whatever comes, a request gets what it gets alone, ends once, and no page is lost or held
-// twice.
+// The loop under random load: arrivals, shared beginnings, cancels, too few pages, right and wrong drafts, failures of
+// the backend. A request must get what it gets alone and end once, and no page may be lost or held twice.
 //
-// 200,000 steps in every run, a few seconds; NIBBLE_RANDOM_STEPS=1000000 says how many.
+// Every run has 200,000 steps, which take a few seconds; NIBBLE_RANDOM_STEPS=1000000 changes that.
 
 #include "engine/loop.h"
 #include "engine/testing.h"
@@ -49,7 +48,7 @@ struct Client {
   std::optional<Alone> alone{};  // what it gets, once that was asked for
 };
 
-// Guesses with a chance what will be drawn.
+// Guesses the token that will be drawn, with a given chance.
 class Oracle final : public Proposer {
  public:
   using Answer = std::function<const std::vector<int32_t>&(RequestId)>;
@@ -131,7 +130,7 @@ class World {
     if (now_ % 16 == 0) loop_.check_integrity();
     std::erase_if(live_, [&](const auto& entry) {
       if (entry.second->heard.finished.empty()) {
-        // Nobody waits for ever. The bound is ten times what a full house needs.
+        // Nobody waits for ever. The bound is ten times what a full queue needs.
         EXPECT_LT(now_ - entry.second->came_at, 10 * load_.limits.max_waiting * load_.limits.max_context);
         return false;
       }
@@ -142,7 +141,7 @@ class World {
 
   std::vector<int32_t> make_prompt() {
     std::vector<int32_t> prompt;
-    if (!past_.empty() && chance(0.7)) {  // goes on from somebody, maybe not from the end
+    if (!past_.empty() && chance(0.7)) {  // continues an earlier text, maybe not from its end
       prompt = past_[static_cast<size_t>(below(static_cast<int64_t>(past_.size())))];
       if (chance(0.5)) prompt.resize(static_cast<size_t>(1 + below(static_cast<int64_t>(prompt.size()))));
     }
@@ -236,7 +235,7 @@ class World {
   int64_t now_ = 0;
 };
 
-// Every seed another house: roomy or cramped, one window or another, all kinds of trouble or none.
+// Every seed is another engine: many or few pages, another window, all kinds of trouble or none.
 Load load_of(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](auto... choices) {
@@ -272,7 +271,7 @@ Load load_of(uint64_t seed) {
   return load;
 }
 
-// What was met on the way.
+// What happened in a run.
 struct Sum {
   int64_t steps = 0, preemptions = 0, prefix_hits = 0, drafted = 0, accepted = 0;
   // With guesses.

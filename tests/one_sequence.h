@@ -1,7 +1,8 @@
 #pragma once
-// One sequence alone on a backend: what tests of whole models compare.
+// Runs one sequence alone on a backend, for tests that compare whole models.
 
 #include "backend/backend.h"
+#include "base/random.h"
 #include "engine/loop.h"
 #include "engine/step_builder.h"
 #include "model/gpt_oss.h"
@@ -13,6 +14,14 @@
 #include <vector>
 
 namespace nibble::test {
+
+// Token ids that are the same in every run.
+inline std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < tokens; ++i)
+    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
+  return ids;
+}
 
 struct OneSequence {
   int64_t max_context = 0;
@@ -34,7 +43,7 @@ inline engine::EngineLimits engine_limits(const OneSequence& of) {
           .async_scheduling = false};
 }
 
-// Logits [tokens, vocab], computed `chunk` tokens at a time: of a prompt, or all but the first as guesses.
+// Logits [tokens, vocab], computed `chunk` tokens at a time. kGuesses: all tokens of a chunk but the first are guesses.
 enum class Tokens : uint8_t { kPrompt, kGuesses };
 inline std::vector<float> all_logits(backend::Backend& be, const model::GptOss& gpt, std::span<const int32_t> ids,
                                      int chunk, Tokens tokens = Tokens::kPrompt) {

@@ -1,5 +1,5 @@
 #pragma once
-// Backend::copy_page, for the tests of every backend.
+// Tests Backend::copy_page, for every backend.
 
 #include "backend/backend.h"
 #include "model/gpt_oss.h"
@@ -12,7 +12,7 @@
 
 namespace nibble {
 
-// Tokens at positions `from` and on, in page `page` of both kinds; the logits of the last.
+// Computes `count` tokens at positions `from` and on, in page `page` of both kinds, and returns the logits of the last.
 inline std::vector<float> logits_on_page(backend::Backend& be, const model::GptOss& gpt, std::array<int32_t, 3> what) {
   const auto [page, from, count] = what;
   model::Step step;

@@ -1,4 +1,4 @@
-// A model on several ranks is the model on one: logits within rounding, the same texts, whatever holds its weights,
+// A model on several ranks equals the model on one: logits within rounding, the same texts, in every format of weights,
 // keys and values.
 
 #include "backend/cpu/cpu_backend.h"
@@ -7,7 +7,6 @@
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/random.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_write.h"
 #include "checkpoint/hf_config.h"
@@ -80,14 +79,7 @@ model::ModelConfig odd_config(int64_t heads, int64_t kv_heads, int64_t inter, in
   return config;
 }
 
-std::vector<int32_t> prompt_of(size_t tokens, int64_t vocab) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < tokens; ++i)
-    ids.push_back(static_cast<int32_t>(philox(5, i)[0] % static_cast<uint32_t>(vocab)));
-  return ids;
-}
-
-// A model on a backend of `ranks`; one rank is the backend itself.
+// A model on a backend of `ranks`. With one rank it is the plain backend.
 struct Loaded {
   Loaded(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
          const RunConfig& run, const Ranks& ranks, const backend::DenseFormats& dense = {}) {
@@ -116,7 +108,7 @@ const model::StepLimits kLimits{.max_tokens = kTokens, .max_rows = kTokens, .kv_
 std::vector<double> exact_logits(const model::ModelConfig& config, std::span<const HostWeight> weights,
                                  const RunConfig& run, const Ranks& ranks, const backend::DenseFormats& dense = {}) {
   Loaded on(config, weights, kLimits, run, ranks, dense);
-  model::Step step = engine::step_alone(prompt_of(kTokens, config.dims.vocab));
+  model::Step step = engine::step_alone(test::prompt_of(kTokens, config.dims.vocab));
   step.logit_tokens.resize(kTokens);
   std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
   model::forward(*on.be, on.gpt, step);
@@ -186,7 +178,7 @@ TEST(Ranks, stages_on_the_cpu_are_those_of_one_rank) {
       Loaded one(config, weights.weights(), kLimits, cpu_run(kv), {});
       for (const Ranks& ranks : valid_ranks(shape)) {
         Loaded several(config, weights.weights(), kLimits, cpu_run(kv), ranks);
-        model::Step step = engine::step_alone(prompt_of(kTokens, config.dims.vocab));
+        model::Step step = engine::step_alone(test::prompt_of(kTokens, config.dims.vocab));
         step.logit_tokens = {0, kTokens - 1};
         const auto result =
             model::compare({*one.be, one.gpt}, {*several.be, several.gpt}, step, kv == KvDtype::kF32 ? 1e-5 : 1e-2);
@@ -233,7 +225,7 @@ TEST(Ranks, ranks_that_the_model_cannot_be_dealt_to_are_refused) {
   }
 }
 
-// What fails on one rank fails the verb, whichever thread it was on.
+// If one rank fails, the verb fails, whichever thread it was on.
 TEST(Ranks, a_rank_s_refusal_is_the_backend_s) {
   const model::ModelConfig config = odd_config(8, 8, 64, 5);
   const convert::DummyWeights weights(config, 3, nullptr);
@@ -272,8 +264,8 @@ std::vector<float> cpu_logits(std::span<const HostWeight> weights, const RunConf
   return test::all_logits(*on.be, on.gpt, std::span(ids).first(200), 64);
 }
 
-// Of nine tokens in ten; where experts are a near-tie, another order of a sum may choose another expert, and a token
-// has other logits.
+// The largest difference over nine tokens in ten. At a near-tie of experts another order of a sum may choose another
+// expert, which changes that token's logits.
 double mostly_worst(const std::vector<float>& want, const std::vector<float>& found) {
   const auto vocab = static_cast<size_t>(tiny().config.dims.vocab);
   std::vector<double> of_token;
@@ -415,7 +407,7 @@ TEST(Ranks, pages_are_copied_in_every_process) {
   expect_page_copies(*on.be, on.gpt);
 }
 
-// Steps enqueued behind one another name tokens that were not read yet; a second turn has its pages from the cache.
+// Enqueued steps name tokens that are not read yet; a second turn takes its pages from the cache.
 TEST(RanksTiny, of_several_processes_write_the_texts_of_threads) {
   engine::EngineLimits limits = test::engine_limits({.max_context = 512, .chunk_tokens = 64});
   const model::StepLimits steps = engine::step_limits(limits, tiny().config.dims);

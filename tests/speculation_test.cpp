@@ -80,7 +80,7 @@ struct Answer {
   engine::FinishReason reason{};
 };
 
-// What comes is known from a run without drafts; a guess is right with a chance.
+// Knows what comes from a run without drafts; a guess is right with a given chance.
 class Oracle final : public engine::Proposer {
  public:
   Oracle(const std::vector<Answer>& answers, double right) : answers_(answers), right_(right) {}
@@ -146,7 +146,7 @@ class Speculation : public testing::TestWithParam<Activations> {
       GTEST_SKIP() << "this CPU has no int8 products";
   }
 
-  // All kinds of them; those with a mask get a new one each time.
+  // All kinds of requests; those with a mask get a new one each time.
   static Request request(size_t i, int64_t tokens) {
     const size_t start = i * 1237 % (files->text.size() - 700);
     Request r{.prompt = files->tokenizer.encode(files->text.substr(start, 40 + i * 53 % 500)), .max_tokens = tokens};
@@ -184,7 +184,7 @@ class Speculation : public testing::TestWithParam<Activations> {
     int64_t tokens = 0;
     size_t at_once = 1;
   };
-  // Every third is ended by who receives it, as at a stop string.
+  // The receiver ends every third request, as at a stop string.
   static std::vector<Answer> answers(const Case& of, const std::vector<Answer>* known, double right,
                                      engine::EngineStats& stats) {
     Loaded loaded(*files, engine::step_limits(of.limits, files->config.dims), GetParam());

@@ -1,5 +1,5 @@
-// The small model of the repository through the engine, as the programs use it: transformers' own greedy tokens, what
-// the sinks are worth, Harmony from question to answer, and what must not change a result.
+// nibble-tiny through the engine, as the programs use it: transformers' own greedy tokens, what the sinks are worth,
+// Harmony from question to answer, and what must not change a result.
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/mmap_file.h"
@@ -99,8 +99,8 @@ nlohmann::json goldens() {
   return nlohmann::json::parse(read_text_file(kTiny / "goldens.json", 1 << 20)).at("prompts");
 }
 
-// How many greedy tokens are settled: from the first step on whose best two logits lie closer than `gap`, rounding may
-// take another path.
+// How many greedy tokens are certain. From the first step whose best two logits are closer than `gap`, rounding may
+// change the text.
 size_t settled(const nlohmann::json& golden, double gap) {
   const auto gaps = golden.at("gaps").get<std::vector<double>>();
   return static_cast<size_t>(std::find_if(gaps.begin(), gaps.end(), [&](double g) { return g < gap; }) - gaps.begin());
@@ -174,8 +174,8 @@ double perplexity(const Files& files, const Setup& setup, size_t windows) {
 TEST_F(Tiny, held_out_perplexity_is_the_trainers_and_falls_apart_without_sinks) {
   const double with = perplexity(*files, {.chunk = 256, .score = true}, 5);
   RecordProperty("perplexity", std::to_string(with));
-  // models/nibble-tiny/README.md: float32, the whole file in rows of 1024. The whole gives 21.794 here too, in half a
-  // minute; its first five rows happen to be as hard.
+  // models/nibble-tiny/README.md: float32, the whole file in rows of 1024. The whole file gives 21.794 here too, in
+  // half a minute; its first five rows are about as hard.
   EXPECT_NEAR(with, 21.80, 0.01 * 21.80);
   const double without = perplexity(*files, {.chunk = 256, .sinks = false, .score = true}, 1);
   EXPECT_GT(without, 1.3 * with);

@@ -1,8 +1,7 @@
-// nibble verify catches what it is for: each planted fault by the level that should, and nothing where nothing is
-// wrong.
+// nibble verify finds what it is for: the level that should find a planted fault does, and nothing is found if nothing
+// is wrong.
 
 #include "app/backend_choice.h"
-#include "app/named_model.h"
 #include "app/verify_features.h"
 #include "app/verify_stress.h"
 #include "app/verify_subject.h"
@@ -51,7 +50,7 @@ class Verify : public testing::Test {
   }
   [[nodiscard]] VerifySubject subject() const { return {source_, options_, make_}; }
 
-  // A copy of a weight's values, which may be damaged; the source points to it from now on.
+  // Copies a weight's values, so that a test may damage them; from now on the source points to the copy.
   std::vector<std::byte>& copy_of(backend::WeightRole role, int layer) {
     const auto it = std::ranges::find_if(
         source_.weights, [&](const backend::HostWeight& w) { return w.role == role && w.layer == layer; });
@@ -140,13 +139,13 @@ TEST_F(Verify, a_corrupted_weight_is_found) {
   EXPECT_THAT(failures(checks), HasSubstr("perplexity"));
 }
 
-// Level 6 over two features, the backend being made wrongly where a test says so.
+// Level 6 over two features; a test may have the backend made wrongly.
 class VerifyFeatures : public Verify {
  protected:
   [[nodiscard]] VerifyChecks verify(const std::string& features) const {
     VerifyOptions o;
     o.model = options_;
-    o.model.run = {};  // as nobody has resolved it
+    o.model.run = {};  // as if nothing had resolved it
     o.model.run.backend = BackendKind::kCpu;
     o.model.run.threads = 2;
     o.features = features;
@@ -264,7 +263,7 @@ TEST_F(VerifyStress, a_request_that_ends_early_is_found) {
   EXPECT_THAT(failures(verify(port)), HasSubstr("7 of 8 tokens"));
 }
 
-// The real fault seen from outside: pages that stay with somebody after all requests have ended.
+// A real fault, seen from outside: somebody keeps pages after all requests have ended.
 TEST_F(VerifyStress, a_page_that_does_not_come_back_is_found) {
   server::EnginePort port = port_;
   port.stats = [&] {

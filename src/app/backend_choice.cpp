@@ -30,7 +30,7 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
     const Budget budget = budget_of(options, model::backend_config(config, limits, options.run.dense), cost);
     card.needs = budget.needs;
     card.room = budget.limit;
-  } catch (const Error& why) {  // no kernels for the shapes, or for what the flags ask
+  } catch (const Error& why) {  // the card has no kernels for these shapes or flags
     card.why_not = why.what();
   }
   return card;

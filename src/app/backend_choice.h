@@ -1,6 +1,6 @@
 #pragma once
-// What the options become on this machine. --backend auto: a card that this build serves and that has room for the
-// model; else the CPU.
+// Decides how the options run on this machine. --backend auto takes a card if this build serves it and the model fits;
+// otherwise the CPU.
 
 #include "app/memory_budget.h"
 #include "app/options.h"
@@ -17,36 +17,36 @@
 
 namespace nibble::app {
 
-// This machine's card, and what the model would take of its memory.
+// This machine's card, and how much of its memory the model would take.
 struct CardFacts {
   std::string name;
-  std::string why_not;   // this build, the card or the model's shapes do not allow it; empty: they do
-  bool expected = true;  // false: no card, and a build for none: nobody wants to hear why not
+  std::string why_not;   // why this build, the card or the model's shapes rule it out; empty: nothing does
+  bool expected = true;  // false: a CPU build on a machine without a card; then no reason is printed
   backend::MemoryNeeds needs;
   MemoryLimit room;
 };
 
 struct BackendChoice {
   BackendKind backend = BackendKind::kCpu;
-  std::string why;  // a line for the user; empty where there is nothing to choose
+  std::string why;  // one line for the user; empty if there was no choice
 };
 
-// `host_flag`: one that was given and that no card has, or empty.
+// `host_flag`: a flag that was given and that only a CPU backend has; empty if none.
 [[nodiscard]] BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag);
 
 // What a step holds under these options, whose backend is known.
 using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, const model::ModelConfig& config)>;
 
-// The options with a backend where they leave it open, and why it was taken. Throws what reading the model's
-// configuration throws. And with the formats of --fast (fast.h), of `card` where it is another than this machine's.
+// Fills in the backend if the options leave it open, and says why it was taken. Also fills in the formats that --fast
+// chooses (fast.h), for `card` if that is not this machine's. Throws what reading the model's configuration throws.
 [[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of,
                                         const std::optional<backend::cuda::DeviceFacts>& card = {});
 
-// With everything else decided, too: what each setting becomes on this backend, for this model; options.settings say
-// so. REQUIRES a backend. Throws Error(kUnsupported) for a setting that the backend does not have or cannot serve.
+// Fills in everything else: what each setting becomes on this backend for this model. options.settings records it.
+// REQUIRES a backend. Throws Error(kUnsupported) for a setting that the backend does not have or cannot serve.
 [[nodiscard]] ModelOptions resolved(ModelOptions options);
 
-// Both, for one sequence in `context` tokens, where --max-model-len says nothing else.
+// Both steps, for one sequence of `context` tokens unless --max-model-len says otherwise.
 [[nodiscard]] ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
                                           const std::optional<backend::cuda::DeviceFacts>& card = {});
 

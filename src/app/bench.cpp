@@ -3,12 +3,11 @@
 #include "app/bench_profile.h"
 #include "app/bench_report.h"
 #include "app/commands.h"
-#include "app/commit.h"
+#include "app/build_facts.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
 #include "app/memory_budget.h"
-#include "app/report_file.h"
 #include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
@@ -33,7 +32,7 @@
 namespace nibble::app {
 namespace {
 
-// Depths rise: what is filled once is used on.
+// In rising order of depth, so that a longer prefix extends what is already cached.
 std::vector<BenchRow> plan_rows(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const int64_t depth : options.depths) {
@@ -76,7 +75,7 @@ void check_context(const BenchOptions& options, const BenchShape& shape, const m
               shape.context() - 1);
 }
 
-// The dummies' memory counts with the backend's where it is the same memory.
+// The dummy weights count with the backend's memory if both live in the same memory.
 void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
   const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.run.dense)};
   const int64_t dummies = dummy_bytes(options.model, config.dims);
@@ -105,7 +104,7 @@ void check_memory(const BenchOptions& options, const BenchShape& shape, const mo
   require_fit(needs, limit, advice);
 }
 
-// The tensors that make up nearly all bytes.
+// The formats of the tensors that make up nearly all bytes.
 std::string formats_text(const backend::StoredFormats& formats) {
   const auto name = [&](backend::WeightRole role) { return name_of(formats.of_role[static_cast<size_t>(role)]); };
   using enum backend::WeightRole;
@@ -115,7 +114,7 @@ std::string formats_text(const backend::StoredFormats& formats) {
 BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
   const bool is_cpu = options.model.run.backend == BackendKind::kCpu;
   return {.version = NIBBLE_VERSION,
-          .commit = std::string(commit()),
+          .commit = std::string(build_facts().commit),
           .command = options.command,
           .model = options.model.name,
           .layers = config.dims.layers,
@@ -131,14 +130,14 @@ BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config,
           .peaks = {}};
 }
 
-// Of all rows: a card that stays slow does so whatever runs.
+// One note for all rows: a card that stays slow is slow for every row.
 std::string slow_clock(const BenchHead& head, std::span<const BenchRow> rows) {
   std::vector<backend::ClockReading> clocks;
   for (const BenchRow& row : rows) clocks.insert(clocks.end(), row.clocks.begin(), row.clocks.end());
   return backend::slow_clock_warning(head.peaks.device, clocks);
 }
 
-// What runs, beside how it is asked for.
+// What runs, and how it was asked for.
 struct BenchSubject {
   BenchLoop& loop;
   backend::Backend& backend;
@@ -188,12 +187,12 @@ class Bench {
     return profiler != nullptr ? profile_kernels(row, *profiler) : profile_stages(row);
   }
 
-  // Of the rows run so far, when they were asked for.
+  // Profiles of the rows run so far, if they were asked for.
   [[nodiscard]] const std::vector<RowProfile>& profiles() const { return profiles_; }
 
  private:
-  // What the machine gives, between repetitions. A card's clock needs no thread of its own: heat holds it down for
-  // seconds, and right behind a repetition the driver still tells of the load.
+  // Measures the machine between repetitions. A card's clock needs no thread of its own: heat holds it down for
+  // seconds, and right after a repetition the driver still reports the load.
   void measure_beside(BenchRow& row) {
     if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
     if (!read_clock_) return;
@@ -296,7 +295,7 @@ int execute(const BenchOptions& asked) {
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   if (asked.tune) check_tune(asked);
   const BenchOptions options = resolved(asked, terminal);
-  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, commit()));
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit));
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);
   check_memory(options, shape, open_config(options.model).config);

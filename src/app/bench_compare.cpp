@@ -1,5 +1,4 @@
 #include "app/commands.h"
-#include "app/report_file.h"
 #include "app/report_page.h"
 #include "app/result_compare.h"
 #include "app/result_import.h"

@@ -1,21 +1,17 @@
-// `nibble bench --speculative`: the runs behind bench_speculation.h. Each is held against one without guesses that runs
-// right before it, so that what else the machine does is in both.
+// `nibble bench --speculative`: the runs behind bench_speculation.h. Each run with guesses follows one without, so that
+// other load on the machine affects both.
 
 #include "app/backend_choice.h"
 #include "app/bench_report.h"
 #include "app/bench_speculation.h"
 #include "app/commands.h"
-#include "app/commit.h"
+#include "app/build_facts.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
-#include "app/memory_budget.h"
 #include "app/named_model.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
 #include "backend/cost.h"
-#include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/measure.h"
-#include "backend/cuda/card/measure.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "engine/sequence.h"
@@ -47,7 +43,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Other programs on the same processors make the time on the wall useless; a single thread's own time is not.
+// Other programs on the same processors distort wall time, but not a thread's own CPU time.
 bool counts_cpu_time(const BenchOptions& options) {
   return options.model.run.backend != BackendKind::kCuda && options.model.run.threads == 1;
 }
@@ -58,7 +54,7 @@ double seconds_now(bool cpu_time) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Of one sequence.
+// Tokens of one sequence.
 struct Length {
   int64_t prompt = 0, answer = 0;
 };
@@ -98,7 +94,7 @@ class DraftBench {
     return row;
   }
 
-  // Each repetition begins with another of the texts; together they have all.
+  // Each repetition starts with a different text; together they use all of them.
   GainRow replay(int batch, const std::string& set, std::span<const RecordedText* const> texts) {
     GainRow row{.batch = batch, .test = set, .method = std::string(engine::name_of(options_.speculation.method))};
     const int for_all = (static_cast<int>(texts.size()) + batch - 1) / batch;
@@ -126,7 +122,7 @@ class DraftBench {
     [[nodiscard]] double seconds_per_step() const { return seconds / static_cast<double>(steps); }
   };
 
-  // The loop owns its proposer; the figures are read after it.
+  // The loop owns its proposer, but its figures are read after the loop is gone.
   class Borrowed final : public engine::Proposer {
    public:
     explicit Borrowed(engine::Proposer& from) : from_(from) {}
@@ -137,7 +133,7 @@ class DraftBench {
     engine::Proposer& from_;
   };
 
-  // Of so many runs.
+  // Starts progress for this many runs.
   void begin(std::string what, int runs) {
     what_ = std::move(what);
     runs_ = runs;
@@ -310,7 +306,7 @@ int bench_drafts(const BenchOptions& asked) {
     if (markdown) terminal.print(text);
   };
   print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n", NIBBLE_VERSION,
-                    commit(), options.command, options.model.name, loaded.backend().modes(), peaks.device,
+                    build_facts().commit, options.command, options.model.name, loaded.backend().modes(), peaks.device,
                     format_bytes(peaks.read_bytes_per_s), clock));
   DraftBench bench(loaded, options, limits_of(options, texts), terminal);
   std::map<int, std::vector<VerifyRow>> verify;  // by batch

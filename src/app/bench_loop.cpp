@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The sliding class has four pages per sequence and a quarter of the full ones. A sequence needs three while it goes
-// on, and three stay in the prefix cache: the window before its depth.
+// Sliding layers get four pages per sequence plus a quarter of the full pages. A running sequence needs three, and
+// three stay in the prefix cache: the window before its depth.
 constexpr int64_t kLeastPages = 8;
 
 engine::Request request_of(std::vector<int32_t> prompt, int64_t tokens) {
@@ -25,7 +25,7 @@ engine::Request request_of(std::vector<int32_t> prompt, int64_t tokens) {
 
 engine::EngineLimits engine_limits(const BenchShape& shape) {
   const auto pages_of = [&](int64_t behind) {
-    const int64_t pages = engine::pages_for(shape.depth + behind + 1) + 1;  // one to be admitted with
+    const int64_t pages = engine::pages_for(shape.depth + behind + 1) + 1;  // one more for admission
     return shape.depth > 0 ? std::max(pages, kLeastPages) : pages;
   };
   const int64_t pages =
@@ -97,11 +97,12 @@ std::optional<double> BenchLoop::run_from_depth(std::vector<engine::Request> req
   return seconds;
 }
 
-// A token more than the depth is computed, one that nobody goes on with: all of a prompt but its last token is kept.
+// Computes one token more than the depth, which nobody continues from: the cache keeps a prompt except for its last
+// token.
 bool BenchLoop::fill(int count, int64_t depth, const KeepGoing& keep_going) {
   depth_ = depth;
   if (depth == 0) return keep_going();
-  constexpr int kTries = 4;  // while they are read, the first may lose pages to the last
+  constexpr int kTries = 4;  // the first sequences may lose pages while the last are read
   for (int tries = 0; tries < kTries; ++tries) {
     std::vector<engine::Request> requests;
     for (int s = 0; s < (shares_beginning() ? 1 : count); ++s) {
@@ -121,7 +122,7 @@ std::optional<double> BenchLoop::time_prompt(int64_t tokens, const KeepGoing& ke
   return run_from_depth(std::move(requests), keep_going);
 }
 
-// The last token of a request's prompt is the first that is computed: `tokens` steps.
+// A request computes its prompt's last token first, so `tokens` tokens take `tokens` steps.
 std::optional<double> BenchLoop::time_generate(int count, int64_t tokens, const KeepGoing& keep_going) {
   std::vector<engine::Request> requests;
   for (int s = 0; s < count; ++s) requests.push_back(request_of(tokens_of(s, depth_ + 1), tokens));

@@ -1,7 +1,7 @@
 #pragma once
-// Requests of random tokens to the engine's loop, again and again behind the same depth: what a benchmark runs. The
-// tokens before the depth stay in the prefix cache, where each repetition finds them, as a conversation's next turn
-// does.
+// Runs requests of random tokens through the engine's loop, repeatedly and at a fixed depth: what a benchmark measures.
+// The tokens before the depth stay in the prefix cache, where each repetition finds them, as the next turn of a
+// conversation does.
 
 #include "app/bench_profile.h"
 #include "backend/backend.h"
@@ -26,7 +26,7 @@ struct BenchShape {
   int chunk_tokens = 1;  // in one step
   bool async_scheduling = false;
 
-  // Of one sequence: every request draws a token at least, which is one of the context.
+  // Tokens of one sequence: every request also draws at least one.
   [[nodiscard]] int64_t context() const { return depth + std::max(prompt, generate) + 1; }
 };
 
@@ -40,11 +40,11 @@ class BenchLoop {
   // The backend was made with step_limits(engine_limits(shape), dims).
   BenchLoop(backend::Backend& be, const model::GptOss& model, const BenchShape& shape);
 
-  // Asked between steps: false ends what runs, which then returns none.
+  // Asked between steps. False stops the run, which then returns nothing.
   using KeepGoing = std::function<bool()>;
 
-  // Sees that the first `depth` tokens of the first `count` sequences are in the prefix cache. The two below begin
-  // there and can be repeated: they leave nothing behind.
+  // Makes sure that the first `depth` tokens of the first `count` sequences are in the prefix cache. The two functions
+  // below start there and can be repeated: they leave nothing behind.
   bool fill(int count, int64_t depth, const KeepGoing& keep_going);
   // Seconds from the requests' arrival until the last token was drawn. A prompt draws one.
   [[nodiscard]] std::optional<double> time_prompt(int64_t tokens, const KeepGoing& keep_going);
@@ -58,7 +58,7 @@ class BenchLoop {
   };
   [[nodiscard]] const std::vector<TimedStep>& steps() const { return steps_; }
 
-  // Until it is null, steps are timed by stage: of a host backend, whose verbs are done when they return.
+  // Until it is null, steps are timed by stage. Host backends only: their verbs are done when they return.
   void profile(StageTimes* times) { times_ = times; }
 
  private:
@@ -66,7 +66,7 @@ class BenchLoop {
   [[nodiscard]] std::optional<double> run(std::vector<engine::Request> requests, const KeepGoing& keep_going);
   [[nodiscard]] std::optional<double> run_from_depth(std::vector<engine::Request> requests,
                                                      const KeepGoing& keep_going);
-  // The prefix cache keeps only a few beginnings of less than a page: such a depth is the same for all sequences.
+  // Below one page of depth all sequences share their beginning, since the prefix cache keeps few such beginnings.
   [[nodiscard]] bool shares_beginning() const { return depth_ < backend::kPageTokens; }
 
   const int64_t vocab_;

@@ -1,6 +1,6 @@
 #pragma once
-// Where a step's time goes, beside what each part must read and compute: per stage on a host, whose verbs are timed as
-// they return; per kernel on a device, which says itself when each began and ended.
+// Where a step's time goes, next to what each part must at least read and compute. On a host: per stage, timed as the
+// verbs return. On a device: per kernel, with begin and end as the device reports them.
 
 #include "app/bench_report.h"
 #include "backend/cost.h"
@@ -34,7 +34,7 @@ class StageTimes {
   int64_t steps_ = 0;
 };
 
-// What a kernel must read and compute in one stage at the least, over all layers and steps.
+// The least that a kernel must read and compute in one stage, over all layers and steps.
 struct KernelCost {
   backend::Stage stage = backend::Stage::kEmbed;
   std::string kernel;
@@ -42,9 +42,9 @@ struct KernelCost {
 };
 class KernelCosts {
  public:
-  // Of one step more.
+  // Adds one step.
   void add(const backend::cuda::Program& program, const model::ModelConfig& config);
-  // Nothing for what is in no plan: sampling, sums of activations.
+  // Zero for kernels that are in no program: sampling, sums of activations.
   [[nodiscard]] backend::Cost of(backend::Stage stage, std::string_view kernel) const;
 
  private:

@@ -45,7 +45,7 @@ std::vector<std::string> clock_limits(const BenchRow& row) {
 
 int lowest_mhz(const BenchRow& row) { return std::ranges::min(row.clocks, {}, &backend::ClockReading::mhz).mhz; }
 
-// From the highest to the lowest after it, where a clock fell most; both the first where it never did.
+// The clock before and after its deepest fall; the first reading twice if it never fell.
 std::pair<backend::ClockReading, backend::ClockReading> deepest_fall(const std::vector<backend::ClockReading>& clocks) {
   std::pair fall{clocks.front(), clocks.front()};
   backend::ClockReading highest = clocks.front();

@@ -1,5 +1,5 @@
 #pragma once
-// What a benchmark found, as a table: Markdown, CSV or JSON. Pure.
+// A benchmark's results as a table: Markdown, CSV or JSON. Pure.
 
 #include "backend/measure.h"
 
@@ -23,8 +23,8 @@ struct BenchRow {
   int64_t prompt = 0, generate = 0, depth = 0;
   int batch = 1;
   std::vector<double> seconds;  // of each repetition
-  std::vector<double> reads{};  // bytes per second, measured between them; none: DevicePeaks' hold
-  // Of a card, before the first repetition and after each, while its driver still tells of the load; none: unknown.
+  std::vector<double> reads{};  // bytes per second, measured between repetitions; empty: use DevicePeaks'
+  // A card's clock before the first repetition and after each, while its driver still reports the load; empty: unknown.
   std::vector<backend::ClockReading> clocks{};
   backend::StageCosts costs{};  // of one repetition, at the least
 
@@ -36,14 +36,14 @@ struct BenchRow {
   [[nodiscard]] MeanSd tokens_per_second() const;
 };
 
-// A line that says so when the card's clock fell by more than a tenth between repetitions, or heat held it down: then
-// the row tells of the card rather than of us. Else empty.
+// A warning if the card's clock fell by more than a tenth between repetitions, or heat held it down: then the row
+// measures the card rather than this program. Otherwise empty.
 [[nodiscard]] std::string clock_note(const BenchRow& row);
 
-// The peaks with the bandwidth of reads that was measured beside the row.
+// The peaks, with the read bandwidth that was measured between the row's repetitions.
 [[nodiscard]] backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peaks);
 
-// Of the mean time: how much of what the device can do was done.
+// Shares of what the device can do, from the mean time.
 struct Fractions {
   double read = 0;    // of the read bandwidth
   double matrix = 0;  // of the exact peak

@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <random>
-#include <utility>
 
 namespace nibble::app {
 namespace {
@@ -135,7 +133,7 @@ std::vector<RecordedText> read_recorded(const std::filesystem::path& file) {
 
 namespace {
 
-// That a step gives a sequence, where each of so many guesses is right with a chance, given those before it.
+// Tokens that a step gives a sequence if each guess is right with this chance, given that those before it are.
 double tokens_of(int drafted, double chance) {
   double sum = 1, product = 1;
   for (int i = 0; i < drafted; ++i) sum += product *= chance;

@@ -1,9 +1,8 @@
 #pragma once
-// `nibble bench --speculative`: what steps with guesses take, from which acceptance on they pay, and what they give at
-// an acceptance that is set or was recorded. Nobody's text: the model goes on with random tokens, and what it says
-// without guesses is what guesses are right about.
+// `nibble bench --speculative`: how long steps with guesses take, how often guesses must be right to pay, and what they
+// gain at an acceptance that is given or was recorded. The text is random: the model continues random tokens, and its
+// own output without guesses decides which guesses are right.
 
-#include "app/options.h"
 #include "engine/proposer.h"
 
 #include <nlohmann/json.hpp>
@@ -17,7 +16,7 @@
 
 namespace nibble::app {
 
-// A prompt and what was answered, as tokens of o200k_harmony.
+// A prompt and its answer, as tokens of o200k_harmony.
 struct RecordedText {
   std::string set;
   std::vector<int32_t> prompt, answer;
@@ -25,33 +24,33 @@ struct RecordedText {
 // Lines of JSON: {"set": …, "prompt": …, "answer": …}. Throws Error(kCorrupt) naming the line.
 [[nodiscard]] std::vector<RecordedText> read_recorded(const std::filesystem::path& file);
 
-// Steps of `batch` sequences with so many guesses each, none of them right.
+// Steps of `batch` sequences with this many guesses each, all of them wrong.
 struct VerifyRow {
   int batch = 1, drafted = 0;
   double seconds = 0;  // of a step; the median over repetitions
   double ratio = 0;    // to a step without guesses; likewise, of those beside each other
 };
-// How often a guess must be right, given those before it, so that drafts of so many tokens give as many tokens per
-// second as none: where 1 + c + c² + … = ratio. Above 1: nowhere.
+// How often a guess must be right, given those before it, for drafts of this length to be as fast as none: the chance c
+// where 1 + c + c² + … = ratio. Above 1: never.
 [[nodiscard]] double break_even(int drafted, double ratio);
-// The chance that BenchOptions::acceptances means of guesses of at most `most` tokens.
+// The chance that a value of BenchOptions::acceptances means for drafts of at most `most` tokens.
 [[nodiscard]] double chance_of(double acceptance, int most);
-// How many times as many tokens per second as without, where guesses are right with a chance and steps have as many as
-// give most: of `rows`, of one batch.
+// The gain in tokens per second if guesses are right with this chance and every step has the best number of them.
+// `rows`: of one batch size.
 [[nodiscard]] double predicted_gain(double chance, std::span<const VerifyRow> rows);
 
 struct GainRow {
   int batch = 1;
   std::string test;    // "acceptance 0.70", or the recorded set
-  std::string method;  // whose drafts: recorded answers', or a proposer's
-  // Of all repetitions; they gave as many tokens without guesses.
+  std::string method;  // who drafted: the recorded answers, or a proposer
+  // Over all repetitions; the runs without guesses gave as many tokens.
   int64_t tokens = 0;
   double plain_seconds = 0, seconds = 0;
   int64_t drafts = 0, drafted = 0, accepted = 0, proposals = 0;
   double propose_seconds = 0;
   double predicted = 0;  // gain; 0: not known
   [[nodiscard]] double gain() const { return plain_seconds / seconds; }
-  // Tokens that a step with a draft gave its sequence.
+  // Tokens per sequence and step, over the steps with a draft.
   [[nodiscard]] double acceptance_length() const {
     return drafts == 0 ? 1 : 1 + static_cast<double>(accepted) / static_cast<double>(drafts);
   }
@@ -65,10 +64,10 @@ struct GainRow {
 [[nodiscard]] nlohmann::ordered_json speculation_json(std::span<const VerifyRow> verify,
                                                       std::span<const GainRow> gains);
 
-// Drafts of `most` tokens whose first are what comes next and the others not, as `right` says.
+// Drafts of `most` tokens: the first ones are what comes next, the others are wrong, as `right` says.
 class AnswersProposer : public engine::Proposer {
  public:
-  // Of each request, from id 1 on.
+  // One answer per request, from id 1 on.
   explicit AnswersProposer(std::span<const std::vector<int32_t>> answers) : answers_(answers) {}
   void propose(const Text& text, int most, engine::Draft& draft) final;
   void ended(const Text&) override {}

@@ -1,13 +1,9 @@
 #pragma once
 // `nibble bench --tune`: which kernels serve a step of so many tokens sooner on this card.
 
-#include "backend/cuda/arch/tuned.h"
-
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace nibble::app {
 

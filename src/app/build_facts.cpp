@@ -3,7 +3,8 @@
 namespace nibble::app {
 
 BuildFacts build_facts() {
-  return {.type = NIBBLE_BUILD_TYPE,
+  return {.commit = NIBBLE_COMMIT,
+          .type = NIBBLE_BUILD_TYPE,
           .compiler = NIBBLE_COMPILER,
           .flags = NIBBLE_CXX_FLAGS,
           .sanitizers = NIBBLE_SANITIZERS,

@@ -6,6 +6,7 @@
 namespace nibble::app {
 
 struct BuildFacts {
+  std::string_view commit;    // of the checkout; "unknown" outside one
   std::string_view type;      // Release
   std::string_view compiler;  // GNU 12.2.0
   std::string_view flags;     // of C++, the type's included

@@ -1,5 +1,3 @@
-#include "app/chat.h"
-
 #include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/single_request.h"
@@ -20,7 +18,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 
 namespace nibble::app {
 namespace {
@@ -284,8 +281,7 @@ class Chat {
   Outcome outcome_;
 };
 
-}  // namespace
-
+// OpenAI's "tools" array, or a plain array of functions. Throws Error(kInvalidRequest) naming the entry.
 std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "--tools: {}", what); };
   const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
@@ -310,6 +306,8 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
   }
   return tools;
 }
+
+}  // namespace
 
 ChatOptions resolved(const ChatOptions& options, Terminal& terminal) {
   ChatOptions with = options;

@@ -10,11 +10,8 @@
 #include "text/o200k.h"
 #include "text/tokenizer_json.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <map>
-#include <string>
 #include <tuple>
 
 namespace nibble::app {

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <utility>
 
 namespace nibble::app {
 namespace {

@@ -4,7 +4,6 @@
 // or its flag is among those that are no features.
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 

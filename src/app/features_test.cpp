@@ -3,7 +3,6 @@
 #include "app/feature_options.h"
 #include "app/features_page.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cuda/card/cards.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -13,7 +12,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>

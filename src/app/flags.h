@@ -20,7 +20,7 @@ namespace nibble::app {
 // Ends the parse: "<flag>: <why>".
 [[noreturn]] void refuse_value(const std::string& flag, const std::string& why);
 
-// What is wrong with a value; empty where nothing is.
+// Says what is wrong with a value; empty if nothing is.
 using Check = std::function<std::string(const std::string& found)>;
 
 // What --help shows at once, and what it shows when asked for (--help=sampling).
@@ -28,7 +28,7 @@ enum class HelpGroup { kCommon, kSampling, kPerformance, kExpert };
 [[nodiscard]] std::string_view name_of(HelpGroup group);
 [[nodiscard]] std::optional<HelpGroup> group_named(std::string_view name);
 
-// A flag as help, the manual and completions tell of it.
+// A flag as help, the manual page and completions show it.
 struct FlagFacts {
   std::vector<std::string> names;  // with their dashes, the short one first; a position has one without
   std::string value;               // TEXT, INT, a|b|c; empty: a switch
@@ -70,7 +70,7 @@ class Flag {
   [[nodiscard]] bool is_switch() const;                   // takes no value
   [[nodiscard]] std::vector<std::string> values() const;  // as they were understood
   [[nodiscard]] std::string usual() const;
-  // Of a switch: what `name` with this value comes to; true where a --no-… is false.
+  // For a switch: the value that `name` with this value means; a --no-… turns true into false.
   [[nodiscard]] std::string switched(const std::string& name, const std::string& value) const;
   // As if it had been given. Throws Error(kInvalidRequest) that begins with `origin`.
   void set(const std::vector<std::string>& values, const std::string& origin);
@@ -103,9 +103,9 @@ class Flags {
 
   // Where --help shows what is declared from here on; a command begins with kCommon.
   void group(HelpGroup group);
-  // From here on --help shows what a variable holds as its default, or no longer.
+  // From here on --help shows a variable's value as its default, or no longer does.
   void show_defaults(bool show);
-  // Once the command line is read.
+  // Called when the command line has been read.
   void then(const std::function<void()>& done);
 
   [[nodiscard]] std::vector<Flag> all() const;

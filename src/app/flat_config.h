@@ -1,7 +1,7 @@
 #pragma once
-// Settings as configuration files of servers have them, in the part of YAML and of TOML that is flat: one `name: value`
-// or `name = value` per line, lists as `[a, b]` or, in YAML, one `- item` per line. What else they know (nesting,
-// tables, anchors, tags, values of several lines) is refused.
+// Settings from servers' configuration files, in the flat part of YAML and of TOML: one `name: value` or `name = value`
+// per line, lists as `[a, b]` or, in YAML, one `- item` per line. Everything else (nesting, tables, anchors, tags,
+// values of several lines) is refused.
 
 #include <string>
 #include <string_view>

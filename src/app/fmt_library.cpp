@@ -1,6 +1,6 @@
-// fmt inside the program: Debian and others have it as a shared library only, each in another version. What libfmt.so
-// would have answered is answered from here, so the linker (--as-needed) leaves that one out; a symbol that is missing
-// here brings it back, which tools/check_package.py finds.
+// Puts fmt inside the program. Debian and others ship it only as a shared library, each in another version. The symbols
+// that libfmt.so would provide are defined here, so the linker (--as-needed) drops it. If one is missing here,
+// libfmt.so comes back, and tools/check_package.py reports it.
 #include <fmt/format-inl.h>
 
 namespace fmt {

@@ -9,7 +9,7 @@
 namespace nibble::app {
 namespace {
 
-// The same under another name, where the command has the second.
+// The same flag under another name, if the command has that one.
 constexpr std::pair<std::string_view, std::string_view> kSame[] = {{"-c", "--max-model-len"},
                                                                    {"--ctx-size", "--max-model-len"},
                                                                    {"--num-ctx", "--max-model-len"},
@@ -33,7 +33,7 @@ constexpr std::pair<std::string_view, std::string_view> kSame[] = {{"-c", "--max
                                                                    {"--ssl-cert-file", "--ssl-certfile"},
                                                                    {"--ssl-key-file", "--ssl-keyfile"}};
 
-// What there is instead.
+// What to use instead.
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"-ngl", "a model lies on the card as a whole or in memory: --backend cuda or cpu; auto chooses"},
     {"--gpu-layers", "a model lies on the card as a whole or in memory: --backend cuda or cpu; auto chooses"},
@@ -63,7 +63,7 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--keepalive", "a model stays for as long as its server; leave it out"},
     {"--models-dir", "HF_HOME or HF_HUB_CACHE names the folder of models"}};
 
-// Commands of others.
+// Other programs' commands.
 constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
     {"ls", "list"},
     {"show", "inspect"},

@@ -1,5 +1,5 @@
 #pragma once
-// Flags and commands as llama.cpp's and Ollama's users type them.
+// Accepts flags and commands as users of llama.cpp and Ollama type them.
 
 #include "app/flags.h"
 
@@ -8,8 +8,8 @@
 
 namespace nibble::app {
 
-// Rewrites what means the same here. Throws Error(kInvalidRequest), with what to write instead, at what does not. What
-// the command itself declares stays as it is.
+// Rewrites what means the same here. For anything else it throws Error(kInvalidRequest), with what to write instead.
+// Flags that the command itself declares stay as they are.
 void respell_foreign_flags(const CommandLine& line, std::vector<std::string>& arguments);
 
 }  // namespace nibble::app

@@ -27,8 +27,8 @@ constexpr std::string_view kPrefix = "tokenizer.ggml.";
 constexpr std::string_view kModel = "tokenizer.ggml.model", kPre = "tokenizer.ggml.pre";
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens", kKinds = "tokenizer.ggml.token_type",
                            kMerges = "tokenizer.ggml.merges";
-// Read here, or without a say in what the tokens of a text are; ids of single tokens (…_token_id) are known too. The
-// add_… keys tell llama.cpp what to put around a prompt; Harmony's rendering decides that here.
+// Keys that are read here, or that do not affect the tokens of a text; ids of single tokens (…_token_id) are accepted
+// too. The add_… keys tell llama.cpp what to put around a prompt; here Harmony's rendering decides that.
 constexpr std::array<std::string_view, 9> kKnown = {kModel,
                                                     kPre,
                                                     kTokens,
@@ -88,7 +88,7 @@ std::string card_conversions(std::span<const backend::HostWeight> weights, const
   for (const backend::HostWeight& w : weights) {
     const WeightFormat to = dense.of(w.role).value_or(WeightFormat::kBf16);
     const bool experts = w.role == backend::WeightRole::kGateUp || w.role == backend::WeightRole::kDown;
-    if (experts || w.format == to) continue;  // experts change the order of their nibbles at most
+    if (experts || w.format == to) continue;  // for experts, at most the order of their nibbles changes
     const std::string conversion = fmt::format("{} to {}", backend::name_of(w.format), backend::name_of(to));
     auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
     if (it == roles.end()) it = roles.insert(it, {conversion, {}});

@@ -1,5 +1,5 @@
 #pragma once
-// Where a GGUF file's parts meet: its tokeniser, and a model written as one.
+// Where the parts of a GGUF file meet: reads its tokeniser, and writes a model as one.
 
 #include "app/terminal.h"
 #include "backend/weights.h"
@@ -16,12 +16,12 @@
 
 namespace nibble::app {
 
-// From tokenizer.ggml.* of the file `path`. Throws Error(kUnsupported) for another tokeniser than gpt-oss's kind and
-// for a key that is not known here, and what Tokenizer::from_list and GgufFields throw.
+// Reads tokenizer.ggml.* of the file `path`. Throws Error(kUnsupported) for a tokeniser that is not of gpt-oss's kind
+// and for an unknown key, and what Tokenizer::from_list and GgufFields throw.
 [[nodiscard]] text::Tokenizer tokenizer_from_gguf(const checkpoint::GgufFields& fields, const std::string& path);
 
-// What a card makes of a file's formats (docs/decisions/0012): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
-// Empty where it holds all as the file does.
+// What a card converts of a file's formats (docs/decisions/0012): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
+// Empty if it keeps everything as it is in the file.
 [[nodiscard]] std::string card_conversions(std::span<const backend::HostWeight> weights,
                                            const backend::DenseFormats& dense);
 
@@ -33,7 +33,7 @@ struct GgufOutput {
   bool json = false;  // tell it as JSON
 };
 
-// Writes the model with its tokeniser, showing progress, and tells what was written.
+// Writes the model with its tokeniser, shows progress, and reports what was written.
 void write_gguf_model(const model::ModelConfig& config, const text::TokenizerParts& tokenizer,
                       const convert::TensorSource& source, const GgufOutput& output, Terminal& terminal);
 

@@ -7,9 +7,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <system_error>
 
 namespace nibble::app {
@@ -93,7 +91,7 @@ std::vector<Setting> group_settings(Flags flags, const Variables& environment) {
   if (const std::string address = value_of(environment, "MASTER_ADDR"); !address.empty())
     settings.push_back({"--master-addr", address, origin_of("MASTER_ADDR")});
   if (!value_of(environment, "MASTER_PORT").empty()) {
-    // torchrun's own store has the port then.
+    // Then torchrun's own store already uses the port.
     const bool taken = value_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
     const int port = number_of(environment, "MASTER_PORT") + (taken ? 1 : 0);
     settings.push_back({"--master-port", fmt::format("{}", port), origin_of("MASTER_PORT")});

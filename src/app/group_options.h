@@ -11,8 +11,8 @@ namespace nibble::app {
 
 void add_group(Flags flags, GroupOptions& options);
 
-// The flags that the variables stand for, where they tell of more than one rank or --nnodes is given. Throws
-// Error(kInvalidRequest) where a size comes without a rank.
+// The flags that the variables stand for, if they describe more than one rank or --nnodes is given. Throws
+// Error(kInvalidRequest) for a size without a rank.
 [[nodiscard]] std::vector<Setting> group_settings(Flags flags, const Variables& environment);
 
 // Once all settings are known: a process is one rank of --tensor-parallel-size. Throws Error(kInvalidRequest).

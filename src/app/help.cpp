@@ -82,7 +82,7 @@ error, 8 compare found a difference, 130 interrupted)";
 constexpr std::string_view kAllTopics = "sampling, performance, expert or all";
 constexpr size_t kWidth = 80, kIndent = 28;
 
-// "  -n, --max-tokens INT"; of further long names only a --no-….
+// "  -n, --max-tokens INT"; of several long names, the first and any --no-….
 std::string left_side(const FlagFacts& flag) {
   std::string left = "  ";
   bool has_long = false;
@@ -200,7 +200,7 @@ std::string help_text(const std::vector<CommandFacts>& commands, std::string_vie
   std::string out = "Nibble: the fastest gpt-oss on the machine you own.\n\nnibble COMMAND [flags]\n\ncommands:\n";
   for (const CommandFacts& command : commands) out += fmt::format("  {:<12}{}\n", command.name, command.about);
   return out +
-         fmt::format("\nnibble COMMAND --help tells its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
+         fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
                      examples_of(""), kExitCodes);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// What nibble says of itself: the greeting and, from what the commands declare, help, the manual page, completions.
+// What nibble prints about itself: the greeting, and help, the manual page and completions made from what the commands
+// declare.
 
 #include "app/flags.h"
 
@@ -9,15 +10,15 @@
 
 namespace nibble::app {
 
-// What of a command's flags is wanted: --help, --help GROUP, --help=GROUP, --help all.
+// Which of a command's flags to show: --help, --help GROUP, --help=GROUP, --help all.
 struct HelpTopic {
   HelpGroup group = HelpGroup::kCommon;
   bool all = false;
 };
-// Takes GROUP out of the words. Throws Error(kInvalidRequest) at a --help=… that is none.
+// Removes GROUP from the words. Throws Error(kInvalidRequest) for an unknown --help=….
 [[nodiscard]] HelpTopic take_help_topic(std::vector<std::string>& arguments);
 
-// Of the command, or where there is none of that name of the whole program. Lines of at most 80 columns but for
+// Help for the command, or for the whole program if no command has that name. Lines of at most 80 columns, except for
 // examples.
 [[nodiscard]] std::string help_text(const std::vector<CommandFacts>& commands, std::string_view name,
                                     const HelpTopic& topic);

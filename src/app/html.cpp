@@ -15,7 +15,7 @@ std::string valid_utf8(std::string_view text) {
   return nlohmann::json::parse(quoted.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// The colours of series are told apart by most people with colour-blindness, on both grounds (after Okabe and Ito).
+// Colours that most people with colour-blindness can tell apart, on light and dark (after Okabe and Ito).
 constexpr std::string_view kStyle = R"(
 :root{color-scheme:light dark;--ground:#fff;--ink:#1c1c1e;--faint:#6b6b70;--line:#d9d9de;--good:#1a7f37;--bad:#c62828;
 --s0:#0072b2;--s1:#d55e00;--s2:#009e73;--s3:#b8589a;--s4:#8a6d00;--s5:#3f8fc4}

@@ -1,17 +1,16 @@
 #pragma once
 // HTML that holds foreign text safely. Pure.
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::app {
 
-// As text or within a quoted attribute: markup becomes entities; control characters and what is no UTF-8 U+FFFD.
+// For text or a quoted attribute: markup becomes entities; control characters and invalid UTF-8 become U+FFFD.
 [[nodiscard]] std::string html_escape(std::string_view text);
 
-// Rows of plain text, each as long as the head; what `numbers` lists by column is aligned to the right.
+// Rows of plain text, each as long as the head. Columns listed in `numbers` are aligned to the right.
 struct HtmlTable {
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first of these variables that says something.
+// The first of these variables that is set.
 std::optional<std::string> first_of(const Environment& environment, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (auto value = environment(name); value && !value->empty()) return value;

@@ -1,5 +1,5 @@
 #pragma once
-// Hugging Face's variables, as its own tools read them.
+// Hugging Face's variables, read as its own tools read them.
 
 #include "hub/settings.h"
 

@@ -10,8 +10,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <filesystem>
-
 namespace nibble::app {
 namespace {
 
@@ -40,7 +38,7 @@ Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& 
   return result;
 }
 
-// From the files when there are any: then what is listed is what is there, and bind() has found it whole.
+// Reads the files if there are any: then the list shows what is really there, and bind() has found it complete.
 Inspected inspect(const InspectOptions& options, const model::ModelConfig& config) {
   const bool dummy = options.model.load_format == LoadFormat::kDummy;
   if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);

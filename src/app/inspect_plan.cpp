@@ -1,5 +1,5 @@
-// nibble inspect --plan: what a backend would run for a step, and what each stage must read and compute. Of a card it
-// is the program that the backend executes (make_program); of the CPU a description of what its verbs run (cpu_plan).
+// nibble inspect --plan: what a backend would run for a step, and what each stage must read and compute. On a card it
+// is the program that the backend executes (make_program); on the CPU, a description of what its verbs run (cpu_plan).
 
 #include "app/backend_choice.h"
 #include "app/commands.h"
@@ -38,7 +38,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using backend::Stage;
 
-constexpr int64_t kPlanContext = 4096;  // for which a card must have room to be planned for, where nobody names one
+constexpr int64_t kPlanContext = 4096;  // the context that must fit on a card if none is given
 
 // A step to plan: some sequences that generate, or one that reads a prompt or a part of it.
 struct Scenario {
@@ -57,8 +57,8 @@ std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::M
     for (int64_t s = 0; s < sequences; ++s, row.first_token += row.tokens) scenario.rows.push_back(row);
     scenarios.push_back(std::move(scenario));
   };
-  // A prompt goes in steps of at most so many tokens, as in the engine. Between the first and the last of them only the
-  // depth grows.
+  // A prompt is read in steps of at most this many tokens, as in the engine. Between the first and the last step only
+  // the depth grows.
   const int64_t most = backend::with_defaults(options.model.run).max_num_batched_tokens;
   const auto add_prompt = [&](int64_t depth, int64_t prompt) {
     const std::string name = fmt::format("pp{} @ d{}", prompt, depth);
@@ -91,8 +91,8 @@ backend::cuda::DeviceFacts card_of(const std::string& word) {
   return card;
 }
 
-// What a card's choice of kernels depends on, of MXFP4 scales: those of a safetensors checkpoint are read, a sixteenth
-// of its experts; in a GGUF file they lie between the values, all of which would be.
+// A card's choice of kernels depends on the MXFP4 scales. A safetensors checkpoint's are read, a sixteenth of its
+// experts. In a GGUF file they lie between the values, so all of those would have to be read.
 struct Scales {
   backend::cuda::layout::ModelScales codes{};
   bool read = false;
@@ -138,7 +138,7 @@ Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool)
   return scales;
 }
 
-// What each rank holds; of a card, how far its memory goes.
+// What each rank holds; on a card, also how much KV cache its memory leaves.
 Json ranks_json(const InspectOptions& options, const backend::CostModel& cost, const model::ModelConfig& config,
                 const std::optional<backend::cuda::DeviceFacts>& card) {
   Json json = Json::array();
@@ -199,9 +199,9 @@ class Planner {
 
   [[nodiscard]] Json ranks() const { return ranks_json(options_, cost_, config_, card_); }
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
-  // Of the MXFP4 weights on a card; else empty.
+  // About the MXFP4 weights on a card; otherwise empty.
   [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
-  // Of a card that is named and not here nothing says which code there is for it.
+  // Nothing tells which code a named card that is not here would run.
   [[nodiscard]] std::string kernels() const {
     return card_ && card_->code == 0 ? "of a build with code for this card, whether or not this one has it" : "";
   }

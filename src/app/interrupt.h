@@ -8,15 +8,15 @@
 
 namespace nibble::app {
 
-// What ends a command at such a signal, as an exception: files half written are removed on its way.
+// Thrown to end a command at such a signal, so that half-written files are removed on the way out.
 struct Interrupted {};
 
 inline constexpr int kCtrlC[] = {SIGINT};
-// And `timeout`, a service manager, a terminal that closes: for who would leave half a file.
+// Also `timeout`, a service manager, and a terminal that closes: for commands that would leave a half-written file.
 inline constexpr int kEndings[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Ctrl-C as a flag: while one of these lives, the signals set it instead of ending the program. One at a time. A SIGHUP
-// that is ignored (nohup) stays so.
+// Turns Ctrl-C into a flag: while one of these lives, the signals set it instead of ending the program. One at a time.
+// A SIGHUP that is ignored (nohup) stays ignored.
 class Interrupt {
  public:
   explicit Interrupt(std::span<const int> signals = kCtrlC);
@@ -34,7 +34,7 @@ class Interrupt {
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
-// From its end on, SIGINT and SIGTERM do nothing: a program that is on its way out has been told already.
+// After it is destroyed, SIGINT and SIGTERM do nothing: a program that is already ending needs no second signal.
 class DeafAtTheEnd {
  public:
   DeafAtTheEnd() = default;

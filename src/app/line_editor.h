@@ -1,5 +1,5 @@
 #pragma once
-// What a person types, a message at a time: edited where the terminal has a cursor, else read as it comes.
+// Reads what a person types, one message at a time: with editing if the terminal has a cursor, otherwise line by line.
 
 #include "app/interrupt.h"
 #include "app/terminal.h"
@@ -17,14 +17,14 @@ class LineEditor {
     std::vector<std::string> completions;  // whole lines
     std::filesystem::path history;         // made for this user alone; empty: none is kept
   };
-  // One at a time. Says so where the history cannot be kept.
+  // One at a time. Prints a note if the history cannot be kept.
   LineEditor(Terminal& terminal, Interrupt& interrupt, Setup setup);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
   // kDropped, kInterrupted: Ctrl-C, after something was typed or before. A message may have many lines; the """ around
-  // it and the line ends after it are not part of it. `what`: shown in front.
+  // it and the line ends after it are not part of it. `what`: the prompt.
   [[nodiscard]] Got read(const std::string& what, std::string& message);
 
  private:

@@ -14,7 +14,7 @@
 namespace nibble::app {
 namespace {
 
-// Other families of models lie in the same cache.
+// The same cache may hold models of other families.
 bool is_served(const hub::Snapshot& snapshot) {
   ModelOptions options;
   options.model = snapshot.path.string();
@@ -33,7 +33,7 @@ std::vector<hub::Snapshot> models_here(const hub::Settings& settings) {
     std::error_code ignored;
     if (!std::filesystem::equivalent(own, settings.models, ignored))
       for (hub::Snapshot& model : hub::models_below(own)) models.push_back(std::move(model));
-  } catch (const Error&) {  // none beside the program
+  } catch (const Error&) {  // there is none next to the program
   }
   for (hub::Snapshot& snapshot : hub::all_snapshots(settings.cache)) models.push_back(std::move(snapshot));
   std::erase_if(models, [](const hub::Snapshot& s) { return !is_served(s); });

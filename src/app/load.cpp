@@ -1,8 +1,6 @@
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/load_tools.h"
-#include "app/load_vocab.h"
-#include "app/report_file.h"
 #include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
@@ -16,9 +14,13 @@
 #include "client/load_tables.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble::app {
@@ -28,7 +30,7 @@ constexpr double kPatience = 30;                         // seconds for an answe
 constexpr uint64_t kWarmUpRequests = uint64_t{1} << 40;  // numbered from here on: no prompt comes twice
 constexpr int kStreamsPerThread = 64, kMostThreads = 4;
 
-// A point of the sweep: so many at a time, or so many per second.
+// A point of the sweep: a number of requests at a time, or of requests per second.
 struct Point {
   int concurrency = 0;
   double request_rate = 0;
@@ -50,6 +52,42 @@ std::vector<Point> points_of(const LoadOptions& o) {
   return points;
 }
 
+// How many token ids of a served model are ordinary tokens: all below this number.
+struct Vocab {
+  int64_t size = 32000;                        // nearly every model has as many
+  std::string_view from = "nobody says more";  // where the number comes from
+};
+
+constexpr int64_t kMostVocab = 1 << 24;
+constexpr std::array<std::pair<std::string_view, int64_t>, 2> kVocabByName = {
+    {{"gpt-oss", 199998}, {"nibble-tiny", 4086}}};  // tokens before the first special one in their tokenizer.json
+
+int64_t listed_vocab(const client::Server& server, const std::string& model) {
+  try {
+    const client::PlainAnswer answer = client::get(server, server.endpoint.prefix + "/models", kPatience);
+    const auto json = nlohmann::json::parse(answer.body, nullptr, false);
+    if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array()) return 0;
+    for (const auto& entry : json["data"]) {
+      if (!entry.is_object() || entry.value("id", nlohmann::json()) != model) continue;
+      const auto size = entry.value("vocab_size", nlohmann::json());
+      return size.is_number_unsigned() && size > 1 && size <= kMostVocab ? size.get<int64_t>() : 0;
+    }
+  } catch (const Error&) {  // no such page; if there is no server at all, the requests will show it
+  }
+  return 0;
+}
+
+// From the vocab_size that the server lists, as nibble serve does; otherwise from the model's name, if it is a known
+// one.
+Vocab vocab_of(const client::Server& server, const std::string& model) {
+  if (const int64_t size = listed_vocab(server, model); size > 0) return {size, "the server says so"};
+  std::string name = model;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto& [part, size] : kVocabByName)
+    if (name.find(part) != std::string::npos) return {size, "by the model's name"};
+  return {};
+}
+
 // {"version": …} as vLLM and nibble say it; null where the server does not.
 Metadata version_of(const client::Server& server) {
   try {
@@ -65,7 +103,7 @@ class Load {
   Load(const LoadOptions& options, const client::Server& server, Terminal& terminal)
       : options_(options), server_(server), terminal_(terminal), check_(options.workload) {}
 
-  // The points that were measured; the last may be cut.
+  // The points that were measured; the last one may have been cut short.
   [[nodiscard]] std::vector<client::LoadSummary> run() {
     std::vector<client::LoadSummary> summaries;
     for (const Point& point : points_of(options_)) {

@@ -8,12 +8,10 @@
 namespace nibble::app {
 
 void add_trust(Flags flags, std::filesystem::path& cacert, bool& insecure) {
-  const Flag file = flags
-                        .value("--cacert", cacert,
-                               "Of https: PEM file of whom the server's certificate must come from; "
-                               "default: whom the system trusts")
-                        .not_empty();
-  flags.turn("--insecure", insecure, "Of https: take any certificate").excludes(file);
+  const Flag file =
+      flags.value("--cacert", cacert, "For https: PEM file of the authorities to trust; default: the system's")
+          .not_empty();
+  flags.turn("--insecure", insecure, "For https: accept any certificate").excludes(file);
 }
 
 namespace {
@@ -94,9 +92,10 @@ void add_load_flags(Flags flags, LoadOptions& o) {
       .excludes(warm_ups);
   flags.value("--prefix-len", w.prefix_len, "Tokens at the beginning that all prompts share").whole(0, kMostTokens);
   flags.value("--timeout", o.timeout, "Seconds that a request may take").whole(1, 86400);
-  flags.value("--gpus", o.gpus, "Of the server: throughput per GPU is divided by it").whole(1, 1 << 16);
+  flags.value("--gpus", o.gpus, "GPUs of the server: throughput per GPU is divided by them").whole(1, 1 << 16);
   flags.show_defaults(false);
-  flags.value("-t,--threads", o.threads, "Of this client; default: one per 64 streams, 4 at most").whole(1, 256);
+  flags.value("-t,--threads", o.threads, "Threads of this client; default: one per 64 streams, 4 at most")
+      .whole(1, 256);
   flags.value("--device", o.device, "What the server runs on, for the result: bench --compare wants to know")
       .not_empty();
   flags.value("--api-key", o.api_key, "Sent as a bearer token; default: OPENAI_API_KEY").not_empty();

@@ -6,7 +6,7 @@
 
 namespace nibble::app {
 
-// Of commands that ask a server.
+// For commands that talk to a server.
 void add_trust(Flags flags, std::filesystem::path& cacert, bool& insecure);
 void add_load_flags(Flags flags, LoadOptions& options);
 

@@ -13,7 +13,6 @@
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/mmap_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf.h"
@@ -34,8 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// OpenAI's original/ names no end tokens, a GGUF file one; these are what generation_config.json lists for the same
-// model.
+// OpenAI's original/ names no end tokens, a GGUF file only one; these are the ones that generation_config.json lists
+// for the same model.
 void add_end_tokens(const text::Tokenizer& tokenizer, std::vector<int32_t>& ids) {
   for (const char* name : {"<|return|>", "<|endoftext|>", "<|call|>"}) {
     const auto id = tokenizer.special_id(name);
@@ -77,7 +76,7 @@ OpenedConfig config_of(const fs::path& directory) {
   return {model::from_hf(hf), hf.notes};
 }
 
-// What no token is can end no text.
+// An id that is not a token cannot end a text.
 void check_end_tokens(const text::Tokenizer& tokenizer, const ModelOptions& options, std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
     if (tokenizer.contains(id)) continue;
@@ -153,7 +152,7 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   require_speculation(options);
-  require_backend(options);  // what will be refused is, before all weights are read
+  require_backend(options);  // refuse what will be refused before all weights are read
   std::optional<checkpoint::GgufCheckpoint> gguf;
   if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
   auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
@@ -250,7 +249,7 @@ std::unique_ptr<backend::Backend> make_member(const ModelOptions& options, const
 
 backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
   if (options.run.backend == BackendKind::kCuda)
-    weights = {};  // held as OpenAI's checkpoints hold them, whatever the file
+    weights = {};  // as OpenAI's checkpoints hold them, whatever the file's format
   return backend::StoredFormats::of(weights, options.run.dense);
 }
 

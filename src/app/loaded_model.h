@@ -17,7 +17,6 @@
 #include "convert/synth.h"
 #include "text/tokenizer.h"
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,7 +34,7 @@ namespace nibble::app {
 struct ModelSource {
   model::ModelConfig config;
   text::Tokenizer tokenizer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // one of the three holds the bytes
+  std::optional<checkpoint::Checkpoint> checkpoint;  // exactly one of the three holds the bytes
   std::optional<checkpoint::GgufCheckpoint> gguf;
   std::optional<convert::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
@@ -44,34 +43,34 @@ struct ModelSource {
   [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };
 
-// Whether the options mean llama.cpp's files.
+// Whether the options name llama.cpp's files.
 [[nodiscard]] bool is_gguf(const ModelOptions& options);
 
 struct OpenedConfig {
   model::ModelConfig config;
-  std::vector<std::string> notes;  // what is odd about the files, a line each
+  std::vector<std::string> notes;  // what is unusual about the files, one line each
 };
 // Reads config.json or the GGUF file's keys, or takes the preset.
 [[nodiscard]] OpenedConfig open_config(const ModelOptions& options);
 [[nodiscard]] ModelSource open_model(const ModelOptions& options, Terminal& terminal);
 
 [[nodiscard]] int thread_count(const ModelOptions& options);
-// Throws Error(kUnsupported) where this machine does not have the options' backend.
+// Throws Error(kUnsupported) if this machine does not have the options' backend.
 void require_backend(const ModelOptions& options);
-// One line: what computes and holds what, as flags, defaults and the backend have resolved it.
+// One line: how the model is computed and held, as flags, defaults and the backend resolved it.
 [[nodiscard]] std::string describe_modes(const ModelOptions& options, const backend::Backend& be);
-// A line for each setting behind it that was given, and where; of resolved options.
+// One line for each setting in it that was given, and where it was given. REQUIRES resolved options.
 [[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
-// What the options' backend can do at most, now; of several cards all together.
+// What the options' backend can do at most, now; with several cards, all of them together.
 [[nodiscard]] backend::DevicePeaks measured(const ModelOptions& options);
-// Of this kind, whatever run.backend says. `files`: those that weights will be mapped from. `cards`: by rank; empty:
-// the first.
+// A backend of this kind, whatever run.backend says. `files`: those that weights will be mapped from. `cards`: by rank;
+// empty: the first.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {},
                                                              std::vector<int> cards = {});
 
-// One rank's of several processes.
+// One rank's backend, of several processes.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_member(const ModelOptions& options,
                                                             const backend::BackendConfig& config);
 
@@ -80,11 +79,11 @@ void require_backend(const ModelOptions& options);
                                                     std::span<const backend::HostWeight> weights);
 
 using OnLoad = std::function<void(const model::LoadProgress&)>;
-// Who watches a model being loaded.
+// Receives progress while a model is loaded.
 struct LoadView {
   Terminal& terminal;
   OnLoad on_load;                                         // may be empty
-  std::function<void(const std::string& why)> on_lost{};  // the group of ranks; from any thread
+  std::function<void(const std::string& why)> on_lost{};  // called if the group of ranks is lost; from any thread
 };
 
 // A model on a backend. The source outlives it.
@@ -97,7 +96,7 @@ class LoadedModel {
   LoadedModel& operator=(const LoadedModel&) = delete;
   [[nodiscard]] backend::Backend& backend() const { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
-  void end_group();  // the other ranks end; where there are none, nothing
+  void end_group();  // ends the other ranks, if there are any
 
  private:
   std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
@@ -105,7 +104,7 @@ class LoadedModel {
   model::GptOss model_;
 };
 
-// And something that generates with it.
+// A loaded model, and an engine's loop that generates with it.
 class Runtime {
  public:
   Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
@@ -120,7 +119,7 @@ class Runtime {
 // What run and chat need: one sequence in `context` tokens.
 [[nodiscard]] engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context);
 
-// The head of --speculative eagle3; null: of another method.
+// The head for --speculative eagle3; null for other methods.
 [[nodiscard]] std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source);
 // With the source's.
 [[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source,

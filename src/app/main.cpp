@@ -37,13 +37,13 @@ ExitCode exit_code(Code code) {
   return kExitFailure;
 }
 
-// What stands before the message; nothing where the message says it all.
+// What is printed before the message; empty if the message is complete in itself.
 std::string_view kind_of(Code code) {
   const bool plain = code == Code::kInvalidRequest || code == Code::kUnsupported || code == Code::kIo;
   return plain ? std::string_view() : name_of(code);
 }
 
-// One line, whatever a file's or an argument's text holds. Nothing is left to tell where this fails.
+// One line, whatever text a file or an argument holds. If this fails, there is no other way to report it.
 int fail(ExitCode code, std::string_view kind, std::string_view what) {
   std::string line = fmt::format("nibble: {}{}{}", kind, kind.empty() ? "" : ": ", what);
   for (char& c : line) {
@@ -107,8 +107,8 @@ int run(int argc, char** argv) {
   }
 }
 
-// A closed standard stream would give its number to the next file that is opened, and that file its text. What stands
-// in its place refuses: reads and writes fail as they should.
+// If a standard stream is closed, the next file that is opened gets its number and would receive its text. So something
+// is opened in its place on which reads and writes fail, as they should.
 void reserve_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;

@@ -10,7 +10,7 @@ constexpr unsigned kBold = 1, kItalic = 2, kUnderlined = 4, kDim = 8, kCode = 16
 constexpr std::pair<unsigned, std::string_view> kStyleCodes[] = {
     {kBold, "\x1b[1m"}, {kDim, "\x1b[2m"}, {kItalic, "\x1b[3m"}, {kUnderlined, "\x1b[4m"}, {kCode, "\x1b[36m"}};
 
-// Most bytes between a mark and its counterpart: nobody waits longer for a word.
+// Longest distance between a mark and its counterpart, in bytes: no word is held back longer.
 constexpr size_t kMaxHeld = 400;
 constexpr std::string_view kMarks = "`*_\\";
 
@@ -23,8 +23,8 @@ size_t run_length(std::string_view text, size_t at) {
   return (end == std::string_view::npos ? text.size() : end) - at;
 }
 
-// What a line's next mark comes to: `taken` bytes, of which [open, taken - open) are shown in the style. Nothing taken:
-// more must be seen.
+// What a line's next mark turns out to be: `taken` bytes, of which [open, taken - open) are shown in the style. Nothing
+// taken: more text is needed.
 struct Mark {
   size_t taken = 0;
   size_t open = 0;

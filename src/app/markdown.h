@@ -8,8 +8,8 @@
 
 namespace nibble::app {
 
-// A piece is held back only as long as it can still become something else: what comes out, all in all, does not depend
-// on where the text was cut. A mark without its counterpart is text.
+// A piece is held back only while it can still become something else. The output as a whole does not depend on where
+// the text was cut. A mark without its counterpart is plain text.
 class MarkdownStream {
  public:
   // REQUIRES no control characters but line ends and tabs in the text.
@@ -19,7 +19,7 @@ class MarkdownStream {
 
  private:
   void run();
-  // Each takes something from what is held, or returns false: it needs to see more.
+  // Each takes something from what is held, or returns false if it needs more text.
   bool take();
   bool take_block_start();
   bool take_fence(size_t indent, size_t run);

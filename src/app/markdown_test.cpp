@@ -1,6 +1,5 @@
 #include "app/markdown.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>

@@ -39,7 +39,7 @@ std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
                                          const std::function<MemoryNeeds(int64_t)>& needs) {
   const auto fits = [&](int64_t value) { return needs(value).total() <= limit.bytes; };
   if (most < 1 || !fits(1)) return std::nullopt;
-  int64_t good = 1, bad = most + 1;  // of those that fit, and of those that do not (or are not asked for)
+  int64_t good = 1, bad = most + 1;  // the largest known to fit, and the smallest known not to (or not asked for)
   while (bad - good > 1) {
     const int64_t middle = good + (bad - good) / 2;
     (fits(middle) ? good : bad) = middle;
@@ -128,7 +128,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
-  const GroupOptions& group = options.group;  // where it is one, this process is one rank
+  const GroupOptions& group = options.group;  // in a group this process is one rank
   MemoryNeeds needs{.weights = bytes_copied(cost, options.run.ranks) / group.count};
   const int first = group.rank, end = group.count > 1 ? first + 1 : options.run.ranks.count;
   for (int rank = first; rank < end; ++rank) {
@@ -136,7 +136,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
     needs.kv += backend::kv_bytes(of_rank, kv_row_bytes(options, config.dims));
     needs.activations += backend::slot_bytes(of_rank, value_bytes);
   }
-  for (int r = 0; r < backend::kWeightRoles; ++r) {  // what is requantised is a copy
+  for (int r = 0; r < backend::kWeightRoles; ++r) {  // requantised weights are copies
     const auto role = static_cast<backend::WeightRole>(r);
     const int64_t layers = role == backend::WeightRole::kUnembedding ? 1 : cost.dims.layers;
     if (config.dense.of(role)) needs.weights += layers * static_cast<int64_t>(cost.bytes_of(role));

@@ -37,7 +37,7 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
     refuse_value("model", fmt::format("want one model, found --model {} and \"{}\". A text with blanks needs quotes",
                                       into, found));
   };
-  // Not "model" and "prompt": newer releases of CLI11 take these for --model and --prompt.
+  // The names are not "model" and "prompt", since newer releases of CLI11 would take those for --model and --prompt.
   flags.take("NAME", take, "The same without --model").not_empty();
   if (prompt) flags.take("TEXT", take_prompt, "The same without --prompt");
 }
@@ -45,7 +45,7 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
 void add_pull(Flags flags, WhenAbsent& into) {
   into = WhenAbsent::kOffer;
   flags.mention(
-      "-y,--pull", [&into] { into = WhenAbsent::kPull; }, "Get the model from the Hub first where it is not here");
+      "-y,--pull", [&into] { into = WhenAbsent::kPull; }, "First get the model from the Hub if it is not here");
 }
 
 void add_model_source(Flags flags, ModelOptions& o) {

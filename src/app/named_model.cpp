@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <optional>
 #include <system_error>
-#include <utility>
 
 namespace nibble::app {
 namespace {
@@ -43,7 +42,7 @@ std::vector<std::string> names_of(const std::string& asked, const std::string& r
   return names;
 }
 
-// nibble-tiny beside the program.
+// nibble-tiny, next to the program.
 std::optional<fs::path> own_folder() {
   for (const fs::path& folder : folders_of_program()) {
     for (const char* place : {"models", "share/nibble/models"}) {  // its sources'; installed
@@ -60,12 +59,12 @@ std::optional<hub::FoundModel> look_up(const std::string& name, const hub::Setti
   return std::nullopt;
 }
 
-// Random weights want a name of shapes, or a model's config.json: nothing else has to be there.
+// Random weights need only the name of a preset, or a model's config.json.
 bool is_preset_name(const ModelOptions& options) {
   return options.load_format == LoadFormat::kDummy && options.model.find('/') == std::string::npos;
 }
 
-// Bare words that are no model's name are not offered.
+// A bare word that is not a model's name is not offered for download.
 bool is_on_the_hub(const std::string& name) {
   return hub::is_repo(name) || hub::plain_name(name).starts_with("gpt-oss-");
 }
@@ -108,7 +107,8 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
   if ((in_part || absent) && gets(in_part ? found->repo : hub::repos_of(asked).front(), options, terminal))
     found = hub::find_model(asked, options.hub);
   if (found && (found->lacks.empty() || !wants_weights)) return {found->path.string(), names_of(asked, found->repo)};
-  if (found && found->repo.empty()) return {found->path.string(), names_of(asked, "")};  // told by who opens it
+  if (found && found->repo.empty())
+    return {found->path.string(), names_of(asked, "")};  // whoever opens it reports the error
   if (found) {
     throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {} gets the rest", asked,
                 found->path.string(), found->lacks, found->repo);

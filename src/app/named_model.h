@@ -1,5 +1,5 @@
 #pragma once
-// From what a user calls a model to its files: the one resolver of all commands.
+// Finds the files of a model from the name that a user typed. All commands use this.
 
 #include "app/options.h"
 #include "app/terminal.h"
@@ -15,19 +15,19 @@ struct NamedModel {
   std::vector<std::string> names;  // under which it is served; the first says enough
 };
 
-// As hub::find_model() finds it, pulled first where the options say so or the user does; a path that is nowhere is left
-// for who opens it. Throws Error(kIo) saying where it looked and how to get the model, Error(kInvalidRequest) without a
-// name, and what pull_model() throws.
+// As hub::find_model() finds it; pulled first if the options or the user say so. A path that does not exist is left to
+// whoever opens it. Throws Error(kIo) with the places searched and how to get the model, Error(kInvalidRequest) without
+// a name, and what pull_model() throws.
 [[nodiscard]] NamedModel find_named(const ModelOptions& options, Terminal& terminal);
-// The small model that comes with nibble. Throws Error(kIo) where it is not beside the program.
+// The small model that comes with nibble. Throws Error(kIo) if it is not next to the program.
 [[nodiscard]] NamedModel own_model();
 
-// The folders that the program lies in, its own first: those of a build, of its sources, of an installation.
+// The folders in which the program may lie, its own first: of a build, of the sources, of an installation.
 [[nodiscard]] std::vector<std::filesystem::path> folders_of_program();
 
-// The options with the path for the name, and ModelOptions::name.
+// The options with the model's path instead of its name, and with ModelOptions::name set.
 [[nodiscard]] ModelOptions with_files(ModelOptions options, Terminal& terminal);
-// A path for the name; for what takes more than models (a tokenizer.json, a file of tensors).
+// The path for a name, for commands that take more than models (a tokenizer.json, a file of tensors).
 [[nodiscard]] std::filesystem::path path_of(const std::filesystem::path& name, const hub::Settings& settings);
 
 }  // namespace nibble::app

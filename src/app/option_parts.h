@@ -1,5 +1,5 @@
 #pragma once
-// Kinds of flags that several commands share.
+// Kinds of flags that several commands have.
 
 #include "app/flags.h"
 #include "backend/weights.h"
@@ -14,7 +14,7 @@
 
 namespace nibble::app {
 
-// A flag whose value is one of a few words; `take` gets the word's position.
+// A flag whose value is one of a few words; `take` gets the word's index.
 struct Words {
   std::vector<std::string> names;
   std::string usual;
@@ -22,14 +22,14 @@ struct Words {
 };
 Flag add_words(Flags flags, const std::string& name, const Words& words, const std::string& help);
 
-// The same with a value per word.
+// The same, with one value per word.
 template <class T>
 struct Choice {
   T& into;
   std::vector<std::pair<std::string, T>> words;
 };
 
-// Each by its name_of().
+// The same; the words are the values' name_of().
 template <class T>
 Choice<T> named(T& into, std::initializer_list<T> values) {
   Choice<T> choice{into, {}};
@@ -48,20 +48,20 @@ Flag add_choice(Flags flags, const std::string& name, Choice<T> choice, const st
   return add_words(flags, name, words, help);
 }
 
-// --report: a page, by its name's ending in Markdown or HTML.
+// --report: the name's ending chooses Markdown or HTML.
 Flag add_report(Flags flags, std::filesystem::path& into);
 
-// CLI11 reads "-1" as the largest seed.
+// CLI11 would read "-1" as the largest seed.
 Flag add_seed(Flags flags, const std::string& name, uint64_t& into, const std::string& help);
 
-// "1,2,4": whole numbers of a range, kept sorted.
+// "1,2,4": whole numbers in a range, kept sorted.
 struct NumberList {
   std::vector<int64_t>& into;
   int64_t least, most;
 };
 Flag add_list(Flags flags, const std::string& name, NumberList list, const std::string& help);
 
-// Layers named twice, for the two formats, are refused; the experts are MXFP4 as they come.
+// A layer named for both formats is refused. Experts stay MXFP4.
 void add_dense_format(Flags flags, const std::string& flag, backend::WeightFormat format,
                       backend::DenseFormats& options);
 

@@ -1,6 +1,6 @@
 #include "app/options.h"
 
-#include "app/commit.h"
+#include "app/build_facts.h"
 #include "app/feature_options.h"
 #include "app/features_page.h"
 #include "app/flags.h"
@@ -48,7 +48,7 @@ std::optional<std::string> environment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// All variables, but not what is no NAME=VALUE.
+// All variables; entries that are not NAME=VALUE are left out.
 Variables all_variables() {
   Variables all;
   for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
@@ -59,7 +59,7 @@ Variables all_variables() {
   return all;
 }
 
-// Of all variables those that may change what runs or how fast, for results to name. No secrets.
+// The variables that may change what runs or how fast, for results to record. No secrets.
 Variables telling_variables() {
   Variables telling;
   for (const auto& [name, value] : all_variables()) {
@@ -73,7 +73,7 @@ Variables telling_variables() {
   return telling;
 }
 
-// As it was typed, but for secrets.
+// As it was typed, without secrets.
 std::string typed_command(int argc, const char* const* argv) {
   std::string command = "nibble";
   bool secret = false;
@@ -150,7 +150,7 @@ Flag add_text(Flags flags, TextInput& input, const std::string& what) {
   return text;
 }
 
-// Where what was typed is kept; empty where the environment names no place.
+// Where input is kept; empty if the environment names no place.
 std::filesystem::path history_path() {
   const std::filesystem::path state = environment("XDG_STATE_HOME").value_or("");
   if (state.is_absolute()) return state / "nibble/history";  // others are ignored: XDG Base Directory Specification
@@ -158,7 +158,7 @@ std::filesystem::path history_path() {
   return home.is_absolute() ? home / ".local/state/nibble/history" : std::filesystem::path();
 }
 
-// Where servers tell of themselves: per login session where there are such, else where state is kept.
+// Where servers record themselves: per login session if there are sessions, otherwise where state is kept.
 std::filesystem::path server_records_path() {
   const std::filesystem::path runtime = environment("XDG_RUNTIME_DIR").value_or("");
   if (runtime.is_absolute()) return runtime / "nibble";
@@ -195,10 +195,10 @@ void add_date(Flags flags, std::string& into) {
 }
 
 std::string version_text() {
-  return fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, commit());
+  return fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, build_facts().commit);
 }
 
-// Each command's options, filled while parsing.
+// Every command's options, filled while parsing.
 struct All {
   RunOptions run;
   ChatOptions chat;
@@ -246,7 +246,7 @@ void add_run(Flags flags, RunOptions& o) {
 }
 
 void add_chat(Flags flags, ChatOptions& o) {
-  const Flag prompt = add_text(flags, o.prompt, "Ask one question and leave");
+  const Flag prompt = add_text(flags, o.prompt, "Ask one question and exit");
   add_model(flags, o.model, prompt);
   flags.value("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   flags.value("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"").not_empty();
@@ -290,7 +290,7 @@ void add_serve(Flags flags, ServeOptions& o) {
   add_vllm_flags(flags, o);
 }
 
-// A known card by its word; before them `others`, whose first stands for an empty one.
+// A known card by its word. The words in `others` come first; the first of them stands for an empty value.
 Flag add_card(Flags flags, std::string& into, const std::vector<std::string>& others, const std::string& help) {
   Words words{.names = others, .usual = others.empty() ? "" : others.front(), .take = {}};
   for (const backend::cuda::KnownCard& card : backend::cuda::known_cards()) words.names.push_back(card.word);
@@ -427,9 +427,11 @@ void add_bench(Flags flags, BenchOptions& o) {
       flags, "-o,--output",
       {o.format, {{"md", BenchFormat::kMarkdown}, {"csv", BenchFormat::kCsv}, {"json", BenchFormat::kJson}}},
       "The table's format");
-  flags.turn("--profile", o.profile, "And where the time goes, by stage, on a GPU by kernel, in one repetition more");
+  flags.turn("--profile", o.profile,
+             "Also show where the time goes, by stage, on a GPU by kernel; takes one more repetition");
   const Flag compare =
-      flags.value("--compare", o.compare, "Instead: two results of --json, A.json B.json, row by row").type("A B");
+      flags.value("--compare", o.compare, "Compare two results of --json instead, A.json B.json, row by row")
+          .type("A B");
   Flag report = add_report(flags, o.report);
   const Flag method =
       add_copying_speculation(flags, o.speculation,
@@ -545,7 +547,7 @@ void add_remove(Flags flags, RemoveOptions& o) {
   add_output(flags, o.output);
 }
 
-// Of a command that runs a model.
+// For a command that runs a model.
 void resolve_settings_of(const CommandLine& line, const std::string& name, All& all) {
   const Flags serve = *line.find("serve");
   const Variables variables = all_variables();
@@ -585,18 +587,18 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   add_compare(command("compare", "Run one step on two backends and name the first difference"), all.compare);
   add_pull_command(command("pull", "Get a model from Hugging Face's Hub into its cache"), all.pull);
   add_output(command("list", "The models on this machine: where, format, size, revision"), all.list.output);
-  add_output(command("ps", "The servers of yours on this machine: model, load, tokens per second"), all.ps.output);
+  add_output(command("ps", "Your servers on this machine: model, load, tokens per second"), all.ps.output);
   all.ps.records = all.serve.records = server_records_path();
   add_remove(command("rm", "Remove a model from Hugging Face's cache"), all.remove);
-  add_predict(command("predict", "Tokens per second to expect of a card that need not be here"), all.predict);
-  add_bench(command("bench", "Tokens per second, and how much of the machine's limit that is"), all.bench);
+  add_predict(command("predict", "Expected tokens per second on a card that need not be here"), all.predict);
+  add_bench(command("bench", "Tokens per second, and their share of the machine's limit"), all.bench);
   add_load(command("load", "Requests to a server over HTTP: throughput and latencies, by concurrency"), all.load);
-  add_verify(command("verify", "Whether it runs, by which kernels, right, under stress, and how fast"), all.verify);
+  add_verify(command("verify", "Check kernels, results, behaviour under stress, and speed"), all.verify);
   bool as_page = false, as_json = false;
   add_features(command("features", "Every feature: its flag, its values, where they run"), as_page, as_json);
   command("man", "Print the manual page");
   std::string shell;
-  command("completion", "Print what completes nibble's flags in a shell")
+  command("completion", "Print a script that completes nibble's flags in a shell")
       .value("shell", shell, "bash, zsh or fish")
       .required();
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);

@@ -20,7 +20,7 @@ struct ScoreArgs {
   const ModelSource& source;
   const ModelOptions& model;     // resolved
   std::span<const int32_t> ids;  // of the text
-  int64_t window;                // tokens; each but its first is scored from those before it there
+  int64_t window;  // tokens; each but the first of a window is scored, given those before it in the window
 };
 // Shows its progress. REQUIRES two tokens in the text and in a window.
 [[nodiscard]] Score score(const ScoreArgs& args, Terminal& terminal);

@@ -1,4 +1,4 @@
-// nibble predict: decode and prompt speeds on a card that need not be here.
+// nibble predict: decode and prompt speeds of a card that need not be in this machine.
 
 #include "app/commands.h"
 #include "app/loaded_model.h"
@@ -13,7 +13,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -34,7 +33,7 @@ std::vector<Weights> weights_of(const ModelOptions& options) {
           {"all MXFP4", {Format::kMxfp4, Format::kMxfp4, Format::kMxfp4}}};
 }
 
-// One sequence at every depth; more of them, and prompts, where bench has them by default: at the least.
+// One sequence at every depth. Several sequences, and prompts, only at the smallest depth, as in bench.
 std::vector<PredictShape> shapes_of(const PredictOptions& options) {
   std::vector<PredictShape> shapes;
   const int64_t least = options.depths.front();

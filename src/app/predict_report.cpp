@@ -29,7 +29,7 @@ std::string memory(const PredictedRow& row) {
   return row.fits() ? needs : fmt::format("{}: too much", needs);
 }
 
-// "moe_up 12 % (reads)": of the row's time, what that kernel takes beyond its floor.
+// "moe_up 12 % (reads)": the share of the row's time that this kernel takes beyond its least possible time.
 std::string farthest(const PredictedRow& row) {
   const NodeTime& node = row.farthest();
   return fmt::format("{} {} ({})", node.kernel, percent((node.us - node.floor_us) / 1e6 / row.seconds),
@@ -45,7 +45,7 @@ std::string peaks(const KnownCard& card) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// The kernels of all rows by where their shares are from.
+// The kernels of all rows, grouped by the source of their shares.
 std::map<std::string_view, std::set<std::string>> kernels_by_source(const Prediction& prediction, bool measured) {
   std::map<std::string_view, std::set<std::string>> by_source;
   for (const PredictedTable& table : prediction.tables)

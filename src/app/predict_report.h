@@ -1,12 +1,11 @@
 #pragma once
-// What `nibble predict` says: tables, and what they rest on. Pure.
+// The output of `nibble predict`: tables, and the assumptions behind them. Pure.
 
 #include "app/predictor.h"
 
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 

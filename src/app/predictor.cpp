@@ -19,7 +19,7 @@ namespace {
 using backend::cuda::NodeTime;
 using Step = std::vector<backend::Row>;
 
-// What graphs, staging and the driver take beside slots: about as much on an H100.
+// Memory that graphs, staging and the driver take besides slots: about this much on an H100.
 constexpr int64_t kOtherBytes = 1'000'000'000;
 
 std::vector<Step> steps_of(const PredictShape& shape, int64_t step_tokens) {

@@ -1,5 +1,5 @@
 #pragma once
-// Rows of a benchmark on a card that is not here: which steps they take, how long each, and what memory.
+// Predicts rows of a benchmark on a card that is not here: the steps of a row, the time of each, and the memory.
 
 #include "app/memory_budget.h"
 #include "app/options.h"
@@ -35,7 +35,7 @@ struct PredictedRow {
   [[nodiscard]] double limit_tokens_per_second() const { return static_cast<double>(shape.tokens()) / limit_seconds; }
   [[nodiscard]] double of_limit() const { return limit_seconds / seconds; }
   [[nodiscard]] bool fits() const { return needs.total() <= room.bytes; }
-  // The kernel that takes most time beyond what the card's reads and matrix peak allow. REQUIRES: a step.
+  // The kernel that loses the most time against the card's reads and matrix peak. REQUIRES: a step.
   [[nodiscard]] const backend::cuda::NodeTime& farthest() const;
 };
 
@@ -44,7 +44,8 @@ struct Predictor {
   const model::ModelConfig& config;
   backend::DenseFormats dense;
   backend::cuda::KnownCard card;
-  backend::cuda::KnownLink link{};  // of several ranks, options.run.ranks: a row is the first one's, which has most
+  backend::cuda::KnownLink
+      link{};  // between several ranks (options.run.ranks); a row is the first rank's, which has the most work
 
   // Throws Error(kInvalidRequest) for a shape beyond the model's context, and what make_program() and predict_step()
   // throw.

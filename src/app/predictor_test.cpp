@@ -1,4 +1,4 @@
-// What is predicted, held against what was measured (bench/results).
+// Predictions compared with measurements (bench/results).
 
 #include "app/predictor.h"
 
@@ -29,7 +29,7 @@ struct MeasuredRow {
 
 backend::DenseFormats all(backend::WeightFormat format) { return {format, format, format}; }
 
-// "tg64", "tg32 @ d4096", "pp2048". Who generates n tokens is n / 2 deep on average.
+// "tg64", "tg32 @ d4096", "pp2048". A sequence that generates n tokens is n / 2 deep on average.
 PredictShape shape_of(const std::string& test, int batch) {
   const size_t at = test.find(" @ d");
   const int64_t depth = at == std::string::npos ? 0 : std::stoll(test.substr(at + 4));
@@ -68,7 +68,7 @@ PredictedRow predict(const MeasuredRow& row, std::string_view card) {
   return Predictor{as_bench, config, row.dense, backend::cuda::card_named(card)}.row(row.shape);
 }
 
-// Prints the check, too: its lines stand in docs/predict.md.
+// Also prints the comparison, for docs/predict.md.
 void expect_within(const std::string& file, std::string_view card, double share) {
   const std::vector<MeasuredRow> rows = measured(file);
   EXPECT_GE(rows.size(), 16U) << file;
@@ -86,7 +86,7 @@ void expect_within(const std::string& file, std::string_view card, double share)
 
 TEST(predictor, an_h100_is_as_it_was_measured) { expect_within("2026-11-23-h100-120b.json", "h100", 0.10); }
 
-// Nothing in the table is an H200's (kernel_share.cpp).
+// No number in the table (kernel_share.cpp) comes from an H200.
 TEST(predictor, an_h200_follows_from_an_h100) { expect_within("2026-11-23-h200-120b.json", "h200", 0.10); }
 
 TEST(predictor, a_prompt_goes_in_steps_of_which_the_last_one_draws) {

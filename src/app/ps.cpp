@@ -16,7 +16,7 @@
 namespace nibble::app {
 namespace {
 
-constexpr auto kBetween = std::chrono::milliseconds(500);  // of the two looks that tok/s comes from
+constexpr auto kBetween = std::chrono::milliseconds(500);  // between the two readings from which tok/s follows
 
 struct Load {
   double running = 0, waiting = 0, kv_share = 0, generated = 0;

@@ -23,7 +23,7 @@ std::string duration_text(double seconds) {
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
-// How fast it went in the last seconds.
+// The speed over the last seconds.
 class Rate {
  public:
   double of(int64_t bytes) {

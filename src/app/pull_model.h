@@ -1,20 +1,19 @@
 #pragma once
-// A model of the Hub into the cache, as a user sees it.
+// Pulls a model of the Hub into the cache, with what the user sees of it.
 
 #include "app/terminal.h"
 #include "hub/pull.h"
 
 #include <optional>
-#include <string>
 
 namespace nibble::app {
 
 struct PullView {
   Terminal& terminal;
-  bool ask = false;  // first, with the size
+  bool ask = false;  // first, showing the size
 };
 
-// What was pulled, or was there; none where the user said no. Throws what hub::pull() throws, and Interrupted.
+// What was pulled or already there; none if the user said no. Throws what hub::pull() throws, and Interrupted.
 [[nodiscard]] std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
                                                       const PullView& view);
 

@@ -1,6 +1,6 @@
 #include "app/rank_group.h"
 
-#include "app/commit.h"
+#include "app/build_facts.h"
 #include "app/memory_budget.h"
 #include "backend/ranks/process_group.h"
 #include "backend/ranks/process_ranks.h"
@@ -33,7 +33,8 @@ class Hash {
   void number(T value) {
     bytes(std::as_bytes(std::span(&value, 1)));
   }
-  // Its length, and its first bytes, some in the middle and the last: all of a model's would take minutes.
+  // Hashes its length and its bytes at the beginning, in the middle and at the end. All bytes of a model would take
+  // minutes.
   void part_of(std::span<const std::byte> whole) {
     constexpr size_t kPart = 4096;
     number(whole.size());
@@ -76,7 +77,7 @@ constexpr std::array<std::string_view, 10> kAlike = {
 std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
   const backend::Dims& dims = source.config.dims;
   std::vector<backend::GroupTerm> terms = {
-      {"version", fmt::format("{} ({})", NIBBLE_VERSION, commit())},
+      {"version", fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit)},
       {"model", fmt::format("one of {} layers, width {} and {} experts, fingerprint {:016x}", dims.layers, dims.hidden,
                             dims.experts, fingerprint_of(source))}};
   for (const backend::RunSetting& setting : backend::settings_of(options.run))
@@ -92,8 +93,8 @@ std::vector<backend::HostWeight> parts_of(const ModelSource& source, const backe
   return parts;
 }
 
-// Launchers signal all ranks of a group together, and rank 0 may have requests to finish: the first signal is passed
-// over.
+// Launchers signal all ranks of a group together, and rank 0 may still have requests to finish. So the first signal is
+// ignored.
 void wait_for_rank_0_at_a_signal() {
   struct sigaction action{};
   action.sa_handler = [](int) {

@@ -1,6 +1,6 @@
 #pragma once
-// This process as one of several ranks (backend/ranks/process_group.h): what all of them must have alike, and what a
-// rank above 0 does instead of its command.
+// This process as one of several ranks (backend/ranks/process_group.h): what must be the same in all of them, and what
+// a rank above 0 does instead of its command.
 
 #include "app/loaded_model.h"
 
@@ -18,7 +18,8 @@ namespace nibble::app {
 [[nodiscard]] inline bool in_a_group(const ModelOptions& options) { return options.group.count > 1; }
 [[nodiscard]] inline bool follows(const ModelOptions& options) { return options.group.rank > 0; }
 
-// Waits for the others, or comes to rank 0. Throws as ProcessGroup does. `on_lost` may come from any thread.
+// Rank 0 waits for the others; the others connect to rank 0. Throws as ProcessGroup does. `on_lost` may be called from
+// any thread.
 [[nodiscard]] std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,
                                                                 Terminal& terminal,
                                                                 std::function<void(const std::string& why)> on_lost);

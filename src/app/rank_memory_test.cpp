@@ -1,4 +1,4 @@
-// What ranks of gpt-oss-120b hold, by hand.
+// What each rank of gpt-oss-120b holds, calculated by hand.
 
 #include "app/rank_memory.h"
 
@@ -7,8 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <numeric>
-#include <vector>
 
 namespace nibble::app {
 namespace {
@@ -19,8 +17,8 @@ backend::CostModel cost_of(const model::ModelConfig& config) {
   return {config.dims, backend::StoredFormats::as_shipped(), {}};
 }
 
-// Attention, unembedding and experts are split; all else every rank has. A bias that one rank adds counts on all, which
-// hold zeros.
+// Attention, unembedding and experts are split; every rank has all of the rest. A bias that only one rank adds still
+// takes memory on all: the others hold zeros.
 int64_t replicated_bytes(const backend::Dims& d) {
   const int64_t layer = 2 * (2 * d.hidden + d.hidden + d.experts * d.hidden + d.experts);  // norms, o bias, router
   return 2 * (d.vocab * d.hidden + d.hidden) + d.layers * layer;

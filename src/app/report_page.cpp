@@ -4,11 +4,12 @@
 #include "app/result_metadata.h"
 #include "app/svg_plot.h"
 #include "app/terminal.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -30,7 +31,7 @@ std::string plots(const std::string& inside) {
   return inside.empty() ? "" : fmt::format("<div class=\"plots\">\n{}</div>\n", inside);
 }
 
-// What a reader asks first.
+// What a reader wants to know first.
 std::string facts(const Json& metadata) {
   HtmlTable table{.head = {"", ""}, .rows = {}};
   const auto fact = [&](const char* name, const char* path) {
@@ -86,7 +87,7 @@ std::string bench_label(const Json& row) {
   return is_prompt(row) ? test : fmt::format("{}, batch {:g}", test, number_at(row, "batch"));
 }
 
-// Lines over `along` ("depth"), one per combination of the other two, where it takes more than one value.
+// One line per combination of the other two, over `along` ("depth"), if that takes more than one value.
 struct Along {
   const char* title;
   const char* along;
@@ -249,6 +250,31 @@ std::string list(const std::vector<std::string>& lines) {
 }
 
 }  // namespace
+
+ReportFormat report_format(const std::filesystem::path& path) {
+  if (path.extension() == ".html") return ReportFormat::kHtml;
+  if (path.extension() == ".md") return ReportFormat::kMarkdown;
+  throw Error(Code::kInvalidRequest, "--report: want a name that ends in .md or .html, found {}", path.string());
+}
+
+void write_report(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
+}
+
+std::string metadata_section(const nlohmann::ordered_json& metadata) {
+  std::string out = "\n## Where this comes from\n\n| | |\n| :-- | :-- |\n";
+  for (const auto& [path, value] : flat_metadata(metadata))
+    out += fmt::format("| {} | {} |\n", markdown_cell(path), markdown_cell(value));
+  return out;
+}
+
+std::string markdown_cell(std::string text) {
+  for (char& c : text)
+    if (c == '|' || c == '\n') c = c == '|' ? '/' : ' ';
+  return text;
+}
 
 std::string report_html(const std::string& command, const Json& result, const std::vector<ReportSection>& sections,
                         const ResultComparison* before) {

@@ -1,6 +1,5 @@
 #include "app/report_page.h"
 
-#include "app/report_file.h"
 #include "app/result_testing.h"
 #include "base/error.h"
 

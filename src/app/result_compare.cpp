@@ -17,7 +17,7 @@ namespace {
 
 using ResultJson = nlohmann::ordered_json;
 
-// The two-sided 95 % point of Student's t, in proportion between 1 / degrees of freedom. Any table of it.
+// The two-sided 95 % point of Student's t, from any table; interpolated in 1 / degrees of freedom.
 double student_t(double degrees) {
   constexpr std::array<std::pair<double, double>, 15> kTable = {{{1, 12.706},
                                                                  {2, 4.303},
@@ -45,7 +45,7 @@ double student_t(double degrees) {
   return std::lerp(kNormal, kTable.back().second, kTable.back().first / degrees);
 }
 
-// A metric's values by repetition; one where only their mean is known.
+// A metric's value in each repetition; a single one if only their mean is known.
 struct Measured {
   std::string metric;
   bool higher_is_better;
@@ -93,7 +93,7 @@ std::string kind_of_result(const NamedResult& result) {
       result.name);
 }
 
-constexpr double kMostRate = 1e100;  // squares of what is less stay finite
+constexpr double kMostRate = 1e100;  // squares of smaller numbers stay finite
 
 std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& kind) {
   std::vector<MeasuredRow> rows;
@@ -112,7 +112,7 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
   return rows;
 }
 
-// What makes two results two measurements of different things.
+// If these differ, the two results measured different things.
 constexpr std::array kMustMatch = {"device.name", "device.backend", "model.name", "model.sha256", "model.dummy_seed"};
 constexpr std::array kToldOf = {"build.commit",
                                 "build.type",
@@ -147,7 +147,7 @@ void check_metadata(const NamedResult& result) {
               result.name, fmt::join(gaps, ", "), unnamed ? " (nibble load: --device)" : "");
 }
 
-// Another program's words for the rest are its own.
+// Another program's result has its own words for the rest.
 void note_program_differences(const NamedResult& a, const NamedResult& b, ResultComparison& into) {
   const auto program = [](const NamedResult& result) { return result.program.empty() ? "nibble" : result.program; };
   into.differences.push_back(fmt::format("program: {}, {}", program(a), program(b)));

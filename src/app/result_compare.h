@@ -10,8 +10,8 @@
 
 namespace nibble::app {
 
-// B's mean over A's less one, and the 95 % interval that the repetitions of both give (Welch's t on the ratio; none
-// where one of them has a single repetition).
+// The mean of B over the mean of A, minus one, with the 95 % interval from the repetitions of both (Welch's t on the
+// ratio). No interval if one of them has a single repetition.
 struct Change {
   double relative = 0;
   struct Interval {
@@ -34,25 +34,25 @@ struct ComparedRow {
 struct NamedResult {
   std::string name;  // its file
   nlohmann::ordered_json json;
-  std::string program{};                      // another's (result_import.h): "llama-bench"; empty: ours
-  std::vector<std::string> no_counterpart{};  // of its rows, and why: "ctx_pp512: …"
+  std::string program{};                      // another program's result (result_import.h): "llama-bench"; empty: ours
+  std::vector<std::string> no_counterpart{};  // its rows that ours has no match for, and why: "ctx_pp512: …"
 };
 
 struct ResultComparison {
-  std::vector<std::string> differences;  // of what both say of themselves, a line each: "build.commit: abc, def"
-  std::vector<ComparedRow> rows;         // of both
+  std::vector<std::string> differences;  // facts in which both results differ, one line each: "build.commit: abc, def"
+  std::vector<ComparedRow> rows;         // that both have
   std::vector<std::string> unmatched;    // "A.json alone: pp512"
 };
 
-// Of two results' metadata, what else may have moved the figures, a line each: build, driver, power, environment.
-// Device, model and settings are not in it.
+// What else, according to both results' metadata, may have changed the figures, one line each: build, driver, power,
+// environment. Device, model and settings are not listed.
 [[nodiscard]] std::vector<std::string> told_differences(const nlohmann::ordered_json& a,
                                                         const nlohmann::ordered_json& b);
 
 enum class Mismatch { kRefuse, kAllow };
-// Throws Error(kInvalidRequest) for what is no such result or of two commands, and with kRefuse for one whose metadata
-// has gaps (result_metadata.h), of another device or of another model. Of another program's result only the device's
-// name is asked for, where it tells one.
+// Throws Error(kInvalidRequest) if one is not such a result, or if they are of two commands. With kRefuse also if the
+// metadata has gaps (result_metadata.h), or the device or the model differ. Another program's result only needs the
+// same device, if it names one.
 [[nodiscard]] ResultComparison compare_results(const NamedResult& a, const NamedResult& b, Mismatch mismatch);
 
 [[nodiscard]] std::string comparison_text(const ResultComparison& comparison, const NamedResult& a,

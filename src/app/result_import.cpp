@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNanoseconds = 1e9;
 
-// A list, or an object a line; null where the text is neither.
+// A list, or one object per line; null if the text is neither.
 Json objects_of(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   if (json.is_array()) return json;
@@ -43,7 +43,7 @@ Json row_json(const BenchRow& row) {
           {"depth", row.depth}, {"batch", row.batch},   {"seconds", row.seconds}};
 }
 
-// What all rows say alike; several where they differ.
+// A field's value, if all rows agree; otherwise all its values.
 std::string said_by(const Json& rows, const char* field) {
   std::vector<std::string> values;
   for (const Json& row : rows) {
@@ -55,7 +55,7 @@ std::string said_by(const Json& rows, const char* field) {
   return fmt::format("{}", fmt::join(values, ", "));
 }
 
-// Rows that are alike but for a setting of theirs would stand for each other.
+// Keeps the first of several rows that differ only in a setting, since the comparison could not tell them apart.
 void add_row(NamedResult& into, const BenchRow& row, const std::string& told) {
   const auto same = [&](const Json& other) { return other["test"] == row.name() && other["batch"] == row.batch; };
   if (std::ranges::any_of(into.json["rows"], same)) {
@@ -70,7 +70,7 @@ NamedResult of_llama_bench(const std::string& name, const Json& rows) {
   for (const Json& json : rows) {
     BenchRow row{.prompt = json.at("n_prompt"),
                  .generate = json.at("n_gen"),
-                 .depth = json.value("n_depth", int64_t{0}),  // versions before April 2025 know no depth
+                 .depth = json.value("n_depth", int64_t{0}),  // versions before April 2025 have no depth
                  .seconds = {}};
     if (row.prompt > 0 && row.generate > 0) {
       result.no_counterpart.push_back(

@@ -1,6 +1,6 @@
 #pragma once
-// Results of other benchmarks in the rows of nibble bench: the JSON of llama-bench (llama.cpp; -o json or jsonl) and of
-// llama-benchy (--format json). Pure.
+// Imports results of other benchmarks as rows of nibble bench: llama-bench's JSON (llama.cpp; -o json or jsonl) and
+// llama-benchy's (--format json). Pure.
 
 #include "app/result_compare.h"
 

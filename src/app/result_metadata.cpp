@@ -1,7 +1,6 @@
 #include "app/result_metadata.h"
 
 #include "app/build_facts.h"
-#include "app/commit.h"
 #include "app/memory_budget.h"
 #include "app/settings.h"
 #include "backend/cpu/cpu_backend.h"
@@ -17,10 +16,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -32,7 +29,7 @@
 namespace nibble::app {
 namespace {
 
-// A small file of the system; empty where there is none.
+// A small file of the system; empty if there is none.
 std::string system_file(const char* path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -48,7 +45,7 @@ std::string processor_name() {
   return colon == std::string::npos ? "unknown" : first_line(info.substr(colon + 2));
 }
 
-// Of the fastest processor now; null where the system does not say (Arm).
+// The clock of the fastest processor now; null if the system does not tell (Arm).
 Metadata processor_mhz() {
   constexpr std::string_view kField = "cpu MHz";
   const std::string info = system_file("/proc/cpuinfo");
@@ -60,7 +57,7 @@ Metadata processor_mhz() {
   return highest > 0 ? Metadata(std::llround(highest)) : Metadata();
 }
 
-// By the driver's own file, which a container may not show, or by the module's.
+// From the driver's own file, which a container may not show, or from the module's.
 std::string driver_version() {
   const std::string told = first_line(system_file("/proc/driver/nvidia/version"));
   return told.empty() ? first_line(system_file("/sys/module/nvidia/version")) : told;
@@ -80,7 +77,7 @@ Metadata host() {
 
 Metadata build() {
   const BuildFacts facts = build_facts();
-  Metadata json = {{"version", NIBBLE_VERSION}, {"commit", commit()},
+  Metadata json = {{"version", NIBBLE_VERSION}, {"commit", build_facts().commit},
                    {"type", facts.type},        {"compiler", facts.compiler},
                    {"flags", facts.flags},      {"sanitizers", facts.sanitizers},
                    {"cuda", nullptr},           {"cuda_architectures", nullptr}};
@@ -118,7 +115,7 @@ Metadata device_of(const backend::DevicePeaks& peaks, const backend::RunConfig& 
   return device;
 }
 
-// By its files; what is made of random numbers by its seed.
+// A model is identified by its files, random weights by their seed.
 Metadata model_of(const ModelSource& source, const ModelOptions& options) {
   Metadata model = {{"name", options.name}, {"sha256", nullptr}, {"dummy_seed", nullptr}};
   const std::vector<MappedSource> mapped = source.mapped_files();
@@ -132,7 +129,7 @@ Metadata model_of(const ModelSource& source, const ModelOptions& options) {
   return model;
 }
 
-// What every result must say, and what it must say of a run in its own process. Of some there may be nothing to know.
+// What every result must say, and what a run in its own process must say. Some of these may be null.
 constexpr std::array kOfAll = {
     "date",        "build.commit", "host.cpu",        "host.cpu_governor", "device.name",           "settings",
     "environment", "warm_up",      "startup_seconds", "workload",          "peak_memory_bytes.host"};
@@ -202,7 +199,7 @@ std::vector<std::string> metadata_gaps(const Metadata& metadata) {
       if (!holds(metadata, path) && std::ranges::find(gaps, path) == gaps.end()) gaps.emplace_back(path);
   };
   want(kOfAll, is_said);
-  if (is_there(metadata, "server")) return gaps;  // whose driver, clock and files its client does not see
+  if (is_there(metadata, "server")) return gaps;  // the client does not see the server's driver, clock and files
   want(kOfProcesses, is_there);
   want(kPerhapsNull, is_there);
   if (value_at(metadata, "device.backend") == name_of(BackendKind::kCuda)) want(kOfCards, is_said);

@@ -1,8 +1,8 @@
-// nibble serve: the port answers at once, then the model is loaded, then requests are served until a signal comes.
+// nibble serve: opens the port at once, then loads the model, then serves requests until a signal comes.
 
 #include "app/backend_choice.h"
 #include "app/commands.h"
-#include "app/commit.h"
+#include "app/build_facts.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
@@ -28,7 +28,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -68,7 +67,7 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
           .log = log ? log_line : server::LogLine([](const server::Json&) {}),
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
-          .commit = std::string(commit())};
+          .commit = std::string(build_facts().commit)};
 }
 
 engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
@@ -89,23 +88,23 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& mo
           .async_scheduling = o.async_scheduling.value_or(model.run.backend == BackendKind::kCuda)};
 }
 
-// Before anything is made to fit: where the context may be any, a token of it has to.
+// The limits before anything is fitted to memory. If the context is open, at least one token of it must fit.
 model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
   engine::EngineLimits limits = engine_limits(o, model, config);
   if (model.run.max_model_len == kContextThatFits) limits.max_context = 1;
   return engine::step_limits(limits, config.dims);
 }
 
-// Replicas that share a memory: those on cards have cards of their own.
+// How many replicas share a memory; replicas on cards have their own cards.
 int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
   return model.run.backend == BackendKind::kCuda ? 1 : o.replicas;
 }
 
-// What was left open becomes as large as fits: the context (--max-model-len auto), then the KV cache. A host's cache
-// shares its memory with the pages of the weights, so it is smaller.
+// Sizes that were left open become as large as fits: first the context (--max-model-len auto), then the KV cache. On a
+// host the cache shares memory with the pages of the weights, so it is smaller.
 engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
                                  engine::EngineLimits limits) {
-  const backend::CostModel cost{config.dims, stored_formats(o, {})};  // what is mapped from files does not count
+  const backend::CostModel cost{config.dims, stored_formats(o, {})};  // weights mapped from files do not count
   const auto budget = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;
@@ -117,7 +116,7 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
   if (o.run.max_model_len == kContextThatFits) {
     const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
     const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
-    limits.max_context = fits > 0 ? fits : most;  // where nothing fits, it is refused as the whole context is
+    limits.max_context = fits > 0 ? fits : most;  // if nothing fits, the refusal is the one for the whole context
   }
   if (limits.kv_tokens > 0) return limits;
   const int64_t most = std::min(limits.max_context * limits.max_sequences,
@@ -127,13 +126,13 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
   return limits;
 }
 
-// What outlives the HTTP server, whose calls use it.
+// What must outlive the HTTP server, whose calls use it.
 struct Running {
   std::optional<ModelSource> source;
   std::vector<std::unique_ptr<LoadedModel>> replicas;
   int64_t max_context = 0;
-  std::optional<text::GrammarCompiler> grammars;                // masks of the engine's requests point into it
-  std::vector<std::unique_ptr<server::KvPublisher>> kv_events;  // of each replica; empty: nobody asked
+  std::optional<text::GrammarCompiler> grammars;                // the masks of the engine's requests point into it
+  std::vector<std::unique_ptr<server::KvPublisher>> kv_events;  // one per replica; empty: nobody asked for them
   std::optional<engine::Replicas> engines;
 };
 
@@ -149,7 +148,7 @@ server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int
           .most_unsent = o.kv_events.most_unsent};
 }
 
-// Each replica's own check sees only itself.
+// Checks all replicas together, since each one's own check sees only itself.
 void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& config, const model::StepLimits& steps) {
   if (in_one_memory(o, o.model) == 1) return;
   const backend::CostModel cost{config.dims, stored_formats(o.model, {})};
@@ -222,7 +221,7 @@ class LostGroup {
 
  private:
   mutable std::mutex mutex_;
-  std::string why_;       // both guarded by mutex; empty: it is not
+  std::string why_;       // why_ and serving_ are guarded by mutex; empty: the group is complete
   bool serving_ = false;  // before that, loading ends with the error
 };
 
@@ -276,14 +275,14 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
 int execute(const ServeOptions& asked) {
   Terminal terminal(asked.output);
   const server::LogLine log_line = serve_log(asked.log_format, terminal);
-  const ServeOptions o = resolved(asked, terminal);  // what is refused is, before anybody is told that the port answers
+  const ServeOptions o = resolved(asked, terminal);  // refuse what will be refused before the port answers
   const ModelOptions& model = o.model;
   const std::string& name = o.served_names.front();
   if (follows(model)) return follow(model, terminal, "serves no port");
 
   LostGroup lost_group;
   Running running;
-  if (o.kv_events.on) {  // an address that cannot be had is refused now, too
+  if (o.kv_events.on) {  // an address that cannot be bound is refused now, too
     if (!o.prefix_cache)
       throw Error(Code::kInvalidRequest, "--kv-events: want the prefix cache, found --no-enable-prefix-caching");
     const int64_t window = open_config(model).config.dims.sliding_window;
@@ -292,7 +291,7 @@ int execute(const ServeOptions& asked) {
   }
   std::atomic<bool> loaded = false;
   server::Api api(api_options(o, log_line));
-  const DeafAtTheEnd deaf;  // once the server, whose signals they are, is gone
+  const DeafAtTheEnd deaf;  // from when the server, which handles the signals, is gone
   server::HttpOptions options = http_options(o);
   options.on_signal = [&loaded] {
     if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes

@@ -68,7 +68,7 @@ std::string text_log_line(const Json& event, std::string_view time) {
 server::LogLine serve_log(LogFormat format, Terminal& terminal) {
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
   if (format == LogFormat::kText || (format == LogFormat::kAuto && on_terminal)) {
-    const std::string_view fresh = on_terminal ? "\r\x1b[K" : "";  // over the progress of loading
+    const std::string_view fresh = on_terminal ? "\r\x1b[K" : "";  // overwrites the progress line of loading
     return [fresh](const Json& event) {
       write_line(fmt::format("{}{}", fresh, text_log_line(event, time_text("%H:%M:%S", std::time(nullptr)))));
     };

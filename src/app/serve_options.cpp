@@ -7,26 +7,26 @@
 namespace nibble::app {
 namespace {
 
-// Routers of a fleet read them.
+// For the routers of a fleet.
 void add_kv_event_flags(Flags flags, KvEventOptions& o) {
   flags.turn("--kv-events,!--no-kv-events", o.on,
              "Publish over ZeroMQ what the prefix cache keeps, for routers that send a request where its prefix is "
              "(docs/serving.md)");
   flags.value("--kv-events-endpoint", o.endpoint, "Where; of replica n the port is n higher").not_empty();
   flags.value("--kv-events-replay-endpoint", o.replay_endpoint,
-              "Where past batches can be had again; default: nowhere");
+              "Where past batches can be asked for again; default: nowhere");
   flags.value("--kv-events-topic", o.topic, "Topic of the messages; llm-d wants kv@POD@MODEL");
   add_choice<bool>(flags, "--kv-events-format", {o.maps, {{"arrays", false}, {"maps", true}}},
                    "How an event is written: as vLLM up to mid-2026 does, which llm-d reads, or as it does since");
   flags.value("--kv-events-buffer", o.kept_batches, "Past batches that are kept").whole(1, 1 << 20);
-  flags.value("--kv-events-hwm", o.most_unsent, "Most batches that wait for a slow reader").whole(1, 1 << 20);
+  flags.value("--kv-events-hwm", o.most_unsent, "Most batches that wait for a slow subscriber").whole(1, 1 << 20);
 }
 
 }  // namespace
 
 void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.show_defaults(true);
-  add_model_name(flags, o.model.model, "; default: the small one that comes along");
+  add_model_name(flags, o.model.model, "; default: the small one that comes with nibble");
   flags.value("--served-model-name", o.served_names, "Names that requests may use; default: the model's");
   flags.value("--host", o.host, "Address to listen on; 0.0.0.0: all").not_empty();
   flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);
@@ -35,7 +35,7 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
   add_preset(flags, o.model.settings);
   flags
       .value("--max-waiting", o.max_waiting,
-             "Most requests in the queue, beside those that are computed; more get a 429")
+             "Most requests in the queue, besides the running ones; further ones get a 429")
       .whole(1, 1 << 20);
   flags
       .value("--kv-tokens", o.kv_tokens,

@@ -1,5 +1,5 @@
 #pragma once
-// What a server leaves on this machine for `nibble ps`: one small file per process, in a folder of its user's.
+// What a server records on this machine for `nibble ps`: one small file per process, in a folder of its user.
 
 #include <cstdint>
 #include <filesystem>
@@ -10,12 +10,13 @@ namespace nibble::app {
 
 struct ServerRecord {
   int64_t pid = 0;
-  uint64_t started_ticks = 0;  // of the process, as /proc has it: another process may get the number later
+  uint64_t started_ticks = 0;  // of the process, from /proc: a later process may have the same number
   int64_t since = 0;           // seconds of the epoch
   std::string url, model;      // http://127.0.0.1:8000
 };
 
-// While it lives, the file is there. What cannot be written is told by `problem`; nothing is where the folder is empty.
+// The file exists while this lives. `problem` says why it could not be written. With an empty folder nothing is
+// written.
 class RecordedServer {
  public:
   RecordedServer(const std::filesystem::path& folder, const std::string& url, const std::string& model);
@@ -29,7 +30,8 @@ class RecordedServer {
   std::string problem_;
 };
 
-// Those that still run, by their start. Files of others, and what is no record, are removed.
+// The servers that still run, ordered by their start. Removes records of processes that have ended, and files that are
+// not records.
 [[nodiscard]] std::vector<ServerRecord> recorded_servers(const std::filesystem::path& folder);
 
 }  // namespace nibble::app

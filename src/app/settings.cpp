@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace nibble::app {
@@ -28,14 +27,14 @@ std::string variable_of(const std::string& flag) {
 
 namespace {
 
-// What a layer below the command line says of one option.
+// What a layer below the command line says about one option.
 struct Layered {
   std::vector<std::string> values;
   std::string origin;
 };
 using Layers = std::map<std::string, Layered>;  // by flag
 
-// By its name YAML, else TOML.
+// YAML if its name says so, otherwise TOML.
 std::vector<FlatSetting> config_settings(const std::string& path) {
   const std::string text = read_text(std::filesystem::path(path));
   return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
@@ -51,7 +50,7 @@ Layers read_config(const Flags& flags, const std::string& path) {
   try {
     settings = config_settings(path);
   } catch (const Error&) {
-    throw;  // what cannot be read
+    throw;  // it cannot be read
   } catch (const std::exception& e) {
     throw refuse(e.what());
   }
@@ -69,7 +68,7 @@ Layers read_config(const Flags& flags, const std::string& path) {
   return layers;
 }
 
-// NIBBLE_… first, then what other programs' variables mean.
+// NIBBLE_… first, then what other programs' variables mean here.
 Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign, const SettingSources& sources) {
   Layers layers;
   for (const Flag& option : flags.all()) {
@@ -101,7 +100,7 @@ std::string shown(const Flag& option) {
 }  // namespace
 
 void add_print_config(Flags flags, Settings& settings) {
-  flags.turn("--print-config", settings.print, "Show the settings and where each came from, and leave");
+  flags.turn("--print-config", settings.print, "Show the settings and where each came from, and exit");
 }
 
 void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources) {
@@ -109,7 +108,9 @@ void resolve_settings(Flags flags, Settings& settings, const SettingSources& sou
   if (flags.find("--config") && settings.file.empty() && path != sources.environment.end())
     settings.file = path->second;
   std::vector<ForeignSetting> foreign = read_vllm_variables(sources.environment, settings.notes);
-  std::erase_if(foreign, [&](const ForeignSetting& s) { return !flags.find(s.flag); });  // of a server alone: its key
+  std::erase_if(foreign, [&](const ForeignSetting& s) {
+    return !flags.find(s.flag);
+  });  // flags that only a server has, such as its key
   Layers layers = read_environment(flags, foreign, sources);
   layers.merge(read_config(flags, settings.file));
   std::map<std::string, std::string> origins;
@@ -120,7 +121,7 @@ void resolve_settings(Flags flags, Settings& settings, const SettingSources& sou
     origins[name] = layer.origin;
   };
   for (const auto& [name, layer] : layers) fill(name, layer);
-  for (const ForeignSetting& s : foreign)  // what NIBBLE_… or the command line says instead counts
+  for (const ForeignSetting& s : foreign)  // NIBBLE_… and the command line count before these
     if (origins[s.flag] == "environment " + s.variable && s.flag != "--api-key")
       settings.notes.push_back(
           fmt::format("{} is taken as {} {}", s.variable, s.flag, flags.get(s.flag).values().front()));

@@ -1,12 +1,10 @@
 #pragma once
-// What the command line leaves open comes from the environment, then from --config. Every command that runs a model
-// reads the variables that `nibble serve` reads.
+// Fills options that the command line leaves open, from the environment and then from --config. Every command that runs
+// a model reads the variables that `nibble serve` reads.
 
 #include "app/flags.h"
 #include "app/options.h"
 
-#include <functional>
-#include <map>
 #include <string>
 
 namespace nibble::app {
@@ -15,15 +13,15 @@ namespace nibble::app {
 
 void add_print_config(Flags flags, Settings& settings);
 
-// `known`: the flags that have variables, NIBBLE_PORT for --port, which are those of `nibble serve`. vLLM's and
-// FlashInfer's variables are vllm.h's. Throws Error(kInvalidRequest).
+// `known`: the flags that have variables (NIBBLE_PORT for --port): those of `nibble serve`. Variables of vLLM and
+// FlashInfer: vllm.h. Throws Error(kInvalidRequest).
 struct SettingSources {
   Flags known;
   const Variables& environment;
 };
 void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources);
 
-// What the setting has become; of a flag that is not listed, a default.
+// Records what the setting became; for a flag that is not listed, a default.
 void note_resolved(Settings& settings, const std::string& flag, const std::string& value);
 
 // For --print-config.

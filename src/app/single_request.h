@@ -1,5 +1,5 @@
 #pragma once
-// What run and chat share: a request from options, and what is told about how it went.
+// What run and chat share: a request made from options, and the summary at its end.
 
 #include "app/interrupt.h"
 #include "app/options.h"
@@ -17,14 +17,14 @@
 namespace nibble::app {
 
 // Refuses what the engine would refuse, before anything is printed: throws Error(kInvalidRequest) for sampling
-// parameters out of range and a prompt that leaves no room in `context`.
+// parameters out of range and for a prompt that leaves no room in `context`.
 [[nodiscard]] engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config,
                                            int64_t context, std::vector<int32_t> prompt);
 
-// Shows how far the prompt is read, and stops there when Ctrl-C was pressed.
+// Shows how far the prompt is read, and stops at Ctrl-C.
 [[nodiscard]] engine::Loop::OnPrompt show_prompt(Terminal& terminal, const Interrupt& interrupt);
 
-// `stop_string`: the text ended at one; the engine only saw the receiver's "enough".
+// `stop_string`: the text ended at a stop string. The engine only knows that the receiver had enough.
 struct Outcome {
   engine::Finished finished;
   bool stop_string = false;

@@ -1,5 +1,5 @@
 #pragma once
-// The flags of speculation, of the commands that answer: what guesses come from, and how many.
+// The flags of speculation, for commands that answer: where guesses come from, and how many.
 
 #include "app/flags.h"
 #include "app/options.h"

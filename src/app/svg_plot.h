@@ -1,6 +1,6 @@
 #pragma once
-// Plots as inline SVG. Every axis begins at 0 and says its unit; colours are the page's (html.h). Texts are plain, and
-// escaped here. Pure.
+// Plots as inline SVG. Every axis begins at 0 and names its unit; colours come from the page (html.h). Texts are plain
+// and are escaped here. Pure.
 
 #include <optional>
 #include <string>
@@ -35,13 +35,13 @@ struct BarPlot {
   std::string title, unit;            // "tokens per second"
   std::vector<PlotBar> bars;          // from the top
   std::vector<std::string> legend{};  // by series; empty: one
-  double least_top = 0;               // the axis reaches as far at least
+  double least_top = 0;               // the axis reaches at least this far
 };
 // REQUIRES a bar, and finite numbers.
 [[nodiscard]] std::string svg_bars(const BarPlot& plot);
 
-// Marks of an axis from `low` (at most 0) to `high` (at least 0), 0 among them: 1, 2 or 5 times a power of ten apart,
-// the outermost at or beyond both ends.
+// Marks of an axis from `low` (at most 0) to `high` (at least 0). Their distance is 1, 2 or 5 times a power of ten; 0
+// is among them, and the outermost reach both ends or lie beyond.
 [[nodiscard]] std::vector<double> axis_marks(double low, double high);
 
 }  // namespace nibble::app

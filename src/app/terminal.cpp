@@ -19,7 +19,7 @@
 namespace nibble::app {
 namespace {
 
-// What cannot be told to standard error cannot be told at all.
+// If standard error refuses this, there is nowhere else to report it.
 void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 // REQUIRES whole characters. C1's are two bytes in UTF-8: C2 80 to C2 9F.

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,32 +20,34 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // To standard output, at once. Throws Error(kIo) when it takes no more.
+  // To standard output, at once. Throws Error(kIo) if it takes no more.
   void print(std::string_view text);
-  // print() for what a model wrote: on a terminal, control characters other than line ends and tabs become U+FFFD, so
-  // that no text can drive it.
+  // print() for text from a model: on a terminal, control characters other than line ends and tabs become U+FFFD, so
+  // that no text can control the terminal.
   void print_foreign(std::string_view text, bool dimmed = false);
-  // What a model wrote, as print_foreign() would print it.
+  // A model's text, as print_foreign() would print it.
   [[nodiscard]] std::string safe(std::string_view text) const;
-  // Indented, one object; bytes that are no UTF-8 become U+FFFD.
+  // One object, indented; bytes that are not UTF-8 become U+FFFD.
   void print_json(const nlohmann::ordered_json& json);
   // To standard error unless --quiet: summaries and hints. From any thread.
   void note(std::string_view text);
   // From now on notes go there instead, without colours.
   void send_notes(std::function<void(std::string_view)> to);
 
-  // Whether somebody is there to answer: standard input and error are a terminal, and nothing is --quiet or --json.
+  // Whether a person can answer: standard input and error are a terminal, and neither --quiet nor --json was given.
   [[nodiscard]] bool can_ask() const;
   // y or yes on standard input.
   [[nodiscard]] bool ask(std::string_view question);
 
-  // The text dimmed, or as it is where there are no colours.
+  // The text dimmed, or unchanged if there are no colours.
   [[nodiscard]] std::string dim(std::string_view text) const;
   [[nodiscard]] std::string bold(std::string_view text) const;
   [[nodiscard]] bool colors() const { return colors_; }
-  [[nodiscard]] bool on_terminal() const { return on_terminal_; }  // what is printed is seen by a person
-  [[nodiscard]] bool edits_lines() const { return edits_lines_; }  // and typed by one, at a terminal with a cursor
-  [[nodiscard]] bool is_json() const { return json_; }             // a program reads what is printed
+  [[nodiscard]] bool on_terminal() const { return on_terminal_; }  // output goes to a person
+  [[nodiscard]] bool edits_lines() const {
+    return edits_lines_;
+  }                                                     // input comes from a person, at a terminal with a cursor
+  [[nodiscard]] bool is_json() const { return json_; }  // output goes to a program
 
   // One line on standard error, cut to the window and redrawn at most ten times a second; only on a terminal and
   // without --quiet.

@@ -27,7 +27,7 @@ text::Tokenizer open(const std::filesystem::path& path) {
   return text::Tokenizer::from_file(std::filesystem::is_directory(path) ? path / "tokenizer.json" : path);
 }
 
-// Ids between anything that is no digit, so that a JSON array or a list both do.
+// Ids, separated by anything that is not a digit: a JSON array and a plain list both work.
 std::vector<int32_t> parse_ids(std::string_view text) {
   std::vector<int32_t> ids;
   const char* at = text.data();

@@ -1,5 +1,5 @@
 #pragma once
-// One turn of the model as it arrives: printed, and kept as messages.
+// One turn of the model while it arrives: printed, and kept as messages.
 
 #include "app/markdown.h"
 #include "app/terminal.h"
@@ -17,7 +17,7 @@ class TurnPrinter {
  public:
   struct Setup {
     bool prints = true;
-    bool shows_reasoning = false;  // as it arrives; else a terminal gets one line that tells of it, a pipe nothing
+    bool shows_reasoning = false;  // while it arrives; otherwise a terminal gets one line about it, a pipe nothing
   };
   TurnPrinter(Terminal& terminal, const Setup& setup) : terminal_(terminal), setup_(setup) {}
 

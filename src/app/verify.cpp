@@ -1,19 +1,15 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/named_model.h"
-#include "app/report_file.h"
 #include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/text_input.h"
 #include "app/verify_features.h"
 #include "app/verify_options.h"
 #include "app/verify_regression.h"
-#include "app/verify_review.h"
 #include "app/verify_server.h"
 #include "app/verify_stress.h"
 #include "app/verify_subject.h"
-#include "backend/cpu/measure.h"
-#include "backend/cuda/card/measure.h"
 #include "base/error.h"
 #include "engine/engine.h"
 
@@ -29,9 +25,9 @@
 namespace nibble::app {
 namespace {
 
-constexpr int64_t kContext = 8192;  // of level 3's longest sequence, where --max-model-len does not say
+constexpr int64_t kContext = 8192;  // of level 3's longest sequence, unless --max-model-len says otherwise
 
-// One context's worth of cache for up to 32 sequences: they have to share it.
+// A cache of one context for up to 32 sequences: they have to share it.
 engine::EngineLimits stress_limits(const ModelOptions& model, const model::ModelConfig& config) {
   const int64_t context = context_length(model, config, kContext);
   return {.max_context = context,
@@ -59,7 +55,7 @@ void stress(const VerifySubject& subject, VerifyChecks& checks) {
 
 bool wants(const VerifyOptions& o, VerifyLevel level) { return std::ranges::find(o.levels, level) != o.levels.end(); }
 
-// What the levels have to say, and where it comes from.
+// The results of the levels, and where they come from.
 struct Verified {
   VerifyChecks checks;
   Metadata metadata;
@@ -68,7 +64,7 @@ struct Verified {
   std::optional<FeatureReport> features;  // of level 6
 };
 
-// What a level may throw and is found in it, rather than ends the command.
+// Errors that a level reports as a failed check instead of ending the command.
 bool is_finding(const Error& e) { return e.code() != Code::kInvalidRequest && e.code() != Code::kOutOfMemory; }
 
 Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
@@ -82,11 +78,11 @@ Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
                       .startup_seconds = startup_seconds});
 }
 
-// Measured before the other levels, whose memory would count as its own; told of in its turn.
+// Measured before the other levels, whose memory would count too, but reported in its turn.
 struct Regression {
   FoundBaseline baseline;
   std::optional<Figures> figures;
-  std::string broken;  // why there are none
+  std::string broken;  // why there are no figures
   Metadata now;
 };
 
@@ -97,7 +93,7 @@ Regression measure_regression(const VerifyOptions& o, const VerifySubject& subje
   } else {
     regression.baseline = find_baseline(o.baseline, baseline_folders(), regression.now);
   }
-  if (!regression.baseline.result && o.save_baseline.empty()) return regression;  // nobody wants the figures
+  if (!regression.baseline.result && o.save_baseline.empty()) return regression;  // nobody asked for the figures
   terminal.status("measuring for level 5");
   try {
     regression.figures = measure_figures(subject);
@@ -159,7 +155,7 @@ Verified verify_process(const VerifyOptions& asked, Terminal& terminal) {
   level(VerifyLevel::kRegression,
         [&](const VerifySubject&, VerifyChecks& checks) { verify_regression(regression, checks); });
   level(VerifyLevel::kFeatures, [&](const VerifySubject& s, VerifyChecks& checks) {
-    VerifyOptions open = o;  // resolved settings would count as given
+    VerifyOptions open = o;  // without the resolved settings, which would count as given
     open.model.run = asked.model.run;
     open.model.run.backend = o.model.run.backend;
     result.features = try_features(open, s.source, s.make, terminal);
@@ -193,13 +189,13 @@ Verified verify_server(const VerifyOptions& o, Terminal& terminal) {
   return result;
 }
 
-// Throws Error(kInvalidRequest) where a check failed beside level 5's own: nothing is to be held against a wrong run.
+// Throws Error(kInvalidRequest) if a check of another level failed: later runs must not be compared with a wrong one.
 void save_baseline(const std::filesystem::path& path, const Verified& result) {
   for (const VerifyCheck& check : result.checks.all())
     if (check.verdict == Verdict::kFail && check.level != VerifyLevel::kRegression)
       throw Error(Code::kInvalidRequest, "--save-baseline {}: want a run that is right, found {}: {}", path.string(),
                   check.name, check.found);
-  if (!result.figures) return;  // a check says why
+  if (!result.figures) return;  // a check already says why
   Metadata json{{"metadata", result.metadata}};
   add_figures(json, *result.figures);
   std::ofstream file(path, std::ios::binary);
@@ -216,7 +212,7 @@ std::string verify_html(const Verified& result, const Metadata& json, const std:
   return report_html("nibble verify", json, sections, before ? &*before : nullptr);
 }
 
-// A feature's page has the tables; whether it is right, the exit code and a line say.
+// Writes the tables to the feature's page. The exit code and one line say whether all is right.
 int review(const VerifyOptions& options, const Verified& result, Terminal& terminal) {
   const std::string results = review_results(*result.features, result.metadata);
   if (options.report.empty()) {

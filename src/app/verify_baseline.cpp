@@ -18,15 +18,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kSlower = 0.03;
-constexpr double kLeastSeconds = 1e-9;  // of a row: no clock tells less
+constexpr double kLeastSeconds = 1e-9;  // no clock resolves less
 constexpr int64_t kMoreBytes = 1'000'000'000;
-// What the same program on the same device may differ by: the order of sums on a card moves a near-tie.
+// How much the same program may differ on the same device: on a card another order of sums can decide a near-tie.
 constexpr double kPerplexity = 0.002, kKlShare = 0.05, kKlFloor = 1e-5, kTop1 = 0.005;
 
 constexpr std::array kIdentity = {"device.name", "device.backend", "model.sha256", "model.dummy_seed",
                                   "device.kernels"};
 
-// Flags that say what is asked or how it is told, not how the model runs. The model is known by its hash.
+// Flags that choose what is asked or shown, not how the model runs. The model itself is known by its hash.
 bool changes_nothing(std::string_view flag) {
   constexpr std::array<std::string_view, 21> kFlags = {
       "model",  "load-format", "pull",         "level",    "baseline", "save-baseline", "features",
@@ -35,7 +35,7 @@ bool changes_nothing(std::string_view flag) {
   return std::ranges::find(kFlags, flag) != kFlags.end();
 }
 
-// What a flag came to; null: it is not among the settings, or stands at a default that need not be told.
+// What a flag became; null: it is not among the settings, or has its default.
 Json setting(const Json& metadata, const std::string& flag) {
   const Json all = value_at(metadata, "settings");
   if (!all.is_object() || !all.contains(flag)) return nullptr;

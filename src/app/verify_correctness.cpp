@@ -1,4 +1,4 @@
-// Level 2: finite everywhere, as the reference computes it, and lossy only as far as is known of each option.
+// Level 2: values are finite everywhere, equal to the reference's, and no more lossy than is known of each option.
 
 #include "app/perplexity.h"
 #include "app/result_metadata.h"
@@ -31,7 +31,7 @@ constexpr int64_t kStageTokens = 24, kSeedTokens = 24, kLossTokens = 256, kTextT
 constexpr double kStageTolerance = 1e-4;                   // of nibble compare
 constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its loops are slow
 
-// A setting that rounds, in the command line's words.
+// A setting that rounds, as the command line spells it.
 struct Lossy {
   std::string flag;
   RunConfig run;
@@ -70,7 +70,7 @@ class Correctness {
         reference_(reference_of(subject.model)),
         vocab_(subject.source.config.dims.vocab) {}
 
-  // What fails in one check says nothing of the next.
+  // A failure in one check does not stop the next.
   void verify() {
     const auto each = [&](const char* name, void (Correctness::*check)()) {
       try {
@@ -107,7 +107,7 @@ class Correctness {
     }
   }
 
-  // Empty: the reference may be asked.
+  // Why the reference cannot be used; empty: it can.
   [[nodiscard]] std::string no_reference() const {
     if (subject_.model.run.backend == BackendKind::kReference) return "this is the reference";
     int64_t bytes = 0;
@@ -119,7 +119,7 @@ class Correctness {
     return {};
   }
 
-  // The reference as an oracle for this backend: beside a card it holds what that holds.
+  // The reference as an oracle for this backend. For a card it holds the weights that the card holds.
   [[nodiscard]] std::unique_ptr<backend::Backend> oracle(const backend::BackendConfig& config) const {
     return make_backend(BackendKind::kReference, exact_, config);
   }

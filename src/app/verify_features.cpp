@@ -16,11 +16,11 @@ namespace {
 
 using FeatureJson = nlohmann::ordered_json;
 
-constexpr double kNoChange = 1e-3;  // of a speed: less is no difference, however steady it was
+constexpr double kNoChange = 1e-3;  // of a speed: smaller differences do not count, however steady they were
 
 using Rate = std::vector<double> TrialRates::*;
 
-// Of a round its median: now and then a repetition loses its processor to somebody else.
+// The median of a round: now and then another program takes the processor during a repetition.
 double typical(std::vector<double> values) {
   std::ranges::sort(values);
   const size_t half = values.size() / 2;
@@ -42,7 +42,7 @@ double half_of(const Change& change) {
   return change.interval ? (change.interval->high - change.interval->low) / 2 / (1 + change.relative) : 0;
 }
 
-// Which combinations run; the others are refused or the same as an earlier one.
+// Which combinations run; the others are refused or equal to an earlier one.
 struct Planned {
   FeatureRow row;
   ServeOptions options;
@@ -68,8 +68,8 @@ std::vector<Planned> plan_rows(const VerifyOptions& o, const std::vector<Combina
   return planned;
 }
 
-// Where a model is loaded in no time, all are measured several times in turn: what else the machine does then meets
-// them alike. Warms up, too.
+// Warms up, and decides how often all combinations are measured in turn: several times if a model loads quickly, so
+// that other load on the machine affects all of them alike.
 int rounds_of(const VerifyOptions& o, Trials& trials, const ServeOptions& options) {
   constexpr double kShort = 2;  // seconds
   const auto start = std::chrono::steady_clock::now();
@@ -99,7 +99,7 @@ std::vector<std::pair<const FeatureRow*, FeatureGain>> gains_of(const FeatureRep
   return gains;
 }
 
-// What the product of its parts' gains alone makes of a combination; none where a part was not tried alone.
+// What the gains of a combination's parts, multiplied, predict for it; none if a part was not tried alone.
 struct AsAlone {
   double score = 1, noise = 0;
 };
@@ -162,12 +162,19 @@ std::string together_text(const FeatureReport& report) {
   return out;
 }
 
-// By reason, with the combinations that have it.
+// Reasons, with the combinations that were refused for each.
 std::map<std::string, std::vector<std::string>> refused_of(const FeatureReport& report) {
   std::map<std::string, std::vector<std::string>> reasons;
   for (const FeatureRow& row : report.rows)
     if (!row.refused.empty()) reasons[row.refused].push_back(row.combination.name);
   return reasons;
+}
+
+// A fact of the metadata, or "unknown".
+std::string told(const nlohmann::ordered_json& metadata, const char* at) {
+  const nlohmann::ordered_json::json_pointer pointer(at);
+  if (!metadata.contains(pointer) || metadata[pointer].is_null()) return "unknown";
+  return metadata[pointer].is_string() ? metadata[pointer].get<std::string>() : metadata[pointer].dump();
 }
 
 }  // namespace
@@ -343,6 +350,25 @@ FeatureJson feature_report_json(const FeatureReport& report) {
     }
   }
   return {{"features", features}, {"combinations", rows}, {"drift", report.drift()}};
+}
+
+std::string review_results(const FeatureReport& report, const nlohmann::ordered_json& metadata) {
+  return fmt::format(
+      "`{}`, {}, commit {} ({})\n\n{}, {} processors; {}; model {}; {} KL divergence against the same model with "
+      "nothing rounded.\n\n{}",
+      told(metadata, "/command"), told(metadata, "/date"), told(metadata, "/build/commit"),
+      told(metadata, "/build/type"), told(metadata, "/host/cpu"), told(metadata, "/host/processors"),
+      told(metadata, "/device/kernels"), told(metadata, "/model/name"),
+      "three repetitions behind one that does not count; loss:", feature_report_text(report));
+}
+
+std::string with_results(const std::string& page, const std::string& results, const std::string& file) {
+  const size_t begin = page.find(kResultsBegin), end = page.find(kResultsEnd);
+  if (begin == std::string::npos || end == std::string::npos || end < begin)
+    throw Error(Code::kInvalidRequest,
+                "--report {}: want a line {} and one {} behind it, found none (docs/features/TEMPLATE.md)", file,
+                kResultsBegin, kResultsEnd);
+  return page.substr(0, begin + kResultsBegin.size()) + "\n" + results + page.substr(end);
 }
 
 }  // namespace nibble::app

@@ -1,6 +1,5 @@
 #include "app/verify_features.h"
 
-#include "app/verify_review.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>

@@ -40,24 +40,24 @@ std::vector<VerifyLevel> levels_of(const std::string& text) {
   return levels;
 }
 
-// Of level 5.
+// For level 5.
 void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
   flags.group(HelpGroup::kExpert);
   flags
       .value("--baseline", o.baseline,
-             "Level 5: the run that this one is held against; default: what came along for this device, model and "
-             "settings")
+             "Level 5: the run to compare with; default: the one that comes with nibble for this device, model "
+             "and settings")
       .not_empty()
       .type("FILE")
       .excludes(base_url);
-  flags.value("--save-baseline", o.save_baseline, "Level 5: keep this run, to hold later ones against")
+  flags.value("--save-baseline", o.save_baseline, "Level 5: keep this run, to compare later ones with")
       .not_empty()
       .type("FILE")
       .excludes(base_url);
   flags.group(HelpGroup::kCommon);
 }
 
-// What flags of single levels mean for --level.
+// Chooses the levels that the flags of single levels imply.
 void settle_levels(VerifyOptions& o, bool given) {
   const bool regression = !o.baseline.empty() || !o.save_baseline.empty();
   const bool features = !o.presets.empty() || !o.review.empty();
@@ -70,7 +70,7 @@ void settle_levels(VerifyOptions& o, bool given) {
   if (features) o.levels.push_back(VerifyLevel::kFeatures);
 }
 
-// Of level 6.
+// For level 6.
 void add_feature_choice(Flags flags, VerifyOptions& o) {
   flags.group(HelpGroup::kExpert);
   Flag features = flags
@@ -107,7 +107,8 @@ std::string_view name_of(VerifyLevel level) { return kLevels[static_cast<size_t>
 
 void add_verify_flags(Flags flags, VerifyOptions& o) {
   o.levels = levels_of("all");
-  add_model_name(flags, o.model.model, "; with --load-format dummy also tiny; default: the small one that comes along");
+  add_model_name(flags, o.model.model,
+                 "; with --load-format dummy also tiny; default: the small one that comes with nibble");
   add_load_format(flags, o.model.load_format);
   add_pull(flags, o.model.when_absent);
   const Flag level = flags
@@ -120,7 +121,8 @@ void add_verify_flags(Flags flags, VerifyOptions& o) {
   add_feature_choice(flags, o);
   flags.then([&o, level] { settle_levels(o, level.given()); });
   const Flag base_url =
-      flags.value("--base-url", o.base_url, "A server instead, any of OpenAI's API: levels 1, 3 and 4").not_empty();
+      flags.value("--base-url", o.base_url, "Verify a server instead, any with OpenAI's API: levels 1, 3 and 4")
+          .not_empty();
   add_baselines(flags, o, base_url);
   flags.value("--served-model", o.served_model, "The name to ask it for; default: the first that it lists").not_empty();
   flags.value("--api-key", o.api_key, "Sent to it as a bearer token; default: OPENAI_API_KEY").not_empty();

@@ -1,6 +1,6 @@
-// Level 1.5: which kernels must run under which settings, and which must not. On a CPU two witnesses are heard: what
-// the plan and the backend say, and what the numbers show, since a rounding that is asked for changes the logits and
-// one that is not does not. On a card the launch counters say what ran.
+// Level 1.5: which kernels must run under which settings, and which must not. On a CPU there are two kinds of evidence:
+// what the plan and the backend say, and the numbers, since a rounding that was asked for changes the logits and no
+// other may. On a card the launch counters show what ran.
 
 #include "app/verify_subject.h"
 #include "backend/cpu/kernels.h"
@@ -29,7 +29,7 @@ using backend::Stage;
 
 constexpr int64_t kPathTokens = 48;
 
-// What kernels of an instruction set are called by those of another that has less.
+// Words in kernel names that show a larger instruction set than `isa`.
 std::vector<std::string> beyond(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::kBaseline: return {"avx", "amx", "dotprod", "i8mm", "sdot", "smmla"};
@@ -41,7 +41,7 @@ std::vector<std::string> beyond(CpuIsa isa) {
   }
 }
 
-// A configuration of the CPU, by what is asked for.
+// A configuration of the CPU and its expected kernels.
 struct CpuPath {
   CpuIsa isa;
   Activations activations = Activations::kF32;
@@ -56,17 +56,17 @@ struct CpuPath {
 
 struct PathRule {
   Stage stage;
-  std::string must;  // begins so, behind "multiply_" or "multiply_tiles_"
+  std::string must;  // how it begins, after "multiply_" or "multiply_tiles_"
 };
 
-// A kernel's name without how its work is cut.
+// A kernel's name without the way its work is divided.
 std::string product_of(const std::string& kernel) {
   for (const std::string_view head : {"multiply_tiles_", "multiply_"})
     if (kernel.starts_with(head)) return kernel.substr(head.size());
   return kernel;
 }
 
-// REQUIRES a resolved run, of MXFP4 experts and dense layers that come in bf16.
+// REQUIRES a resolved run with MXFP4 experts and dense layers that come in bf16.
 std::vector<PathRule> rules_of(const RunConfig& run) {
   const auto product = [](Activations activations, backend::WeightFormat format) {
     const bool int8 = activations == Activations::kInt8 && backend::cpu::int8_serves(format);
@@ -89,7 +89,7 @@ std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const RunConfig
     bool ran = false;
     for (const PlannedStage& stage : plan) {
       const bool told_of = stage.kernel.starts_with("multiply") || stage.kernel.starts_with("attend_");
-      if (stage.stage != rule.stage || !told_of) continue;  // what only moves values is no product
+      if (stage.stage != rule.stage || !told_of) continue;  // stages that only move values have no product
       ran = true;
       if (!product_of(stage.kernel).starts_with(rule.must))
         return fmt::format("{}: want {}, found {}", name_of(rule.stage), rule.must, stage.kernel);
@@ -112,14 +112,14 @@ std::string wrong_in_modes(const std::string& modes, const RunConfig& run) {
   return {};
 }
 
-// Against the same without any rounding.
+// Compared with the same run without any rounding.
 std::string wrong_in_numbers(std::span<const float> exact, std::span<const float> logits, const RunConfig& run) {
   const bool rounded = backend::rounds(run.activations) || backend::type_of(run.kv_type()).lossy || run.dense.any();
   if (!rounded || !std::ranges::equal(exact, logits)) return {};
   return "the logits are those of the exact path, bit for bit: what was asked for did not run";
 }
 
-// What plan, backend and numbers say of a step of these tokens; empty: nothing is wrong.
+// What plan, backend and numbers show for a step of these tokens; empty: nothing is wrong.
 std::string wrong_on_cpu(const VerifySubject& subject, const RunConfig& run, std::span<const float> exact,
                          const RunStep& step) {
   const auto count = static_cast<int32_t>(kPathTokens);
@@ -135,7 +135,7 @@ std::string wrong_on_cpu(const VerifySubject& subject, const RunConfig& run, std
   return wrong;
 }
 
-// The table of kernels is of safetensors with MXFP4 experts.
+// The table of kernels covers safetensors checkpoints with MXFP4 experts.
 bool has_table(const VerifySubject& subject) {
   return stored_formats(subject.model, subject.source.weights)
              .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
@@ -181,7 +181,7 @@ class CpuPaths {
   std::vector<float> exact_;
 };
 
-// Kernels by name that a program launches, of all stages or of the experts.
+// Names of the kernels that a program launches, for all stages or only the experts.
 std::set<std::string> kernels_of(const backend::cuda::Program& program, bool experts_only) {
   std::set<std::string> names;
   for (const auto& node : program.nodes)
@@ -189,7 +189,7 @@ std::set<std::string> kernels_of(const backend::cuda::Program& program, bool exp
   return names;
 }
 
-// One request, step by step: what its programs plan must have been launched, and experts' kernels of other choices of
+// Runs one request, step by step: the kernels of its programs must have been launched, and those of other choices of
 // --moe-kernel must not.
 void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
   const auto card = backend::cuda_plan_device();

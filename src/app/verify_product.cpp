@@ -11,7 +11,7 @@
 namespace nibble::app {
 namespace {
 
-// Who lives at the server's door is not seen by one engine's loop; the backend is the command's own flag.
+// Features at the server's door are not visible to one engine's loop; the backend is the command's own flag.
 constexpr std::array<std::string_view, 3> kNotTried = {"backend", "dp", "policy"};
 
 std::string_view usual_product(BackendKind backend) {

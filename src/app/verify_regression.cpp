@@ -22,7 +22,7 @@ NamedResult read_baseline(const fs::path& file) {
   return result;
 }
 
-// In the order of their names.
+// Ordered by name.
 std::vector<fs::path> files_in(const std::vector<fs::path>& folders) {
   std::vector<fs::path> files;
   for (const fs::path& folder : folders) {
@@ -70,7 +70,7 @@ Figures measure_figures(const VerifySubject& subject) {
   constexpr int kRepetitions = 7;
   constexpr int64_t kDivergenceTokens = 256, kScoredTokens = 1024, kScoredWindow = 512;
   Figures figures;
-  restart_peak();  // what measured the device's peaks is not the model's
+  restart_peak();  // without the memory that measuring the device's peaks took
   figures.speed = measure_speed(subject, kRepetitions);
   Terminal quiet({.quiet = true});
   const std::vector<int32_t> text = verify_tokens(subject, kScoredTokens);

@@ -1,7 +1,6 @@
 #pragma once
-// Level 5 of `nibble verify` in this process: a baseline is found and this run's figures are measured.
+// Level 5 of `nibble verify` in this process: finds a baseline and measures this run's figures.
 
-#include "app/terminal.h"
 #include "app/verify_baseline.h"
 
 #include <filesystem>
@@ -15,15 +14,15 @@ struct FoundBaseline {
   std::optional<NamedResult> result;
   std::string why_none;
 };
-// The file, or without one the first in the folders that is of this run. Throws Error(kInvalidRequest) for a file that
-// is no baseline or one of another device, model, backend or settings; one of those in the folders is passed over.
+// The file; without one, the first baseline in the folders that is of this run. Throws Error(kInvalidRequest) if the
+// file is not a baseline, or is of another device, model, backend or settings. In folders such files are skipped.
 [[nodiscard]] FoundBaseline find_baseline(const std::filesystem::path& file,
                                           const std::vector<std::filesystem::path>& folders,
                                           const nlohmann::ordered_json& now);
-// Where baselines come along with the program.
+// The folders of baselines that come with the program.
 [[nodiscard]] std::vector<std::filesystem::path> baseline_folders();
 
-// Speed first: the process's peak of memory is to be its own.
+// Measures speed first, so that the peak of memory is the model's own.
 [[nodiscard]] Figures measure_figures(const VerifySubject& subject);
 
 }  // namespace nibble::app

@@ -1,6 +1,6 @@
 #include "app/verify_report.h"
 
-#include "app/report_file.h"
+#include "app/report_page.h"
 #include "app/verify_options.h"
 
 #include <fmt/format.h>

@@ -20,12 +20,12 @@ struct VerifyCheck {
   VerifyLevel level;
   std::string name;
   Verdict verdict;
-  std::string found;  // in numbers; why it was skipped or failed
+  std::string found;  // figures, or why it was skipped or failed
 };
 
 class VerifyChecks {
  public:
-  // From here on checks are of this level.
+  // Checks added from here on belong to this level.
   void begin(VerifyLevel level) { level_ = level; }
   void add(std::string name, bool holds, std::string found);
   void skip(std::string name, std::string why);
@@ -38,7 +38,7 @@ class VerifyChecks {
   std::vector<VerifyCheck> checks_;
 };
 
-// Benchmarks of a configuration whose kernels were not the expected ones say nothing of it.
+// Benchmarks say nothing about a configuration if other kernels ran than expected.
 inline constexpr std::string_view kInvalid = "INVALID: level 1.5 failed; ";
 
 [[nodiscard]] std::string verify_table(std::span<const VerifyCheck> checks);

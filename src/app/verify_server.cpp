@@ -13,17 +13,16 @@
 #include <cstdlib>
 #include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace nibble::app {
 namespace {
 
-constexpr double kAnswerPatience = 30;                    // seconds, where no model is asked
+constexpr double kAnswerPatience = 30;                    // seconds, for answers that need no model
 constexpr auto kIdlePatience = std::chrono::seconds(30);  // until a server holds nothing
-constexpr int64_t kLongPrompt = 2000;                     // words: every server has so much context
+constexpr int64_t kLongPrompt = 2000;                     // words: every server has this much context
 
-// Completions of words: any server takes them, and none of its token ids need be known. Answers may end early.
+// A completion whose prompt is words: any server takes it, and its token ids need not be known. Answers may end early.
 struct Asked {
   size_t count = 1;
   int concurrency = 1;
@@ -54,7 +53,7 @@ std::string failures_of(const std::vector<client::Outcome>& outcomes) {
   return text;
 }
 
-// A gauge of Prometheus' text, by the end of its name, over all labels; none where it is not there.
+// A gauge from Prometheus' text, by the end of its name, summed over all labels; none if it is not there.
 std::optional<double> gauge(const std::string& metrics, std::string_view name) {
   std::optional<double> sum;
   for (size_t begin = 0; begin < metrics.size();) {
@@ -73,7 +72,7 @@ struct Held {
   [[nodiscard]] bool any() const { return running.value_or(0) > 0 || waiting.value_or(0) > 0 || cache.value_or(0) > 0; }
 };
 
-// vLLM's names, which nibble serve has as well.
+// By vLLM's names, which nibble serve uses as well.
 Held held_by(const client::Server& server) {
   try {
     const client::PlainAnswer answer = client::get(server, "/metrics", kAnswerPatience);
@@ -81,7 +80,7 @@ Held held_by(const client::Server& server) {
     return {.running = gauge(answer.body, "num_requests_running"),
             .waiting = gauge(answer.body, "num_requests_waiting"),
             .cache = gauge(answer.body, "kv_cache_usage_perc")};
-  } catch (const Error&) {  // it need not have such a page
+  } catch (const Error&) {  // not every server has this page
     return {};
   }
 }

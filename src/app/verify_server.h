@@ -1,7 +1,6 @@
 #pragma once
-// Levels 1, 3 and 4 against a server of OpenAI's API.
+// Levels 1, 3 and 4 against any server with OpenAI's API.
 
-#include "app/options.h"
 #include "app/verify_report.h"
 #include "client/http_requests.h"
 
@@ -18,7 +17,7 @@ void verify_server_smoke(const ServerSubject& subject, VerifyChecks& checks);
 void verify_server_stress(const ServerSubject& subject, VerifyChecks& checks);
 void verify_server_performance(const ServerSubject& subject, VerifyChecks& checks);
 
-// The first model that it lists. Throws Error(kIo) where it lists none.
+// The first model that the server lists. Throws Error(kIo) if it lists none.
 [[nodiscard]] std::string first_model(const client::Server& server);
 
 }  // namespace nibble::app

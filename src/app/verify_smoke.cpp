@@ -1,4 +1,4 @@
-// Levels 1 and 4: it starts and answers; how fast it is, in a few rows.
+// Levels 1 and 4: it starts and answers; a few rows of speed.
 
 #include "app/bench_loop.h"
 #include "app/bench_report.h"
@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -80,7 +79,7 @@ MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
                                {.generate = kGenerate, .batch = kBatch, .seconds = {}}},
                       .host_bytes = 0,
                       .device_bytes = {}};
-  // In turn, so that what a machine does beside them slows all alike.
+  // Taken in turn, so that other load on the machine slows all of them alike.
   const auto time_all = [&] {
     std::vector<double> seconds;
     for (const BenchRow& row : speed.rows)

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,7 +19,7 @@ namespace nibble::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPatience = std::chrono::minutes(10);  // of a group of requests
+constexpr auto kPatience = std::chrono::minutes(10);  // for a group of requests
 constexpr auto kLeavePatience = std::chrono::seconds(10);
 constexpr int kSequential = 100;
 constexpr int64_t kShortTokens = 8;
@@ -31,7 +30,7 @@ struct Told {
   int ends = 0;
 };
 
-// Requests that run together. Shared with receivers, which may come late where something is wrong.
+// Requests that run together. Shared with the receivers, which may be called late if something is wrong.
 class Crowd {
  public:
   explicit Crowd(const server::EnginePort& port) : port_(port) {}
@@ -41,9 +40,9 @@ class Crowd {
     ids_.push_back(
         port_.submit(std::move(request), [inbox = inbox_, at](const engine::Event& event) { inbox->take(at, event); }));
   }
-  // All have ended, or patience has: false.
+  // Waits until all have ended. False: it took too long.
   [[nodiscard]] bool wait() { return inbox_->wait(); }
-  // Those with a token at least are left, the others too, as soon as each has one.
+  // Cancels each request once it has a token.
   [[nodiscard]] bool cancel_each() {
     for (size_t i = 0; i < ids_.size(); ++i) {
       if (!inbox_->wait_token(i)) return false;
@@ -123,7 +122,7 @@ class Stress {
     return request(number, 1 + static_cast<int64_t>(number * 7 % 40), kShortTokens);
   }
 
-  // What is wrong with them; empty: each ended once, at its limit, with as many tokens.
+  // What is wrong with the requests; empty: each ended once, at its limit, with the right number of tokens.
   static std::string wrong(const std::vector<Told>& told, int64_t tokens) {
     for (size_t i = 0; i < told.size(); ++i) {
       const Told& t = told[i];
@@ -161,7 +160,7 @@ class Stress {
                                  : "all end at their limits");
   }
 
-  // A prompt that leaves room for a few tokens, and one token more than there is room for.
+  // A prompt that leaves room for a few tokens, and a prompt that is one token too long.
   void longest() {
     Crowd crowd(port_);
     crowd.submit(request(1000, plan_.context - kShortTokens, kShortTokens));
@@ -179,7 +178,7 @@ class Stress {
                       : "does not end");
   }
 
-  // Together they want twice the pages that there are, and grow into them while they run.
+  // Together the requests need twice the pages that there are, and their need grows while they run.
   void exhaustion() {
     constexpr int64_t kMany = 16;
     const int64_t each =
@@ -221,7 +220,7 @@ class Stress {
   const server::EnginePort& port_;
   const StressPlan& plan_;
   VerifyChecks& checks_;
-  std::vector<std::vector<int32_t>> texts_;  // of the short requests, alone
+  std::vector<std::vector<int32_t>> texts_;  // of each short request when it ran alone
 };
 
 }  // namespace

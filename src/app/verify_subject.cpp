@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +19,7 @@ namespace {
 using backend::Slot;
 using backend::Stage;
 
-// Slots that hold something once the stage has run; what a backend has fused away it does not show.
+// The slots that a stage has written. A backend does not show what it fused away.
 std::vector<Slot> written_by(Stage stage) {
   switch (stage) {
     case Stage::kEmbed: return {Slot::kResidual};
@@ -73,7 +72,7 @@ RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, st
   step.logit_tokens.resize(tokens.size());
   std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
   RunStep result{.logits = {}, .not_finite = {}, .modes = be->modes()};
-  // With a probe a backend walks the verbs.
+  // With a probe, a backend runs verb by verb.
   model::forward(*be, model, step, [&](Stage stage, int layer) {
     if (scan == Scan::kStages && result.not_finite.empty()) result.not_finite = not_finite_in(*be, stage, layer);
   });
@@ -85,12 +84,12 @@ Divergence divergence(std::span<const float> exact, std::span<const float> other
   check(exact.size() == other.size() && vocab > 0, "distributions over the same tokens");
   const auto width = static_cast<size_t>(vocab);
   const size_t rows = exact.size() / width;
-  Divergence d{.identical = std::ranges::equal(exact, other)};
+  Divergence d;
   for (size_t r = 0; r < rows; ++r) {
     const Softmax p = softmax(exact.subspan(r * width, width)), q = softmax(other.subspan(r * width, width));
     double kl = 0;
     for (size_t v = 0; v < width; ++v) kl += std::exp(p.log_p[v]) * (p.log_p[v] - q.log_p[v]);
-    if (!std::isfinite(kl)) kl = HUGE_VAL;  // no distribution at all
+    if (!std::isfinite(kl)) kl = HUGE_VAL;  // not a distribution at all
     d.mean_kl += kl / static_cast<double>(rows);
     d.largest_kl = std::max(d.largest_kl, kl);
     d.top1 += (p.top == q.top ? 1.0 : 0.0) / static_cast<double>(rows);
@@ -98,7 +97,7 @@ Divergence divergence(std::span<const float> exact, std::span<const float> other
   return d;
 }
 
-// Only what does not round is taken over: a setting that comes later stays at its default.
+// Copies only the settings that do not round. A setting that is added later stays at its default here.
 backend::RunConfig exact_run(const backend::RunConfig& run) {
   backend::RunConfig exact;
   exact.backend = run.backend;

@@ -19,7 +19,7 @@
 
 namespace nibble::app {
 
-// make_backend() but for its files; tests put another one here.
+// make_backend() without the files; tests pass their own.
 using MakeBackend = std::function<std::unique_ptr<backend::Backend>(const backend::RunConfig& run,
                                                                     const backend::BackendConfig& config)>;
 
@@ -29,7 +29,7 @@ struct VerifySubject {
   MakeBackend make;
 };
 
-// A step of one sequence whose every token has logits.
+// A step of one sequence in which every token has logits.
 struct RunStep {
   std::vector<float> logits;  // [tokens, vocab]
   std::string not_finite;     // the first value that is a NaN or infinite, and where; empty: all are finite
@@ -39,33 +39,32 @@ enum class Scan : uint8_t { kNone, kStages };  // kStages: every slot after ever
 [[nodiscard]] RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run,
                                std::span<const int32_t> tokens, Scan scan = Scan::kNone);
 
-// How far the second distributions over tokens are from the first, in nats, and how often both name the same token.
+// How far the second distributions over tokens are from the first, in nats, and how often both have the same top token.
 struct Divergence {
   double mean_kl = 0, largest_kl = 0, top1 = 0;
-  bool identical = false;  // bit for bit
 };
 [[nodiscard]] Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab);
 
-// The settings with nothing rounded that the weights do not bring: what lossy ones are held against.
+// The settings with nothing rounded beyond the weights' own formats: the comparison for lossy settings.
 [[nodiscard]] backend::RunConfig exact_run(const backend::RunConfig& run);
 
-// Ids of the model's own text where it has one beside it (reference.json, heldout.txt), else random ones.
+// Token ids of a text that comes with the model (reference.json, heldout.txt); otherwise random ids.
 [[nodiscard]] std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count);
 
-// Level 1.5 of the model's options alone: what is wrong with the kernels that run; empty: nothing, or nobody can say.
-// `exact`: of exact_path() with the same instruction set.
+// Level 1.5 for the model's options only: what is wrong with the kernels that run; empty: nothing, or it cannot be
+// known. `exact`: the result of exact_path() with the same instruction set.
 [[nodiscard]] std::string wrong_path(const VerifySubject& subject, std::span<const float> exact);
 [[nodiscard]] std::vector<float> exact_path(const VerifySubject& subject);
 
-// What is known of a model, beside its files: perplexity, and the losses of lossy flags; none where nobody has
-// measured.
+// What is known about a model, from a file next to it: perplexity, and the losses of lossy flags; none if nobody has
+// measured them.
 [[nodiscard]] std::optional<nlohmann::json> reference_of(const ModelOptions& model);
 
-// How fast a prompt is read and tokens are generated, alone and eight at a time, and the memory that this took.
+// How fast a prompt is read and tokens are generated, alone and eight at a time, and the memory in use.
 struct MeasuredSpeed {
   std::vector<BenchRow> rows;
   int64_t host_bytes = 0;               // the process's peak so far
-  std::optional<int64_t> device_bytes;  // of a card, in use by all
+  std::optional<int64_t> device_bytes;  // of the card, used by all programs
 };
 [[nodiscard]] MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions);
 

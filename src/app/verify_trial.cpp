@@ -18,7 +18,7 @@ using TrialClock = std::chrono::steady_clock;
 
 constexpr int64_t kTrialPrompt = 256, kTrialTokens = 32, kTrialStages = 24, kTrialLoss = 256;
 constexpr int kTrialRepetitions = 3, kTogether = 4;
-// Divergence of two exact ways: other orders of sums, keys in float instead of bf16.
+// The divergence of two exact ways: sums in another order, keys in float instead of bf16.
 constexpr KnownLoss kExactLoss{.kl = 5e-4, .top1 = 0.96};
 
 double since(TrialClock::time_point start) { return std::chrono::duration<double>(TrialClock::now() - start).count(); }
@@ -34,7 +34,7 @@ engine::EngineLimits trial_limits(const ServeOptions& o) {
           .async_scheduling = o.async_scheduling.value_or(o.model.run.backend == BackendKind::kCuda)};
 }
 
-// One sequence in an engine's loop, with the clock.
+// One sequence in an engine's loop, timed.
 struct Timed {
   std::vector<int32_t> tokens;
   double first = 0, all = 0;  // seconds until the first token, until the last
@@ -52,7 +52,7 @@ Timed serve_timed(engine::Loop& loop, std::vector<int32_t> prompt) {
   return timed;
 }
 
-// Loss by flag, in reference.json's words. Empty: nobody could know it.
+// Flags with a known loss, as reference.json spells them. Empty: the loss cannot be known.
 std::vector<std::string> lossy_flags(const RunConfig& run) {
   std::vector<std::string> flags;
   if (backend::rounds(run.activations)) flags.push_back(fmt::format("--moe-activation {}", name_of(run.activations)));
@@ -95,7 +95,7 @@ const std::vector<float>& Trials::exact_of(const ModelOptions& model) {
 
 Trials::Measured Trials::measured(const ServeOptions& options) const {
   const model::ModelConfig& config = source_.config;
-  const auto head = open_head(options.model, source_);  // of these options, not of the source's
+  const auto head = open_head(options.model, source_);  // for these options, not the source's
   engine::EngineLimits limits = trial_limits(options);
   limits.speculation.head = head.get();
   limits.speculation.head_threads = thread_count(options.model);
@@ -112,7 +112,7 @@ Trials::Measured Trials::measured(const ServeOptions& options) const {
     return std::vector<int32_t>(begin, begin + tokens);
   };
   constexpr auto kGenerated = static_cast<double>(kTrialTokens - 1);
-  engine::RequestId id = engine::RequestId{1} << 32;  // apart from serve()'s own
+  engine::RequestId id = engine::RequestId{1} << 32;  // ids that serve() does not use
   for (int i = 0; i <= kTrialRepetitions; ++i) {
     const std::vector<int32_t> prompt = next(kTrialPrompt);
     const Timed one = serve_timed(loop, prompt), more = serve_timed(loop, prompt);
@@ -135,7 +135,8 @@ Trials::Measured Trials::measured(const ServeOptions& options) const {
 
 TrialRates Trials::rates(const ServeOptions& options) { return measured(options).rates; }
 
-// Guesses, the prefix cache and when a step is begun change no text on a host: what computes is the same.
+// On a host, guesses, the prefix cache and the time at which a step begins do not change a text, since the same code
+// computes.
 std::string Trials::wrong_text(const ServeOptions& options, const Measured& found) {
   const RunConfig& run = options.model.run;
   if (run.backend == BackendKind::kCuda) return {};

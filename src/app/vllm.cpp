@@ -44,7 +44,7 @@ bool has_word(std::string_view words, std::string_view word) {
          fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
 }
 
-// Whether the row has the value; flags without one, and several at once, are not looked at.
+// Whether the row covers this value. Flags without a value, and with several, are not checked.
 bool takes(const ForeignRow& row, std::string_view value) {
   return row.values.empty() || row.values == "-" || row.values == "*" || has_word(row.values, value);
 }
@@ -59,7 +59,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// The first row of the name that has the value, or null.
+// The first row of this name that covers the value, or null.
 const ForeignRow* row_of(std::string_view name, std::string_view value) {
   const std::span<const ForeignRow> table = vllm_table();
   const auto it = std::ranges::find_if(
@@ -67,7 +67,7 @@ const ForeignRow* row_of(std::string_view name, std::string_view value) {
   return it == table.end() ? nullptr : &*it;
 }
 
-// -tp=2, -cc.level=3 and -O3 by their long names; anything else as it is.
+// -tp=2, -cc.level=3 and -O3 with their long names; anything else unchanged.
 std::string with_long_name(const std::string& argument) {
   for (const auto& [short_name, name] : kShortNames) {
     if (!argument.starts_with(short_name)) continue;
@@ -79,9 +79,9 @@ std::string with_long_name(const std::string& argument) {
 }
 
 struct ConfigField {
-  std::string name, value;  // a number alone, as of -O3, has no name
+  std::string name, value;  // a bare number, as in -O3, has no name
 };
-// A JSON object, name=value or, of --compilation-config, a number. Ends the parse for anything else.
+// A JSON object, name=value or, for --compilation-config, a number. Ends the parse for anything else.
 std::vector<ConfigField> config_fields(const std::string& flag, const std::string& value) {
   const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
   if (flag == "--compilation-config" && !value.empty() && std::all_of(value.begin(), value.end(), digit))
@@ -101,7 +101,7 @@ std::vector<ConfigField> config_fields(const std::string& flag, const std::strin
 
 using OnValue = std::function<void(const std::string& value)>;
 
-// What is given twice counts as given last, as there.
+// If a flag is given twice the last one counts, as in vLLM.
 Flag add_foreign_flag(Flags flags, const std::string& flag, std::string_view values, const OnValue& use) {
   if (values == "-") return flags.mention(flag + ",!--no-" + flag.substr(2), [use] { use(""); }).last_counts();
   const bool is_config = flag.ends_with("-config");  // field by field, or as JSON
@@ -122,7 +122,7 @@ void note(Settings& settings, std::string text) {
   if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(std::move(text));
 }
 
-// A field without a row, or without one for its value.
+// For a field without a row, or without one for its value.
 [[noreturn]] void refuse_field(const std::string& flag, const ConfigField& field) {
   const std::string name = fmt::format("{}.{}", flag, field.name);
   std::string fields, values;
@@ -135,7 +135,7 @@ void note(Settings& settings, std::string text) {
   refuse_value(flag, fmt::format("want fields {}, found {}", fields, field.name));
 }
 
-// A flag of theirs that is accepted: what it holds becomes flags of ours, or nothing.
+// Accepts one of vLLM's flags: its value becomes flags of ours, or nothing.
 void take_flag(Settings& settings, const std::string& flag, const ForeignRow& row, const std::string& value) {
   const bool is_config = flag.ends_with("-config") && flag != "--generation-config";
   std::vector<ConfigField> fields = is_config ? config_fields(flag, value) : std::vector<ConfigField>{{"", value}};
@@ -163,7 +163,7 @@ void take_flag(Settings& settings, const std::string& flag, const ForeignRow& ro
     note(settings, fmt::format("{} makes no difference{}: {}", flag, taken == 0 ? "" : " otherwise", row.text));
 }
 
-// A value of theirs of one of our flags.
+// Replaces vLLM's values of one of our flags.
 void rewrite_values(Flag flag, Settings& settings) {
   const std::string name = flag.name();
   flag.rewrite([&settings, name](const std::string& found) -> std::string {
@@ -176,7 +176,7 @@ void rewrite_values(Flag flag, Settings& settings) {
   });
 }
 
-// 8k is 8000, 8K 8192. What is neither is left to the option's own check.
+// 8k is 8000, 8K is 8192. Anything else is left to the option's own check.
 std::string without_unit(const std::string& found) {
   constexpr std::pair<char, int64_t> kUnits[] = {{'k', 1000}, {'K', 1024}, {'m', 1'000'000}, {'M', 1 << 20}};
   for (const auto& [letter, times] : kUnits) {
@@ -192,7 +192,7 @@ std::string without_unit(const std::string& found) {
 }  // namespace
 
 void respell_vllm_arguments(std::vector<std::string>& arguments) {
-  for (size_t i = 0; i + 1 < arguments.size(); ++i)  // -q is --quiet here unless vLLM's value follows
+  for (size_t i = 0; i + 1 < arguments.size(); ++i)  // -q means --quiet here, unless one of vLLM's values follows
     if (arguments[i] == "-q" && arguments[i + 1] == "mxfp4") arguments[i] = "--quantization";
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string& argument = arguments[i];
@@ -202,7 +202,7 @@ void respell_vllm_arguments(std::vector<std::string>& arguments) {
     std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
     const size_t dot = argument.find("-config.");
     if (dot >= end) continue;
-    if (end == argument.size()) {  // its value is the next word; none: true
+    if (end == argument.size()) {  // the next word is its value; without one: true
       const bool has_value = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
       argument += "=" + (has_value ? arguments[i + 1] : "true");
       if (has_value) arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1);

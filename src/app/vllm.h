@@ -1,6 +1,6 @@
 #pragma once
-// vLLM's and FlashInfer's words: flags and their values, fields of flags, variables. One table (vllm_table.cpp) says
-// what each becomes here.
+// vLLM's and FlashInfer's flags with their values, fields of flags, and variables. One table (vllm_table.cpp) says what
+// each means here.
 
 #include "app/flags.h"
 #include "app/options.h"
@@ -13,35 +13,36 @@
 
 namespace nibble::app {
 
-// One of our flags; nothing, and a line says why; the end, and the message says why; or what each field has a row for,
-// and the end for any other.
+// What a row becomes: one of our flags; nothing, with a note that says why; an error that says why; or, for a flag with
+// fields, what the row of each field says (an error for a field without one).
 enum class Becomes : uint8_t { kFlag, kNothing, kRefused, kFields };
 struct ForeignRow {
-  // With blanks between: "--flag", of ours (whose value is theirs) or of theirs, "--flag.field", "VARIABLE".
+  // Separated by blanks: "--flag" (vLLM's, or ours with vLLM's value), "--flag.field", "VARIABLE".
   std::string_view names;
-  // Those of this row, all where empty. "-": a flag without one, of which there is --no-… as well; "*": one or more.
+  // The values of this row; empty: all. "-": a flag without a value, which has a --no-… as well; "*": one or more
+  // values.
   std::string_view values;
   Becomes becomes;
   std::string_view text;        // our flag, or why
-  std::string_view value = {};  // the flag's; empty: as it was found
+  std::string_view value = {};  // the flag's value; empty: the value as given
 };
 [[nodiscard]] std::span<const ForeignRow> vllm_table();
 
-// Names as `nibble serve` spells them: --max_model_len, -tp 1, -O3, -cc.x=1 and --compilation-config.x=1.
+// Rewrites names as `nibble serve` spells them: --max_model_len, -tp 1, -O3, -cc.x=1 and --compilation-config.x=1.
 void respell_vllm_arguments(std::vector<std::string>& arguments);
 
-// The table's flags, and its values of our own. After all of our own.
+// Adds the table's flags, and vLLM's values of our flags. To be called after our own flags are declared.
 void add_vllm_flags(Flags flags, ServeOptions& options);
 
-// Their value of one of our flags as ours; anything else as it is.
+// vLLM's value of one of our flags as ours; anything else unchanged.
 [[nodiscard]] std::string our_value(const std::string& flag, const std::string& found);
 
 // What a variable means here.
 struct ForeignSetting {
   std::string variable, flag, value;
 };
-// Of all variables of a process, their own. Those that are set and mean nothing here get a line of `notes` each. Throws
-// Error(kInvalidRequest) for one that asks for what is not there, and for a value that it cannot have.
+// Reads vLLM's variables among all of a process. One that is set but means nothing here adds a line to `notes`. Throws
+// Error(kInvalidRequest) for one that asks for what does not exist here, and for an invalid value.
 [[nodiscard]] std::vector<ForeignSetting> read_vllm_variables(const std::map<std::string, std::string>& environment,
                                                               std::vector<std::string>& notes);
 

@@ -6,9 +6,9 @@ namespace {
 using enum Becomes;
 constexpr std::string_view kOn = "1 true True", kOff = "0 false False";
 
-// Of several rows of a name the first that has the value counts. docs/serving.md shows the variables.
+// If several rows have the same name, the first that covers the value counts. docs/serving.md shows the variables.
 constexpr ForeignRow kRows[] = {
-    // vLLM's values of our own flags. What becomes auto are its names for its own fast kernels.
+    // vLLM's values of our own flags. The names of its own fast kernels become auto.
     {"--attention-backend",
      "FLASHINFER FLASHINFER_VLLM_V1 FLASH_ATTN FLASH_ATTN_VLLM_V1 TRITON_ATTN TRITON_ATTN_VLLM_V1 FLEX_ATTENTION "
      "TORCH_SDPA XFORMERS CPU_ATTN",
@@ -46,7 +46,7 @@ constexpr ForeignRow kRows[] = {
     {"--kv-events-config.buffer_steps", "", kFlag, "--kv-events-buffer"},
     {"--kv-events-config.hwm", "", kFlag, "--kv-events-hwm"},
     {"--kv-events-config.max_queue_size", "", kNothing, "the engine waits for no publisher"},
-    // Flags that need nothing from us.
+    // Flags that change nothing here.
     {"--trust-remote-code", "-", kNothing, "no code is ever loaded with a model"},
     {"--enable-auto-tool-choice", "-", kNothing, "tool calls are always recognised"},
     {"--tool-call-parser", "openai", kNothing, "Harmony is the only format"},

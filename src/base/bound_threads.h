@@ -1,6 +1,6 @@
 #pragma once
-// Threads that do the same at the same time, each for an index of its own: for work that waits for the others' (ranks
-// of a step), or that a library binds to its thread (CUDA's current device).
+// Threads that all do the same work at the same time, each for an index of its own. For work that waits for the others'
+// (ranks of a step), or that a library binds to its thread (CUDA's current device).
 
 #include <atomic>
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace nibble {
 
-// Between calls a thread spins for some microseconds, so that calls in a row start at once, and then sleeps.
+// Between calls a thread spins for some microseconds, so that the next call starts at once, and then sleeps.
 class BoundThreads {
  public:
   using Body = std::function<void(size_t)>;
 
-  // Throws Error(kIo) where the system starts fewer.
+  // Throws Error(kIo) if the system cannot start as many.
   explicit BoundThreads(size_t count);
   ~BoundThreads();
   BoundThreads(const BoundThreads&) = delete;
@@ -26,8 +26,8 @@ class BoundThreads {
 
   [[nodiscard]] size_t count() const { return thrown_.size(); }
 
-  // body(i) on thread i, for every i; returns when all are done. What each of them threw, by index, null where nothing:
-  // valid until the next call. One caller at a time.
+  // Calls body(i) on thread i, for every i, and returns when all are done. Returns what each of them threw, by index,
+  // null for none; valid until the next call. One caller at a time.
   std::span<const std::exception_ptr> each(const Body& body);
 
  private:

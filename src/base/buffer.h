@@ -50,7 +50,7 @@ class Buffer {
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
   };
-  // Advice only: what the kernel answers changes nothing but speed.
+  // Advice only: it can change nothing but speed.
   void want_huge_pages() const {
     constexpr uintptr_t kHuge = uintptr_t{2} << 20;
     const auto begin = reinterpret_cast<uintptr_t>(data_.get()), first = (begin + kHuge - 1) / kHuge * kHuge;

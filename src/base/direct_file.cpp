@@ -49,7 +49,7 @@ void DirectFile::read_blocks(ByteRange whole, int64_t needed, std::byte* at) con
                   std::strerror(errno));
     const int64_t now = done + count;
     if (now >= needed) break;
-    // A short read goes on at the last whole block; one that brought none is the file's end.
+    // After a short read, goes on at the last whole block. A read without any bytes is the file's end.
     const int64_t next = direct_ ? round_down(now) : now;
     if (next == done)
       throw Error(Code::kCorrupt, "{}: want {} bytes, found its end at {}: was it cut while it was read?",
@@ -70,7 +70,7 @@ std::span<std::byte> DirectFile::read(ByteRange range, std::span<std::byte> buff
 }
 
 void DirectFile::forget(std::span<const std::byte> mapped) const {
-  // Advice is for addresses that may be written, but nothing is.
+  // madvise takes a writable address, but nothing is written.
   void* const from = const_cast<std::byte*>(mapped.data());
   if (!mapped.empty()) madvise(from, mapped.size(), MADV_DONTNEED);  // what is mapped counts as wanted
   posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);                   // to the end

@@ -1,13 +1,12 @@
 #pragma once
-// A file read past the page cache (O_DIRECT): for bytes that are read once and kept elsewhere. Any number of threads
-// may read. Where the system refuses O_DIRECT (tmpfs, some network file systems) it is read through the cache, which is
-// told to forget the bytes.
+// Reads a file past the page cache (O_DIRECT), for bytes that are read once and kept elsewhere. Any number of threads
+// may read. If the system refuses O_DIRECT (tmpfs, some network file systems), the file is read through the cache,
+// which is then told to forget the bytes.
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
 
 #include <sys/types.h>
 
@@ -21,10 +20,10 @@ struct ByteRange {
 class DirectFile {
  public:
   static constexpr int64_t kAlignment = 4096;  // of offsets, lengths and addresses; the largest block that is common
-  // What a buffer must hold beyond the bytes of a range: a range starts and ends anywhere.
+  // How much larger than its range a buffer must be, since a range may start and end anywhere.
   static constexpr int64_t kSlack = 2 * kAlignment;
 
-  // The system's calls; tests give others.
+  // The system's calls; tests replace them.
   struct System {
     int (*open)(const char* path, int flags, ...);
     ssize_t (*pread)(int file, void* into, size_t bytes, off_t offset);
@@ -45,8 +44,8 @@ class DirectFile {
   // aligned to kAlignment, of at least range.bytes + kSlack.
   [[nodiscard]] std::span<std::byte> read(ByteRange range, std::span<std::byte> buffer) const;
 
-  // Drops the file from the page cache, as far as it is on the disk and nobody else maps it: `mapped`, a mapping of the
-  // whole file, gives its pages back. They are read again when somebody wants them.
+  // Drops the file from the page cache, if it is on disk and nobody else maps it. `mapped`, a mapping of the whole
+  // file, gives its pages back; they are read again when they are used.
   void forget(std::span<const std::byte> mapped) const;
 
  private:
@@ -59,7 +58,7 @@ class DirectFile {
   bool direct_ = false;
 };
 
-// Whether the page cache holds all of these bytes of a mapped file; as far as the system tells.
+// Whether the page cache holds all of these bytes of a mapped file, as far as the system tells.
 [[nodiscard]] bool is_resident(std::span<const std::byte> mapped);
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 #pragma once
-// The one home of errors. Error: the user, the file or the machine is wrong. check(): our own bug.
+// All kinds of errors. Error: the user, the file or the machine is wrong. check(): our own bug.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ namespace nibble {
 
 enum class Code {
   kInvalidRequest,  // what the caller asked for makes no sense
-  kUnsupported,     // sensible, but not served by this build, card or model
+  kUnsupported,     // sensible, but not supported by this build, card or model
   kCorrupt,         // a file's content contradicts itself or its format
   kIo,              // the operating system refused
   kOutOfMemory,

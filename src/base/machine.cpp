@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// The system's pseudo-files have no size; empty where there is none.
+// The content of a pseudo-file, which has no size; empty if there is none.
 std::string read_small(const char* path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "re"), &std::fclose);
   std::string text(1 << 16, '\0');
@@ -27,7 +27,7 @@ std::optional<int64_t> number_at(std::string_view text) {
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
-// What the group may still take: pages of files count as used, but give way.
+// Memory that the control group may still take. Pages of files count as used, but can be reclaimed.
 std::optional<int64_t> group_memory() {
   const auto limit = number_at(read_small("/sys/fs/cgroup/memory.max"));  // "max": none
   const auto used = number_at(read_small("/sys/fs/cgroup/memory.current"));

@@ -1,5 +1,5 @@
 #pragma once
-// What this process may have of the machine: memory and processors.
+// How much memory and how many processors this process may use.
 
 #include <cstdint>
 #include <optional>
@@ -7,17 +7,17 @@
 
 namespace nibble {
 
-// What the system could give without swapping, the limit of the process's control group included; none where it does
+// Memory that the system could give without swapping, within the limit of the process's control group; none if it does
 // not say. Linux: MemAvailable of /proc/meminfo, cgroup v2's memory.max.
 [[nodiscard]] std::optional<int64_t> available_memory();
 
-// How many threads can run at once: the processors that the process may run on (taskset, a cpuset), at most as many as
-// its control group has time for (cgroup v2's cpu.max, rounded up). At least 1.
+// How many threads can run at once: the processors on which the process may run (taskset, a cpuset), limited by the
+// time that its control group has (cgroup v2's cpu.max, rounded up). At least 1.
 [[nodiscard]] int available_processors();
 
 // The pure parts. "MemAvailable:  123 kB" in meminfo's text, in bytes; none when there is no such line.
 [[nodiscard]] std::optional<int64_t> meminfo_bytes(std::string_view meminfo, std::string_view name);
-// Processors that cpu.max's text ("QUOTA PERIOD", both in µs) pays for, rounded up; none for "max" or what is no such
+// Processors that cpu.max's text ("QUOTA PERIOD", both in µs) allows, rounded up; none for "max" and for an invalid
 // text.
 [[nodiscard]] std::optional<int> quota_processors(std::string_view cpu_max);
 

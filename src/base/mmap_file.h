@@ -31,8 +31,8 @@ struct MappedSource {
   std::filesystem::path path;
 };
 
-// Puts a copy into the place of what MmapFile::bytes() gave: memory of this process, on huge pages where the kernel
-// grants them. A mapped file is on small ones unless the page cache holds it otherwise. Throws Error(kOutOfMemory).
+// Replaces what MmapFile::bytes() gave by a copy in this process's memory, on huge pages if the kernel grants them. A
+// mapped file is on small pages unless the page cache holds it otherwise. Throws Error(kOutOfMemory).
 void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool);
 
 // The whole file as a string; same errors. `limit_bytes` refuses files that cannot be what the caller expects.

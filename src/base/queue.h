@@ -19,13 +19,13 @@ class Queue {
     shared_.wake.notify_one();
   }
 
-  // All that came since the last call, in order of push; maybe none.
+  // All messages since the last call, in the order of push; may be empty.
   [[nodiscard]] std::vector<T> take() {
     const std::lock_guard lock(shared_.mutex);
     return std::exchange(shared_.messages, {});
   }
 
-  // The same, asleep until there is one.
+  // The same, but sleeps until there is one.
   [[nodiscard]] std::vector<T> wait() {
     std::unique_lock lock(shared_.mutex);
     shared_.wake.wait(lock, [&] { return !shared_.messages.empty(); });

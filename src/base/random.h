@@ -30,8 +30,8 @@ using Philox4 = std::array<uint32_t, 4>;
 // Standard normal from two words (Box-Muller).
 [[nodiscard]] float normal_float(uint32_t a, uint32_t b);
 
-// Bytes that cannot be guessed, from the system's generator: ids, seeds. std::random_device would be rdseed, which
-// takes a millisecond for an id. REQUIRES up to 256 of them. Throws Error(kIo) where the system has none.
+// Bytes that cannot be guessed, from the system's generator: for ids and seeds. std::random_device would use rdseed,
+// which takes a millisecond for an id. REQUIRES at most 256 bytes. Throws Error(kIo) if the system has no generator.
 void fill_unguessable(std::span<uint8_t> bytes);
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
 #pragma once
-// A library of the system that is opened when somebody needs it: a program that was linked with it would not start
-// where it is missing (docs/decisions/0016).
+// A system library that is opened when it is needed. A program linked with it would not start on a system without it
+// (docs/decisions/0016).
 
 #include <string>
 #include <string_view>
@@ -15,10 +15,10 @@ class SharedLibrary {
     std::string_view purpose;   // "to fetch with"
     std::string_view packages;  // "apt install libcurl4, or dnf install libcurl"
   };
-  // It stays open. Throws Error(kUnsupported), which says what to install.
+  // The library stays open. Throws Error(kUnsupported), which says what to install.
   explicit SharedLibrary(const Wanted& wanted);
 
-  // A function, as the pointer that it is assigned to.
+  // A function; converts to the pointer type it is assigned to.
   struct Symbol {
     void* address;
     template <class Function>
@@ -26,7 +26,7 @@ class SharedLibrary {
       return reinterpret_cast<Function*>(address);
     }
   };
-  // Throws Error(kUnsupported) where the library has none of this name.
+  // Throws Error(kUnsupported) if the library has no such function.
   [[nodiscard]] Symbol find(const char* symbol) const;
 
  private:

@@ -1,11 +1,11 @@
 #pragma once
-// Waiting for another thread that is about to come: some microseconds without the kernel, then asleep.
+// Waiting for another thread that is about to arrive: spins for some microseconds without the kernel, then sleeps.
 
 #include <atomic>
 
 namespace nibble {
 
-inline constexpr int kSpins = 2000;  // some 30 µs: longer than what lies between the parallel parts of a step
+inline constexpr int kSpins = 2000;  // some 30 µs: longer than the time between the parallel parts of a step
 
 inline void pause_spinning() {
 #if defined(__x86_64__)
@@ -15,7 +15,7 @@ inline void pause_spinning() {
 #endif
 }
 
-// Returns when value is no longer `old`. REQUIRES that who changes it notifies.
+// Returns when value is no longer `old`. REQUIRES that whoever changes it notifies.
 template <class T>
 void wait_while(const std::atomic<T>& value, T old) {
   for (int i = 0; i < kSpins; ++i) {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -78,7 +77,7 @@ enum class DType : uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF8E4m3, kF8E5m2
 
 using Shape = std::vector<int64_t>;
 
-// A tensor whose type and rank are known only at run time: what files hold and uploads take. Row-major.
+// A tensor whose type and rank are known only at run time: in files and uploads. Row-major.
 struct RawTensor {
   DType dtype = DType::kU8;
   Shape shape;

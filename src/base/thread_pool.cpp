@@ -13,9 +13,9 @@
 namespace nibble {
 namespace {
 
-// Binds each worker to a processor of its own where there is one for every thread: on a processor that two of them
-// share, both would take twice as long until the kernel notices. The first processor is left to the caller. Advice: a
-// kernel that refuses changes nothing but speed.
+// Binds each worker to a processor of its own, if there is one for every thread. If two threads shared a processor,
+// both would take twice as long until the kernel notices. The first processor is left to the caller. Advice only: it
+// can change nothing but speed.
 void spread(std::vector<std::jthread>& workers) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -58,8 +58,8 @@ void ThreadPool::end() {
   workers_.clear();  // joins while the rest still lives
 }
 
-// What is read of the job holds if the exchange succeeds: the caller sets up no other while a piece of this one is
-// left.
+// The fields of the job that were read are valid if the exchange succeeds: the caller sets up no other job while a
+// piece of this one is left.
 void ThreadPool::take(int thread_idx) {
   uint64_t open = open_.load(std::memory_order_acquire);
   for (uint32_t left = 0; (left = static_cast<uint32_t>(open)) != 0;) {

@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 
 namespace nibble::checkpoint {
 namespace {
@@ -104,7 +103,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   checkpoint.directory_ = path;
   try {
     const bool has_single = fs::exists(path / kSingleName);
-    if (fs::exists(fs::symlink_status(path / kIndexName))) {  // a dead link is no absence
+    if (fs::exists(fs::symlink_status(path / kIndexName))) {  // a dead link counts as there
       const std::string where = (path / kIndexName).string();
       const Index index = read_index(path / kIndexName);
       if (has_single && !index.shards.contains(kSingleName)) {

@@ -36,7 +36,7 @@ std::string ggml_name(uint32_t type) {
   return fmt::format("number {}", type);
 }
 
-// Bytes of one element in the file; a string's least, its length.
+// Bytes of one element in the file; for a string the least, which is its length field.
 constexpr uint64_t element_bytes(GgufType type) {
   switch (type) {
     case GgufType::kU8:
@@ -63,7 +63,7 @@ T element(const GgufValue& value, int64_t idx) {
   return result;
 }
 
-// The integer at `idx`; none for a type that is none, or beyond 63 bits.
+// The integer at `idx`; none if the type is no integer, or the value needs more than 63 bits.
 std::optional<int64_t> integer_at(const GgufValue& value, int64_t idx) {
   switch (value.type) {
     case GgufType::kU8: return element<uint8_t>(value, idx);
@@ -243,8 +243,8 @@ class Parser {
     return tensor;
   }
 
-  // Sorts the tensors by offset and gives them their bytes. The data begin on the alignment, each tensor where the one
-  // before it, padded, ended; behind the last one the padding may be missing.
+  // Sorts the tensors by offset and finds their bytes. The data begin on the alignment, each tensor where the padded
+  // one before it ended. After the last one the padding may be missing.
   void place_tensors(std::vector<GgufTensor>& tensors, const std::vector<uint64_t>& offsets, uint64_t alignment) {
     const auto aligned = [alignment](uint64_t n) { return (n + alignment - 1) / alignment * alignment; };
     place_ = "";

@@ -20,7 +20,7 @@ enum class GgmlType : uint32_t { kF32 = 0, kF16 = 1, kQ8 = 8, kBf16 = 30, kMxfp4
 [[nodiscard]] std::string_view name_of(GgmlType type);  // ggml's spelling: "Q8_0"
 
 struct GgmlBlock {
-  int64_t values, bytes;  // neighbours along a row that are stored together, and what they take
+  int64_t values, bytes;  // values along a row that are stored together, and the bytes they take
 };
 [[nodiscard]] GgmlBlock block_of(GgmlType type);
 
@@ -50,10 +50,10 @@ struct GgufContent {
   std::vector<GgufTensor> tensors;  // in the order of their bytes
 };
 
-// Describes `file` without copying tensor bytes, in time and memory that follow what the file holds, not what it
-// claims. Throws Error(kCorrupt) for everything that the format forbids and Error(kUnsupported) for other versions,
-// byte orders and tensor types than are served here, and for nested arrays; messages begin with `where`. REQUIRES:
-// file.data() aligned to 8.
+// Describes `file` without copying tensor bytes. Time and memory depend on what the file holds, not on what it claims.
+// Throws Error(kCorrupt) for everything that the format forbids. Throws Error(kUnsupported) for nested arrays, and for
+// versions, byte orders and tensor types that are not served here. Messages begin with `where`. REQUIRES: file.data()
+// aligned to 8.
 [[nodiscard]] GgufContent parse_gguf(std::span<const std::byte> file, std::string_view where);
 
 // Bytes of a tensor. Throws Error(kCorrupt, where…) unless the shape is of 1 to 4 positive dimensions, in whole blocks,

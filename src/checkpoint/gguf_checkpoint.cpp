@@ -46,7 +46,7 @@ Split split_of(const GgufMetadata& metadata, const std::string& where) {
   return {.part = fields.integer(kPartKey, 0, parts - 1), .parts = parts};
 }
 
-// Only the first part describes the model; what another one says beside its number must be the same.
+// Only the first part describes the model; apart from its number, another part must say the same.
 void check_says_nothing_else(const GgufMetadata& part, const GgufMetadata& first, const std::string& where) {
   for (const auto& [key, value] : part) {
     if (key.starts_with("split.") || key.starts_with("general.")) continue;
@@ -74,7 +74,7 @@ void check_tensors_differ(const std::vector<GgufTensor>& tensors, const std::str
   }
 }
 
-// The file to open first; a directory must hold parts of one model and nothing else. Which are missing is found later.
+// The file to open first. A directory must hold the parts of one model and nothing else; missing parts are found later.
 fs::path first_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

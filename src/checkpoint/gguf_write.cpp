@@ -1,6 +1,5 @@
 #include "checkpoint/gguf_write.h"
 
-#include "base/error.h"
 #include "checkpoint/part_file.h"
 
 #include <type_traits>

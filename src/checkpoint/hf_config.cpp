@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -21,7 +20,7 @@ using nlohmann::json;
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 
-// Keys of config.json that change no token: what training, other tasks and transformers' own code read.
+// Keys of config.json that change no token: for training, other tasks and transformers' own code.
 constexpr std::array<std::string_view, 33> kWithoutEffect = {"architectures",
                                                              "attention_dropout",
                                                              "auto_map",
@@ -65,12 +64,12 @@ constexpr Limits kThetaLimits{1.5, 1e12}, kFactorLimits{1, 1e6}, kBetaLimits{1e-
   throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", fields.where(), key, want, excerpt_of(fields.get(key)));
 }
 
-// What other values mean is computed nowhere here.
+// Refuses other values, which nothing here computes.
 void refuse_other_numbers(JsonObject& fields, const char* key, double only) {
   if (fields.number_or(key, {-1e6, 1e6}, only) != only) unsupported(fields, key, fmt::format("{}", only));
 }
 
-// One line of keys that were not looked at and may have been meant to change something.
+// One note with the keys that were not read and may have been meant to change something.
 void note_unread(const JsonObject& fields, HfConfig& config) {
   std::vector<std::string> keys;
   for (const std::string& key : fields.unread()) {
@@ -82,7 +81,7 @@ void note_unread(const JsonObject& fields, HfConfig& config) {
         fmt::format("{}: not known here, so without effect: {}", fields.where(), fmt::join(keys, ", ")));
 }
 
-// What both spellings call the same.
+// The keys that have the same name in both spellings.
 HfConfig common_fields(JsonObject& fields) {
   HfConfig config;
   config.where = fields.where();
@@ -154,7 +153,7 @@ void read_layer_types(JsonObject& fields, HfConfig& config) {
   }
 }
 
-// Variants that the architecture's name would allow and that nothing here computes.
+// Refuses variants that the architecture's name would allow but that nothing here computes.
 void refuse_variants(JsonObject& fields, HfConfig& config) {
   if (!fields.boolean_or("attention_bias", true)) unsupported(fields, "attention_bias", "true");
   if (fields.boolean_or("tie_word_embeddings", false)) unsupported(fields, "tie_word_embeddings", "false");
@@ -253,7 +252,7 @@ HfConfig read_hf_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json", generation = directory / "generation_config.json";
   HfConfig config = parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string());
   std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(generation, ignored))) {  // a dead link is no absence
+  if (std::filesystem::exists(std::filesystem::symlink_status(generation, ignored))) {  // a dead link counts as there
     apply_generation_config(read_text_file(generation, kMaxConfigBytes), generation.string(), config);
   }
   return config;

@@ -43,15 +43,15 @@ struct HfConfig {
   std::optional<int64_t> pad_token_id;
   std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's; may be empty
 
-  std::vector<std::string> notes;  // what the user should know of the file, a line each
+  std::vector<std::string> notes;  // what the user should know about the file, one line each
 };
 
-// Throws Error(kUnsupported) for another model or a variant that nothing here computes, Error(kCorrupt) for a missing
-// key, a wrong type or a value out of range; each names `where`, the key and the value.
+// Throws Error(kUnsupported) for another model, or a variant that nothing here computes, and Error(kCorrupt) for a
+// missing key, a wrong type or a value out of range. Each message names `where`, the key and the value.
 [[nodiscard]] HfConfig parse_hf_config(std::string_view text, std::string_view where);
 
-// Puts generation_config.json's token ids over those of `config`; same errors. Its other keys say how to sample, which
-// requests do here.
+// Replaces the token ids of `config` with those of generation_config.json; same errors. Its other keys say how to
+// sample, which is up to requests here.
 void apply_generation_config(std::string_view text, std::string_view where, HfConfig& config);
 
 // Reads config.json and, where it exists, generation_config.json; also Error(kIo).

@@ -1,5 +1,5 @@
 #pragma once
-// The keys of a JSON object in a file that we do not trust, for this room's readers of configurations.
+// The keys of a JSON object in an untrusted file, for this room's readers of configurations.
 
 #include "base/error.h"
 #include "checkpoint/strict_json.h"
@@ -20,8 +20,9 @@ struct Limits {
   double low, high;
 };
 
-// The keys of one JSON object, each checked as it is read, and which of them were. A null counts as absent, which is
-// how Python writes None, but not where absence means a default: what reads the file elsewhere takes the null.
+// The keys of one JSON object. Each is checked as it is read, and it is known which were read. A null counts as absent,
+// which is how Python writes None, but not where a missing key has a default: other readers of the file would take the
+// null.
 class JsonObject {
  public:
   JsonObject(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -42,7 +43,7 @@ class JsonObject {
     return *value;
   }
 
-  // Of two names of one value, the one that is there.
+  // The one of two names for the same value that is there.
   [[nodiscard]] const char* either(const char* key, const char* other) {
     return find(key) == nullptr && find(other) != nullptr ? other : key;
   }
@@ -53,7 +54,7 @@ class JsonObject {
                 excerpt_of(*mine), where_ == with.where_ ? "" : where_ + ": ", key, excerpt_of(*theirs));
   }
 
-  // Those that nothing asked for.
+  // Keys that were not read.
   [[nodiscard]] std::vector<std::string> unread() const {
     std::vector<std::string> keys;
     for (const auto& [key, value] : object_.items()) {

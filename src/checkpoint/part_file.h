@@ -1,5 +1,5 @@
 #pragma once
-// What is written appears whole or not at all.
+// Files and directories that appear whole or not at all.
 
 #include <cstddef>
 #include <filesystem>
@@ -7,11 +7,11 @@
 
 namespace nibble::checkpoint {
 
-// A file under a temporary name beside its own, which it gets when it is whole.
+// Writes a file under a temporary name next to its own, and renames it when it is complete.
 class PartFile {
  public:
-  // Throws Error(kInvalidRequest) where a directory, a device or the like has that name,
-  // Error(kIo) when the system refuses, as the other functions do.
+  // Throws Error(kInvalidRequest) if a directory, a device or the like has that name, and Error(kIo) if the system
+  // refuses, as the other functions do.
   explicit PartFile(const std::filesystem::path& path);
   // Removes the file unless it was committed.
   ~PartFile();
@@ -29,11 +29,11 @@ class PartFile {
   bool committed_ = false;
 };
 
-// A directory to fill, gone again with its files unless it was kept.
+// Makes a directory to be filled, and removes it with its files unless it is kept.
 class NewDirectory {
  public:
-  // Makes it, and those above it. Throws Error(kInvalidRequest) unless it was absent or empty, Error(kIo)
-  // when the system refuses.
+  // Makes it and its parents. Throws Error(kInvalidRequest) unless it was absent or empty, and Error(kIo) if the system
+  // refuses.
   explicit NewDirectory(std::filesystem::path path);
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;

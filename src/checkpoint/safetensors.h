@@ -60,11 +60,11 @@ struct TensorSpec {
 struct SafetensorsPlan {
   std::span<const TensorSpec> tensors = {};
   Metadata metadata = {};
-  // Tensors larger than this are asked for in pieces of this size: what bounds the memory used.
+  // Larger tensors are asked for in pieces of this size, which bounds the memory used.
   int64_t piece_bytes = std::numeric_limits<int64_t>::max();
 };
 
-// One piece of one tensor, to be filled wholly.
+// One piece of one tensor, to be filled completely.
 struct TensorPiece {
   size_t tensor_idx = 0;     // into SafetensorsPlan::tensors
   int64_t offset_bytes = 0;  // of the piece in the tensor

@@ -79,7 +79,7 @@ TEST(write_safetensors, names_the_file_it_cannot_create) {
 
 TEST(write_safetensors, reports_a_full_disk) {
   const ScratchDir dir;
-  // A limit on the file size stands for the full disk: the system refuses the write in the same way.
+  // A limit on the file size stands in for a full disk: the system refuses the write in the same way.
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;

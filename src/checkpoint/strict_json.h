@@ -1,5 +1,5 @@
 #pragma once
-// JSON from files that we do not trust: what the library would let pass or resolve silently is an error here.
+// Reads JSON from untrusted files: what the library would accept or resolve silently is an error here.
 
 #include <nlohmann/json_fwd.hpp>
 

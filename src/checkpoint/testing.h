@@ -1,5 +1,5 @@
 #pragma once
-// For this room's and its users' tests: a scratch directory, files made from text, and errors checked by their message.
+// For tests of this room and its users: a scratch directory, files made from text, and errors checked by their message.
 
 #include "base/error.h"
 

@@ -2,8 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <utility>
-
 namespace nibble::client {
 namespace {
 

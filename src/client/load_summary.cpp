@@ -1,7 +1,6 @@
 #include "client/load_summary.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>

@@ -4,9 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

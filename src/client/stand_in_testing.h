@@ -2,10 +2,8 @@
 // A server for tests, of plain sockets: what it answers is what the test says, well-formed or not.
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>

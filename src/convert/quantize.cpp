@@ -12,7 +12,6 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 namespace nibble::convert {
 namespace {

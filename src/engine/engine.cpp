@@ -28,7 +28,7 @@ void want(bool holds, std::string_view field, std::string_view range, int64_t fo
   if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
 }
 
-constexpr int kMostDraftRows = 64;  // of a step's logits, beside a row per sequence
+constexpr int kMostDraftRows = 64;  // logit rows of a step for guesses, besides one row per sequence
 
 int draft_rows(const EngineLimits& limits) {
   if (limits.speculation.method == DraftMethod::kOff) return 0;
@@ -63,7 +63,7 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   want(kv_tokens <= kMost, "--kv-tokens", fmt::format("at most {}", kMost), kv_tokens);
   const int64_t rows = std::min(limits.max_sequences, limits.max_batched_tokens);
   const int64_t full = pages_for(kv_tokens);
-  // A window lies in one page more than it fills, and a row's new tokens begin one more.
+  // A window spans one page more than it fills, and a row's new tokens begin one more.
   const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
   const int64_t sliding = std::min(full, windows + (limits.prefix_cache ? full / 4 : 0));
   return {.max_tokens = limits.max_batched_tokens,
@@ -74,7 +74,7 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
 void validate(const Request& request, const EngineLimits& limits, const backend::Dims& dims) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   want(prompt >= 1, "prompt", "at least one token", prompt);
-  const int64_t room = request.max_tokens > 0 ? 1 : 0;  // a token generated is one of the context
+  const int64_t room = request.max_tokens > 0 ? 1 : 0;  // a generated token takes a place in the context
   want(prompt + room <= limits.max_context, "prompt",
        fmt::format("at most {} tokens (the context{})", limits.max_context - room,
                    room > 0 ? ", less one to generate" : ""),
@@ -112,7 +112,7 @@ struct Engine::Impl {
       }
       try {
         if (!loop.idle()) loop.step();
-      } catch (const std::exception& why) {  // the host's: the backend's own failures end inside
+      } catch (const std::exception& why) {  // an error of the host; the backend's own failures are handled inside
         loop.fail_all(why);
       }
       publish();
@@ -121,7 +121,7 @@ struct Engine::Impl {
 
   void stop() {
     loop.cancel_all();
-    while (!loop.idle()) loop.step();  // what is in flight
+    while (!loop.idle()) loop.step();  // the steps in flight
   }
 
   void handle(Message& message) {
@@ -142,11 +142,11 @@ struct Engine::Impl {
 
   const EngineLimits limits;
   const backend::Dims dims;
-  const KvEventSink kv_events;  // empty: nobody asks
+  const KvEventSink kv_events;  // empty: nobody asked for events
   Queue<Message> inbox;
   std::atomic<RequestId> last_id = 0;
-  std::atomic<int64_t> unfinished = 0;  // accepted, no Finished yet
-  Loop loop;                            // the engine thread's
+  std::atomic<int64_t> unfinished = 0;  // accepted requests without a Finished
+  Loop loop;                            // used by the engine's thread only
   mutable std::mutex mutex;             // guards shown
   EngineStats shown;
   std::jthread thread;  // last: it uses all of the above

@@ -1,9 +1,9 @@
 #pragma once
 // Many requests on one backend: continuous batching on a thread of its own.
 //
-// submit() and cancel() may be called from any thread, also by a receiver. Events of a request come in order, on the
-// engine's thread; the receiver must neither block nor throw. Every submitted request gets exactly one Finished, its
-// last event; it may come before submit() has returned.
+// submit() and cancel() may be called from any thread, also by a receiver. The events of a request come in order, on
+// the engine's thread; the receiver must neither block nor throw. Every submitted request gets exactly one Finished, as
+// its last event; it may come before submit() has returned.
 
 #include "backend/backend.h"
 #include "engine/kv_events.h"
@@ -21,7 +21,7 @@ struct EngineLimits {
   int64_t max_context = 0;       // --max-model-len: most prompt and generated tokens of one sequence together
   int max_sequences = 256;       // --max-num-seqs: running at the same time
   int max_batched_tokens = 256;  // --max-num-batched-tokens: in one step
-  int64_t max_waiting = 1024;    // beyond those; more are refused
+  int64_t max_waiting = 1024;    // beyond those that run; further ones are refused
   int64_t kv_tokens = 0;         // positions in the KV cache, of all sequences and the prefix cache; 0: max_context
   int max_partial_prefills = 8;  // --max-num-partial-prefills: prompts read in parts at the same time
   int max_long_partial_prefills = 8;  // --max-long-partial-prefills: of them, those that are long
@@ -35,14 +35,14 @@ struct EngineLimits {
                                  // computes while the host goes on (cuda), pure cost on one that does not (cpu)
 };
 
-// What the backend must be made for: pages of full attention for kv_tokens, sliding ones for the windows of all running
-// sequences and a quarter of the full ones for the prefix cache. Throws Error(kInvalidRequest) naming a limit out of
-// range.
+// What the backend must provide: pages of full attention for kv_tokens; sliding pages for the windows of all running
+// sequences, plus a quarter of the full ones for the prefix cache. Throws Error(kInvalidRequest) naming a limit that is
+// out of range.
 [[nodiscard]] model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& dims);
 
-// What became of guesses so far.
+// What happened to guesses so far.
 struct DraftStats {
-  int64_t drafts = 0;  // each a sequence's in one step
+  int64_t drafts = 0;  // one per sequence and step
   int64_t tokens = 0;
   int64_t accepted = 0;
   int places = 0;                                   // of the longest draft; 0: no speculation
@@ -62,19 +62,18 @@ struct EngineStats {
 
 class Engine {
  public:
-  // The backend was made with backend_config(model.config, step_limits(limits, model.config.dims)); both outlive the
-  // engine.
-  // `kv_events`: told what the prefix cache keeps and drops.
+  // The backend was made with backend_config(model.config, step_limits(limits, model.config.dims)). Backend and model
+  // must outlive the engine. `kv_events`: called with what the prefix cache keeps and drops.
   Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits, KvEventSink kv_events = {});
-  ~Engine();  // cancels what runs
+  ~Engine();  // cancels running requests
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Throws Error(kInvalidRequest) when the request can never be served (empty or over-long prompt, ids outside the
-  // vocabulary, parameters out of range, more than kMaxLogprobs) and Error(kBusy) when slots and queue are full; then
-  // no event comes.
+  // Throws Error(kInvalidRequest) if the request can never be served (empty or over-long prompt, ids outside the
+  // vocabulary, parameters out of range, more than kMaxLogprobs), and Error(kBusy) if slots and queue are full. Then no
+  // event comes.
   RequestId submit(Request request, Receiver receiver);
-  // Ends it as kCancelled within one step. An id that has finished is ignored.
+  // Ends it as kCancelled within one step. Ignored if it has finished.
   void cancel(RequestId id);
   [[nodiscard]] EngineStats stats() const;
 

@@ -1,5 +1,6 @@
 #pragma once
-// What a prefix cache keeps, told as it changes, so that who places requests knows where a prompt's beginning is.
+// What a prefix cache keeps, reported as it changes. With it, a router can send a request to the server that has its
+// prompt's beginning.
 
 #include "backend/args.h"
 #include "backend/dims.h"
@@ -11,7 +12,7 @@
 
 namespace nibble::engine {
 
-// A block is a whole page of tokens and all that stand before them. Each kind of layers has pages of its own.
+// A block is a whole page of tokens together with all tokens before it. Each kind of layers has pages of its own.
 struct KvEvent {
   enum class What : uint8_t { kStored, kRemoved };
   What what = What::kStored;

@@ -13,7 +13,7 @@ Code code_of(const std::exception& why) {
   return dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? Code::kOutOfMemory : Code::kDevice;
 }
 
-// Its logits are not finite; else an error is the request's own.
+// Whether its logits are not finite; any other error is the request's own.
 bool is_corrupt(const backend::Drawn& drawn) { return drawn.error && drawn.error->code() != Code::kInvalidRequest; }
 
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
@@ -28,7 +28,7 @@ Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::Step
           .long_prompt_tokens = limits.long_prefill_tokens};
 }
 
-// Keys whose attention takes as many operations as all else that is done for a token.
+// How many keys' attention costs as many operations as everything else for one token.
 double keys_per_token(const model::ModelConfig& config) {
   const backend::Dims& d = config.dims;
   const int64_t attention = d.hidden * (2 * d.q_width() + 2 * d.kv_width()), experts = d.topk * 3 * d.hidden * d.inter;
@@ -133,7 +133,7 @@ void Loop::step() {
     read_flight();
     batch = &schedule();
   }
-  // Prompts were left out of it, and they hold the pages of all others.
+  // Prompts were left out of the batch, but they hold the pages that all others need.
   if (batch->rows.empty() && !flight_) batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
   const auto before_drafts = now_();
@@ -145,7 +145,7 @@ void Loop::step() {
   if (next) {
     next->scheduled = scheduled;
     next->proposing = proposing;
-    // Of steps without drafts those count that are enqueued as all would be, or that drafts held up.
+    // Of the steps without drafts, only those are timed that were enqueued as usual, or that drafts held up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
@@ -155,8 +155,8 @@ void Loop::step() {
   }
   if (flight_) read_flight();
   flight_ = std::move(next);
-  // Steps with parts of prompts are long. None is enqueued behind such a step, so that a request that comes meanwhile
-  // waits for this one only.
+  // A step with parts of prompts is long. Nothing is enqueued after it, so that a request that comes meanwhile waits
+  // for this step only.
   if (flight_ && flight_->waited_for) read_flight();
 }
 
@@ -202,7 +202,7 @@ DraftController::Why Loop::add_drafts(Batch& batch) {
   return why;
 }
 
-// Where the backend fails, all that run have failed.
+// If the backend fails, all running requests have failed.
 void Loop::copy_pages(Batch& batch) {
   try {
     for (const backend::PageCopy& copy : std::exchange(batch.copies, {})) be_.copy_page(copy);
@@ -216,7 +216,7 @@ void Loop::copy_pages(Batch& batch) {
   }
 }
 
-// A sequence whose mask cannot be made leaves the batch.
+// If a sequence's mask cannot be made, it leaves the batch.
 void Loop::make_masks(Batch& batch) {
   std::erase_if(batch.rows, [&](Batch::Row& row) {
     if (!row.draws) return false;
@@ -226,7 +226,7 @@ void Loop::make_masks(Batch& batch) {
   });
 }
 
-// For each draw of the row: what is allowed after the guesses before it. A draft ends before a guess that is not.
+// One mask for each draw of the row, given the guesses before it. A draft ends before a guess that the mask forbids.
 bool Loop::make_masks(Batch::Row& row) {
   Sequence& s = *row.sequence;
   s.masks.resize(static_cast<size_t>(row.drafted) + 1);
@@ -259,7 +259,7 @@ bool Loop::make_masks(Batch::Row& row) {
   return true;
 }
 
-// Of the draw that comes after `nth` guesses, which the grammar has accepted.
+// The mask of the draw after `nth` guesses, which the grammar has accepted.
 void Loop::make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask) const {
   const auto words = static_cast<size_t>((model_.config.dims.vocab + 31) / 32);
   const int64_t drawn = static_cast<int64_t>(s.tokens.size()) - s.prompt_count + s.pending + static_cast<int64_t>(nth);
@@ -274,7 +274,7 @@ void Loop::make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask)
     mask[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
 }
 
-// Nothing when the batch is empty or the backend failed; then what the batch held has failed.
+// None if the batch is empty or the backend failed; then the requests in the batch have failed.
 std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
   if (batch.rows.empty()) return std::nullopt;
   const auto now = now_();
@@ -346,7 +346,7 @@ void Loop::read_flight() {
     }
     cache_.clear();
   }
-  // What made NaN of a row may be in the pages that its sequence left, whether it ended just now or before.
+  // The pages that its sequence left may hold what made the row NaN, whether it ended now or earlier.
   if (corrupt) cache_.clear();
   const auto now = now_();
   const auto last_end = std::exchange(last_end_, now);
@@ -438,10 +438,10 @@ void Loop::take_token(const LogitUse& use, backend::Drawn&& drawn) {
   }
 }
 
-// A step that computes the sequence may still be under way, as when its client has gone. It may still write the pages
-// that go back here, those of settled() too: what is enqueued counts as computed. Order alone makes that safe. A
-// backend runs steps and page copies in order, so whoever gets a page next writes and reads it after that step. The
-// Sequence itself stays until the last of its steps is read (drop_if_done): batches point at it.
+// A step that computes this sequence may still be in flight, for example if its client has gone. That step may still
+// write to the pages that are released here, also to those of settled(), since enqueued tokens count as computed. This
+// is safe because a backend runs steps and page copies in order: whoever gets a page next uses it after that step. The
+// Sequence object itself stays until the last of its steps is read (drop_if_done), since batches point at it.
 void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message) {
   scheduler_.remove(s);
   if (speculation_) speculation_->ended(s);

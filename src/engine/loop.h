@@ -1,6 +1,6 @@
 #pragma once
-// The engine without its thread: every call comes from one. A step takes the batch, enqueues it, and reads what the
-// step before it drew.
+// The engine without its thread: all calls come from one thread. step() takes the next batch, enqueues it, and reads
+// what the step before it drew.
 
 #include "backend/backend.h"
 #include "engine/engine.h"
@@ -33,7 +33,7 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // REQUIRES that validate() accepts it and that the id is new. The receiver may cancel what it is told of.
+  // REQUIRES that validate() accepts it and that the id is new. The receiver may call cancel().
   void add(RequestId id, Request request, Receiver receiver);
   void cancel(RequestId id);
   void cancel_all();
@@ -43,19 +43,19 @@ class Loop {
   [[nodiscard]] bool idle() const { return sequences_.empty() && !flight_; }
   void step();
 
-  // Each says whether to go on: else the request ends as kCancelled.
+  // Return whether to go on. False ends the request as kCancelled.
   using OnToken = std::function<bool(const TokenEvent& event)>;
   using OnPrompt = std::function<bool(int64_t done, int64_t total)>;  // after each step until all tokens are computed
-  // One request alone: adds it and steps until it has ended. Throws Error(kInvalidRequest) where validate() does, and
-  // what made it fail. REQUIRES idle().
+  // Serves one request alone: adds it and steps until it has ended. Throws Error(kInvalidRequest) as validate() does,
+  // and the error that made it fail. REQUIRES idle().
   Finished serve(Request request, const OnToken& on_token, const OnPrompt& on_prompt = {});
 
-  // Told of each step before it is enqueued. The stages are shown to the probe that it returns; an empty one leaves the
-  // step to be run as a whole.
+  // Called with each step before it is enqueued. The probe that it returns is called after each stage; with an empty
+  // one the step runs as a whole.
   using Watch = std::function<model::Probe(const model::Step& step)>;
   void watch(Watch watch) { watch_ = std::move(watch); }
 
-  // As PrefixCache's. REQUIRES that no request was added yet.
+  // As in PrefixCache. REQUIRES that no request was added yet.
   void note_kv_events() { cache_.note_events(); }
   [[nodiscard]] std::vector<KvEvent> take_kv_events() { return cache_.take_events(); }
 

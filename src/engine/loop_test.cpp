@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <stdexcept>
 
 namespace nibble::engine {

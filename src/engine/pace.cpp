@@ -8,19 +8,22 @@
 namespace nibble::engine {
 namespace {
 
-// A step with prompts may take so many times what decoding alone takes: streams keep 1 / 3.65 = 27.4 % of their speed.
+// A step with prompts may take this many times as long as decoding alone: streams keep 1 / 3.65 = 27.4 % of their
+// speed.
 constexpr double kMostStretch = 3.65;
-// Or so many times what it takes before its first prompt token: where few decode, shorter steps would slow prompts by
-// more than they speed streams up (1 / 2 is where the product of both speeds is largest).
+// Or this many times as long as it takes before its first prompt token. If few sequences decode, shorter steps would
+// slow prompts by more than they speed up streams (1 / 2 maximises the product of both speeds).
 constexpr double kMostFixed = 2;
-// With prompts, after which decoding alone is measured again: so many for each time that it was, up to the second.
+// Steps with prompts after which decoding alone is measured again: this many for each measurement so far, up to the
+// second number.
 constexpr int64_t kStepsUnseen = 16, kMostStepsUnseen = 128;
 constexpr double kFade = 0.97;                        // per step with prompts
 constexpr double kFixedGuess = 1, kRatioGuess = 0.1;  // weights of the guesses, beside 1 for a step
-// Steps go by turns this much above and below the target: steps that are all alike do not show which part of their
-// time is fixed and which grows with the tokens.
+// Steps alternate this much above and below the target. If all steps were alike, they would not show which part of
+// their time is fixed and which grows with the tokens.
 constexpr double kSwing = 0.4;
-// A step that took so many times more or less than expected counts as so much: other programs disturb many.
+// A step that took longer or shorter than expected counts as at most this much off, since other programs disturb many
+// steps.
 constexpr double kMostSurprise = 1.5;
 
 using Matrix = std::array<std::array<double, 3>, 3>;
@@ -65,7 +68,7 @@ size_t Pace::bucket_of(int decoding) {
   return std::min<size_t>(std::bit_width(static_cast<unsigned>(std::max(decoding, 0))), kBuckets - 1);
 }
 
-// The lower quartile of the last ones, since disturbances only make a step longer; 0: none.
+// The lower quartile of the last times, since disturbances only make a step longer; 0: unknown.
 double Pace::decode_seconds(size_t bucket) const {
   const Decode& of = decodes_[bucket];
   auto sorted = of.seconds;
@@ -83,7 +86,7 @@ void Pace::took_decoding(size_t bucket, double seconds) {
 void Pace::took(const Work& work, double seconds) {
   seconds = std::max(seconds, 1e-7);
   const size_t bucket = bucket_of(work.decoding);
-  // A measurement that was asked for takes the step that came, so that prompts wait for one step only.
+  // A step that comes answers a requested measurement, whatever it is, so that prompts wait for one step only.
   const int asked = std::exchange(asked_, -1);
   if (asked >= 0 && (work.prompt_tokens > 0 || asked != static_cast<int>(bucket)))
     took_decoding(static_cast<size_t>(asked), seconds);
@@ -108,8 +111,8 @@ void Pace::took(const Work& work, double seconds) {
   fit(decode_seconds(bucket));
 }
 
-// Least squares of the relative errors. Where the steps were too much alike to tell the three apart, guesses do: what
-// comes before the first prompt token is as much as decoding alone, and keys cost what they cost in operations.
+// Least squares of the relative errors. If the steps were too similar to separate the three parts, guesses stand in:
+// the time before the first prompt token is that of decoding alone, and keys cost what they cost in operations.
 void Pace::fit(double decode_guess) {
   const double seconds = seconds_ / weight_, tokens = tokens_ / weight_;
   const double keys = std::max(keys_ / weight_, 0.01 * tokens * rule_.keys_per_token);

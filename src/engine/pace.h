@@ -1,6 +1,6 @@
 #pragma once
-// How long steps take, as measured, and how much of prompts a step may hold so that decoding is not held up;
-// docs/decisions/0014. Pure: it is told the times.
+// How long steps take, as measured, and how many prompt tokens a step may hold without delaying decoding too much;
+// docs/decisions/0014. Pure: the times are passed in.
 
 #include "engine/scheduler.h"
 
@@ -14,7 +14,7 @@ class Pace {
   struct Rule {
     double target_seconds = 0;  // of a step that decodes beside prompts; 0: follows from the measured times
     int max_tokens = 0;         // of a step
-    double keys_per_token = 1;  // that cost as much as a token does beside them, by operations: a guess to begin with
+    double keys_per_token = 1;  // that cost as much as one token does otherwise, in operations: the first guess
   };
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
@@ -26,8 +26,8 @@ class Pace {
   };
   void took(const Work& work, double seconds);
 
-  // What the next step may hold of prompts beside so many that decode. Nothing, where it is not known, or was not seen
-  // for long, what they take alone: then the next took() tells.
+  // How much of prompts the next step may hold while this many sequences decode. Nothing if the time of decoding alone
+  // is not known, or was not measured for long: then the next took() measures it.
   [[nodiscard]] PromptBudget budget(int decoding);
 
  private:
@@ -49,8 +49,8 @@ class Pace {
 
   const Rule rule_;
   std::array<Decode, kBuckets> decodes_{};
-  bool above_ = false;  // the step was scheduled above the target: the next is below
-  int asked_ = -1;      // the bucket that budget() wants to see; -1: none
+  bool above_ = false;  // the last step was scheduled above the target: the next one is below
+  int asked_ = -1;      // the bucket that budget() wants measured; -1: none
   // Sums over steps with prompts, the older ones fading, of (1, tokens, keys), each divided by its seconds.
   std::array<std::array<double, 3>, 3> products_{};
   std::array<double, 3> sums_{};

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <tuple>
 #include <utility>
 #include <vector>
 

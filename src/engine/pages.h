@@ -1,6 +1,6 @@
 #pragma once
-// Pages of the KV cache: which are free, and which a sequence has. A page that is not free has one holder: a sequence
-// or a node of the prefix cache.
+// Pages of the KV cache: which are free, and which a sequence has. A page that is in use has one holder: a sequence or
+// a node of the prefix cache.
 
 #include "backend/args.h"
 #include "backend/dims.h"
@@ -42,13 +42,13 @@ class PagePool {
   PerKind<std::vector<bool>> taken_;  // [pages]
 };
 
-// What one sequence has. Page p holds the positions from p * kPageTokens on. The first nodes.size() pages belong to the
-// prefix cache and are locked there, the others are the sequence's own.
+// The pages of one sequence. Page p holds the positions from p * kPageTokens on. The first nodes.size() pages belong to
+// the prefix cache and are locked there; the others are the sequence's own.
 struct SequencePages {
-  PerKind<std::vector<int32_t>> ids;  // by page; -1: let go of, behind the window of the sliding layers
+  PerKind<std::vector<int32_t>> ids;  // by page; -1: released, behind the window of the sliding layers
   std::vector<int32_t> nodes;         // of the prefix cache, by page
-  int64_t first_sliding = 0;          // sliding pages before this one were let go of (PrefixCache::slide)
-  // From which others are likely to go on: what it was resumed from itself, and the end of its prompt.
+  int64_t first_sliding = 0;          // sliding pages before this one were released (PrefixCache::slide)
+  // Lengths from which others are likely to resume: where it resumed itself, and the end of its prompt.
   std::array<int64_t, 2> resume_lengths{};
 };
 

@@ -48,7 +48,7 @@ void Placement::place(const Placed& placed, const Ask& ask) {
   ++engine.placed;
   if (!ask.leaves) return;
   const Hashes hashes = hashes_of(ask.prompt);
-  // The last page first: what is forgotten first is a prompt's end.
+  // From the last page to the first, so that the end of a prompt is forgotten first.
   for (auto hash = hashes.rbegin(); hash != hashes.rend(); ++hash) {
     if (const auto known = engine.pages.find(*hash); known != engine.pages.end()) {
       engine.latest.splice(engine.latest.begin(), engine.latest, known->second);

@@ -1,7 +1,7 @@
 #pragma once
-// Which of several engines gets a request: where it means least work, counted in tokens, before it is done. An engine
-// that has read the beginning of its prompt need not read it again, but may have more to do. Pure; one caller at a
-// time.
+// Chooses one of several engines for a request: the one where the least work, in tokens, comes before its end. An
+// engine that has read the beginning of the prompt need not read it again, but may have more to do. Pure; one caller at
+// a time.
 
 #include <cstdint>
 #include <list>
@@ -13,10 +13,10 @@ namespace nibble::engine {
 
 class Placement {
  public:
-  // An answer counts as so many tokens of a prompt, if it may be as long.
+  // An answer counts as this many prompt tokens, if it may be as long.
   static constexpr int64_t kAnswerTokens = 256;
 
-  // Remembers the beginnings of prompts, in pages: of each engine as many as its KV cache has, the latest.
+  // Remembers the beginnings of prompts in pages: per engine as many as its KV cache has, the latest ones.
   Placement(int engines, int64_t pages_per_engine);
 
   struct Ask {
@@ -28,9 +28,9 @@ class Placement {
     int engine = 0;
     int64_t work = 0;  // outstanding there until done()
   };
-  // The engines by work, the best first.
+  // The engines by their work, the best first.
   [[nodiscard]] std::vector<Placed> choices(const Ask& ask) const;
-  // It is so. The engine's cache will have the prompt.
+  // Records that this engine took the request. Its cache will have the prompt.
   void place(const Placed& placed, const Ask& ask);
   void done(const Placed& placed);
 

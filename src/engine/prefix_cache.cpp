@@ -64,7 +64,7 @@ int32_t PrefixCache::child(int32_t parent, std::span<const int32_t> page) const 
   return node.parent == parent && std::equal(page.begin(), page.end(), node.tokens.begin()) ? found->second : kNone;
 }
 
-// Whose page shares most tokens with the beginning of `rest`, of those that have both pages.
+// The page that shares the most tokens with the beginning of `rest`, among nodes that have both of their pages.
 PrefixCache::Part PrefixCache::closest(int32_t parent, std::span<const int32_t> rest) const {
   Part best;
   const auto compare = [&](int32_t idx) {
@@ -122,7 +122,7 @@ void PrefixCache::removed(int32_t idx, LayerKind kind) {
     events_.push_back({.what = KvEvent::What::kRemoved, .kind = kind, .block = node.block});
 }
 
-// Its pages too, where it still has them.
+// Also releases its pages, if it still has them.
 void PrefixCache::remove(int32_t idx) {
   Node& node = at(idx);
   check(node.locks == 0 && node.children.empty() && node.tails.empty(), "only a leaf that nobody uses is removed");
@@ -144,7 +144,7 @@ void PrefixCache::lock(int32_t idx) {
   if (at(idx).locks++ == 0 && at(idx).by_node.linked) unlink(kNodes, idx);
 }
 
-// A sequence unlocks its deepest node first, so that a node stands in the order of eviction behind all its children.
+// A sequence unlocks its deepest node first, so in the order of eviction a node comes after all its children.
 void PrefixCache::unlock(int32_t idx) {
   check(at(idx).locks > 0, "a node is unlocked by who locked it");
   if (--at(idx).locks == 0) append(kNodes, idx);
@@ -161,7 +161,7 @@ void PrefixCache::unlock_sliding(int32_t idx) {
   if (--node.sliding_locks == 0) append(node.hot ? kHotSliding : kColdSliding, idx);
 }
 
-// A tail is of no use without it.
+// A tail without its sliding page is of no use.
 void PrefixCache::drop_sliding(int32_t idx) {
   Node& node = at(idx);
   if (node.count < kPageTokens) return remove(idx);
@@ -190,8 +190,8 @@ int64_t PrefixCache::available(LayerKind kind) const {
          (kind == LayerKind::kFull ? lists_[kNodes].size : lists_[kColdSliding].size + lists_[kHotSliding].size);
 }
 
-// A page that begins with the tokens of `part`: the node's own if that is a tail shared whole, else a copy. False: no
-// page is left, and nothing has changed.
+// Gives the sequence a page that begins with the tokens of `part`: the node's own page if that is a tail shared whole,
+// otherwise a copy. False: there is no page left, and nothing has changed.
 bool PrefixCache::take_part(const Part& part, SequencePages& pages, Copies& copies) {
   const int32_t idx = part.node;
   if (part.count == at(idx).count && part.count < kPageTokens) {
@@ -202,7 +202,7 @@ bool PrefixCache::take_part(const Part& part, SequencePages& pages, Copies& copi
     remove(idx);
     return true;
   }
-  lock(idx);  // it may be next to go
+  lock(idx);  // without the lock it might be evicted next
   lock_sliding(idx);
   const bool left = available(LayerKind::kSliding) > 0 && available(LayerKind::kFull) > 0;
   if (left) {
@@ -256,7 +256,7 @@ int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& page
   return pages.resume_lengths[0];
 }
 
-// Gives `pages`, which are empty, those of `path`; `length` is where computing goes on.
+// Gives `pages`, which are empty, the pages of `path`. Computing resumes at `length`.
 void PrefixCache::hold(std::span<const int32_t> path, int64_t length, SequencePages& pages) {
   pages.nodes.assign(path.begin(), path.end());
   pages.first_sliding = first_page_seen(length);
@@ -304,8 +304,8 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
   }
 }
 
-// Whether a sequence that goes on from one of the resume lengths sees the page. One that does not share the last page,
-// which is not whole, goes on from that page's beginning and sees from there back.
+// Whether a sequence that resumes at one of the resume lengths sees the page. If it does not share the last page, which
+// is not full, it resumes at that page's beginning and sees the window before that.
 bool PrefixCache::seen_on_resume(int64_t page, const SequencePages& pages) const {
   return std::any_of(pages.resume_lengths.begin(), pages.resume_lengths.end(), [&](int64_t length) {
     return page * kPageTokens < length && page >= first_page_seen(length / kPageTokens * kPageTokens);
@@ -327,7 +327,7 @@ void PrefixCache::slide(int64_t next, SequencePages& pages) {
   }
 }
 
-// The last page, not full, becomes a tail; the oldest of its parent's tails makes room.
+// The last page, if not full, becomes a tail. The oldest tail of the same parent makes room.
 void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages) {
   const size_t p = pages.nodes.size();
   const auto rest = tokens.subspan(p * kPageTokens);

@@ -1,15 +1,15 @@
 #pragma once
-// Pages that outlive their sequence, found again by the tokens they hold; docs/decisions/0004.
+// Pages that outlive their sequence, and are found again by the tokens they hold; docs/decisions/0004.
 //
-// A tree: a node is one page of tokens after its parent's, with the page of full attention and, while there is room,
-// the sliding page of the same positions. A tail is a leaf with less than a page: the last page of a sequence that has
-// ended, which it had not filled. Pages that are full of tokens never change once they are in the tree, so any number
-// of sequences may share them; a tail is handed over to the one sequence that goes on from its end. A sequence that
-// shares only the beginning of a page gets a copy.
+// The cache is a tree. A node is one page of tokens that follow its parent's. It has the page of full attention and,
+// while there is room, the sliding page of the same positions. A tail is a leaf with less than a page: the last page of
+// a sequence that ended before filling it. Full pages never change once they are in the tree, so any number of
+// sequences may share them. A tail is handed to the one sequence that resumes at its end. A sequence that shares only
+// the beginning of a page gets a copy.
 //
-// Which sliding pages stay: those in the window of a sequence that runs; of the others as many as there is room for.
-// The first to go are cold, inside a text. Hot ones go last: the window before the end of a prompt, before the end of a
-// sequence, and before a length that was resumed from.
+// Which sliding pages stay: all in the window of a running sequence, and as many others as there is room for. Cold
+// ones, inside a text, are evicted first. Hot ones are evicted last: the window before the end of a prompt, before the
+// end of a sequence, and before a length at which one resumed.
 
 #include "engine/kv_events.h"
 #include "engine/pages.h"
@@ -30,32 +30,32 @@ class PrefixCache {
   // `window`: dims.sliding_window. The pool outlives the cache.
   PrefixCache(PagePool& pool, int64_t window, Mode mode);
 
-  // A page for a sequence; where none is free, the least recently used one. -1: sequences hold them all.
+  // A page for a sequence. If none is free, evicts the least recently used one. -1: sequences hold them all.
   [[nodiscard]] int32_t take(LayerKind kind);
-  // How many take() would give: free ones, and those of the tree that no sequence uses.
+  // How many pages take() could give: free ones, and those in the tree that no sequence uses.
   [[nodiscard]] int64_t available(LayerKind kind) const;
 
-  // How much of `tokens` resume() would give now, if there are pages for what it copies.
+  // How many of `tokens` resume() would give now, if there are pages for what it copies.
   [[nodiscard]] int64_t resumable(std::span<const int32_t> tokens) const;
-  // Gives `pages`, which are empty, the longest part of `tokens` in the tree from which computing can go on: all its
-  // pages of full attention and the sliding ones that the next token sees. Returns its length. What it adds to `copies`
-  // is to be copied before anything else is computed.
+  // Fills `pages`, which are empty, with the longest part of `tokens` in the tree at which computing can resume: all
+  // its pages of full attention, and the sliding pages that the next token sees. Returns its length. The `copies` that
+  // it adds must be made before anything else is computed.
   [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies);
-  // Shares the pages that `tokens`, all computed, have filled. Where the tree has a page of the same tokens already,
-  // the sequence goes over to that one; a sliding page that the tree has dropped it puts back.
+  // Shares the pages that `tokens`, all computed, have filled. If the tree already has a page of the same tokens, the
+  // sequence switches to that one; a sliding page that the tree has dropped is put back.
   void insert(std::span<const int32_t> tokens, SequencePages& pages);
-  // The sequence lets go of the sliding pages that a token at position `next` or later does not see: its own go back to
-  // the pool, those of a node stay there, unlocked, until take() needs them.
+  // Releases the sliding pages that a token at position `next` or later does not see: the sequence's own go back to the
+  // pool; those of a node stay there, unlocked, until take() needs them.
   void slide(int64_t next, SequencePages& pages);
-  // Takes all pages from a sequence and keeps what `tokens`, all computed, fill of them; empties `pages`.
+  // Takes all pages from a sequence, keeps those that `tokens`, all computed, fill, and empties `pages`.
   void release(std::span<const int32_t> tokens, SequencePages& pages);
 
-  // Forgets all that no sequence holds.
+  // Forgets everything that no sequence holds.
   void clear();
 
-  // From now on what whole pages it keeps and drops is noted, for take_events(). REQUIRES that it keeps none yet.
+  // From now on, records for take_events() which whole pages it keeps and drops. REQUIRES that it keeps none yet.
   void note_events() { noted_ = true; }
-  // Those since the last time, in order.
+  // The events since the last call, in order.
   [[nodiscard]] std::vector<KvEvent> take_events() { return std::exchange(events_, {}); }
   // Aborts when the tree contradicts itself. For tests; marks every page that the cache holds.
   void check_integrity(PerKind<std::vector<int>>& holders) const;
@@ -83,7 +83,8 @@ class PrefixCache {
     int32_t full = -1, sliding = -1;
     int32_t locks = 0, sliding_locks = 0;  // sequences that use them
     std::vector<int32_t> tails, children;  // the children are whole pages
-    bool hot = false;  // its sliding page is seen from where others may resume: it goes last; for as long as it stays
+    bool hot = false;  // its sliding page is visible from where others may resume, so it is evicted last; set while the
+                       // page stays
     Link by_node{}, by_sliding{};  // in kNodes; in kColdSliding or kHotSliding
     uint64_t key = 0;              // in by_key_
     uint64_t block = 0;            // KvEvent's; 0: the root, and tails

@@ -1,5 +1,5 @@
 #pragma once
-// Several engines of one model as one: each request goes to one of them (placement.h) and stays there.
+// Several engines of one model behind one interface. Each request goes to one of them (placement.h) and stays there.
 
 #include "engine/engine.h"
 #include "engine/placement.h"
@@ -16,14 +16,14 @@ class Replicas {
   // `pages_per_engine`: of full attention. REQUIRES at least one engine.
   Replicas(std::vector<std::unique_ptr<Engine>> engines, int64_t pages_per_engine);
 
-  // As Engine's: kBusy where no engine has room.
+  // As Engine's. kBusy if no engine has room.
   RequestId submit(Request request, Receiver receiver);
   void cancel(RequestId id);
   [[nodiscard]] EngineStats stats() const;  // of all together
   [[nodiscard]] std::vector<EngineStats> each() const;
 
  private:
-  // Receivers may outlive this: they speak of it until their engine ends.
+  // Shared with receivers, which use it until their engine ends and so may outlive this.
   struct Shared {
     std::mutex mutex;  // guards placement
     Placement placement;

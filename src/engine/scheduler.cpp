@@ -1,7 +1,5 @@
 #include "engine/scheduler.h"
 
-#include "base/error.h"
-
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -10,7 +8,7 @@
 namespace nibble::engine {
 namespace {
 
-// The order in which seats and pages are given.
+// The order in which sequences get seats and pages.
 bool before(const Sequence* a, const Sequence* b) {
   return std::tie(a->request.priority, a->id) < std::tie(b->request.priority, b->id);
 }
@@ -41,7 +39,7 @@ int Scheduler::decoding() const {
       std::count_if(running_.begin(), running_.end(), [&](const Sequence* s) { return !is_reading(*s); }));
 }
 
-// Tokens to compute before it has its next one, as far as is known.
+// Tokens to compute before it has its next one, as far as that is known.
 int64_t Scheduler::left_of(const Sequence& s) const {
   const int64_t left = s.remaining(limits_.max_context);
   return s.running ? left : std::max<int64_t>(1, left - s.from_cache);
@@ -58,7 +56,7 @@ Batch& Scheduler::schedule(Flight flight, const PromptBudget& budget) {
     cache_.insert(s->settled(), s->pages);
     cache_.slide(s->computed, s->pages);
   }
-  // By index: adding one may preempt those behind it.
+  // By index, since adding a row may preempt sequences behind it.
   for (size_t i = 0; i < running_.size(); ++i) {
     if (left_of(*running_[i]) == 1) add_row(*running_[i], left_);
   }
@@ -70,7 +68,7 @@ void Scheduler::enqueued(const Batch& batch) {
   int32_t logit_row = 0;
   for (const Batch::Row& row : batch.rows) {
     Sequence& s = *row.sequence;
-    s.computed += row.count - row.drafted;  // guesses count when they turn out right
+    s.computed += row.count - row.drafted;  // guesses count once they turn out right
     s.scored = std::max(s.scored, row.score_to);
     logit_row += static_cast<int32_t>(row.score_to - row.score_from);
     if (!row.draws) continue;
@@ -98,7 +96,7 @@ void Scheduler::add_draft(Batch::Row& row) {
   left_.logit_rows -= row.drafted;
 }
 
-// Tokens of it for which there is room.
+// How many of its tokens there is room for.
 int64_t Scheduler::most_tokens(const Sequence& s, const Room& room) const {
   int64_t most = std::min(left_of(s), room.tokens);
   if (limits_.long_prompt_tokens > 0) most = std::min(most, limits_.long_prompt_tokens);
@@ -110,7 +108,7 @@ int64_t Scheduler::most_tokens(const Sequence& s, const Room& room) const {
   return std::min(most, std::max(room.least, static_cast<int64_t>(std::min(paid, 1e9))));
 }
 
-// Puts tokens of it into the batch, as many as room and pages allow. False: none.
+// Adds as many of its tokens to the batch as room and pages allow. False: none.
 bool Scheduler::add_row(Sequence& s, const Room& room) {
   const int64_t left = left_of(s), all = s.computed + left;
   int64_t to = s.computed + most_tokens(s, room);
@@ -138,8 +136,8 @@ bool Scheduler::add_row(Sequence& s, const Room& room) {
   return true;
 }
 
-// Sees that it has pages for `length` tokens; at least for one more than it has computed, if those after it in order
-// can give them. Returns for how many it has.
+// Gives it pages for `length` tokens, or at least for one more than it has computed if those after it in order can give
+// pages up. Returns for how many tokens it has pages.
 int64_t Scheduler::grow(Sequence& s, int64_t length) {
   const auto wanted = static_cast<size_t>(pages_for(length));
   int64_t got = length;
@@ -158,7 +156,7 @@ int64_t Scheduler::grow(Sequence& s, int64_t length) {
   return got;
 }
 
-// Only where no step is in flight: the victim goes on later from its tokens, and one of them is on its way.
+// Only if no step is in flight: the victim resumes later from its tokens, and one of them may be on its way.
 bool Scheduler::preempt_after(const Sequence& than) {
   if (running_.empty() || !before(&than, running_.back()) || preempt_ == Preempt::kNever) return false;
   closed_ = true;
@@ -179,7 +177,7 @@ bool Scheduler::preempt_after(const Sequence& than) {
   return true;
 }
 
-// Gives up its seat and its pages; what `settled` of them fills may be kept.
+// Takes its seat and its pages. The cache may keep what `settled` fills.
 void Scheduler::unseat(Sequence& s, std::span<const int32_t> settled) {
   std::erase(running_, &s);
   s.running = false;
@@ -188,7 +186,7 @@ void Scheduler::unseat(Sequence& s, std::span<const int32_t> settled) {
   refused_at_ = -1;
 }
 
-// The shortest first. The one whose turn it is has a quarter to itself, and what the others leave.
+// The shortest prompts first. The prompt whose turn it is has a quarter to itself, and what the others leave.
 void Scheduler::add_prompts(const PromptBudget& budget) {
   budget_ = budget;
   left_.cost = budget.most;
@@ -219,7 +217,8 @@ void Scheduler::add_prompts(const PromptBudget& budget) {
   }
 }
 
-// Of those that run, `admitted` too if all but its last token is kept, and of those that wait, where there are seats.
+// Prompts of running sequences (`admitted` too, unless the cache has all but its last token), and of waiting ones if
+// there are seats.
 void Scheduler::gather_prompts(const Sequence* admitted) {
   prompts_.clear();
   for (Sequence* s : running_) {
@@ -238,7 +237,7 @@ Sequence* Scheduler::first_reading() const {
   return first == running_.end() ? nullptr : *first;
 }
 
-// A quarter of what is left, as far as it has use for it.
+// A quarter of the remaining room, or less if it cannot use that.
 Scheduler::Room Scheduler::quarter_for(const Sequence& first) const {
   const int64_t left = left_of(first);
   return {.tokens = std::min(quarter(left_.tokens), left),
@@ -247,8 +246,8 @@ Scheduler::Room Scheduler::quarter_for(const Sequence& first) const {
           .least = quarter(left_.least)};
 }
 
-// The one whose turn it is, if it waits. It has its seat then, whether this step has tokens for it or not. Null: it
-// does not wait, or has to.
+// Admits the sequence whose turn it is, if it waits. It gets its seat even if this step has no tokens for it. Null: it
+// does not wait, or cannot be admitted.
 const Sequence* Scheduler::admit_first() {
   blocked_ = nullptr;
   if (waiting_.empty() || closed_ || left_.tokens == 0) return nullptr;
@@ -263,7 +262,7 @@ const Sequence* Scheduler::admit_first() {
   return nullptr;
 }
 
-// A prompt whose turn it is not: admitted if it gets tokens at once and its pages are free without the prefix cache.
+// Another prompt: admitted if it gets tokens at once, and if its pages are free without evicting from the prefix cache.
 void Scheduler::admit_and_add(Sequence& s, const Room& room) {
   if (most_tokens(s, room) < 1 || room.logit_rows < 1) return;
   if (!running_.empty() && pages_for(static_cast<int64_t>(s.tokens.size()) + 1) > spare_pages()) {
@@ -283,7 +282,7 @@ void Scheduler::admit_and_add(Sequence& s, const Room& room) {
   preempt_ = usual;
 }
 
-// Takes what the prefix cache has of it, and a seat, when there are pages for the rest.
+// Takes what the prefix cache has of it, and a seat, if there are pages for the rest.
 bool Scheduler::admit(Sequence& s, const Room& room) {
   if (!may_begin(s, room)) return false;
   s.computed = cache_.resume(s.skippable(), s.pages, batch_.copies);
@@ -305,7 +304,7 @@ bool Scheduler::admit(Sequence& s, const Room& room) {
   return true;
 }
 
-// A seat is free and, where it would not be read in this step, not too many others are read in parts.
+// Whether a seat is free and, if this step would not read it to its end, not too many prompts are being read in parts.
 bool Scheduler::may_begin(const Sequence& s, const Room& room) const {
   if (static_cast<int>(running_.size()) >= limits_.max_sequences) return false;
   const int64_t left = left_of(s);
@@ -317,7 +316,7 @@ bool Scheduler::may_begin(const Sequence& s, const Room& room) const {
   return others < limits_.max_long_partial_prompts;
 }
 
-// Pages of full attention, less what those that run will still need: for their prompts and one token more.
+// Pages of full attention, less those that running sequences still need for their prompts and one token more.
 int64_t Scheduler::spare_pages() const {
   int64_t free = cache_.available(LayerKind::kFull);
   for (const Sequence* s : running_) {

@@ -1,13 +1,14 @@
 #pragma once
-// Which tokens of which sequences the next step computes; docs/decisions/0014. Pure: no clock, no I/O, no backend; the
-// same calls give the same batches.
+// Chooses the tokens of the next step; docs/decisions/0014. Pure: no clock, no I/O, no backend; the same calls give the
+// same batches.
 //
-// Decoding sequences come first, a token each. What is left of a step goes to prompts, the shortest first. A quarter of
-// it is kept for the prompt whose turn it is: the first in order (of priority, then of arrival) among those that are
-// not read yet. Seats (a sequence that runs has one) and pages are given in the same order. A sequence that waits for
-// them may be passed, but only by a limited number of others. When pages run out, the running sequence that is last in
-// order gives up all its pages and is computed again later; its output does not change. Admission never takes pages
-// from a running sequence.
+// Decoding sequences come first, one token each. The rest of a step goes to prompts, the shortest first. A quarter of
+// it is reserved for the prompt whose turn it is: the first in order (priority, then arrival) of those that are not
+// read yet.
+//
+// Seats (a running sequence has one) and pages are given in the same order. A waiting sequence may be passed by others,
+// but only by a limited number. If pages run out, the last running sequence in order gives up all its pages and is
+// computed again later; its output does not change. Admission never takes pages from a running sequence.
 
 #include "engine/prefix_cache.h"
 #include "engine/sequence.h"
@@ -25,18 +26,19 @@ struct Batch {
     Sequence* sequence;
     int64_t from;
     int32_t count;
-    int64_t score_from, score_to;  // prompt tokens of this row whose successor's logprobs are wanted
-    bool draws;                    // the row's last token is followed by one that is drawn
-    int32_t drafted = 0;           // of `count`, the last ones: guesses; each is followed by a draw, too
+    int64_t score_from, score_to;  // prompt tokens of this row whose successor's logprobs were asked for
+    bool draws;                    // a token is drawn after the row's last one
+    int32_t drafted = 0;  // how many of `count`, at its end, are guesses; a token is drawn after each of them, too
   };
-  PrefixCache::Copies copies;  // before anything else: they count at once, and stay until they are taken
+  PrefixCache::Copies
+      copies;  // to be made before anything else; they count at once, and stay here until they are taken
   std::vector<Row> rows;
-  // A sequence gets no page until a younger one is preempted, which does not happen while a step is in flight.
+  // A sequence gets no page until a younger one is preempted, which is not done while a step is in flight.
   bool starved = false;
 };
 
-// How much of prompts a step may compute. A token costs per_token, and per_key for each token before it; all together
-// may cost `most`. `least` tokens are allowed at any cost. Neither: no prompts in this step.
+// How many prompt tokens a step may compute. A token costs per_token, plus per_key for each token before it; all
+// together may cost `most`. `least` tokens are allowed at any cost. If both are 0, the step has no prompts.
 struct PromptBudget {
   double most = std::numeric_limits<double>::infinity();
   double per_token = 1, per_key = 0;
@@ -56,8 +58,8 @@ class Scheduler {
     int max_sequences = 0;  // rows of a step
     int max_tokens = 0;     // of a step
     int max_logit_rows = 0;
-    // Prompts that are read in parts at the same time; of the long ones among them, which have more than
-    // long_prompt_tokens left and get at most as many in a step (0: none is long).
+    // Prompts read in parts at the same time. A prompt is long if more than long_prompt_tokens are left of it (0: none
+    // is); for long ones there is a limit of their own, and a step takes at most long_prompt_tokens of each.
     int max_partial_prompts = 8;
     int max_long_partial_prompts = 8;
     int64_t long_prompt_tokens = 0;
@@ -65,21 +67,21 @@ class Scheduler {
   Scheduler(const Limits& limits, PrefixCache& cache) : limits_(limits), cache_(cache) {}
 
   void add(Sequence& sequence);     // to the queue
-  void remove(Sequence& sequence);  // wherever it is; its pages are the caller's to release
+  void remove(Sequence& sequence);  // from wherever it is; the caller releases its pages
 
   enum class Flight : uint8_t { kNone, kStep };  // what is enqueued and not read yet
-  // The batch is valid until the next call. Its rows count for nothing before they are enqueued: then call enqueued().
+  // The batch is valid until the next call. Its rows count only once they are enqueued: then call enqueued().
   [[nodiscard]] Batch& schedule(Flight flight, const PromptBudget& budget = {});
   void enqueued(const Batch& batch);
   // How many guesses the batch of the last schedule() has room for.
   [[nodiscard]] int room_for_drafts() const;
-  // Puts a sequence's draft behind the one token of its row, or as much of it as there are pages that nobody else uses;
-  // the rest of the draft is dropped.
+  // Adds a sequence's draft after the one token of its row, as far as there are pages that nobody else uses. The rest
+  // of the draft is dropped.
   void add_draft(Batch::Row& row);
 
-  // A sequence could go on if the step in flight was read.
+  // Whether a sequence could go on if the step in flight were read.
   [[nodiscard]] bool wants_tokens() const;
-  // Running sequences whose prompt is read.
+  // How many running sequences have their prompt read.
   [[nodiscard]] int decoding() const;
   [[nodiscard]] const std::vector<Sequence*>& running() const { return running_; }
   [[nodiscard]] const std::deque<Sequence*>& waiting() const { return waiting_; }
@@ -125,9 +127,9 @@ class Scheduler {
   Room left_;
   std::vector<Prompt> prompts_;  // a heap, the shortest on top
   enum class Preempt : uint8_t { kNever, kLater, kNow } preempt_ = Preempt::kNever;
-  int partial_ = 0;              // prompts that are begun and not read after this step
+  int partial_ = 0;              // prompts that are begun and not finished after this step
   bool closed_ = false;          // no more are admitted in this step
-  Sequence* blocked_ = nullptr;  // its turn, but there is no seat or no page for it; null: none
+  Sequence* blocked_ = nullptr;  // its turn has come, but there is no seat or no page for it; null: none
   int64_t refused_at_ = -1;      // spare pages when the first of the queue was refused; -1: it was not
   int64_t preemptions_ = 0;
 };

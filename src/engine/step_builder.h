@@ -1,5 +1,5 @@
 #pragma once
-// A batch as the model's step.
+// Turns a batch into the model's step.
 
 #include "engine/scheduler.h"
 #include "model/gpt_oss.h"
@@ -14,20 +14,20 @@ namespace nibble::engine {
 // What one row of logits is for.
 struct LogitUse {
   Sequence* sequence;   // null: dropped
-  int64_t scored = -1;  // >= 0: the logprobs of this prompt token's successor; else the next token is drawn
-  int32_t after = 0;    // so many guesses of the sequence's draft; counts only where all of them were drawn
-  int32_t guess = -1;   // of what is drawn; -1: none
+  int64_t scored = -1;  // >= 0: for the logprobs of this prompt token's successor; otherwise to draw the next token
+  int32_t after = 0;  // it follows this many guesses of the sequence's draft, and counts only if all of them were drawn
+  int32_t guess = -1;  // the guess for the drawn token; -1: none
 };
 
 class StepBuilder {
  public:
-  // Both are valid until the next call. REQUIRES that the batch has rows and that their sequences stay unchanged until
+  // Both are valid until the next call. REQUIRES that the batch has rows, and that their sequences do not change until
   // the step is enqueued, since its sample rows point into them.
   struct Built {
     const model::Step& step;
     const std::vector<LogitUse>& uses;  // per row of logits
   };
-  // kOneAtLeast: where no row draws, one token is drawn and dropped, so that the step's end can be waited for.
+  // kOneAtLeast: if no row draws, one token is drawn and dropped, so that one can wait for the step's end.
   enum class Draws : uint8_t { kAsked, kOneAtLeast };
   [[nodiscard]] Built build(const Batch& batch, Draws draws = Draws::kAsked);
 
@@ -42,8 +42,8 @@ class StepBuilder {
   backend::SamplingParams greedy_{.temperature = 0};  // of rows that draw nothing
 };
 
-// The step that appends `ids` to the `computed` tokens of a sequence that has the cache for itself: its page p is page
-// p of each kind. Nothing is drawn. For compare and tests.
+// A step that appends `ids` to the `computed` tokens of a sequence that has the cache to itself: its page p is page p
+// of each kind. Nothing is drawn. For compare and tests.
 [[nodiscard]] model::Step step_alone(std::span<const int32_t> ids, int64_t computed = 0);
 
 }  // namespace nibble::engine

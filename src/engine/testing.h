@@ -1,7 +1,7 @@
 #pragma once
 // A backend without arithmetic, for the engine's tests. A token's state is a hash of the tokens that it sees through
-// its page tables, read from where they were written: a page that is shared wrongly, released too early or left out
-// gives other tokens. expect_alone() says without any engine what a request gets.
+// its page tables, read from where they were written. So a page that is shared wrongly, released too early or left out
+// gives other tokens. expect_alone() computes, without an engine, what a request must get.
 
 #include "backend/backend.h"
 #include "base/error.h"
@@ -20,8 +20,6 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -78,7 +76,7 @@ inline backend::Drawn fake_draw(const State& state, const backend::SampleRow& ro
   return drawn;
 }
 
-// Of the token at tokens.back().
+// The state of the last token.
 inline State state_of(std::span<const int32_t> tokens, int64_t window) {
   const auto last = static_cast<int64_t>(tokens.size()) - 1;
   uint64_t full = 0, sliding = 0;
@@ -97,7 +95,7 @@ struct Alone {
   FinishReason reason = FinishReason::kLength;
 };
 
-// What a request gets, and how it ends when nothing goes wrong.
+// What a request gets, and how it ends if nothing goes wrong.
 inline Alone expect_alone(const Request& request, int64_t window, int64_t max_context) {
   Alone alone;
   std::vector<int32_t> all = request.prompt;
@@ -292,7 +290,7 @@ class FakeBackend final : public backend::Backend {
   std::array<double, 4> ends_{};  // by ticket
 };
 
-// What a receiver was told.
+// What a receiver was sent.
 struct Heard {
   std::vector<int32_t> tokens, prompt_tokens;
   std::vector<double> logprobs;
@@ -311,7 +309,7 @@ struct Heard {
   }
 };
 
-// What one request was told, from whatever thread.
+// What one request was sent, from whatever thread.
 class Mailbox {
  public:
   Receiver receiver() {

@@ -1,7 +1,7 @@
 #pragma once
-// Where the n-grams of a text occurred before: chains of places by hash, newest first, as compressors keep them.
-// A token costs a place in each chain: 4 + 8 × lengths bytes. add() takes constant time but for a doubling now and
-// then; places() takes as long as it looks at places.
+// Finds where the n-grams of a text occurred before: chains of places by hash, newest first, as compressors keep them.
+// A token costs one place in each chain: 4 + 8 × lengths bytes. add() takes constant time, except when a table doubles;
+// places() takes time for each place it looks at.
 
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@ namespace nibble::engine {
 
 class TokenIndex {
  public:
-  // `lengths` of the n-grams. The text's last `most` tokens are kept, a power of two; memory grows up to that.
+  // `lengths`: of the n-grams. The text's last `most` tokens are kept (a power of two); memory grows up to that.
   TokenIndex(std::span<const int> lengths, int64_t most);
 
   void add(int32_t token);
@@ -20,10 +20,11 @@ class TokenIndex {
   [[nodiscard]] int64_t end() const { return end_; }
   [[nodiscard]] int32_t at(int64_t position) const { return tokens_[slot(position)]; }
 
-  // The positions behind earlier occurrences of the last lengths[which] tokens of `text`, newest first, at most `most`;
-  // none whose next token is not there yet. Looks at kMostVisited places, other n-grams of the same hash included.
+  // Positions after earlier occurrences of the last lengths[which] tokens of `text`, newest first, at most `most`;
+  // those whose next token is not there yet are left out. Looks at kMostVisited places, including other n-grams of the
+  // same hash.
   void places(std::span<const int32_t> text, size_t which, size_t most, std::vector<int64_t>& found) const;
-  // How many tokens before `position` are those that `text` ends with; at most `most`.
+  // How many tokens before `position` equal the end of `text`; at most `most`.
   [[nodiscard]] int64_t shared(std::span<const int32_t> text, int64_t position, int64_t most) const;
 
   [[nodiscard]] int64_t bytes() const;

@@ -13,7 +13,6 @@
 #include <ctime>
 #include <exception>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>

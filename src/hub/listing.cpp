@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <string_view>
 #include <thread>
-#include <utility>
 
 namespace nibble::hub {
 namespace {

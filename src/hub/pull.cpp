@@ -17,8 +17,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 

@@ -11,8 +11,8 @@ namespace {
 
 using backend::Slot;
 
-// What a stage has just written, or makes sure of: some backends choose experts where they multiply, or rotate q where
-// they make it.
+// The slots that a stage has just written, or is the last to write: some backends choose experts while they multiply,
+// or rotate q while they make it.
 std::span<const Slot> slots_of(Stage stage) {
   static constexpr Slot kResidual[] = {Slot::kResidual};
   static constexpr Slot kAttnIn[] = {Slot::kResidual, Slot::kNormed, Slot::kQkv};
@@ -56,7 +56,7 @@ StageDifference difference(const Snapshot& a, const Snapshot& b) {
   d.rms = std::sqrt(squares / std::max<double>(1, static_cast<double>(a.data.values.size())));
   double largest = -1;
   for (size_t i = 0; i < a.data.values.size(); ++i) {
-    // Rounding to 16 bits is relative to the value where that is large, and to its neighbours' size in a sum.
+    // Rounding to 16 bits is relative to the value if that is large, and to the size of its neighbours if it is a sum.
     const double size = std::max({d.rms, std::abs(double{a.data.values[i]}), 1e-30});
     const double delta = std::abs(double{a.data.values[i]} - b.data.values[i]) / size;
     if (delta > largest || std::isnan(delta)) {

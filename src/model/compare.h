@@ -1,11 +1,10 @@
 #pragma once
-// Runs one step on two backends and finds where they part.
+// Runs one step on two backends and finds where they begin to differ.
 
 #include "backend/backend.h"
 #include "model/gpt_oss.h"
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 

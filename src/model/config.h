@@ -45,7 +45,7 @@ struct ModelConfig {
 // Throws what validate throws.
 [[nodiscard]] ModelConfig from_hf(const checkpoint::HfConfig& hf);
 
-// What the file that a config comes from calls the values that validate() looks at.
+// What the file behind a config calls the values that validate() checks.
 struct ConfigKeys {
   std::string_view layers = "num_hidden_layers", hidden = "hidden_size", heads = "num_attention_heads",
                    kv_heads = "num_key_value_heads", head_dim = "head_dim", inter = "intermediate_size",
@@ -57,8 +57,8 @@ struct ConfigKeys {
                    eos = "eos_token_id";
 };
 
-// Throws Error(kCorrupt) for values that contradict each other and Error(kUnsupported) for shapes that the formats or
-// kernels cannot hold; each message names `where`, the key and the values.
+// Throws Error(kCorrupt) for values that contradict each other, and Error(kUnsupported) for shapes that the formats or
+// kernels cannot hold. Each message names `where`, the key and the values.
 void validate(const ModelConfig& config, std::string_view where = "the model", const ConfigKeys& keys = {});
 
 // The same model with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
@@ -66,7 +66,7 @@ void validate(const ModelConfig& config, std::string_view where = "the model", c
 
 [[nodiscard]] ModelConfig gpt_oss_20b();
 [[nodiscard]] ModelConfig gpt_oss_120b();
-// Every feature of the large ones in 54 MB, nearly all of it embeddings: its vocabulary is theirs.
+// Has every feature of the large models in 54 MB, nearly all of it embeddings, since it has their vocabulary.
 [[nodiscard]] ModelConfig tiny();
 // "gpt-oss-20b", "gpt-oss-120b", "tiny"; throws Error(kInvalidRequest) listing them for another name.
 [[nodiscard]] ModelConfig preset(std::string_view name);

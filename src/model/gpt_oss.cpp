@@ -47,7 +47,7 @@ GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const bac
 
 namespace {
 
-// Boundary `at`, where it is asked for, once what comes before it has run.
+// Reads boundary `at`, if it was asked for, once everything before it has run.
 void read_taps(backend::Backend& be, int at, Taps& taps) {
   for (size_t i = 0; i < taps.boundaries.size(); ++i) {
     if (taps.boundaries[i] != at) continue;

@@ -21,7 +21,7 @@ struct GptOss {
   bool attention_sinks = true;  // off only to measure what the sinks do
 };
 
-// What a backend must know of a model. max_rows and kv_pages as in BackendConfig.
+// What a backend must know about a model. max_rows and kv_pages: as in BackendConfig.
 struct StepLimits {
   int max_tokens = 0;
   int max_rows = 0;
@@ -35,8 +35,7 @@ struct LoadProgress {
   int64_t total_bytes = 0;
 };
 
-// Hands the weights to a backend. `weights` as bind_weights() or DummyWeights give them: complete and of the right
-// shapes.
+// Passes the weights to a backend. `weights`: from bind_weights() or DummyWeights, complete and of the right shapes.
 [[nodiscard]] GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
                           const std::function<void(const LoadProgress&)>& progress = {});
 
@@ -60,8 +59,8 @@ using backend::Stage;
 // Called after each stage; layer is -1 outside the layers. For compare and tests.
 using Probe = std::function<void(Stage stage, int layer)>;
 
-// The residual stream of all tokens of a step, with the delta that it gets next, at chosen boundaries of layers:
-// boundary b lies before layer b, so 0 is the embedding and `layers` what the final norm reads.
+// The residual stream of all tokens of a step at chosen boundaries of layers, including the delta that is added next.
+// Boundary b lies before layer b: 0 is the embedding, and `layers` is what the final norm reads.
 struct Taps {
   std::vector<int> boundaries;  // what is asked for, rising
   std::vector<float> values;    // [tokens, boundaries, hidden] of the step

@@ -98,7 +98,7 @@ ManifestItem item_of(const TableRow& row, int layer, const ModelConfig& config, 
 
 constexpr size_t kMostListed = 5;  // names in one message
 
-// Those of `names` that `others` lacks, each once.
+// The names that `others` lacks, each once.
 std::vector<std::string> not_in(const std::vector<std::string_view>& others,
                                 const std::vector<std::string_view>& names) {
   std::unordered_set<std::string_view> known(others.begin(), others.end());

@@ -19,7 +19,7 @@ namespace nibble::model {
 using backend::WeightRole;
 using checkpoint::Naming;
 
-// Of the values, whatever format holds them: backend/weights.h states each role's.
+// The shape of the values, in whatever format; backend/weights.h states each role's.
 [[nodiscard]] Shape shape_of(WeightRole role, const backend::Dims& dims);
 
 enum class Part : uint8_t { kValues, kScales };  // scales: of the MXFP4 pairs only
@@ -51,14 +51,15 @@ struct BindOptions {
 // OpenAI's spelling when the tensors use it, else Hugging Face's.
 [[nodiscard]] Naming naming_of(std::span<const checkpoint::TensorEntry> tensors);
 
-// Throws Error(kCorrupt) naming `where` and some of the tensors that are missing, else of those that are not known. A
-// wanted name may occur more than once.
+// Throws Error(kCorrupt) naming `where` and some of the missing tensors, or else some of the unknown ones. A wanted
+// name may occur more than once.
 void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found,
                         std::string_view where);
 
-// Views of the tensors' bytes, no copies, in the manifest's order. Throws Error(kUnsupported) for experts that are not
-// quantised and for dense weights that are not bf16, and Error(kCorrupt) for tensors that are missing or not known, for
-// a wrong dtype or shape, and for a scale that is NaN; each message names the tensors, what was expected and found.
+// Views of the tensors' bytes, without copies, in the manifest's order. Throws Error(kUnsupported) for experts that are
+// not quantised and for dense weights that are not bf16. Throws Error(kCorrupt) for tensors that are missing or
+// unknown, for a wrong dtype or shape, and for a scale that is NaN. Each message names the tensors, and what was
+// expected and found.
 [[nodiscard]] std::vector<backend::HostWeight> bind_weights(std::span<const checkpoint::TensorEntry> tensors,
                                                             const ModelConfig& config, const BindOptions& options = {});
 

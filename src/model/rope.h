@@ -1,5 +1,5 @@
 #pragma once
-// Rotary frequencies: by what angle each pair of dimensions rotates, per position.
+// Rotary frequencies: the angle by which each pair of dimensions rotates, per position.
 
 #include "model/config.h"
 
@@ -15,12 +15,12 @@ struct RopeTable {
 
 [[nodiscard]] RopeTable plain_rope(double theta, int64_t head_dim);
 
-// YaRN: stretched for contexts past the one the model was first trained on (openai/gpt-oss torch/model.py,
-// RotaryEmbedding); rounded to float where it and transformers round.
+// YaRN: stretched for contexts longer than the one in training (openai/gpt-oss torch/model.py, RotaryEmbedding). Rounds
+// to float where that and transformers round.
 [[nodiscard]] RopeTable yarn_rope(const RopeConfig& rope, int64_t head_dim);
 
-// Llama 3's stretching: waves of fewer than low_rotations in the original context are slowed by the factor,
-// those of more than high_rotations are kept (transformers/modeling_rope_utils.py, _compute_llama3_parameters).
+// Llama 3's stretching: waves with fewer than low_rotations in the original context are slowed by the factor; those
+// with more than high_rotations are kept (transformers/modeling_rope_utils.py, _compute_llama3_parameters).
 struct Llama3Rope {
   double theta = 500000, factor = 8, low_rotations = 1, high_rotations = 4;
   int64_t original_context = 8192;

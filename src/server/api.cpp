@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <ctime>
 #include <utility>
 
@@ -18,7 +17,7 @@ namespace {
 
 int64_t now_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
-// Takes as long wherever the first difference is.
+// Takes the same time wherever the first difference is.
 bool same_secret(std::string_view a, std::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < a.size(); ++i)
@@ -26,7 +25,7 @@ bool same_secret(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// A client's id that may stand in a log and a header, or one of ours.
+// The client's id, if it may stand in a log and a header; otherwise a new one.
 std::string request_id_of(const HttpRequest& request) {
   const auto plain = [](char c) { return c > ' ' && c < 0x7F && c != '"' && c != '\\'; };
   const std::string& id = request.client_id;
@@ -55,7 +54,7 @@ constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
 constexpr std::string_view kCancel = "/cancel";  // at the end of one of those
 
-// For metrics: few names, however many paths clients try.
+// For metrics: few names, whatever paths clients try.
 std::string_view route_of(std::string_view path) {
   const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
   if (known != kRoutes.end()) return known->path;
@@ -64,7 +63,7 @@ std::string_view route_of(std::string_view path) {
                                               : kNoRoute;
 }
 
-// What a path takes, as the header Allow says it.
+// The methods that a path takes, as in the header Allow.
 std::string_view methods_of(std::string_view path) {
   const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
   if (known == kRoutes.end())
@@ -346,7 +345,7 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   const auto entry = store_.get(id);
   if (!entry) throw ApiError("", fmt::format("there is no response {}", id.substr(0, 100)), 404, "not_found");
   const std::string& method = visit.http.method;
-  if (cancel && method == "POST")  // none is running: a running one is ended by closing its connection
+  if (cancel && method == "POST")  // none is running: closing the connection ends a running one
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
   if (!cancel && (method == "GET" || method == "HEAD")) {
     if (visit.http.query.find("stream=true") != std::string::npos)

@@ -1,6 +1,6 @@
 #pragma once
-// The routes: which request gets which call. It answers from the first moment on; what needs the model gets a 503
-// until publish().
+// The routes: which request gets which call. It answers from the start; routes that need the model answer 503 until
+// publish().
 
 #include "server/engine_call.h"
 #include "server/generation.h"
@@ -20,7 +20,7 @@
 namespace nibble::server {
 
 struct ApiOptions {
-  std::vector<std::string> api_keys{};  // none: everybody may
+  std::vector<std::string> api_keys{};  // empty: everybody may call
   std::function<std::string()> date{};  // YYYY-MM-DD, told to the model
   LogLine log{};
   bool log_prompts = false;
@@ -33,14 +33,14 @@ class Api {
  public:
   explicit Api(ApiOptions options);
 
-  // What /health tells until publish(). Any thread.
+  // What /health reports until publish(). Any thread.
   void loading(std::string phase, double done_share);
-  // From here on requests are served. Model and port outlive the last call of handle()'s. Once.
+  // From here on requests are served. Called once. Model and port must outlive the last call that handle() returned.
   void publish(ServedModel model, EnginePort port);
 
   // Any thread; never throws.
   [[nodiscard]] std::unique_ptr<Call> handle(const HttpRequest& request, Wake wake) noexcept;
-  // Counts what the server answered itself, because it never became a request. Any thread.
+  // Counts answers that the server gave by itself because bytes never became a request. Any thread.
   void answered_outside(int status);
   void connection_dropped() { metrics_.connection_dropped(); }
 
@@ -55,7 +55,7 @@ class Api {
     std::string phase = "starting";
     double done_share = 0;
   };
-  // What a route is handed.
+  // What a route gets.
   struct Visit {
     const HttpRequest& http;
     const std::string& id;
@@ -76,7 +76,7 @@ class Api {
   std::unique_ptr<Call> answer(const Visit& visit, HttpHead head, std::string body);
   std::unique_ptr<Call> answer(const Visit& visit, const Json& json);
   std::unique_ptr<Call> refuse(const std::string& id, const std::string& path, const ApiError& error);
-  // Now, or by call_maker_ when it takes long. `make` may throw.
+  // Makes the call now, or in call_maker_ if that takes long. `make` may throw.
   enum class Making { kQuick, kLong };
   std::unique_ptr<Call> begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make);
 
@@ -91,7 +91,7 @@ class Api {
   Loading loading_;
   std::unique_ptr<const Served> served_owner_;
   std::atomic<const Served*> served_ = nullptr;
-  CallMaker call_maker_;  // last: what it makes uses all of the above
+  CallMaker call_maker_;  // last: its thread uses all of the above
 };
 
 }  // namespace nibble::server

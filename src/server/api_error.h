@@ -1,5 +1,5 @@
 #pragma once
-// What a client is told when its request is not served: OpenAI's error object and an HTTP status.
+// What a client is told if its request is not served: OpenAI's error object and an HTTP status.
 
 #include "base/error.h"
 
@@ -15,9 +15,8 @@ using Json = nlohmann::ordered_json;
 
 class ApiError : public Error {
  public:
-  // A field that is wrong or not served: 400, or another status of the client's. A field whose error has no code of its
-  // own has "invalid_value". Of what is longer than 1000 bytes the beginning counts: both may repeat the request's own
-  // words.
+  // For a field that is wrong or not served: status 400, or another one. An error without a code of its own has
+  // "invalid_value". Texts longer than 1000 bytes are cut, since both may repeat the request's own words.
   ApiError(std::string_view param, std::string_view message, int status = 400, std::string code = "");
 
   [[nodiscard]] int status() const { return status_; }
@@ -31,12 +30,12 @@ class ApiError : public Error {
   int status_;
 };
 
-// Of what was under way when the server ended.
+// For requests that were under way when the server ended.
 [[nodiscard]] ApiError shutting_down();
-// Any exception as what the client may see of it.
+// What the client may see of any exception.
 [[nodiscard]] ApiError api_error_of(const std::exception& error);
 
-// JSON text; what is not UTF-8 in it becomes U+FFFD.
+// JSON text; invalid UTF-8 becomes U+FFFD.
 [[nodiscard]] std::string to_text(const Json& json);
 
 }  // namespace nibble::server

@@ -6,9 +6,9 @@
 
 namespace nibble::server {
 
-// Shared by the call and the maker, either of which may end first.
+// Shared by the call and the maker; either may end first.
 struct CallMaker::Task {
-  Make make;  // the maker's
+  Make make;  // used by the maker only
   Wake wake;
   std::mutex mutex;  // guards both
   std::unique_ptr<Call> made;
@@ -18,7 +18,7 @@ struct CallMaker::Task {
     const std::lock_guard lock(mutex);
     return unwanted;
   }
-  // Gives it back when nobody wants it.
+  // Returns the call if nobody wants it any more.
   [[nodiscard]] std::unique_ptr<Call> deliver(std::unique_ptr<Call> call) {
     const std::lock_guard lock(mutex);
     if (!unwanted) made = std::move(call);

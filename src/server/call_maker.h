@@ -1,6 +1,6 @@
 #pragma once
-// A thread of its own makes the calls whose making takes long (a grammar to compile, a long text to read), one after
-// the other. The threads that move bytes go on meanwhile.
+// Makes calls that take long to make (a grammar to compile, a long text to read) on a thread of its own, one after the
+// other. The threads that move bytes go on meanwhile.
 
 #include "base/queue.h"
 #include "server/http.h"
@@ -16,12 +16,13 @@ class CallMaker {
   using Make = std::function<std::unique_ptr<Call>()>;  // must not throw
 
   CallMaker();
-  ~CallMaker();  // what has not been begun is never made
+  ~CallMaker();  // tasks that have not begun are dropped
   CallMaker(const CallMaker&) = delete;
   CallMaker& operator=(const CallMaker&) = delete;
 
-  // A call that says nothing until `make` has made the one that it then stands for. Destroyed before: `make` is not
-  // called any more, or what it makes is destroyed. Cut before: it stands for what `make_cut` makes. Any thread.
+  // Returns a call that has nothing to say until `make` has made the real one, and then passes everything on to that.
+  // If it is destroyed first, `make` is not called any more, or its result is destroyed. If it is cut first, the result
+  // of `make_cut` takes its place. Any thread.
   [[nodiscard]] std::unique_ptr<Call> defer(Make make, Make make_cut, Wake wake);
 
  private:
@@ -29,7 +30,7 @@ class CallMaker {
   class Deferred;
   void work(const std::stop_token& stop);
 
-  Queue<std::shared_ptr<Task>> tasks_;  // null: look whether it is the end
+  Queue<std::shared_ptr<Task>> tasks_;  // null: check whether to end
   std::jthread thread_;
 };
 

@@ -5,13 +5,11 @@
 #include <atomic>
 #include <future>
 #include <memory>
-#include <string>
-#include <utility>
 
 namespace nibble::server {
 namespace {
 
-// Counts those that are alive.
+// Counts the calls that are alive.
 class Counted final : public Call {
  public:
   explicit Counted(std::atomic<int>& alive) : alive_(alive) { ++alive_; }

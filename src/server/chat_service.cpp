@@ -58,10 +58,10 @@ class MatcherMask final : public engine::TokenMask {
   text::GrammarMatcher matcher_;
 };
 
-// Makes a mask per answer, of which at most `room` tokens may come; empty: the request needs none.
+// Makes one mask per answer; an answer has at most `room` tokens. Empty: the request needs none.
 using MaskSource = std::function<std::shared_ptr<engine::TokenMask>(int64_t room)>;
 
-// Reasoning takes at most so many tokens, and half the room.
+// Limits reasoning to `most` tokens and to half of the room.
 MaskSource masks_of(text::Grammar grammar, std::optional<int64_t> most_reasoning) {
   return [grammar = std::move(grammar), most_reasoning](int64_t room) {
     const auto budget = most_reasoning ? std::optional(std::min(*most_reasoning, room / 2)) : std::nullopt;
@@ -74,7 +74,7 @@ text::ContentRule rule_of(const OutputFormat& format) {
       .kind = static_cast<text::ContentRule::Kind>(format.kind), .schema = format.schema.schema, .where = format.field};
 }
 
-// The model may not end the turn with text of its own.
+// The model must not end the turn with text of its own.
 bool is_forced(const TurnRequest& turn) {
   return turn.format.kind != OutputFormat::Kind::kText || turn.tool_choice == ToolChoice::kRequired ||
          turn.tool_choice == ToolChoice::kNamed;
@@ -102,7 +102,7 @@ bool has(const ToolNames& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// The arguments of the tools in `bound` follow their schemas.
+// Rules under which the arguments of the tools in `bound` follow their schemas.
 text::TurnRules rules_of(const TurnRequest& turn, const ToolNames& bound) {
   using Kind = text::ContentRule::Kind;
   text::TurnRules rules;
@@ -131,7 +131,8 @@ std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, con
   }
 }
 
-// A strict tool, or one whose schema the grammar can express: another's does not free its arguments.
+// Whether this tool's arguments can be bound to its schema: the tool is strict, or the grammar can express the schema.
+// Another tool's schema does not matter here.
 bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, const std::string& name) {
   if (has(turn.strict_tools, name)) return true;
   TurnRequest alone;
@@ -142,15 +143,15 @@ bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, co
   return compiled(compiler, rules_of(alone, {name})).has_value();
 }
 
-// A turn with tools calls them by name and with arguments that follow their schemas; a schema that the grammar cannot
-// express binds only a strict tool (an ApiError says so), another one's arguments are any JSON object. A turn that must
-// end in a call or in JSON, or that was given a budget, reasons within it and within half the room. Throws ApiError.
+// The mask of a turn. Tools are called by name, with arguments that follow their schemas. If the grammar cannot express
+// a schema, a strict tool is an ApiError; another tool's arguments are any JSON object. A turn that must end in a call
+// or in JSON, or that has a budget, reasons within that budget and within half of the room. Throws ApiError.
 MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
   const bool tools = !turn.tools.empty() && turn.tool_choice != ToolChoice::kNone;
   const bool binding = is_forced(turn) || turn.reasoning_tokens || !turn.strict_tools.empty();
   if (!tools && !binding) return {};
   const GenerationFields& fields = turn.generation;
-  if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on where the grammar ends
+  if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on after the grammar has ended
     if (!binding) return {};
     const char* param = fields.ignore_eos ? "ignore_eos" : "min_tokens";
     throw ApiError(
@@ -170,7 +171,7 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
   }
 }
 
-// The text alone, for completions.
+// The mask of a completion: the text alone.
 MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& format,
                      const std::vector<int32_t>& end_ids) {
   if (format.kind == OutputFormat::Kind::kText) return {};
@@ -181,7 +182,7 @@ MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& 
   }
 }
 
-// What is generated shares the context with the prompt; a prompt that is only scored may fill it.
+// Generated tokens share the context with the prompt; a prompt that is only scored may fill it.
 void check_length(const ServedModel& model, const engine::Request& request, const std::string& param) {
   const int64_t tokens = std::ssize(request.prompt), room = request.max_tokens > 0 ? 1 : 0;
   if (tokens + room <= model.max_context) return;
@@ -233,7 +234,7 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   const GenerationFields& fields = turn.generation;
   const MaskSource mask = turn_mask(*model.grammars, turn);
   engine::Request request = base_request(model, fields);
-  if (!fields.ignore_eos) {  // a turn ends here, whatever the model's files list
+  if (!fields.ignore_eos) {  // these ids end a turn, whatever the model's files list
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
     request.stop_ids.push_back(model.ids.id_of(text::Special::kCall));
   }

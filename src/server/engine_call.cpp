@@ -6,10 +6,10 @@
 namespace nibble::server {
 namespace {
 
-constexpr double kMostWaiting = 16384;  // events kept for a reader that does not read
+constexpr double kMostWaiting = 16384;  // events kept for a reader that has stopped reading
 constexpr int kClientGone = 499;        // nginx's; for logs and metrics only
 
-// In logs and metrics.
+// Its name in logs and metrics.
 std::string_view reason_of(const ApiError& failure) {
   if (failure.status() == kClientGone) return "abort";
   return failure.status() == 503 ? "shutdown" : "error";
@@ -112,7 +112,7 @@ void EngineCall::take_finished(size_t choice, engine::Finished finished, Clock::
   if (c.enough) finished.reason = kStop;
   if (!c.last) c.last = time;
   finished.generated_tokens = c.tokens;
-  // A lost connection to another rank: this server ends, and the next one may answer.
+  // The connection to another rank is lost: this server ends, and the next one may answer.
   if (finished.reason == kFailed)
     failure_ = ApiError("", "generation failed: " + finished.message, finished.code == Code::kIo ? 503 : 500);
   if (finished.reason == kCancelled) failure_ = shutting_down();

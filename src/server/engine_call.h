@@ -1,12 +1,12 @@
 #pragma once
-// One API call at work on the engine: events in, the presenter's bytes out; measured and logged when it ends.
+// One API call at work on the engine: takes its events, gives the presenter's bytes, and is measured and logged at its
+// end.
 
 #include "server/generation.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/presenter.h"
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +17,7 @@ namespace nibble::server {
 
 using LogLine = std::function<void(const Json& line)>;  // any thread
 
-// What a call needs besides its answer.
+// What a call needs besides its presenter.
 struct CallContext {
   const EnginePort& port;
   Metrics& metrics;
@@ -28,11 +28,11 @@ struct CallContext {
 
 class EngineCall final : public Call {
  public:
-  // Submits the requests: throws what the engine throws.
+  // Submits the requests. Throws what the engine throws.
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
              bool stream, Wake wake);
-  // Where it is not done, the client has gone, or is too slow for a server that ends. Then the member generation_
-  // cancels the requests (src/README.md, "Three paths").
+  // If the call is not done, the client has gone, or it is too slow for a server that is ending. Then the member
+  // generation_ cancels the requests (src/README.md, "Three paths").
   ~EngineCall() override;
 
   Output poll() override;
@@ -51,7 +51,7 @@ class EngineCall final : public Call {
   void take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time);
   void take_finished(size_t choice, engine::Finished finished, Clock::time_point time);
   void record(const Choice& choice, const engine::Finished& finished, std::string_view reason);
-  void conclude();  // recorded and logged
+  void conclude();  // records and logs the call
 
   const CallContext context_;
   const std::unique_ptr<Presenter> presenter_;
@@ -62,7 +62,7 @@ class EngineCall final : public Call {
   std::optional<ApiError> failure_;
   std::string reasons_;  // of all choices, for the log
   engine::Finished last_finished_;
-  Generation generation_;  // last: its events stop before the rest goes
+  Generation generation_;  // last: destroyed first, so that no event comes after it
 };
 
 }  // namespace nibble::server

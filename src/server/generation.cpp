@@ -5,7 +5,8 @@
 namespace nibble::server {
 namespace {
 
-constexpr size_t kWakeAgain = 1024;  // waiting events: a connection that is busy sending must learn that it is too slow
+constexpr size_t kWakeAgain =
+    1024;  // waiting events: wakes a connection that is busy sending, so that it learns that its client is too slow
 
 }  // namespace
 

@@ -1,11 +1,10 @@
 #pragma once
-// The engine as the server sees it, and several of its requests whose events are read on another thread.
+// The engine as the server sees it, and a group of its requests whose events are read on another thread.
 
 #include "engine/engine.h"
 #include "server/http.h"
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,13 +13,13 @@
 
 namespace nibble::server {
 
-// What the server asks of an engine; tests put another one here. Any thread.
+// What the server needs of an engine; tests pass their own. Any thread.
 struct EnginePort {
   std::function<engine::RequestId(engine::Request, engine::Receiver)> submit;
   std::function<void(engine::RequestId)> cancel;
   std::function<engine::EngineStats()> stats;
 };
-// Of an Engine, or of Replicas, which outlive it.
+// A port to an Engine, or to Replicas, which must outlive it.
 template <class Engine>
 [[nodiscard]] EnginePort port_of(Engine& engine) {
   return {
@@ -40,19 +39,19 @@ class Generation {
   };
 
   Generation(const EnginePort& port, Wake wake);
-  ~Generation();  // cancels what runs
+  ~Generation();  // cancels requests that still run
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
   // The next choice, numbered from 0. Throws what the engine throws.
   void submit(engine::Request request);
   void cancel(size_t choice);
-  [[nodiscard]] std::vector<Item> take();  // what has come since the last time
+  [[nodiscard]] std::vector<Item> take();  // events since the last call
   [[nodiscard]] size_t waiting() const;    // events not yet taken
   [[nodiscard]] size_t choices() const { return ids_.size(); }
 
  private:
-  // Shared with the engine, which may still speak of a request whose reader has gone.
+  // Shared with the engine, which may still send events after the reader has gone.
   struct Mailbox {
     mutable std::mutex mutex;
     std::vector<Item> items;  // both guarded by mutex

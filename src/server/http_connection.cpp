@@ -8,7 +8,8 @@ namespace nibble::server {
 namespace {
 
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
-constexpr auto kGoneCheck = std::chrono::milliseconds(100);  // while unread bytes hide the end of a connection
+constexpr auto kGoneCheck =
+    std::chrono::milliseconds(100);  // how often to look for the end of a connection that unread bytes hide
 
 bool has_gone(int fd) {
   pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
@@ -50,7 +51,7 @@ asio::awaitable<void> watch(Tcp::socket& socket) {
   while (true) {
     const auto [error] = co_await socket.async_wait(Tcp::socket::wait_read, kTuple);
     if (error || has_gone(socket.native_handle())) co_return;
-    pause.expires_after(kGoneCheck);  // bytes of the next request
+    pause.expires_after(kGoneCheck);  // these are bytes of the next request
     co_await pause.async_wait(kTuple);
   }
 }
@@ -59,7 +60,7 @@ void Worker::wake(const std::shared_ptr<Peer>& peer) {
   const std::lock_guard lock(awake.mutex);
   if (awake.over) return;
   awake.peers.push_back(peer);
-  if (awake.peers.size() > 1) return;  // it has been called
+  if (awake.peers.size() > 1) return;  // a wake is already on its way
   asio::post(io, [this] {
     std::vector<std::shared_ptr<Peer>> peers;
     {
@@ -70,7 +71,7 @@ void Worker::wake(const std::shared_ptr<Peer>& peer) {
   });
 }
 
-// What the socket takes at once is written here: that costs no turn of the coroutine with its timers and queues.
+// Writes at once what the socket takes. That saves a turn of the coroutine, with its timers and queues.
 void Peer::wake() {
   woken = true;
   if (reply == nullptr) return;
@@ -79,7 +80,7 @@ void Peer::wake() {
   if (plain) {
     try {
       left = reply->next();
-    } catch (const std::exception&) {  // as in answer(): it ends the connection
+    } catch (const std::exception&) {  // as in answer(): the connection ends
       return stream->close();
     }
     send_now(left->bytes);
@@ -103,7 +104,7 @@ void Peer::cut() {
   wake();
 }
 
-// Sends what the socket takes; the rest stays in `bytes`.
+// Sends what the socket takes and leaves the rest in `bytes`.
 void Peer::send_now(std::string& bytes) {
   if (bytes.empty()) return;
   boost::system::error_code error;

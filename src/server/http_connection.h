@@ -1,6 +1,6 @@
 #pragma once
-// A connection: its bytes, the thread that it belongs to, and what of it other threads may touch. With http_server.cpp
-// the only files that include Beast and Asio.
+// A connection: its bytes, the thread that owns it, and the part of it that other threads may touch. Only this and
+// http_server.cpp include Beast and Asio.
 
 #include "server/http_text.h"
 
@@ -23,7 +23,7 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 using Tcp = asio::ip::tcp;
 
-// A socket, plain or under TLS: one type for both, so that what reads HTTP is compiled once.
+// A socket, plain or with TLS: one type for both, so that the code that reads HTTP is compiled once.
 class HttpStream {
  public:
   using Some = std::tuple<boost::system::error_code, size_t>;
@@ -36,10 +36,10 @@ class HttpStream {
   // The socket with its deadline, below any TLS.
   [[nodiscard]] beast::tcp_stream& lowest() { return plain_ ? *plain_ : beast::get_lowest_layer(*secure_); }
 
-  // Some bytes; no error and none where the other side has ended.
+  // Reads some bytes. No bytes and no error: the other side has ended.
   asio::awaitable<Some> read_some(asio::mutable_buffer into);
   asio::awaitable<Some> write_some(asio::const_buffer bytes);
-  // Of TLS; nothing where there is none. Whether it went well.
+  // Begins TLS, if there is any. False: it failed.
   asio::awaitable<bool> begin();
   asio::awaitable<void> end();
 
@@ -49,13 +49,13 @@ class HttpStream {
   std::unique_ptr<Secure> secure_;
 };
 
-// Done when the client has closed its end, or vanished.
+// Returns when the client has closed its end, or vanished.
 asio::awaitable<void> watch(Tcp::socket& socket);
 
 struct Peer;
 
-// A thread with connections of its own: they need no locks. Wakes are collected: a step of the engine may have tokens
-// for many streams, and the thread is called once.
+// A thread with its own connections, which need no locks. Wakes are collected: one step of the engine may have tokens
+// for many streams, and wakes the thread once.
 struct Worker {
   ~Worker() {
     const std::lock_guard lock(awake.mutex);
@@ -73,26 +73,27 @@ struct Worker {
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
 };
 
-// Of one connection; used by its thread only. Shared with wakes that may come late.
+// A connection's state, used by its thread only. Shared with wakes, which may come late.
 struct Peer {
   using Clock = std::chrono::steady_clock;
   Peer(Worker& of, beast::tcp_stream& lowest, bool is_plain)
       : worker(of), plain(is_plain), stream(&lowest), timer(std::in_place, of.io), sent_at(Clock::now()) {}
 
   Worker& worker;
-  const bool plain;                         // no TLS
-  beast::tcp_stream* stream;                // null once the connection is over
-  std::optional<asio::steady_timer> timer;  // as long; without a reply it ends the reading of a request
+  const bool plain;           // no TLS
+  beast::tcp_stream* stream;  // null once the connection is over
+  std::optional<asio::steady_timer>
+      timer;  // lives as long as the connection; without a reply it ends the reading of a request
   Clock::time_point sent_at;
   Reply* reply = nullptr;              // while there is one
-  std::optional<Reply::Piece> left{};  // of it, for answer() to send
+  std::optional<Reply::Piece> left{};  // the rest of a piece, for answer() to send
   bool woken = false, writing = false;
-  bool idle = true;      // nothing is lost when it is closed
+  bool idle = true;      // closing the connection now loses nothing
   bool resting = false;  // answer() waits for something to send
 
   void wake();
-  void drain();  // ends what has not become a request; what has is the last
-  void cut();    // ends its answer with what there is left to say
+  void drain();  // no new request after the one at work
+  void cut();    // ends the answer with what is left to say
 
  private:
   void send_now(std::string& bytes);

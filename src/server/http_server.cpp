@@ -31,12 +31,12 @@ using asio::experimental::awaitable_operators::operator||;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr int kBacklog = 4096;
-constexpr int kSendBufferBytes = 256 << 10;  // what a client may leave unread in the kernel
+constexpr int kSendBufferBytes = 256 << 10;  // how much the kernel keeps for a client that does not read
 constexpr size_t kReadAhead = size_t{64} << 10;
-constexpr size_t kMostDrained = size_t{4} << 20;  // of a body that is refused
+constexpr size_t kMostDrained = size_t{4} << 20;  // of a refused body that is read and dropped
 constexpr auto kGrace = std::chrono::seconds(5);
-constexpr auto kLinger = std::chrono::seconds(2);     // for a client to read why it is refused
-constexpr auto kLastWords = std::chrono::seconds(1);  // the same, and of all answers, when the server ends
+constexpr auto kLinger = std::chrono::seconds(2);     // time for a client to read why it was refused
+constexpr auto kLastWords = std::chrono::seconds(1);  // the same when the server ends, for all answers
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 // Done when the time is over.
@@ -45,21 +45,21 @@ asio::awaitable<void> pass(asio::steady_timer& timer) { co_await timer.async_wai
 using Parser = http::request_parser<http::string_body>;
 enum class Part { kHeader, kBody };
 
-// What is wrong with a header that could be read; empty: nothing.
+// What is wrong with a readable header; empty: nothing.
 std::string header_fault(const http::fields& fields, bool modern) {
   using enum http::field;
   for (const http::field field : {host, authorization, content_encoding, transfer_encoding}) {
     if (const size_t count = fields.count(field); count > 1)
       return fmt::format("want one {} header, found {}", std::string_view(http::to_string(field)), count);
   }
-  // Where the body of any other ends would be a guess.
+  // With any other coding the end of the body would be a guess.
   if (const auto coding = fields[transfer_encoding]; !coding.empty() && !(modern && beast::iequals(coding, "chunked")))
     return "want no Transfer-Encoding but chunked, of HTTP/1.1";
   if (modern && fields.count(host) == 0) return "want a Host header";
   return is_host(fields[host]) ? "" : "want the name of a host in the Host header";
 }
 
-// The request without its body. Only the header counts: fields of a trailer do not.
+// The request without its body. Fields of a trailer are ignored.
 HttpRequest request_of(const http::request_header<>& head) {
   const auto field = [&head](std::string_view name) { return std::string(head[name]); };
   return {.method = std::string(head.method_string()),
@@ -71,7 +71,7 @@ HttpRequest request_of(const http::request_header<>& head) {
           .client_id = field("X-Request-Id")};
 }
 
-// Some clients send one after a body. False: nothing more has arrived yet.
+// Some clients send an empty line after a body. False: nothing else has arrived yet.
 bool skip_empty_lines(beast::flat_buffer& buffer) {
   const auto next = [&buffer] {
     return std::string_view(static_cast<const char*>(buffer.data().data()), buffer.size());
@@ -120,14 +120,14 @@ struct HttpServer::Impl {
 
   const HttpOptions options;
   const Handler handler;
-  int port = 0;  // that was found
+  int port = 0;  // the port that was bound
   std::unique_ptr<asio::ssl::context> tls;
   std::atomic<bool> draining = false;
   bool cut = false;  // control's
   std::atomic<int> connections = 0;
   Peers peers;
-  std::vector<Worker> workers;  // their end destroys what still runs, which uses the above
-  asio::io_context& control;    // the first one's: accepts and ends
+  std::vector<Worker> workers;  // destroyed first, since they use all of the above
+  asio::io_context& control;    // the first worker's: for accepting and for ending
   Tcp::acceptor acceptor;
   asio::signal_set signals;
   asio::steady_timer deadline;
@@ -184,8 +184,8 @@ void HttpServer::Impl::await_signal() {
   });
 }
 
-// In three steps, one at each signal or when the time of the one before is over: what runs may finish, it is cut, the
-// threads stop.
+// Three steps, one at each signal or when the time of the step before is over: running calls may finish; they are cut;
+// the threads stop.
 void HttpServer::Impl::end() {
   if (cut) return stop();
   cut = draining.exchange(true);
@@ -214,7 +214,7 @@ asio::awaitable<void> HttpServer::Impl::accept() {
     Worker& worker = workers[turn % workers.size()];
     auto [error, socket] = co_await acceptor.async_accept(asio::any_io_executor(worker.io.get_executor()), kAwait);
     if (error == asio::error::operation_aborted || draining) co_return;
-    if (error || connections >= options.max_connections) {  // too many: the newcomer goes, the others stay
+    if (error || connections >= options.max_connections) {  // too many: the new connection is closed, the others stay
       if (!error && options.on_dropped) options.on_dropped();
       asio::steady_timer pause(control, error ? kAcceptPause : std::chrono::milliseconds(1));
       co_await pause.async_wait(kAwait);
@@ -233,7 +233,7 @@ asio::awaitable<void> HttpServer::Impl::accept() {
 
 asio::awaitable<bool> HttpServer::Impl::write(HttpStream& stream, const std::string& bytes, std::chrono::seconds time) {
   for (size_t at = 0; at < bytes.size();) {
-    stream.lowest().expires_after(time);  // anew: whoever takes some may have the rest
+    stream.lowest().expires_after(time);  // starts again: a client that takes some bytes may have the rest
     const auto [error, size] = co_await stream.write_some(asio::buffer(bytes) + at);
     if (error) co_return false;
     at += size;
@@ -258,7 +258,7 @@ asio::awaitable<void> HttpServer::Impl::converse(Worker& worker, HttpStream stre
     const std::lock_guard lock(peers.mutex);
     peers.open.insert(peer);
   }
-  struct Leave {  // also when the coroutine is destroyed
+  struct Leave {  // runs also if the coroutine is destroyed
     Impl& server;
     const std::shared_ptr<Peer>& peer;
     ~Leave() {
@@ -313,19 +313,19 @@ asio::awaitable<void> HttpServer::Impl::read(HttpStream& stream, beast::flat_buf
   }
 }
 
-// asio::error::timed_out when it does not come in time, or the server ends; the client can still be told so.
+// Error asio::error::timed_out if the bytes do not come in time, or the server ends. The client can still be told.
 asio::awaitable<error_code> HttpServer::Impl::read_in_time(HttpStream& stream, Peer& peer, beast::flat_buffer& buffer,
                                                            Parser& parser, Part part) {
   if (draining) co_return asio::error::timed_out;
   const std::chrono::seconds time = part == Part::kHeader ? options.header_time : options.body_time;
   peer.timer->expires_after(time);
-  stream.lowest().expires_after(time + kGrace);  // which would close it
+  stream.lowest().expires_after(time + kGrace);  // the stream's own deadline, which would close it
   error_code error;
   const auto first = co_await (read(stream, buffer, parser, part, error) || pass(*peer.timer));
   co_return first.index() == 1 ? error_code(asio::error::timed_out) : error;
 }
 
-// Something of it. False: the connection ends.
+// Waits for the first bytes of a request. False: the connection ends.
 asio::awaitable<bool> HttpServer::Impl::await_request(HttpStream& stream, Peer& peer, beast::flat_buffer& buffer) {
   while (!skip_empty_lines(buffer)) {
     peer.idle = true;
@@ -392,7 +392,7 @@ asio::awaitable<bool> HttpServer::Impl::exchange(HttpStream& stream, std::shared
   co_return whole&& reply.keep_alive() && !draining;
 }
 
-// `whole`: the answer went out to its end.
+// `whole`: the answer was sent to its end.
 asio::awaitable<void> HttpServer::Impl::answer(HttpStream& stream, Peer& peer, Reply& reply, bool& whole) {
   while (true) {
     if (!peer.left) peer.woken = false;
@@ -416,7 +416,7 @@ asio::awaitable<void> HttpServer::Impl::answer(HttpStream& stream, Peer& peer, R
   }
 }
 
-// The answer to what is no request, or too large. None: the client has gone.
+// The answer to bytes that are not a request, or to one that is too large. None: the client has gone.
 std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   const bool of_http = error.category() == http::make_error_code(http::error::bad_method).category();
   const bool gone = error == http::error::end_of_stream || error == http::error::partial_message;
@@ -433,7 +433,8 @@ std::optional<Refusal> HttpServer::Impl::refusal_of(error_code error) const {
   return Refusal{400, "this is no HTTP request: " + error.message()};
 }
 
-// Then what the client still sends is swallowed for a moment, so that it reads the answer instead of a reset.
+// Sends the refusal, then reads and drops for a moment what the client still sends. Otherwise the client would see a
+// reset instead of the answer.
 asio::awaitable<void> HttpServer::Impl::refuse(HttpStream& stream, Peer& peer, std::optional<Refusal> refusal) {
   if (!refusal) co_return;
   peer.idle = true;
@@ -465,7 +466,7 @@ HttpServer::HttpServer(HttpOptions options, Handler handler)
   try {
     for (Worker& worker : impl_->workers) impl_->threads.emplace_back([&worker] { worker.io.run(); });
   } catch (const std::system_error& e) {
-    impl_->stop();  // those that were started
+    impl_->stop();  // stops the threads that were started
     throw Error(Code::kIo, "--http-threads {}: {} could be started: {}", impl_->workers.size(), impl_->threads.size(),
                 e.code().message());
   }

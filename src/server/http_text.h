@@ -16,7 +16,7 @@ struct Framing {
   std::string_view allowed_origin{};
 };
 
-// Status line and headers. `length`: of the body, where it is known.
+// Status line and headers. `length`: the body's, if it is known.
 [[nodiscard]] std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length);
 
 // A call's answer as bytes.
@@ -24,18 +24,18 @@ class Reply {
  public:
   struct Piece {
     std::string bytes{};
-    bool done = false;  // they are the last
+    bool done = false;  // these are the last bytes
   };
-  // `framing` is what the client allows; the call outlives the reply. Of a HEAD request only the head is sent.
+  // `framing`: what the client allows. The call must outlive the reply. For a HEAD request only the head is sent.
   Reply(Call& call, const Framing& framing, bool is_head) : call_(&call), framing_(framing), is_head_(is_head) {}
 
   [[nodiscard]] Piece next();                              // polls the call
-  [[nodiscard]] bool streams() const { return streams_; }  // known from the first byte on
+  [[nodiscard]] bool streams() const { return streams_; }  // known once there is a first byte
   [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
   [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
   [[nodiscard]] double backlog() const { return call_->backlog(); }
   void cut() { call_->cut(); }
-  void close_after() { framing_.keep_alive = false; }  // said where the head is still to be sent
+  void close_after() { framing_.keep_alive = false; }  // announced, if the head has not been sent yet
 
  private:
   [[nodiscard]] std::string framed(std::string&& body) const;
@@ -45,15 +45,15 @@ class Reply {
   bool is_head_, streams_ = false;
 };
 
-// Whether an Accept-Encoding header names gzip and takes it.
+// Whether an Accept-Encoding header accepts gzip.
 [[nodiscard]] bool takes_gzip(std::string_view accept_encoding);
 // "/a/b?c" → "/a/b", %2F and the like decoded.
 [[nodiscard]] std::string path_of(std::string_view target);
-// "/a/b?c" → "c", as it is.
+// "/a/b?c" → "c", not decoded.
 [[nodiscard]] std::string_view query_of(std::string_view target);
-// Whether it may be the value of a Host header; an empty one may.
+// Whether this is a valid value of a Host header; an empty one is.
 [[nodiscard]] bool is_host(std::string_view text);
-// The answer to a browser's question whether a page may call.
+// The answer to a browser that asks whether a page may call.
 [[nodiscard]] std::string preflight_text(std::string_view wanted_headers, const Framing& framing);
 // The answer to bytes that never became a request.
 struct Refusal {

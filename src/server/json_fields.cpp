@@ -16,7 +16,7 @@ ApiError want(const std::string& path, std::string_view what, const Json& found,
   return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text), 400, code};
 }
 
-// The library's message without its own tag and without the text that it read.
+// The library's message without its own tag and without the text it read.
 std::string plain(std::string_view what) {
   what = what.substr(0, what.find("; last read"));
   const size_t tag = what.find("] ");

@@ -1,5 +1,5 @@
 #pragma once
-// A request's JSON, read strictly: what is read is checked, and what nobody reads is refused by name.
+// Reads a request's JSON strictly: every value is checked, and a field that nobody reads is refused by name.
 
 #include "server/api_error.h"
 
@@ -14,11 +14,11 @@ namespace nibble::server {
 
 inline constexpr int kMaxJsonDepth = 100;
 
-// Throws ApiError: text that is no JSON or no UTF-8, deeper than kMaxJsonDepth, a name twice in one object, a number
-// that no double holds.
+// Throws ApiError for text that is not JSON or not UTF-8, is deeper than kMaxJsonDepth, has a name twice in one object,
+// or has a number that no double holds.
 [[nodiscard]] Json parse_json(std::string_view text);
 
-// A typed value or ApiError naming `path`.
+// Return the typed value, or throw ApiError naming `path`.
 [[nodiscard]] bool boolean_of(const Json& value, const std::string& path);
 [[nodiscard]] int64_t integer_of(const Json& value, const std::string& path);  // 5.0 is 5
 [[nodiscard]] double number_of(const Json& value, const std::string& path);    // finite
@@ -43,21 +43,21 @@ class Fields {
   [[nodiscard]] std::optional<std::string> string(std::string_view name);
   [[nodiscard]] const Json* array(std::string_view name);
   [[nodiscard]] std::optional<Fields> object(std::string_view name);
-  // What must be there: `what` is wanted.
+  // For a field that must be there; `what`: what it should hold.
   [[nodiscard]] const Json& required(std::string_view name, std::string_view what);
   [[nodiscard]] std::string required_string(std::string_view name);
   [[nodiscard]] Fields required_object(std::string_view name);
-  // Position of the value among the words.
+  // Index of the value among the words.
   [[nodiscard]] std::optional<size_t> choice(std::string_view name, std::initializer_list<std::string_view> words);
   [[nodiscard]] size_t required_choice(std::string_view name, std::initializer_list<std::string_view> words);
 
-  // Accepted without effect on the answer, docs/api.md says why for each; ApiError where they have another type.
+  // Accepts fields that do not affect the answer; docs/api.md says why for each. Throws ApiError for another type.
   void ignore_strings(std::initializer_list<std::string_view> names);
   void ignore_booleans(std::initializer_list<std::string_view> names);
   void ignore_arrays(std::initializer_list<std::string_view> names);
-  // Known and not served: anything but null, false, "", [] and {} is an ApiError that says `why`.
+  // Refuses fields that are known but not served: anything but null, false, "", [] and {} is an ApiError with `why`.
   void refuse(std::initializer_list<std::string_view> names, std::string_view why);
-  // Of this field one value is served, and it makes no difference.
+  // Accepts the one value of this field that makes no difference.
   void only(std::string_view name, const Json& value, std::string_view why);
   // Throws ApiError naming the first field that nothing above asked for.
   void done() const;

@@ -27,7 +27,7 @@ namespace {
 using engine::KvEvent;
 using Value = nlohmann::json;
 
-// libzmq's functions, of the system's library, which only who publishes needs.
+// Functions of the system's libzmq, which is opened only if events are published.
 struct Zmq {
   SharedLibrary library{{.file = "libzmq.so.5",
                          .name = "libzmq",
@@ -55,7 +55,7 @@ const Zmq& zmq() {
 using Context = std::unique_ptr<void, decltype(&zmq_ctx_term)>;
 using Socket = std::unique_ptr<void, decltype(&zmq_close)>;
 
-// `flag` is named where it cannot be had.
+// `flag`: named in the error if the address cannot be bound.
 Socket bound(const Context& context, int type, std::string_view flag, const std::string& endpoint, int most_unsent) {
   Socket socket(zmq().socket(context.get(), type), zmq().close);
   const int linger = 1000;  // milliseconds, for what is left when the process ends
@@ -68,7 +68,7 @@ Socket bound(const Context& context, int type, std::string_view flag, const std:
   return socket;
 }
 
-// The port of replica n is n higher; what has no port gets the number as an ending.
+// Replica n uses a port that is n higher; an address without a port gets the number appended.
 std::string endpoint_of(const std::string& endpoint, int replica) {
   if (replica == 0) return endpoint;
   const size_t colon = endpoint.rfind(':');
@@ -82,7 +82,7 @@ std::string endpoint_of(const std::string& endpoint, int replica) {
   return fmt::format("{}_{}", endpoint, replica);
 }
 
-constexpr int64_t kMostKeptBytes = int64_t{256} << 20;  // of batches that may be asked for again
+constexpr int64_t kMostKeptBytes = int64_t{256} << 20;  // of batches that can be sent again
 constexpr size_t kNumberBytes = 8;
 using Number = std::array<unsigned char, kNumberBytes>;
 
@@ -105,11 +105,11 @@ void send(const Socket& socket, std::initializer_list<std::string_view> frames) 
   size_t left = frames.size();
   for (const std::string_view frame : frames) {
     const int flags = ZMQ_DONTWAIT | (--left > 0 ? ZMQ_SNDMORE : 0);
-    if (zmq().send(socket.get(), frame.data(), frame.size(), flags) < 0) return;  // nobody is there any more
+    if (zmq().send(socket.get(), frame.data(), frame.size(), flags) < 0) return;  // the receiver is gone
   }
 }
 
-// A message of at most a few short frames; nothing where none has come. What is longer is cut, what is more dropped.
+// A message of at most a few short frames; none if nothing has come. Longer frames are cut, further ones dropped.
 std::optional<std::vector<std::string>> received(const Socket& socket) {
   constexpr size_t kMostFrames = 4, kMostBytes = 256;
   std::vector<std::string> frames;
@@ -245,11 +245,11 @@ struct KvPublisher::Impl {
     }
   }
 
-  // Who asked: (id, "", first number wanted). It gets each batch that is kept from there on, and an end.
+  // Answers a request (id, "", first number wanted) with each kept batch from there on, and an end mark.
   bool answer() {
     const auto asked = received(replay);
     if (!asked) return false;
-    if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // no question
+    if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // not a valid request
     const std::string& id = asked->front();
     const int64_t from = number_of((*asked)[2]);
     for (const Kept& batch : kept)
@@ -264,11 +264,11 @@ struct KvPublisher::Impl {
   };
   const KvPublishOptions o;
   const Context context;
-  const Socket live, replay;  // the thread's, from its start on; replay may be null
-  const int told_fd;          // readable: something was told
+  const Socket live, replay;  // used by the thread only; replay may be null
+  const int told_fd;          // readable when there are new events
   std::mutex mutex;           // guards told
   std::vector<std::vector<KvEvent>> told;
-  std::deque<Kept> kept;  // the thread's, and its bytes
+  std::deque<Kept> kept;  // used by the thread only, with their bytes
   int64_t kept_bytes = 0;
   int64_t next = 0;     // number of the next batch
   std::jthread thread;  // last: it uses all of the above

@@ -1,6 +1,6 @@
 #pragma once
-// What the prefix cache keeps, over ZeroMQ, as vLLM publishes it: routers (llm-d, Dynamo) send a request where its
-// prompt's beginning is. docs/serving.md has the messages.
+// Publishes over ZeroMQ what the prefix cache keeps, in vLLM's format: routers (llm-d, Dynamo) send a request to the
+// server that has the beginning of its prompt. docs/serving.md has the messages.
 
 #include "engine/kv_events.h"
 
@@ -19,20 +19,20 @@ struct KvPublishOptions {
   int replica = 0;                // vLLM's data-parallel rank
   int64_t window = 0;             // of the sliding layers, in tokens
   bool maps = false;              // events as maps with the fields' names, as newer vLLM sends them; else as arrays
-  int64_t kept_batches = 10'000;  // for who asks again; of 256 MB at most
-  int most_unsent = 100'000;      // ZMQ_SNDHWM: of a subscriber that is slow; what is more is lost to it
+  int64_t kept_batches = 10'000;  // for subscribers that ask again; 256 MB at most
+  int most_unsent = 100'000;      // ZMQ_SNDHWM: for a slow subscriber; it loses what exceeds this
 };
 
-// A thread of its own sends. Throws Error(kUnsupported) where the system has no libzmq, Error(kInvalidRequest) where an
-// endpoint cannot be had.
+// Sends on a thread of its own. Throws Error(kUnsupported) if the system has no libzmq, and Error(kInvalidRequest) if
+// an endpoint cannot be bound.
 class KvPublisher {
  public:
   explicit KvPublisher(const KvPublishOptions& options);
-  ~KvPublisher();  // what was told is sent first
+  ~KvPublisher();  // sends the pending events first
   KvPublisher(const KvPublisher&) = delete;
   KvPublisher& operator=(const KvPublisher&) = delete;
 
-  // What calls it ends before this does.
+  // Whoever calls the sink must end before this does.
   [[nodiscard]] engine::KvEventSink sink();
 
  private:

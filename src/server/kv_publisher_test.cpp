@@ -2,13 +2,10 @@
 
 #include "base/error.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <zmq.h>
 
-#include <array>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -33,7 +33,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// One family under our prefix and, where vLLM has it, under vLLM's: `lines` prints its samples under a name.
+// One family under our prefix and, if vLLM has it, under vLLM's: `lines` prints its samples under a name.
 template <class Lines>
 void family(std::string& out, std::string_view name, std::string_view kind_and_help, const Lines& lines) {
   const size_t blank = kind_and_help.find(' ');

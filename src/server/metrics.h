@@ -1,6 +1,6 @@
 #pragma once
-// What /metrics tells, in Prometheus' text format: under our own prefix and what vLLM has under vLLM's, for dashboards
-// that exist. Any thread.
+// What /metrics reports, in Prometheus' text format. Names have our own prefix, and vLLM's where vLLM has the same
+// metric, for existing dashboards. Any thread.
 
 #include "engine/engine.h"
 
@@ -14,12 +14,12 @@
 
 namespace nibble::server {
 
-inline constexpr std::string_view kNoRoute = "no route";  // of what no route answered
+inline constexpr std::string_view kNoRoute = "no route";  // for requests that no route answered
 
 struct ChoiceRecord {
   std::string_view finished_reason;  // stop, length, abort, shutdown, error
   int64_t prompt_tokens = 0, completion_tokens = 0;
-  double first_token_seconds = -1;  // negative: none came
+  double first_token_seconds = -1;  // negative: there was none
   double end_to_end_seconds = 0, queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
 };
 
@@ -42,7 +42,7 @@ class Histogram {
 class Metrics {
  public:
   Metrics();
-  void token_interval(double seconds);  // between two tokens of one choice
+  void token_interval(double seconds);  // seconds between two tokens of one choice
   void request_begun(size_t choices);
   void choice_finished(const ChoiceRecord& record);
   // `route`: one of a known few, or kNoRoute.

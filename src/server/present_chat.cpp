@@ -129,7 +129,7 @@ class ChatPresenter final : public Presenter {
     return {{"id", id_.id}, {"object", object}, {"created", id_.created}, {"model", id_.model}};
   }
 
-  // With the first token, not before: clients take the first chunk for the end of the prompt's computation.
+  // Sent with the first token, not earlier: clients take the first chunk as the end of the prompt.
   void open(size_t choice) {
     if (stream_ && !std::exchange(choices_[choice].opened, true))
       send_delta(choice, {{"role", "assistant"}, {"content", ""}});
@@ -149,7 +149,7 @@ class ChatPresenter final : public Presenter {
     send_json(chunk->filled(text));
   }
 
-  // `finish_reason` of the choice goes along, null until it has finished.
+  // With `finish_reason` of the choice, which is null until it has finished.
   Json chunk_of(size_t choice, Json delta) {
     Choice& c = choices_[choice];
     Json chunk = head("chat.completion.chunk");
@@ -212,7 +212,7 @@ class ChatPresenter final : public Presenter {
     }
   }
 
-  // What the event adds to the text so far.
+  // What the event adds to the text.
   static std::string text_of(const TurnEvent& event, const std::string& so_far) {
     if (event.what == TurnEvent::What::kText) return event.text;
     return event.what == TurnEvent::What::kBegin && !so_far.empty() ? std::string(kBreak) : std::string();

@@ -1,7 +1,6 @@
 // /v1/responses: the response object, whole or as a stream of its events in OpenAI's order, numbered.
 
 #include "server/presenter.h"
-#include "server/schema_parts.h"
 
 #include <utility>
 

@@ -1,5 +1,6 @@
 #pragma once
-// The engine's answers as one endpoint's JSON, whole or as server-sent events. Pure: no engine, no HTTP, no clock.
+// Turns the engine's answers into one endpoint's JSON, whole or as server-sent events. Pure: no engine, no HTTP, no
+// clock.
 
 #include "engine/request.h"
 #include "server/api_error.h"
@@ -18,12 +19,12 @@
 
 namespace nibble::server {
 
-// What answers need to know of the model.
+// What answers need to know about the model.
 struct ServedModel {
   const text::Tokenizer* tokenizer;
   const text::GrammarCompiler* grammars;
   text::HarmonyIds ids;
-  std::vector<std::string> names;  // served under these; the first is told
+  std::vector<std::string> names;  // the names it is served under; the first one is shown
   std::vector<int32_t> eos_ids;
   int64_t max_context = 0;
   int64_t vocab = 0;
@@ -32,7 +33,7 @@ struct ServedModel {
 
 struct AnswerId {
   std::string id;       // chatcmpl-…, cmpl-…, resp_…
-  std::string model;    // as the client is told
+  std::string model;    // the name in the answer
   int64_t created = 0;  // seconds since 1970
 };
 
@@ -40,34 +41,34 @@ struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
 };
 
-// A chunk of a stream in which only one text changes from token to token: made once, then filled.
+// A chunk of a stream in which only one text changes from token to token: built once, then filled.
 class ChunkTemplate {
  public:
-  static constexpr std::string_view kHole{"\0", 1};  // stands in the chunk where the text comes, as a value of its own
+  static constexpr std::string_view kHole{"\0", 1};  // stands in the chunk in place of the text
   explicit ChunkTemplate(const Json& chunk);
-  [[nodiscard]] std::string filled(std::string_view text) const;  // as to_text() of the chunk would be
+  [[nodiscard]] std::string filled(std::string_view text) const;  // equals to_text() of the whole chunk
 
  private:
   std::vector<std::string> parts_;  // around the holes
 };
 
-// Choices are numbered from 0; each gets its tokens in order and then one finished().
+// Choices are numbered from 0. Each gets its tokens in order and then one finished().
 class Presenter {
  public:
   virtual ~Presenter() = default;
-  // The length of a choice's prompt; before everything else.
+  // The length of a choice's prompt. Comes before everything else.
   virtual void prompt(size_t /*choice*/, int64_t /*tokens*/) {}
-  // Before the tokens, of a stream.
+  // Comes before the tokens of a stream.
   virtual void begin() {}
-  // False: the choice has all it wants; the rest of it does not come here.
+  // False: the choice is complete; its further tokens are not sent here.
   virtual bool token(size_t choice, const engine::TokenEvent& event) = 0;
-  // kStop where token() was false.
+  // kStop if token() returned false.
   virtual void finished(size_t choice, const engine::Finished& finished) = 0;
   // All choices have finished.
   virtual void end() = 0;
   // A stream ends here, unfinished.
   virtual void failed(const ApiError& error) = 0;
-  // The whole answer, after end(); REQUIRES that it is no stream.
+  // The whole answer. REQUIRES end(), and that it is not a stream.
   [[nodiscard]] virtual Json body() = 0;
   [[nodiscard]] virtual Usage usage() const = 0;
   [[nodiscard]] virtual int64_t repairs() const { return 0; }
@@ -92,7 +93,7 @@ class Presenter {
 [[nodiscard]] std::string make_id(std::string_view prefix);
 // "stop", "tool_calls" or "length".
 [[nodiscard]] std::string_view finish_reason(engine::FinishReason reason, bool called);
-// {token, logprob, bytes}, and with the likeliest as top_logprobs.
+// {token, logprob, bytes}, and the likeliest tokens as top_logprobs.
 [[nodiscard]] Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event);
 [[nodiscard]] double finite_logprob(double value);  // JSON has no minus infinity
 [[nodiscard]] Json chat_usage(const Usage& usage);
@@ -101,13 +102,13 @@ class Presenter {
                                                       const TurnRequest& request);
 [[nodiscard]] std::unique_ptr<Presenter> present_completion(const ServedModel& model, AnswerId id,
                                                             const CompletionRequest& request);
-// A response that ended, for the store: the object, and the messages that the model added.
+// Called with a response that has ended, for the store: the object, and the messages that the model added.
 using KeepResponse =
     std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;
 [[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
                                                           const ResponsesRequest& request, KeepResponse keep);
 
-// Logprobs of the content's tokens: each goes out with the text that holds its first byte.
+// Logprobs of the content's tokens. Each is sent with the text that holds its first byte.
 class ContentLogprobs {
  public:
   void add(Json entry, size_t bytes) {

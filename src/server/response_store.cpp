@@ -5,7 +5,7 @@
 namespace nibble::server {
 namespace {
 
-// Near enough for a bound.
+// Approximate, which is enough for a limit.
 size_t bytes_of(const ResponseStore::Entry& entry) {
   size_t bytes = 2 * to_text(entry.response).size() + 1024;
   for (const text::Message& message : entry.turn.history) {

@@ -1,5 +1,5 @@
 #pragma once
-// Responses kept for previous_response_id and GET: in memory, the oldest go first. Any thread.
+// Keeps responses in memory for previous_response_id and GET; the oldest are dropped first. Any thread.
 
 #include "server/schema.h"
 

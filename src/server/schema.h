@@ -1,6 +1,6 @@
 #pragma once
-// The API's requests as plain structs. Parsing is strict and needs nothing but the JSON: every field is honoured,
-// listed in docs/api.md as harmless, or refused by an ApiError that names it.
+// The API's requests as plain structs. Parsing is strict and needs only the JSON: every field is honoured, or listed in
+// docs/api.md as harmless, or refused by an ApiError that names it.
 
 #include "engine/request.h"
 #include "server/api_error.h"
@@ -11,7 +11,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -19,17 +18,17 @@ namespace nibble::server {
 
 // What all three ways to generate have in common.
 struct GenerationFields {
-  std::string model;  // empty: whichever is served
+  std::string model;  // empty: whichever model is served
   bool stream = false;
-  bool include_usage = false;         // stream: a last chunk with the usage
-  bool continuous_usage = false;      // and one with the usage so far in every other chunk
+  bool include_usage = false;         // stream: the last chunk has the usage
+  bool continuous_usage = false;      // and every other chunk has the usage so far
   int n = 1;                          // answers per prompt
-  std::optional<uint64_t> seed;       // none: another one each time
+  std::optional<uint64_t> seed;       // none: a new one each time
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
   bool ignore_eos = false;
-  bool return_token_ids = false;  // of what was generated, beside the text
+  bool return_token_ids = false;  // of generated tokens, with the text
   std::vector<std::string> stop;
-  bool include_stop = false;  // the text ends after the stop string instead of before it
+  bool include_stop = false;  // the text ends after the stop string, not before it
   engine::Request request;    // sampling, min_tokens, stop_ids (the user's), logprobs
 };
 
@@ -39,26 +38,26 @@ struct OutputFormat {
   enum class Kind { kText, kJsonObject, kJsonSchema };
   Kind kind = Kind::kText;
   text::ResponseFormat schema;            // kJsonSchema
-  std::string field = "response_format";  // the request's name of it
+  std::string field = "response_format";  // the field's name in the request
 };
 
-// Names of called functions by the id of the call.
+// Names of called functions, by the call's id.
 using CallNames = std::map<std::string, std::string, std::less<>>;
 
-// A turn of a conversation: what /v1/chat/completions and /v1/responses both come down to.
+// A turn of a conversation: both /v1/chat/completions and /v1/responses become one.
 struct TurnRequest {
   GenerationFields generation;
-  std::string prompt_field = "messages";  // the request's name of what is too long for the context
+  std::string prompt_field = "messages";  // the field to name if the prompt is too long for the context
   std::vector<std::string> instructions;  // system and developer messages before everything else
   std::vector<text::Message> history;     // as Harmony has it
   std::vector<text::ToolSpec> tools;
-  std::vector<std::string> strict_tools;  // names of those whose arguments must follow the schema
+  std::vector<std::string> strict_tools;  // tools whose arguments must follow the schema
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string named_tool;  // kNamed
   bool parallel_tool_calls = true;
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
-  std::optional<int64_t> reasoning_tokens;  // most of them; none: by the effort where the turn must end in JSON
-  std::optional<std::string> identity;      // who the model is told to be; none: as it was trained
+  std::optional<int64_t> reasoning_tokens;  // at most; none: follows from the effort if the turn must end in JSON
+  std::optional<std::string> identity;      // the identity told to the model; none: the one it was trained with
   bool include_reasoning = true;            // in a chat's answer
   OutputFormat format;
 };
@@ -68,12 +67,12 @@ struct CompletionRequest {
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
   bool echo = false;
   OutputFormat format;
-  bool skip_special_tokens = true;  // in the text; false: they are spelt out
+  bool skip_special_tokens = true;  // leave them out of the text; false: they are spelt out
 };
 
 struct ResponsesRequest {
-  TurnRequest turn;  // its history begins with that of the response before
-  CallNames calls;   // all that the history makes
+  TurnRequest turn;  // its history begins with that of the previous response
+  CallNames calls;   // all calls in the history
   bool store = true;
   Json echoed;  // fields that the response object repeats
 };
@@ -83,7 +82,7 @@ struct StoredTurn {
   std::vector<text::Message> history;
   CallNames calls;
 };
-// Throws ApiError for an id that is not known.
+// Throws ApiError for an unknown id.
 using PreviousResponse = std::function<StoredTurn(const std::string& id)>;
 
 [[nodiscard]] TurnRequest parse_chat(const Json& body);

@@ -43,7 +43,7 @@ void read_assistant(Fields& message, TurnRequest& into, CallNames& calls) {
   const bool calls_any = list != nullptr && !list->empty();
   if (reasoning && !reasoning->empty())
     into.history.push_back(assistant_message(text::kAnalysisChannel, *std::move(reasoning)));
-  if (!text.empty() || (!calls_any && content != nullptr)) {  // what stands before a call is a preamble to it
+  if (!text.empty() || (!calls_any && content != nullptr)) {  // text before a call is a preamble to it
     into.history.push_back(assistant_message(calls_any ? text::kCommentaryChannel : text::kFinalChannel, text));
   }
   read_tool_calls(message, into, calls);
@@ -82,7 +82,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   message.done();
 }
 
-// reasoning_effort, and what a chat template is told: gpt-oss's own knows the effort and the identity.
+// reasoning_effort, and the arguments of a chat template: gpt-oss's own template has the effort and the identity.
 void read_reasoning(Fields& fields, TurnRequest& into) {
   auto effort = read_effort(fields, "reasoning_effort");
   if (auto told = fields.object("chat_template_kwargs")) {
@@ -94,7 +94,7 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
       effort = other;
     };
     if (const auto other = read_effort(*told, "reasoning_effort")) agree("reasoning_effort", *other);
-    // There is no switch: the lowest effort is next to it.
+    // gpt-oss cannot switch thinking off; the lowest effort comes closest.
     if (!told->boolean("enable_thinking").value_or(true)) agree("enable_thinking", text::ReasoningEffort::kLow);
     into.identity = told->string("model_identity");
     told->done();
@@ -103,7 +103,7 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
   into.reasoning_tokens = fields.integer("thinking_token_budget", {0, kMostTokens});  // vLLM's name
 }
 
-// What the answer will be much like: it could make it faster and changes nothing in it.
+// A text that the answer will resemble. It could make the answer faster, and changes nothing in it.
 void check_prediction(Fields& fields) {
   auto prediction = fields.object("prediction");
   if (!prediction) return;

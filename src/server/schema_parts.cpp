@@ -86,7 +86,7 @@ void read_function(Fields& function, TurnRequest& into) {
   into.tools.push_back(std::move(tool));
 }
 
-// A name in tool_choice is one of the tools.
+// A name in tool_choice must be one of the tools.
 void check_named_tool(const TurnRequest& turn) {
   const std::string path = "tool_choice";
   const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };

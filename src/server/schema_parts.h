@@ -1,5 +1,5 @@
 #pragma once
-// Fields that several endpoints share.
+// Fields that several endpoints have.
 
 #include "server/json_fields.h"
 #include "server/schema.h"
@@ -9,28 +9,29 @@
 
 namespace nibble::server {
 
-// model, stream, and all sampling fields but the names of the token limits, n and logprobs, which differ.
+// Reads model, stream, and all sampling fields except those whose names differ: token limits, n and logprobs.
 void read_generation(Fields& fields, GenerationFields& into);
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the context ends earlier
 
-// Texts by name.
+// Checks an object whose values must be texts.
 void check_texts(Fields& fields, std::string_view name);
-// A name that may stand in a Harmony header; throws ApiError.
+// Returns the name if it may stand in a Harmony header; otherwise throws ApiError.
 const std::string& checked_name(const std::string& name, const std::string& path);
-// tools, parallel_tool_calls and tool_choice. Throws ApiError. A tool or choice holds its function as a field of its
-// own (chat completions), or is the function itself (responses).
+// Reads tools, parallel_tool_calls and tool_choice. Throws ApiError. A tool or choice holds its function in a field
+// (chat completions), or is the function itself (responses).
 enum class FunctionForm { kNested, kFlat };
 void read_tools(Fields& fields, FunctionForm form, TurnRequest& into);
 
-// The nearest of the three efforts that gpt-oss knows.
+// The nearest of gpt-oss's three efforts.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
-// As a line of the instructions, behind those that are there: gpt-oss knows no verbosity by itself.
+// Adds a line to the instructions, since gpt-oss has no setting for verbosity.
 void read_verbosity(Fields& fields, TurnRequest& into);
 // {name, description, schema, strict}
 [[nodiscard]] OutputFormat read_json_schema(Fields& fields);
 
-// A string, or an array of parts of one of the types, joined. Throws ApiError for images, sound and files by name.
+// A string, or an array of parts of one of the types, joined. Throws ApiError naming the type for images, sound and
+// files.
 [[nodiscard]] std::string text_of(const Json& content, const std::string& path,
                                   std::initializer_list<std::string_view> types);
 

@@ -13,8 +13,8 @@ namespace nibble::server {
 namespace {
 
 constexpr int64_t kMostTopLogprobs = 20;
-// Of `include`: parts that no response has. Reasoning is given in plain text, and there are no built-in tools or
-// images.
+// Values of `include` for parts that no response has. Reasoning is given in plain text, and there are no built-in tools
+// or images.
 constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",    "web_search_call.results",
                                             "web_search_call.action.sources", "file_search_call.results",
                                             "code_interpreter_call.outputs",  "computer_call_output.output.image_url",

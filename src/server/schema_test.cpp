@@ -16,7 +16,7 @@ TurnRequest chat(std::string_view fields) {
   return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"));
 }
 
-// The field that is at fault; empty: none is.
+// The field that is refused; empty: none is.
 std::string refused(const std::string& fields) {
   try {
     static_cast<void>(chat(fields));

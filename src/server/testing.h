@@ -1,15 +1,13 @@
 #pragma once
-// Test only: nibble-tiny's tokenizer, and an engine that plays what it is told.
+// Test only: nibble-tiny's tokenizer, and an engine that plays a script.
 
 #include "base/error.h"
 #include "server/generation.h"
 #include "server/presenter.h"
-#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +16,10 @@ namespace nibble::server::testing {
 
 const text::Tokenizer& tokenizer();
 ServedModel model();
-// Formatting tokens written out, <|end|>, become those tokens.
+// Formatting tokens spelt out, <|end|>, become those tokens.
 std::vector<int32_t> tokens(std::string_view harmony);
 
-// Every request gets the next script's tokens, at once, and a Finished; the last script repeats. A script that ends
+// Each request gets the tokens of the next script, at once, and a Finished; the last script repeats. A script that ends
 // with "…" never finishes. "!" fails.
 class ScriptedEngine {
  public:
@@ -30,7 +28,7 @@ class ScriptedEngine {
 
   std::vector<engine::Request> requests;
   std::vector<engine::RequestId> cancelled;
-  bool busy = false;              // refuses
+  bool busy = false;              // refuses requests
   Code fails_as = Code::kDevice;  // "!"
 
  private:

@@ -22,7 +22,7 @@ namespace nibble::server {
 
 enum class ItemKind { kReasoning, kContent, kCall };
 
-// begin (text)* end, one item after the other. Reasoning and content without text do not appear.
+// begin (text)* end, one item after the other. Reasoning and content without text are left out.
 struct TurnEvent {
   enum class What { kBegin, kText, kEnd };
   What what;
@@ -32,22 +32,22 @@ struct TurnEvent {
 
 struct TurnOptions {
   bool calls = false;          // the request has tools
-  bool parallel_calls = true;  // else the turn ends where a second call would begin
+  bool parallel_calls = true;  // false: the turn ends where a second call would begin
   std::vector<std::string> stop{};
   bool include_stop = false;
-  int64_t min_tokens = 0;  // stop strings are looked for in what comes after them
+  int64_t min_tokens = 0;  // stop strings are looked for after this many tokens
 };
 
 class TurnReader {
  public:
   TurnReader(const text::Tokenizer& tokenizer, const text::HarmonyIds& ids, const TurnOptions& options);
 
-  // One generated token. After it ended the turn, nothing more comes out.
+  // Takes one generated token. After a token that ended the turn, nothing more comes out.
   [[nodiscard]] std::vector<TurnEvent> push(int32_t token);
-  // No more tokens come: closes what is open.
+  // There are no more tokens: closes what is open.
   [[nodiscard]] std::vector<TurnEvent> finish();
 
-  [[nodiscard]] bool ended() const { return ended_; }  // by a stop string or a call too many: no more is wanted
+  [[nodiscard]] bool ended() const { return ended_; }  // at a stop string or at one call too many
   // The last token belongs to the content.
   [[nodiscard]] bool in_content() const { return open_ == ItemKind::kContent; }
   [[nodiscard]] bool called() const { return calls_ > 0; }

@@ -5,7 +5,6 @@
 #include "text/token_table.h"
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -33,7 +32,7 @@ class Bpe {
   // Appends the tokens of the piece. Precondition: shorter than 2^31 bytes.
   void encode(std::string_view piece, std::vector<int32_t>& out) const;
 
-  // The same by merges alone, and only those with a priority below `limit`.
+  // The same by merges alone, using only those with a priority below `limit`.
   void merge_below(uint32_t limit, std::string_view piece, std::vector<int32_t>& out) const;
 
   [[nodiscard]] const TokenTable& tokens() const { return tokens_; }

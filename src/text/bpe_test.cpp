@@ -5,9 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace nibble::text {
@@ -34,7 +32,8 @@ std::vector<int32_t> encode(const Bpe& bpe, std::string_view piece) {
   return out;
 }
 
-// The rule as one would say it: among all neighbours take the best merge, the leftmost of equals, until there is none.
+// The rule in its plainest form: again and again take the best merge of all neighbours, the leftmost of equals, until
+// there is none.
 std::vector<int32_t> plain_merge(const std::vector<Merge>& merges, std::string_view piece) {
   std::vector<int32_t> parts;
   for (const char c : piece) parts.push_back(static_cast<uint8_t>(c));

@@ -38,8 +38,8 @@ inline constexpr std::string_view kFinalChannel = "final";            // the ans
 
 enum class ReasoningEffort { kLow, kMedium, kHigh };
 
-// A function that the model may call. `parameters` is a JSON Schema from the user, in the user's key order, of any
-// shape; none: the function takes no arguments.
+// A function that the model may call. `parameters`: a JSON Schema of any shape from the user, in the user's key order;
+// none: the function takes no arguments.
 struct ToolSpec {
   std::string name;
   std::string description;

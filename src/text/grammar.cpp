@@ -5,7 +5,6 @@
 #include "text/json_grammar.h"
 #include "base/error.h"
 
-#include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -17,8 +16,8 @@
 namespace nibble::text {
 namespace {
 
-// What is kept of compiled grammars: masks grow with the vocabulary, automata do not. 155 MiB for o200k, of which the
-// grammar of any JSON takes 20.
+// How much of compiled grammars is kept. Masks grow with the vocabulary, automata do not. For o200k it is 155 MiB, of
+// which the grammar of any JSON takes 20.
 constexpr int64_t kCacheBytes = 32 << 20, kCacheBytesPerToken = 640;
 constexpr size_t kMaxCalls = 1024;
 constexpr size_t kMaxRecipientBytes = 128;
@@ -64,7 +63,7 @@ xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
   return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
 }
 
-// Of messages. Where reasoning is bounded, after one of a kind come those of the lower bits only.
+// Kinds of messages. If reasoning is bounded, a message may be followed only by those with lower bits.
 constexpr HeaderTrie::Kinds kLast = 1, kPreamble = 2, kReasoning = 4;
 
 struct MessageRule {
@@ -73,7 +72,7 @@ struct MessageRule {
   HeaderTrie::Kinds kind = kLast;
 };
 
-// Every way in which the models write the header of a call.
+// All ways in which the models write the header of a call.
 std::vector<std::vector<Segment>> call_headers(const CallRule& call) {
   const bool is_function = call.recipient.starts_with("functions.");
   const std::string to = " to=" + call.recipient;
@@ -137,8 +136,8 @@ struct GrammarCompiler::Impl {
 
   std::shared_ptr<const Vocabulary> vocabulary;
   xgrammar::GrammarCompiler compiler;  // thread-safe
-  // What every schema's grammar has in it, strings above all: compiled at once, so that no request waits for it, and
-  // kept, so that they share its masks.
+  // What every schema's grammar contains, mostly strings. Compiled at once, so that no request waits for it, and kept,
+  // so that grammars share its masks.
   const xgrammar::CompiledGrammar any_object = compiler.CompileGrammar(json_object_grammar());
 };
 
@@ -216,9 +215,9 @@ struct GrammarMatcher::Impl {
   [[nodiscard]] bool is_end(int32_t token) const {
     return std::find(rule().end_ids.begin(), rule().end_ids.end(), token) != rule().end_ids.end();
   }
-  // Text before the answer or the call that has had all its tokens.
+  // Whether this is text before the answer or the call that has used up its tokens.
   [[nodiscard]] bool must_end() const { return rule().kind != kLast && is_spent(); }
-  // The one token that may come when nothing fits.
+  // The only token that may come when nothing fits.
   [[nodiscard]] int32_t forced_end() const {
     if (!grammar->headers) return rule().end_ids.front();
     return grammar->vocabulary->ids.id_of(Special::kReturn);
@@ -288,7 +287,7 @@ void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
   tensor.dtype = {kDLInt, 32, 1};
   tensor.shape = &words;
   if (!json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
-  // xgrammar may leave the token set that ended the text if no other were named: only the rule's own ends count.
+  // xgrammar may leave the token set that ended the text if no other was named; only the rule's own ends count.
   std::vector<int32_t> ends;
   std::copy_if(rule().end_ids.begin(), rule().end_ids.end(), std::back_inserter(ends),
                [&](int32_t id) { return is_set(mask, id); });

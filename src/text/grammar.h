@@ -9,7 +9,6 @@
 // Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or
 // nothing.
 
-#include "text/harmony_tokens.h"
 #include "text/tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -19,7 +18,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace nibble::text {
@@ -49,16 +47,16 @@ class Grammar {
  public:
   struct Impl;
   explicit Grammar(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  // `reasoning_tokens`, of a turn: before the answer or the call come at most one analysis and after it one preamble,
-  // together of so many tokens; then they end, wherever they stand. Empty: as the model likes.
+  // `reasoning_tokens`: limits a turn's reasoning. Before the answer or the call come at most one analysis and then one
+  // preamble, which together have at most this many tokens; then they end, at any place. Empty: no limit.
   [[nodiscard]] GrammarMatcher matcher(std::optional<int64_t> reasoning_tokens = {}) const;
 
  private:
   std::shared_ptr<const Impl> impl_;
 };
 
-// Thread-safe. What was compiled last is kept; grammars share what is equal in them, so that one more of a small schema
-// costs some 50 KB.
+// Thread-safe. Keeps what was compiled last. Grammars share equal parts, so another grammar of a small schema costs
+// some 50 KB.
 class GrammarCompiler {
  public:
   // `tokenizer` must outlive this and every grammar and matcher made by it. Throws kUnsupported where it lacks
@@ -70,7 +68,7 @@ class GrammarCompiler {
 
   // Throw Error(kInvalidRequest) naming the keyword or the name at fault.
   [[nodiscard]] Grammar turn(const TurnRules& rules) const;
-  // The content alone, then one of `end_ids`: for text completion.
+  // Only the content, then one of `end_ids`: for text completion.
   [[nodiscard]] Grammar content(const ContentRule& rule, std::vector<int32_t> end_ids) const;
   [[nodiscard]] int64_t cached_bytes() const;
 
@@ -87,18 +85,18 @@ class GrammarMatcher {
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 
-  // Sets bit t % 32 of word t / 32 where token t may come next, clears the others. At least one bit is set.
+  // Sets bit t % 32 of word t / 32 if token t may come next, and clears the others. At least one bit is set.
   // Precondition: the mask has a bit for every id of the tokenizer.
   void fill(std::span<uint32_t> mask);
-  // The token came. False: it could not, and from now on nothing but the end may.
+  // Takes the token that came. False: it was not allowed, and from now on only the end is.
   bool accept(int32_t token);
-  // The last so many tokens, at most kMostUndone, did not come after all.
+  // Takes back the last `tokens` tokens, at most kMostUndone.
   void undo(int tokens);
   static constexpr int kMostUndone = 32;
-  // The last token ended the turn.
+  // Whether the last token ended the turn.
   [[nodiscard]] bool finished() const;
-  // No token fitted (a vocabulary without some byte), or one came that could not: the end was forced, the output is not
-  // valid.
+  // Whether the end was forced, so that the output is not valid: no token fitted (a vocabulary without some byte), or
+  // one came that was not allowed.
   [[nodiscard]] bool failed() const;
 
  private:

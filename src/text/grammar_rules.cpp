@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace nibble::text {
 namespace {
@@ -95,7 +94,7 @@ void GrammarRules::add_alias(size_t rule, size_t target) {
   rules_[rule].aliases.push_back(target);
 }
 
-// A rule that leads back to itself through alternatives alone says nothing.
+// A rule that leads back to itself through alternatives alone allows nothing.
 void GrammarRules::expect_no_loops() const {
   std::vector<size_t> waiting(rules_.size());  // aliases not yet settled
   std::vector<Rules> used_by(rules_.size());

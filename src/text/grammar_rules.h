@@ -1,5 +1,5 @@
 #pragma once
-// The rules of a grammar under construction: its text, and what must hold for all of it.
+// The rules of a grammar while it is built: its text, and limits on all of it.
 
 #include "text/json_schema.h"
 
@@ -21,17 +21,19 @@ namespace nibble::text {
 // ws, string, number, value, object, array: what every schema's grammar needs.
 [[nodiscard]] std::string shared_rules();
 
-// What compiling a grammar takes, about a millisecond each. A repetition multiplies its cost by its largest count.
+// Limit on what compiling a grammar costs; a unit takes about a millisecond. A repetition multiplies its cost by its
+// largest count.
 inline constexpr int64_t kMaxCompileCost = 2048;
 
-// A rule per schema, and helpers between them. Throws as SchemaDocument does, past the limits of json_grammar.h.
+// One rule per schema, and helpers between them. Throws as SchemaDocument does, also beyond the limits of
+// json_grammar.h.
 class GrammarRules {
  public:
   using Rules = std::vector<size_t>;
 
   explicit GrammarRules(const SchemaDocument& document) : document_(document), text_(shared_rules()) {}
 
-  // The schema's rule, new or known.
+  // The schema's rule; made if it is new.
   size_t rule_of(const SchemaPlace& place);
   [[nodiscard]] static std::string name_of(size_t rule);
   [[nodiscard]] size_t size() const { return rules_.size(); }
@@ -43,16 +45,16 @@ class GrammarRules {
     std::string name;
     bool is_new;
   };
-  // The helper `NAMEattributes ::= body`: what stands in many places is compiled once.
+  // The helper `NAMEattributes ::= body`. A body that occurs in many places is compiled once.
   [[nodiscard]] Helper helper_of(std::string_view attributes, std::string_view body);
   void spend(const SchemaPlace& at, int64_t cost);  // of kMaxCompileCost
 
-  // One more alternative of the rule: the rules that every document of it contains.
+  // Adds an alternative to the rule: the rules that every document of it contains.
   void add_alternative(size_t rule, Rules needs) { rules_[rule].needs.push_back(std::move(needs)); }
-  // One more alternative that is the other rule alone.
+  // Adds an alternative that is the other rule alone.
   void add_alias(size_t rule, size_t target);
 
-  // Every rule allows a finite document: a model that entered another could never leave.
+  // Checks that every rule allows a finite document. A model that entered one without could never leave it.
   void expect_finite() const;
   [[nodiscard]] std::string take_text() { return std::move(text_); }
 

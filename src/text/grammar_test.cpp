@@ -1,6 +1,5 @@
 #include "text/grammar.h"
 
-#include "text/conversation.h"
 #include "text/harmony_parse.h"
 #include "text/json_grammar.h"
 #include "base/error.h"

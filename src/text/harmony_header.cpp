@@ -153,7 +153,7 @@ HeaderReader::Verdict HeaderReader::judge_bare(std::string_view word) {
   return Verdict::kUncertain;
 }
 
-// An incomplete word is judged only where no further byte can change the verdict.
+// An incomplete word is judged only if no further byte can change the verdict.
 HeaderReader::Verdict HeaderReader::judge(size_t word_idx, std::string_view word, bool complete) {
   taken_bytes_ = 0;
   const bool is_recipient = word.starts_with("to=");
@@ -171,7 +171,7 @@ HeaderReader::Verdict HeaderReader::judge(size_t word_idx, std::string_view word
   return is_role_place ? judge_role(word) : judge_bare(word);
 }
 
-// Markup after uncertain words: they were of the header.
+// Markup follows uncertain words, so they belong to the header.
 void HeaderReader::confirm() {
   if (maybe_role_) {
     sure_role_ = maybe_role_;
@@ -211,7 +211,7 @@ bool HeaderReader::read_part(size_t part_idx) {
   return true;
 }
 
-// Fields that the words left open.
+// Fills the fields that the words left open.
 void HeaderReader::resolve() {
   MessageHeader& header = out_.header = sure_;
   header.role = sure_role_.value_or(text_.role);

@@ -90,7 +90,7 @@ void HarmonyParser::in_content(Special special) {
 }
 
 void HarmonyParser::push_header_bytes(std::string_view bytes) {
-  // Byte by byte, so that where a header ends does not depend on how the text was cut into tokens.
+  // Byte by byte, so that the end of a header does not depend on how the text was cut into tokens.
   for (size_t at = 0; at < bytes.size(); ++at) {
     if (state_ == State::kExpectStart) {
       if (is_blank(bytes.substr(at, 1))) continue;
@@ -125,7 +125,7 @@ void HarmonyParser::mark_header(HeaderText::Marker marker) {
   parts.push_back({marker, ""});
 }
 
-// The header got no <|message|>: the message has the text that stood in it, or is a call without arguments, or nothing.
+// The header has no <|message|>: the text in it becomes the message's, or it is a call without arguments, or nothing.
 void HarmonyParser::abandon_header(std::optional<Special> by) {
   HeaderReading reading = read_header(header_text_, by ? HeaderEnd::kAbandoned : HeaderEnd::kTruncated);
   const bool is_ended = by && is_end(*by);

@@ -21,7 +21,8 @@ std::string_view effort_name(ReasoningEffort effort) {
   return "unknown";
 }
 
-// Every line as a comment; a last line break opens no further line, and \r\n is one break.
+// Every line as a comment. A line break at the end does not begin another line, and \r
+//  is one break.
 void append_comment(std::string_view text, std::string& out) {
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());

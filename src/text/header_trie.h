@@ -1,6 +1,6 @@
 #pragma once
-// The message headers that may come, as a tree of bytes and formatting tokens: deterministic, and any cut of the text
-// into tokens. A question names the kinds of headers that it is about, as a set of bits; the others are not there.
+// The message headers that may come, as a tree of bytes and formatting tokens. It is deterministic, and works for any
+// cut of the text into tokens. Each query names a set of kinds of headers, as bits; headers of other kinds are ignored.
 
 #include "text/harmony_tokens.h"
 
@@ -25,14 +25,14 @@ class HeaderTrie {
   HeaderTrie();
   // Precondition: no header is the beginning of another.
   void add(std::span<const Segment> header, size_t message_rule, Kinds kind);
-  // The node before a <|start|>assistant that leads to the root.
+  // The node before a <|start|>assistant, which leads to the root.
   [[nodiscard]] Node before_start() const { return before_start_; }
 
   [[nodiscard]] std::optional<Node> after(Node node, Special special, Kinds kinds) const {
     return next(node, kByteValues + static_cast<int>(special), kinds);
   }
   [[nodiscard]] std::optional<Node> after(Node node, std::string_view bytes, Kinds kinds) const;
-  // Set: a header ended here.
+  // Set if a header ended here.
   [[nodiscard]] std::optional<size_t> message_rule(Node node) const { return nodes_[node].message_rule; }
 
   // Calls visit(bytes) for every text that may come next, each beginning of it included, up to max_bytes long.

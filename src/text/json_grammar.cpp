@@ -180,7 +180,7 @@ std::string SchemaGrammar::map_body(size_t rule, const std::optional<SchemaPlace
   return fmt::format("\"{{\" ws {} \"}}\"", list_of(pair, least, most));
 }
 
-// A key that is none of the properties': plain characters only, so that no escape can spell one of theirs. A trie.
+// A key that differs from all properties: plain characters only, so that no escape can spell one of them. A trie.
 std::string SchemaGrammar::other_key(const Json& properties) {
   struct Node {
     std::map<uint32_t, size_t> next;
@@ -221,7 +221,8 @@ std::string SchemaGrammar::other_key(const Json& properties) {
   return fmt::format("\"\\\"\" {}_0", prefix);
 }
 
-// The properties in their order, then the others, with commas. Two states per place: nothing came yet, something did.
+// The properties in their order, then the others, with commas. Each place has two states: something came before, or
+// nothing did.
 std::string SchemaGrammar::property_chain(const std::vector<Property>& properties, const std::string& other) {
   const std::string prefix = rules_.new_helper();
   const size_t count = properties.size();
@@ -256,7 +257,7 @@ std::vector<std::string> SchemaGrammar::required_names(const SchemaPlace& at) co
   return out;
 }
 
-// The schema of the properties that are not named; empty: there are none.
+// The schema of properties without a name in the schema; empty: there are none.
 std::optional<SchemaPlace> SchemaGrammar::additional_properties(const SchemaPlace& at) const {
   if (at.schema->contains("additionalProperties")) {
     const SchemaPlace place = document_.child(at, "additionalProperties");

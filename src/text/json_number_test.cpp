@@ -1,4 +1,3 @@
-#include "text/json_number.h"
 
 #include "text/grammar.h"
 #include "text/json_grammar.h"
@@ -9,7 +8,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

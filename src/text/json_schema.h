@@ -63,7 +63,7 @@ class SchemaDocument {
   [[nodiscard]] std::optional<int64_t> count(const SchemaPlace& at, std::string_view keyword) const;
   [[nodiscard]] const std::string* text(const SchemaPlace& at, std::string_view keyword) const;
 
-  // Proven that no value satisfies both.
+  // Whether it is proven that no value satisfies both.
   [[nodiscard]] bool are_disjoint(SchemaPlace a, SchemaPlace b) const;
 
  private:

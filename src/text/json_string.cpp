@@ -106,7 +106,7 @@ class PatternReader {
   uint32_t character();
   uint32_t hex(int digits);
   CharacterRanges bracket();
-  // A class such as \d into `out`, or the character that the escape stands for.
+  // Adds a class such as \d to `out`, or returns the character that the escape stands for.
   std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket);
   static void append(Part& to, const Part& part);
   void limit(const Part& part) const {

@@ -25,12 +25,12 @@ struct TokenList {
   std::vector<std::string> merges;  // "left right" in the byte-level alphabet, the first merges first
 };
 
-// Pieces are merged even where they are tokens as a whole, as llama.cpp does; of o200k that gives the same tokens.
-// Throws Error(kCorrupt) for lists that contradict themselves, naming the place; `name` is the file's for messages.
+// Pieces are merged even if they are tokens as a whole, as llama.cpp does; for o200k that gives the same tokens. Throws
+// Error(kCorrupt), naming the place, for lists that contradict themselves. `name`: the file's, for messages.
 [[nodiscard]] TokenizerParts parts_from_list(const TokenList& list, std::string_view name);
 
-// The list of a tokeniser with `vocab` ids; those that are no token are kUnused. Throws Error(kCorrupt) when there are
-// more ids.
+// The list of a tokeniser with `vocab` ids; ids without a token are kUnused. Throws Error(kCorrupt) if there are more
+// ids.
 [[nodiscard]] TokenList list_from_parts(const TokenizerParts& parts, size_t vocab);
 
 }  // namespace nibble::text

@@ -1,5 +1,6 @@
 #pragma once
-// Token ids ⇄ token bytes. Memory follows the bytes that were inserted and the largest id, which the caller bounds.
+// Token ids ⇄ token bytes. Memory depends on the bytes that were inserted and on the largest id, which the caller
+// limits.
 
 #include <cstddef>
 #include <cstdint>

@@ -33,8 +33,8 @@ struct TokenPiece {
 
 class Tokenizer {
  public:
-  // A tokenizer.json as gpt-oss ships it. Throws Error(kCorrupt) where the file contradicts itself and
-  // Error(kUnsupported) for what it asks for and we do not do; both say where. `name` is for those messages.
+  // A tokenizer.json as gpt-oss ships it. Throws Error(kCorrupt) if the file contradicts itself, and
+  // Error(kUnsupported) for features that are not supported; both say where. `name` is for those messages.
   [[nodiscard]] static Tokenizer from_json(std::string_view json, std::string_view name);
   // A tiktoken rank file with the special tokens that belong to it. Throws Error(kCorrupt).
   [[nodiscard]] static Tokenizer from_ranks(std::string_view ranks, std::vector<AddedToken> specials,

@@ -1,6 +1,6 @@
 #pragma once
-// Reads a tokenizer.json (Hugging Face). What it does not know it refuses: nothing in the file is ignored that could
-// change a token.
+// Reads a tokenizer.json (Hugging Face), and refuses what it does not know: nothing in the file that could change a
+// token is ignored.
 
 #include "text/tokenizer_parts.h"
 

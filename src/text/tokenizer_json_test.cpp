@@ -1,4 +1,3 @@
-#include "text/tokenizer_json.h"
 
 #include "text/byte_level.h"
 #include "text/o200k.h"

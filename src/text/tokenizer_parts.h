@@ -1,5 +1,5 @@
 #pragma once
-// What a tokeniser file says once it is read and found consistent: what Tokenizer is built from.
+// The content of a tokeniser file once it is read and found consistent; a Tokenizer is made from it.
 
 #include "text/bpe.h"
 #include "text/token_table.h"

@@ -229,7 +229,7 @@ void SchemaWriter::append_union_property(const Json& schema, const std::string& 
   const Json& variants = *find_array(schema, "oneOf");
   const std::string* description = find_string(schema, "description");
   const std::string* first = variants.empty() ? nullptr : find_string(variants.front(), "description");
-  // A description that the first variant repeats is said once.
+  // A description that the first variant repeats is printed once.
   const bool above = description != nullptr && !(first != nullptr && *first == *description);
   if (above) out += fmt::format("{}// {}\n", pad, *description);
   if (const std::string value = default_of(schema, EnumDefault::kBare); !value.empty())

@@ -1,4 +1,4 @@
-#include "text/harmony_goldens.h"
+#include "text/harmony_testing.h"
 
 #include "base/error.h"
 

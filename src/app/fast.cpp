@@ -54,6 +54,7 @@ void refuse_given_formats(const ModelOptions& o) {
   if (o.run.dense.qkv || o.run.dense.o || o.run.dense.lm_head) given = "--mxfp4-layers or --mxfp8-layers";
   if (o.run.activations != Activations::kAuto) given = "--moe-activation";
   if (o.run.dense_activations != Activations::kAuto) given = "--dense-activation";
+  if (o.run.attention_activations != backend::AttentionActivations::kAuto) given = "--attention-activation";
   if (o.run.kv) given = "--kv-cache-dtype";
   if (!given.empty())
     throw Error(

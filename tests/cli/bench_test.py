@@ -217,7 +217,7 @@ class Plans(Case):
             self.assertIn(f"sm121_mx_gemm<down, {word}>", self.ok(*many).out)
         self.assertIn("gemv<qkv, mxfp4>", self.ok(*plan, "--fast").out)
         self.assertNotIn("e4m3", self.ok(*plan, "--fast", "--card", "h100").out)
-        self.assertIn("any_attend_decode<e4m3>", self.ok(*plan, "--fast", "--card", "gb10").out)
+        self.assertIn("any_attend_decode<e4m3, fp8>", self.ok(*plan, "--fast", "--card", "gb10").out)
         prompt = (*plan[:-4], "-p", 2048, "-b", 0, "--moe-activation", "mxfp8", "--moe-tile", "64x128", "--card")
         self.assertRegex(self.ok(*prompt, "gb10").out, r"sm121_mx_gemm<gate_up, mxfp8> +128 rows x 64 tokens")
         dense = (*plan[:-4], "-p", 2048, "-b", 0, "--mxfp8-layers", "qkv,o", "--dense-activation", "mxfp8", "--card")

@@ -1,8 +1,9 @@
 #pragma once
 // Attention that multiplies in FP8: what queries and the weights of values become. The one statement of it, for
-// backends, oracles and tests. Queries are rounded to E4M3 as they are, saturated at 448, as keys and values are in such
-// a cache (kv_dtype.h): a scale would move their range and not their precision. A weight is 2^(s - base) of a score s in
-// log2; it is rounded to E4M3, and divided by the sum of the rounded ones and the sink's, which is not rounded.
+// backends, oracles and tests. Queries are rounded to E4M3 as they are, saturated at 448, as keys and values are in
+// such a cache (kv_dtype.h): a scale would move their range and not their precision. A weight is 2^(s - base) of a
+// score s in log2; it is rounded to E4M3, and divided by the sum of the rounded ones and the sink's, which is not
+// rounded.
 
 #include "backend/kv_dtype.h"
 #include "base/dtype.h"

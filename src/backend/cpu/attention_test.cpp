@@ -224,7 +224,8 @@ TEST(cpu_attention, in_fp8_rounds_queries_and_weights) {
   for (const int64_t heads : {2, 16})
     for (const int64_t window : {int64_t{0}, int64_t{128}}) {
       const Layer layer(heads, KvDtype::kE4m3, {kRange + 77, 40, 2 * kRange});
-      const std::vector<float> got = layer.attend(33, 33, window, 2, kernels_for(CpuIsa::kAuto), Activations::kF32, true),
+      const std::vector<float> got =
+                                   layer.attend(33, 33, window, 2, kernels_for(CpuIsa::kAuto), Activations::kF32, true),
                                want = layer.want(33, window, false, true), exact = layer.want(33, window);
       double off = 0, lost = 0, size = 0;
       for (size_t i = 0; i < want.size(); ++i) {

@@ -94,7 +94,8 @@ class StreamedCudaBackend final : public RankBackend {
     return fmt::format("experts {}, activations {}{}, attention {}{}, CUDA graphs {}, kernels of {}",
                        backend::name_of(moe_kernel_), backend::name_of(run_.activations),
                        rounds(dense) ? fmt::format(" (dense layers' {})", backend::name_of(dense)) : "",
-                       backend::name_of(run_.attention), run_.fp8_attention() ? " (operands fp8)" : "", graphs_ ? "on" : "off", arches);
+                       backend::name_of(run_.attention), run_.fp8_attention() ? " (operands fp8)" : "",
+                       graphs_ ? "on" : "off", arches);
   }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 

@@ -370,7 +370,7 @@ TEST(attend_emulated, decode_in_fp8_is_the_rounded_sum) {
   for (const int window : {0, 128, 1})
     check_prefill_fp8<PlainFp8>({{8, 1, 64}, window, edges, 45, kE4m3Pages}, window != 1);
   check_prefill_fp8<PlainFp8>({{6, 2, 64}, 0, {{1337, 1}, {70, 1}}, 46, kE4m3Pages}, true);  // chunks
-  std::vector<AttendSequence> many(14, {9, 1});  // lone warps
+  std::vector<AttendSequence> many(14, {9, 1});                                              // lone warps
   many[3] = {700, 1};
   check_prefill_fp8<PlainFp8>({{8, 1, 64}, 0, many, 47, kE4m3Pages}, true);
 }

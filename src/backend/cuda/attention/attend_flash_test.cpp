@@ -189,8 +189,9 @@ TEST_F(AttendFlash, prefills_scores_far_from_zero) {
 TEST_F(AttendFlash, in_fp8_is_the_rounded_sum) {
   for (const AttendShape shape : {kModel, AttendShape{6, 2, 64}})
     for (const int window : {0, 128, 1})
-      check_fp8({shape, window, {{17, 17}, {65, 65}, {150, 9}, {129, 16}, {500, 120}, {140, 1}, {66, 2}}, 41, kE4m3Pages},
-                window != 1);
+      check_fp8(
+          {shape, window, {{17, 17}, {65, 65}, {150, 9}, {129, 16}, {500, 120}, {140, 1}, {66, 2}}, 41, kE4m3Pages},
+          window != 1);
   check_fp8({kModel, 0, {{4099, 40}, {9001, 1}}, 42, kE4m3Pages}, true);
 }
 

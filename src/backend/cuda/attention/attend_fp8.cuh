@@ -1,11 +1,13 @@
 #pragma once
 // attend_prefill in FP8: out = Σ_j p_j v_j / Σ_j p_j as attend_prefill.cuh's, of e4m3 pages whose codes are multiplied
 // as they lie                                                                              source: torch/model.py sdpa
-// args grid bytes flops: those of any_attend_prefill                   rounding of q and p: backend/attention_rounding.h
-// mma  m16n8k32 of e4m3, by a policy (Products). Scores: queries times keys, k is dimensions in their order. Values: k is
+// args grid bytes flops: those of any_attend_prefill                   rounding of q and p:
+// backend/attention_rounding.h mma  m16n8k32 of e4m3, by a policy (Products). Scores: queries times keys, k is
+// dimensions in their order. Values: k is
 //      a page's keys in the order in which a lane holds their scores (key_of), so that weights become operands where
 //      they are; of a value two lines of ldmatrix.trans hold neighbour dimensions, which two byte permutations part
-// sums a page's products begin at zero and are added in f32 with the shrinking of what there is: some cards keep only 13
+// sums a page's products begin at zero and are added in f32 with the shrinking of what there is: some cards keep only
+// 13
 //      bits of such a product's sum, and an accumulator of thousands of keys would drift. A column of ones adds up the
 //      rounded weights
 // rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
@@ -38,10 +40,10 @@ struct Fp8Tile {
   static_assert(kWarps * kRowTiles * 2 == kPrefillTokens);
 };
 
-inline constexpr int kFp8K = 32;                        // of an mma
-inline constexpr int kFp8DimSteps = kHeadDim / kFp8K;   // over the dimensions of q · k
+inline constexpr int kFp8K = 32;                          // of an mma
+inline constexpr int kFp8DimSteps = kHeadDim / kFp8K;     // over the dimensions of q · k
 inline constexpr int kFp8KeySteps = kPageTokens / kFp8K;  // over a page's keys
-inline constexpr uint32_t kFourOnes = 0x38383838u;      // e4m3
+inline constexpr uint32_t kFourOnes = 0x38383838u;        // e4m3
 
 __device__ __forceinline__ uint32_t pack_four(float a, float b, float c, float d) {
   return ptx::pack_e4m3(a, b) | ptx::pack_e4m3(c, d) << 16;
@@ -188,9 +190,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
   PrefillState state[Tile::kRowTiles];
 #pragma unroll
   for (int m = 0; m < Tile::kRowTiles; ++m) load_fp8_queries(args, tile, rows_of<Tile>(args, tile, m), q[m]);
-  walk_pages<Tile>(args, tile, ptx::shared_address(smem), [&](uint32_t stage, int first_key) {
-    add_page<Tile>(args, tile, stage, first_key, q, state);
-  });
+  walk_pages<Tile>(args, tile, ptx::shared_address(smem),
+                   [&](uint32_t stage, int first_key) { add_page<Tile>(args, tile, stage, first_key, q, state); });
 #pragma unroll
   for (int m = 0; m < Tile::kRowTiles; ++m)
     store_rows<typename Tile::Kv>(args, tile, rows_of<Tile>(args, tile, m), state[m]);

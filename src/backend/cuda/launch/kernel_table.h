@@ -65,7 +65,8 @@ inline constexpr PageKernel kRopeKv{"any_rope_kv"};
 // attention/
 inline constexpr PageKernel kAttend{"any_attend"}, kAttendDecode{"any_attend_decode"},
     kAttendPrefill{"any_attend_prefill"};
-inline constexpr Kernel kAttendDecodeFp8{"any_attend_decode<e4m3, fp8>"}, kAttendPrefillFp8{"any_attend_prefill_fp8<mma>"};
+inline constexpr Kernel kAttendDecodeFp8{"any_attend_decode<e4m3, fp8>"},
+    kAttendPrefillFp8{"any_attend_prefill_fp8<mma>"};
 // dense/
 inline constexpr Kernel kLinear{"any_linear_f32_bf16"};
 inline constexpr Kernel kGemvQkv[] = {{"gemv<qkv, bf16>"}, {"gemv<qkv, mxfp8>"}, {"gemv<qkv, mxfp4>"}};

@@ -84,11 +84,12 @@ bool choose_flash(const BackendConfig& config, const RunConfig& run) {
   }
   const bool flash = served && run.attention != AttentionKernel::kReference;
   if (run.fp8_attention() && (!flash || type.dtype != KvDtype::kE4m3))
-    throw Error(Code::kUnsupported,
-                "--attention-activation fp8: want --kv-cache-dtype fp8 and what --attention-backend flash takes (head_dim "
-                "64, num_attention_heads of up to 8 times num_key_value_heads), found {}, --attention-backend {}, head_dim "
-                "{}, {} heads, {} key-value heads",
-                type.word, backend::name_of(run.attention), d.head_dim, d.heads, d.kv_heads);
+    throw Error(
+        Code::kUnsupported,
+        "--attention-activation fp8: want --kv-cache-dtype fp8 and what --attention-backend flash takes (head_dim "
+        "64, num_attention_heads of up to 8 times num_key_value_heads), found {}, --attention-backend {}, head_dim "
+        "{}, {} heads, {} key-value heads",
+        type.word, backend::name_of(run.attention), d.head_dim, d.heads, d.kv_heads);
   return flash;
 }
 

@@ -217,25 +217,39 @@ void Bench::decode(int keys, int tokens, KvDtype type, int window) {
       });
 }
 
+// Kernels for prompts by what they take and multiply.
 void Bench::prefill(int tokens, int window) {
+  struct Way {
+    std::string_view name;
+    KvDtype type = KvDtype::kBf16;
+    bool fp8 = false;
+    int tile_tokens = kPrefillTokens;
+    void (*launch)(const FlashArgs&, KvDtype, const Launch&) = any_attend_prefill;
+  };
+  std::vector<Way> ways = {{"any_attend_prefill bf16"},
+                           {"any_attend_prefill e4m3", KvDtype::kE4m3},
+                           {"any_attend_prefill_fp8", KvDtype::kE4m3, true}};
+  if (sm90_attend_serves(KvDtype::kBf16))
+    ways.push_back({"sm90_attend_prefill bf16", KvDtype::kBf16, false, kSm90PrefillTokens, sm90_attend_prefill});
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
   FlashArgs args = attention(rows, tokens, window);
-  for (const bool wgmma : {false, true}) {
-    if (wgmma && !sm90_attend_serves(KvDtype::kBf16)) continue;
+  for (const Way& way : ways) {
     AttendShares shares;
-    share_tokens(rows, shares, wgmma ? kSm90PrefillTokens : kPrefillTokens);
+    share_tokens(rows, shares, way.tile_tokens);
+    args.fp8 = way.fp8;
     args.tiles = device_copy(shares.prefill);
     args.tile_count = static_cast<int>(shares.prefill.size());
     args.ctas = std::min(args.tile_count * kKvHeads, sms_);
-    const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, 2 * kHeadDim});
-    const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * kHeadDim * 2;
+    const auto row_bytes = static_cast<int>(page_row_bytes(way.type, kHeadDim));
+    const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, row_bytes});
+    const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * row_bytes;
     // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
-    add({std::string(wgmma ? "sm90_attend_prefill bf16" : "any_attend_prefill bf16") + (window > 0 ? ", window" : ""),
-         tokens, 0, 2.0 * static_cast<double>(half), static_cast<double>(c.flops)},
+    add({std::string(way.name) + (window > 0 ? ", window" : ""), tokens, 0, 2.0 * static_cast<double>(half),
+         static_cast<double>(c.flops)},
         4, [&](int i) {
           args.keys = pool_ + i * 2 * half;
           args.values = pool_ + (i * 2 + 1) * half;
-          wgmma ? sm90_attend_prefill(args, KvDtype::kBf16, on_) : any_attend_prefill(args, KvDtype::kBf16, on_);
+          way.launch(args, way.type, on_);
         });
   }
 }

@@ -266,6 +266,27 @@ TEST(CpuBackend, caches_of_8_bits_match_the_references_roundings) {
   }
 }
 
+// Few tokens, and room for what lies at a tie.
+TEST(CpuBackend, attention_in_fp8_matches_the_references) {
+  const Width& width = kWidths[0];
+  const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
+  const test::OneSequence limits{.max_context = 3, .chunk_tokens = 3, .max_logit_rows = 2};
+  const Weights weights(config, Shipped::kOpenAi);
+  const RunConfig fp8{.kv = KvDtype::kE4m3, .attention_activations = AttentionActivations::kFp8};
+  Loaded pages(config, weights, limits, nullptr, {}, {.kv = KvDtype::kE4m3}),
+      reference(config, weights, limits, nullptr, {}, fp8);
+  EXPECT_GT(worst(pages, reference, 3), 1e-3) << "nothing was rounded";
+  for (const CpuIsa isa : isas()) {
+    RunConfig options = fp8;
+    options.threads = 2;
+    options.activations = Activations::kF32;
+    options.isa = isa;
+    options.poison = true;
+    Loaded cpu(config, weights, limits, &options);
+    EXPECT_LT(worst(reference, cpu, 3), 1e-3) << describe_cpu(options);
+  }
+}
+
 // Few tokens: float and double round apart what lies at a tie, and with it a sum. A wrong rule or a missed rounding
 // moves every sum by as much as the format does.
 TEST(CpuBackend, experts_inputs_in_mx_blocks_match_the_reference_that_rounds_so) {

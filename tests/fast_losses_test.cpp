@@ -59,6 +59,7 @@ TEST_P(FastLosses, are_those_of_the_table) {
   options.run.kv = set.kv;
   if (rounds(set.activations)) options.run.activations = set.activations;
   if (rounds(set.dense_activations)) options.run.dense_activations = set.dense_activations;
+  if (set.fp8_attention) options.run.attention_activations = backend::AttentionActivations::kFp8;
   if (set.activations == backend::Activations::kInt8 && backend::cpu::kernels_for(options.run.isa).int8 == nullptr)
     GTEST_SKIP() << "this CPU has no int8 products";
   EXPECT_NEAR(100 * (perplexity(options) / kExactPerplexity - 1), set.loss, kNear) << describe(set);

@@ -243,6 +243,16 @@ TEST_F(Launches, are_the_planned_ones_for_every_cache) {
   }
 }
 
+TEST_F(Launches, are_the_planned_ones_in_fp8_attention) {
+  for (const auto& card : {kH200, kGb10})
+    for (const std::vector<int32_t>& lengths : kSteps) {
+      SCOPED_TRACE(testing::Message() << card.name << ", " << lengths.size() << " rows, first of " << lengths[0]);
+      expect_planned(
+          {.options = {.kv = Kv::kE4m3, .attention_activations = backend::AttentionActivations::kFp8}, .card = card},
+          lengths);
+    }
+}
+
 TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
   backend::cuda::emulated_cuda() = {.card = kH200};
   const backend::SamplingParams greedy{.temperature = 0};

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from check_spills import demangle
 
-OBJECTS = "nibble_cuda_sm121{}.dir/**/mx_gemm*.o"  # of the product; of the tests with _twin
+OBJECTS = ("nibble_cuda_sm121{}.dir/**/mx_gemm*.o", "nibble_cuda_sm121{}.dir/**/attend*.o")  # of the product; of the tests with _twin
 CUDA_MACHINE, CARDS = 190, (120, 121)  # e_machine of device code; compute capability, in e_flags
 OPCODE_BITS = 0xFFF  # of an instruction's 16 bytes, the first
 # As nvdisasm 13 names them for sm_121a. F2FP is any conversion of two floats; nothing else is converted so in gate_up.
@@ -27,7 +27,8 @@ OPCODES = {0x47A: "QMMA.SF", 0x47F: "OMMA.SF", 0x23C: "HMMA", 0x23E: "F2FP"}
 AROUND = {0xFAE: "LDGSTS", 0x981: "LDG", 0x984: "LDS", 0x388: "STS", 0x986: "STG", 0x9AF: "LDGDEPBAR", 0x91A: "DEPBAR", 0xB1D: "BAR"}
 # A family's instances must have its product and no other. InputType 4 is MXFP4 codes; of MxResults 0 results leave as
 # codes.
-FAMILIES = ("sm121_mx_gemm",)
+FAMILIES = ("sm121_mx_gemm", "any_attend_prefill_fp8")
+TWINS = ("sm121_mx_gemm",)  # that tests run on other cards
 NIBBLES = re.compile(r"InputType\)4")
 ROUNDING = re.compile(r"MxResults\)0")
 FORBIDDEN = "HMMA"
@@ -79,7 +80,8 @@ def problems(kernels):
         if k.family not in FAMILIES:
             continue
         own, other = ("OMMA.SF", "QMMA.SF") if NIBBLES.search(k.name) else ("QMMA.SF", "OMMA.SF")
-        wanted = (own, "F2FP") if ROUNDING.search(k.name) else (own,)
+        rounds = ROUNDING.search(k.name) or k.family == "any_attend_prefill_fp8"
+        wanted = (own, "F2FP") if rounds else (own,)
         found += [f"{k.name}: want {opcode}, found none" for opcode in wanted if not k.counts[opcode]]
         found += [f"{k.name}: want no {opcode}, found {k.counts[opcode]}" for opcode in (other, FORBIDDEN) if k.counts[opcode]]
     return found
@@ -89,7 +91,7 @@ def differences(kernels, emulated):
     """Of the instances that tests run from those of the product."""
     twins = {(k.card, k.name.replace("EmulatedMx", "NativeMx")): k for k in emulated}
     for k in kernels:
-        if k.family not in FAMILIES:
+        if k.family not in TWINS:
             continue
         if (k.card, k.name) not in twins:
             yield f"{k.name}: want an instance with EmulatedMx, found none"
@@ -100,7 +102,7 @@ def differences(kernels, emulated):
 
 
 def named_kernels(build, kind):
-    kernels = [k for file in sorted(build.rglob(OBJECTS.format(kind))) for k in kernels_of(file.read_bytes())]
+    kernels = [k for objects in OBJECTS for file in sorted(build.rglob(objects.format(kind))) for k in kernels_of(file.read_bytes())]
     for kernel, name in zip(kernels, demangle([k.symbol for k in kernels])):
         kernel.name = name
     return kernels

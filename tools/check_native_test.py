@@ -12,10 +12,13 @@ import check_native
 
 # (MxResults, InputType)
 DOWN, GATE_UP, DOWN_OF_NIBBLES = (1, 3), (0, 3), (1, 4)
+ATTEND = "attention"
 QMMA, OMMA, HMMA, F2FP, NOP, LDG = 0x747A, 0x747F, 0x723C, 0x723E, 0x7918, 0x7981
 
 
 def symbol(instance, policy):
+    if instance == ATTEND:
+        return f"_ZN6nibble7backend4cuda22any_attend_prefill_fp8INS1_7Fp8TileINS1_9ScaledFp8INS1_{len(policy)}{policy}EEEEEEEvNS1_9FlashArgsE"
     results, codes = instance
     return f"_ZN6nibble7backend4cuda13sm121_mx_gemmINS1_{len(policy)}{policy}ENS1_6MxTileILNS1_6layout7PackingE2ELNS1_9InputTypeE{codes}ELi64EEELNS1_9MxResultsE{results}EEEvNS1_8GemmArgsE"
 
@@ -35,7 +38,7 @@ def elf(kernels, policy, machine=190, card=121):
 
 
 class CheckNativeTest(unittest.TestCase):
-    def check(self, kernels, emulated=None, **kind):
+    def check(self, kernels, emulated=None, attend=(QMMA, F2FP), **kind):
         """The exit status and what was printed for objects of these kernels, and of the tests' (the same without them)."""
         with tempfile.TemporaryDirectory() as folder:
             for suffix, policy, own in (("", "NativeMx", kernels), ("_twin", "EmulatedMx", kernels if emulated is None else emulated)):
@@ -43,6 +46,8 @@ class CheckNativeTest(unittest.TestCase):
                 objects.mkdir(parents=True)
                 other_card = elf({DOWN: [NOP]}, policy, card=90)  # a fatbin's other code
                 (objects / f"mx_gemm{suffix}.cu.o").write_bytes(b"\x7fELF of the host " + other_card + elf(own, policy, **kind))
+                if policy == "NativeMx":
+                    (objects / "attend.cu.o").write_bytes(b"\x7fELF of the host " + elf({ATTEND: attend}, policy, **kind))
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 status = check_native.main(["check_native.py", folder])
@@ -52,7 +57,14 @@ class CheckNativeTest(unittest.TestCase):
         status, out, _ = self.check({DOWN: [QMMA, QMMA, NOP], GATE_UP: [QMMA, F2FP, LDG]})
         self.assertEqual(status, 0)
         self.assertRegex(out, r"sm121_mx_gemm<NativeMx.* 3 +2 +0 +0 +0")
-        self.assertIn("2 kernels, 2 with an emulated product, 0 problems", out)
+        self.assertIn("3 kernels, 2 with an emulated product, 0 problems", out)
+
+    def test_attention_without_its_product_or_conversion_fails(self):
+        for attend, said in (((NOP, F2FP), "want QMMA.SF, found none"), ((QMMA, NOP), "want F2FP, found none"), ((QMMA, F2FP, HMMA), "want no HMMA, found 1")):
+            status, _, err = self.check({DOWN: [QMMA]}, attend=attend)
+            self.assertEqual(status, 1)
+            self.assertIn("any_attend_prefill_fp8", err)
+            self.assertIn(said, err)
 
     def test_a_kernel_without_its_product_fails(self):
         status, _, err = self.check({DOWN: [NOP], GATE_UP: [QMMA, F2FP]})

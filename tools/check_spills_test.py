@@ -10,6 +10,7 @@ from pathlib import Path
 import check_spills
 
 GEMV = "_ZN6nibble7backend4cuda4gemvEi"  # nibble::backend::cuda::gemv(int)
+ATTEND = "_ZN6nibble7backend4cuda22any_attend_prefill_fp8Ei"
 GEMM = "_ZN6nibble7backend4cuda8any_gemmEi"
 
 
@@ -55,6 +56,14 @@ class CheckSpillsTest(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertRegex(out, r"sm_90a +decode +gemv .* 8\n")
         self.assertRegex(out, r"sm_121a +other +any_gemm .* 8\n")
+
+    def test_attention_in_fp8_that_spills_for_sm121_fails(self):
+        status, _, err = self.check(said(GEMV), said(ATTEND, spill=(4, 4)))
+        self.assertEqual(status, 1)
+        self.assertIn("any_attend_prefill_fp8(int): want no spills on sm_121a, found 8 bytes", err)
+        status, out, _ = self.check(said(GEMV), said(ATTEND))
+        self.assertEqual(status, 0)
+        self.assertRegex(out, r"sm_121a +other +any_attend_prefill_fp8")
 
     def test_static_shared_memory_is_bounded(self):
         used = "Used 40 registers, used 1 barriers, {} bytes smem, 400 bytes cmem[0]"

@@ -29,7 +29,8 @@ constexpr FastSet kSets[] = {
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
     {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
-    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.500, kBlockScaledCard},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.518, kBlockScaledCard, true},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.500, {}},
     {WeightFormat::kMxfp4, kCodes, Activations::kMxfp8, KvDtype::kE4m3, 0.541, {}},
     {WeightFormat::kMxfp4, kCodes, Activations::kMxfp4, KvDtype::kE4m3, 2.475, {}},
     {WeightFormat::kMxfp4, kCodes, Activations::kBf16, KvDtype::kBf16, 0.320, {}},
@@ -42,6 +43,7 @@ constexpr FastSet kSets[] = {
     {WeightFormat::kMxfp4, kExact, Activations::kMxfp6, KvDtype::kE4m3, 0.940, {}},
     {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.824, {}},
     {{}, kExact, Activations::kBf16, KvDtype::kE4m3, -0.001, {}},
+    {{}, kExact, Activations::kBf16, KvDtype::kE4m3, 0.049, {}, true},
     {{}, kExact, Activations::kInt8, KvDtype::kBf16, 0.013, {}},
     {{}, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.260, {}},
     {{}, kExact, Activations::kMxfp6, KvDtype::kBf16, 0.168, {}},
@@ -53,6 +55,7 @@ void refuse_given_formats(const ModelOptions& o) {
   if (o.run.dense.qkv || o.run.dense.o || o.run.dense.lm_head) given = "--mxfp4-layers or --mxfp8-layers";
   if (o.run.activations != Activations::kAuto) given = "--moe-activation";
   if (o.run.dense_activations != Activations::kAuto) given = "--dense-activation";
+  if (o.run.attention_activations != backend::AttentionActivations::kAuto) given = "--attention-activation";
   if (o.run.kv) given = "--kv-cache-dtype";
   if (!given.empty())
     throw Error(
@@ -100,6 +103,7 @@ std::string describe(const FastSet& set) {
   if (rounds(set.dense_activations)) add("what they multiply", name_of(set.dense_activations));
   if (rounds(set.activations)) add("activations", name_of(set.activations));
   if (set.kv != KvDtype::kBf16) add("KV cache", type_of(set.kv).word);
+  if (set.fp8_attention) add("attention", "fp8");
   return text;
 }
 
@@ -120,6 +124,7 @@ ModelOptions with_fast(const ModelOptions& options, const std::optional<backend:
   if (rounds(set->activations)) with.run.activations = set->activations;
   if (rounds(set->dense_activations)) with.run.dense_activations = set->dense_activations;
   with.run.kv = set->kv;
+  if (set->fp8_attention) with.run.attention_activations = backend::AttentionActivations::kFp8;
   with.fast_why = fmt::format("fast: {}; {:.2f} % of perplexity on nibble-tiny", describe(*set), set->loss);
   return with;
 }

@@ -31,6 +31,7 @@ struct FastSet {
   backend::KvDtype kv = backend::KvDtype::kBf16;
   double loss = 0;                 // of perplexity, in percent
   std::optional<FastPlace> place;  // where it is the fastest; none: a candidate that is not, anywhere
+  bool fp8_attention = false;      // --attention-activation fp8
 };
 inline constexpr double kFastLoss = 1;               // less than this
 inline constexpr double kExactPerplexity = 21.4008;  // of nibble-tiny

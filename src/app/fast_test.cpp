@@ -61,9 +61,12 @@ TEST(fast, a_card_keeps_bf16_pages_where_its_own_attention_takes_no_others) {
   // Where GEMMs multiply codes it is.
   EXPECT_EQ(spark.run.activations, Activations::kMxfp6);
   EXPECT_EQ(spark.run.dense_activations, Activations::kMxfp8);
+  EXPECT_TRUE(spark.run.fp8_attention());
+  EXPECT_FALSE(hopper.run.fp8_attention());
   ModelOptions streaming = asked;
   streaming.run.moe = backend::MoeKernel::kMarlin;
   EXPECT_EQ(with_fast(streaming, card_named("gb10").facts).run.activations, Activations::kAuto);
+  EXPECT_FALSE(with_fast(streaming, card_named("gb10").facts).run.fp8_attention());
 }
 
 TEST(fast, plain_kernels_and_no_card_leave_all_as_it_is) {
@@ -96,14 +99,17 @@ TEST(fast, on_a_cpu_the_instruction_set_decides) {
 }
 
 TEST(fast, who_names_a_format_beside_it_is_told_and_who_does_not_ask_gets_nothing) {
-  ModelOptions dense = fast_options(BackendKind::kCpu), moe = dense, kv = dense, none = dense, inputs = dense;
+  ModelOptions dense = fast_options(BackendKind::kCpu), moe = dense, kv = dense, none = dense, inputs = dense,
+               attention = dense;
   dense.run.dense.o = WeightFormat::kMxfp8;
   moe.run.activations = Activations::kMxfp6;
   kv.run.kv = KvDtype::kF32;
   inputs.run.dense_activations = Activations::kMxfp8;
+  attention.run.attention_activations = backend::AttentionActivations::kFp8;
   for (const auto& [options, flag] :
-       {std::pair{dense, "--mxfp4-layers or --mxfp8-layers"}, std::pair{moe, "--moe-activation"},
-        std::pair{inputs, "--dense-activation"}, std::pair{kv, "--kv-cache-dtype"}}) {
+       {std::pair{attention, "--attention-activation"}, std::pair{dense, "--mxfp4-layers or --mxfp8-layers"},
+        std::pair{moe, "--moe-activation"}, std::pair{inputs, "--dense-activation"},
+        std::pair{kv, "--kv-cache-dtype"}}) {
     try {
       static_cast<void>(with_fast(options, std::nullopt));
       ADD_FAILURE() << flag;

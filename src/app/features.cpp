@@ -16,6 +16,7 @@ constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
 constexpr Places kOnHopper{kYes, kNotRun, kYes, kNotRun};   // and would on others, which nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
+constexpr Places kRoundedNowhereElse{kAsValues, kNotRun, kNotRun, kNotRun};  // but on a CPU
 constexpr Places kRoundedToFp8{kAsValues, kAsValues, kYes, kNotRun};
 
 constexpr FeatureValue kBackendWords[] = {
@@ -42,6 +43,8 @@ constexpr FeatureValue kMxfp8Layers[] = {{"qkv", kRounded}, {"o", kRounded}, {"l
 constexpr FeatureValue kFast[] = {{"false", kUnrounded}, {"true", kRounded}};
 constexpr FeatureValue kAttention[] = {
     {"auto", kUnrounded}, {"flash", kUnrounded, kOnCards}, {"reference", kUnrounded, kOnCards}};
+constexpr FeatureValue kAttentionActivations[] = {
+    {"auto", kUnrounded}, {"bf16", kUnrounded}, {"fp8", kRounded, kRoundedNowhereElse, "--kv-cache-dtype fp8"}};
 constexpr FeatureValue kSinks[] = {{"on", kUnrounded}, {"off", kRounded}, {"auto", kUnrounded}};
 constexpr FeatureValue kEager[] = {{"false", kUnrounded}, {"true", kUnrounded, kOnCards}};
 constexpr FeatureValue kKv[] = {
@@ -99,7 +102,10 @@ constexpr Feature kFeatures[] = {
     {"fast", "--fast", "false", kFast, "alone: it chooses activations, layers and KV type",
      "What it chooses was measured on nibble-tiny"},
     {"attention", "--attention-backend", "auto", kAttention, "flash: head_dim 64, pages of bf16 or fp8",
-     "No kernel multiplies in FP8: pages of it are widened"},
+     "Pages of fp8 are widened, but with --attention-activation fp8"},
+    {"attention-activation", "--attention-activation", "auto", kAttentionActivations,
+     "fp8 on cards: what --attention-backend flash wants",
+     "fp8 has run on no card. Cards from 8.9 on but for Hopper multiply prompts' attention in FP8; all else rounds alike"},
     {"sinks", "--attention-sinks", "on", kSinks, "", "off makes text of another model: gpt-oss was trained with them"},
     {"eager", "--enforce-eager", "false", kEager, "serve says that it makes no difference where no card is used"},
     {"kv", "--kv-cache-dtype", "auto", kKv, "",
@@ -166,6 +172,7 @@ constexpr Refusal kRefusals[] = {
     {"cpu", "--moe-tile 64x128"},
     {"cpu", "--enforce-eager true"},
     {"cpu", "--dense-activation mxfp8"},
+    {"cpu", "--attention-activation fp8"},
     {"cpu", "--fast true --kv-cache-dtype fp8"},
     {"cpu", "--mxfp4-layers qkv --mxfp8-layers qkv"},
     {"reference", "--fast true"},
@@ -175,6 +182,7 @@ constexpr Refusal kRefusals[] = {
     {"cuda", "--moe-kernel reference --moe-activation mxfp8"},
     {"cuda", "--moe-kernel reference --mxfp4-layers all"},
     {"cuda", "--attention-backend flash --kv-cache-dtype f32"},
+    {"cuda", "--attention-activation fp8 --kv-cache-dtype fp8 --attention-backend reference"},
     {"cuda", "--kv-cache-dtype int8"},
     {"cuda", "--no-mmap true"},
     {"cuda", "--moe-tile 64x128 --moe-activation mxfp8", "h100"},

@@ -75,6 +75,14 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
       flags, "--attention-backend",
       named(o.run.attention, {AttentionKernel::kAuto, AttentionKernel::kFlash, AttentionKernel::kReference}),
       "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8");
+  using backend::AttentionActivations;
+  add_choice<AttentionActivations>(
+      flags, "--attention-activation",
+      named(o.run.attention_activations,
+            {AttentionActivations::kAuto, AttentionActivations::kBf16, AttentionActivations::kFp8}),
+      "What attention multiplies; auto, bf16: queries and weights of 16 bits or better; fp8: both rounded to E4M3, "
+      "lossy, with --kv-cache-dtype fp8: cuda multiplies prompts' attention in that format, from compute capability 8.9 "
+      "on but for Hopper; all else computes the same numbers as if they were exact");
   using backend::Activations;
   Choice<Activations> activations{o.run.activations, {}};
   for (const backend::ActivationType& type : backend::kActivationTypes)

@@ -68,11 +68,11 @@ uint64_t fingerprint_of(const ModelSource& source) {
 }
 
 // Whatever changes a value that ranks exchange, or that they must compute alike.
-constexpr std::array<std::string_view, 10> kAlike = {
+constexpr std::array<std::string_view, 11> kAlike = {
     "--backend",        "--tensor-parallel-size", "--enable-expert-parallel",
     "--kv-cache-dtype", "--moe-activation",       "--dense-activation",
     "--cpu-isa",        "--attention-sinks",      "--mxfp4-layers",
-    "--mxfp8-layers"};
+    "--mxfp8-layers",   "--attention-activation"};
 
 std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
   const backend::Dims& dims = source.config.dims;

@@ -63,6 +63,7 @@ std::vector<std::string> lossy_flags(const RunConfig& run) {
       flags.push_back(fmt::format("--{}-layers all", backend::name_of(format)));  // some cost less than all
   if (backend::in_mx_blocks(run.dense_activations))
     flags.push_back(fmt::format("--dense-activation {}", name_of(run.dense_activations)));
+  if (run.fp8_attention()) flags.emplace_back("--attention-activation fp8");
   if (!run.sinks) flags.emplace_back("--attention-sinks off");
   return flags;
 }

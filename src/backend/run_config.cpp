@@ -35,6 +35,8 @@ std::vector<RunSetting> settings_of(const RunConfig& c) {
       {"--moe-activation", std::string(name_of(c.activations)), c.activations != Activations::kAuto,
        type_of(c.activations).on, true},
       {"--dense-activation", std::string(name_of(c.dense_activations)), c.dense_activations != Activations::kAuto},
+      {"--attention-activation", std::string(name_of(c.attention_activations)),
+       c.attention_activations != AttentionActivations::kAuto},
       {"--fast", yes_or_no(c.fast), c.fast, {kCpu, kCuda}},
       {"--cpu-isa", std::string(name_of(c.isa)), c.isa != CpuIsa::kAuto, {kCpu}},
       {"--no-mmap", yes_or_no(c.copy_weights), c.copy_weights, {kCpu}},
@@ -62,6 +64,9 @@ void validate(const RunConfig& config, BackendSet backends, std::string_view why
     throw Error(Code::kUnsupported,
                 "--dense-activation {}: want --mxfp4-layers or --mxfp8-layers, whose inputs it rounds, found neither",
                 name_of(config.dense_activations));
+  if (config.fp8_attention() && config.kv_type() != KvDtype::kE4m3)
+    throw Error(Code::kUnsupported, "--attention-activation fp8: want --kv-cache-dtype fp8, found {}",
+                type_of(config.kv_type()).word);
   const std::optional<RunSetting> wrong = misfit(config, backends);
   if (!wrong) return;
   if (wrong->on.empty()) throw Error(Code::kUnsupported, "{}: no backend has kernels for it", wrong->asked());
@@ -76,6 +81,8 @@ RunConfig with_defaults(RunConfig config) {
   const bool card = config.backend == BackendKind::kCuda;
   if (config.threads == 0) config.threads = available_processors();
   config.kv = config.kv_type();
+  if (config.attention_activations == AttentionActivations::kAuto)
+    config.attention_activations = AttentionActivations::kBf16;
   if (config.max_num_batched_tokens == 0) config.max_num_batched_tokens = card ? kCardStepTokens : kHostStepTokens;
   if (card && !config.gpu_memory_utilization) config.gpu_memory_utilization = kGpuMemoryUtilization;
   return config;

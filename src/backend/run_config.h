@@ -52,6 +52,14 @@ enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
   return kNames[static_cast<size_t>(kernel)];
 }
 
+// What attention multiplies. kAuto, kBf16: queries and weights of 16 bits or better. kFp8: both rounded to E4M3
+// (attention_rounding.h), with keys and values in E4M3.
+enum class AttentionActivations : uint8_t { kAuto, kBf16, kFp8 };
+[[nodiscard]] constexpr std::string_view name_of(AttentionActivations activations) {
+  constexpr std::array<std::string_view, 3> kNames = {"auto", "bf16", "fp8"};
+  return kNames[static_cast<size_t>(activations)];
+}
+
 // The instruction sets of a CPU.
 enum class CpuIsa : uint8_t {
   kAuto,      // the best that this CPU has
@@ -86,6 +94,7 @@ struct RunConfig {
   Activations activations = Activations::kAuto;        // of the experts
   // Of dense layers. kAuto: exact, on a CPU as the experts' if those are in int8. kMxfp8: of those that `dense` names.
   Activations dense_activations = Activations::kAuto;
+  AttentionActivations attention_activations = AttentionActivations::kAuto;
   MoeTile moe_tile = MoeTile::kAuto;  // of a card
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed
@@ -99,6 +108,7 @@ struct RunConfig {
   bool poison = false;                             // of a CPU: memory holds NaN until it is written; for tests
 
   [[nodiscard]] KvDtype kv_type() const { return kv.value_or(KvDtype::kBf16); }
+  [[nodiscard]] bool fp8_attention() const { return attention_activations == AttentionActivations::kFp8; }
 };
 
 // A setting of a RunConfig in the words of the command line.

@@ -60,6 +60,20 @@ TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
             "--moe-kernel: want --backend cuda, found backend cpu: no card");
 }
 
+TEST(run_config, attention_in_fp8_wants_a_cache_in_fp8) {
+  const auto said = [](std::optional<KvDtype> kv) -> std::string {
+    try {
+      validate({.kv = kv, .attention_activations = AttentionActivations::kFp8}, kEveryBackend);
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  EXPECT_EQ(said({}), "--attention-activation fp8: want --kv-cache-dtype fp8, found bf16");
+  EXPECT_EQ(said(KvDtype::kInt8), "--attention-activation fp8: want --kv-cache-dtype fp8, found int8");
+  EXPECT_EQ(said(KvDtype::kE4m3), "");
+}
+
 TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
   RunConfig all{.backend = kCuda,
                 .threads = 3,
@@ -80,7 +94,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
   for (const RunSetting& s : settings_of(all)) given += std::string(s.flag) + " " + s.value + (s.given ? "\n" : " ?\n");
   EXPECT_EQ(
       given,
-      "--backend cuda\n--threads 3\n--tensor-parallel-size 1 ?\n--enable-expert-parallel false ?\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--dense-activation auto ?\n--fast true\n--cpu-isa avx2\n--no-mmap "
+      "--backend cuda\n--threads 3\n--tensor-parallel-size 1 ?\n--enable-expert-parallel false ?\n--kv-cache-dtype fp8\n--moe-activation mxfp8\n--dense-activation auto ?\n--attention-activation auto ?\n--fast true\n--cpu-isa avx2\n--no-mmap "
       "true\n--moe-kernel gemm\n--moe-tile auto ?\n--enforce-eager true\n--attention-backend flash\n--gpu-memory-utilization 0.5\n"
       "--attention-sinks off\n--mxfp4-layers qkv,lm_head\n--mxfp8-layers o\n--max-model-len 100\n"
       "--max-num-batched-tokens 8\n");
@@ -94,6 +108,7 @@ TEST(run_config, defaults_depend_on_the_backend) {
   EXPECT_EQ(card.gpu_memory_utilization, kGpuMemoryUtilization);
   EXPECT_FALSE(host.gpu_memory_utilization.has_value());
   EXPECT_EQ(host.kv, KvDtype::kBf16);
+  EXPECT_EQ(host.attention_activations, AttentionActivations::kBf16);
   EXPECT_GT(host.threads, 0);
 }
 

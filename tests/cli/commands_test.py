@@ -257,6 +257,18 @@ class Perplexity(Case):
                      says="--dense-activation mxfp8: want --mxfp4-layers or --mxfp8-layers, whose inputs it rounds, found neither")
         self.refused(2, "perplexity", "-m", TINY, "-f", text, "--mxfp8-layers", "qkv", "--dense-activation", "int8", says="found int8")
 
+    def test_attention_in_fp8_is_the_references(self):
+        text = self.dir / "short"
+        text.write_text(self.text.read_text()[:240])
+        args = ("perplexity", "-m", TINY, "-f", text, "--json", "--moe-activation", "bf16", "--kv-cache-dtype", "fp8")
+        of = {word: [self.ok(*args, "--backend", backend, "--attention-activation", word).json()["perplexity"] for backend in ("cpu", "reference")]
+              for word in ("auto", "bf16", "fp8")}
+        self.assertEqual(of["auto"], of["bf16"])
+        self.assertAlmostEqual(of["fp8"][0] / of["fp8"][1], 1, delta=0.02)  # a value at a tie moves all behind it
+        self.assertNotEqual(of["fp8"][0], of["bf16"][0])
+        self.refused(support.UNSUPPORTED, "perplexity", "-m", TINY, "-f", text, "--attention-activation", "fp8",
+                     says="--attention-activation fp8: want --kv-cache-dtype fp8, found bf16")
+
     @support.needs_int8
     def test_fast_is_the_flags_that_it_names(self):
         def perplexity(*flags):

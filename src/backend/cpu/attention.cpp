@@ -1,10 +1,12 @@
 #include "backend/cpu/attention.h"
 
+#include "backend/attention_rounding.h"
 #include "base/error.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <tuple>
 #include <utility>
 
@@ -204,6 +206,13 @@ Attention::Keys Attention::seen_from(int64_t position, int64_t window, const Pag
   return {key_of(first_key(position, window)), key_of(position + 1)};
 }
 
+float Attention::round_weights(std::span<float> weights) {
+  constexpr float kMost = 1 << kWeightBits;
+  float sum = 0;
+  for (float& weight : weights) sum += weight = round_weight(weight * kMost) / kMost;
+  return sum;
+}
+
 void Attention::weigh(const Args& args, const Set& set, const Pages& pages, const Partial& partial,
                       float* scores) const {
   const int from = seen_from(set.first_position, args.window, pages).from;
@@ -218,8 +227,11 @@ void Attention::weigh(const Args& args, const Set& set, const Pages& pages, cons
     if (own_from == own_to) continue;
     const std::span<float> own(row + own_from, row + own_to);
     const int64_t at = (set.query + r) * partial.stride;
-    partial.tops[at] = kernels_.scale_max(factor, own);
-    partial.sums[at] = kernels_.exp_sum(partial.tops[at], own);
+    float& top = partial.tops[at];
+    top = kernels_.scale_max(factor, own);
+    if (args.fp8) top = (weight_base(top * std::numbers::log2e_v<float>) + kWeightBits) * std::numbers::ln2_v<float>;
+    partial.sums[at] = kernels_.exp_sum(top, own);
+    if (args.fp8) partial.sums[at] = round_weights(own);
   }
 }
 

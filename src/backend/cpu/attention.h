@@ -37,6 +37,7 @@ class Attention {
     const float* q;                // [tokens, heads, head_dim]
     float* out;                    // likewise
     bool as_alone = false;         // each token has the bits that it gets alone
+    bool fp8 = false;              // q is rounded, and weights are (backend/attention_rounding.h)
   };
   void run(const Args& args);
 
@@ -98,6 +99,8 @@ class Attention {
   };
   void attend_paired(const Args& args, const PairedSet& of, const Pages& pages, const Partial& partial,
                      float* scores) const;
+  // Of fp8: of a range, divided by 2^kWeightBits. Returns their sum.
+  [[nodiscard]] static float round_weights(std::span<float> weights);
   // scores [set.rows, kRangeTokens] become weights, those of keys that a row does not see zero.
   void weigh(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;
   void join(const Args& args, const Block& block, int64_t kv_head) const;

@@ -1,5 +1,6 @@
 #include "backend/cpu/attention.h"
 
+#include "backend/attention_rounding.h"
 #include "backend/kv_half_byte_testing.h"
 #include "base/random.h"
 
@@ -10,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numbers>
 #include <span>
 #include <string>
 #include <vector>
@@ -67,7 +69,7 @@ class Layer {
   // The last `tokens` of each row, that a step of `step` tokens a row computes, on some threads.
   [[nodiscard]] std::vector<float> attend(int64_t tokens, int64_t step, int64_t window, int threads,
                                           const Kernels& kernels = kernels_for(CpuIsa::kAuto),
-                                          Activations activations = Activations::kF32) const {
+                                          Activations activations = Activations::kF32, bool fp8 = false) const {
     ThreadPool pool(threads);
     Attention attention(config_, kernels, activations, pool);
     const auto width = static_cast<size_t>(config_.dims.q_width()), rows = contexts_.size();
@@ -84,13 +86,15 @@ class Layer {
           for (size_t i = 0; i < width; ++i) q.push_back(query(r, contexts_[r] - tokens + from + t, i));
         }
       }
+      if (fp8) round_query(q);
       attention.run({.cache = *cache_,
                      .rows = in,
                      .pages = {.ids = ids_, .pages_per_row = pages_per_row_},
                      .window = window,
                      .sinks = sinks(),
                      .q = q.data(),
-                     .out = out.data()});
+                     .out = out.data(),
+                     .fp8 = fp8});
       for (size_t r = 0; r < rows; ++r) {
         std::copy_n(
             out.begin() + static_cast<int64_t>(r * static_cast<size_t>(count) * width),
@@ -101,8 +105,8 @@ class Layer {
     return all;
   }
 
-  // In double, all keys at once.
-  [[nodiscard]] std::vector<float> want(int64_t tokens, int64_t window, bool rounded = false) const {
+  // In double, all keys at once; fp8: as backend/attention_rounding.h says.
+  [[nodiscard]] std::vector<float> want(int64_t tokens, int64_t window, bool rounded = false, bool fp8 = false) const {
     const Dims& d = config_.dims;
     std::vector<float> all;
     int64_t base = 0;  // of the row's first key
@@ -113,7 +117,9 @@ class Layer {
           std::vector<double> scores, out(64), q(64);
           for (int64_t i = 0; i < 64; ++i) {
             const float value = query(r, p, static_cast<size_t>(h * 64 + i));
-            q[static_cast<size_t>(i)] = rounded ? Bf16::from_float(value).to_float() : value;
+            q[static_cast<size_t>(i)] = rounded ? Bf16::from_float(value).to_float()
+                                        : fp8   ? E4m3::from_float(value).to_float()
+                                                : value;
           }
           for (int64_t key = first; key <= p; ++key) {
             double sum = 0;
@@ -123,10 +129,12 @@ class Layer {
             scores.push_back(sum / 8);
           }
           const double sink = sink_of(static_cast<size_t>(h));
-          const double top = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+          const double most = *std::max_element(scores.begin(), scores.end());
+          const double top = fp8 ? weight_base(most * std::numbers::log2e) * std::numbers::ln2 : std::max(sink, most);
           double total = std::exp(sink - top);
           for (size_t key = 0; key < scores.size(); ++key) {
-            const double weight = std::exp(scores[key] - top);
+            double weight = std::exp(scores[key] - top);
+            if (fp8) weight = round_weight(static_cast<float>(weight));
             total += weight;
             for (int64_t i = 0; i < 64; ++i) {
               out[static_cast<size_t>(i)] += weight * at(values_, base + first + static_cast<int64_t>(key), kv, i);
@@ -210,6 +218,36 @@ struct HalfByteKvRow {
   }
 };
 constexpr KvFormat kHalfByteFormat = format_of<HalfByteKvRow>(kHalfByte);
+
+// A weight at a tie may go to either side, and a range whose scores are all far below the largest rounds them finer.
+TEST(cpu_attention, in_fp8_rounds_queries_and_weights) {
+  for (const int64_t heads : {2, 16})
+    for (const int64_t window : {int64_t{0}, int64_t{128}}) {
+      const Layer layer(heads, KvDtype::kE4m3, {kRange + 77, 40, 2 * kRange});
+      const std::vector<float> got =
+                                   layer.attend(33, 33, window, 2, kernels_for(CpuIsa::kAuto), Activations::kF32, true),
+                               want = layer.want(33, window, false, true), exact = layer.want(33, window);
+      double off = 0, lost = 0, size = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], 0.02) << i;
+        off += (got[i] - want[i]) * (got[i] - want[i]);
+        lost += (exact[i] - want[i]) * (exact[i] - want[i]);
+        size += want[i] * want[i];
+      }
+      EXPECT_LT(std::sqrt(off / size), 1e-3);
+      EXPECT_GT(std::sqrt(lost / size), 1e-2);
+    }
+}
+
+TEST(cpu_attention, in_fp8_neither_threads_nor_chunks_change_a_bit) {
+  const Layer layer(16, KvDtype::kE4m3, {kRange + 77, 40});
+  const auto run = [&](int64_t step, int threads) {
+    return layer.attend(33, step, 0, threads, kernels_for(CpuIsa::kAuto), Activations::kF32, true);
+  };
+  const std::vector<float> whole = run(33, 1);
+  EXPECT_EQ(run(33, 3), whole);
+  EXPECT_EQ(run(5, 2), whole);
+}
 
 TEST(cpu_attention, a_cache_of_half_byte_rows_matches_double) {
   for (const int64_t heads : {2, 16}) {

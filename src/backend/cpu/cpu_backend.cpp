@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include "backend/attention_rounding.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
@@ -38,6 +39,7 @@ class CpuBackend final : public Backend {
   CpuBackend(const BackendConfig& config, const RunConfig& run)
       : config_(config),
         dense_activations_(run.dense_activations),
+        fp8_attention_(run.fp8_attention()),
         modes_(describe_cpu(run)),
         kernels_(cpu::kernels_for(run.isa, run.activations)),
         pool_(run.threads),
@@ -141,7 +143,9 @@ class CpuBackend final : public Backend {
     pool_.parallel_for(tokens_, [&](IndexRange range) {
       for (int64_t t = range.begin; t < range.end; ++t) {
         const int32_t position = args.positions[static_cast<size_t>(t)];
-        rope(q_.data() + t * dims_.q_width(), k_.data() + t * dims_.kv_width(), position);
+        float* const q = q_.data() + t * dims_.q_width();
+        rope(q, k_.data() + t * dims_.kv_width(), position);
+        if (fp8_attention_) round_query(std::span(q, static_cast<size_t>(dims_.q_width())));
         cache.write(args.kv_slots[static_cast<size_t>(t)], k_.data() + t * dims_.kv_width(),
                     v_.data() + t * dims_.kv_width());
       }
@@ -153,7 +157,8 @@ class CpuBackend final : public Backend {
                     .sinks = args.sinks ? vector(args.layer[WeightRole::kSinks]) : std::span<const float>(),
                     .q = q_.data(),
                     .out = attn_.data(),
-                    .as_alone = as_alone_});
+                    .as_alone = as_alone_,
+                    .fp8 = fp8_attention_});
   }
 
   void attn_out(const AttnOutArgs& args) override {
@@ -414,6 +419,7 @@ class CpuBackend final : public Backend {
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
   const Activations dense_activations_;
+  const bool fp8_attention_;
   const std::string modes_;
   const cpu::Kernels kernels_;
   ThreadPool pool_;
@@ -465,7 +471,9 @@ std::string describe_cpu(const RunConfig& run) {
                              : int8 && dense != Activations::kInt8 ? ", dense layers' float"
                                                                    : "";
   const std::string activations = (int8 ? "int8 activations" : "float activations") + prompts + experts + others;
-  return fmt::format("{}, {}, {} thread{}", kernels.name, activations, config.threads, config.threads == 1 ? "" : "s");
+  const std::string_view attention = config.fp8_attention() ? ", attention rounded to fp8" : "";
+  return fmt::format("{}, {}{}, {} thread{}", kernels.name, activations, attention, config.threads,
+                     config.threads == 1 ? "" : "s");
 }
 
 }  // namespace nibble::backend

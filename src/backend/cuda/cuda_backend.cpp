@@ -91,10 +91,11 @@ class StreamedCudaBackend final : public RankBackend {
     std::string arches;
     for (const Arch& arch : card_.arches) arches += (arches.empty() ? "" : ", then ") + std::string(arch.name);
     const Activations dense = run_.dense_activations;
-    return fmt::format("experts {}, activations {}{}, attention {}, CUDA graphs {}, kernels of {}",
+    return fmt::format("experts {}, activations {}{}, attention {}{}, CUDA graphs {}, kernels of {}",
                        backend::name_of(moe_kernel_), backend::name_of(run_.activations),
                        rounds(dense) ? fmt::format(" (dense layers' {})", backend::name_of(dense)) : "",
-                       backend::name_of(run_.attention), graphs_ ? "on" : "off", arches);
+                       backend::name_of(run_.attention), run_.fp8_attention() ? " (operands fp8)" : "",
+                       graphs_ ? "on" : "off", arches);
   }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 

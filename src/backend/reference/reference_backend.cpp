@@ -1,5 +1,6 @@
 #include "backend/reference/reference_backend.h"
 
+#include "backend/attention_rounding.h"
 #include "backend/sliced_weight.h"
 #include "base/dtype.h"
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <numbers>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -179,8 +181,9 @@ class ReferenceBackend final : public Backend {
       Vec q(qkv_[t].begin(), q_end), k(q_end, k_end), v(k_end, qkv_[t].end());
       rope(q, args.positions[t]);
       rope(k, args.positions[t]);
-      round_heads(k);
-      round_heads(v);
+      if (run_.fp8_attention()) round_heads(KvDtype::kE4m3, q);
+      round_heads(run_.kv_type(), k);
+      round_heads(run_.kv_type(), v);
       const auto slot = int64_t{args.kv_slots[t]} * dims_.kv_width();
       LayerKv& kv = kv_[static_cast<size_t>(args.layer_idx)];
       std::copy(k.begin(), k.end(), kv.keys.begin() + slot);
@@ -338,11 +341,11 @@ class ReferenceBackend final : public Backend {
   }
 
   // To what a cache of 8 bits gives back.
-  void round_heads(Vec& x) const {
-    if (!type_of(run_.kv_type()).lossy) return;
+  void round_heads(KvDtype type, Vec& x) const {
+    if (!type_of(type).lossy) return;
     std::vector<float> values(x.begin(), x.end());
     const auto dim = static_cast<size_t>(dims_.head_dim);
-    for (size_t head = 0; head < x.size(); head += dim) round_kv(run_.kv_type(), std::span(values).subspan(head, dim));
+    for (size_t head = 0; head < x.size(); head += dim) round_kv(type, std::span(values).subspan(head, dim));
     x.assign(values.begin(), values.end());
   }
 
@@ -359,9 +362,16 @@ class ReferenceBackend final : public Backend {
     }
     double top = *std::max_element(score.begin(), score.end());
     const double sink = at(args.layer[WeightRole::kSinks])[head];
-    if (args.sinks) top = std::max(top, sink);
+    if (run_.fp8_attention())
+      top = weight_base(top * std::numbers::log2e) * std::numbers::ln2;
+    else if (args.sinks)
+      top = std::max(top, sink);
     double sum = args.sinks ? std::exp(sink - top) : 0;
-    for (double& s : score) sum += s = std::exp(s - top);
+    for (double& s : score) {
+      s = std::exp(s - top);
+      if (run_.fp8_attention()) s = round_weight(static_cast<float>(s));
+      sum += s;
+    }
     double* out = attn_[t].data() + int64_t{head} * dim;
     for (size_t i = 0; i < slots.size(); ++i) {
       const double* v = kv.values.data() + slots[i] * dims_.kv_width() + int64_t{kv_head} * dim;

@@ -75,8 +75,12 @@ struct PrefillPlan {
   int ctas = 0;      // FlashArgs
   std::string tile;  // for people
 };
+struct PrefillShape {
+  PageType pages;
+  bool fp8 = false;  // FlashArgs
+};
 struct PrefillKernel {
-  std::optional<Kernel> (*serve)(const PageType&) = nullptr;
+  std::optional<Kernel> (*serve)(const PrefillShape&) = nullptr;
   PrefillPlan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
   void (*launch)(const FlashArgs&, KvDtype, const Launch&) = nullptr;
   int tile_tokens = 0;  // of one row, to a tile

@@ -13,7 +13,8 @@
 //      window of 128 keys 2.2 µs; 128 keys 2.6; 2048 keys 4.7; 8192 keys 8.7; 32768 keys 20.4, 77 %; 131072 keys 91 %
 //      256 tokens of 20b, a warp each (H100): 1 to 32 keys 7.4 µs behind rope_sums, where CTAs of 4 warps took 22; 1024
 //      keys, window and not by turns, 88 % of the read bandwidth
-// rounding: f32 sums, order fixed by the step's positions: bitwise repeatable
+// rounding: f32 sums, order fixed by the step's positions: bitwise repeatable. Of Fp8Row q and p have 4 bits; their low
+//      halves are 0
 
 #include "backend/cuda/attention/attend_parts.cuh"
 #include "backend/cuda/attention/attend_tile.cuh"
@@ -70,7 +71,12 @@ struct SharedQuery {
   // Part 2 s + h of 2 * kDimSteps: two dimensions of step s, half h.
   __device__ __forceinline__ void put(int part, const float2& x) const {
     uint32_t high, low;
-    split<Kv>({x.x * kScoreScale, x.y * kScoreScale}, high, low);
+    if constexpr (kRoundsOperands<Kv>) {
+      high = ptx::f16_of_e4m3(ptx::pack_e4m3(x.x, x.y));
+      low = 0;
+    } else {
+      split<Kv>({x.x * kScoreScale, x.y * kScoreScale}, high, low);
+    }
     if constexpr (Tile::kWarps == 1) {
       q[part / 2][part % 2 * 2] = high;
       q[part / 2][part % 2 * 2 + 1] = low;
@@ -113,8 +119,9 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
   using Kv = typename Tile::Kv;
   constexpr int kKeyTiles = Tile::kStepKeys / 8;
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
+  constexpr bool kRounds = kRoundsOperands<Kv>;
   float score[kKeyTiles][2];
-  float top = state.top;
+  float top = kRounds ? -INFINITY : state.top;
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
@@ -125,12 +132,13 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int key = first + 8 * n + 2 * (lane % 4) + i;
-      score[n][i] = key <= last ? d[i] + d[2 + i] : -INFINITY;
+      score[n][i] = key <= last ? (kRounds ? d[i] * kScoreScale : d[i] + d[2 + i]) : -INFINITY;
       top = fmaxf(top, score[n][i]);
     }
   }
   top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
   top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
+  if constexpr (kRounds) top = fmaxf(state.top, ceilf(top) - kWeightBits);
   if (__any_sync(kWholeWarp, top != state.top)) {            // else all would be multiplied by one
     const float shrink = ptx::exp2_approx(state.top - top);  // 0 at the first step
     state.top = top;
@@ -147,8 +155,14 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 x{ptx::exp2_approx(score[n + half][0] - top), ptx::exp2_approx(score[n + half][1] - top)};
-      state.sum += x.x + x.y;
-      split<Kv>(x, p[2 * half], p[2 * half + 1]);
+      if constexpr (kRounds) {
+        p[2 * half] = ptx::f16_of_e4m3(ptx::pack_e4m3(x.x, x.y));
+        p[2 * half + 1] = 0;
+        state.sum += ptx::f16_half(p[2 * half], 0) + ptx::f16_half(p[2 * half], 1);
+      } else {
+        state.sum += x.x + x.y;
+        split<Kv>(x, p[2 * half], p[2 * half + 1]);
+      }
     }
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {

@@ -3,11 +3,14 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/attention/attend_emulated_testing.h"
+#include "backend/cuda/arch/sm121/attend.cuh"
 #include "backend/cuda/attention/any_attend.cuh"
+#include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/attention/attend_testing.h"
 #include "backend/cuda/attention/half_byte_testing.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"
+#include "backend/cuda/emulation/scalar_mx.h"
 
 #include <gtest/gtest.h>
 
@@ -82,15 +85,24 @@ struct Attempt {
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
 
-  template <class Kv>
-  void prefill(bool with_sinks) {
+  template <class Tile, class Body>
+  void tiles(bool with_sinks, const Body& body) {
     FlashArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
-    using Tile = PrefillTile<Kv>;
     const emulation::Launch launch{
         .grid = a.tile_count, .threads = Tile::kThreads, .grid_y = f.shape.kv_heads, .predecessor = {}};
-    ASSERT_EQ(emulation::run(launch, [&] { any_attend_prefill<Tile>(a); }), "");
+    ASSERT_EQ(emulation::run(launch, [&] { body(a); }), "");
+  }
+  template <class Kv>
+  void prefill(bool with_sinks) {
+    using Tile = PrefillTile<Kv>;
+    tiles<Tile>(with_sinks, [](const FlashArgs& a) { any_attend_prefill<Tile>(a); });
+  }
+  template <class Products>
+  void prefill_fp8(bool with_sinks) {
+    using Tile = Fp8Tile<Products>;
+    tiles<Tile>(with_sinks, [](const FlashArgs& a) { any_attend_prefill_fp8<Tile>(a); });
   }
 
   void wgmma_prefill(bool with_sinks) {
@@ -136,6 +148,19 @@ struct Attempt {
     }
   }
 };
+
+// Of a step in FP8, whatever the kernel.
+void check_fp8(const AttendFixture& f, const std::vector<float>& out, bool with_sinks) {
+  const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
+  for (size_t t = 0; t < f.positions.size(); ++t) {
+    for (size_t head = 0; head < heads; ++head) {
+      const AttendFixture::WantFp8 want = f.want_fp8(t, static_cast<int>(head), with_sinks, 0x1p-22);
+      for (size_t d = 0; d < dim; ++d)
+        ASSERT_NEAR(out[(t * heads + head) * dim + d], want.out[d], want.error[d])
+            << "position " << f.positions[t] << " window " << f.window << " head " << head << " dim " << d;
+    }
+  }
+}
 
 template <class Kv>
 const TestPages& pages_of() {
@@ -301,6 +326,57 @@ TEST(attend_emulated, prefill_on_wgmma_leaves_the_same_bits_however_a_prompt_is_
       ASSERT_EQ(cut.out, run.out) << tokens << " tokens to a tile";
     }
   }
+}
+
+template <class Products>
+void check_prefill_fp8(AttendFixture f, bool sinks) {
+  SCOPED_TRACE(testing::Message() << f.shape.heads << " heads, window " << f.window);
+  Attempt run(f);
+  const auto launch = [&] {
+    if (!run.shares.decode.empty()) run.decode<Fp8Row>(sinks, 1);
+    if (!run.shares.prefill.empty()) run.prefill_fp8<Products>(sinks);
+  };
+  launch();
+  check_fp8(f, run.out, sinks);
+  run.check_rounded(launch);
+}
+
+TEST(attend_emulated, prefill_in_fp8_is_the_rounded_sum_at_page_and_window_edges_with_and_without_prefix) {
+  for (const int window : {0, 128, 1})
+    check_prefill_fp8<PlainFp8>({{8, 1, 64}, window, {{17, 17}, {65, 65}, {150, 9}, {129, 16}}, 41, kE4m3Pages}, true);
+  check_prefill_fp8<PlainFp8>({{4, 2, 64}, 128, {{33, 20}, {300, 30}}, 42, kE4m3Pages}, false);
+}
+
+TEST(attend_emulated, prefill_in_fp8_with_block_scaled_products_is_the_same) {
+  check_prefill_fp8<ScaledFp8<ScalarMx>>({{8, 1, 64}, 0, {{17, 17}, {150, 9}}, 41, kE4m3Pages}, true);
+  AttendFixture f({8, 2, 64}, 128, {{200, 40}}, 43, kE4m3Pages);
+  Attempt plain(f), scaled(f);
+  plain.prefill_fp8<PlainFp8>(true);
+  scaled.prefill_fp8<ScaledFp8<ScalarMx>>(true);
+  for (size_t i = 0; i < plain.out.size(); ++i) ASSERT_NEAR(plain.out[i], scaled.out[i], 1e-5) << i;
+}
+
+// Tops that rise far, weights that one key has alone, queries that E4M3 does not reach.
+TEST(attend_emulated, prefill_in_fp8_of_large_scores) {
+  for (const float by : {8.0f, 400.0f}) {
+    AttendFixture f({8, 1, 64}, by > 100 ? 128 : 0, {{200, 40}, {70, 3}}, 44, kE4m3Pages);
+    for (float& x : f.q) x *= by;
+    check_prefill_fp8<PlainFp8>(f, by < 100);
+  }
+}
+
+TEST(attend_emulated, decode_in_fp8_is_the_rounded_sum) {
+  const std::vector<AttendSequence> edges = {{1, 1}, {33, 2}, {64, 1}, {65, 1}, {129, 3}, {257, 2}};
+  for (const int window : {0, 128, 1})
+    check_prefill_fp8<PlainFp8>({{8, 1, 64}, window, edges, 45, kE4m3Pages}, window != 1);
+  check_prefill_fp8<PlainFp8>({{6, 2, 64}, 0, {{1337, 1}, {70, 1}}, 46, kE4m3Pages}, true);  // chunks
+  std::vector<AttendSequence> many(14, {9, 1});                                              // lone warps
+  many[3] = {700, 1};
+  check_prefill_fp8<PlainFp8>({{8, 1, 64}, 0, many, 47, kE4m3Pages}, true);
+}
+
+TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step_in_fp8) {
+  check_prefill_fp8<PlainFp8>({{8, 1, 64}, 128, {{140, 1}, {200, 20}, {66, 2}}, 48, kE4m3Pages}, true);
 }
 
 TEST(attend_emulated, decode_rows_and_prefill_chunks_in_one_step) {

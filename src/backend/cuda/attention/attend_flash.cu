@@ -1,23 +1,12 @@
 #include "backend/cuda/attention/attend_flash.h"
 
 #include "backend/cuda/attention/attend_decode.cuh"
+#include "backend/cuda/attention/attend_fp8_launch.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/launch/chained_launch.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
-
-void check_shapes(const FlashArgs& args, Kernel kernel) {
-  require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
-                kernel, "1 to 8 query heads per kv head", args.heads);
-}
-
-// Shared memory above 48 KB has to be asked for, once per device; asking again costs nothing that shows.
-template <class Body>
-void allow_shared(Body* kernel, int bytes, Kernel name) {
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", bytes);
-}
 
 // As a dependent of the kernel before it: it reads what a step leaves as it is before it waits for that one's end.
 template <class Tile>
@@ -42,21 +31,21 @@ void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, con
 template <class Kv>
 void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
   using Tile = PrefillTile<Kv>;
-  auto* const kernel = any_attend_prefill<Tile>;
-  allow_shared(kernel, Tile::kSharedBytes, name);
-  const dim3 grid(static_cast<unsigned>(args.tile_count), static_cast<unsigned>(args.kv_heads));
-  kernel<<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
-  launched(name, on);
+  launch_tiles<Tile>(any_attend_prefill<Tile>, args, name, on);
 }
 
 }  // namespace
 
 void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
-  const Kernel name = kernel::kAttendDecode.of(page_type(type).dtype);
-  check_shapes(args, name);
+  const Kernel name = decode_kernel(page_type(type).dtype, args.fp8);
+  check_heads(args, name);
   require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, name, "1 to 16384 tokens",
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
+  if (args.fp8) {
+    require_shape(type == KvDtype::kE4m3, name, "pages of e4m3", static_cast<int64_t>(type));
+    return launch_ring<Fp8Row>(args, plan, name, on);
+  }
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.decode; },
       [&]<KvDtype kType>() { launch_ring<PageRow<kType>>(args, plan, name, on); });
@@ -64,8 +53,9 @@ void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& pl
 }
 
 void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
+  if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, type, kernel::kAttendPrefillFp8, on);
   const Kernel name = kernel::kAttendPrefill.of(page_type(type).dtype);
-  check_shapes(args, name);
+  check_heads(args, name);
   require_shape(args.tile_count > 0, name, "at least one tile", args.tile_count);
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.prefill; },

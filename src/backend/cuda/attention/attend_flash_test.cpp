@@ -1,5 +1,6 @@
 // The tensor-core attention kernels on the device, against double loops: the emulated test's cases at real widths.
 
+#include "backend/cuda/arch/sm121/attend.h"
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/attention/attend_testing.h"
@@ -29,7 +30,7 @@ class AttendFlash : public CudaTest {
   }
 
   // Runs the step twice; the bits must agree. hopper: on its prefill kernel.
-  std::vector<float> run(const AttendFixture& f, bool sinks, bool hopper) {
+  std::vector<float> run(const AttendFixture& f, bool sinks, bool hopper, bool fp8 = false) {
     AttendShares shares;
     share_tokens(f.rows, shares, hopper ? kSm90PrefillTokens : kPrefillTokens);
     const KvDtype type = f.held.type.dtype;
@@ -55,6 +56,7 @@ class AttendFlash : public CudaTest {
                    .heads = f.shape.heads,
                    .kv_heads = f.shape.kv_heads,
                    .window = f.window,
+                   .fp8 = fp8,
                    .decode_tokens = decode.get(),
                    .decode_count = shape.tokens,
                    .target = plan.target,
@@ -92,6 +94,17 @@ class AttendFlash : public CudaTest {
     const bool prefills =
         std::any_of(f.rows.begin(), f.rows.end(), [](const Row& r) { return r.tokens > kMaxDecodeTokens; });
     if (prefills && f.held.type.dtype == kSm90PrefillPages && on_hopper()) check(f, sinks, true);
+  }
+  void check_fp8(const AttendFixture& f, bool sinks) {
+    const std::vector<float> got = run(f, sinks, false, true);
+    const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
+    for (size_t t = 0; t < f.positions.size(); ++t)
+      for (const int head : {0, static_cast<int>(t) % f.shape.heads, f.shape.heads - 1}) {
+        const AttendFixture::WantFp8 want = f.want_fp8(t, head, sinks, kFp8SumError);
+        for (size_t d = 0; d < dim; ++d)
+          ASSERT_NEAR(got[(t * heads + static_cast<size_t>(head)) * dim + d], want.out[d], want.error[d])
+              << "position " << f.positions[t] << " window " << f.window << " head " << head << " dim " << d;
+      }
   }
   void check(const AttendFixture& f, bool sinks, bool hopper) {
     SCOPED_TRACE(hopper ? "wgmma" : "mma.sync");
@@ -173,6 +186,23 @@ TEST_F(AttendFlash, prefills_scores_far_from_zero) {
   }
 }
 
+TEST_F(AttendFlash, in_fp8_is_the_rounded_sum) {
+  for (const AttendShape shape : {kModel, AttendShape{6, 2, 64}})
+    for (const int window : {0, 128, 1})
+      check_fp8(
+          {shape, window, {{17, 17}, {65, 65}, {150, 9}, {129, 16}, {500, 120}, {140, 1}, {66, 2}}, 41, kE4m3Pages},
+          window != 1);
+  check_fp8({kModel, 0, {{4099, 40}, {9001, 1}}, 42, kE4m3Pages}, true);
+}
+
+TEST_F(AttendFlash, in_fp8_of_large_scores) {
+  for (const float by : {8.0f, 400.0f}) {
+    AttendFixture f(kModel, by > 100 ? 128 : 0, {{700, 90}, {70, 3}}, 44, kE4m3Pages);
+    for (float& x : f.q) x *= by;
+    check_fp8(f, by < 100);
+  }
+}
+
 TEST_F(AttendFlash, a_huge_sink_leaves_almost_nothing) {
   AttendFixture f(kModel, 0, {{100, 1}, {40, 20}}, 27);
   std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));
@@ -192,6 +222,12 @@ TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
   EXPECT_THROW(decode(bad, KvDtype::kBf16), Error);
   EXPECT_THROW(any_attend_prefill(good, KvDtype::kBf16, on_), Error);
   EXPECT_THROW(sm90_attend_prefill(good, KvDtype::kE4m3, on_), Error);
+  FlashArgs fp8 = good;
+  fp8.fp8 = true;
+  EXPECT_THROW(decode(fp8, KvDtype::kBf16), Error);
+  fp8.tile_count = 1;
+  EXPECT_THROW(any_attend_prefill(fp8, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(sm121_attend_prefill(fp8, KvDtype::kBf16, on_), Error);
   EXPECT_THROW(sm90_attend_prefill(good, KvDtype::kBf16, on_), Error);
 }
 

@@ -33,6 +33,10 @@ std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads) {
                      kv_heads, plan.grid, plan.ring.warps, plan.smem_bytes);
 }
 
+std::string prefill_tile(int64_t tiles, int64_t kv_heads) {
+  return fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, tiles, kv_heads);
+}
+
 DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device) {
   // CTAs that fill the device: up to so many per SM
   const auto fill = [&](const DecodeRing& ring, int64_t per_sm) {

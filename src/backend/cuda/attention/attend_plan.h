@@ -105,6 +105,7 @@ struct FlashArgs {
   const void* keys = nullptr;
   const void* values = nullptr;
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
+  bool fp8 = false;  // queries and weights are rounded (backend/attention_rounding.h); pages are e4m3
   // Decode kernel
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
   int decode_count = 0;
@@ -130,6 +131,7 @@ struct DecodePlan {
 };
 // What inspect prints of a launch.
 [[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads);
+[[nodiscard]] std::string prefill_tile(int64_t tiles, int64_t kv_heads);  // of kPrefillTokens
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
   int row_bytes = 0;  // of a key or a value

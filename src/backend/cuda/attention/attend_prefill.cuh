@@ -227,22 +227,13 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
   }
 }
 
-template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
-    any_attend_prefill(const __grid_constant__ FlashArgs args) {
+// Calls add(stage, first key) for every kStepKeys keys of the pages that the tile sees, from the first on; their rows
+// are in shared memory from `ring` on.
+template <class Tile, class Add>
+__device__ __forceinline__ void walk_pages(const FlashArgs& args, const AttendTile& tile, uint32_t ring,
+                                           const Add& add) {
   using Kv = typename Tile::Kv;
-  extern __shared__ __align__(128) uint8_t smem[];
-  ptx::grid_dependency_wait();
-  ptx::grid_dependency_launch();
-  const AttendTile tile = args.tiles[gridDim.x - 1 - blockIdx.x];
   const KeyRange visible{visible_keys(tile.first_position, args.window).first, tile.first_position + tile.tokens - 1};
-  uint32_t q[Tile::kRowTiles][kDimSteps][4];
-  PrefillState state[Tile::kRowTiles];
-#pragma unroll
-  for (int m = 0; m < Tile::kRowTiles; ++m) {
-    load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, m), q[m]);
-  }
-  const uint32_t ring = ptx::shared_address(smem);
   const int32_t* pages = args.pages + int64_t{tile.row} * args.pages_per_row;
   const int first_page = visible.first_page(), count = visible.pages();
   const auto issue = [&](int i) {  // always a group, so that counts stay true
@@ -261,9 +252,26 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
     issue(i + Tile::kStages - 1);
     const uint32_t stage = ring + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes);
 #pragma unroll 1
-    for (int key = 0; key < kPageTokens; key += Tile::kStepKeys)
-      add_keys<Tile>(args, tile, stage, (first_page + i) * kPageTokens + key, q, state);
+    for (int key = 0; key < kPageTokens; key += Tile::kStepKeys) add(stage, (first_page + i) * kPageTokens + key);
   }
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
+    any_attend_prefill(const __grid_constant__ FlashArgs args) {
+  using Kv = typename Tile::Kv;
+  extern __shared__ __align__(128) uint8_t smem[];
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const AttendTile tile = args.tiles[gridDim.x - 1 - blockIdx.x];
+  uint32_t q[Tile::kRowTiles][kDimSteps][4];
+  PrefillState state[Tile::kRowTiles];
+#pragma unroll
+  for (int m = 0; m < Tile::kRowTiles; ++m) {
+    load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, m), q[m]);
+  }
+  walk_pages<Tile>(args, tile, ptx::shared_address(smem),
+                   [&](uint32_t stage, int first_key) { add_keys<Tile>(args, tile, stage, first_key, q, state); });
 #pragma unroll
   for (int m = 0; m < Tile::kRowTiles; ++m) store_rows<Kv>(args, tile, rows_of<Tile>(args, tile, m), state[m]);
   ptx::async_wait<0>();

@@ -1,6 +1,7 @@
 #pragma once
 // What the tests of the attention kernels share: sequences in shuffled pages, and attention by double loops. No CUDA.
 
+#include "backend/attention_rounding.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_testing.h"
 #include "backend/kv_half_byte_testing.h"
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numbers>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -155,6 +157,57 @@ struct AttendFixture {
     return w;
   }
 
+  // What attention in FP8 makes of it (backend/attention_rounding.h), and how far from that a kernel may lie whose
+  // products are off by `relative` of their terms: a weight that is near a tie may go to either side, and one far below
+  // the largest is rounded above the base that there was, which may have been a lower one.
+  struct WantFp8 {
+    std::vector<double> out, error;
+  };
+  [[nodiscard]] WantFp8 want_fp8(size_t token, int head, bool with_sink, double relative) const {
+    const auto dim = static_cast<size_t>(shape.head_dim);
+    const int last = positions[token], first = window > 0 ? std::max(0, last - window + 1) : 0;
+    const int kv_head = head / (shape.heads / shape.kv_heads);
+    const float* from = q.data() + (token * static_cast<size_t>(shape.heads) + static_cast<size_t>(head)) * dim;
+    std::vector<float> mine(from, from + dim);
+    round_query(mine);
+    std::vector<double> scores, sizes;  // in log2
+    for (int p = first; p <= last; ++p) {
+      double dot = 0, size = 0;
+      for (size_t d = 0; d < dim; ++d) {
+        const double term = double{mine[d]} * keys[at(token_row[token], p, kv_head) + d];
+        dot += term;
+        size += std::abs(term);
+      }
+      scores.push_back(dot / std::sqrt(shape.head_dim) * std::numbers::log2e);
+      sizes.push_back(size / std::sqrt(shape.head_dim) * std::numbers::log2e);
+    }
+    const double base = weight_base(*std::max_element(scores.begin(), scores.end()));
+    const double sink = sinks[static_cast<size_t>(head)].to_float() * std::numbers::log2e;
+    double sum = with_sink ? std::exp2(sink - base) : 0, loose = 0;
+    WantFp8 want{std::vector<double>(dim), std::vector<double>(dim)};
+    std::vector<double> size(dim);
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const double weight = std::exp2(scores[i] - base), by = relative * sizes[i] + 0x1p-20;
+      const auto rounded = [&](double log2) { return round_weight(static_cast<float>(weight * std::exp2(log2))); };
+      const double mid = rounded(0);
+      const double off = std::max(rounded(by) - mid, mid - rounded(-by)) + (weight < 0x1p-6 ? 0x1p-9 : 0);
+      sum += mid;
+      loose += off;
+      for (size_t d = 0; d < dim; ++d) {
+        const double value = values[at(token_row[token], first + static_cast<int>(i), kv_head) + d];
+        want.out[d] += mid * value;
+        want.error[d] += off * std::abs(value);
+        size[d] += mid * std::abs(value);
+      }
+    }
+    for (size_t d = 0; d < dim; ++d) {
+      want.out[d] /= sum;
+      want.error[d] = (want.error[d] + std::abs(want.out[d]) * loose) / std::max(sum - loose, 0x1p-10) +
+                      (2 * relative + 1e-5) * size[d] / sum + 1e-30;
+    }
+    return want;
+  }
+
   // As a kernel's pages hold them.
   [[nodiscard]] std::vector<uint8_t> page_bytes(const std::vector<float>& from) const {
     const auto dim = static_cast<size_t>(shape.head_dim);
@@ -228,6 +281,8 @@ inline std::vector<GemmInput> input_forms(int tokens, bool with_codes) {
   return want.size[d] * (2 * std::expm1(relative * want.score_size) + relative) + 1e-6 * want.size[d] + 1e-30;
 }
 inline constexpr double kDecodeError = 0x1p-16;
+// Of FP8, which is exact but for the sums of products: some cards keep 13 bits of those.
+inline constexpr double kFp8SumError = 0x1p-12;
 inline constexpr double kPrefillError = 0x1p-8;  // bf16: half an ulp is 2^-9
 
 }  // namespace nibble::backend::cuda

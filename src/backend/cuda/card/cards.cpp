@@ -15,6 +15,8 @@ namespace {
 constexpr double kReadShare = 0.92;
 // Operations of mxf4 in a clock, beside those of mxf8f6f4: an instruction of either takes as long.
 constexpr double kMxf4Rate = 2;
+// Of mma.sync on e4m3, beside f16 and with as wide sums, from compute capability 8.9 on.
+constexpr double kFp8Rate = 2;
 
 // Shared memory of a block and of a multiprocessor: CUDA C++ Programming Guide, compute capabilities.
 struct Smem {
@@ -30,14 +32,16 @@ struct Datasheet {
 };
 
 KnownCard from_datasheet(std::string word, DeviceFacts facts, double ghz, const Datasheet& sheet) {
+  const int capability = 10 * facts.major + facts.minor;
   const double bytes_per_s = facts.memory_bytes_per_s;
   return {.word = std::move(word),
           .facts = std::move(facts),
           .ghz = ghz,
           .read_bytes_per_s = kReadShare * bytes_per_s,
           .read_from = fmt::format("{:.0f} % of the datasheet's {:.0f} GB/s", 100 * kReadShare, bytes_per_s / 1e9),
-          .flops_per_s = {0, sheet.mma_tflop_per_s * 1e12, 0, sheet.mxf8f6f4_tflop_per_s * 1e12,
-                          kMxf4Rate * sheet.mxf8f6f4_tflop_per_s * 1e12},
+          .flops_per_s = {0, sheet.mma_tflop_per_s * 1e12, 0,
+                          (capability >= 89 ? kFp8Rate : 0) * sheet.mma_tflop_per_s * 1e12,
+                          sheet.mxf8f6f4_tflop_per_s * 1e12, kMxf4Rate * sheet.mxf8f6f4_tflop_per_s * 1e12},
           .flops_from = "the datasheet's"};
 }
 
@@ -64,21 +68,21 @@ std::vector<KnownCard> known_cards() {
        .read_bytes_per_s = 232e9,
        .read_from = "measured by others (231 to 234 of the datasheet's 273 GB/s)",
        // 48 multiprocessors, 2048 operations a clock of mxf8f6f4; others measured 91 to 92 of bf16's 119.
-       .flops_per_s = {0, 92e12, 0, 236e12, kMxf4Rate * 236e12},
+       .flops_per_s = {0, 92e12, 0, kFp8Rate * 92e12, 236e12, kMxf4Rate * 236e12},
        .flops_from = "mma.sync measured by others, mxf8f6f4 and mxf4 from their rates and the clock"},
       {.word = "h100",
        .facts = facts_of("H100 SXM", 90, 132, 79, 3350, kHopper),
        .ghz = 1.98,
        .read_bytes_per_s = 3.12e12,
        .read_from = "measured, bench/results/2026-11-23-h100-120b.json",
-       .flops_per_s = {0, 638e12, 977e12, 0, 0},
+       .flops_per_s = {0, 638e12, 977e12, 0, 0, 0},
        .flops_from = "measured, the same"},
       {.word = "h200",
        .facts = facts_of("H200", 90, 132, 139, 4800, kHopper),
        .ghz = 1.98,
        .read_bytes_per_s = 4.56e12,
        .read_from = "measured, bench/results/2026-11-23-h200-120b.json",
-       .flops_per_s = {0, 638e12, 977e12, 0, 0},
+       .flops_per_s = {0, 638e12, 977e12, 0, 0, 0},
        .flops_from = "an H100's, measured (bench/results/2026-11-23-h100-120b.json)"},
       from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039, kA100), 1.41, {312}),
       from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555, kA100), 1.41, {312}),
@@ -106,7 +110,7 @@ KnownCard as_sm80(KnownCard card) {
   card.facts.minor = 0;
   card.facts.cta_smem_bytes = std::min(card.facts.cta_smem_bytes, kA100.cta);
   card.facts.sm_smem_bytes = std::min(card.facts.sm_smem_bytes, kA100.sm);
-  for (const MatrixUnit unit : {MatrixUnit::kWgmma, MatrixUnit::kMxf8f6f4, MatrixUnit::kMxf4})
+  for (const MatrixUnit unit : {MatrixUnit::kWgmma, MatrixUnit::kFp8, MatrixUnit::kMxf8f6f4, MatrixUnit::kMxf4})
     card.flops_per_s[static_cast<size_t>(unit)] = 0;
   return card;
 }

@@ -170,7 +170,7 @@ void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const La
 }
 
 void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
-  const Kernel kernel = kernel::kAttendDecode.of(type);
+  const Kernel kernel = decode_kernel(type, args.fp8);
   note(kernel, decode_tile(plan, args.decode_count, args.kv_heads));
   launched(kernel, on);
 }
@@ -178,8 +178,11 @@ bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
 void sm90_attend_prefill(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) {
   launched(kernel::kSm90AttendPrefill, on);
 }
-void any_attend_prefill(const FlashArgs& /*args*/, KvDtype type, const Launch& on) {
-  launched(kernel::kAttendPrefill.of(type), on);
+void sm121_attend_prefill(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) {
+  launched(kernel::kSm121AttendPrefill, on);
+}
+void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
+  launched(args.fp8 ? kernel::kAttendPrefillFp8 : kernel::kAttendPrefill.of(type), on);
 }
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {

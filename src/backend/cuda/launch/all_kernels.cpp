@@ -10,6 +10,7 @@
 #include "backend/cuda/quantise/rounding.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/attend.h"
 #include "backend/cuda/arch/sm121/mx_gemm.h"
 #include "backend/cuda/arch/sm121/peak.h"
 #include "backend/cuda/arch/sm90/attend.h"
@@ -68,7 +69,11 @@ std::vector<Arch> built_architectures() {
        .experts_gemm = sm90_gemm,
        .prefill = sm90_attend_prefill,
        .peak = sm90_peak_wgmma},
-      {.of = "sm121", .gemm = sm121_mx_gemm, .experts_gemm = sm121_mx_gemm, .peak = sm121_peak_mx},
+      {.of = "sm121",
+       .gemm = sm121_mx_gemm,
+       .experts_gemm = sm121_mx_gemm,
+       .prefill = sm121_attend_prefill,
+       .peak = sm121_peak_mx},
   };
   return with_launchers(architectures(), kLaunchers);
 }

@@ -65,6 +65,8 @@ inline constexpr PageKernel kRopeKv{"any_rope_kv"};
 // attention/
 inline constexpr PageKernel kAttend{"any_attend"}, kAttendDecode{"any_attend_decode"},
     kAttendPrefill{"any_attend_prefill"};
+inline constexpr Kernel kAttendDecodeFp8{"any_attend_decode<e4m3, fp8>"},
+    kAttendPrefillFp8{"any_attend_prefill_fp8<mma>"};
 // dense/
 inline constexpr Kernel kLinear{"any_linear_f32_bf16"};
 inline constexpr Kernel kGemvQkv[] = {{"gemv<qkv, bf16>"}, {"gemv<qkv, mxfp8>"}, {"gemv<qkv, mxfp4>"}};
@@ -88,6 +90,9 @@ inline constexpr Kernel kRound{"any_round_f32"}, kRoundRows{"any_round_rows_e4m3
 inline constexpr Kernel kSampleMask{"any_sample_mask_f32"}, kSampleAdjust{"any_sample_adjust_f32"},
     kSampleFilter{"any_sample_filter_f32"}, kSampleDraw{"any_sample_draw_f32"}, kSamplePick{"any_sample_pick"};
 }  // namespace kernel
+[[nodiscard]] constexpr Kernel decode_kernel(KvDtype type, bool fp8) {  // FlashArgs
+  return fp8 ? kernel::kAttendDecodeFp8 : kernel::kAttendDecode.of(type);
+}
 [[nodiscard]] constexpr Kernel by_packing(const Kernel (&kernels)[3], layout::Packing packing) {
   return kernels[static_cast<size_t>(packing)];
 }

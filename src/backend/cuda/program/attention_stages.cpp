@@ -24,7 +24,7 @@ void Maker::choose_prefill() {
   if (program_.shares.prefill.empty()) return;
   for (const Arch& arch : args_.card.arches) {
     if (arch.prefill.serve == nullptr) continue;
-    const std::optional<Kernel> own = arch.prefill.serve(pages_);
+    const std::optional<Kernel> own = arch.prefill.serve({pages_, args_.run.fp8_attention()});
     if (!own) continue;
     prefill_ = arch.prefill;
     prefill_kernel_ = *own;
@@ -198,6 +198,7 @@ void Maker::attend(LayerKind kind) {
     program_.attn_input = input_of(shape_of(kO, tokens_), true);
     hold(Slot::kAttn, in_codes(program_.attn_input.type) ? Held::kNothing : Held::kInput);  // others are not rounded
   }
+  const bool fp8 = args_.run.fp8_attention();
   const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
     FlashArgs args{.q = b.at.q,
                    .out = b.at.attn,
@@ -211,6 +212,7 @@ void Maker::attend(LayerKind kind) {
                    .heads = to_int(b.config.dims.heads),
                    .kv_heads = to_int(b.config.dims.kv_heads),
                    .window = window,
+                   .fp8 = fp8,
                    .partials = b.at.attend_partials,
                    .finished = b.at.attend_finished};
     if (to_input) args.rounded = {b.at.gemm_x, in.type, in.rows};
@@ -224,7 +226,7 @@ void Maker::attend(LayerKind kind) {
                                          .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
                                          .window = window},
                                         attend_device(args_.card.facts));
-    Node& own = add(kernel::kAttendDecode.of(pages_.dtype), decode_tile(plan, count, to_int(d_.kv_heads)), {},
+    Node& own = add(decode_kernel(pages_.dtype, fp8), decode_tile(plan, count, to_int(d_.kv_heads)), {},
                     [=](const Binding& b, const Launch& on) {
                       FlashArgs args = args_of(b);
                       args.decode_tokens = b.step.decode_tokens;

@@ -82,14 +82,22 @@ bool choose_flash(const BackendConfig& config, const RunConfig& run) {
                 "and a KV cache in {}, found head_dim {}, {} heads, {} key-value heads, {}",
                 fmt::join(words, " or "), d.head_dim, d.heads, d.kv_heads, type.word);
   }
-  return served && run.attention != AttentionKernel::kReference;
+  const bool flash = served && run.attention != AttentionKernel::kReference;
+  if (run.fp8_attention() && (!flash || type.dtype != KvDtype::kE4m3))
+    throw Error(
+        Code::kUnsupported,
+        "--attention-activation fp8: want --kv-cache-dtype fp8 and what --attention-backend flash takes (head_dim "
+        "64, num_attention_heads of up to 8 times num_key_value_heads), found {}, --attention-backend {}, head_dim "
+        "{}, {} heads, {} key-value heads",
+        type.word, backend::name_of(run.attention), d.head_dim, d.heads, d.kv_heads);
+  return flash;
 }
 
 bool prefill_takes(const Card& card, KvDtype type) {
   for (const Arch& arch : card.arches) {
     if (arch.prefill.serve == nullptr) continue;
-    const bool takes = arch.prefill.serve(page_type(type)).has_value();
-    if (takes || arch.prefill.serve(page_type(KvDtype::kBf16))) return takes;
+    const bool takes = arch.prefill.serve({page_type(type)}).has_value();
+    if (takes || arch.prefill.serve({page_type(KvDtype::kBf16)})) return takes;
   }
   return false;
 }

@@ -22,6 +22,7 @@ constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
 constexpr std::string_view kH200Fp8 = "assumed: what one H200 reached (2026-11-26-h200-merged.json)";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's",
+                           kAssumedFp8 = "assumed: as any_attend_prefill of its own peak",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10",
                            kAssumedMxf4 = "assumed: 50 % of the peak: weights widen for half as many products";
 
@@ -78,6 +79,20 @@ constexpr KernelShare kShares[] = {
     // Attention of decode reads keys and values at 88 % at a depth of 32768.
     {.kernel = "any_attend_decode", .step_us = 3.5, .token_us = 0.003, .read = 0.88, .from = kH100Sums},
     {.kernel = "any_attend_prefill", .step_us = 3, .token_us = 0.02, .unit = kMma, .matrix = 0.40, .from = kH100AsSm80},
+    {.kernel = "any_attend_prefill_fp8<mma>",
+     .step_us = 3,
+     .token_us = 0.02,
+     .unit = kFp8,
+     .matrix = 0.40,
+     .from = kAssumedFp8,
+     .measured = false},
+    {.kernel = "any_attend_prefill_fp8<mx>",
+     .step_us = 3,
+     .token_us = 0.02,
+     .unit = kMxf8f6f4,
+     .matrix = 0.40,
+     .from = kAssumedFp8,
+     .measured = false},
     {.kernel = "sm90_attend_prefill",
      .step_us = 3,
      .token_us = 0.02,

@@ -407,7 +407,7 @@ TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_
   }
   EXPECT_FALSE(cuda::flash_serves(64, 8, 64, Kv::kInt8));
   for (const cuda::Arch& arch : cuda::architectures())
-    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve({Kv::kInt8, false, false, false}).has_value());
+    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve({{Kv::kInt8, false, false, false}}).has_value());
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
@@ -439,6 +439,19 @@ TEST(make_program, wgmma_takes_the_prefill_of_bf16_pages_on_hopper) {
   EXPECT_EQ(attend({.options = flash}), "sm90_attend_prefill");
   EXPECT_EQ(attend({.options = flash, .card = kGb10}), "any_attend_prefill<bf16>");
   EXPECT_EQ(attend({.options = e4m3}), "any_attend_prefill<e4m3>");
+}
+
+TEST(make_program, attention_in_fp8_has_its_own_kernels_on_every_card) {
+  const RunConfig fp8 = {.kv = Kv::kE4m3, .attention_activations = AttentionActivations::kFp8};
+  const auto attend = [&](const std::vector<Row>& rows, const cuda::DeviceFacts& card) {
+    return kernels(plan(rows, {.options = fp8, .card = card}), Stage::kAttend);
+  };
+  const std::string decodes = "any_attend_decode<e4m3, fp8>", plain = "any_attend_prefill_fp8<mma>",
+                    scaled = "any_attend_prefill_fp8<mx>";
+  EXPECT_THAT(attend(decode(1), kGb10), ElementsAre(decodes, decodes));
+  EXPECT_THAT(attend(kPrompt, kGb10), ElementsAre("any_rope_sums_f32", scaled, scaled));
+  EXPECT_THAT(attend({{0, 1, 5000}, {1, 512, 512}}, kH200),
+              ElementsAre("any_rope_sums_f32", decodes, plain, decodes, plain));
 }
 
 TEST(make_program, the_type_of_the_cache_names_the_attention) {

@@ -22,6 +22,12 @@ struct LaunchTime {
   HeldBy held = HeldBy::kLaunch;
 };
 
+// Where a card has no unit for e4m3, f16 products stand in for it (ptx/mma.cuh).
+double peak_of(const KnownCard& card, MatrixUnit unit) {
+  const double own = card.peak(unit);
+  return own == 0 && unit == MatrixUnit::kFp8 ? card.peak(MatrixUnit::kMma) : own;
+}
+
 LaunchTime launch_time(const KernelShare& share, const Work& work, const KnownCard& card) {
   const bool chained = card.facts.major >= 9;  // programmatic dependent launch
   const double fixed = share.step_us + share.token_us * work.tokens + (chained ? 0 : kUnchainedUs);
@@ -30,8 +36,9 @@ LaunchTime launch_time(const KernelShare& share, const Work& work, const KnownCa
   const double takes = share.bytes_per_cycle > 0 ? work.bytes / (cycles_per_s * share.bytes_per_cycle) * kMicro : 0;
   double matrix = 0;
   if (share.unit != MatrixUnit::kNone && work.flops > 0) {
-    check(card.peak(share.unit) > 0, "a card runs kernels for units that it has");
-    matrix = work.flops / (card.peak(share.unit) * share.matrix) * kMicro;
+    const double peak = peak_of(card, share.unit);
+    check(peak > 0, "a card runs kernels for units that it has");
+    matrix = work.flops / (peak * share.matrix) * kMicro;
   }
   const double fed = share.feeding == Feeding::kOwn ? std::hypot(reads, takes) : std::max(reads, takes);
   LaunchTime time{.us = fixed + std::hypot(fed, matrix)};

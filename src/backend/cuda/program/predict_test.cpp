@@ -28,7 +28,7 @@ KnownCard round_card() {
           .ghz = 1,
           .read_bytes_per_s = 1e12,
           .read_from = {},
-          .flops_per_s = {0, 1e14, 2e14, 0, 0},
+          .flops_per_s = {0, 1e14, 2e14, 0, 0, 0},
           .flops_from = {}};
 }
 
@@ -199,6 +199,7 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
       {}, {Format::kMxfp8, Format::kMxfp8, Format::kMxfp8}, {Format::kMxfp4, Format::kMxfp4, Format::kMxfp4}};
   const RunConfig runs[] = {{},
                             {.kv = KvDtype::kE4m3},
+                            {.kv = KvDtype::kE4m3, .attention_activations = AttentionActivations::kFp8},
                             {.activations = Activations::kMxfp8, .dense_activations = Activations::kMxfp8},
                             {.activations = Activations::kMxfp6},
                             {.activations = Activations::kMxfp4},

@@ -12,7 +12,7 @@ inline constexpr int kCode = 0;
 
 // Bulk copies, barriers that count bytes, launches that overlap.
 inline constexpr bool kHasBulk = kCode >= 900;
-// Conversions of e4m3.
+// Conversions and products of e4m3.
 inline constexpr bool kHasE4m3 = kCode >= 890;
 // Conversions of e2m1 and e2m3: of GB10 and its like, whose code runs on no other card.
 #if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL)

@@ -24,13 +24,14 @@ std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFact
                      .second = plan_gemm_tile({s.hidden, s.inter, s.pairs, s.experts}, {first.rows, first.tokens})};
 }
 
-std::optional<Kernel> serve_prefill(const PageType& pages) {
-  if (pages.prefill) return kernel::kAttendPrefill.of(pages.dtype);
+std::optional<Kernel> serve_prefill(const PrefillShape& s) {
+  if (s.fp8) return kernel::kAttendPrefillFp8;
+  if (s.pages.prefill) return kernel::kAttendPrefill.of(s.pages.dtype);
   return std::nullopt;
 }
 
 PrefillPlan plan_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*card*/) {
-  return {.tile = fmt::format("{} tokens per CTA, grid {} x {}", kPrefillTokens, tiles, kv_heads)};
+  return {.tile = prefill_tile(tiles, kv_heads)};
 }
 
 }  // namespace

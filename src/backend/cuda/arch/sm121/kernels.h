@@ -21,5 +21,7 @@ inline constexpr Kernel kSm121DenseMxfp8Gemm{"sm121_mx_gemm<mxfp8>"}, kSm121Dens
   if (args.y16 != nullptr) return by_codes(kSm121DownGemm, args.codes);
   return args.packing == layout::Packing::kMxfp8 ? kSm121DenseMxfp8Gemm : kSm121DenseMxfp4Gemm;
 }
+// Of attention in FP8.
+inline constexpr Kernel kSm121AttendPrefill{"any_attend_prefill_fp8<mx>"};
 
 }  // namespace nibble::backend::cuda::kernel

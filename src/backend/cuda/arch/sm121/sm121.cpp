@@ -3,6 +3,7 @@
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/attention/attend_plan.h"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -32,6 +33,15 @@ std::optional<Served<GemmPlan>> serve_sm121_dense(const GemmShape& s, const Devi
   return Served<GemmPlan>{mxfp8 ? kernel::kSm121DenseMxfp8Gemm : kernel::kSm121DenseMxfp4Gemm, plan_mx_gemm(s, card)};
 }
 
+std::optional<Kernel> serve_sm121_prefill(const PrefillShape& s) {
+  if (s.fp8) return kernel::kSm121AttendPrefill;
+  return std::nullopt;
+}
+
+PrefillPlan plan_sm121_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*card*/) {
+  return {.tile = prefill_tile(tiles, kv_heads)};
+}
+
 }  // namespace
 
 Arch sm121() {
@@ -41,6 +51,10 @@ Arch sm121() {
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
       .gemm = {.serve = serve_sm121_dense, .codes = true},
       .experts_gemm = {.serve = serve_sm121_experts},
+      .prefill = {.serve = serve_sm121_prefill,
+                  .plan = plan_sm121_prefill,
+                  .tile_tokens = kPrefillTokens,
+                  .codes = true},
       .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
   };  // not tuned: nobody has measured
 }

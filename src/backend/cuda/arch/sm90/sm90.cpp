@@ -46,8 +46,8 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
                      .row_codes = codes};
 }
 
-std::optional<Kernel> serve_sm90_prefill(const PageType& pages) {
-  if (pages.dtype == kSm90PrefillPages) return kernel::kSm90AttendPrefill;
+std::optional<Kernel> serve_sm90_prefill(const PrefillShape& s) {
+  if (s.pages.dtype == kSm90PrefillPages) return kernel::kSm90AttendPrefill;
   return std::nullopt;
 }
 

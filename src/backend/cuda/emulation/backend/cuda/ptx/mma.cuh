@@ -3,6 +3,7 @@
 
 #include "backend/cuda/emulation/device.h"
 #include "backend/cuda/layout/mma_m16n8k16.h"
+#include "backend/cuda/layout/mx_m16n8k32.h"
 
 namespace nibble::backend::cuda::ptx {
 
@@ -39,6 +40,23 @@ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
 }
 inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulated_mma<Bf16>(d, a, b0, b1);
+}
+inline void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  using layout::kMxK32;
+  const emulation::WarpOperands& all = emulation::exchange({.a = {a[0], a[1], a[2], a[3]}, .b = {b0, b1}});
+  const auto value = [](const uint32_t* regs, const layout::MxPlace& place) {
+    return double{E4m3{static_cast<uint8_t>(regs[place.reg] >> 8 * place.at)}.to_float()};
+  };
+  const int lane = emulation::lane_idx();
+  for (int i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (int k = 0; k < kMxK32.k; ++k) {
+      const layout::MxPlace of_a = layout::mx_a_place(kMxK32, {layout::d_row(lane, i), k});
+      const layout::MxPlace of_b = layout::mx_b_place(kMxK32, {layout::d_col(lane, i), k});
+      sum += value(all.lane[of_a.lane].a, of_a) * value(all.lane[of_b.lane].b, of_b);
+    }
+    d[i] = static_cast<float>(sum);
+  }
 }
 
 }  // namespace nibble::backend::cuda::ptx

@@ -1,0 +1,14 @@
+#include "backend/cuda/arch/sm121/attend.h"
+
+#include "backend/cuda/arch/sm121/attend.cuh"
+#include "backend/cuda/arch/sm121/kernels.h"
+#include "backend/cuda/arch/sm121/native_mx.cuh"
+#include "backend/cuda/attention/attend_fp8_launch.cuh"
+
+namespace nibble::backend::cuda {
+
+void sm121_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
+  launch_prefill_fp8<ScaledFp8<NativeMx>>(args, type, kernel::kSm121AttendPrefill, on);
+}
+
+}  // namespace nibble::backend::cuda

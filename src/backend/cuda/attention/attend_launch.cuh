@@ -1,0 +1,32 @@
+#pragma once
+// What launchers of attention on tensor cores share.
+
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
+
+#include <cuda_runtime.h>
+
+namespace nibble::backend::cuda {
+
+inline void check_heads(const FlashArgs& args, Kernel kernel) {
+  require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
+                kernel, "1 to 8 query heads per kv head", args.heads);
+}
+
+// Shared memory above 48 KB has to be asked for, once per device; asking again costs nothing that shows.
+template <class Body>
+void allow_shared(Body* kernel, int bytes, Kernel name) {
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", bytes);
+}
+
+// A CTA for each tile and kv head.
+template <class Tile, class Body>
+void launch_tiles(Body* kernel, const FlashArgs& args, Kernel name, const Launch& on) {
+  allow_shared(kernel, Tile::kSharedBytes, name);
+  const dim3 grid(static_cast<unsigned>(args.tile_count), static_cast<unsigned>(args.kv_heads));
+  kernel<<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
+  launched(name, on);
+}
+
+}  // namespace nibble::backend::cuda

@@ -23,9 +23,9 @@ namespace nibble::backend {
 // packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
-// A rank's shard as cards hold it: its inner width filled up with zeros to whole slices of the packing (1440 of two
-// ranks' to 1536, 736 of four's to 768). Its backend's configuration is config_of() of this; uploads are slices of the
-// shard itself.
+// A rank's shard as cards hold it: its inner width filled up with zeros to whole pairs of the packing's blocks (1440 of
+// two ranks' to 1472, 736 of four's to 768). Its backend's configuration is config_of() of this; uploads are slices of
+// the shard itself.
 [[nodiscard]] Shard cuda_shard(Shard shard);
 
 // What a rank's card is configured with: of the whole model where there is one rank.

@@ -41,14 +41,14 @@ struct Any {
 struct Sm90 {
   static constexpr bool kPanels = true;
   static GemmPlan plan(const GemmShape& shape, int tile) { return plan_sm90_gemm(shape, 3, tile); }
-  template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput>
-  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens, kTheInput> {
+  template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
+  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens, kTheInput, kTheShort> {
     static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSlicePairs, kTheInput);
   };
   static inline int tile_tokens = 0;  // of the plan
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder, Tile::kInput>(args, tile_tokens);
+    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder, Tile::kInput, Tile::kShort>(args, tile_tokens);
   }
 };
 // sm90_dense_gemm.
@@ -79,8 +79,10 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
 
 template <RowOrder kOrder, Mxfp4Input kInput>
 void run_mxfp4(const GemmArgs& args, const GemmPlan& plan) {
-  if (layout::slice_blocks(args.cols) == 6)
-    return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput>, kOrder>(args, plan);
+  const layout::Slices slices = layout::slices_of(args.cols);
+  if constexpr (kOrder == RowOrder::kPlain)
+    if (slices.missing > 0) return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput, true>, kOrder>(args, plan);
+  if (slices.blocks == 6) return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput>, kOrder>(args, plan);
   run_tile<Sm90, Sm90::Instance<4, kMxfp4Tokens, kInput>, kOrder>(args, plan);
 }
 
@@ -450,6 +452,19 @@ TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {
   check_moe<Sm90, 64>(GemmRouting::kSameForAll, 70, 3);  // two tiles of 40
 }
 
+// Inner widths whose first slice is short: by one pair of blocks and by two.
+TEST(gemm_emulated, moe_of_a_ranks_width_is_the_plain_product) {
+  check_moe<Any, 3, 192, 320>(GemmRouting::kRandom, 12, 4);
+  check_moe<Any, 4, 192, 64>(GemmRouting::kRandom, 40, 3);
+  check_moe<Any, 3, 64 * 3, 1472>(GemmRouting::kRandom, 5, 2);
+  check_moe<Sm90, 64, 192, 704>(GemmRouting::kRandom, 40, 3);
+  check_moe<Sm90, 160, 192, 320>(GemmRouting::kSameForAll, 130, 3);
+  check_moe<Sm90, 160, 192, 256 + 384>(GemmRouting::kRandom, 33, 4);
+  check_moe<Sm90, 64, 192, 64>(GemmRouting::kRandom, 12, 12);
+  check_moe<Sm90, 160, 384, 64>(GemmRouting::kSameForAll, 66, 12);
+  check_moe<Sm90, 64, 192, 1472>(GemmRouting::kSameForAll, 17, 2);
+}
+
 TEST(gemm_emulated, both_products_at_once_are_the_plain_ones) {
   check_moe<Sm90, 64, 192, 192>(GemmRouting::kRandom, 40, 3);
   check_moe<Sm90, 64, 256, 256>(GemmRouting::kRandom, 12, 12);  // more tiles than CTAs
@@ -543,6 +558,9 @@ TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product) {
   check_codes({.routing = kRandom, .tokens = 12, .experts = 12, .hidden = 256, .inter = 192});  // more tiles than CTAs
   check_codes({.routing = kSameForAll, .tokens = 9, .experts = 2, .hidden = 576, .inter = 192});
   check_codes({.routing = kRandom, .tokens = 3, .experts = 4, .sms = 1});
+  for (const int inter : {64, 320, 640, 704, 1472})
+    for (const int tile : {kMxfp4Narrow, kMxfp4Tokens})
+      check_codes({.routing = kRandom, .tokens = inter < 500 ? 70 : 9, .experts = 3, .tile = tile, .inter = inter});
 }
 
 TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product_in_every_width) {

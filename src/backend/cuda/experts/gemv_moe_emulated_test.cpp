@@ -200,7 +200,9 @@ void check_down(const MoeCase& test, const GemvDevice& device = kDevice) {
       .grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] { in.u = in.want_u; }};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             if (layout::slice_blocks(test.inter) == 6) return moe_down<RowTile<6>>(args, plan.rows);
+                             const layout::Slices slices = layout::slices_of(test.inter);
+                             if (slices.missing > 0) return moe_down<RowTile<6, kRowStages, true>>(args, plan.rows);
+                             if (slices.blocks == 6) return moe_down<RowTile<6>>(args, plan.rows);
                              moe_down<RowTile<8>>(args, plan.rows);
                            }),
             "");
@@ -217,7 +219,9 @@ void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& 
   const auto run = [&](auto tile) {
     ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.rows); }), "");
   };
-  layout::slice_blocks(cols) == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
+  const layout::Slices slices = layout::slices_of(cols);
+  if (slices.missing > 0) return run(RowTile<6, kGrouped.stages, true>{});
+  slices.blocks == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
 }
 
 void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std::vector<float>* result = nullptr) {
@@ -300,6 +304,9 @@ std::vector<MoeCase> moe_cases() {
           {"five tokens, two each", 5, 2, random_ids(5, 2, 4, 60)}};
 }
 
+// Inner widths whose first slice is short: by one pair of blocks and by two.
+constexpr int kRanksInter[] = {1472, 704, 640, 64};
+
 TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
   for (MoeCase test : moe_cases()) {
     test.inter = 64;
@@ -315,6 +322,7 @@ TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
     check_down(test);
   }
   check_down({"real width", 3, 4, random_ids(3, 4, 6, 20), 32, 2880});
+  for (const int inter : kRanksInter) check_down({"a rank's", 3, 4, random_ids(3, 4, 6, 20), 32, inter});
   check_down({"more row tiles than lanes for a warp", 2, 1, {0, 1}, 16 * 540, 192});
   const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(plan_row_warps(2880, kMoeDownWish, small).rows, 8);
@@ -330,6 +338,7 @@ TEST(gemv_emulated, moe_down_of_few_pairs_is_the_weighted_sum) {
       check_gemv_down(test);
   }
   check_gemv_down({"real width", 2, 2, {1, 0, 0, 2}, 32, 2880, 2});
+  for (const int inter : kRanksInter) check_gemv_down({"a rank's", 2, 2, {1, 0, 0, 2}, 32, inter, 2});
 }
 
 TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
@@ -338,6 +347,8 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   check_grouped({"one expert takes all 70, in tiles of 24, 24 and 22", 70, 1, std::vector<int32_t>(70, 1), 192, 192});
   for (const int tokens : {8, 16, 17, 24, 25})
     check_grouped({"one expert takes all", tokens, 1, std::vector<int32_t>(static_cast<size_t>(tokens), 2), 192, 192});
+  for (const int inter : kRanksInter) check_grouped({"a rank's", 20, 4, random_ids(20, 4, 6, 70), 192, inter});
+  check_grouped({"a rank's, in three columns", 23, 1, std::vector<int32_t>(23, 1), 192, 704});
   check_grouped({"one row tile for many warps", 2, 1, {0, 5}, 192, 192});
   const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(grouped_tokens(2880, 2880, small), 8);

@@ -17,8 +17,8 @@ void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, con
     throw Error(code, "cuda: grouped experts: want {}, found hidden {}, inter {}, topk {}, weights {}, in {}, out {}",
                 want, a.hidden, a.inter, a.groups.topk, fmt::ptr(a.weights), fmt::ptr(in), fmt::ptr(out));
   };
-  require(rows > 0 && rows % layout::kTileRows == 0 && layout::slice_blocks(cols) != 0, Code::kUnsupported,
-          "rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32");
+  require(rows > 0 && rows % layout::kTileRows == 0 && layout::slices_of(cols).count != 0, Code::kUnsupported,
+          "rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32, the first shorter or not");
   require(aligned(a.weights) && aligned(in) && aligned(out) && a.bias != nullptr, Code::kInvalidRequest,
           "weights and activations 16-byte aligned, and bias");
   require(

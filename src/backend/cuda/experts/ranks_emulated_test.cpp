@@ -212,7 +212,9 @@ Made by_decode(const Rank& rank, const Step& step) {
   check_args(args);
   const RowWarpsPlan plan = plan_row_warps(rank.inter, kMoeDownWish, kDevice);
   emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
-    if (layout::slice_blocks(rank.inter) == 6) return moe_down<RowTile<6>>(args, plan.rows);
+    const layout::Slices slices = layout::slices_of(rank.inter);
+    if (slices.missing > 0) return moe_down<RowTile<6, kRowStages, true>>(args, plan.rows);
+    if (slices.blocks == 6) return moe_down<RowTile<6>>(args, plan.rows);
     moe_down<RowTile<8>>(args, plan.rows);
   });
   EXPECT_EQ(finished, std::vector<int>(finished.size(), 0));
@@ -244,7 +246,9 @@ void run_grouped(const typename Op::Args& args, int64_t cols) {
   check_args(args);
   const RowWarpsPlan plan = plan_row_warps(cols, kGrouped, kDevice);
   emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
-    if (layout::slice_blocks(cols) == 6) return grouped<RowTile<6, kGrouped.stages>, Op>(args, plan.rows);
+    const layout::Slices slices = layout::slices_of(cols);
+    if (slices.missing > 0) return grouped<RowTile<6, kGrouped.stages, true>, Op>(args, plan.rows);
+    if (slices.blocks == 6) return grouped<RowTile<6, kGrouped.stages>, Op>(args, plan.rows);
     grouped<RowTile<8, kGrouped.stages>, Op>(args, plan.rows);
   });
 }

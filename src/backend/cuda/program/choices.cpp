@@ -154,10 +154,12 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
   const struct {
     std::string_view name;
     int64_t value;
-  } widths[] = {{"hidden", d.hidden}, {"inter", d.inter}, {"heads * head_dim", d.q_width()}};
+  } widths[] = {{"hidden", d.hidden}, {"heads * head_dim", d.q_width()}};
   for (const auto& [name, value] : widths)
     if (layout::slice_blocks(value) == 0)
       return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
+  if (layout::slices_of(d.inter).count == 0)
+    return fmt::format("want inter in pairs of blocks of 32 and up to 16 slices of 192 or 256, found {}", d.inter);
   if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
     return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
   return std::nullopt;

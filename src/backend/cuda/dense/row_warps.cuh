@@ -158,4 +158,11 @@ __device__ __forceinline__ F16 swiglu_f16(float gate, float up, float limit) {
   return {__half_as_ushort(__float2half_rn(gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f)))};
 }
 
+// Of a pair's u, whose rows have pair_width channels.
+__device__ __forceinline__ void store_channel(F16* u, int pair, int inter, int channel, F16 value) {
+  F16* const to = u + int64_t{pair} * layout::pair_width(inter) + channel;
+  *to = value;
+  if (layout::fills_up(inter, channel)) to[layout::kBlockK] = {};
+}
+
 }  // namespace nibble::backend::cuda

@@ -101,8 +101,8 @@ struct Int8Up {
   __device__ void finish(int expert, int pair, int i, const Sum& of) const {
     const int channel = static_cast<int>(blockIdx.x) * kResults + i;
     const Bf16* bias = a.bias + (int64_t{expert} * a.inter + channel) * 2;
-    a.u[int64_t{pair} * a.inter + channel] =
-        swiglu_f16(of(i) + bias[0].to_float(), of(i + 8) + bias[1].to_float(), a.swiglu_limit);
+    store_channel(a.u, pair, a.inter, channel,
+                  swiglu_f16(of(i) + bias[0].to_float(), of(i + 8) + bias[1].to_float(), a.swiglu_limit));
   }
 };
 struct Int8Down {

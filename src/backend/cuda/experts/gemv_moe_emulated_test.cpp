@@ -24,6 +24,7 @@ struct MoeCase {
   int hidden = 192, inter = 256;
   int parts = 1;
   [[nodiscard]] int routes() const { return tokens * topk; }
+  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
 };
 
 struct Moe {
@@ -78,10 +79,13 @@ void expect_u(const MoeCase& test, const Moe& moe, const std::vector<Bf16>& bias
       const double want =
           want_u(moe.matrices[static_cast<size_t>(e)], bias, static_cast<size_t>(e * 2 * test.inter + 2 * c), c,
                  x.data() + pair / test.topk * test.hidden, &size);
-      const float got = u[static_cast<size_t>(pair * test.inter + c)].to_float();
+      const float got = u[static_cast<size_t>(pair * test.width() + c)].to_float();
       ASSERT_LE(std::abs(got - want), 0x1p-11 * std::abs(want) + 0x1p-24 + 10 * kSumError * size)
           << "pair " << pair << ", channel " << c << ": " << got << ' ' << want;
     }
+  for (int pair = 0; pair < test.routes(); ++pair)
+    for (int c = test.inter; c < test.width(); ++c)
+      ASSERT_EQ(u[static_cast<size_t>(pair * test.width() + c)].bits, 0) << "filled up";
 }
 
 void check_up(const MoeCase& test) {
@@ -93,7 +97,7 @@ void check_up(const MoeCase& test) {
   std::vector<F16> x(want_x.size(), F16::from_float(kNan));
   std::vector<float> logits(chosen.logits.size(), kNan), weights(test.ids.size(), kNan);
   std::vector<int32_t> ids(test.ids.size(), -1);
-  std::vector<F16> u(static_cast<size_t>(test.routes() * test.inter), F16::from_float(kNan));
+  std::vector<F16> u(static_cast<size_t>(test.routes() * test.width()), F16::from_float(kNan));
   const MoeUpArgs args{.weights = moe.packed.data(),
                        .bias = bias.data(),
                        .x = x.data(),
@@ -227,12 +231,12 @@ void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& 
 void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std::vector<float>* result = nullptr) {
   SCOPED_TRACE(test.name);
   const Moe up(test.ids, 2 * test.inter, test.hidden, RowOrder::kGateUp);
-  const Moe down(test.ids, test.hidden, test.inter, RowOrder::kPlain);
-  const PlainGroups groups = plain_groups(test.ids, up.experts, grouped_tokens(test.hidden, test.inter, device));
+  const Moe down(test.ids, test.hidden, test.width(), RowOrder::kPlain);
+  const PlainGroups groups = plain_groups(test.ids, up.experts, grouped_tokens(test.hidden, test.width(), device));
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(up.experts * 2 * test.inter), 8);
   const std::vector<Bf16> down_bias = random_bf16(static_cast<size_t>(up.experts * test.hidden), 10);
   const std::vector<F16> x = random_f16(static_cast<size_t>(test.tokens * test.hidden), 9);
-  std::vector<F16> u(static_cast<size_t>(test.routes() * test.inter), F16::from_float(kNan));
+  std::vector<F16> u(static_cast<size_t>(test.routes() * test.width()), F16::from_float(kNan));
   std::vector<float> y(static_cast<size_t>(test.routes() * test.hidden), kNan);
   std::vector<int32_t> counts(kTileCounts, 1 << 20);
   const MoeGroups device_groups{groups.pairs.data(), groups.tiles.data(), counts.data(), test.topk};
@@ -252,12 +256,12 @@ void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std:
                             .groups = device_groups,
                             .y = y.data(),
                             .hidden = test.hidden,
-                            .inter = test.inter},
-                           test.inter, device, {});
+                            .inter = test.width()},
+                           test.width(), device, {});
   for (int pair = 0; pair < test.routes(); ++pair)
     for (int r = 0; r < test.hidden; ++r) {
       const int e = test.ids[static_cast<size_t>(pair)];
-      const auto [sum, size] = down.matrices[static_cast<size_t>(e)].dot(r, u.data() + pair * test.inter);
+      const auto [sum, size] = down.matrices[static_cast<size_t>(e)].dot(r, u.data() + pair * test.width());
       ASSERT_NEAR(y[static_cast<size_t>(pair * test.hidden + r)],
                   sum + down_bias[static_cast<size_t>(e * test.hidden + r)].to_float(), kSumError * (size + 4));
     }
@@ -304,7 +308,7 @@ std::vector<MoeCase> moe_cases() {
           {"five tokens, two each", 5, 2, random_ids(5, 2, 4, 60)}};
 }
 
-// Inner widths whose first slice is short: by one pair of blocks and by two.
+// Inner widths in pairs of blocks whose first slice is short, by one pair and by two.
 constexpr int kRanksInter[] = {1472, 704, 640, 64};
 
 TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
@@ -313,6 +317,7 @@ TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
     check_up(test);
   }
   check_up({"real width", 1, 2, {1, 0}, 2880, 192});
+  for (const int inter : {1440, 32}) check_up({"a rank's", 3, 4, random_ids(3, 4, 6, 20), 192, inter});
   check_up({"more experts than lanes", 2, 4, {40, 7, 33, 1, 2, 39, 8, 0}, 192, 64});
 }
 

@@ -87,6 +87,17 @@ inline constexpr int kShortSliceBlocks = 6;  // of a slice where the first one i
   return {static_cast<int>(count), kShortSliceBlocks, static_cast<int>(count * kShortSliceBlocks - blocks) / 2};
 }
 
+// An expert's inner width in whole pairs of blocks: what its second product has for columns. The last block of an odd
+// number is filled up: its weights are zeros, and so are the activations, which who makes them sees to.
+template <class Int>
+[[nodiscard]] constexpr Int pair_width(Int inter) {
+  return (inter + 2 * kBlockK - 1) / (2 * kBlockK) * (2 * kBlockK);
+}
+// Whether a channel has one kBlockK further on that is filled up. REQUIRES inter in blocks.
+[[nodiscard]] constexpr bool fills_up(int inter, int channel) {
+  return inter % (2 * kBlockK) != 0 && channel + kBlockK >= inter;
+}
+
 // The least width from `cols` on that slices_of can cut; `cols` where none is.
 [[nodiscard]] constexpr int64_t sliced_width(int64_t cols) {
   constexpr int64_t kWidest = int64_t{8} * kMaxSlices * kBlockK;
@@ -188,6 +199,8 @@ static_assert(tile_bytes(2880) == 24480 && slices(2880) == 15 && slice_bytes(6) 
 static_assert(tile_bytes(4096) == 34816 && slices(4096) == 16 && slice_bytes(8) * 16 == 34816);
 static_assert(sliced_width(2880) == 2880 && sliced_width(1440) == 1472 && sliced_width(736) == 768 &&
               sliced_width(672) == 704 && sliced_width(384) == 384 && sliced_width(0) == 64);
+static_assert(pair_width(1440) == 1472 && pair_width(736) == 768 && pair_width(384) == 384);
+static_assert(!fills_up(1440, 1407) && fills_up(1440, 1408) && fills_up(32, 0) && !fills_up(384, 383));
 static_assert(slices_of(1472).count == 8 && slices_of(1472).missing == 1 && tile_bytes(1472) == 12544);
 static_assert(slices_of(704).count == 4 && slices_of(704).missing == 1 && slices_of(64).missing == 2);
 static_assert(tile_bytes(2880) % 16 == 0 && slice_bytes(6) % 16 == 0);  // cp.async.bulk, 16-byte shared loads

@@ -65,7 +65,7 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
   throw Error(
       Code::kUnsupported,
       "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, mxfp6 or mxfp4, --moe-kernel "
-      "auto or gemm, and hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
+      "auto or gemm, hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
       name_of(run.moe_tile), card.facts.name, name_of(run.activations), name_of(kernel), d.hidden, d.inter);
 }
 
@@ -158,8 +158,8 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
   for (const auto& [name, value] : widths)
     if (layout::slice_blocks(value) == 0)
       return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
-  if (layout::slices_of(d.inter).count == 0)
-    return fmt::format("want inter in pairs of blocks of 32 and up to 16 slices of 192 or 256, found {}", d.inter);
+  if (d.inter % layout::kBlockK != 0 || layout::slices_of(layout::pair_width(d.inter)).count == 0)
+    return fmt::format("want inter in blocks of 32 and up to 16 slices of 192 or 256, found {}", d.inter);
   if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
     return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
   return std::nullopt;
@@ -170,9 +170,13 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
 namespace nibble::backend {
 
 Shard cuda_shard(Shard shard) {
-  shard.inter.count = cuda::layout::sliced_width(shard.inter.count);
+  namespace layout = cuda::layout;
+  const int64_t least = std::max<int64_t>(shard.inter.count, layout::kBlockK);
+  shard.inter.count = layout::slices_of(layout::pair_width(least)).count != 0 ? least : layout::sliced_width(least);
   return shard;
 }
+
+int64_t cuda_down_cols(const Shard& shard) { return cuda::layout::pair_width(shard.inter.count); }
 
 BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
   if (ranks.count == 1) return whole;

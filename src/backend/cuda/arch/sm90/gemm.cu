@@ -48,7 +48,7 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                 static_cast<int64_t>(args.packing));
   const bool codes = args.x_scales != nullptr;
   if (args.order == RowOrder::kGateUp) {
-    require_shape(args.rows / 2 % layout::kPanelK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 64",
+    require_shape(args.rows / 2 % layout::kBlockK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 32",
                   args.rows / 2);
     if (codes) return launch_mxfp4<RowOrder::kGateUp, Mxfp4Input::kRowCodes>(args, plan, on);
     return launch_mxfp4<RowOrder::kGateUp, Mxfp4Input::kF16>(args, plan, on);

@@ -102,15 +102,15 @@ struct RowFeed {
   }
 };
 
-// sums += a slice's weights, from pair `first` on, times kColumnTiles times 8 columns, whose k begin at x.
-template <class Tile, int kColumnTiles>
+// sums += a slice's weights, from pair `first` on where it is kPart of one, times kColumnTiles times 8 columns, whose k
+// begin at x.
+template <class Tile, int kColumnTiles, bool kPart = false>
 __device__ __forceinline__ void multiply_slice(uint32_t stage, int first, uint32_t x, int pitch, int lane,
                                                float (&sums)[kColumnTiles][4]) {
   const uint32_t codes_at = stage + static_cast<uint32_t>(layout::code_offset(0, lane));
   const uint32_t scales_at = stage + static_cast<uint32_t>(layout::scale_word_offset(Tile::kBlocks, lane / 4, 0));
-#pragma unroll(kColumnTiles > 2 ? 1 : Tile::kPairs)  // all at once would spill
-  for (int q = 0; q < Tile::kPairs; ++q) {
-    if (Tile::kShort && q < first) continue;
+#pragma unroll(kColumnTiles > 2 || kPart ? 1 : Tile::kPairs)  // all at once would spill
+  for (int q = kPart ? first : 0; q < Tile::kPairs; ++q) {
     const uint4 codes = ptx::load_shared16(codes_at + static_cast<uint32_t>(layout::code_offset(q, 0)));
     const uint32_t scales = ptx::load_shared4(scales_at + static_cast<uint32_t>(4 * q));
 #pragma unroll
@@ -144,8 +144,12 @@ __device__ __forceinline__ void multiply_tile(RowFeed<Tile, Walk>& feed, int& st
     ptx::async_wait<Tile::kStages - 2>();
     __syncwarp();  // every lane's copies are there, and the slice before this one is read
     feed.fetch();
-    multiply_slice<Tile, kColumnTiles>(feed.shared.stage(stage), slice == 0 ? feed.missing : 0, x, feed.shared.pitch,
-                                       feed.lane, sums);
+    const uint32_t own = feed.shared.stage(stage);
+    if (Tile::kShort && slice == 0) {
+      multiply_slice<Tile, kColumnTiles, true>(own, feed.missing, x, feed.shared.pitch, feed.lane, sums);
+    } else {
+      multiply_slice<Tile, kColumnTiles>(own, 0, x, feed.shared.pitch, feed.lane, sums);
+    }
     stage = stage + 1 == Tile::kStages ? 0 : stage + 1;
   }
 }

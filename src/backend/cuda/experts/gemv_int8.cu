@@ -2,6 +2,8 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 
+#include <type_traits>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -13,9 +15,9 @@ void launch(const typename Op::Args& args, int64_t cols, const GemvInt8Plan& pla
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.expert_tiles)),
                           kInt8Threads, kInt8SharedBytes, on.stream};
   const layout::Slices slices = layout::slices_of(cols);
-  auto* const kernel = slices.missing > 0   ? any_gemv_int8<Int8Tile<layout::kShortSliceBlocks, true>, Op>
-                       : slices.blocks == 6 ? any_gemv_int8<Int8Tile<6>, Op>
-                                            : any_gemv_int8<Int8Tile<8>, Op>;
+  auto* kernel = slices.blocks == 6 ? any_gemv_int8<Int8Tile<6>, Op> : any_gemv_int8<Int8Tile<8>, Op>;
+  if constexpr (std::is_same_v<Op, Int8Down>)
+    if (slices.missing > 0) kernel = any_gemv_int8<Int8Tile<layout::kShortSliceBlocks, true>, Op>;
   static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
   launched(name, on);
 }

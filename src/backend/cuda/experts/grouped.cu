@@ -5,6 +5,8 @@
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
 
+#include <type_traits>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -17,8 +19,9 @@ template <class Op>
 void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLaunch& launch, int rows) {
   check_args(args);
   const layout::Slices slices = layout::slices_of(cols);
-  if (slices.missing > 0)
-    return launch_chained(grouped<RowTile<layout::kShortSliceBlocks, kGrouped.stages, true>, Op>, launch, args, rows);
+  if constexpr (std::is_same_v<Op, GroupedDown>)
+    if (slices.missing > 0)
+      return launch_chained(grouped<RowTile<layout::kShortSliceBlocks, kGrouped.stages, true>, Op>, launch, args, rows);
   if (slices.blocks == 6) return launch_chained(grouped<RowTile<6, kGrouped.stages>, Op>, launch, args, rows);
   launch_chained(grouped<RowTile<8, kGrouped.stages>, Op>, launch, args, rows);
 }

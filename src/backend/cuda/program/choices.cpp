@@ -65,7 +65,7 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
   throw Error(
       Code::kUnsupported,
       "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, mxfp6 or mxfp4, --moe-kernel "
-      "auto or gemm, hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
+      "auto or gemm, and hidden_size and intermediate_size in multiples of 64, found {}, {}, {}, {} and {}",
       name_of(run.moe_tile), card.facts.name, name_of(run.activations), name_of(kernel), d.hidden, d.inter);
 }
 

@@ -167,16 +167,9 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
         codes[q] = ptx::load_shared16(slice + static_cast<uint32_t>(layout::code_offset(own, lane)));
         scales[q] = ptx::load_shared4(slice + static_cast<uint32_t>(layout::scale_word_offset(Tile::kBlocks, g, own)));
       }
-      return;
-    }
-    for (int q = 0; q < Tile::kPairs; ++q) codes[q] = ptx::load_shared16(slice + layout::code_offset(q, lane));
-    if constexpr (Tile::kColumns == Columns::kBlocks) {
-      const uint32_t word =
-          ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, t < Tile::kPairs ? t : 0));
-      scales[0] = t < Tile::kPairs ? word : 0;
     } else {
-      for (int q = 0; q < Tile::kPairs; ++q)
-        scales[q] = ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, q));
+      for (int q = 0; q < Tile::kPairs; ++q) codes[q] = ptx::load_shared16(slice + layout::code_offset(q, lane));
+      load_scales(slice, g, t);
     }
   }
   __device__ void multiply(const Activations<Tile>& x, int /*chunk*/, Accumulators& acc) const {
@@ -205,6 +198,16 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
   }
 
  private:
+  __device__ void load_scales(uint32_t slice, int g, int t) {
+    if constexpr (Tile::kColumns == Columns::kBlocks) {
+      const uint32_t word =
+          ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, t < Tile::kPairs ? t : 0));
+      scales[0] = t < Tile::kPairs ? word : 0;
+    } else {
+      for (int q = 0; q < Tile::kPairs; ++q)
+        scales[q] = ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, q));
+    }
+  }
   // Word `step` of block j: the A operand of one mma.
   __device__ layout::E2m1Pairs a(int j, int step) const {
     const uint4& v = codes[j / 2];

@@ -3,6 +3,7 @@
 
 #include "backend/cost.h"
 #include "backend/shards.h"
+#include "backend/cuda/layout/mx_pack.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"
@@ -96,7 +97,7 @@ struct Uploaded {
     const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
     if (matrices == Matrices::kPacked && is_packed(role)) {
       const PackedMatrix& matrix = device.matrix(handle);
-      const MatrixShape shape = matrix_shape(role, d);
+      const MatrixShape shape = packed_shape(role, d);
       const int64_t rows = qkv ? d.q_width() + 2 * d.kv_width() : shape.rows;
       return copy(matrix.data, layout::packed_bytes(matrix.packing, rows, shape.cols));
     }
@@ -300,55 +301,34 @@ TEST_F(Upload, of_a_rank_of_whole_experts_is_its_experts) {
   }
 }
 
-// Of an expert's rows and columns that the model has not, values and scales are zeros.
+// Columns of down come in pairs of blocks where they are packed: behind an odd number of blocks there are zeros.
 TEST_F(Upload, of_a_rank_is_filled_up_to_what_the_packing_takes) {
   model::ModelConfig config = config_of(512);
-  config.dims.inter = 608;  // 19 blocks: 10 and 9, held as 12
+  config.dims.inter = 608;  // 19 blocks: 10 and 9, of which 10 are packed
   config.dims.heads = 8;
   config.dims.kv_heads = 2;
   const convert::DummyWeights made(config, 5, nullptr);
   for (int rank = 0; rank < 2; ++rank) {
     const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);
-    const backend::Shard held = backend::cuda_shard(shard);
-    ASSERT_EQ(held.inter.count, 384);
-    const backend::BackendConfig be = backend::config_of(Uploaded::backend_config(config), held);
+    const backend::BackendConfig be = backend::config_of(Uploaded::backend_config(config), backend::cuda_shard(shard));
+    ASSERT_EQ(be.dims.inter, rank == 0 ? 320 : 288);
     const std::vector<HostWeight> cut = Uploaded::cut(made.weights(), config.dims, shard);
     const Uploaded rows(be, cut, Matrices::kRowOrder, config.dims.vocab);
-    for (const HostWeight& w : made.weights()) {
-      const backend::Slice part = slice_of(w.role, config.dims, shard);
-      const Bytes& found = rows.contents.at({w.role, w.layer});
-      if (w.role != kGateUp && w.role != kDown && w.role != kGateUpBias) {
-        expect_part(w, part, found);
-        continue;
-      }
-      const int64_t filled_rows = w.role == kDown ? part.rows.count : 2 * held.inter.count;
-      const int64_t units = w.role == kGateUpBias ? 1 : (w.role == kDown ? held.inter.count : part.cols.count) / 32;
-      const int64_t own_units = w.role == kGateUpBias ? 1 : part.cols.count / 32,
-                    bytes = w.role == kGateUpBias ? 2 : 16;
-      const int64_t all = part.experts.count * filled_rows * units;
-      ASSERT_EQ(std::ssize(found), all * (w.role == kGateUpBias ? 2 : 17));
-      Bytes own, scales;
-      int64_t not_zero = 0;
-      for (int64_t e = 0; e < part.experts.count; ++e)
-        for (int64_t r = 0; r < filled_rows; ++r)
-          for (int64_t u = 0; u < units; ++u) {
-            const int64_t at = (e * filled_rows + r) * units + u;
-            const bool there = r < part.rows.count && u < own_units;
-            for (int64_t b = 0; b < bytes; ++b) {
-              if (there) own.push_back(found[static_cast<size_t>(at * bytes + b)]);
-              not_zero += !there && found[static_cast<size_t>(at * bytes + b)] != 0 ? 1 : 0;
-            }
-            if (w.role == kGateUpBias) continue;
-            if (there) scales.push_back(found[static_cast<size_t>(all * 16 + at)]);
-            not_zero += !there && found[static_cast<size_t>(all * 16 + at)] != 0 ? 1 : 0;
-          }
-      EXPECT_EQ(not_zero, 0) << backend::name_of(w.role);
-      own.insert(own.end(), scales.begin(), scales.end());
-      expect_part(w, part, own);
-    }
+    for (const HostWeight& w : made.weights())
+      expect_part(w, slice_of(w.role, config.dims, shard), rows.contents.at({w.role, w.layer}));
     const Uploaded packed(be, cut, Matrices::kPacked, config.dims.vocab);
-    const Uploaded want(be, as_weights(rows, made.weights()), Matrices::kPacked, config.dims.vocab);
-    expect_same(packed, want);
+    expect_same(packed, Uploaded(be, as_weights(rows, made.weights()), Matrices::kPacked, config.dims.vocab));
+    const int64_t down_rows = be.dims.experts * be.dims.hidden, own = be.dims.inter / 32, held = 10;
+    Bytes codes(static_cast<size_t>(down_rows * held * 16)), scales(static_cast<size_t>(down_rows * held));
+    backend::cuda::layout::unpack(packed.contents.at({kDown, 1}),
+                                  {.rows = down_rows, .cols = held * 32, .blocks = codes, .scales = scales});
+    const Bytes& want = rows.contents.at({kDown, 1});
+    for (int64_t row = 0; row < down_rows; ++row)
+      for (int64_t b = 0; b < held; ++b) {
+        const auto at = static_cast<size_t>(row * held + b), from = static_cast<size_t>(row * own + b);
+        ASSERT_EQ(scales[at], b < own ? want[static_cast<size_t>(down_rows * own * 16) + from] : 0);
+        for (size_t i = 0; i < 16; ++i) ASSERT_EQ(codes[at * 16 + i], b < own ? want[from * 16 + i] : 0);
+      }
   }
 }
 

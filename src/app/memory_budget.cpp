@@ -31,7 +31,9 @@ backend::CudaMemory fullest_card(const ModelOptions& options) {
 }
 
 backend::CostModel of_a_card(backend::CostModel cost, const backend::Ranks& ranks, int rank) {
-  if (ranks.count > 1) cost.shard = backend::cuda_shard(backend::shard_of(cost.dims, ranks, rank));
+  if (ranks.count == 1) return cost;
+  cost.shard = backend::cuda_shard(backend::shard_of(cost.dims, ranks, rank));
+  cost.down_cols = backend::cuda_down_cols(*cost.shard);
   return cost;
 }
 

@@ -151,7 +151,9 @@ double CostModel::values(WeightRole role) const {
 }
 
 double CostModel::bytes_of(WeightRole role) const {
-  return values(role) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
+  const int64_t cols = role == kDown && down_cols > 0 ? (shard ? shard->inter.count : dims.inter) : 0;
+  const double filled = cols > 0 ? static_cast<double>(down_cols) / static_cast<double>(cols) : 1;
+  return filled * values(role) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
 }
 
 int64_t CostModel::weight_bytes() const {

@@ -66,6 +66,7 @@ struct CostModel {
   Dims dims;  // of the whole model
   StoredFormats formats;
   std::optional<Shard> shard{};  // what one rank reads, computes and holds; none: all of it
+  int64_t down_cols = 0;         // that are held of down where they are filled up; 0: they are not
 
   // What one tensor makes of a step, in one layer.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;

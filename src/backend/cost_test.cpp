@@ -45,6 +45,18 @@ TEST(cost, a_query_sees_all_keys_before_it_or_its_window) {
   EXPECT_DOUBLE_EQ(sliding.flops, 128 * flops);
 }
 
+TEST(cost, columns_of_down_that_are_filled_up_are_read_and_held) {
+  CostModel filled = kModel;
+  filled.down_cols = 2 * kDims.inter;
+  const std::vector<Row> rows = {{.tokens = 3, .context = 300}};
+  const StepShape step{.rows = rows};
+  const Cost own = kModel.of(WeightRole::kDown, step), more = filled.of(WeightRole::kDown, step);
+  EXPECT_DOUBLE_EQ(more.bytes, 2 * own.bytes);
+  EXPECT_DOUBLE_EQ(more.flops, own.flops);
+  EXPECT_EQ(filled.weight_bytes() - kModel.weight_bytes(), kDims.layers * 8 * 64 * 32 * 17 / 32);
+  EXPECT_DOUBLE_EQ(filled.bytes_of(WeightRole::kGateUp), kModel.bytes_of(WeightRole::kGateUp));
+}
+
 TEST(cost, ranks_share_what_is_split_and_each_reads_the_rest) {
   const std::vector<Row> rows = {{.tokens = 3, .context = 300}};
   const StepShape step{.rows = rows, .logit_rows = 1};

@@ -202,13 +202,15 @@ class StreamedCudaBackend final : public RankBackend {
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens, dims_.topk});
       case Slot::kExpertHidden: {
-        const Shape shape = {tokens, dims_.topk, dims_.inter};
+        const Shape shape = {tokens, dims_.topk, layout::pair_width(dims_.inter)};
         if (held == Held::kPlaces) return placed_hidden();
-        if (held == Held::kCodes) return mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape);
-        if (held == Held::kInt8) return {shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * dims_.inter))};
+        if (held == Held::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
+        if (held == Held::kInt8)
+          return channels({shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * shape.back()))});
         if (held == Held::kF16)
-          return read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape);
-        return read(at_.expert_hidden, shape);
+          return channels(
+              read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape));
+        return read(at_.expert_hidden, {tokens, dims_.topk, dims_.inter});
       }
       case Slot::kLogits: return read(all_logits(), {program.logit_rows, vocab()});
     }
@@ -470,10 +472,20 @@ class StreamedCudaBackend final : public RankBackend {
     return data;
   }
 
+  // Without what is filled up behind the last channel.
+  [[nodiscard]] SlotData channels(SlotData rows) const {
+    const int64_t width = std::exchange(rows.shape.back(), dims_.inter);
+    const int64_t count = std::ssize(rows.values) / width;
+    for (int64_t row = 0; row < count; ++row)
+      std::copy_n(rows.values.begin() + row * width, dims_.inter, rows.values.begin() + row * dims_.inter);
+    rows.values.resize(static_cast<size_t>(count * dims_.inter));
+    return rows;
+  }
+
   // What the experts' first product left by place.
   [[nodiscard]] SlotData placed_hidden() {
     const int64_t pairs = program_->tokens * dims_.topk, rows = max_places(pairs, dims_.experts);
-    const std::vector<uint16_t> u = host_copy(at_.gemm_u, rows * dims_.inter);
+    const std::vector<uint16_t> u = host_copy(at_.gemm_u, rows * layout::pair_width(dims_.inter));
     const std::vector<int32_t> places = host_copy(at_.gemm_places, pairs);
     std::vector<float> values;
     values.reserve(static_cast<size_t>(pairs * dims_.inter));

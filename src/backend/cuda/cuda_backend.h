@@ -23,10 +23,12 @@ namespace nibble::backend {
 // packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
-// A rank's shard as cards hold it: its inner width filled up with zeros to whole slices of the packing (1440 of two
-// ranks' to 1536, 736 of four's to 768). Its backend's configuration is config_of() of this; uploads are slices of the
-// shard itself.
+// A rank's shard as cards hold it: of no inner width, a block of zeros; of one that has no packing (3,104 and more),
+// the next that has one. Its backend's configuration is config_of() of this; uploads are slices of the shard itself.
 [[nodiscard]] Shard cuda_shard(Shard shard);
+// Columns of the experts' second product that cards hold of such a shard: filled up to pairs of blocks (1440 of two
+// ranks' to 1472), as the packing has them.
+[[nodiscard]] int64_t cuda_down_cols(const Shard& shard);
 
 // What a rank's card is configured with: of the whole model where there is one rank.
 [[nodiscard]] BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank = 0);

@@ -255,7 +255,7 @@ template <class Tile>
 __device__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile, const GemmSums<Tile>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int first = static_cast<int>(threadIdx.x) / layout::kWarpLanes / Tile::kWarpsM * Tile::kColTiles * 8;
-  const int inter = args.rows / 2;
+  const int inter = args.rows / 2, width = layout::pair_width(inter);
 #pragma unroll
   for (int m = 0; m < Tile::kRowTiles; ++m) {
     if ((row_tile + m) * layout::kTileRows >= args.rows) return;
@@ -272,7 +272,9 @@ __device__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_
       const int token = first + 8 * n + 2 * (lane % 4) + odd;
       if (token >= work.count) continue;
       const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
-      *reinterpret_cast<uint32_t*>(args.u + token_at(args, work, token) * inter + channel - odd) = two;
+      auto* const to = reinterpret_cast<uint32_t*>(args.u + token_at(args, work, token) * width + channel - odd);
+      *to = two;
+      if (layout::fills_up(inter, channel)) to[layout::kBlockK / 2] = 0;
     }
   }
 }

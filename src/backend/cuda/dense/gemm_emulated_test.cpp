@@ -41,14 +41,14 @@ struct Any {
 struct Sm90 {
   static constexpr bool kPanels = true;
   static GemmPlan plan(const GemmShape& shape, int tile) { return plan_sm90_gemm(shape, 3, tile); }
-  template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput>
-  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens, kTheInput> {
+  template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
+  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens, kTheInput, kTheShort> {
     static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSlicePairs, kTheInput);
   };
   static inline int tile_tokens = 0;  // of the plan
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder, Tile::kInput>(args, tile_tokens);
+    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder, Tile::kInput, Tile::kShort>(args, tile_tokens);
   }
 };
 // sm90_dense_gemm.
@@ -79,8 +79,10 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
 
 template <RowOrder kOrder, Mxfp4Input kInput>
 void run_mxfp4(const GemmArgs& args, const GemmPlan& plan) {
-  if (layout::slice_blocks(args.cols) == 6)
-    return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput>, kOrder>(args, plan);
+  const layout::Slices slices = layout::slices_of(args.cols);
+  if constexpr (kOrder == RowOrder::kPlain)
+    if (slices.missing > 0) return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput, true>, kOrder>(args, plan);
+  if (slices.blocks == 6) return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput>, kOrder>(args, plan);
   run_tile<Sm90, Sm90::Instance<4, kMxfp4Tokens, kInput>, kOrder>(args, plan);
 }
 
@@ -360,12 +362,12 @@ void run_moe(const GemmArgs& both, bool at_once) {
 
 template <class Arch, int kTokens, int kHidden = 192, int kInter = 256>
 void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExperts& own = {}) {
-  constexpr int kTopk = 2;
+  constexpr int kTopk = 2, kWidth = layout::pair_width(kInter);
   const int experts = own.of(all_experts);
   SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, routing "
                                   << static_cast<int>(routing));
   const GemmExperts up(experts, 2 * kInter, kHidden, RowOrder::kGateUp, 11);
-  const GemmExperts down(experts, kHidden, kInter, RowOrder::kPlain, 12);
+  const GemmExperts down(experts, kHidden, kWidth, RowOrder::kPlain, 12);
   constexpr bool kPanels = Arch::kPanels;
   const std::vector<uint16_t> x = random_16(false, int64_t{tokens} * kHidden, 13);
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
@@ -381,7 +383,7 @@ void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExpert
     return pair < 0 ? -1 : pair / kTopk;
   };
   const std::vector<uint16_t> stored = kPanels ? in_panels(x, kHidden, rows, token_at) : x;
-  std::vector<uint16_t> u(static_cast<size_t>((kPanels ? rows : pairs) * kInter), 0xffff);
+  std::vector<uint16_t> u(static_cast<size_t>((kPanels ? rows : pairs) * kWidth), 0xffff);
   std::vector<uint16_t> y(static_cast<size_t>(pairs * kHidden), 0xffff);
   const GemmArgs args{.packing = Packing::kMxfp4,
                       .order = RowOrder::kGateUp,
@@ -402,7 +404,7 @@ void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExpert
   run_moe<Arch, kTokens>(args, kPanels && kHidden == kInter);
   std::vector<int32_t> places = groups.places;
   for (int32_t& place : places) place = std::max(place, 0);  // of another rank's nothing is looked at
-  const std::vector<uint16_t> got_u = kPanels ? from_panels(u, kInter, rows, places) : u;
+  const std::vector<uint16_t> got_u = kPanels ? from_panels(u, kWidth, rows, places) : u;
   for (int pair = 0; pair < pairs; ++pair) {
     if (ids[static_cast<size_t>(pair)] < 0) {
       for (int r = 0; r < kHidden; ++r)
@@ -413,11 +415,12 @@ void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExpert
     for (int c = 0; c < kInter; ++c) {
       const GatedWant want =
           gated_want(up.matrices[e], {x.data() + pair / kTopk * kHidden, false}, up_bias.data() + e * 2 * kInter, c);
-      const float got = value_16(got_u[static_cast<size_t>(pair * kInter + c)], false);
+      const float got = value_16(got_u[static_cast<size_t>(pair * kWidth + c)], false);
       ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << c << ": " << got;
     }
+    for (int c = kInter; c < kWidth; ++c) ASSERT_EQ(got_u[static_cast<size_t>(pair * kWidth + c)], 0) << "filled up";
     for (int r = 0; r < kHidden; ++r) {
-      const GemmSum want = down.matrices[e].dot(r, got_u.data() + pair * kInter, false);
+      const GemmSum want = down.matrices[e].dot(r, got_u.data() + pair * kWidth, false);
       const double exact = want.value + down_bias[e * kHidden + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(value_16(y[static_cast<size_t>(pair * kHidden + r)], true) - exact),
                 kGemmError * (want.size + 2) + 0x1p-8 * std::abs(exact))
@@ -450,6 +453,26 @@ TEST(gemm_emulated, moe_on_wgmma_is_the_plain_product) {
   check_moe<Sm90, 64>(GemmRouting::kSameForAll, 70, 3);  // two tiles of 40
 }
 
+// Inner widths of ranks: pairs of blocks whose first slice is short, by one pair and by two, and a block that fills up
+// a pair.
+TEST(gemm_emulated, moe_of_a_ranks_width_is_the_plain_product) {
+  check_moe<Any, 3, 192, 320>(GemmRouting::kRandom, 12, 4);
+  check_moe<Any, 4, 192, 64>(GemmRouting::kRandom, 40, 3);
+  check_moe<Any, 3, 192, 1440>(GemmRouting::kRandom, 5, 2);
+  check_moe<Any, 4, 192, 224>(GemmRouting::kRandom, 40, 3);
+  check_moe<Any, 3, 192, 32>(GemmRouting::kRandom, 12, 4);
+  check_moe<Sm90, 64, 192, 1440>(GemmRouting::kSameForAll, 17, 2);
+  check_moe<Sm90, 64, 192, 736>(GemmRouting::kRandom, 9, 3);
+  check_moe<Sm90, 160, 192, 672>(GemmRouting::kRandom, 33, 3);
+  check_moe<Sm90, 160, 192, 32>(GemmRouting::kSameForAll, 130, 3);
+  check_moe<Sm90, 64, 192, 704>(GemmRouting::kRandom, 40, 3);
+  check_moe<Sm90, 160, 192, 320>(GemmRouting::kSameForAll, 130, 3);
+  check_moe<Sm90, 160, 192, 256 + 384>(GemmRouting::kRandom, 33, 4);
+  check_moe<Sm90, 64, 192, 64>(GemmRouting::kRandom, 12, 12);
+  check_moe<Sm90, 160, 384, 64>(GemmRouting::kSameForAll, 66, 12);
+  check_moe<Sm90, 64, 192, 1472>(GemmRouting::kSameForAll, 17, 2);
+}
+
 TEST(gemm_emulated, both_products_at_once_are_the_plain_ones) {
   check_moe<Sm90, 64, 192, 192>(GemmRouting::kRandom, 40, 3);
   check_moe<Sm90, 64, 256, 256>(GemmRouting::kRandom, 12, 12);  // more tiles than CTAs
@@ -465,10 +488,11 @@ struct CodesCase {
 };
 void check_codes(const CodesCase& c) {
   constexpr int kTopk = 2;
+  const int width = layout::pair_width(c.inter);
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
                                   << static_cast<int>(c.routing) << ", scales from " << c.scales.lowest);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, RowOrder::kGateUp, 11, c.scales);
-  const GemmExperts down(c.experts, c.hidden, c.inter, RowOrder::kPlain, 12, c.scales);
+  const GemmExperts down(c.experts, c.hidden, width, RowOrder::kPlain, 12, c.scales);
   std::vector<float> values = floats_of_f16(random_16(false, int64_t{c.tokens} * c.hidden, 13));
   for (size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(1.0f, -static_cast<int>(i / kMxBlock % 3));
   const RowCodes x(values, c.hidden);
@@ -483,7 +507,7 @@ void check_codes(const CodesCase& c) {
   const auto rows = static_cast<int>(groups.pairs.size());
   const auto pair_at = [&](int64_t place) -> int64_t { return std::max(groups.pairs[static_cast<size_t>(place)], -1); };
   const PlacedCodes placed(x, rows, [&](int64_t place) { return pair_at(place) < 0 ? -1 : pair_at(place) / kTopk; });
-  std::vector<uint16_t> u(static_cast<size_t>(rows * c.inter), 0xffff);
+  std::vector<uint16_t> u(static_cast<size_t>(rows * width), 0xffff);
   std::vector<uint16_t> y(static_cast<size_t>(pairs * c.hidden), 0xffff);
   GemmArgs args{.packing = Packing::kMxfp4,
                 .order = RowOrder::kGateUp,
@@ -507,8 +531,8 @@ void check_codes(const CodesCase& c) {
     return plan_sm90_gemm(shape, c.sms, c.tile);
   };
   run_mxfp4<RowOrder::kGateUp, Mxfp4Input::kRowCodes>(args, plan(args));
-  const std::vector<uint16_t> got_u = from_panels(u, c.inter, rows, groups.places);
-  const RowCodes u_codes(floats_of_f16(got_u), c.inter);
+  const std::vector<uint16_t> got_u = from_panels(u, width, rows, groups.places);
+  const RowCodes u_codes(floats_of_f16(got_u), width);
   const std::vector<uint16_t> u_halves = u_codes.halves();
   const PlacedCodes placed_u(u_codes, rows, pair_at);
   args.down = {down.packed.data(), down_bias.data(), y.data()};
@@ -521,11 +545,12 @@ void check_codes(const CodesCase& c) {
     for (int i = 0; i < c.inter; ++i) {
       const GatedWant want = gated_want(up.matrices[e], {halves.data() + pair / kTopk * c.hidden, false},
                                         up_bias.data() + e * 2 * static_cast<size_t>(c.inter), i);
-      const float got = value_16(got_u[static_cast<size_t>(pair * c.inter + i)], false);
+      const float got = value_16(got_u[static_cast<size_t>(pair * width + i)], false);
       ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << i << ": " << got;
     }
+    for (int i = c.inter; i < width; ++i) ASSERT_EQ(got_u[static_cast<size_t>(pair * width + i)], 0) << "filled up";
     for (int r = 0; r < c.hidden; ++r) {
-      const GemmSum want = down.matrices[e].dot(r, u_halves.data() + pair * c.inter, false);
+      const GemmSum want = down.matrices[e].dot(r, u_halves.data() + pair * width, false);
       const double exact =
           want.value + down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(value_16(y[static_cast<size_t>(pair * c.hidden + r)], true) - exact),
@@ -543,6 +568,9 @@ TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product) {
   check_codes({.routing = kRandom, .tokens = 12, .experts = 12, .hidden = 256, .inter = 192});  // more tiles than CTAs
   check_codes({.routing = kSameForAll, .tokens = 9, .experts = 2, .hidden = 576, .inter = 192});
   check_codes({.routing = kRandom, .tokens = 3, .experts = 4, .sms = 1});
+  for (const int inter : {32, 64, 224, 320, 640, 672, 736, 1440})
+    for (const int tile : {kMxfp4Narrow, kMxfp4Tokens})
+      check_codes({.routing = kRandom, .tokens = inter < 500 ? 70 : 9, .experts = 3, .tile = tile, .inter = inter});
 }
 
 TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product_in_every_width) {

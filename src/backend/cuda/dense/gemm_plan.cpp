@@ -27,7 +27,8 @@ std::string GemmPlan::to_string() const {
 }
 
 void require_tiles(const GemmShape& s) {
-  if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::slice_blocks(s.cols) == 0 || s.tokens <= 0)
+  if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::geometry(s.packing, s.cols).slices == 0 ||
+      s.tokens <= 0)
     throw Error(Code::kUnsupported,
                 "cuda: gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
                 s.cols, s.tokens);
@@ -68,7 +69,7 @@ GemmArgs down_alone(const GemmArgs& args) {
   own.bias = args.down.bias;
   own.x = args.u;
   own.rows = args.cols;
-  own.cols = args.rows / 2;
+  own.cols = layout::pair_width(args.rows / 2);
   own.x_share = 1;
   own.y16 = args.down.y16;
   own.u = nullptr;
@@ -91,7 +92,7 @@ GemmCost cost(const GemmArgs& a, int distinct_experts) {
 void check_args(const GemmArgs& a) {
   require(a.tokens > 0, "at least one token", a);
   require(a.rows > 0 && a.rows % layout::kTileRows == 0, "rows in tiles of 16", a);
-  require(layout::slice_blocks(a.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", a);
+  require(layout::geometry(a.packing, a.cols).slices != 0, "cols in slices (layout/packed.h)", a);
   require(aligned(a.weights) && aligned(a.x), "weights and x, 16-byte aligned", a);
   require(a.x_share > 0 && a.experts > 0, "x_share and experts of at least one", a);
   require(int64_t{a.tokens} / a.x_share * a.cols < int64_t{1} << 31, "x of less than 2^31 elements", a);

@@ -104,7 +104,7 @@ struct GemmArgs {
   uint16_t* y16 = nullptr;                      // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
   uint16_t* sums = nullptr;  // sm90_dense_gemm, instead of parts, of no bias: one split of split_gemm_plan.h
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
-  uint16_t* u = nullptr;  // [tokens, rows / 2] of x's type and order; f16 where x is codes of rows
+  uint16_t* u = nullptr;  // [tokens, layout::pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;
   InputType codes = InputType::kMxfp8;  // sm121_mx_gemm: of x and u
   GemmDown down{};                      // sm90_gemm, rows = 2 * cols

@@ -195,7 +195,7 @@ struct MoeOnDevice {
   DeviceArray<Bf16> up_bias{plain.up_bias}, down_bias{plain.down_bias};
   DeviceArray<uint16_t> x{
       hopper ? in_panels(plain.x, plain.hidden, rows, [&](int64_t place) { return groups.token_at(place); }) : plain.x};
-  DeviceArray<uint16_t> u{static_cast<size_t>(hopper ? rows : plain.pairs()) * static_cast<size_t>(plain.inter)};
+  DeviceArray<uint16_t> u{static_cast<size_t>(hopper ? rows : plain.pairs()) * static_cast<size_t>(plain.width())};
   DeviceArray<uint16_t> y{static_cast<size_t>(plain.pairs()) * static_cast<size_t>(plain.hidden)};
 
   [[nodiscard]] GemmArgs args() const {
@@ -219,9 +219,9 @@ struct MoeOnDevice {
   [[nodiscard]] GemmShape shape(const GemmArgs& product) const {
     return {product.rows, product.cols, product.tokens, product.experts};
   }
-  // [pairs, inter]; what no pair has is not in it.
+  // [pairs, width]; what no pair has is not in it.
   [[nodiscard]] std::vector<uint16_t> u_by_pair() const {
-    return hopper ? from_panels(u.host(), plain.inter, rows, groups.want.places) : u.host();
+    return hopper ? from_panels(u.host(), plain.width(), rows, groups.want.places) : u.host();
   }
   void poison(cudaStream_t stream) const {
     cuda_check(cudaMemsetAsync(u.get(), 0xff, u.size() * 2, stream));
@@ -315,6 +315,15 @@ TEST_F(Gemm, moe_is_the_plain_product_at_the_model_s_widths) {
   }
 }
 
+TEST_F(Gemm, moe_is_the_plain_product_at_ranks_widths) {
+  for (const bool hopper : kernels_for(Packing::kMxfp4))
+    for (const int inter : {1440, 736, 672, 384, 192, 32}) {
+      const int hidden = inter < 700 ? 576 : 2880;
+      check_moe({GemmRouting::kRandom, 40, 4, hopper ? kMxfp4Narrow : 3, hopper, hidden, inter});
+      check_moe({GemmRouting::kSameForAll, 130, 5, hopper ? kMxfp4Tokens : 4, hopper, hidden, inter});
+    }
+}
+
 // What FP8 sums of up to 2880 k may lose, of Σ|w||x|: docs/decisions/0033.
 constexpr double kCodesError = 0x1p-10;
 
@@ -330,7 +339,8 @@ void Gemm::check_codes(const Moe& c) {
   const MoeOnDevice moe{plain, true, c.tile};
   any_moe_group_tiles(moe.groups.args(), on_);
   const PlacedCodes placed(x, moe.rows, [&](int64_t place) { return moe.groups.token_at(place); });
-  const DeviceArray<uint8_t> codes(placed.codes), u_codes(static_cast<size_t>(moe.rows) * static_cast<size_t>(c.inter));
+  const DeviceArray<uint8_t> codes(placed.codes),
+      u_codes(static_cast<size_t>(moe.rows) * static_cast<size_t>(plain.width()));
   const DeviceArray<float> scales(placed.scales), u_scales(placed.scales.size());
   GemmArgs first = moe.args();
   GemmArgs second = down_alone(first);
@@ -353,7 +363,7 @@ void Gemm::check_codes(const Moe& c) {
                     .codes = u_codes.get(),
                     .scales = u_scales.get(),
                     .tokens = plain.pairs(),
-                    .cols = c.inter,
+                    .cols = plain.width(),
                     .rows = moe.rows},
                    on_);
     sm90_gemm(second, plan(second), on_);
@@ -363,7 +373,7 @@ void Gemm::check_codes(const Moe& c) {
   run();
   ASSERT_EQ(moe.u_by_pair(), u) << "not repeatable";
   ASSERT_EQ(moe.y.host(), y) << "not repeatable";
-  const std::vector<uint16_t> rounded = RowCodes(floats_of_f16(u), c.inter).halves();
+  const std::vector<uint16_t> rounded = RowCodes(floats_of_f16(u), plain.width()).halves();
   for (int pair = 0; pair < plain.pairs(); ++pair) {
     const auto e = static_cast<size_t>(plain.ids[static_cast<size_t>(pair)]);
     for (int i = pair % 7; i < c.inter; i += 61) {
@@ -372,11 +382,11 @@ void Gemm::check_codes(const Moe& c) {
       gate.size *= kCodesError / kGemmError, up.size *= kCodesError / kGemmError;
       const GatedWant want =
           gated_want(gate, up, plain.up_bias.data() + e * 2 * static_cast<size_t>(c.inter) + 2 * i, 0x1p-11);
-      const float got = value_16(u[static_cast<size_t>(int64_t{pair} * c.inter + i)], false);
+      const float got = value_16(u[static_cast<size_t>(int64_t{pair} * plain.width() + i)], false);
       ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << i << ": " << got;
     }
     for (int r = pair % 7; r < c.hidden; r += 61) {
-      const GemmSum sum = plain.down.matrices[e].dot(r, rounded.data() + int64_t{pair} * c.inter, false);
+      const GemmSum sum = plain.down.matrices[e].dot(r, rounded.data() + int64_t{pair} * plain.width(), false);
       const double want =
           sum.value + plain.down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
       const double off = std::abs(value_16(y[static_cast<size_t>(int64_t{pair} * c.hidden + r)], true) - want);
@@ -409,6 +419,24 @@ TEST_F(Gemm, experts_of_row_codes_are_the_plain_product_at_the_model_s_widths) {
   check_codes({GemmRouting::kRandom, 40, 4, kMxfp4Narrow, true});
   check_codes({GemmRouting::kSameForAll, 130, 5, kMxfp4Tokens, true});
   RecordProperty("codes_error", fmt::format("{:.3g}", codes_error_));
+}
+
+TEST_F(Gemm, experts_of_row_codes_are_the_plain_product_at_ranks_widths) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  for (const int inter : {1440, 736, 672, 32}) {
+    check_codes({GemmRouting::kRandom, 40, 4, kMxfp4Narrow, true, 576, inter});
+    check_codes({GemmRouting::kSameForAll, 130, 5, kMxfp4Tokens, true, 576, inter});
+  }
+}
+
+// Rings go round from work to work, the first slice of each short. Small, for racecheck.
+TEST_F(Gemm, two_ctas_take_work_after_work_of_a_short_slice) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  for (const int tile : tiles_of(true))
+    for (const int inter : {224, 64}) {
+      check_moe({GemmRouting::kSameForAll, 21, 5, tile, true, 576, inter, 2});
+      check_codes({GemmRouting::kSameForAll, 21, 5, tile, true, 576, inter, 2});
+    }
 }
 
 // Rings go round from work to work. Small, for racecheck.

@@ -82,7 +82,7 @@ struct GemmMatrix {
     for (int64_t tile = 0; tile < rows / layout::kTileRows; ++tile)
       for (int pair = 0; pair < cols / 64; ++pair) {
         uint8_t* to = packed.data() + layout::pair_offset(packing, g, tile, pair);
-        const int own = pair % (g.blocks / 2);
+        const int own = layout::pair_in_slice(g, pair);
         for (int lane = 0; lane < layout::kWarpLanes; ++lane)
           for (int step = 0; step < 4; ++step) pack_step(to, {order, tile, pair, own}, lane, step);
         for (int row = 0; row < layout::kTileRows && packing != layout::Packing::kBf16; ++row)
@@ -334,12 +334,13 @@ struct PlainExperts {
   int tokens, experts, hidden, inter;
   std::vector<int32_t> ids;
   GemmExperts up{experts, 2 * inter, hidden, layout::RowOrder::kGateUp, 11};
-  GemmExperts down{experts, hidden, inter, layout::RowOrder::kPlain, 12};
+  GemmExperts down{experts, hidden, layout::pair_width(inter), layout::RowOrder::kPlain, 12};
   std::vector<uint16_t> x = random_16(false, int64_t{tokens} * hidden, 13);
   std::vector<Bf16> up_bias = gemm_bias(experts * 2 * inter, 14), down_bias = gemm_bias(experts * hidden, 15);
 
   [[nodiscard]] int pairs() const { return tokens * kTopk; }
-  // Some channels of every pair. u [pairs, inter] f16; y [pairs, hidden], computed from this u and rounded to
+  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
+  // Some channels of every pair. u [pairs, width] f16; y [pairs, hidden], computed from this u and rounded to
   // `rounding`.
   void expect(const std::vector<uint16_t>& u, const std::vector<float>& y, double rounding) const {
     for (int pair = 0; pair < pairs(); ++pair) {
@@ -347,11 +348,13 @@ struct PlainExperts {
       for (const int channel : {0, inter - 1, pair * 7 % inter}) {
         const GatedWant want = gated_want(up.matrices[e], {x.data() + int64_t{pair / kTopk} * hidden, false},
                                           up_bias.data() + e * 2 * static_cast<size_t>(inter), channel);
-        const float got = value_16(u[static_cast<size_t>(int64_t{pair} * inter + channel)], false);
+        const float got = value_16(u[static_cast<size_t>(int64_t{pair} * width() + channel)], false);
         ASSERT_LE(std::abs(got - want.value), want.bound) << "pair " << pair << ", channel " << channel << ": " << got;
       }
+      for (int channel = inter; channel < width(); ++channel)
+        ASSERT_EQ(u[static_cast<size_t>(int64_t{pair} * width() + channel)], 0) << "pair " << pair << ", filled up";
       for (const int r : {0, hidden - 1, pair * 13 % hidden}) {
-        const GemmSum sum = down.matrices[e].dot(r, u.data() + int64_t{pair} * inter, false);
+        const GemmSum sum = down.matrices[e].dot(r, u.data() + int64_t{pair} * width(), false);
         const double want = sum.value + down_bias[e * static_cast<size_t>(hidden) + static_cast<size_t>(r)].to_float();
         ASSERT_LE(std::abs(y[static_cast<size_t>(int64_t{pair} * hidden + r)] - want),
                   kGemmError * (sum.size + 1) + rounding * std::abs(want))

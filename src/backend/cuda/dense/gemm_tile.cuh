@@ -123,6 +123,7 @@ struct WeightCopy {
     const auto tile_bytes = static_cast<uint32_t>(g.tile_bytes);
     const int row_tiles = args.rows / layout::kTileRows, thread = static_cast<int>(threadIdx.x);
     pairs = g.blocks / 2;
+    if constexpr (kMxfp4) pair = g.missing;  // its codes are the tile's first; its scales lie as ever
     step = kMxfp4 ? layout::kPairBytes : static_cast<int>(g.chunk_bytes);
     turn = g.piece_bytes - (pairs - 1) * step;
     at = args.weights + int64_t{work.expert} * row_tiles * tile_bytes;

@@ -10,12 +10,14 @@ namespace nibble::backend::cuda {
 template <layout::Packing kPacking>
 struct PairWalk {
   int slice_pairs, piece_bytes, step_bytes;  // step: from a pair of a slice to the next
-  int own = 0, slice = 0;                    // pair within its slice; byte offset of the slice
+  int own, slice;                            // pair within its slice; byte offset of the slice
 
   __device__ explicit PairWalk(const layout::Geometry& g)
       : slice_pairs(g.blocks / 2),
         piece_bytes(g.piece_bytes),
-        step_bytes(kPacking == layout::Packing::kMxfp4 ? 0 : static_cast<int>(g.chunk_bytes)) {}
+        step_bytes(kPacking == layout::Packing::kMxfp4 ? 0 : static_cast<int>(g.chunk_bytes)),
+        own(kPacking == layout::Packing::kMxfp4 ? g.missing : 0),
+        slice(-own * layout::kPairBytes) {}
   __device__ int offset() const { return slice + own * step_bytes; }
   __device__ void next() {
     if (++own < slice_pairs) return;

@@ -9,7 +9,8 @@ namespace {
 template <class Tile, class Op>
 void launch_instance(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
   const GemvKernelArgs<typename Op::Args> kernel_args{
-      args, args.weights, plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes), plan.epilogues};
+      args,           args.weights,     plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
+      plan.epilogues, plan.tile.missing};
   launch_chained(gemv<Tile, Op>, {name, on, plan.grid, plan.threads, static_cast<int>(plan.smem_bytes)}, kernel_args);
 }
 
@@ -49,6 +50,9 @@ void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on) {
 
 void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
+  if (plan.tile.missing > 0)
+    return launch_instance<GemvTile<layout::Packing::kMxfp4, layout::kShortSliceBlocks, Columns::kVectors, true>,
+                           MoeDownOp>(args, plan, kernel::kGemvMoeDown, on);
   launch_op<layout::Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan, kernel::kGemvMoeDown, on);
 }
 

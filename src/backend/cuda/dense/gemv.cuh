@@ -20,6 +20,7 @@ struct GemvKernelArgs {
   OpArgs op;
   const uint8_t* weights;
   int stages, slices, chunk_bytes, epilogues;
+  int missing;  // pairs that the first slice lacks
 };
 
 // Position in a ring: stage and the parity of its current round.
@@ -132,7 +133,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     rows.after(Op(args.op, shared, lane), shared, slice, lane, x);
   } else {
     ptx::grid_dependency_wait();
-    load_activations<Tile>(Op(args.op, Routing{}, lane), slice, lane, x);
+    load_activations<Tile>(Op(args.op, Routing{}, lane), slice, Tile::kShort ? args.missing : 0, lane, x);
   }
   await_choice<Op>(shared);
   const Op op(args.op, shared, lane);
@@ -150,7 +151,13 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (Tile::kChunks > 1 && !op.takes(c, chunk, Tile::kChunks)) continue;
       ptx::mbarrier_wait(shared.chunk_full(at.stage), at.parity);
-      w.load(shared.chunk(at.stage) + static_cast<uint32_t>(slice * Tile::kPieceBytes), lane);
+      if constexpr (Tile::kShort) {
+        w.load(shared.chunk(at.stage) +
+                   static_cast<uint32_t>(slice * Tile::kPieceBytes - args.missing * layout::kPairBytes),
+               lane, slice == 0 ? args.missing : 0);
+      } else {
+        w.load(shared.chunk(at.stage) + static_cast<uint32_t>(slice * Tile::kPieceBytes), lane);
+      }
       warp_arrive(shared.chunk_empty(at.stage));
       at.advance(shared.stages);
       w.multiply(x, chunk, acc);

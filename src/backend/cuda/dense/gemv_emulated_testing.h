@@ -130,7 +130,8 @@ inline std::vector<Bf16> random_bf16(size_t count, uint64_t seed) {
 template <class Tile, class Op>
 void run_kernel(const typename Op::Args& args, const GemvPlan& plan, emulation::Launch launch) {
   const GemvKernelArgs<typename Op::Args> kernel_args{
-      args, args.weights, plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes), plan.epilogues};
+      args,           args.weights,     plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
+      plan.epilogues, plan.tile.missing};
   launch.grid = plan.grid;
   launch.threads = plan.threads;
   ASSERT_EQ(emulation::run(launch, [&] { gemv<Tile, Op>(kernel_args); }), "");
@@ -139,6 +140,8 @@ void run_kernel(const typename Op::Args& args, const GemvPlan& plan, emulation::
 template <Packing kPacking, Columns kColumns, class Op>
 void run_op(const typename Op::Args& args, const GemvPlan& plan, const emulation::Launch& launch) {
   check_args(args);
+  if constexpr (kPacking == Packing::kMxfp4 && kColumns == Columns::kVectors && Op::kChooses)
+    if (plan.tile.missing > 0) return run_kernel<GemvTile<kPacking, 6, kColumns, true>, Op>(args, plan, launch);
   if (plan.tile.blocks == 6) {
     run_kernel<GemvTile<kPacking, 6, kColumns>, Op>(args, plan, launch);
   } else {

@@ -32,6 +32,14 @@ void check_matrix(const GemvShape& shape, int tokens, const std::string& args) {
           Code::kUnsupported, "want rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32", args);
   require(tokens >= 1 && tokens <= kGemvTokens, Code::kUnsupported, "want 1 to 8 tokens", args);
 }
+// Of matrices whose first slice may be short.
+void check_down(const GemvShape& shape, int tokens, const std::string& args) {
+  require(
+      shape.rows > 0 && shape.rows % layout::kTileRows == 0 && layout::geometry(shape.packing, shape.cols).slices != 0,
+      Code::kUnsupported,
+      "want rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32, the first shorter or not", args);
+  require(tokens >= 1 && tokens <= kGemvTokens, Code::kUnsupported, "want 1 to 8 tokens", args);
+}
 
 void check_choice(const ExpertChoice& c, int tokens, const std::string& args) {
   require(c.topk >= 1 && tokens * c.topk <= kGemvRoutes, Code::kUnsupported, "want tokens * topk in 1 to 32", args);
@@ -179,7 +187,7 @@ void check_args(const MoeDownArgs& a) {
   const std::string args =
       fmt::format("moe_down hidden {}, inter {}, topk {} of {}, {} tokens, weights {}, u {}, y {}", a.hidden, a.inter,
                   a.choice.topk, a.choice.experts, a.tokens, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y));
-  check_matrix({a.hidden, a.inter}, a.tokens, args);
+  check_down({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
   require(aligned(a.weights) && aligned(a.u) && a.bias != nullptr && a.y != nullptr && a.sums != nullptr &&
               a.finished != nullptr,
@@ -190,7 +198,7 @@ void check_args(const GemvDownArgs& a) {
   const std::string args = fmt::format(
       "moe_down hidden {}, inter {}, topk {} of {}, {} tokens, {} parts, weights {}, u {}, y {}", a.hidden, a.inter,
       a.choice.topk, a.choice.experts, a.tokens, a.parts, fmt::ptr(a.weights), fmt::ptr(a.u), fmt::ptr(a.y[0]));
-  check_matrix({a.hidden, a.inter}, a.tokens, args);
+  check_down({a.hidden, a.inter}, a.tokens, args);
   check_choice(a.choice, a.tokens, args);
   require(a.tokens * a.choice.topk <= kGemvTokens, Code::kUnsupported, "want tokens * topk in 1 to 8", args);
   require(a.choice.own.all(), Code::kUnsupported, "want all experts", args);
@@ -204,7 +212,7 @@ void check_args(const GemvDownArgs& a) {
 void check_args(const PackArgs& a) {
   const std::string args = fmt::format("pack [{}, {}], values {}, scales {}, packed {}", a.rows, a.cols,
                                        fmt::ptr(a.values), fmt::ptr(a.scales), fmt::ptr(a.packed));
-  check_matrix({a.rows, a.cols}, 1, args);
+  check_down({.rows = a.rows, .cols = a.cols, .packing = a.packing}, 1, args);
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, Code::kUnsupported, "want heads of 64 rows", args);
   require(aligned(a.values) && aligned(a.packed) &&
               (a.packing == layout::Packing::kBf16 || (a.scales != nullptr && a.bad_scales != nullptr)),

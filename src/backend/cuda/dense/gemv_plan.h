@@ -108,14 +108,14 @@ struct MoeUpArgs {
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const F16* x = nullptr;            // [tokens, hidden]
   ExpertChoice choice;
-  F16* u = nullptr;  // [tokens, topk, inter]
+  F16* u = nullptr;  // [tokens, topk, layout::pair_width(inter)]: what is filled up gets zeros
   int hidden = 0, inter = 0, tokens = 0;
   float swiglu_limit = 7.0f;
 };
 
-// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), in two forms: for many pairs of a token with an expert, and for
-// up to kGemvTokens. Both REQUIRE that the logits were complete before the kernel before this one let it start; moe_up
-// sees to that. Then the first weights are fetched while moe_up still runs.
+// y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]); inter in pairs of blocks. In two forms: for many pairs of a token
+// with an expert, and for up to kGemvTokens. Both REQUIRE that the logits were complete before the kernel before this
+// one let it start; moe_up sees to that. Then the first weights are fetched while moe_up still runs.
 struct MoeDownArgs {
   const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
   const Bf16* bias = nullptr;        // [experts, hidden]

@@ -133,15 +133,18 @@ struct RowLoader {
   }
 };
 
-// The activations of this lane's column, rows of f16; RowsIn has RowLoader.
+// The activations of this lane's column, rows of f16; RowsIn has RowLoader. missing: pairs that the first slice lacks,
+// which get zeros.
 template <class Tile, class Op>
-__device__ void load_activations(const Op& op, int slice, int lane, Activations<Tile>& x) {
+__device__ void load_activations(const Op& op, int slice, int missing, int lane, Activations<Tile>& x) {
   static_assert(Tile::kPacking == layout::Packing::kMxfp4 && Tile::kColumns == Columns::kVectors);
   const RowPart<Tile, false> part{lane, slice};
   const F16* row = op.column(part.row());
 #pragma unroll
-  for (int j = 0; j < part.kOwn; ++j)
-    x.set_f16(j, row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + part.k(j)));
+  for (int j = 0; j < part.kOwn; ++j) {
+    const int k = part.k(j) - (Tile::kShort ? missing * 2 * layout::kBlockK : 0);
+    x.set_f16(j, row == nullptr || (Tile::kShort && k < 0) ? uint4{} : *reinterpret_cast<const uint4*>(row + k));
+  }
 }
 
 }  // namespace nibble::backend::cuda

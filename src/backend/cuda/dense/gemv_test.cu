@@ -222,8 +222,9 @@ void test_up(const std::vector<Routes>& cases, const GemvDevice& device) {
 }
 
 struct Down {
-  std::vector<HostMatrix> host = experts(kHidden, kInter, RowOrder::kPlain, 400);
-  std::vector<F16> u = random_f16(kGemvRoutes * kInter, 23);
+  int inter;
+  std::vector<HostMatrix> host = experts(kHidden, inter, RowOrder::kPlain, 400);
+  std::vector<F16> u = random_f16(kGemvRoutes * inter, 23);
   std::vector<Bf16> bias = random_bf16(kExperts * kHidden, 24);
   PackedMatrices d_weights{host};
   Device<Bf16> d_bias{bias};
@@ -232,7 +233,7 @@ struct Down {
 // parts 0: moe_down; else gemv_moe_down, whose parts are added here.
 void test_down_case(const Routes& routes, int parts, const GemvDevice& device, const Down& down) {
   const auto& bias = down.bias;
-  const std::vector<F16> u_used(down.u.begin(), down.u.begin() + static_cast<int64_t>(routes.ids.size()) * kInter);
+  const std::vector<F16> u_used(down.u.begin(), down.u.begin() + static_cast<int64_t>(routes.ids.size()) * down.inter);
   const Device<F16> u(u_used);
   const Logits chosen(routes);
   const std::vector<float>& weights = chosen.weights;
@@ -253,9 +254,9 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
                      .sums = sums.data(),
                      .finished = finished.data(),
                      .hidden = kHidden,
-                     .inter = kInter,
+                     .inter = down.inter,
                      .tokens = routes.tokens},
-                    plan_row_warps(kInter, kMoeDownWish, device), {.chained = chained});
+                    plan_row_warps(down.inter, kMoeDownWish, device), {.chained = chained});
     } else {
       const GemvDownArgs args{.weights = down.d_weights.data(),
                               .bias = down.d_bias.data(),
@@ -263,7 +264,7 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
                               .choice = choice,
                               .y = {y.data(), second.data()},
                               .hidden = kHidden,
-                              .inter = kInter,
+                              .inter = down.inter,
                               .tokens = routes.tokens,
                               .parts = parts};
       gemv_moe_down(args, plan_gemv(shape_of(args), device), {.chained = chained});
@@ -279,7 +280,7 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
   parallel(kHidden, [&](int64_t r) {
     for (size_t pair = 0; pair < routes.ids.size(); ++pair) {
       const auto e = static_cast<size_t>(routes.ids[pair]);
-      const Sum s = dot(down.host[e].row(r), u_used.data() + pair * kInter);
+      const Sum s = dot(down.host[e].row(r), u_used.data() + static_cast<int64_t>(pair) * down.inter);
       Sum& to = want[pair / kTopk * kHidden + static_cast<size_t>(r)];
       to.value += double{weights[pair]} * (s.value + bias[e * kHidden + static_cast<size_t>(r)].to_float());
       to.size += double{weights[pair]} * (s.size + 1);
@@ -290,12 +291,12 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
     c.add(at("token ", static_cast<int64_t>(i / kHidden), " row ", static_cast<int64_t>(i % kHidden)), got[i],
           want[i].value, kSumError * (want[i].size + 1));
   }
-  c.finish((parts == 0 ? "moe_down " : "gemv moe_down ") + routes.name + at(", parts ", parts, "", 0),
+  c.finish((parts == 0 ? "moe_down " : "gemv moe_down ") + routes.name + at(", parts ", parts, ", inter ", down.inter),
            std::memcmp(got.data(), again.data(), got.size() * 4) == 0);
 }
 
-void test_down(const std::vector<Routes>& cases, const GemvDevice& device) {
-  const Down down;
+void test_down(const std::vector<Routes>& cases, const GemvDevice& device, int inter = kInter) {
+  const Down down{inter};
   for (const Routes& routes : cases)
     for (const int parts : {0, 1, 2})
       if (parts == 0 || routes.ids.size() <= kGemvTokens) test_down_case(routes, parts, device, down);
@@ -317,6 +318,7 @@ int run_small() {
   const std::vector<Routes> all = route_cases(), few = {all[0], all[3]};
   test_up(few, device);
   test_down(few, device);
+  test_down(few, device, 704);
   return verdict();
 }
 
@@ -326,6 +328,7 @@ int run_all() {
   test_pack(2880, 2880, RowOrder::kPlain);
   test_pack(5760, 2880, RowOrder::kGateUp);
   test_pack(2880, 4096, RowOrder::kPlain);
+  test_pack(2880, 1472, RowOrder::kPlain);
   for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
     test_dense({"qkv", packing, 5120, 2880}, device);
     test_dense({"o", packing, 2880, 4096}, device);
@@ -339,6 +342,8 @@ int run_all() {
   test_chain(device);
   test_up(route_cases(), device);
   test_down(route_cases(), device);
+  for (const int inter : {1472, 704, 64})
+    test_down(route_cases(), device, inter);  // of ranks: their first slice is short
   return verdict();
 }
 

@@ -16,8 +16,10 @@ namespace nibble::backend::cuda {
 // activations, one per column; each block's sums are scaled before they are added.
 enum class Columns { kBlocks, kVectors };
 
-template <layout::Packing kThePacking, int kSliceBlocks, Columns kTheColumns>
+// kTheShort: the first slice may lack pairs (layout::slices_of).
+template <layout::Packing kThePacking, int kSliceBlocks, Columns kTheColumns, bool kTheShort = false>
 struct GemvTile {
+  static constexpr bool kShort = kTheShort;
   static constexpr layout::Packing kPacking = kThePacking;
   static constexpr Columns kColumns = kTheColumns;
   static constexpr int kBlocks = kSliceBlocks;                           // of the slice
@@ -27,6 +29,7 @@ struct GemvTile {
   static constexpr int kOwnBlocks = kColumns == Columns::kBlocks ? 1 : kBlocks;  // that a lane brings
   static constexpr int kTerms = kPacking == layout::Packing::kBf16 ? 2 : 1;      // of an activation: high and low part
   static_assert(kPacking == layout::Packing::kMxfp4 || kColumns == Columns::kVectors);
+  static_assert(!kShort || (kPacking == layout::Packing::kMxfp4 && kColumns == Columns::kVectors));
 };
 
 __device__ __forceinline__ int group_of(int lane) { return lane / 4; }
@@ -92,7 +95,8 @@ struct Activations {
 };
 
 // A warp's piece of a chunk, and the sums of a tile.
-//   load(piece, lane)        from shared memory to registers
+//   load(piece, lane)        from shared memory to registers; MXFP4: from which pair on there are any. What a slice
+//                            lacks is loaded from the first pair that is there, and multiplied with zeros
 //   multiply(x, chunk, acc)  acc += the chunk's products
 //   sums(acc, out)           out: {row g, column 2t}, {g, 2t + 1}, {g + 8, 2t}, {g + 8, 2t + 1}; with kBlocks out[0]
 //                            and out[2] hold the lane's two blocks, to be added over the quad
@@ -155,16 +159,17 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
   uint4 codes[Tile::kPairs];
   uint32_t scales[kScaleWords];  // kBlocks: of blocks 2t and 2t + 1. kVectors: word q of blocks 2q and 2q + 1
 
-  __device__ void load(uint32_t slice, int lane) {
+  __device__ void load(uint32_t slice, int lane, int first_pair = 0) {
     const int g = group_of(lane), t = lane % 4;
-    for (int q = 0; q < Tile::kPairs; ++q) codes[q] = ptx::load_shared16(slice + layout::code_offset(q, lane));
-    if constexpr (Tile::kColumns == Columns::kBlocks) {
-      const uint32_t word =
-          ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, t < Tile::kPairs ? t : 0));
-      scales[0] = t < Tile::kPairs ? word : 0;
+    if constexpr (Tile::kShort) {
+      for (int q = 0; q < Tile::kPairs; ++q) {
+        const int own = q < first_pair ? first_pair : q;
+        codes[q] = ptx::load_shared16(slice + static_cast<uint32_t>(layout::code_offset(own, lane)));
+        scales[q] = ptx::load_shared4(slice + static_cast<uint32_t>(layout::scale_word_offset(Tile::kBlocks, g, own)));
+      }
     } else {
-      for (int q = 0; q < Tile::kPairs; ++q)
-        scales[q] = ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, q));
+      for (int q = 0; q < Tile::kPairs; ++q) codes[q] = ptx::load_shared16(slice + layout::code_offset(q, lane));
+      load_scales(slice, g, t);
     }
   }
   __device__ void multiply(const Activations<Tile>& x, int /*chunk*/, Accumulators& acc) const {
@@ -193,6 +198,16 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
   }
 
  private:
+  __device__ void load_scales(uint32_t slice, int g, int t) {
+    if constexpr (Tile::kColumns == Columns::kBlocks) {
+      const uint32_t word =
+          ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, t < Tile::kPairs ? t : 0));
+      scales[0] = t < Tile::kPairs ? word : 0;
+    } else {
+      for (int q = 0; q < Tile::kPairs; ++q)
+        scales[q] = ptx::load_shared4(slice + layout::scale_word_offset(Tile::kBlocks, g, q));
+    }
+  }
   // Word `step` of block j: the A operand of one mma.
   __device__ layout::E2m1Pairs a(int j, int step) const {
     const uint4& v = codes[j / 2];

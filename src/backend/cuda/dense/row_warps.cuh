@@ -20,8 +20,10 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kRowMaxWarps = 16;
 
-template <int kTheBlocks, int kTheStages = kRowStages>
+// kTheShort: the first slice may lack pairs (layout::slices_of).
+template <int kTheBlocks, int kTheStages = kRowStages, bool kTheShort = false>
 struct RowTile {
+  static constexpr bool kShort = kTheShort;
   static constexpr int kBlocks = kTheBlocks;  // of a slice
   static constexpr int kStages = kTheStages;
   static constexpr int kPairs = kBlocks / 2;
@@ -54,6 +56,7 @@ struct RowFeed {
   Walk walk;
   const uint8_t* weights;
   int slices, lane;
+  int missing = 0;           // pairs that the first slice lacks
   int slice = 0, stage = 0;  // what is fetched next; where to
   const uint8_t* from = nullptr;
 
@@ -61,23 +64,32 @@ struct RowFeed {
       : shared(the_shared),
         walk(the_walk),
         weights(the_weights),
-        slices(cols / (Tile::kBlocks * layout::kBlockK)),
+        slices((cols + (Tile::kShort ? Tile::kBlocks * layout::kBlockK - 1 : 0)) / (Tile::kBlocks * layout::kBlockK)),
         lane(static_cast<int>(threadIdx.x) % layout::kWarpLanes) {
+    if constexpr (Tile::kShort) missing = (slices * Tile::kBlocks - cols / layout::kBlockK) / 2;
     open();
     for (int i = 0; i + 1 < Tile::kStages; ++i) fetch();
   }
   __device__ void open() {
-    if (walk.valid()) from = weights + walk.tile() * (slices * Tile::kSliceBytes) + lane * layout::kLaneBytes;
+    if (!walk.valid()) return;
+    if constexpr (Tile::kShort) {
+      const int lacks = missing * layout::kPairBytes;
+      from = weights + walk.tile() * (slices * Tile::kSliceBytes - lacks) - lacks + lane * layout::kLaneBytes;
+    } else {
+      from = weights + walk.tile() * (slices * Tile::kSliceBytes) + lane * layout::kLaneBytes;
+    }
   }
   // One group of copies, if only an empty one.
   __device__ void fetch() {
     if (walk.valid()) {
       const uint32_t to = shared.stage(stage) + static_cast<uint32_t>(lane * layout::kLaneBytes);
 #pragma unroll
-      for (int i = 0; i < Tile::kCopies; ++i)
+      for (int i = 0; i < Tile::kCopies; ++i) {
+        if (Tile::kShort && slice == 0 && i < missing) continue;
         if (i + 1 < Tile::kCopies || lane * layout::kLaneBytes + i * layout::kStepBytes < Tile::kSliceBytes)
           ptx::async_copy16(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes,
                             ptx::Fill::kCopy);
+      }
       from += Tile::kSliceBytes;
       if (++slice == slices) {
         slice = 0;
@@ -90,14 +102,15 @@ struct RowFeed {
   }
 };
 
-// sums += a slice's weights times kColumnTiles times 8 columns, whose k begin at x.
-template <class Tile, int kColumnTiles>
-__device__ __forceinline__ void multiply_slice(uint32_t stage, uint32_t x, int pitch, int lane,
+// sums += a slice's weights, from pair `first` on where it is kPart of one, times kColumnTiles times 8 columns, whose k
+// begin at x.
+template <class Tile, int kColumnTiles, bool kPart = false>
+__device__ __forceinline__ void multiply_slice(uint32_t stage, int first, uint32_t x, int pitch, int lane,
                                                float (&sums)[kColumnTiles][4]) {
   const uint32_t codes_at = stage + static_cast<uint32_t>(layout::code_offset(0, lane));
   const uint32_t scales_at = stage + static_cast<uint32_t>(layout::scale_word_offset(Tile::kBlocks, lane / 4, 0));
-#pragma unroll(kColumnTiles > 2 ? 1 : Tile::kPairs)  // all at once would spill
-  for (int q = 0; q < Tile::kPairs; ++q) {
+#pragma unroll(kColumnTiles > 2 || kPart ? 1 : Tile::kPairs)  // all at once would spill
+  for (int q = kPart ? first : 0; q < Tile::kPairs; ++q) {
     const uint4 codes = ptx::load_shared16(codes_at + static_cast<uint32_t>(layout::code_offset(q, 0)));
     const uint32_t scales = ptx::load_shared4(scales_at + static_cast<uint32_t>(4 * q));
 #pragma unroll
@@ -125,12 +138,18 @@ template <int kColumnTiles, class Tile, class Walk>
 __device__ __forceinline__ void multiply_tile(RowFeed<Tile, Walk>& feed, int& stage, uint32_t columns,
                                               float (&sums)[kColumnTiles][4]) {
   uint32_t x = columns + static_cast<uint32_t>(feed.lane / 4 * feed.shared.pitch + feed.lane % 4 * 16);
+  if constexpr (Tile::kShort) x -= static_cast<uint32_t>(feed.missing * 2 * 64);
 #pragma unroll 1
   for (int slice = 0; slice < feed.slices; ++slice, x += Tile::kBlocks * 64) {
     ptx::async_wait<Tile::kStages - 2>();
     __syncwarp();  // every lane's copies are there, and the slice before this one is read
     feed.fetch();
-    multiply_slice<Tile, kColumnTiles>(feed.shared.stage(stage), x, feed.shared.pitch, feed.lane, sums);
+    const uint32_t own = feed.shared.stage(stage);
+    if (Tile::kShort && slice == 0) {
+      multiply_slice<Tile, kColumnTiles, true>(own, feed.missing, x, feed.shared.pitch, feed.lane, sums);
+    } else {
+      multiply_slice<Tile, kColumnTiles>(own, 0, x, feed.shared.pitch, feed.lane, sums);
+    }
     stage = stage + 1 == Tile::kStages ? 0 : stage + 1;
   }
 }
@@ -141,6 +160,13 @@ __device__ __forceinline__ F16 swiglu_f16(float gate, float up, float limit) {
   gate = gate > limit ? limit : gate;  // keeps NaN, which fminf would hide
   up = up > limit ? limit : up < -limit ? -limit : up;
   return {__half_as_ushort(__float2half_rn(gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f)))};
+}
+
+// Of a pair's u, whose rows have pair_width channels.
+__device__ __forceinline__ void store_channel(F16* u, int pair, int inter, int channel, F16 value) {
+  F16* const to = u + int64_t{pair} * layout::pair_width(inter) + channel;
+  *to = value;
+  if (layout::fills_up(inter, channel)) to[layout::kBlockK] = {};
 }
 
 }  // namespace nibble::backend::cuda

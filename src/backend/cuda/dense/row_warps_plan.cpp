@@ -14,7 +14,7 @@ std::string RowWarpsPlan::to_string() const {
 }
 
 RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device) {
-  const int blocks = layout::slice_blocks(cols);
+  const int blocks = layout::slices_of(cols).blocks;
   if (blocks == 0 || device.sms <= 0)
     throw Error(Code::kUnsupported, "cuda: no plan for experts of {} columns on {} SMs", cols, device.sms);
   int64_t bytes = 0;

@@ -2,6 +2,8 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 
+#include <type_traits>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -12,7 +14,10 @@ void launch(const typename Op::Args& args, int64_t cols, const GemvInt8Plan& pla
   require_shape(plan.row_tiles > 0 && plan.expert_tiles > 0, name, "a plan with row tiles", plan.row_tiles);
   const LaunchShape shape{dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.expert_tiles)),
                           kInt8Threads, kInt8SharedBytes, on.stream};
-  auto* const kernel = layout::slice_blocks(cols) == 6 ? any_gemv_int8<6, Op> : any_gemv_int8<8, Op>;
+  const layout::Slices slices = layout::slices_of(cols);
+  auto* kernel = slices.blocks == 6 ? any_gemv_int8<Int8Tile<6>, Op> : any_gemv_int8<Int8Tile<8>, Op>;
+  if constexpr (std::is_same_v<Op, Int8Down>)
+    if (slices.missing > 0) kernel = any_gemv_int8<Int8Tile<layout::kShortSliceBlocks, true>, Op>;
   static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
   launched(name, on);
 }

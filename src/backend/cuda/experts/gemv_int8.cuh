@@ -49,25 +49,41 @@ __device__ __forceinline__ void multiply_block(const Int8Codes& low, const Int8C
   }
 }
 
-// A warp's slices of a row tile.
-template <int kBlocks, int kTokens>
-__device__ __forceinline__ void multiply_slices(const uint8_t* tile, int slices, const uint8_t* const (&x)[kTokens],
-                                                float (&sums)[kTokens][2]) {
+// How int8 tiles are cut; kTheShort: the first slice may lack pairs (layout::slices_of).
+template <int kTheBlocks, bool kTheShort = false>
+struct Int8Tile {
+  static constexpr int kBlocks = kTheBlocks;
+  static constexpr bool kShort = kTheShort;
+};
+
+// A warp's slices of a row tile, of which the first lacks `missing` pairs.
+template <class Tile, int kTokens>
+__device__ __forceinline__ void multiply_slices(const uint8_t* tile, int slices, int missing,
+                                                const uint8_t* const (&x)[kTokens], float (&sums)[kTokens][2]) {
+  constexpr int kBlocks = Tile::kBlocks;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   for (int slice = static_cast<int>(threadIdx.x) / layout::kWarpLanes; slice < slices; slice += kInt8Warps) {
     const uint8_t* from = tile + int64_t{slice} * layout::slice_bytes(kBlocks);
-    uint4 codes[kBlocks / 2];
-    uint32_t scales[kBlocks / 2];
+    int first = 0;  // pair
+    if constexpr (Tile::kShort) {
+      from -= missing * layout::kPairBytes;
+      first = slice == 0 ? missing : 0;
+    }
+    uint4 codes[kBlocks / 2] = {};
+    uint32_t scales[kBlocks / 2] = {};
 #pragma unroll
     for (int q = 0; q < kBlocks / 2; ++q) {
+      if (Tile::kShort && q < first) continue;
       codes[q] = *reinterpret_cast<const uint4*>(from + layout::code_offset(q, lane));
       scales[q] = *reinterpret_cast<const uint32_t*>(from + layout::scale_word_offset(kBlocks, lane / 4, q));
     }
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
+      if (Tile::kShort && b / 2 < first) continue;
       const uint4& pair = codes[b / 2];
       const float of_rows[2] = {layout::scale_of(scales[b / 2], b % 2), layout::scale_of(scales[b / 2], 2 + b % 2)};
-      const int64_t at = (int64_t{slice} * kBlocks + b) * kInt8BlockBytes + lane % 4 * 8;
+      const int64_t at =
+          (int64_t{slice} * kBlocks + b - (Tile::kShort ? 2 * missing : 0)) * kInt8BlockBytes + lane % 4 * 8;
       multiply_block<kTokens>(Int8Codes(b % 2 == 0 ? pair.x : pair.z), Int8Codes(b % 2 == 0 ? pair.y : pair.w), of_rows,
                               x, at, sums);
     }
@@ -85,8 +101,8 @@ struct Int8Up {
   __device__ void finish(int expert, int pair, int i, const Sum& of) const {
     const int channel = static_cast<int>(blockIdx.x) * kResults + i;
     const Bf16* bias = a.bias + (int64_t{expert} * a.inter + channel) * 2;
-    a.u[int64_t{pair} * a.inter + channel] =
-        swiglu_f16(of(i) + bias[0].to_float(), of(i + 8) + bias[1].to_float(), a.swiglu_limit);
+    store_channel(a.u, pair, a.inter, channel,
+                  swiglu_f16(of(i) + bias[0].to_float(), of(i + 8) + bias[1].to_float(), a.swiglu_limit));
   }
 };
 struct Int8Down {
@@ -102,7 +118,7 @@ struct Int8Down {
   }
 };
 
-template <int kBlocks, int kTokens, class Op>
+template <class Tile, int kTokens, class Op>
 __device__ void multiply_tile_int8(const Op& op, const ExpertTile& group, float* shared) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
             warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
@@ -110,10 +126,13 @@ __device__ void multiply_tile_int8(const Op& op, const ExpertTile& group, float*
   const uint8_t* x[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) x[t] = reinterpret_cast<const uint8_t*>(op.row(pairs[min(t, group.count - 1)]));
-  const int slices = op.cols() / (kBlocks * layout::kBlockK);
+  constexpr int kSliceK = Tile::kBlocks * layout::kBlockK;
+  const int slices = (op.cols() + (Tile::kShort ? kSliceK - 1 : 0)) / kSliceK;
+  const int missing = Tile::kShort ? (slices * kSliceK - op.cols()) / (2 * layout::kBlockK) : 0;
   const int64_t tile = int64_t{group.expert} * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   float sums[kTokens][2] = {};
-  multiply_slices<kBlocks, kTokens>(op.a.weights + tile * slices * layout::slice_bytes(kBlocks), slices, x, sums);
+  const int tile_bytes = slices * layout::slice_bytes(Tile::kBlocks) - missing * layout::kPairBytes;
+  multiply_slices<Tile, kTokens>(op.a.weights + tile * tile_bytes, slices, missing, x, sums);
 #pragma unroll
   for (int t = 0; t < kTokens; ++t)
     for (int half = 0; half < 2; ++half) {
@@ -133,7 +152,7 @@ __device__ void multiply_tile_int8(const Op& op, const ExpertTile& group, float*
   }
 }
 
-template <int kBlocks, class Op>
+template <class Tile, class Op>
 __global__ void __launch_bounds__(kInt8Threads) any_gemv_int8(const __grid_constant__ typename Op::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   ptx::grid_dependency_wait();
@@ -143,13 +162,13 @@ __global__ void __launch_bounds__(kInt8Threads) any_gemv_int8(const __grid_const
   const Op op{args};
   auto* const shared = reinterpret_cast<float*>(smem);
   if (group.count == 1) {
-    multiply_tile_int8<kBlocks, 1>(op, group, shared);
+    multiply_tile_int8<Tile, 1>(op, group, shared);
   } else if (group.count == 2) {
-    multiply_tile_int8<kBlocks, 2>(op, group, shared);
+    multiply_tile_int8<Tile, 2>(op, group, shared);
   } else if (group.count <= 4) {
-    multiply_tile_int8<kBlocks, 4>(op, group, shared);
+    multiply_tile_int8<Tile, 4>(op, group, shared);
   } else {
-    multiply_tile_int8<kBlocks, 8>(op, group, shared);
+    multiply_tile_int8<Tile, 8>(op, group, shared);
   }
 }
 inline constexpr int kInt8SharedBytes = kInt8Warps * kMoeTileTokens * layout::kTileRows * 4;

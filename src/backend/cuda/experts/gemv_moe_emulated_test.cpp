@@ -24,6 +24,7 @@ struct MoeCase {
   int hidden = 192, inter = 256;
   int parts = 1;
   [[nodiscard]] int routes() const { return tokens * topk; }
+  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
 };
 
 struct Moe {
@@ -78,10 +79,13 @@ void expect_u(const MoeCase& test, const Moe& moe, const std::vector<Bf16>& bias
       const double want =
           want_u(moe.matrices[static_cast<size_t>(e)], bias, static_cast<size_t>(e * 2 * test.inter + 2 * c), c,
                  x.data() + pair / test.topk * test.hidden, &size);
-      const float got = u[static_cast<size_t>(pair * test.inter + c)].to_float();
+      const float got = u[static_cast<size_t>(pair * test.width() + c)].to_float();
       ASSERT_LE(std::abs(got - want), 0x1p-11 * std::abs(want) + 0x1p-24 + 10 * kSumError * size)
           << "pair " << pair << ", channel " << c << ": " << got << ' ' << want;
     }
+  for (int pair = 0; pair < test.routes(); ++pair)
+    for (int c = test.inter; c < test.width(); ++c)
+      ASSERT_EQ(u[static_cast<size_t>(pair * test.width() + c)].bits, 0) << "filled up";
 }
 
 void check_up(const MoeCase& test) {
@@ -93,7 +97,7 @@ void check_up(const MoeCase& test) {
   std::vector<F16> x(want_x.size(), F16::from_float(kNan));
   std::vector<float> logits(chosen.logits.size(), kNan), weights(test.ids.size(), kNan);
   std::vector<int32_t> ids(test.ids.size(), -1);
-  std::vector<F16> u(static_cast<size_t>(test.routes() * test.inter), F16::from_float(kNan));
+  std::vector<F16> u(static_cast<size_t>(test.routes() * test.width()), F16::from_float(kNan));
   const MoeUpArgs args{.weights = moe.packed.data(),
                        .bias = bias.data(),
                        .x = x.data(),
@@ -200,7 +204,9 @@ void check_down(const MoeCase& test, const GemvDevice& device = kDevice) {
       .grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] { in.u = in.want_u; }};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             if (layout::slice_blocks(test.inter) == 6) return moe_down<RowTile<6>>(args, plan.rows);
+                             const layout::Slices slices = layout::slices_of(test.inter);
+                             if (slices.missing > 0) return moe_down<RowTile<6, kRowStages, true>>(args, plan.rows);
+                             if (slices.blocks == 6) return moe_down<RowTile<6>>(args, plan.rows);
                              moe_down<RowTile<8>>(args, plan.rows);
                            }),
             "");
@@ -217,18 +223,20 @@ void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& 
   const auto run = [&](auto tile) {
     ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.rows); }), "");
   };
-  layout::slice_blocks(cols) == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
+  const layout::Slices slices = layout::slices_of(cols);
+  if (slices.missing > 0) return run(RowTile<6, kGrouped.stages, true>{});
+  slices.blocks == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
 }
 
 void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std::vector<float>* result = nullptr) {
   SCOPED_TRACE(test.name);
   const Moe up(test.ids, 2 * test.inter, test.hidden, RowOrder::kGateUp);
-  const Moe down(test.ids, test.hidden, test.inter, RowOrder::kPlain);
-  const PlainGroups groups = plain_groups(test.ids, up.experts, grouped_tokens(test.hidden, test.inter, device));
+  const Moe down(test.ids, test.hidden, test.width(), RowOrder::kPlain);
+  const PlainGroups groups = plain_groups(test.ids, up.experts, grouped_tokens(test.hidden, test.width(), device));
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(up.experts * 2 * test.inter), 8);
   const std::vector<Bf16> down_bias = random_bf16(static_cast<size_t>(up.experts * test.hidden), 10);
   const std::vector<F16> x = random_f16(static_cast<size_t>(test.tokens * test.hidden), 9);
-  std::vector<F16> u(static_cast<size_t>(test.routes() * test.inter), F16::from_float(kNan));
+  std::vector<F16> u(static_cast<size_t>(test.routes() * test.width()), F16::from_float(kNan));
   std::vector<float> y(static_cast<size_t>(test.routes() * test.hidden), kNan);
   std::vector<int32_t> counts(kTileCounts, 1 << 20);
   const MoeGroups device_groups{groups.pairs.data(), groups.tiles.data(), counts.data(), test.topk};
@@ -248,12 +256,12 @@ void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std:
                             .groups = device_groups,
                             .y = y.data(),
                             .hidden = test.hidden,
-                            .inter = test.inter},
-                           test.inter, device, {});
+                            .inter = test.width()},
+                           test.width(), device, {});
   for (int pair = 0; pair < test.routes(); ++pair)
     for (int r = 0; r < test.hidden; ++r) {
       const int e = test.ids[static_cast<size_t>(pair)];
-      const auto [sum, size] = down.matrices[static_cast<size_t>(e)].dot(r, u.data() + pair * test.inter);
+      const auto [sum, size] = down.matrices[static_cast<size_t>(e)].dot(r, u.data() + pair * test.width());
       ASSERT_NEAR(y[static_cast<size_t>(pair * test.hidden + r)],
                   sum + down_bias[static_cast<size_t>(e * test.hidden + r)].to_float(), kSumError * (size + 4));
     }
@@ -300,12 +308,16 @@ std::vector<MoeCase> moe_cases() {
           {"five tokens, two each", 5, 2, random_ids(5, 2, 4, 60)}};
 }
 
+// Inner widths in pairs of blocks whose first slice is short, by one pair and by two.
+constexpr int kRanksInter[] = {1472, 704, 640, 64};
+
 TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
   for (MoeCase test : moe_cases()) {
     test.inter = 64;
     check_up(test);
   }
   check_up({"real width", 1, 2, {1, 0}, 2880, 192});
+  for (const int inter : {1440, 32}) check_up({"a rank's", 3, 4, random_ids(3, 4, 6, 20), 192, inter});
   check_up({"more experts than lanes", 2, 4, {40, 7, 33, 1, 2, 39, 8, 0}, 192, 64});
 }
 
@@ -315,6 +327,7 @@ TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
     check_down(test);
   }
   check_down({"real width", 3, 4, random_ids(3, 4, 6, 20), 32, 2880});
+  for (const int inter : kRanksInter) check_down({"a rank's", 3, 4, random_ids(3, 4, 6, 20), 32, inter});
   check_down({"more row tiles than lanes for a warp", 2, 1, {0, 1}, 16 * 540, 192});
   const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(plan_row_warps(2880, kMoeDownWish, small).rows, 8);
@@ -330,6 +343,7 @@ TEST(gemv_emulated, moe_down_of_few_pairs_is_the_weighted_sum) {
       check_gemv_down(test);
   }
   check_gemv_down({"real width", 2, 2, {1, 0, 0, 2}, 32, 2880, 2});
+  for (const int inter : kRanksInter) check_gemv_down({"a rank's", 2, 2, {1, 0, 0, 2}, 32, inter, 2});
 }
 
 TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
@@ -338,6 +352,8 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   check_grouped({"one expert takes all 70, in tiles of 24, 24 and 22", 70, 1, std::vector<int32_t>(70, 1), 192, 192});
   for (const int tokens : {8, 16, 17, 24, 25})
     check_grouped({"one expert takes all", tokens, 1, std::vector<int32_t>(static_cast<size_t>(tokens), 2), 192, 192});
+  for (const int inter : kRanksInter) check_grouped({"a rank's", 20, 4, random_ids(20, 4, 6, 70), 192, inter});
+  check_grouped({"a rank's, in three columns", 23, 1, std::vector<int32_t>(23, 1), 192, 704});
   check_grouped({"one row tile for many warps", 2, 1, {0, 5}, 192, 192});
   const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(grouped_tokens(2880, 2880, small), 8);

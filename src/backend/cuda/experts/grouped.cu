@@ -5,6 +5,8 @@
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
 
+#include <type_traits>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -16,8 +18,11 @@ ChainedLaunch planned(Kernel name, const RowWarpsPlan& plan, const Launch& on) {
 template <class Op>
 void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLaunch& launch, int rows) {
   check_args(args);
-  if (layout::slice_blocks(cols) == 6)
-    return launch_chained(grouped<RowTile<6, kGrouped.stages>, Op>, launch, args, rows);
+  const layout::Slices slices = layout::slices_of(cols);
+  if constexpr (std::is_same_v<Op, GroupedDown>)
+    if (slices.missing > 0)
+      return launch_chained(grouped<RowTile<layout::kShortSliceBlocks, kGrouped.stages, true>, Op>, launch, args, rows);
+  if (slices.blocks == 6) return launch_chained(grouped<RowTile<6, kGrouped.stages>, Op>, launch, args, rows);
   launch_chained(grouped<RowTile<8, kGrouped.stages>, Op>, launch, args, rows);
 }
 
@@ -33,7 +38,10 @@ void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& 
 void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   const ChainedLaunch launch = planned(kernel::kMoeDown, plan, on);
-  if (layout::slice_blocks(args.inter) == 6) return launch_chained(moe_down<RowTile<6>>, launch, args, plan.rows);
+  const layout::Slices slices = layout::slices_of(args.inter);
+  if (slices.missing > 0)
+    return launch_chained(moe_down<RowTile<layout::kShortSliceBlocks, kRowStages, true>>, launch, args, plan.rows);
+  if (slices.blocks == 6) return launch_chained(moe_down<RowTile<6>>, launch, args, plan.rows);
   launch_chained(moe_down<RowTile<8>>, launch, args, plan.rows);
 }
 

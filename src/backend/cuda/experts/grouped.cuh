@@ -44,7 +44,7 @@ struct GroupedUp {
     return {bias[0].to_float(), bias[1].to_float()};
   }
   __device__ void finish(int pair, int row_tile, int g, const float2& sums) const {
-    a.u[int64_t{pair} * a.inter + row_tile * 8 + g] = swiglu_f16(sums.x, sums.y, a.swiglu_limit);
+    store_channel(a.u, pair, a.inter, row_tile * 8 + g, swiglu_f16(sums.x, sums.y, a.swiglu_limit));
   }
 };
 

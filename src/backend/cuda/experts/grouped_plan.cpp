@@ -10,15 +10,17 @@
 namespace nibble::backend::cuda {
 namespace {
 
+// short_slice: the first one may be.
 template <class Args>
-void check_matrix(const Args& a, int64_t rows, int64_t cols, const void* in, const void* out) {
+void check_matrix(const Args& a, int64_t rows, int64_t cols, bool short_slice, const void* in, const void* out) {
   const auto require = [&](bool holds, Code code, const char* want) {
     if (holds) return;
     throw Error(code, "cuda: grouped experts: want {}, found hidden {}, inter {}, topk {}, weights {}, in {}, out {}",
                 want, a.hidden, a.inter, a.groups.topk, fmt::ptr(a.weights), fmt::ptr(in), fmt::ptr(out));
   };
-  require(rows > 0 && rows % layout::kTileRows == 0 && layout::slice_blocks(cols) != 0, Code::kUnsupported,
-          "rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32");
+  const layout::Slices slices = layout::slices_of(cols);
+  require(rows > 0 && rows % layout::kTileRows == 0 && slices.count != 0 && (short_slice || slices.missing == 0),
+          Code::kUnsupported, "rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32");
   require(aligned(a.weights) && aligned(in) && aligned(out) && a.bias != nullptr, Code::kInvalidRequest,
           "weights and activations 16-byte aligned, and bias");
   require(
@@ -35,7 +37,7 @@ int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device) {
 GemvCost cost(const GroupedUpArgs& a, int pairs, int distinct_experts) {
   const int64_t rows = 2 * int64_t{a.inter};
   return {.bytes = distinct_experts * (layout::packed_bytes(rows, a.hidden) + 2 * rows) +
-                   2 * int64_t{pairs} * (a.hidden / a.groups.topk + a.inter),
+                   2 * int64_t{pairs} * (a.hidden / a.groups.topk + layout::pair_width(a.inter)),
           .flops = 2 * int64_t{pairs} * rows * a.hidden};
 }
 
@@ -45,7 +47,7 @@ GemvCost cost(const GroupedDownArgs& a, int pairs, int distinct_experts) {
           .flops = 2 * int64_t{pairs} * a.hidden * a.inter};
 }
 
-void check_args(const GroupedUpArgs& a) { check_matrix(a, 2 * int64_t{a.inter}, a.hidden, a.x, a.u); }
-void check_args(const GroupedDownArgs& a) { check_matrix(a, a.hidden, a.inter, a.u, a.y); }
+void check_args(const GroupedUpArgs& a) { check_matrix(a, 2 * int64_t{a.inter}, a.hidden, false, a.x, a.u); }
+void check_args(const GroupedDownArgs& a) { check_matrix(a, a.hidden, a.inter, true, a.u, a.y); }
 
 }  // namespace nibble::backend::cuda

@@ -57,11 +57,11 @@ struct GroupedUpArgs {
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const F16* x = nullptr;            // [tokens, hidden]
   MoeGroups groups;
-  F16* u = nullptr;  // [tokens * topk, inter]
+  F16* u = nullptr;  // [tokens * topk, layout::pair_width(inter)]: what is filled up gets zeros
   int hidden = 0, inter = 0;
   float swiglu_limit = 7.0f;
 };
-// y[pair] = W2[e] · u[pair] + b2[e]
+// y[pair] = W2[e] · u[pair] + b2[e]; inter in pairs of blocks
 struct GroupedDownArgs {
   const uint8_t* weights = nullptr;  // [experts] of [hidden, inter] RowOrder::kPlain, MXFP4
   const Bf16* bias = nullptr;        // [experts, hidden]

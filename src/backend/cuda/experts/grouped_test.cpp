@@ -50,7 +50,7 @@ void Grouped::check(const Case& c) {
     const auto plan = [&](int64_t cols) {
       return plan_row_warps(cols, {kGrouped.rows, kGrouped.stages, warps}, device());
     };
-    const DeviceArray<uint16_t> u(pairs * static_cast<size_t>(c.inter));
+    const DeviceArray<uint16_t> u(pairs * static_cast<size_t>(plain.width()));
     const DeviceArray<float> y(pairs * static_cast<size_t>(c.hidden));
     grouped_up({.weights = on_up.get(),
                 .bias = on_up_bias.get(),
@@ -66,8 +66,8 @@ void Grouped::check(const Case& c) {
                   .groups = on_groups,
                   .y = y.get(),
                   .hidden = c.hidden,
-                  .inter = c.inter},
-                 plan(c.inter), on_);
+                  .inter = plain.width()},
+                 plan(plain.width()), on_);
     if (warps == 0) {
       first_u = u.host();
       first_y = y.host();
@@ -89,6 +89,11 @@ TEST_F(Grouped, experts_are_the_plain_product_for_ragged_empty_and_full_experts)
 TEST_F(Grouped, experts_are_the_plain_product_at_the_model_s_widths) {
   check({GemmRouting::kRandom, 41, 5, 24});
   check({GemmRouting::kSameForAll, 33, 4, 8});
+}
+
+TEST_F(Grouped, experts_are_the_plain_product_at_ranks_widths) {
+  for (const int inter : {1440, 736, 672, 384, 192, 32})
+    for (const int tile : {8, 24}) check({GemmRouting::kRandom, 41, 5, tile, inter < 700 ? 576 : 2880, inter});
 }
 
 }  // namespace

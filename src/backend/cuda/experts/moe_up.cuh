@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
     for (int j = 0; j < 2; ++j) {
       const int pair = pair_of_token(pairs, 2 * t + j, args.tokens, args.choice.topk);
       if (pair >= 0)
-        args.u[int64_t{pair} * args.inter + channel] =
-            swiglu_f16(sums[0][j] + gate_bias, sums[0][2 + j] + up_bias, args.swiglu_limit);
+        store_channel(args.u, pair, args.inter, channel,
+                      swiglu_f16(sums[0][j] + gate_bias, sums[0][2 + j] + up_bias, args.swiglu_limit));
     }
   }
   ptx::async_wait<0>();

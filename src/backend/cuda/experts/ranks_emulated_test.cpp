@@ -93,16 +93,16 @@ struct Rank {
       w.slice = slice_of(w.role, model.d, true_shard);
       const bool gate_up = w.role == WeightRole::kGateUp || w.role == WeightRole::kGateUpBias;
       const Extent filled{gate_up ? 2 * shard.inter.count : hidden,
-                          w.role == WeightRole::kDown ? shard.inter.count : w.slice->cols.count};
+                          w.role == WeightRole::kDown ? width() : w.slice->cols.count};
       const SlicedWeight part = sliced(w, filled);
       if (w.role == WeightRole::kGateUp)
         up = packed(part.weight, experts * 2 * shard.inter.count, hidden, RowOrder::kGateUp);
-      if (w.role == WeightRole::kDown)
-        down = packed(part.weight, experts * hidden, shard.inter.count, RowOrder::kPlain);
+      if (w.role == WeightRole::kDown) down = packed(part.weight, experts * hidden, width(), RowOrder::kPlain);
       if (w.role == WeightRole::kGateUpBias) up_bias = bf16(part.weight);
       if (w.role == WeightRole::kDownBias) down_bias = bf16(part.weight);
     }
   }
+  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
   static std::vector<Bf16> bf16(const HostWeight& w) {
     std::vector<Bf16> values(w.values.bytes.size() / 2);
     std::memcpy(values.data(), w.values.bytes.data(), w.values.bytes.size());
@@ -162,7 +162,7 @@ struct Step {
 };
 
 struct Made {
-  std::vector<F16> u;    // [pairs, inter]; what nobody wrote is NaN
+  std::vector<F16> u;    // [pairs, width]; what nobody wrote is NaN
   std::vector<float> y;  // [tokens, hidden]
 };
 
@@ -171,8 +171,8 @@ void emulate(int grid, int threads, const std::function<void()>& kernel) {
   ASSERT_EQ(emulation::run(launch, kernel), "");
 }
 
-Made nothing_yet(const Step& step, int inter) {
-  return {std::vector<F16>(static_cast<size_t>(step.pairs() * inter), F16::from_float(kNan)),
+Made nothing_yet(const Step& step, int width) {
+  return {std::vector<F16>(static_cast<size_t>(step.pairs() * width), F16::from_float(kNan)),
           std::vector<float>(static_cast<size_t>(step.tokens * step.hidden), kNan)};
 }
 
@@ -195,7 +195,7 @@ void run_up(const Rank& rank, const Step& step, Made& made) {
 
 // A step of up to eight tokens.
 Made by_decode(const Rank& rank, const Step& step) {
-  Made made = nothing_yet(step, rank.inter);
+  Made made = nothing_yet(step, rank.width());
   run_up(rank, step, made);
   std::vector<float> sums(static_cast<size_t>(step.pairs() * step.hidden), kNan);
   std::vector<int> finished(static_cast<size_t>(step.hidden / layout::kTileRows), 0);
@@ -207,12 +207,14 @@ Made by_decode(const Rank& rank, const Step& step) {
                          .sums = sums.data(),
                          .finished = finished.data(),
                          .hidden = step.hidden,
-                         .inter = rank.inter,
+                         .inter = rank.width(),
                          .tokens = step.tokens};
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(rank.inter, kMoeDownWish, kDevice);
+  const RowWarpsPlan plan = plan_row_warps(rank.width(), kMoeDownWish, kDevice);
   emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
-    if (layout::slice_blocks(rank.inter) == 6) return moe_down<RowTile<6>>(args, plan.rows);
+    const layout::Slices slices = layout::slices_of(rank.width());
+    if (slices.missing > 0) return moe_down<RowTile<6, kRowStages, true>>(args, plan.rows);
+    if (slices.blocks == 6) return moe_down<RowTile<6>>(args, plan.rows);
     moe_down<RowTile<8>>(args, plan.rows);
   });
   EXPECT_EQ(finished, std::vector<int>(finished.size(), 0));
@@ -221,7 +223,7 @@ Made by_decode(const Rank& rank, const Step& step) {
 
 // The same of up to eight pairs.
 Made by_few_pairs(const Rank& rank, const Step& step) {
-  Made made = nothing_yet(step, rank.inter);
+  Made made = nothing_yet(step, rank.width());
   run_up(rank, step, made);
   std::vector<float> rest(made.y.size(), kNan);
   const GemvDownArgs args{.weights = rank.down.data(),
@@ -230,10 +232,10 @@ Made by_few_pairs(const Rank& rank, const Step& step) {
                           .choice = step.choice(rank.own),
                           .y = {made.y.data(), rest.data()},
                           .hidden = step.hidden,
-                          .inter = rank.inter,
+                          .inter = rank.width(),
                           .tokens = step.tokens,
                           .parts = 2};
-  run_op<Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan_gemv({step.hidden, rank.inter, 2}, kDevice),
+  run_op<Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan_gemv({step.hidden, rank.width(), 2}, kDevice),
                                                         {.predecessor = {}});
   for (size_t i = 0; i < rest.size(); ++i) made.y[i] += rest[i];
   return made;
@@ -244,16 +246,18 @@ void run_grouped(const typename Op::Args& args, int64_t cols) {
   check_args(args);
   const RowWarpsPlan plan = plan_row_warps(cols, kGrouped, kDevice);
   emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
-    if (layout::slice_blocks(cols) == 6) return grouped<RowTile<6, kGrouped.stages>, Op>(args, plan.rows);
+    const layout::Slices slices = layout::slices_of(cols);
+    if (slices.missing > 0) return grouped<RowTile<6, kGrouped.stages, true>, Op>(args, plan.rows);
+    if (slices.blocks == 6) return grouped<RowTile<6, kGrouped.stages>, Op>(args, plan.rows);
     grouped<RowTile<8, kGrouped.stages>, Op>(args, plan.rows);
   });
 }
 
 // More tokens: by expert, then a row per token, in bf16.
 Made by_groups(const Rank& rank, const Step& step) {
-  Made made = nothing_yet(step, rank.inter);
+  Made made = nothing_yet(step, rank.width());
   PlainGroups sorted = plain_groups(own_numbers(step.ids, rank.own), rank.own.of(step.experts),
-                                    grouped_tokens(step.hidden, rank.inter, kDevice));
+                                    grouped_tokens(step.hidden, rank.width(), kDevice));
   sorted.tiles.resize(sorted.tiles.size() + 1);  // room, where there is none
   std::vector<float> y(static_cast<size_t>(step.pairs() * step.hidden), kNan);
   const MoeGroups groups{sorted.pairs.data(), sorted.tiles.data(), sorted.tile_counts.data(), step.topk};
@@ -271,8 +275,8 @@ Made by_groups(const Rank& rank, const Step& step) {
                             .groups = groups,
                             .y = y.data(),
                             .hidden = step.hidden,
-                            .inter = rank.inter},
-                           rank.inter);
+                            .inter = rank.width()},
+                           rank.width());
   std::vector<uint16_t> combined(static_cast<size_t>(split_pitch(step.tokens, step.hidden)), 0xffff);
   const CombineArgs combine{.experts = {.at = y.data(), .weights = step.weights.data(), .topk = step.topk},
                             .ids = step.ids.data(),
@@ -291,17 +295,17 @@ Made by_groups(const Rank& rank, const Step& step) {
 
 // The hidden channels of all ranks are the whole's, bit for bit, and what is filled up is zero.
 void expect_u(const Made& part, const Rank& rank, const Shard& true_shard, const Made& whole, const Step& step,
-              int whole_inter) {
+              int whole_width) {
   for (int pair = 0; pair < step.pairs(); ++pair)
-    for (int c = 0; c < rank.inter; ++c) {
+    for (int c = 0; c < rank.width(); ++c) {
       const bool own = rank.own.number_of(step.ids[static_cast<size_t>(pair)]) >= 0;
-      const F16 got = part.u[static_cast<size_t>(pair * rank.inter + c)];
+      const F16 got = part.u[static_cast<size_t>(pair * rank.width() + c)];
       if (!own) {
         ASSERT_TRUE(std::isnan(got.to_float())) << "pair " << pair << " is another rank's";
       } else if (c >= true_shard.inter.count) {
         ASSERT_EQ(got.to_float(), 0) << "pair " << pair << ", filled up at " << c;
       } else {
-        ASSERT_EQ(got.bits, whole.u[static_cast<size_t>(pair * whole_inter + true_shard.inter.first + c)].bits)
+        ASSERT_EQ(got.bits, whole.u[static_cast<size_t>(pair * whole_width + true_shard.inter.first + c)].bits)
             << "pair " << pair << ", channel " << c;
       }
     }
@@ -318,7 +322,7 @@ void check_ranks(const Case& test, const Run& run, double rounding) {
   for (int r = 0; r < test.ranks.count; ++r) {
     const Rank rank(model, test.ranks, r);
     const Made part = run(rank, step);
-    expect_u(part, rank, shard_of(test.dims, test.ranks, r), whole, step, alone.inter);
+    expect_u(part, rank, shard_of(test.dims, test.ranks, r), whole, step, alone.width());
     for (size_t i = 0; i < sum.size(); ++i) {
       sum[i] += part.y[i];
       size[i] += std::abs(part.y[i]);

@@ -2,8 +2,11 @@
 // MXFP4 weights as the A operand of mma.sync.m16n8k16, for a few tokens: the one statement of the layout, used by the
 // packers (mx_pack.h, quantise/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
 //
-//   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. No padding: a tile is 16 * cols * 17/32 bytes.
-//   tile   = slices of 6 or 8 consecutive k-blocks of 32; one warp owns one slice of every tile.
+//   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. A tile is 16 * cols * 17/32 bytes, and 32 for each
+//   pair
+//            that its first slice lacks.
+//   tile   = slices of 6 or 8 consecutive k-blocks of 32; one warp owns one slice of every tile. The first slice may be
+//            short: it lacks its first pairs' codes, and all else lies as if they were there (slices_of).
 //   slice  = per pair of blocks 512 B of codes, 16 B per lane: words {block 0 step 0, block 0 step 1, block 1 step 0,
 //            block 1 step 1}, each the four A registers of one mma (e2m1_f16.h); then 16 scales per block, as words
 //            [row % 8][block / 2] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}.
@@ -67,12 +70,40 @@ enum class RowOrder : uint8_t { kPlain, kGateUp, kHeads64 };
   return 0;
 }
 
-// The least width from `cols` on that has slices; `cols` where none has.
+// How a row of blocks is cut where its first slice may be short. count 0: it has no slices.
+struct Slices {
+  int count = 0, blocks = 0;  // blocks of a slice
+  int missing = 0;            // pairs of blocks that the first one lacks
+};
+inline constexpr int kShortSliceBlocks = 6;  // of a slice where the first one is short
+
+// Whole slices where there are any, else of kShortSliceBlocks. Not every kernel takes a short one: those of the
+// experts' second product do.
+[[nodiscard]] constexpr Slices slices_of(int64_t cols) {
+  const int64_t blocks = cols / kBlockK;
+  if (const int whole = slice_blocks(cols); whole != 0) return {static_cast<int>(blocks / whole), whole, 0};
+  const int64_t count = (blocks + kShortSliceBlocks - 1) / kShortSliceBlocks;
+  if (cols <= 0 || cols % (2 * kBlockK) != 0 || count > kMaxSlices) return {};
+  return {static_cast<int>(count), kShortSliceBlocks, static_cast<int>(count * kShortSliceBlocks - blocks) / 2};
+}
+
+// An expert's inner width in whole pairs of blocks: what its second product has for columns. The last block of an odd
+// number is filled up: its weights are zeros, and so are the activations, which who makes them sees to.
+template <class Int>
+[[nodiscard]] constexpr Int pair_width(Int inter) {
+  return (inter + 2 * kBlockK - 1) / (2 * kBlockK) * (2 * kBlockK);
+}
+// Whether a channel has one kBlockK further on that is filled up. REQUIRES inter in blocks.
+[[nodiscard]] constexpr bool fills_up(int inter, int channel) {
+  return inter % (2 * kBlockK) != 0 && channel + kBlockK >= inter;
+}
+
+// The least width from `cols` on that slices_of can cut; `cols` where none is.
 [[nodiscard]] constexpr int64_t sliced_width(int64_t cols) {
   constexpr int64_t kWidest = int64_t{8} * kMaxSlices * kBlockK;
   for (int64_t width = cols > 0 ? (cols + kBlockK - 1) / kBlockK * kBlockK : kBlockK; width <= kWidest;
        width += kBlockK)
-    if (slice_blocks(width) != 0) return width;
+    if (slices_of(width).count != 0) return width;
   return cols;
 }
 
@@ -82,7 +113,10 @@ enum class RowOrder : uint8_t { kPlain, kGateUp, kHeads64 };
 }
 
 [[nodiscard]] constexpr int slice_bytes(int blocks) { return blocks * kTileRows * (kBlockK / 2 + 1); }
-[[nodiscard]] constexpr int64_t tile_bytes(int64_t cols) { return kTileRows * cols / kBlockK * (kBlockK / 2 + 1); }
+[[nodiscard]] constexpr int64_t tile_bytes(int64_t cols) {
+  const Slices s = slices_of(cols);
+  return int64_t{s.count} * slice_bytes(s.blocks) - s.missing * kPairBytes;
+}
 [[nodiscard]] constexpr int64_t packed_bytes(int64_t rows, int64_t cols) { return rows / kTileRows * tile_bytes(cols); }
 
 // Byte offsets inside a slice.
@@ -163,8 +197,12 @@ static_assert(codes_bijective());
 static_assert(scales_bijective(6) && scales_bijective(8));
 static_assert(tile_bytes(2880) == 24480 && slices(2880) == 15 && slice_bytes(6) * 15 == 24480);
 static_assert(tile_bytes(4096) == 34816 && slices(4096) == 16 && slice_bytes(8) * 16 == 34816);
-static_assert(sliced_width(2880) == 2880 && sliced_width(1440) == 1536 && sliced_width(736) == 768 &&
-              sliced_width(672) == 768 && sliced_width(384) == 384 && sliced_width(0) == 192);
+static_assert(sliced_width(2880) == 2880 && sliced_width(1440) == 1472 && sliced_width(736) == 768 &&
+              sliced_width(672) == 704 && sliced_width(384) == 384 && sliced_width(0) == 64);
+static_assert(pair_width(1440) == 1472 && pair_width(736) == 768 && pair_width(384) == 384);
+static_assert(!fills_up(1440, 1407) && fills_up(1440, 1408) && fills_up(32, 0) && !fills_up(384, 383));
+static_assert(slices_of(1472).count == 8 && slices_of(1472).missing == 1 && tile_bytes(1472) == 12544);
+static_assert(slices_of(704).count == 4 && slices_of(704).missing == 1 && slices_of(64).missing == 2);
 static_assert(tile_bytes(2880) % 16 == 0 && slice_bytes(6) % 16 == 0);  // cp.async.bulk, 16-byte shared loads
 }  // namespace proof
 

@@ -13,9 +13,10 @@ constexpr int kBlockBytes = kBlockK / 2;
 static_assert(std::endian::native == std::endian::little, "words are stored as the device reads them");
 
 void check_shape(const MxSource& s, size_t out_bytes) {
-  if (s.rows <= 0 || s.rows % kTileRows != 0 || slice_blocks(s.cols) == 0)
+  if (s.rows <= 0 || s.rows % kTileRows != 0 || slices_of(s.cols).count == 0)
     throw Error(Code::kUnsupported,
-                "cuda: MXFP4 matrix [{}, {}]: want rows in multiples of 16 and up to 16 slices of 6 or 8 blocks of 32",
+                "cuda: MXFP4 matrix [{}, {}]: want rows in multiples of 16 and up to 16 slices of 6 or 8 blocks of 32, "
+                "or pairs of blocks",
                 s.rows, s.cols);
   const auto blocks = static_cast<size_t>(s.rows * s.cols / kBlockK);
   const auto packed = static_cast<size_t>(packed_bytes(s.rows, s.cols));
@@ -27,8 +28,8 @@ void check_shape(const MxSource& s, size_t out_bytes) {
 
 struct Slice {
   int64_t tile;
-  int64_t first_block;
-  int blocks;
+  int64_t first_block;  // of the row; where the slice lacks pairs, it would be before the row
+  int blocks, missing;  // missing: pairs
 };
 
 void pack_slice(const MxSource& s, const Slice& slice, uint8_t* out) {
@@ -36,7 +37,7 @@ void pack_slice(const MxSource& s, const Slice& slice, uint8_t* out) {
   const auto block_at = [&](int row, int block) {
     return source_row(s.order, slice.tile, row) * row_blocks + slice.first_block + block;
   };
-  for (int pair = 0; pair < slice.blocks / 2; ++pair)
+  for (int pair = slice.missing; pair < slice.blocks / 2; ++pair)
     for (int lane = 0; lane < kWarpLanes; ++lane)
       for (int word = 0; word < 4; ++word) {
         const int block = 2 * pair + word / 2;
@@ -45,7 +46,9 @@ void pack_slice(const MxSource& s, const Slice& slice, uint8_t* out) {
         std::memcpy(out + code_offset(pair, lane) + word * 4, &w, 4);
       }
   for (int row = 0; row < kTileRows; ++row)
-    for (int block = 0; block < slice.blocks; ++block) {
+    for (int block = 0; block < 2 * slice.missing; ++block) out[scale_offset(slice.blocks, row, block)] = 0;
+  for (int row = 0; row < kTileRows; ++row)
+    for (int block = 2 * slice.missing; block < slice.blocks; ++block) {
       const uint8_t scale = s.scales[static_cast<size_t>(block_at(row, block))];
       if (scale > kMaxScaleCode)
         throw Error(Code::kUnsupported, "cuda: MXFP4 scale of row {}, block {}: want at most {} (2^{}), got {}",
@@ -60,7 +63,7 @@ void unpack_slice(const uint8_t* in, const Slice& slice, const MxUnpacked& to) {
   const auto block_at = [&](int row, int block) {
     return source_row(to.order, slice.tile, row) * row_blocks + slice.first_block + block;
   };
-  for (int pair = 0; pair < slice.blocks / 2; ++pair)
+  for (int pair = slice.missing; pair < slice.blocks / 2; ++pair)
     for (int lane = 0; lane < kWarpLanes; ++lane)
       for (int word = 0; word < 4; ++word) {
         uint32_t w = 0;
@@ -76,7 +79,7 @@ void unpack_slice(const uint8_t* in, const Slice& slice, const MxUnpacked& to) {
         }
       }
   for (int row = 0; row < kTileRows; ++row)
-    for (int block = 0; block < slice.blocks; ++block)
+    for (int block = 2 * slice.missing; block < slice.blocks; ++block)
       to.scales[static_cast<size_t>(block_at(row, block))] =
           static_cast<uint8_t>(in[scale_offset(slice.blocks, row, block)] - kScaleBias);
 }
@@ -84,10 +87,11 @@ void unpack_slice(const uint8_t* in, const Slice& slice, const MxUnpacked& to) {
 // Calls visit(slice, byte offset of the slice in the packed matrix) for every slice.
 template <class Visit>
 void for_each_slice(int64_t rows, int64_t cols, const Visit& visit) {
-  const int blocks = slice_blocks(cols), count = slices(cols);
+  const auto [count, blocks, missing] = slices_of(cols);
   for (int64_t tile = 0; tile < rows / kTileRows; ++tile)
     for (int slice = 0; slice < count; ++slice)
-      visit(Slice{tile, int64_t{slice} * blocks, blocks}, tile * tile_bytes(cols) + slice * slice_bytes(blocks));
+      visit(Slice{tile, int64_t{slice} * blocks - 2 * missing, blocks, slice == 0 ? missing : 0},
+            tile * tile_bytes(cols) + slice * slice_bytes(blocks) - missing * kPairBytes);
 }
 
 }  // namespace
@@ -100,7 +104,7 @@ void pack(const MxSource& source, std::span<uint8_t> out) {
 
 void unpack(std::span<const uint8_t> packed, const MxUnpacked& out) {
   const auto blocks = static_cast<size_t>(out.rows * out.cols / kBlockK);
-  check(slice_blocks(out.cols) != 0 && out.rows % kTileRows == 0 && out.blocks.size() == blocks * kBlockBytes &&
+  check(slices_of(out.cols).count != 0 && out.rows % kTileRows == 0 && out.blocks.size() == blocks * kBlockBytes &&
             out.scales.size() == blocks && packed.size() == static_cast<size_t>(packed_bytes(out.rows, out.cols)),
         "unpack: sizes agree");
   for_each_slice(out.rows, out.cols,

@@ -65,7 +65,9 @@ INSTANTIATE_TEST_SUITE_P(real_shapes, Packed,
                          testing::Values(Shape{2880, 2880, RowOrder::kPlain}, Shape{5760, 2880, RowOrder::kGateUp},
                                          Shape{5120, 2880, RowOrder::kPlain}, Shape{2880, 4096, RowOrder::kPlain},
                                          Shape{16, 192, RowOrder::kGateUp}, Shape{384, 256, RowOrder::kGateUp},
-                                         Shape{256, 512, RowOrder::kPlain}));
+                                         Shape{256, 512, RowOrder::kPlain}, Shape{2880, 1472, RowOrder::kPlain},
+                                         Shape{32, 704, RowOrder::kPlain}, Shape{16, 64, RowOrder::kPlain},
+                                         Shape{16, 640, RowOrder::kGateUp}));
 
 TEST(mx_pack, one_element_lands_where_the_map_says) {
   constexpr int64_t kRows = 32, kCols = 192;
@@ -100,6 +102,18 @@ TEST(mx_pack, no_byte_is_added) {
   EXPECT_EQ(packed_bytes(5760, 2880), 5760 * 90 * 17);
   EXPECT_EQ(packed_bytes(201088, 2880), int64_t{201088} * 90 * 17);
   EXPECT_EQ(packed_bytes(2880, 4096), 2880 * 128 * 17);
+}
+
+TEST(mx_pack, a_short_slice_adds_the_scales_of_what_it_lacks) {
+  EXPECT_EQ(packed_bytes(2880, 1472), 2880 * (46 * 17 + 2));
+  EXPECT_EQ(packed_bytes(16, 64), 16 * (2 * 17 + 4));
+  std::vector<uint8_t> codes(16 * 64 / 2, 0xff), scales(32, 127),
+      packed(static_cast<size_t>(packed_bytes(16, 64)), 0xa5);
+  pack({16, 64, RowOrder::kPlain, codes, scales}, packed);
+  for (int row = 0; row < 16; ++row)
+    for (int block = 0; block < 6; ++block)
+      EXPECT_EQ(packed[static_cast<size_t>(scale_offset(6, row, block) - 2 * kPairBytes)],
+                block < 4 ? 0 : 127 + kScaleBias);
 }
 
 std::string message_of(const MxSource& source, std::span<uint8_t> out) {

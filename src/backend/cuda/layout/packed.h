@@ -39,27 +39,32 @@ inline constexpr int kStepBytes = 512;  // one uint4 per lane
 // Of a matrix with `cols` columns; slices 0: it has none.
 struct Geometry {
   int slices = 0, blocks = 0;  // blocks of a slice
+  int missing = 0;             // pairs of blocks that the first slice lacks: of MXFP4 alone
   int chunks = 0;              // of a tile
   int piece_bytes = 0;         // one warp's part of a chunk
   int64_t chunk_bytes = 0, tile_bytes = 0;
 };
 
 [[nodiscard]] constexpr Geometry geometry(Packing packing, int64_t cols) {
-  const int blocks = slice_blocks(cols);
-  if (blocks == 0) return {};
-  const int pairs = chunk_pairs(packing, blocks), count = slices(cols), piece = pairs * pair_bytes(packing);
-  const int chunks = blocks / 2 / pairs;
-  return {count, blocks, chunks, piece, int64_t{count} * piece, int64_t{count} * piece * chunks};
+  const auto [count, blocks, missing] = slices_of(cols);
+  if (count == 0 || (missing > 0 && packing != Packing::kMxfp4)) return {};
+  const int pairs = chunk_pairs(packing, blocks), piece = pairs * pair_bytes(packing), chunks = blocks / 2 / pairs;
+  const int64_t chunk = int64_t{count} * piece - missing * kPairBytes;
+  return {count, blocks, missing, chunks, piece, chunk, chunk * chunks};
 }
 
 [[nodiscard]] constexpr int64_t packed_bytes(Packing packing, int64_t rows, int64_t cols) {
   return rows / kTileRows * geometry(packing, cols).tile_bytes;
 }
 
-// Where the piece of (tile, pair of blocks) starts: `pair` counts along the row.
+// Which pair of its slice a pair is that counts along the row.
+[[nodiscard]] constexpr int pair_in_slice(const Geometry& g, int pair) { return (pair + g.missing) % (g.blocks / 2); }
+// Where the piece of (tile, pair of blocks) starts: `pair` counts along the row. A short slice's piece starts before
+// its tile, where the pairs would be that it lacks.
 [[nodiscard]] constexpr int64_t pair_offset(Packing packing, const Geometry& g, int64_t tile, int pair) {
-  const int slice = pair / (g.blocks / 2), in_slice = pair % (g.blocks / 2), pairs = chunk_pairs(packing, g.blocks);
-  return tile * g.tile_bytes + in_slice / pairs * g.chunk_bytes + int64_t{slice} * g.piece_bytes;
+  const int slice = (pair + g.missing) / (g.blocks / 2), pairs = chunk_pairs(packing, g.blocks);
+  return tile * g.tile_bytes + pair_in_slice(g, pair) / pairs * g.chunk_bytes + int64_t{slice} * g.piece_bytes -
+         g.missing * kPairBytes;
 }
 
 // The element that half `half` of A register `reg` of a lane holds in step `step` (0..3) of a pair: row, k in 0..63.
@@ -79,6 +84,9 @@ static_assert(geometry(Packing::kBf16, 4096).tile_bytes == 16 * 4096 * 2);
 static_assert(geometry(Packing::kMxfp8, 2880).tile_bytes == 16 * 90 * 33);
 static_assert(geometry(Packing::kMxfp4, 2880).tile_bytes == tile_bytes(2880));
 static_assert(geometry(Packing::kMxfp4, 4096).piece_bytes == slice_bytes(8));
+static_assert(geometry(Packing::kMxfp4, 1472).tile_bytes == tile_bytes(1472));
+static_assert(geometry(Packing::kBf16, 1472).slices == 0);
+static_assert(pair_offset(Packing::kMxfp4, geometry(Packing::kMxfp4, 1472), 1, 0) == tile_bytes(1472) - kPairBytes);
 constexpr bool pairs_bijective() {
   bool seen[kTileRows][64] = {};
   for (int lane = 0; lane < kWarpLanes; ++lane)

@@ -46,10 +46,10 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const int64_t tokens = needs.config.max_tokens, pairs = tokens * d.topk, places = max_places(pairs, d.experts);
   const int64_t rows = std::max<int64_t>(tokens, needs.config.max_rows);
   a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
-  a.gemm_u = carver.take<uint16_t>(places * d.inter);
+  a.gemm_u = carver.take<uint16_t>(places * layout::pair_width(d.inter));
   const auto& arches = needs.card.arches;
   if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
-    a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, (d.inter + 1) / 2));
+    a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::pair_width(d.inter) / 2));
     a.gemm_row_scales = carver.take<float>(places);
     a.gemm_ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
                      carver.take<int>(1)};
@@ -102,7 +102,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.expert_weights = carver.take<float>(pairs);
   if (needs.matrices == Matrices::kPacked) {
     if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
-    a.expert_hidden_f16 = carver.take<F16>(pairs * d.inter);
+    a.expert_hidden_f16 = carver.take<F16>(pairs * layout::pair_width(d.inter));
     a.residual_sum = carver.take<float>(few * d.hidden);
     if (config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
     a.inverse = carver.take<float>(tokens);

@@ -54,7 +54,7 @@ struct Arena {
   int32_t* expert_ids = nullptr;     // [tokens, topk]
   float* expert_weights = nullptr;   // [tokens, topk]
   float* expert_hidden = nullptr;    // [tokens, topk, inter]
-  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, inter], instead of expert_hidden
+  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, layout::pair_width(inter)], instead of expert_hidden
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* expert_out = nullptr;       // [tokens, topk, hidden]
   uint16_t* combined = nullptr;      // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
@@ -66,7 +66,7 @@ struct Arena {
   float* logits = nullptr;             // [rows, vocab]
   // Around GEMMs; only where the step may run on them
   uint16_t* gemm_x = nullptr;           // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
-  uint16_t* gemm_u = nullptr;           // [tokens, topk, inter] f16, or by place
+  uint16_t* gemm_u = nullptr;           // [tokens, topk, layout::pair_width(inter)] f16, or by place
   uint16_t* gemm_placed_x = nullptr;    // x by place: down writes its results while gate_up still reads; SM90
   float* gemm_row_scales = nullptr;     // [max_places] where gemm_placed_x is codes of rows: x's, then u's
   float* gemm_y = nullptr;              // what readers add up; of the experts, in bf16, [tokens, topk, hidden]

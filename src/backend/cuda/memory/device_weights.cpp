@@ -20,13 +20,14 @@ int64_t held_values(const HostWeight& weight, const Dims& d) {
   return weight.role == WeightRole::kEmbedding ? weight.values.shape.front() * d.hidden : values_of(weight.role, d);
 }
 
-// A part as it is held: an inner width that is narrower than the backend's is filled up with zeros.
-Extent filled(const HostWeight& weight, const Dims& d) {
+// A part as it is held: an inner width that is narrower than the backend's is filled up with zeros, and down's columns
+// to what is packed.
+Extent filled(const HostWeight& weight, const Dims& d, bool packed) {
   const Slice& slice = *weight.slice;
   switch (weight.role) {
     case WeightRole::kGateUp:
     case WeightRole::kGateUpBias: return {2 * d.inter, slice.cols.count};
-    case WeightRole::kDown: return {slice.rows.count, d.inter};
+    case WeightRole::kDown: return {slice.rows.count, packed ? packed_shape(weight.role, d).cols : d.inter};
     default: return {};
   }
 }
@@ -48,8 +49,12 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 }
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
-  if (!weight.slice) return upload_all(weight);
-  const SlicedWeight part = sliced(weight, filled(weight, options_.config.dims));
+  const Dims d = held_dims(options_.config, weight.role);
+  HostWeight cut = weight;
+  const bool fills = packed_ && weight.role == WeightRole::kDown && packed_shape(weight.role, d).cols != d.inter;
+  if (!cut.slice && fills) cut.slice = whole_of(weight.role, d);
+  if (!cut.slice) return upload_all(weight);
+  const SlicedWeight part = sliced(cut, filled(cut, d, packed_.has_value()));
   const WeightHandle handle = upload_all(part.weight);
   if (part.copies.empty()) return handle;
   slabs_->wait();  // the copies are read until then; one tensor's at a time are enough for a host's memory
@@ -73,7 +78,7 @@ WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
                     .odd = weight.odd.bytes,
                     .scales = weight.scales.bytes};
   if (is_packed(weight.role)) {
-    const MatrixShape shape = matrix_shape(weight.role, d);
+    const MatrixShape shape = packed_ ? packed_shape(weight.role, d) : matrix_shape(weight.role, d);
     source.rows = shape.rows;
     source.cols = shape.cols;
   }

@@ -48,6 +48,12 @@ MatrixShape matrix_shape(WeightRole role, const Dims& d) {
   }
 }
 
+MatrixShape packed_shape(WeightRole role, const Dims& d) {
+  MatrixShape shape = matrix_shape(role, d);
+  if (role == WeightRole::kDown) shape.cols = layout::pair_width(shape.cols);
+  return shape;
+}
+
 PackedWeights::PackedScales* PackedWeights::packed_scales() {
   if (packed_scales_ == nullptr) {
     packed_scales_ = allocate_device(sizeof(PackedScales), "packing");
@@ -108,7 +114,7 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
 }
 
 PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
-  const MatrixShape shape = matrix_shape(role, held_dims(config_, role));
+  const MatrixShape shape = packed_shape(role, held_dims(config_, role));
   const Packing packing = packing_of(role, config_.dense);
   std::byte *whole = nullptr, *part = nullptr;
   if (is_qkv(role)) {

@@ -27,6 +27,8 @@ struct MatrixShape {
 [[nodiscard]] Dims held_dims(const BackendConfig& config, WeightRole role);
 // Of a packed role. Experts are rows of one tall matrix.
 [[nodiscard]] MatrixShape matrix_shape(WeightRole role, const Dims& dims);
+// As it is packed: columns of down are filled up to pairs of blocks.
+[[nodiscard]] MatrixShape packed_shape(WeightRole role, const Dims& dims);
 
 class PackedWeights {
  public:

@@ -162,10 +162,12 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
   const struct {
     std::string_view name;
     int64_t value;
-  } widths[] = {{"hidden", d.hidden}, {"inter", d.inter}, {"heads * head_dim", d.q_width()}};
+  } widths[] = {{"hidden", d.hidden}, {"heads * head_dim", d.q_width()}};
   for (const auto& [name, value] : widths)
     if (layout::slice_blocks(value) == 0)
       return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
+  if (d.inter % layout::kBlockK != 0 || layout::slices_of(layout::pair_width(d.inter)).count == 0)
+    return fmt::format("want inter in blocks of 32 and up to 16 slices of 192 or 256, found {}", d.inter);
   if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
     return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
   return std::nullopt;
@@ -176,9 +178,13 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
 namespace nibble::backend {
 
 Shard cuda_shard(Shard shard) {
-  shard.inter.count = cuda::layout::sliced_width(shard.inter.count);
+  namespace layout = cuda::layout;
+  const int64_t least = std::max<int64_t>(shard.inter.count, layout::kBlockK);
+  shard.inter.count = layout::slices_of(layout::pair_width(least)).count != 0 ? least : layout::sliced_width(least);
   return shard;
 }
+
+int64_t cuda_down_cols(const Shard& shard) { return cuda::layout::pair_width(shard.inter.count); }
 
 BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
   if (ranks.count == 1) return whole;

@@ -19,6 +19,9 @@ ExpertChoice choice(const Binding& b, const OwnExperts& own) {
           .own = own};
 }
 
+// The columns of down.
+int down_cols(const Binding& b) { return to_int(layout::pair_width(b.config.dims.inter)); }
+
 // For who does not tell others.
 ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
   ExpertChoice again = choice(b, own);
@@ -229,7 +232,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
   round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
-    return gemv(kernel::kGemvMoeDown, {d_.hidden, d_.inter, kParts}, 1, down,
+    return gemv(kernel::kGemvMoeDown, {d_.hidden, hidden_width_, kParts}, 1, down,
                 [n, own = own_](const Binding& b, const GemvPlan& plan, const Launch& on) {
                   b.kernels.gemv_moe_down({.weights = b.w.down.data,
                                            .bias = b.w.down_bias,
@@ -237,13 +240,13 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                            .choice = choice_again(b, own),
                                            .y = {b.at.delta, b.rest(n)},
                                            .hidden = to_int(b.config.dims.hidden),
-                                           .inter = to_int(b.config.dims.inter),
+                                           .inter = down_cols(b),
                                            .tokens = n,
                                            .parts = kParts},
                                           plan, on);
                 });
   }
-  row_warps(kernel::kMoeDown, d_.inter, kMoeDownWish, down,
+  row_warps(kernel::kMoeDown, hidden_width_, kMoeDownWish, down,
             [n, own = own_](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
               b.kernels.moe_down({.weights = b.w.down.data,
                                   .bias = b.w.down_bias,
@@ -253,7 +256,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                   .sums = b.at.expert_out,
                                   .finished = b.at.down_finished,
                                   .hidden = to_int(b.config.dims.hidden),
-                                  .inter = to_int(b.config.dims.inter),
+                                  .inter = down_cols(b),
                                   .tokens = n},
                                  plan, on);
             });
@@ -264,7 +267,7 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   const int n = tokens();
   const int64_t pairs = tokens_ * d_.topk;
   if (int8 && fused_) top_experts();
-  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, d_.inter, gemv_);
+  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, hidden_width_, gemv_);
   add(kernel::kGroupTiles, "a CTA per expert", {}, [n, tile, own = own_](const Binding& b, const Launch& on) {
     b.kernels.group_tiles({.expert_ids = b.at.expert_ids,
                            .pairs = b.at.moe_pairs,
@@ -297,7 +300,7 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
                            .groups = groups(b),
                            .y = b.at.expert_out,
                            .hidden = to_int(b.config.dims.hidden),
-                           .inter = to_int(b.config.dims.inter)};
+                           .inter = down_cols(b)};
   };
   hold(Slot::kExpertHidden, int8 ? Held::kInt8 : Held::kF16);
   if (int8) {
@@ -315,7 +318,7 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
               b.kernels.grouped_up(up_args(b), plan, on);
             });
   round_hidden(pairs);
-  row_warps(kernel::kGroupedDown, d_.inter, kGrouped, down,
+  row_warps(kernel::kGroupedDown, hidden_width_, kGrouped, down,
             [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
               b.kernels.grouped_down(down_args(b), plan, on);
             });
@@ -371,7 +374,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   } else if (!experts_take_codes()) {
     round_blocks([](const Binding&) -> float* { return nullptr; },
                  [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
-                 (by_place ? places : pairs) * d_.inter);
+                 (by_place ? places : pairs) * hidden_width_);
   }
   planned(experts_plan_.down, second, down, [=, rounded = row_codes()](const Binding& b, const Launch& on) {
     GemmArgs args = args_of(b);
@@ -392,7 +395,7 @@ void Maker::round_u() {
                               .codes = reinterpret_cast<uint8_t*>(b.at.gemm_placed_x),
                               .scales = b.at.gemm_row_scales,
                               .tokens = to_int(pairs),
-                              .cols = to_int(b.config.dims.inter),
+                              .cols = down_cols(b),
                               .rows = places},
                              on);
       });

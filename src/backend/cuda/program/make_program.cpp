@@ -41,6 +41,7 @@ Maker::Maker(const ProgramArgs& args)
       tuned_(args.tuned.value_or(args.card.tuned())),
       gemv_(gemv_device(args.card.facts)),
       cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config)} {
+  if (!plain()) cost_.down_cols = hidden_width_;
   cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;

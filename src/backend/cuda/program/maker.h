@@ -196,7 +196,7 @@ class Maker {
   }
   void round_hidden(int64_t pairs) {
     round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* d_.inter);
+                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* hidden_width_);
   }
 
   // One launch for up to kGemvTokens; tokens 1: one, whatever it takes.
@@ -306,6 +306,7 @@ class Maker {
 
   const ProgramArgs& args_;
   const Dims& d_;
+  const int64_t hidden_width_ = layout::pair_width(d_.inter);  // of the experts' hidden: columns of down
   const OwnExperts own_;
   const MoeKernel moe_;
   bool flash_;  // the step's attention is on tensor cores

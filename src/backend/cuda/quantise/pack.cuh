@@ -62,8 +62,11 @@ __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometr
     words[word] = layout::code_word(a.values + (row * row_blocks + block) * half_bytes,
                                     a.values + (row8 * row_blocks + block) * half_bytes, p.lane, word);
   }
-  *reinterpret_cast<uint4*>(a.packed + p.offset + layout::code_offset(p.pair % (g.blocks / 2), p.lane)) = {
+  *reinterpret_cast<uint4*>(a.packed + p.offset + layout::code_offset(layout::pair_in_slice(g, p.pair), p.lane)) = {
       words[0], words[1], words[2], words[3]};
+  if (p.pair > 0 || p.lane >= layout::kTileRows / 2) return;
+  for (int pair = 0; pair < g.missing; ++pair)  // their scales have a place
+    *reinterpret_cast<uint32_t*>(a.packed + p.offset + layout::scale_word_offset(g.blocks, p.lane, pair)) = 0;
 }
 
 // Scale i of [rows, cols / 32]; returns its code.
@@ -73,8 +76,8 @@ __device__ inline uint8_t pack_scale(const PackArgs& a, const layout::Geometry& 
   const int block = static_cast<int>(i % row_blocks), row = static_cast<int>(tile_row % layout::kTileRows);
   const int64_t tile = tile_row / layout::kTileRows;
   const uint8_t scale = a.scales[layout::source_row(a.order, tile, row) * row_blocks + block];
-  const int offset =
-      mxfp4 ? layout::scale_offset(g.blocks, row, block % g.blocks) : layout::mxfp8_scale_offset(row, block % 2);
+  const int offset = mxfp4 ? layout::scale_offset(g.blocks, row, (block + 2 * g.missing) % g.blocks)
+                           : layout::mxfp8_scale_offset(row, block % 2);
   a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
   return scale;

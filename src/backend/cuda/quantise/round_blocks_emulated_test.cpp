@@ -49,8 +49,10 @@ void multiply(const typename Op::Args& args, int64_t cols, int64_t rows) {
                                  .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             if (layout::slice_blocks(cols) == 6) return any_gemv_int8<6, Op>(args);
-                             any_gemv_int8<8, Op>(args);
+                             const layout::Slices slices = layout::slices_of(cols);
+                             if (slices.missing > 0) return any_gemv_int8<Int8Tile<6, true>, Op>(args);
+                             if (slices.blocks == 6) return any_gemv_int8<Int8Tile<6>, Op>(args);
+                             any_gemv_int8<Int8Tile<8>, Op>(args);
                            }),
             "");
 }
@@ -62,6 +64,8 @@ TEST(gemv_int8_emulated, experts_are_the_plain_product_for_one_to_many_pairs) {
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
       check_int8_experts<HostArray>({.routing = routing, .tokens = tokens, .experts = 5}, up, down);
   check_int8_experts<HostArray>({.tokens = 2, .experts = 4, .hidden = 64 * 45, .inter = 192}, up, down);
+  for (const int inter : {1440, 736, 672, 640, 64, 32})
+    check_int8_experts<HostArray>({.tokens = 2, .experts = 4, .inter = inter}, up, down);
 }
 
 }  // namespace

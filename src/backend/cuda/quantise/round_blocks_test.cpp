@@ -45,6 +45,7 @@ TEST_F(RoundBlocks, experts_on_int8_are_the_plain_product_for_one_to_many_pairs)
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
       check({.routing = routing, .tokens = tokens, .experts = 7});
   check({.tokens = 5, .experts = 6, .hidden = 2880, .inter = 2880});
+  for (const int inter : {1440, 736, 672, 32}) check({.tokens = 5, .experts = 6, .inter = inter});
 }
 
 }  // namespace

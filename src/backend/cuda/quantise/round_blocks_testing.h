@@ -141,23 +141,24 @@ inline std::vector<float> int8_rounded(int64_t count, uint64_t seed) {
 template <template <class> class Memory, class Up, class Down>
 void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_down) {
   constexpr int kTopk = 4;
+  const int width = layout::pair_width(c.inter);
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, " << c.hidden << " x "
                                   << c.inter);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, layout::RowOrder::kGateUp, 51);
-  const GemmExperts down(c.experts, c.hidden, c.inter, layout::RowOrder::kPlain, 52);
+  const GemmExperts down(c.experts, c.hidden, width, layout::RowOrder::kPlain, 52);
   const std::vector<Bf16> up_bias = gemm_bias(c.experts * 2 * c.inter, 53),
                           down_bias = gemm_bias(c.experts * c.hidden, 54);
   const std::vector<int32_t> ids = routed(c.routing, c.tokens, kTopk, c.experts, 55);
   const PlainGroups groups = plain_groups(ids, c.experts, kMoeTileTokens);
   const auto pairs = static_cast<int64_t>(ids.size());
-  const std::vector<float> x = int8_rounded(int64_t{c.tokens} * c.hidden, 56), v = int8_rounded(pairs * c.inter, 57);
+  const std::vector<float> x = int8_rounded(int64_t{c.tokens} * c.hidden, 56), v = int8_rounded(pairs * width, 57);
   const Memory<uint8_t> on_up(up.packed), on_down(down.packed);
   const Memory<uint16_t> on_x(int8_blocks(x)), on_v(int8_blocks(v));
   const Memory<Bf16> on_up_bias(up_bias), on_down_bias(down_bias);
   const Memory<int32_t> on_pairs(groups.pairs), count(std::vector<int32_t>{static_cast<int>(groups.tiles.size())});
   const Memory<ExpertTile> tiles(groups.tiles);
   const MoeGroups on_groups{on_pairs.get(), tiles.get(), count.get(), kTopk};
-  const Memory<uint16_t> u(static_cast<size_t>(pairs * c.inter)), u_again(static_cast<size_t>(pairs * c.inter));
+  const Memory<uint16_t> u(static_cast<size_t>(pairs * width)), u_again(static_cast<size_t>(pairs * width));
   const Memory<float> y(static_cast<size_t>(pairs * c.hidden));
   for (const Memory<uint16_t>* to : {&u, &u_again})
     run_up(GroupedUpArgs{.weights = on_up.get(),
@@ -173,22 +174,23 @@ void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_dow
                            .groups = on_groups,
                            .y = y.get(),
                            .hidden = c.hidden,
-                           .inter = c.inter});
+                           .inter = width});
   const std::vector<uint16_t> got_u = u.host();
   const std::vector<float> got_y = y.host();
   ASSERT_EQ(got_u, u_again.host());
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+    for (int i = c.inter; i < width; ++i) ASSERT_EQ(got_u[static_cast<size_t>(pair * width + i)], 0) << "filled up";
     for (int i = 0; i < c.inter; i += 1 + static_cast<int>(pair) % 5) {
       const float* row = x.data() + pair / kTopk * c.hidden;
       const GemmSum gate = dot_floats(up.matrices[e], 2 * i, row), linear = dot_floats(up.matrices[e], 2 * i + 1, row);
       const Bf16* bias = up_bias.data() + 2 * (e * static_cast<size_t>(c.inter) + static_cast<size_t>(i));
       const GatedWant want = gated_want(gate, linear, bias, 0x1p-11);
-      ASSERT_LE(std::abs(F16{got_u[static_cast<size_t>(pair * c.inter + i)]}.to_float() - want.value), want.bound)
+      ASSERT_LE(std::abs(F16{got_u[static_cast<size_t>(pair * width + i)]}.to_float() - want.value), want.bound)
           << "pair " << pair << ", channel " << i;
     }
     for (int r = 0; r < c.hidden; r += 1 + static_cast<int>(pair) % 5) {
-      const GemmSum want = dot_floats(down.matrices[e], r, v.data() + pair * c.inter);
+      const GemmSum want = dot_floats(down.matrices[e], r, v.data() + pair * width);
       const double exact =
           want.value + down_bias[e * static_cast<size_t>(c.hidden) + static_cast<size_t>(r)].to_float();
       ASSERT_LE(std::abs(got_y[static_cast<size_t>(pair * c.hidden + r)] - exact), kGemmError * (want.size + 1))

@@ -231,7 +231,8 @@ __device__ __forceinline__ void leave_gated(const GemmArgs& args, const GemmWork
 template <class Mma, class Tile>
 __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWork& work, uint32_t from) {
   constexpr int kEighths = kMxChannels / kEighth, kStep = Tile::kThreads / kEighths;  // of a token; tokens
-  const int channel = static_cast<int>(threadIdx.x) % kEighths * kEighth, inter = args.rows / 2;
+  const int channel = static_cast<int>(threadIdx.x) % kEighths * kEighth, inter = args.rows / 2,
+            width = layout::pair_width(inter);
   const int column = work.first_row_tile * layout::kTileRows / 2 + channel;
   for (int first = 0; first < work.count; first += kStep) {
     const int token = first + static_cast<int>(threadIdx.x) / kEighths;
@@ -242,8 +243,12 @@ __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWo
       const uint4 four = ptx::load_shared16(at + static_cast<uint32_t>(16 * q));
       for (int i = 0; i < 4; ++i) v[4 * q + i] = __uint_as_float(word_of(four, i));
     }
-    const bool mine = token < work.count;  // and the channel: inter comes in pairs of blocks, as do a work's channels
-    const GemmInputRow to{{args.u, Tile::kCodes}, mine ? token_at(args, work, token) : 0, inter};
+    if (column >= inter) {  // filled up
+#pragma unroll
+      for (float& value : v) value = 0;
+    }
+    const bool mine = token < work.count && column < width;
+    const GemmInputRow to{{args.u, Tile::kCodes}, mine ? token_at(args, work, token) : 0, width};
     to.template store_codes<Tile::kCodes, Mma>(column, 4, mine, v);
   }
 }

@@ -70,6 +70,9 @@ TEST(mx_gemm_emulated, experts_are_the_plain_products_for_few_and_many_tokens) {
 TEST(mx_gemm_emulated, rows_beyond_the_last_block_are_left_out) {
   check<ScalarMx>({.tokens = 9, .experts = 4, .hidden = 576, .inter = 192, .topk = 2, .sms = 1});  // 36 row tiles
   check<ScalarMx>({.tokens = 3, .experts = 4, .hidden = 512, .inter = 384, .topk = 1, .sms = 40});
+  for (const InputType codes : kAllCodes)  // a rank's: the first slice of down is short, and a block is filled up
+    check<ScalarMx>({.tokens = 3, .experts = 3, .inter = 224, .topk = 1, .codes = codes});
+  for (const int inter : {32, 64, 672}) check<ScalarMx>({.tokens = 2, .experts = 3, .inter = inter, .topk = 1});
 }
 
 TEST(mx_gemm_emulated, what_is_no_number_spoils_its_own_token_alone) {

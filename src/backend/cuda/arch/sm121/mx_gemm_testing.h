@@ -27,6 +27,7 @@ struct MxExpertsCase {
   int blocks = 1000;   // of 32 channels, and rows of y, that are looked at of each pair
   int nan_token = -1;  // one of its inputs is no number
   InputType codes = InputType::kMxfp8;
+  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
 };
 
 // Few different random matrices, which experts share. Wide ones take seconds to make: cases share them, too.
@@ -38,7 +39,7 @@ struct MxMatrices {
     using enum layout::RowOrder;
     for (uint64_t i = 0; i < kCount; ++i) {
       up.emplace_back(layout::Packing::kMxfp4, 2 * inter, hidden, kGateUp, 11 + 100 * i);
-      down.emplace_back(layout::Packing::kMxfp4, hidden, inter, kPlain, 12 + 100 * i);
+      down.emplace_back(layout::Packing::kMxfp4, hidden, layout::pair_width(inter), kPlain, 12 + 100 * i);
     }
   }
 };
@@ -135,8 +136,8 @@ inline void expect_mx_hidden(const MxExperts& in, const std::vector<uint8_t>& u)
                                   in.up_bias.data() + 2 * (int64_t{e} * c.inter + i), 0x1p-20));
       }
       SCOPED_TRACE(testing::Message() << "pair " << pair << " of expert " << e);
-      const uint8_t* const row = u.data() + pair * layout::mx_row_bytes(element_of(c.codes), c.inter);
-      ASSERT_NO_FATAL_FAILURE(expect_mx_block(want, row, c.inter, first, c.codes));
+      const uint8_t* const row = u.data() + pair * layout::mx_row_bytes(element_of(c.codes), c.width());
+      ASSERT_NO_FATAL_FAILURE(expect_mx_block(want, row, c.width(), first, c.codes));
     }
   }
 }
@@ -144,7 +145,7 @@ inline void expect_mx_hidden(const MxExperts& in, const std::vector<uint8_t>& u)
 // y of this u, bf16.
 inline void expect_mx_results(const MxExperts& in, const std::vector<uint8_t>& u_rows, const std::vector<uint16_t>& y) {
   const MxExpertsCase& c = in.c;
-  const std::vector<float> u = from_mx_rows(u_rows, c.inter, c.codes);
+  const std::vector<float> u = from_mx_rows(u_rows, c.width(), c.codes);
   for (int64_t pair = 0; pair < in.pairs(); ++pair) {
     if (in.is_nan(pair)) {
       for (int r = 0; r < c.hidden; ++r)
@@ -153,9 +154,10 @@ inline void expect_mx_results(const MxExperts& in, const std::vector<uint8_t>& u
     }
     const int e = in.ids[static_cast<size_t>(pair)];
     const int rows = std::min(c.hidden, 32 * c.blocks);
+    for (int i = c.inter; i < c.width(); ++i) ASSERT_EQ(u[static_cast<size_t>(pair * c.width() + i)], 0) << "filled up";
     for (int i = 0; i < rows; ++i) {
       const int r = rows == c.hidden ? i : static_cast<int>(pair * 13 + i * 91) % c.hidden;
-      const GemmSum sum = mx_dot(MxExperts::matrix(in.down, e), r, u.data() + pair * c.inter);
+      const GemmSum sum = mx_dot(MxExperts::matrix(in.down, e), r, u.data() + pair * c.width());
       const double want = sum.value + in.down_bias[static_cast<size_t>(e * c.hidden + r)].to_float();
       const float got = Bf16{y[static_cast<size_t>(pair * c.hidden + r)]}.to_float();
       ASSERT_LE(std::abs(got - want), kGemmError * (sum.size + 1) + 0x1p-8 * std::abs(want))
@@ -180,7 +182,7 @@ void check_mx_experts(const MxExpertsCase& c, const MxMatrices& matrices, const 
   std::vector<uint8_t> want_u;
   std::vector<uint16_t> want_y;
   for (const bool again : {false, true}) {
-    const Memory<uint8_t> u(static_cast<size_t>(in.pairs() * layout::mx_row_bytes(element_of(c.codes), c.inter)));
+    const Memory<uint8_t> u(static_cast<size_t>(in.pairs() * layout::mx_row_bytes(element_of(c.codes), c.width())));
     const Memory<uint16_t> y(static_cast<size_t>(in.pairs() * c.hidden));
     const GemmArgs both{.packing = layout::Packing::kMxfp4,
                         .order = layout::RowOrder::kGateUp,

@@ -42,7 +42,7 @@ GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_toke
 
 GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
   const MxFormat codes = element_of(a.codes);
-  const int64_t results = a.u != nullptr     ? layout::mx_row_bytes(codes, a.rows / 2)
+  const int64_t results = a.u != nullptr     ? layout::mx_row_bytes(codes, layout::pair_width(a.rows / 2))
                           : a.y16 != nullptr ? int64_t{2} * a.rows
                                              : int64_t{4} * a.rows;
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
@@ -63,9 +63,10 @@ void check_mx_args(const GemmArgs& a) {
   require_mx(a.packing == layout::Packing::kMxfp4 || (!grouped && a.packing == layout::Packing::kMxfp8),
              "MXFP4 weights, or MXFP8 of no experts", a);
   require_mx(grouped || a.codes == InputType::kMxfp8, "MXFP8 codes, or experts", a);
-  require_mx(a.u == nullptr || a.rows / 2 % layout::kMxPairK == 0, "inter in pairs of blocks of 32", a);
+  require_mx(a.u == nullptr || a.rows / 2 % layout::kBlockK == 0, "inter in blocks of 32", a);
   require_mx(
-      int64_t{a.tokens} * layout::mx_row_bytes(element_of(a.codes), std::max(a.cols, a.rows / 2)) < int64_t{1} << 32,
+      int64_t{a.tokens} * layout::mx_row_bytes(element_of(a.codes), std::max(a.cols, layout::pair_width(a.rows / 2))) <
+          int64_t{1} << 32,
       "x and u of less than 2^32 bytes", a);
 }
 

@@ -9,14 +9,14 @@ namespace nibble::backend::cuda {
 namespace {
 
 std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const DeviceFacts& card) {
-  if (!in_mx_blocks(s.activations) || s.inter % layout::kMxPairK != 0 || s.hidden % layout::kMxPairK != 0)
+  if (!in_mx_blocks(s.activations) || s.inter % layout::kBlockK != 0 || s.hidden % layout::kMxPairK != 0)
     return std::nullopt;
   const InputType codes = codes_of(s.activations);
   GemmShape gate_up{.rows = 2 * s.inter, .cols = s.hidden, .tokens = s.pairs, .experts = s.experts};
   gate_up.activations = s.activations;
   GemmShape down = gate_up;
   down.rows = s.hidden;
-  down.cols = s.inter;
+  down.cols = layout::pair_width(s.inter);
   const GemmPlan first = plan_mx_gemm(gate_up, card, s.tile_tokens);
   return ExpertsPlan{.gate_up = kernel::by_codes(kernel::kSm121GateUpGemm, codes),
                      .down = kernel::by_codes(kernel::kSm121DownGemm, codes),

@@ -8,24 +8,29 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput>
+template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort = false>
 void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   constexpr int kThreads = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>::kThreads,
                 kBytes = mxfp4_shared_bytes(kSlicePairs, kInput);
-  auto* const kernel = sm90_mxfp4_gemm<kSlicePairs, kOrder, kInput>;
+  auto* const kernel = sm90_mxfp4_gemm<kSlicePairs, kOrder, kInput, kShort>;
   require_shape(plan.smem_bytes == kBytes, name, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", kBytes);
   launch_chained(kernel, {name, on, plan.grid_x, kThreads, kBytes}, args, plan.tokens);
 }
 
-// The list of instances: for gate and up rows and others, for slices of three and four pairs, for f16 and row codes.
+// The list of instances: for gate and up rows and others, for slices of three and four pairs, for f16 and row codes;
+// for rows as they are, also for a short first slice.
 template <layout::RowOrder kOrder, Mxfp4Input kInput>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.down.weights == nullptr || plan.grid_x <= multiprocessors(), kernel::kSm90ExpertsGemm,
                 "CTAs that all run at once, since they wait for each other", plan.grid_x);
   const Kernel name = kernel::sm90_mxfp4_kernel(args);
-  if (layout::slice_blocks(args.cols) == 6) return launch<3, kOrder, kInput>(name, args, plan, on);
+  const layout::Slices slices = layout::slices_of(args.cols);
+  if constexpr (kOrder == layout::RowOrder::kPlain)
+    if (slices.missing > 0) return launch<layout::kShortSliceBlocks / 2, kOrder, kInput, true>(name, args, plan, on);
+  require_shape(slices.missing == 0, name, "gate and up rows of whole slices", args.cols);
+  if (slices.blocks == 6) return launch<3, kOrder, kInput>(name, args, plan, on);
   launch<4, kOrder, kInput>(name, args, plan, on);
 }
 
@@ -43,7 +48,7 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
                 static_cast<int64_t>(args.packing));
   const bool codes = args.x_scales != nullptr;
   if (args.order == RowOrder::kGateUp) {
-    require_shape(args.rows / 2 % layout::kPanelK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 64",
+    require_shape(args.rows / 2 % layout::kBlockK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 32",
                   args.rows / 2);
     if (codes) return launch_mxfp4<RowOrder::kGateUp, Mxfp4Input::kRowCodes>(args, plan, on);
     return launch_mxfp4<RowOrder::kGateUp, Mxfp4Input::kF16>(args, plan, on);

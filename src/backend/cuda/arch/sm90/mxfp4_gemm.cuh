@@ -46,8 +46,11 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput>
+// kTheShort: the first slice of K may lack pairs (layout::slices_of). Its rings turn as if it had them, with nothing in
+// the stages of x, and no products.
+template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
 struct Mxfp4Tile {
+  static constexpr bool kShort = kTheShort;
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
   static constexpr Mxfp4Input kInput = kTheInput;
   static constexpr int kTokens = kTheTokens;
@@ -71,6 +74,21 @@ struct Mxfp4Tile {
   static_assert(kInputStages % kSlicePairs == 0);
 };
 
+// The slices of K, and the pairs that the first one lacks.
+template <class Tile>
+struct SliceCount {
+  int slices, missing = 0;
+  __device__ explicit SliceCount(int cols) {
+    constexpr int kSliceK = Tile::kSlicePairs * layout::kPanelK;
+    if constexpr (Tile::kShort) {
+      slices = (cols + kSliceK - 1) / kSliceK;
+      missing = slices * Tile::kSlicePairs - cols / layout::kPanelK;
+    } else {
+      slices = cols / kSliceK;
+    }
+  }
+};
+
 // sums += a · the columns of `count` tokens, as a group that is under way on return: the narrowest of the tile's widths
 // kFirst to kLast that holds them. ptxas overlaps wgmmas only so: the branch here, around the smallest piece (loops of
 // several widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of
@@ -78,6 +96,11 @@ struct Mxfp4Tile {
 template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
 __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand<Tile::kInput>& a,
                                                    uint32_t stage) {
+  if constexpr (Tile::kShort && kFirst == 0 && kLast == Tile::kWidths - 1)
+    if (count == 0) {  // of a pair that is none
+      ptx::wgmma_fence();
+      return ptx::wgmma_commit();
+    }
   if constexpr (kFirst < kLast) {
     constexpr int kMiddle = (kFirst + kLast) / 2;
     if (count <= Tile::width(kMiddle)) return multiply_narrowest<Tile, kFirst, kMiddle>(count, sums, a, stage);
@@ -99,9 +122,9 @@ __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& s
 }
 
 // A thread's part of a row tile's piece, which 8 threads copy line by line: pieces begin at any 32 bytes, and requests
-// that span two lines would be twice as many.
+// that span two lines would be twice as many. lacks: bytes at its beginning that a short slice does not have.
 template <class Tile>
-__device__ __forceinline__ void copy_lines(uint32_t to, const uint8_t* piece, int thread) {
+__device__ __forceinline__ void copy_lines(uint32_t to, const uint8_t* piece, int lacks, int thread) {
   constexpr int kLine = layout::kAtomRowBytes, kMostBefore = kLine - 16;
   constexpr int kLines = (Tile::kPieceBytes + kMostBefore + kLine - 1) / kLine;
   const int first = thread * 16 - static_cast<int>(reinterpret_cast<uintptr_t>(piece) % kLine);
@@ -110,7 +133,8 @@ __device__ __forceinline__ void copy_lines(uint32_t to, const uint8_t* piece, in
 #pragma unroll
   for (int line = 0; line < kLines; ++line) {
     const int at = line * kLine;
-    const bool within = (line > 0 || first >= 0) && (at + kLine <= Tile::kPieceBytes || first + at < Tile::kPieceBytes);
+    const bool within = (Tile::kShort ? first + at >= lacks : line > 0 || first >= 0) &&
+                        (at + kLine <= Tile::kPieceBytes || first + at < Tile::kPieceBytes);
     if (within) ptx::async_copy16(to + static_cast<uint32_t>(at), from + at, ptx::Fill::kCopy);
   }
 }
@@ -120,7 +144,8 @@ __device__ __forceinline__ void copy_lines(uint32_t to, const uint8_t* piece, in
 template <class Tile>
 __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int own = static_cast<int>(threadIdx.x) - Tile::kConsumers, own_tile = own / 8;
-  const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
+  const SliceCount<Tile> k(args.cols);
+  const int lacks = k.missing * layout::kPairBytes;
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
   for (int wave = 0;; ++wave) {
@@ -130,12 +155,13 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
     // A row tile beyond the last is a copy of it, and not stored.
     const int row_tile = min(work.first_row_tile + own_tile, row_tiles - 1);
     const uint8_t* from = (work.down ? args.down.weights : args.weights) +
-                          (int64_t{work.expert} * row_tiles + row_tile) * slices * Tile::kPieceBytes;
-    for (int slice = 0; slice < slices; ++slice, from += Tile::kPieceBytes) {
+                          (int64_t{work.expert} * row_tiles + row_tile) * (k.slices * Tile::kPieceBytes - lacks) -
+                          lacks;
+    for (int slice = 0; slice < k.slices; ++slice, from += Tile::kPieceBytes) {
       ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
       if (own_tile < work.row_tiles)
         copy_lines<Tile>(rings.weight_stage(weight.stage) + static_cast<uint32_t>(own_tile * Tile::kPieceBytes), from,
-                         own % 8);
+                         slice == 0 ? lacks : 0, own % 8);
       ptx::mbarrier_arrive_behind_copies(rings.weight_full(weight.stage));
       weight.next();
     }
@@ -173,7 +199,7 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
   for (int i = 0; i < Tile::kSlicePairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
   RingPlace<Tile::kInputStages> input{Tile::kSlicePairs % Tile::kInputStages};
   StoredWorks<Tile> stored{args.tiles, rings.stored()};
-  const int pairs = args.cols / layout::kPanelK;
+  const int pairs = args.cols / layout::kPanelK, missing = SliceCount<Tile>(args.cols).missing;
   const int told = min(Tile::kInputStages, pairs - 2);  // pairs until then: the work before is stored, or nearly
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
@@ -184,6 +210,11 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
     const auto rows = static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows) *
                       static_cast<uint32_t>(layout::kAtomRows);
     const uint32_t bytes = rows * Tile::kRowBytes;
+    for (int i = 0; Tile::kShort && i < missing; ++i) {
+      ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
+      ptx::mbarrier_arrive(rings.input_full(input.stage));
+      input.next();
+    }
     for (int pair = 0; pair < pairs; ++pair, x += int64_t{args.x_rows} * Tile::kRowBytes) {
       const uint32_t full = rings.input_full(input.stage);
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
@@ -262,8 +293,8 @@ struct SliceWalk {
     input.next();
   }
 
-  // sums += a slice's weights · its columns; the last two pairs are under way on return.
-  __device__ __forceinline__ void multiply(int count, WgmmaSums<Tile>& sums) {
+  // sums += a slice's weights, from pair `first` on, · its columns; the last two pairs are under way on return.
+  __device__ __forceinline__ void multiply(int count, int first, WgmmaSums<Tile>& sums) {
     take_weights();
     StagedPair staged[kPairs];
     load(staged[0], 0);
@@ -276,7 +307,8 @@ struct SliceWalk {
       give_back_before(pair);
       staged[pair].widen(a, offsets);
       wait_for_input(pair);
-      multiply_narrowest<Tile>(count, sums, a, input.stage + static_cast<uint32_t>(pair * Tile::kInputBytes));
+      multiply_narrowest<Tile>(Tile::kShort && pair < first ? 0 : count, sums, a,
+                               input.stage + static_cast<uint32_t>(pair * Tile::kInputBytes));
     }
     end_slice();
   }
@@ -311,12 +343,12 @@ template <class Tile, layout::RowOrder kOrder>
 __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkList& list,
                                                const GemmRings<Tile>& rings) {
   SliceWalk<Tile> walk(args, rings);
-  const int slices = args.cols / (Tile::kSlicePairs * layout::kPanelK);
+  const SliceCount<Tile> k(args.cols);
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
     if (all_lanes(work.row_tiles == 0)) return;
     if (all_lanes(walk.warp >= work.row_tiles)) {
-      for (int slice = 0; slice < slices; ++slice) walk.pass();
+      for (int slice = 0; slice < k.slices; ++slice) walk.pass();
       continue;
     }
     const auto count = static_cast<int>(ptx::warp_max_u32(static_cast<uint32_t>(work.count)));
@@ -325,7 +357,7 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     const bool stored = all_lanes(row_tile < rows.count / layout::kTileRows);
     const RowBias bias = bias_of(rows, work.expert, stored ? row_tile : 0);
     WgmmaSums<Tile> sums = {};
-    for (int slice = 0; slice < slices; ++slice) walk.multiply(count, sums);
+    for (int slice = 0; slice < k.slices; ++slice) walk.multiply(count, slice == 0 ? k.missing : 0, sums);
     walk.finish(sums);
     if constexpr (Tile::kInput == Mxfp4Input::kRowCodes)
       scale_tokens<Tile>(args, work.count, rings.row_scales_of(walk.last_slice(rings)), sums);
@@ -340,11 +372,11 @@ __device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list,
   if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
 }
 
-template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput>
-__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>::kThreads, 1)
+template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort>
+__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput, kShort>::kThreads, 1)
     sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>;
-  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow, kInput>;
+  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput, kShort>;
+  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow, kInput, kShort>;
   extern __shared__ __align__(128) uint8_t smem[];
   if (threadIdx.x == 0) GemmRings<Wide>(smem).init();
   __syncthreads();

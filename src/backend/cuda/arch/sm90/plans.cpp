@@ -63,7 +63,7 @@ GemmPlan mxfp4_plan(const GemmShape& s, int sms, int tokens) {
           .tokens = tokens,
           .grid_x = static_cast<int>(std::min<int64_t>(sms, tiles * mxfp4_blocks(s, kMxfp4WarpgroupTiles))),
           .grid_y = 1,
-          .smem_bytes = mxfp4_shared_bytes(layout::slice_blocks(s.cols) / 2,
+          .smem_bytes = mxfp4_shared_bytes(layout::slices_of(s.cols).blocks / 2,
                                            s.row_codes ? Mxfp4Input::kRowCodes : Mxfp4Input::kF16)};
 }
 

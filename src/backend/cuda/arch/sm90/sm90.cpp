@@ -32,7 +32,8 @@ int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const Devi
 std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const DeviceFacts& card) {
   if (s.wide_scales) return std::nullopt;
   const bool codes = s.activations == Activations::kMxfp8 && s.byte_scales;
-  GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts}, down{s.hidden, s.inter, s.pairs, s.experts};
+  GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts},
+      down{s.hidden, layout::pair_width(s.inter), s.pairs, s.experts};
   gate_up.row_codes = down.row_codes = codes;
   const GemmPlan first = plan_sm90_gemm(gate_up, card.multiprocessors);
   const bool at_once = !rounds(s.activations) && s.hidden == s.inter;

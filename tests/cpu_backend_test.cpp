@@ -272,7 +272,7 @@ TEST(CpuBackend, attention_in_fp8_matches_the_references) {
   const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
   const test::OneSequence limits{.max_context = 3, .chunk_tokens = 3, .max_logit_rows = 2};
   const Weights weights(config, Shipped::kOpenAi);
-  const RunConfig fp8{.kv = KvDtype::kE4m3, .attention_activations = AttentionActivations::kFp8};
+  const RunConfig fp8{.kv = KvDtype::kE4m3, .attention_activations = backend::AttentionActivations::kFp8};
   Loaded pages(config, weights, limits, nullptr, {}, {.kv = KvDtype::kE4m3}),
       reference(config, weights, limits, nullptr, {}, fp8);
   EXPECT_GT(worst(pages, reference, 3), 1e-3) << "nothing was rounded";

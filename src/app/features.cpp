@@ -16,7 +16,6 @@ constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
 constexpr Places kOnHopper{kYes, kNotRun, kYes, kNotRun};   // and would on others, which nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
-constexpr Places kRoundedNowhereElse{kAsValues, kNotRun, kNotRun, kNotRun};  // but on a CPU
 constexpr Places kRoundedToFp8{kAsValues, kAsValues, kYes, kNotRun};
 
 constexpr FeatureValue kBackendWords[] = {
@@ -44,7 +43,7 @@ constexpr FeatureValue kFast[] = {{"false", kUnrounded}, {"true", kRounded}};
 constexpr FeatureValue kAttention[] = {
     {"auto", kUnrounded}, {"flash", kUnrounded, kOnCards}, {"reference", kUnrounded, kOnCards}};
 constexpr FeatureValue kAttentionActivations[] = {
-    {"auto", kUnrounded}, {"bf16", kUnrounded}, {"fp8", kRounded, kRoundedNowhereElse, "--kv-cache-dtype fp8"}};
+    {"auto", kUnrounded}, {"bf16", kUnrounded}, {"fp8", kRounded, kRoundedFirst, "--kv-cache-dtype fp8"}};
 constexpr FeatureValue kSinks[] = {{"on", kUnrounded}, {"off", kRounded}, {"auto", kUnrounded}};
 constexpr FeatureValue kEager[] = {{"false", kUnrounded}, {"true", kUnrounded, kOnCards}};
 constexpr FeatureValue kKv[] = {
@@ -105,7 +104,7 @@ constexpr Feature kFeatures[] = {
      "Pages of fp8 are widened, but with --attention-activation fp8"},
     {"attention-activation", "--attention-activation", "auto", kAttentionActivations,
      "fp8 on cards: what --attention-backend flash wants",
-     "fp8 has run on no card. Cards from 8.9 on but for Hopper multiply prompts' attention in FP8; all else rounds alike"},
+     "Cards from 8.9 on but for Hopper multiply prompts' attention in FP8; none of them has run it, a Hopper has"},
     {"sinks", "--attention-sinks", "on", kSinks, "", "off makes text of another model: gpt-oss was trained with them"},
     {"eager", "--enforce-eager", "false", kEager, "serve says that it makes no difference where no card is used"},
     {"kv", "--kv-cache-dtype", "auto", kKv, "",

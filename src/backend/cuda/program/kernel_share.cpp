@@ -21,6 +21,7 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
 constexpr std::string_view kH200Fp8 = "assumed: what one H200 reached (2026-11-26-h200-merged.json)";
+constexpr std::string_view kH200Fp8Pages = "assumed: what one H200 reached (2026-11-26-h200-fp8-attention.json)";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's",
                            kAssumedFp8 = "assumed: as any_attend_prefill of its own peak",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10",
@@ -79,6 +80,14 @@ constexpr KernelShare kShares[] = {
     // Attention of decode reads keys and values at 88 % at a depth of 32768.
     {.kernel = "any_attend_decode", .step_us = 3.5, .token_us = 0.003, .read = 0.88, .from = kH100Sums},
     {.kernel = "any_attend_prefill", .step_us = 3, .token_us = 0.02, .unit = kMma, .matrix = 0.40, .from = kH100AsSm80},
+    // Conversions hold it.
+    {.kernel = "any_attend_prefill<e4m3>",
+     .step_us = 3,
+     .token_us = 0.02,
+     .unit = kMma,
+     .matrix = 0.32,
+     .from = kH200Fp8Pages,
+     .measured = false},
     {.kernel = "any_attend_prefill_fp8<mma>",
      .step_us = 3,
      .token_us = 0.02,

@@ -264,6 +264,10 @@ std::vector<HostWeight> as_weights(const Uploaded& rank, const std::vector<HostW
     const auto all = std::as_bytes(std::span(bytes));
     w.values.bytes = w.format == WeightFormat::kMxfp4 ? all.first(all.size() / 17 * 16) : all;
     if (w.format == WeightFormat::kMxfp4) w.scales.bytes = all.subspan(all.size() / 17 * 16);
+    if (w.role != kDown) continue;
+    const backend::Dims d = backend::cuda::held_dims(rank.be, w.role);
+    w.values.shape = {d.experts, d.hidden, d.inter / 32, 16};
+    w.scales.shape = {d.experts, d.hidden, d.inter / 32};
   }
   return own;
 }

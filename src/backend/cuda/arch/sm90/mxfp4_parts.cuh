@@ -186,9 +186,7 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
   constexpr float kUnscale = kMxfp4Unscale;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int own = 2 * (lane % 4) + odd;  // of a column tile, the token that the lane stores
-  const int64_t place = layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd);
-  uint16_t* const to = args.u + place;
-  const bool fills_up = all_lanes(layout::fills_up(args.rows / 2, row_tile * 8));
+  uint16_t* const to = args.u + layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd);
 #pragma unroll
   for (int n = 0; n < Tile::kTokens / 8; ++n) {
     if (all_lanes(8 * n >= work.count)) break;
@@ -197,11 +195,13 @@ __device__ __forceinline__ void store_gated(const GemmArgs& args, const GemmWork
       u[i] = gated(sums[n][i] * kUnscale + bias.of(0), sums[n][2 + i] * kUnscale + bias.of(1), args.swiglu_limit);
     const float other = __shfl_xor_sync(0xffffffffu, odd != 0 ? u[0] : u[1], 4);
     const uint32_t two = odd != 0 ? ptx::pack_f16(other, u[1]) : ptx::pack_f16(u[0], other);
-    if (8 * n + own >= work.count) continue;
-    *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
-    if (fills_up)  // the panel's other block
-      *reinterpret_cast<uint32_t*>(args.u + (place ^ layout::kBlockK) + n * (layout::kAtomBytes / 2)) = 0;
+    if (8 * n + own < work.count) *reinterpret_cast<uint32_t*>(to + n * (layout::kAtomBytes / 2)) = two;
   }
+  if (!all_lanes(layout::fills_up(args.rows / 2, row_tile * 8))) return;
+  uint16_t* const none =
+      args.u + layout::place_in_panels(args.x_rows, work.first + own, row_tile * 8 + g - odd + layout::kBlockK);
+#pragma unroll 1
+  for (int n = 0; 8 * n + own < work.count; ++n) *reinterpret_cast<uint32_t*>(none + n * (layout::kAtomBytes / 2)) = 0;
 }
 
 // The rows of a work's matrix.

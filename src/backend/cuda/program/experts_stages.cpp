@@ -19,6 +19,8 @@ ExpertChoice choice(const Binding& b, const OwnExperts& own) {
           .own = own};
 }
 
+int next_pitch(const Binding& b) { return to_int(layout::geometry(b.w.next.packing, b.config.dims.hidden).tile_bytes); }
+
 // For who does not tell others.
 ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
   ExpertChoice again = choice(b, own);
@@ -72,7 +74,10 @@ void Maker::route() {
                             .hidden = to_int(b.config.dims.hidden),
                             .experts = to_int(b.config.dims.experts),
                             .tokens = n,
-                            .eps = b.config.rms_eps},
+                            .eps = b.config.rms_eps,
+                            .next = b.w.next.data + 132 * next_pitch(b),
+                            .next_pitch = next_pitch(b),
+                            .next_bytes = experiment("NIBBLE_X_PR")},
                            on);
         });
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
@@ -219,6 +224,14 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                 .x = b.at.normed_f16,
                                 .choice = choice(b, own),
                                 .u = b.at.expert_hidden_f16,
+                                .rows = plan.rows,
+                                .counter = n * 4 > kGemvTokens && experiment("NIBBLE_X_DYN") != 0
+                                               ? b.at.down_finished + b.config.dims.hidden / layout::kTileRows
+                                               : nullptr,
+                                .down = b.w.down.data,
+                                .down_row_tiles = to_int(b.config.dims.hidden / layout::kTileRows),
+                                .down_bytes = n * 4 > kGemvTokens ? experiment("NIBBLE_X_PD") : 0,
+                                .down_taken = experiment("NIBBLE_X_TAKEN") != 0,
                                 .hidden = to_int(b.config.dims.hidden),
                                 .inter = to_int(b.config.dims.inter),
                                 .tokens = n,
@@ -239,7 +252,11 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                            .hidden = to_int(b.config.dims.hidden),
                                            .inter = to_int(b.config.dims.inter),
                                            .tokens = n,
-                                           .parts = kParts},
+                                           .parts = kParts,
+                                           .next = b.w.next.data,
+                                           .next_pitch = next_pitch(b),
+                                           .next_first = experiment("NIBBLE_X_PRE1"),
+                                           .next_then = experiment("NIBBLE_X_PRE2")},
                                           plan, on);
                 });
   }
@@ -254,7 +271,13 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                   .finished = b.at.down_finished,
                                   .hidden = to_int(b.config.dims.hidden),
                                   .inter = to_int(b.config.dims.inter),
-                                  .tokens = n},
+                                  .tokens = n,
+                                  .counter = experiment("NIBBLE_X_TAKEN") != 0
+                                                 ? b.at.down_finished + b.config.dims.hidden / layout::kTileRows + 1
+                                                 : nullptr,
+                                  .next = b.w.next.data,
+                                  .next_pitch = next_pitch(b),
+                                  .next_bytes = experiment("NIBBLE_X_PRED")},
                                  plan, on);
             });
 }

@@ -23,8 +23,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <sstream>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -323,49 +321,6 @@ int execute(const BenchOptions& asked) {
   if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
   BenchLoop loop(loaded.backend(), loaded.model(), shape);
   Bench bench({loop, loaded.backend(), source.config, cost, head}, options, terminal);
-  // Variants by environment: "name@BATCHES: A=1 B=2;name@…".
-  if (const char* list = std::getenv("NIBBLE_X_LIST"); list != nullptr) {
-    std::vector<std::string> set;
-    std::istringstream all(list);
-    for (std::string variant; std::getline(all, variant, ';');) {
-      for (const std::string& name : set) unsetenv(name.c_str());
-      set.clear();
-      const size_t colon = variant.find(':'), sign = variant.find('@');
-      const std::string batches = "," + variant.substr(sign + 1, colon - sign - 1) + ",";
-      std::istringstream words(variant.substr(colon + 1));
-      for (std::string word; words >> word;) {
-        const size_t at = word.find('=');
-        set.push_back(word.substr(0, at));
-        setenv(set.back().c_str(), word.substr(at + 1).c_str(), 1);
-      }
-      if (backend::KernelProfiler* const profiler = loaded.backend().kernel_profiler(); profiler != nullptr) {
-        profiler->begin();
-        static_cast<void>(profiler->take());
-        profiler->end();
-      }
-      for (const BenchRow& planned : rows) {
-        if (batches.find(fmt::format(",{},", planned.batch)) == std::string::npos) continue;
-        BenchRow row = planned;
-        if (!bench.run(row)) break;
-        double best = 1e9;
-        for (const double s : row.seconds) best = std::min(best, s);
-        std::string line = fmt::format("{:<22} b{} {:8.1f} tok/s  {:7.1f} us  hash {:08x}", variant.substr(0, sign),
-                                       row.batch, static_cast<double>(row.batch * row.generate) / best,
-                                       1e6 * best / static_cast<double>(row.generate), loop.hash & 0xffffffffu);
-        if (options.profile) {
-          line += " |";
-          for (const auto& kernel : bench.profiles().back().json["kernels"]) {
-            const double us = kernel["us_per_step"];
-            if (us > 20)
-              line += fmt::format(" {} {:.0f}({:.1f})", kernel["kernel"].get<std::string>().substr(0, 10), us,
-                                  kernel["us_per_launch"].get<double>());
-          }
-        }
-        terminal.print(line + "\n");
-      }
-    }
-    return kExitOk;
-  }
   size_t done = 0;
   while (done < rows.size() && bench.run(rows[done])) {
     terminal.end_progress();

@@ -67,11 +67,8 @@ std::optional<double> BenchLoop::run(std::vector<engine::Request> requests, cons
   steps_.clear();
   least_cached_ = std::numeric_limits<int64_t>::max();
   most_cached_ = 0;
-  hash = 0;
   std::optional<Error> failure;
   const auto receive = [&](const engine::Event& event) {
-    if (const auto* own = std::get_if<engine::TokenEvent>(&event); own != nullptr)
-      hash = hash * 31 + static_cast<uint64_t>(own->token);
     const auto* end = std::get_if<engine::Finished>(&event);
     if (end == nullptr) return;
     if (end->reason == engine::FinishReason::kFailed) failure.emplace(end->code, end->message);

@@ -50,7 +50,6 @@ class BenchLoop {
   [[nodiscard]] std::optional<double> time_prompt(int64_t tokens, const KeepGoing& keep_going);
   [[nodiscard]] std::optional<double> time_generate(int count, int64_t tokens, const KeepGoing& keep_going);
 
-  uint64_t hash = 0;  // of the tokens that the last requests drew
   // The steps that were timed last.
   struct TimedStep {
     std::vector<backend::Row> rows;

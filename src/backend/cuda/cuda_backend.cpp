@@ -67,7 +67,7 @@ class StreamedCudaBackend final : public RankBackend {
     Carver place(memory_.get());
     at_ = carve(needs, place);
     if (needs.matrices == Matrices::kPacked) {
-      zero(at_.down_finished, dims_.hidden / layout::kTileRows + 2);
+      zero(at_.down_finished, dims_.hidden / layout::kTileRows);
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
       if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
       if (!run_.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
@@ -383,8 +383,6 @@ class StreamedCudaBackend final : public RankBackend {
       }
       layers_.push_back(own);
     }
-    for (size_t i = 0; i < layers_.size(); ++i)
-      layers_[i].next = i + 1 < layers_.size() ? layers_[i + 1].qkv : layers_[i].unembedding;
   }
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
     return handle.idx >= 0 ? weights_.bf16(handle) : nullptr;

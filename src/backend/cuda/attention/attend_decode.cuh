@@ -266,7 +266,7 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   const SharedQuery<Tile> query{rings + Tile::kRingBytes + static_cast<uint32_t>(steps.lane) * 16, q};
   ptx::grid_dependency_wait();
   const OwnQuery<Tile> own(args, unit);  // before the copies, whose addresses take a while
-  if (!args.late) ptx::grid_dependency_launch();  // not before: what follows would take bandwidth from what this waits for
+  ptx::grid_dependency_launch();         // not before: what follows would take bandwidth from what this waits for
   bool late = false;                     // some of these steps have keys of this one; then nothing comes behind them
   for (int i = 0; i < kAhead; ++i) {
     if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
@@ -275,7 +275,6 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   }
   if (late) ptx::async_commit();
   own.share(query);
-  if (args.late) ptx::grid_dependency_launch();
   for (int i = 0; steps.has(i); ++i) {
     if (late) {
       ptx::async_wait<0>();

@@ -25,8 +25,6 @@ void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, c
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   auto* const kernel = any_attend_decode<Tile>;
   allow_shared(kernel, Tile::kSharedBytes, name);
-  static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         experiment("NIBBLE_X_CARVE") != 0 ? 100 : -1));
   const LaunchShape shape{dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid)), Tile::kThreads,
                           Tile::kSharedBytes, on.stream};
   static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error

@@ -109,7 +109,6 @@ struct FlashArgs {
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
   int decode_count = 0;
   int target = 0;             // DecodePlan
-  bool late = false;
   float* partials = nullptr;  // DecodeScratch floats
   int* finished = nullptr;    // DecodeScratch counters; zero before a launch and after it
   // Prefill kernel

@@ -6,12 +6,12 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <class Tile, class Op, bool kBeside = false>
+template <class Tile, class Op>
 void launch_instance(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
   const GemvKernelArgs<typename Op::Args> kernel_args{
-      args, args.weights, plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes), plan.epilogues,
-      plan.flight == 0 ? plan.stages : plan.flight};
-  launch_chained(gemv<Tile, Op, kBeside>, {name, on, plan.grid, plan.threads, static_cast<int>(plan.smem_bytes)}, kernel_args);
+      args,           args.weights,  plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
+      plan.epilogues, plan.under_way};
+  launch_chained(gemv<Tile, Op>, {name, on, plan.grid, plan.threads, static_cast<int>(plan.smem_bytes)}, kernel_args);
 }
 
 // The list of instances: slices of 6 or 8 blocks, packing, columns, operation.
@@ -50,9 +50,6 @@ void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on) {
 
 void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  if (plan.beside && plan.tile.blocks == 6)
-    return launch_instance<GemvTile<layout::Packing::kMxfp4, 6, Columns::kVectors>, MoeDownOp, true>(
-        args, plan, kernel::kGemvMoeDown, on);
   launch_op<layout::Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan, kernel::kGemvMoeDown, on);
 }
 

@@ -10,7 +10,6 @@
 #include "backend/cuda/dense/gemv_rows.cuh"
 #include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -20,7 +19,7 @@ template <class OpArgs>
 struct GemvKernelArgs {
   OpArgs op;
   const uint8_t* weights;
-  int stages, slices, chunk_bytes, epilogues, flight;
+  int stages, slices, chunk_bytes, epilogues, under_way;
 };
 
 // Position in a ring: stage and the parity of its current round.
@@ -49,8 +48,8 @@ struct Feeder {
   const GemvShared& shared;
   int lane;
   uint64_t policy = ptx::evict_first_policy();
-  RingPosition at = {}, landing = {};  // landing: of the oldest chunk that is thought to be under way
-  int under_way = 0;
+  RingPosition at = {}, landing = {};  // landing: of the oldest chunk that may be under way
+  int under_way = 0;                   // chunks that may be
 
   // fresh: none of its stages was used before.
   template <class Op>
@@ -60,7 +59,7 @@ struct Feeder {
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (Tile::kChunks > 1 && !op.takes(c, chunk, Tile::kChunks)) continue;
-      if (under_way == args.flight) {
+      if (under_way == args.under_way) {
         if (lane < ptx::kCopyLanes) ptx::mbarrier_wait(shared.chunk_full(landing.stage), landing.parity);
         landing.advance(shared.stages);
         --under_way;
@@ -94,27 +93,6 @@ __device__ void await_choice(const GemvShared& shared) {
   if constexpr (Op::kChooses) ptx::mbarrier_wait(shared.routes().chosen, 0);
 }
 
-template <class Args>
-__device__ void prefetch_next(const Args& args, int lane) {
-  if (args.next_first == 0) return;
-  ptx::grid_dependency_wait();
-  if (lane == 0)
-    ptx::bulk_prefetch_l2(args.next + int64_t{blockIdx.x} * args.next_pitch, static_cast<uint32_t>(args.next_first));
-}
-
-template <class Op, class Feed, class KernelArgs>
-__device__ void feed_and_prefetch(const KernelArgs& args, Feed& feed, const Op& op, Cursor c, int issued) {
-  const auto walk = op.walk();
-  for (; walk.valid(c); c = walk.next(c)) {
-    if (issued == args.stages) prefetch_next(args.op, feed.lane);
-    feed.tile(op, c);
-    ++issued;
-  }
-  if (feed.lane == 0 && args.op.next_then > 0)
-    ptx::bulk_prefetch_l2(args.op.next + int64_t{blockIdx.x} * args.op.next_pitch + args.op.next_first,
-                          static_cast<uint32_t>(args.op.next_then));
-}
-
 // One token's tiles: those of the first expert are fetched before the others are known.
 template <class Tile, class Op, class KernelArgs>
 __device__ void choose_and_produce(const KernelArgs& args, const GemvShared& shared, int lane) {
@@ -124,12 +102,12 @@ __device__ void choose_and_produce(const KernelArgs& args, const GemvShared& sha
   Feeder<Tile, KernelArgs> feed{args, shared, lane};
   Cursor c = walk.first(static_cast<int>(blockIdx.x));
   op.routing.expert = choice.pick();
-  int issued = 0;
-  for (; issued < shared.stages && walk.valid(c) && c.slot == 0; ++issued, c = walk.next(c)) feed.tile(op, c, true);
+  for (int ahead = 0; ahead < shared.stages && walk.valid(c) && c.slot == 0; ++ahead, c = walk.next(c))
+    feed.tile(op, c, true);
   while (choice.picked < choice.c.topk) choice.pick();
   choice.publish(shared.routes());
   op.routing.expert = choice.id;
-  feed_and_prefetch<Op>(args, feed, op, c, issued);
+  for (; walk.valid(c); c = walk.next(c)) feed.tile(op, c);
 }
 
 template <class Tile, class Op, class KernelArgs>
@@ -141,11 +119,7 @@ __device__ void produce(const KernelArgs& args, const GemvShared& shared, int la
   const Op op(args.op, shared, lane);
   const auto walk = op.walk();
   Feeder<Tile, KernelArgs> feed{args, shared, lane};
-  if constexpr (Op::kChooses) {
-    feed_and_prefetch<Op>(args, feed, op, walk.first(static_cast<int>(blockIdx.x)), 0);
-  } else {
-    for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) feed.tile(op, c);
-  }
+  for (Cursor c = walk.first(static_cast<int>(blockIdx.x)); walk.valid(c); c = walk.next(c)) feed.tile(op, c);
 }
 
 template <class Tile, class Op, class KernelArgs>
@@ -269,9 +243,8 @@ __device__ void finish(const KernelArgs& args, const GemvShared& shared, int own
   }
 }
 
-// kBeside: leaves registers for another kernel.
-template <class Tile, class Op, bool kBeside = false>
-__global__ void __launch_bounds__(kGemvMaxThreads, kBeside ? 2 : 1)
+template <class Tile, class Op>
+__global__ void __launch_bounds__(kGemvMaxThreads, 1)
     gemv(const __grid_constant__ GemvKernelArgs<typename Op::Args> args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const GemvShared shared(smem, args);

@@ -87,8 +87,6 @@ struct RouterArgs {
   float* logits = nullptr;       // [tokens, experts]
   int hidden = 0, experts = 0, tokens = 0;
   float eps = 0;
-  const uint8_t* next = nullptr;
-  int next_pitch = 0, next_bytes = 0;
 };
 inline constexpr int kRouterThreads = 384, kRouterParts = 3;
 inline constexpr int kRouterHidden = kRouterThreads * kRouterParts * 8;  // the widest
@@ -111,11 +109,6 @@ struct MoeUpArgs {
   const F16* x = nullptr;            // [tokens, hidden]
   ExpertChoice choice;
   F16* u = nullptr;  // [tokens, topk, inter]
-  int rows = kGemvTokens;
-  int* counter = nullptr;
-  const uint8_t* down = nullptr;
-  int down_row_tiles = 0, down_bytes = 0;
-  bool down_taken = false;
   int hidden = 0, inter = 0, tokens = 0;
   float swiglu_limit = 7.0f;
 };
@@ -132,9 +125,6 @@ struct MoeDownArgs {
   float* sums = nullptr;    // scratch [tokens, topk, hidden]
   int* finished = nullptr;  // scratch [hidden / 16]: zero before a launch and after it
   int hidden = 0, inter = 0, tokens = 0;
-  int* counter = nullptr;
-  const uint8_t* next = nullptr;
-  int next_pitch = 0, next_bytes = 0;
 };
 // Few pairs. With two parts, the second half of the experts goes to y[1], and the reader adds: that balances the SMs
 // better (180 row tiles over 132 SMs: 6 tiles instead of 8).
@@ -145,8 +135,6 @@ struct GemvDownArgs {
   ExpertChoice choice;
   float* y[2] = {};  // [tokens, hidden] by part
   int hidden = 0, inter = 0, tokens = 0, parts = 1;
-  const uint8_t* next = nullptr;
-  int next_pitch = 0, next_first = 0, next_then = 0;
 };
 
 // One launch: a ring of `stages` chunks in shared memory, filled by one warp, read by one warp per slice, the warps'
@@ -154,8 +142,7 @@ struct GemvDownArgs {
 struct GemvPlan {
   int grid = 0, threads = 0, stages = 0;
   int epilogues = 0;  // warps that add partial sums, 1 or 2
-  int flight = 0;     // most chunks under way; 0: all of the ring
-  bool beside = false;
+  int under_way = 0;  // most chunks that are asked for and not there
   layout::Geometry tile;
   int64_t smem_bytes = 0;
 

@@ -33,10 +33,6 @@ void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& 
 void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   const ChainedLaunch launch = planned(kernel::kMoeDown, plan, on);
-  if (args.counter != nullptr) {
-    const ChainedLaunch taken{kernel::kMoeDown, on, plan.grid, 16 * layout::kWarpLanes, 16 * kRowStages * layout::slice_bytes(6) + kRowExtraBytes};
-    return launch_chained(moe_down_taken<RowTile<6>>, taken, args);
-  }
   if (layout::slice_blocks(args.inter) == 6) return launch_chained(moe_down<RowTile<6>>, launch, args, plan.rows);
   launch_chained(moe_down<RowTile<8>>, launch, args, plan.rows);
 }

@@ -8,12 +8,10 @@
 // bytes, flops: cost()     rounding: f32 sums in an order fixed by the shape: bitwise repeatable
 
 #include "backend/cuda/experts/choice.cuh"
-#include "backend/cuda/experts/moe_up.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -160,123 +158,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
       }
     }
   }
-  if (lane == 0 && args.next_bytes > 0)
-    ptx::bulk_prefetch_l2(args.next + int64_t{blockIdx.x} * args.next_pitch + warp * args.next_bytes,
-                          static_cast<uint32_t>(args.next_bytes));
   add_experts(args, routes, own, routing.count);
-  ptx::async_wait<0>();
-}
-
-// A warp's next row tile of the ring with activations from global memory, which L1 remembers: `row` is the lane's
-// column's, from its first k on.
-template <class Tile, class Walk>
-__device__ __forceinline__ void multiply_cached(RowFeed<Tile, Walk>& feed, int& stage, const F16* row,
-                                                float (&sums)[4]) {
-#pragma unroll 1
-  for (int slice = 0; slice < feed.slices; ++slice, row += Tile::kBlocks * layout::kBlockK) {
-    uint4 x[Tile::kBlocks];
-#pragma unroll
-    for (int b = 0; b < Tile::kBlocks; ++b) x[b] = *reinterpret_cast<const uint4*>(row + b * layout::kBlockK);
-    ptx::async_wait<Tile::kStages - 2>();
-    __syncwarp();
-    feed.fetch();
-    const uint32_t at = feed.shared.stage(stage);
-    const uint32_t codes_at = at + static_cast<uint32_t>(layout::code_offset(0, feed.lane));
-    const uint32_t scales_at = at + static_cast<uint32_t>(layout::scale_word_offset(Tile::kBlocks, feed.lane / 4, 0));
-#pragma unroll
-    for (int q = 0; q < Tile::kPairs; ++q) {
-      const uint4 codes = ptx::load_shared16(codes_at + static_cast<uint32_t>(layout::code_offset(q, 0)));
-      const uint32_t scales = ptx::load_shared4(scales_at + static_cast<uint32_t>(4 * q));
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        float products[4] = {};
-        const layout::E2m1Pairs low = layout::widen_e2m1x8(odd == 0 ? codes.x : codes.z);
-        const layout::E2m1Pairs high = layout::widen_e2m1x8(odd == 0 ? codes.y : codes.w);
-        ptx::mma_m16n8k16(products, low.pair, x[2 * q + odd].x, x[2 * q + odd].y);
-        ptx::mma_m16n8k16(products, high.pair, x[2 * q + odd].z, x[2 * q + odd].w);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[i] += layout::scale_of(scales, 2 * (i / 2) + odd) * products[i];
-      }
-    }
-    stage = stage + 1 == Tile::kStages ? 0 : stage + 1;
-  }
-}
-
-// Counts the lane's row tile, if it has one; the last of its experts adds them.
-__device__ __forceinline__ void add_experts_of(const MoeDownArgs& args, const RouteShared& routes, int row_tile,
-                                               int experts) {
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const bool all = args.choice.own.all();
-  bool last = false;
-  __syncwarp();  // the other lanes' sums are this lane's to release
-  if (row_tile >= 0) {
-    last = ptx::add_acq_rel(args.finished + row_tile, 1) == experts - 1;
-    if (last) args.finished[row_tile] = 0;  // for the next launch
-  }
-  for (unsigned left = __ballot_sync(kEveryLane, last); left != 0; left &= left - 1) {
-    const int first_row = __shfl_sync(kEveryLane, row_tile, __ffs(static_cast<int>(left)) - 1) * layout::kTileRows;
-    for (int i = lane; i < args.tokens * layout::kTileRows; i += layout::kWarpLanes) {
-      const int token = i / layout::kTileRows, row = first_row + i % layout::kTileRows;
-      args.y[int64_t{token} * args.hidden + row] =
-          all ? sum_of_experts<true>(args, routes, token, row) : sum_of_experts<false>(args, routes, token, row);
-    }
-  }
-}
-
-template <class Tile>
-__global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
-    moe_down_taken(const __grid_constant__ MoeDownArgs args) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, t = lane % 4,
-            warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes,
-            warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
-  const RowShared<Tile> shared(smem, args.inter, 0);
-  const RouteShared routes{shared.extra + 8, shared.extra + 16};
-  if (threadIdx.x == 0) {
-    routes.init(args.tokens);
-    ptx::fence_mbarrier_init();
-  }
-  __syncthreads();
-  ptx::grid_dependency_launch();
-  for (int token = warp; token < args.tokens; token += warps) {
-    Choice choice(args.choice, token, lane);
-    while (choice.picked < choice.c.topk) choice.pick();
-    choice.publish(routes);
-  }
-  ptx::mbarrier_wait(routes.chosen, 0);
-  const Routing routing = Routing::read(routes, args.choice, args.tokens, lane);
-  RowFeed<Tile, RoutedWalk> feed(shared, {routing, args.hidden / layout::kTileRows, args.counter}, args.weights,
-                                 args.inter);
-  ptx::grid_dependency_wait();
-  if (routing.count == 0) store_zeros(args);
-  int mine = -1, done = 0;  // the row tile of place `lane` among the warp's
-  for (int stage = 0; feed.walk.valid();) {
-    const RoutedWalk at = feed.walk;  // not yet at the next tile: a tile has more slices than the ring
-    const int row = at.row_tile * layout::kTileRows + g;
-    const Bf16* bias = args.bias + int64_t{routing.expert_at(at.slot)} * args.hidden + row;
-    const float biases[2] = {bias[0].to_float(), bias[8].to_float()};
-    const uint32_t pairs = routing.pairs_at(at.slot);
-    const int pair = nth_set_bit(pairs, min(g, __popc(pairs) - 1));
-    float sums[4] = {};
-    multiply_cached(feed, stage, args.u + int64_t{pair} * args.inter + 8 * t, sums);
-    for (int j = 0; j < 2; ++j) {
-      const int column = 2 * t + j;
-      if (column >= __popc(pairs)) continue;
-      float* to = args.sums + int64_t{nth_set_bit(pairs, column)} * args.hidden + row;
-      to[0] = sums[j] + biases[0];
-      to[8] = sums[2 + j] + biases[1];
-    }
-    if (lane == done) mine = at.row_tile;
-    if (++done == layout::kWarpLanes) {
-      add_experts_of(args, routes, mine, routing.count);
-      mine = -1;
-      done = 0;
-    }
-  }
-  if (lane == 0 && args.next_bytes > 0)
-    ptx::bulk_prefetch_l2(args.next + int64_t{blockIdx.x} * args.next_pitch + warp * args.next_bytes,
-                          static_cast<uint32_t>(args.next_bytes));
-  add_experts_of(args, routes, mine, routing.count);
   ptx::async_wait<0>();
 }
 

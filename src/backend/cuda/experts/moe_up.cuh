@@ -9,48 +9,39 @@
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/ptx/counted_copy.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 namespace nibble::backend::cuda {
 
-// Tiles in the expert-major order. A warp's first is fixed: CTA c has c, c + ctas, … for its warps in turn. Which comes
-// behind it, too, or where there is a counter, the warps take tiles as they come to them, so that those that memory
-// serves well do more.
+// CTA c takes tiles c, c + ctas, … of the expert-major order; its j-th falls to warp j modulo those that work. Where
+// these have several tiles each, as many work as all have the same number with: 22 tiles are two of 11 warps, not one
+// of ten and two of six.
 struct RoutedWalk {
   const Routing& routing;
   int row_tiles, step;
   int row_tile, slot = 0;
-  int* counter;
-  int taken = 0;  // of lane 0: the next tile's place behind the fixed ones
 
-  __device__ RoutedWalk(const Routing& of_step, int row_tiles_of_expert, int* the_counter)
-      : routing(of_step), row_tiles(row_tiles_of_expert), counter(the_counter) {
-    const auto ctas = static_cast<int>(gridDim.x);
-    step = ctas * static_cast<int>(blockDim.x) / layout::kWarpLanes;
-    row_tile = static_cast<int>(blockIdx.x) + static_cast<int>(threadIdx.x) / layout::kWarpLanes * ctas;
+  __device__ RoutedWalk(const Routing& of_step, int row_tiles_of_expert)
+      : routing(of_step), row_tiles(row_tiles_of_expert) {
+    const auto ctas = static_cast<int>(gridDim.x), warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+    const int all = routing.count * row_tiles;
+    int warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
+    if (all > ctas * warps) {
+      const int rounds = (all + ctas * warps - 1) / (ctas * warps);
+      warps = (all + ctas * rounds - 1) / (ctas * rounds);
+    }
+    step = ctas * warps;
+    row_tile = warp < warps ? static_cast<int>(blockIdx.x) + warp * ctas : all;
     wrap();
-    take();
   }
   [[nodiscard]] __device__ bool valid() const { return slot < routing.count; }
   [[nodiscard]] __device__ int64_t tile() const { return int64_t{routing.expert_at(slot)} * row_tiles + row_tile; }
   __device__ void advance() {
-    if (counter == nullptr) {
-      row_tile += step;
-    } else {
-      row_tile = step + __shfl_sync(kEveryLane, taken, 0) - slot * row_tiles;
-    }
+    row_tile += step;
     wrap();
-    if (valid()) take();
   }
 
  private:
-  __device__ void take() {
-    if (counter == nullptr || threadIdx.x % layout::kWarpLanes != 0) return;
-    taken = atomicAdd(counter, 1);
-    if (taken == max(routing.count * row_tiles, step) - 1) *counter = 0;  // nobody comes behind: for the next launch
-  }
   __device__ void wrap() {
     while (row_tile >= row_tiles) {
       row_tile -= row_tiles;
@@ -59,25 +50,13 @@ struct RoutedWalk {
   }
 };
 
-// The first weights that the same warp of moe_down will ask for, to L2.
-__device__ __forceinline__ void prefetch_down(const MoeUpArgs& args, const Routing& routing, int warp, int warps) {
-  const auto cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-  const int all = routing.count * args.down_row_tiles;
-  const int at = args.down_taken ? cta + warp * ctas : all * cta / ctas + warp;
-  if (at >= (args.down_taken ? all : all * (cta + 1) / ctas)) return;
-  const int slot = at / args.down_row_tiles;
-  const int64_t tile = int64_t{routing.expert_at(slot)} * args.down_row_tiles + (at - slot * args.down_row_tiles);
-  if (threadIdx.x % layout::kWarpLanes == 0)
-    ptx::bulk_prefetch_l2(args.down + tile * layout::tile_bytes(args.inter), static_cast<uint32_t>(args.down_bytes));
-}
-
 template <class Tile>
 __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(const __grid_constant__ MoeUpArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, t = lane % 4,
             warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes,
             warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
-  const RowShared<Tile> shared(smem, args.hidden, args.rows);
+  const RowShared<Tile> shared(smem, args.hidden, kGemvTokens);
   const uint32_t rows_there = shared.extra;
   const RouteShared routes{shared.extra + 8, shared.extra + 16};
   static_assert(16 + kRouteBytes <= kRowExtraBytes);
@@ -103,17 +82,15 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
                       args.x + int64_t{lane} * args.hidden);
   ptx::mbarrier_wait(routes.chosen, 0);
   const Routing routing = Routing::read(routes, args.choice, args.tokens, lane);
-  RowFeed<Tile, RoutedWalk> feed(shared, {routing, 2 * args.inter / layout::kTileRows, args.counter}, args.weights,
-                                 args.hidden);
+  RoutedWalk at(routing, 2 * args.inter / layout::kTileRows);
+  RowFeed<Tile, RoutedWalk> feed(shared, at, args.weights, args.hidden);
   ptx::mbarrier_wait(rows_there, 0);
-  const uint32_t x = shared.x - static_cast<uint32_t>(max(g - args.rows + 1, 0) * shared.pitch);  // others: the last
-  for (int stage = 0; feed.walk.valid();) {
-    const RoutedWalk at = feed.walk;  // not yet at the next tile: a tile has more slices than the ring
+  for (int stage = 0; at.valid(); at.advance()) {
     const int channel = at.row_tile * 8 + g;
     const Bf16* bias = args.bias + (int64_t{routing.expert_at(at.slot)} * args.inter + channel) * 2;
     const float gate_bias = bias[0].to_float(), up_bias = bias[1].to_float();
     float sums[1][4] = {};
-    multiply_tile<1>(feed, stage, x, sums);
+    multiply_tile<1>(feed, stage, shared.x, sums);
     const uint32_t pairs = routing.pairs_at(at.slot);
     for (int j = 0; j < 2; ++j) {
       const int pair = pair_of_token(pairs, 2 * t + j, args.tokens, args.choice.topk);
@@ -122,7 +99,6 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(co
             swiglu_f16(sums[0][j] + gate_bias, sums[0][2 + j] + up_bias, args.swiglu_limit);
     }
   }
-  if (args.down_bytes > 0) prefetch_down(args, routing, warp, warps);
   ptx::async_wait<0>();
 }
 

@@ -7,9 +7,7 @@ namespace nibble::backend::cuda {
 
 void route_logits(const RouterArgs& args, const Launch& on) {
   check_args(args);
-  if (experiment("NIBBLE_X_ROUTER") != 0)
-    return launch_chained(any_router_f32_bf16<true>, {kernel::kRouter, on, args.experts, kRouterThreads, kRouterSharedBytes}, args);
-  launch_chained(any_router_f32_bf16<false>, {kernel::kRouter, on, args.experts, kRouterThreads, kRouterSharedBytes}, args);
+  launch_chained(any_router_f32_bf16, {kernel::kRouter, on, args.experts, kRouterThreads, kRouterSharedBytes}, args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -6,7 +6,6 @@
 
 #include "backend/cuda/dense/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -99,14 +98,11 @@ __device__ __forceinline__ void add_tokens(const RouterArgs& a, int first, const
   }
 }
 
-template <bool kBeside = false>
-__global__ void __launch_bounds__(kRouterThreads, kBeside ? 2 : 1) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
+__global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
   const int thread = static_cast<int>(threadIdx.x), expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
   ptx::grid_dependency_launch();
-  if (thread == 0 && a.next_bytes > 0)
-    ptx::bulk_prefetch_l2_last(a.next + int64_t{blockIdx.x} * a.next_pitch, static_cast<uint32_t>(a.next_bytes));
   float weight[kRouterParts][8] = {};  // times norm
 #pragma unroll
   for (int p = 0; p < kRouterParts; ++p) {

@@ -2,7 +2,6 @@
 // A launch that may begin while the kernel before it drains (programmatic dependent launch): what it does before its
 // ptx::grid_dependency_wait overlaps that one's end.
 
-#include "backend/cuda/launch/experiment.h"
 #include "backend/cuda/launch/kernel_table.h"
 
 #include <cuda_runtime_api.h>
@@ -87,8 +86,6 @@ struct ChainedLaunch {
 template <class... Args>
 void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
   constexpr int kWithoutAsking = 48 * 1024;
-  static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         experiment("NIBBLE_X_CARVE") != 0 ? 100 : -1));
   if (launch.smem_bytes > kWithoutAsking) allow_shared(kernel, launch.smem_bytes, launch.name);
   require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
   require_shape(launch.grid_y > 0 && launch.grid_y <= 65535, launch.name, "up to 65535 rows of CTAs", launch.grid_y);

@@ -107,7 +107,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
     if (config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
     a.inverse = carver.take<float>(tokens);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
-    a.down_finished = carver.take<int>(d.hidden / layout::kTileRows + 2);
+    a.down_finished = carver.take<int>(d.hidden / layout::kTileRows);
     a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
   } else {
     a.k = carver.take<float>(tokens * d.kv_width());

@@ -230,7 +230,6 @@ void Maker::attend(LayerKind kind) {
                       args.decode_tokens = b.step.decode_tokens;
                       args.decode_count = count;
                       args.target = plan.target;
-                      args.late = experiment("NIBBLE_X_LATE") != 0;
                       b.kernels.attend_decode(args, b.kv().type, plan, on);
                     });
     own.shared_bytes = plan.smem_bytes;
@@ -276,7 +275,7 @@ void Maker::attn_out() {
     hold(Slot::kDelta, Held::kNothing);
     return combine();
   }
-  const bool halves = fused_ && (o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_) || experiment("NIBBLE_X_HALVES") != 0);
+  const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_);
   if (halves) delta_ = {Delta::Form::kParts};
   hold(Slot::kDelta, halves ? Held::kParts : Held::kFloats);
   dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {

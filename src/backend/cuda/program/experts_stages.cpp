@@ -19,8 +19,6 @@ ExpertChoice choice(const Binding& b, const OwnExperts& own) {
           .own = own};
 }
 
-int next_pitch(const Binding& b) { return to_int(layout::geometry(b.w.next.packing, b.config.dims.hidden).tile_bytes); }
-
 // For who does not tell others.
 ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
   ExpertChoice again = choice(b, own);
@@ -74,10 +72,7 @@ void Maker::route() {
                             .hidden = to_int(b.config.dims.hidden),
                             .experts = to_int(b.config.dims.experts),
                             .tokens = n,
-                            .eps = b.config.rms_eps,
-                            .next = b.w.next.data + 132 * next_pitch(b),
-                            .next_pitch = next_pitch(b),
-                            .next_bytes = experiment("NIBBLE_X_PR")},
+                            .eps = b.config.rms_eps},
                            on);
         });
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
@@ -224,14 +219,6 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                 .x = b.at.normed_f16,
                                 .choice = choice(b, own),
                                 .u = b.at.expert_hidden_f16,
-                                .rows = plan.rows,
-                                .counter = n * 4 > kGemvTokens && experiment("NIBBLE_X_DYN") != 0
-                                               ? b.at.down_finished + b.config.dims.hidden / layout::kTileRows
-                                               : nullptr,
-                                .down = b.w.down.data,
-                                .down_row_tiles = to_int(b.config.dims.hidden / layout::kTileRows),
-                                .down_bytes = n * 4 > kGemvTokens ? experiment("NIBBLE_X_PD") : 0,
-                                .down_taken = experiment("NIBBLE_X_TAKEN") != 0,
                                 .hidden = to_int(b.config.dims.hidden),
                                 .inter = to_int(b.config.dims.inter),
                                 .tokens = n,
@@ -252,11 +239,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                            .hidden = to_int(b.config.dims.hidden),
                                            .inter = to_int(b.config.dims.inter),
                                            .tokens = n,
-                                           .parts = kParts,
-                                           .next = b.w.next.data,
-                                           .next_pitch = next_pitch(b),
-                                           .next_first = experiment("NIBBLE_X_PRE1"),
-                                           .next_then = experiment("NIBBLE_X_PRE2")},
+                                           .parts = kParts},
                                           plan, on);
                 });
   }
@@ -271,13 +254,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                   .finished = b.at.down_finished,
                                   .hidden = to_int(b.config.dims.hidden),
                                   .inter = to_int(b.config.dims.inter),
-                                  .tokens = n,
-                                  .counter = experiment("NIBBLE_X_TAKEN") != 0
-                                                 ? b.at.down_finished + b.config.dims.hidden / layout::kTileRows + 1
-                                                 : nullptr,
-                                  .next = b.w.next.data,
-                                  .next_pitch = next_pitch(b),
-                                  .next_bytes = experiment("NIBBLE_X_PRED")},
+                                  .tokens = n},
                                  plan, on);
             });
 }

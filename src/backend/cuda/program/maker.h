@@ -6,7 +6,6 @@
 #include "backend/cuda/dense/linear_plan.h"
 #include "backend/cuda/dense/row_warps_plan.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
-#include "backend/cuda/launch/experiment.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
@@ -203,14 +202,7 @@ class Maker {
   // One launch for up to kGemvTokens; tokens 1: one, whatever it takes.
   template <class Do>
   void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads, Do launch) {
-    GemvPlan plan = plan_gemv(shape, gemv_);
-    if (shape.rows == 2880 && shape.packing == Packing::kBf16) plan.grid = experiment("NIBBLE_X_OGRID", plan.grid);
-    if (shape.packing == Packing::kBf16) plan.flight = experiment("NIBBLE_X_FLIGHT");
-    if (kernel.name == kernel::kGemvMoeDown.name && experiment("NIBBLE_X_CO") != 0) {
-      const int stages = experiment("NIBBLE_X_STAGES", 2);
-      plan = plan_gemv(shape, gemv_, stages);
-      plan.beside = true;
-    }
+    const GemvPlan plan = plan_gemv(shape, gemv_);
     Node& own = add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) { launch(b, plan, on); });
     own.launches = (tokens + kGemvTokens - 1) / kGemvTokens;
     own.shared_bytes = plan.smem_bytes;
@@ -240,13 +232,7 @@ class Maker {
   }
   template <class Do>
   void row_warps(Kernel kernel, int64_t cols, const RowWarpsWish& wish, const Roles& reads, Do launch) {
-    RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_);
-    if (kernel.name == kernel::kMoeUp.name && few_pairs() && experiment("NIBBLE_X_CO") != 0) {
-      plan.rows = tokens();
-      plan.warps = experiment("NIBBLE_X_WARPS", 11);
-      plan.smem_bytes = int64_t{plan.rows} * row_pitch(cols) +
-                        int64_t{plan.warps} * kRowStages * layout::slice_bytes(layout::slice_blocks(cols)) + kRowExtraBytes;
-    }
+    const RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_);
     add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) {
       launch(b, plan, on);
     }).shared_bytes = plan.smem_bytes;

@@ -29,7 +29,6 @@ struct LayerPointers {
   PackedMatrix unembedding{};
   const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
   PackedMatrix qkv{}, o{}, gate_up{}, down{};                                                           // packed
-  PackedMatrix next{};  // read behind down: the next layer's qkv, or unembedding
   const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
   MxfpMatrix gate_up_rows{}, down_rows{};                                                               // likewise
   const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three

@@ -100,18 +100,32 @@ struct SharedQuery {
   }
 };
 
+// The thread's parts of the query, under way.
 template <class Tile>
-__device__ void share_query(const FlashArgs& args, const DecodeUnit& unit, const SharedQuery<Tile>& to) {
+struct OwnQuery {
   using Kv = typename Tile::Kv;
-  const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
-  const int group = args.heads / args.kv_heads, head = lane / 4;
-  const float* from =
-      args.q + (int64_t{unit.token} * args.heads + static_cast<int>(blockIdx.x) * group + head) * kHeadDim;
+  static constexpr int kParts = 2 * kDimSteps / Tile::kWarps;
+  static_assert(kParts * Tile::kWarps == 2 * kDimSteps);
+  float2 parts[kParts] = {};
+
+  __device__ __forceinline__ OwnQuery(const FlashArgs& args, const DecodeUnit& unit) {
+    const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
+    const int group = args.heads / args.kv_heads, head = lane / 4;
+    if (head >= group) return;
+    const float* from =
+        args.q + (int64_t{unit.token} * args.heads + static_cast<int>(blockIdx.x) * group + head) * kHeadDim;
 #pragma unroll
-  for (int part = Tile::first_part(); part < 2 * kDimSteps; part += Tile::kWarps)
-    to.put(part, head < group ? load_pair(from + Kv::query_dim(part / 2, lane % 4, part % 2)) : float2{});
-  to.take();
-}
+    for (int i = 0; i < kParts; ++i) {
+      const int part = Tile::first_part() + i * Tile::kWarps;
+      parts[i] = load_pair(from + Kv::query_dim(part / 2, lane % 4, part % 2));
+    }
+  }
+  __device__ __forceinline__ void share(const SharedQuery<Tile>& to) const {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) to.put(Tile::first_part() + i * Tile::kWarps, parts[i]);
+    to.take();
+  }
+};
 
 // Adds the keys [first, first + kStepKeys) of a stage, those up to `last`: at least one.
 template <class Tile>
@@ -265,15 +279,16 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   uint32_t q[kDimSteps][4];
   const SharedQuery<Tile> query{rings + Tile::kRingBytes + static_cast<uint32_t>(steps.lane) * 16, q};
   ptx::grid_dependency_wait();
-  ptx::grid_dependency_launch();  // not before: what follows would take bandwidth from what this waits for
-  bool late = false;              // some of these steps have keys of this one; then nothing comes behind them
+  const OwnQuery<Tile> own(args, unit);  // before the copies, whose addresses take a while
+  ptx::grid_dependency_launch();         // not before: what follows would take bandwidth from what this waits for
+  bool late = false;                     // some of these steps have keys of this one; then nothing comes behind them
   for (int i = 0; i < kAhead; ++i) {
     if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
     steps.copy(i, Keys::kNew);
     late = true;
   }
   if (late) ptx::async_commit();
-  share_query<Tile>(args, unit, query);
+  own.share(query);
   for (int i = 0; steps.has(i); ++i) {
     if (late) {
       ptx::async_wait<0>();

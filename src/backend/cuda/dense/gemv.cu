@@ -9,8 +9,8 @@ namespace {
 template <class Tile, class Op>
 void launch_instance(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
   const GemvKernelArgs<typename Op::Args> kernel_args{
-      args,           args.weights,     plan.stages, plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
-      plan.epilogues, plan.tile.missing};
+      args,           args.weights,   plan.stages,      plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
+      plan.epilogues, plan.under_way, plan.tile.missing};
   launch_chained(gemv<Tile, Op>, {name, on, plan.grid, plan.threads, static_cast<int>(plan.smem_bytes)}, kernel_args);
 }
 

@@ -19,7 +19,7 @@ template <class OpArgs>
 struct GemvKernelArgs {
   OpArgs op;
   const uint8_t* weights;
-  int stages, slices, chunk_bytes, epilogues;
+  int stages, slices, chunk_bytes, epilogues, under_way;
   int missing;  // pairs that the first slice lacks
 };
 
@@ -49,7 +49,8 @@ struct Feeder {
   const GemvShared& shared;
   int lane;
   uint64_t policy = ptx::evict_first_policy();
-  RingPosition at = {};
+  RingPosition at = {}, landing = {};  // landing: of the oldest chunk that may be under way
+  int under_way = 0;                   // chunks that may be
 
   // fresh: none of its stages was used before.
   template <class Op>
@@ -59,6 +60,12 @@ struct Feeder {
 #pragma unroll
     for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
       if (Tile::kChunks > 1 && !op.takes(c, chunk, Tile::kChunks)) continue;
+      if (under_way == args.under_way) {
+        if (lane < ptx::kCopyLanes) ptx::mbarrier_wait(shared.chunk_full(landing.stage), landing.parity);
+        landing.advance(shared.stages);
+        --under_way;
+      }
+      ++under_way;
       if (lane < ptx::kCopyLanes) {
         if (!fresh)
           ptx::mbarrier_wait(shared.chunk_empty(at.stage), at.parity ^ 1);  // complete in a stage's first round

@@ -73,6 +73,8 @@ TEST(gemv_emulated, dense_is_the_plain_product) {
     check_dense({packing, 256, 192, 1, 2});
     check_dense({packing, 256, 256, 8, 3});
   }
+  ASSERT_LT(plan_gemv({192, 2880, 1, Packing::kBf16}, kDevice, 3).under_way, 3);
+  check_dense({Packing::kBf16, 192, 2880, 2, 3});  // several times round a ring of which not all is under way
 }
 
 // The reader adds them.

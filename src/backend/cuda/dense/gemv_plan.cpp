@@ -12,14 +12,22 @@ constexpr int kScratchBytes = 1024;  // gemv.cuh: barriers, routes, squares
 constexpr int kProducers = 1;
 constexpr int kMinStages = 2;
 constexpr int kMaxStages = 8;
+constexpr int kManyTiles = 32;  // of a CTA: their start and end do not matter
 
 // Chunks in the ring, as was fastest on an H200 (kernel_bench, 2026-11). Many tiles per CTA: enough to keep DRAM busy,
 // and no more, or the SMs' streams disturb each other. Few: MXFP4's are large, and a longer ring only delays the first
 // tile; the smaller chunks of the others must all be under way.
 int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
-  constexpr int kLong = 32;
-  if (tiles_per_cta >= kLong) return 3;
+  if (tiles_per_cta >= kManyTiles) return 3;
   return packing == layout::Packing::kMxfp4 ? 2 : 6;
+}
+
+// How many chunks of the ring may be asked for and not there. So many bytes keep DRAM busy; more would wait in its
+// queue, and behind them whatever the kernel before still wants (docs/decisions/0040-few-tokens.md).
+int chunks_under_way(int64_t chunk_bytes, int64_t tiles_per_cta, int stages) {
+  constexpr int64_t kBytes = 64 << 10;
+  if (tiles_per_cta >= kManyTiles) return stages;
+  return static_cast<int>(std::clamp<int64_t>(kBytes / chunk_bytes, kMinStages, stages));
 }
 
 void require(bool holds, Code code, const std::string& what, const std::string& args) {
@@ -61,8 +69,9 @@ int64_t bytes_in(const RowsIn& in, int64_t values) {
 }  // namespace
 
 std::string GemvPlan::to_string() const {
-  return fmt::format("grid {} x {} threads, {} slices, {} epilogues, ring of {} chunks of {} B, {} B shared", grid,
-                     threads, tile.slices, epilogues, stages, tile.chunk_bytes, smem_bytes);
+  return fmt::format(
+      "grid {} x {} threads, {} slices, {} epilogues, ring of {} chunks of {} B, {} under way, {} B shared", grid,
+      threads, tile.slices, epilogues, stages, tile.chunk_bytes, under_way, smem_bytes);
 }
 
 GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages) {
@@ -82,6 +91,7 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   const int64_t tiles = shape.rows / layout::kTileRows * shape.matrices;
   const int64_t wanted = stages != 0 ? stages : wanted_stages(shape.packing, tiles / device.sms);
   plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(most, kMaxStages)));
+  plan.under_way = chunks_under_way(chunk, tiles / device.sms, plan.stages);
   plan.grid = static_cast<int>(std::min<int64_t>(device.sms, tiles));
   plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
   // Never two of these on one SM: behind an early launch they would share it while another SM idles (seen on an H100).

@@ -142,6 +142,7 @@ struct GemvDownArgs {
 struct GemvPlan {
   int grid = 0, threads = 0, stages = 0;
   int epilogues = 0;  // warps that add partial sums, 1 or 2
+  int under_way = 0;  // most chunks that are asked for and not there
   layout::Geometry tile;
   int64_t smem_bytes = 0;
 

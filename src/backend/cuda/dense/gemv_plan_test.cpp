@@ -17,23 +17,25 @@ TEST(gemv_plan, real_shapes_on_both_cards) {
   struct Want {
     GemvShape shape;
     GemvDevice device;
-    int grid, threads, stages, chunks;
+    int grid, threads, stages, under_way, chunks;
     int64_t chunk_bytes, smem_bytes;
   };
-  for (const Want& want :
-       {Want{{5120, 2880}, kH200, 132, 576, 2, 1, 24480, 116736},
-        Want{{201088, 2880}, kH200, 132, 576, 3, 1, 24480, 116736},
-        Want{{2880, 4096}, kH200, 132, 608, 2, 1, 34816, 116736},
-        Want{{5120, 2880}, kGb10, 48, 576, 2, 1, 24480, 80704}, Want{{2880, 4096}, kGb10, 48, 576, 2, 1, 34816, 87040},
-        Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 576, 6, 3, 30720, 216064},
-        Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 608, 2, 4, 32768, 99328},
-        Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 576, 6, 3, 15840, 126784},
-        Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 4, 16896, 101376}}) {
+  for (const Want& want : {Want{{5120, 2880}, kH200, 132, 576, 2, 2, 1, 24480, 116736},
+                           Want{{201088, 2880}, kH200, 132, 576, 3, 3, 1, 24480, 116736},
+                           Want{{2880, 4096}, kH200, 132, 608, 2, 2, 1, 34816, 116736},
+                           Want{{5120, 2880}, kGb10, 48, 576, 2, 2, 1, 24480, 80704},
+                           Want{{2880, 4096}, kGb10, 48, 576, 2, 2, 1, 34816, 87040},
+                           Want{{201088, 2880, 1, Packing::kBf16}, kH200, 132, 576, 3, 3, 3, 30720, 123904},
+                           Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 576, 6, 2, 3, 30720, 216064},
+                           Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 608, 2, 2, 4, 32768, 99328},
+                           Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 576, 6, 4, 3, 15840, 126784},
+                           Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 3, 4, 16896, 101376}}) {
     const GemvPlan plan = plan_gemv(want.shape, want.device);
     SCOPED_TRACE(plan.to_string());
     EXPECT_EQ(plan.grid, want.grid);
     EXPECT_EQ(plan.threads, want.threads);
     EXPECT_EQ(plan.stages, want.stages);
+    EXPECT_EQ(plan.under_way, want.under_way);
     EXPECT_EQ(plan.tile.chunks, want.chunks);
     EXPECT_EQ(plan.tile.chunk_bytes, want.chunk_bytes);
     EXPECT_EQ(plan.smem_bytes, want.smem_bytes);
@@ -50,6 +52,8 @@ TEST(gemv_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
         EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes) << plan.to_string();
         EXPECT_GT(2 * (plan.smem_bytes + 1024), device.sm_smem_bytes) << plan.to_string();
         EXPECT_GE(plan.stages, 2);
+        EXPECT_GE(plan.under_way, 2);
+        EXPECT_LE(plan.under_way, plan.stages);
         EXPECT_EQ(plan.smem_bytes % 16, 0);
       }
 }
@@ -62,7 +66,7 @@ TEST(gemv_plan, refuses_what_it_cannot_serve) {
 
 TEST(gemv_plan, prints_itself) {
   EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).to_string(),
-            "grid 48 x 576 threads, 15 slices, 2 epilogues, ring of 2 chunks of 24480 B, 80704 B shared");
+            "grid 48 x 576 threads, 15 slices, 2 epilogues, ring of 2 chunks of 24480 B, 2 under way, 80704 B shared");
 }
 
 alignas(16) constexpr uint8_t kBytes[16] = {};

@@ -87,8 +87,9 @@ __device__ void read_rows(const Op& op, const GemvShared& shared, const RowPart<
 #pragma unroll
     for (int j = 0; j < part.kOwn; ++j) op.read8(part.row(), part.k(j), v[j]);
   }
+  // Each warp's slice by one CTA. No division: all wait for this.
   const bool writes = op.a.in.sum != nullptr && part.has() && part.row() < op.a.tokens &&
-                      static_cast<int>(blockIdx.x) == part.slice % static_cast<int>(gridDim.x);
+                      static_cast<int>(blockIdx.x) == min(part.slice, static_cast<int>(gridDim.x) - 1);
   if (writes) {
 #pragma unroll
     for (int j = 0; j < part.kOwn; ++j) write_floats(op.a.in.sum + int64_t{part.row()} * op.a.cols + part.k(j), v[j]);

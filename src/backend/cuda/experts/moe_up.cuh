@@ -13,7 +13,9 @@
 
 namespace nibble::backend::cuda {
 
-// CTA c takes tiles c, c + ctas, … of the expert-major order; its j-th falls to warp j modulo warps.
+// CTA c takes tiles c, c + ctas, … of the expert-major order; its j-th falls to warp j modulo those that work. Where
+// these have several tiles each, as many work as all have the same number with: 22 tiles are two of 11 warps, not one
+// of ten and two of six.
 struct RoutedWalk {
   const Routing& routing;
   int row_tiles, step;
@@ -21,9 +23,15 @@ struct RoutedWalk {
 
   __device__ RoutedWalk(const Routing& of_step, int row_tiles_of_expert)
       : routing(of_step), row_tiles(row_tiles_of_expert) {
-    const auto ctas = static_cast<int>(gridDim.x);
-    step = ctas * static_cast<int>(blockDim.x) / layout::kWarpLanes;
-    row_tile = static_cast<int>(blockIdx.x) + static_cast<int>(threadIdx.x) / layout::kWarpLanes * ctas;
+    const auto ctas = static_cast<int>(gridDim.x), warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+    const int all = routing.count * row_tiles;
+    int warps = static_cast<int>(blockDim.x) / layout::kWarpLanes;
+    if (all > ctas * warps) {
+      const int rounds = (all + ctas * warps - 1) / (ctas * warps);
+      warps = (all + ctas * rounds - 1) / (ctas * rounds);
+    }
+    step = ctas * warps;
+    row_tile = warp < warps ? static_cast<int>(blockIdx.x) + warp * ctas : all;
     wrap();
   }
   [[nodiscard]] __device__ bool valid() const { return slot < routing.count; }

@@ -25,35 +25,83 @@ __device__ __forceinline__ float lanes_sum(float value) {
   return value;
 }
 
-// sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …
-template <class Inverse>
-__device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
-  const int first = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);
-  const int own = (a.hidden / 8 - first + grid - 1) / grid;
-  for (int n = static_cast<int>(threadIdx.x); n < own * a.tokens; n += kRouterThreads) {
-    const int t = n / own, group = first + n % own * grid;
-    const int64_t at = int64_t{t} * a.hidden + 8 * group;
-    const float inverse = inverse_of(t);
-    float x[8], delta[8], rest[8] = {}, factor[8];
+// What the router reads, from value `at` on: their sum is the residual.
+struct RouterRow {
+  float x[8], delta[8], rest[8] = {};
+
+  __device__ __forceinline__ void load(const RouterArgs& a, int64_t at) {
     read_floats(a.x + at, x);
     read_floats(a.delta + at, delta);
     if (a.rest != nullptr) read_floats(a.rest + at, rest);
-    read_bf16(a.norm + 8 * group, factor);
-    for (int i = 0; i < 8; ++i) x[i] = x[i] + delta[i] + rest[i];
-    write_floats(a.sum + at, x);
-    for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
-    if (a.normed != nullptr) write_floats(a.normed + at, x);
-    uint32_t pairs[4];
-    for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);
-    *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
+  __device__ __forceinline__ float sum(int i) const { return x[i] + delta[i] + rest[i]; }
+};
+
+// sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …,
+// a warp those of a token.
+template <class Inverse>
+__device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
+  const int grid = static_cast<int>(gridDim.x), groups = a.hidden / 8;
+  for (int t = thread / layout::kWarpLanes; t < a.tokens; t += kRouterWarps)
+    for (int group = static_cast<int>(blockIdx.x) + lane * grid; group < groups; group += layout::kWarpLanes * grid) {
+      const int64_t at = int64_t{t} * a.hidden + 8 * group;
+      RouterRow row;
+      row.load(a, at);
+      float x[8], factor[8];
+      read_bf16(a.norm + 8 * group, factor);
+      const float inverse = inverse_of(t);
+      for (int i = 0; i < 8; ++i) x[i] = row.sum(i);
+      write_floats(a.sum + at, x);
+      for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
+      if (a.normed != nullptr) write_floats(a.normed + at, x);
+      uint32_t pairs[4];
+      for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);
+      *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    }
+}
+
+// Each warp's parts of the sums of squares and products of tokens first, first + 1, …, at most kTokens, into shared
+// memory. All loads go out before the first use.
+template <int kTokens>
+__device__ __forceinline__ void add_tokens(const RouterArgs& a, int first, const float (&weight)[kRouterParts][8],
+                                           uint32_t sums) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
+  const int warp = thread / layout::kWarpLanes, groups = a.hidden / 8;
+  float squares_of[kTokens] = {}, dot_of[kTokens] = {};
+#pragma unroll
+  for (int p = 0; p < kRouterParts; ++p) {
+    const int group = p * kRouterThreads + thread;
+    if (group >= groups) break;
+    RouterRow rows[kTokens];
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      if (kTokens > 1 && first + n >= a.tokens) break;
+      rows[n].load(a, int64_t{first + n} * a.hidden + 8 * group);
+    }
+#pragma unroll
+    for (int n = 0; n < kTokens; ++n) {
+      if (kTokens > 1 && first + n >= a.tokens) break;
+      for (int i = 0; i < 8; ++i) {
+        const float v = rows[n].sum(i);
+        squares_of[n] += v * v;
+        dot_of[n] += v * weight[p][i];
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kTokens; ++n) {
+    const float squares = lanes_sum(squares_of[n]), dot = lanes_sum(dot_of[n]);
+    if (lane > 1 || first + n >= a.tokens) continue;
+    ptx::store_shared4(sums + static_cast<uint32_t>((((first + n) * kRouterWarps + warp) * 2 + lane) * 4),
+                       std::bit_cast<uint32_t>(lane == 0 ? squares : dot));
   }
 }
 
 __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
-  const int warp = thread / layout::kWarpLanes, expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
+  const int thread = static_cast<int>(threadIdx.x), expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
   ptx::grid_dependency_launch();
   float weight[kRouterParts][8] = {};  // times norm
 #pragma unroll
@@ -67,36 +115,10 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   }
   const float bias = widen(a.bias[expert]);
   ptx::grid_dependency_wait();
-  for (int first = 0; first < a.tokens; first += kTogether) {
-    float squares_of[kTogether] = {}, dot_of[kTogether] = {};
-#pragma unroll
-    for (int p = 0; p < kRouterParts; ++p) {
-      const int group = p * kRouterThreads + thread;
-      if (group >= groups) break;
-      float x[kTogether][8] = {}, delta[kTogether][8] = {}, rest[kTogether][8] = {};
-#pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        if (first + n >= a.tokens) break;
-        const int64_t at = int64_t{first + n} * a.hidden + 8 * group;
-        read_floats(a.x + at, x[n]);
-        read_floats(a.delta + at, delta[n]);
-        if (a.rest != nullptr) read_floats(a.rest + at, rest[n]);
-      }
-#pragma unroll
-      for (int n = 0; n < kTogether; ++n)
-        for (int i = 0; i < 8; ++i) {
-          const float v = x[n][i] + delta[n][i] + rest[n][i];
-          squares_of[n] += v * v;
-          dot_of[n] += v * weight[p][i];
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
-      const float squares = lanes_sum(squares_of[n]), dot = lanes_sum(dot_of[n]);
-      if (lane > 1 || first + n >= a.tokens) continue;
-      ptx::store_shared4(sums + static_cast<uint32_t>((((first + n) * kRouterWarps + warp) * 2 + lane) * 4),
-                         std::bit_cast<uint32_t>(lane == 0 ? squares : dot));
-    }
+  if (a.tokens == 1) {
+    add_tokens<1>(a, 0, weight, sums);
+  } else {
+    for (int first = 0; first < a.tokens; first += kTogether) add_tokens<kTogether>(a, first, weight, sums);
   }
   __syncthreads();
   const auto sum_of = [&](int t, int i) {

@@ -97,6 +97,17 @@ void Comm::gather(const Columns& of, const Launch& on) const {
   }
 }
 
+void Comm::pick(const Candidates& of, const Launch& on) const {
+  pick_by_push({.link = link_,
+                .value = of.value,
+                .token = of.token,
+                .tokens = of.tokens,
+                .rows = of.rows,
+                .parts = of.parts,
+                .pitch = of.pitch},
+               plan_pick(of.rows, sms_, ranks_on_card_), on);
+}
+
 void Comm::barrier(const Launch& on) const { meet_by_push(link_, on); }
 
 CommMemory::CommMemory(std::span<const int> cards, SumWay longer)

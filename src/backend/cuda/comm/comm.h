@@ -51,6 +51,14 @@ class Comm {
   };
   // Throws likewise, and where a row is longer than kMessageWords.
   void gather(const Columns& of, const Launch& on) const;
+  struct Candidates {
+    const float* value = nullptr;    // [rows, pitch] the rank's own
+    const int32_t* token = nullptr;  // likewise
+    int32_t* tokens = nullptr;       // [rows] out
+    int rows = 0, parts = 0, pitch = 0;
+  };
+  // The first of all ranks' for each row (push.h PushPickArgs). Throws where there are more rows than a message holds.
+  void pick(const Candidates& of, const Launch& on) const;
   // What every rank enqueued before is done, and seen by all, before what it enqueues next.
   void barrier(const Launch& on) const;
 

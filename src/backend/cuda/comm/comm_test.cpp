@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -243,6 +244,92 @@ class CommTest : public CudaTest {
     ranks.each([&](size_t rank) { EXPECT_EQ(all[rank].host(), want); });
   }
 
+  // Ranks that draw from their columns draw what one draws from all: greedy, at a temperature, with a mask, a bias,
+  // ties across ranks, a logit that is no number, and a row that may have no token.
+  void check_draws(const RanksOnCards& ranks, int rows, int vocab) {
+    std::vector<SampleRowParams> params;
+    std::vector<float> logits(static_cast<size_t>(rows) * static_cast<size_t>(vocab));
+    for (size_t i = 0; i < logits.size(); i += 4) {
+      const Philox4 four = philox(17, i);
+      for (size_t j = i; j < std::min(logits.size(), i + 4); ++j)
+        logits[j] = std::floor(64 * uniform_float(four[j - i])) / 8;  // many alike
+    }
+    std::vector<uint32_t> masks(2 * static_cast<size_t>(mask_words(vocab)), 0x0f0f3355u);
+    std::fill(masks.begin() + static_cast<std::ptrdiff_t>(mask_words(vocab)), masks.end(), 0u);
+    for (int row = 0; row < rows; ++row)
+      params.push_back({.seed = static_cast<uint64_t>(row),
+                        .position = 77,
+                        .temperature = row % 3 == 0 ? 0.0f : 0.7f,
+                        .first_shift = 0,
+                        .shifts = row % 5 == 4 ? 2 : 0,
+                        .mask = row == 2 || row == 3 ? 0
+                                : row == 5           ? 1
+                                                     : -1});
+    if (rows > 6) logits[static_cast<size_t>(6 * vocab + vocab - 1)] = NAN;
+    const std::vector<LogitShift> shifts = {{.token = vocab - 2, .first_bias = 0, .biases = 1},
+                                            {.token = 1, .first_bias = 1, .biases = 1}};
+    const std::vector<float> biases = {100, 99};
+    const auto draw = [&](const Range& columns, int32_t* tokens, DeviceArray<float>& value, DeviceArray<int32_t>& token,
+                          const Launch& on) {
+      std::vector<float> part;
+      for (int row = 0; row < rows; ++row) {
+        const auto first = logits.begin() + row * vocab + columns.first;
+        part.insert(part.end(), first, first + columns.count);
+      }
+      const auto count = static_cast<size_t>(rows);
+      value = DeviceArray<float>(count * kSampleParts);
+      token = DeviceArray<int32_t>(count * kSampleParts);
+      const DeviceArray<float> own(part), on_biases(biases);
+      const DeviceArray<SampleRowParams> on_params(params);
+      const DeviceArray<LogitShift> on_shifts(shifts);
+      const DeviceArray<uint32_t> on_masks(masks);
+      kernels_.sample({.logits = own.get(),
+                       .params = on_params.get(),
+                       .shifts = on_shifts.get(),
+                       .biases = on_biases.get(),
+                       .masks = on_masks.get(),
+                       .tokens = tokens,
+                       .part_value = value.get(),
+                       .part_token = token.get(),
+                       .rows = rows,
+                       .vocab = static_cast<int>(columns.count),
+                       .first = static_cast<int>(columns.first),
+                       .mask_vocab = vocab,
+                       .most_shifts = 2,
+                       .masked = true},
+                      on);
+      cuda_check(cudaStreamSynchronize(on.stream));
+    };
+    const size_t count = static_cast<size_t>(rows);
+    std::vector<DeviceArray<float>> value(static_cast<size_t>(ranks.count()));
+    std::vector<DeviceArray<int32_t>> token(value.size()), tokens(value.size());
+    cuda_check(cudaSetDevice(0));
+    const DeviceArray<int32_t> want(count);
+    draw({0, vocab}, want.get(), value[0], token[0], ranks.on(0));
+    const int64_t share = vocab / ranks.count();
+    ranks.each([&](size_t rank) {
+      draw({static_cast<int64_t>(rank) * share, share}, nullptr, value[rank], token[rank], ranks.on(rank));
+      tokens[rank] = DeviceArray<int32_t>(count);
+    });
+    ranks.each([&](size_t rank) {
+      ranks.end(rank).pick({.value = value[rank].get(),
+                            .token = token[rank].get(),
+                            .tokens = tokens[rank].get(),
+                            .rows = rows,
+                            .parts = sample_parts(rows),
+                            .pitch = kSampleParts},
+                           ranks.on(rank));
+    });
+    ranks.wait();
+    cuda_check(cudaSetDevice(0));
+    const std::vector<int32_t> one = want.host();
+    ranks.each([&](size_t rank) { EXPECT_EQ(tokens[rank].host(), one) << rows << " rows"; });
+    if (rows > 6) {
+      EXPECT_EQ(one[5], kNothingAllowed);
+      EXPECT_EQ(one[6], kNotFinite);
+    }
+  }
+
   static bool two_cards() {
     int cards = 0;
     cuda_check(cudaGetDeviceCount(&cards));
@@ -256,6 +343,12 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_at_every_size) {
 }
 TEST_F(CommTest, ranks_of_one_card_get_a_million_sums_in_graphs) { check_a_million_rounds(RanksOnCards({0, 0})); }
 TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnCards({0, 0})); }
+
+TEST_F(CommTest, ranks_of_one_card_draw_what_one_draws) {
+  const RanksOnCards ranks({0, 0});
+  for (const int rows : {1, 8, 300}) check_draws(ranks, rows, 20096);
+  check_draws(RanksOnCards({0, 0, 0, 0}), 33, 20096);
+}
 
 TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
   check_sizes(RanksOnCards({0, 0}), SumWay::kShares);
@@ -293,16 +386,21 @@ TEST_F(CommTest, two_cards_gather_their_columns) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_gather(RanksOnCards({0, 1}));
 }
+TEST_F(CommTest, two_cards_draw_what_one_draws) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  for (const int rows : {1, 8, 300}) check_draws(RanksOnCards({0, 1}), rows, 201088);
+}
 
 // Small enough for compute-sanitizer.
 using SmallCommTest = CommTest;
-TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_and_meet) {
+TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_draw_and_meet) {
   const RanksOnCards ranks({0, 0});
   for (const DeltaValues::Type type : {kF32, kBf16}) {
     check_rounds(ranks, Rounds({type, 1440}, 3, 2));
     check_rounds(ranks, Rounds({type, 3 * kChunkWords - 20}, 3, 2), SumWay::kShares);
   }
   check_gather(ranks, 3, 1024);
+  check_draws(ranks, 8, 1024);
 }
 
 // NCCL, where the build and the system have it.

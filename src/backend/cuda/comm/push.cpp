@@ -28,12 +28,21 @@ PushPlan plan_push(int64_t words, int sms, int ranks_on_card) {
   return {static_cast<int>(std::clamp<int64_t>(ctas, 1, most))};
 }
 
+PushPlan plan_pick(int rows, int sms, int ranks_on_card) {
+  constexpr int kRows = kPushThreads / 32;
+  return {std::clamp((rows + kRows - 1) / kRows, 1, std::max(1, sms / ranks_on_card))};
+}
+
 PushCost cost(const PushReduceArgs& a) {
   return {.bytes = 8 * a.words * (a.link.shape.ranks - 1), .flops = a.words * (a.link.shape.ranks - 1)};
 }
 
 PushCost cost(const PushGatherArgs& a) {
   return {.bytes = 8 * a.rows * a.count[a.link.rank] * (a.link.shape.ranks - 1)};
+}
+
+PushCost cost(const PushPickArgs& a) {
+  return {.bytes = 8 * kVectorWords * int64_t{a.rows} * (a.link.shape.ranks - 1)};
 }
 
 void check_args(const PushReduceArgs& a) {
@@ -60,6 +69,14 @@ void check_args(const PushGatherArgs& a) {
   }
   require_shape(is_aligned(a.own) && is_aligned(a.all), name, "rows at multiples of 16 bytes",
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.own) % 16));
+}
+
+void check_args(const PushPickArgs& a) {
+  const Kernel name = kernel::kPushPick;
+  check_link(a.link, name);
+  require_shape(a.rows > 0, name, "at least one row", a.rows);
+  require_shape(a.parts > 0 && a.parts <= a.pitch, name, "parts of a row's pitch", a.parts);
+  require_shape(kVectorWords * int64_t{a.rows} <= a.link.shape.words, name, "a message that the mailbox holds", a.rows);
 }
 
 }  // namespace nibble::backend::cuda

@@ -18,6 +18,11 @@ void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Laun
   launch_chained(any_push_gather, {kernel::kPushGather, on, plan.ctas, kPushThreads}, args);
 }
 
+void pick_by_push(const PushPickArgs& args, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  launch_chained(any_push_pick, {kernel::kPushPick, on, plan.ctas, kPushThreads}, args);
+}
+
 void meet_by_push(const PushLink& link, const Launch& on) {
   launch_chained(any_push_barrier, {kernel::kPushBarrier, on, 1, kPushThreads}, link);
 }
@@ -27,6 +32,7 @@ void load_push_kernels() {
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kF32>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kBf16>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_gather));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_pick));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_barrier));
 }
 

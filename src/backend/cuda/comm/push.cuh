@@ -7,6 +7,7 @@
 
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_parts.cuh"
+#include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
@@ -120,6 +121,42 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
 
 __global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGatherArgs a) {
   push_gather(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+// Rows go by in the same order on all ranks: who waits for a row's candidates waits for nobody who waits for a later
+// one.
+__device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare& share) {
+  const uint32_t round = begin_round(a.link);
+  const int ranks = a.link.shape.ranks, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  if (share.cta == 0)
+    for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, kVectorWords * int64_t{a.rows});
+  constexpr int kWarps = kPushThreads / kWarpLanes;
+  for (int row = share.cta * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes; row < a.rows;
+       row += share.ctas * kWarps) {
+    Ranked best = {-INFINITY, kNoToken};
+    for (int part = lane; part < a.parts; part += kWarpLanes) {
+      const int64_t at = int64_t{row} * a.pitch + part;
+      const Ranked next = {a.value[at], a.token[at]};
+      if (before(next, best)) best = next;
+    }
+    best = warp_first(best);
+    const int64_t at = kVectorWords * int64_t{row};
+    if (lane == 0) send(a.link, round, at, {__float_as_uint(best.value), static_cast<uint32_t>(best.idx), 0, 0});
+    if (lane < ranks && lane != a.link.rank) {
+      uint4 words = {};
+      int looks = 0;
+      while (!receive(a.link, round, lane, at, words) && !gives_up(a.link, looks)) {
+      }
+      best = {__uint_as_float(words.x), static_cast<int32_t>(words.y)};
+    }
+    best = warp_first(best);
+    if (lane == 0) a.tokens[row] = best.idx == kNoToken ? kNothingAllowed : best.idx;
+  }
+  end_round(a.link, round, share.ctas);
+}
+
+__global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_constant__ PushPickArgs a) {
+  push_pick(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 __device__ __forceinline__ void push_barrier(const PushLink& link) {

@@ -13,7 +13,7 @@ namespace nibble::backend::cuda {
 
 namespace kernel {
 inline constexpr Kernel kPushReduce[] = {{"any_push_reduce<f32>"}, {"any_push_reduce<bf16>"}};  // by DeltaValues::Type
-inline constexpr Kernel kPushGather{"any_push_gather"}, kPushBarrier{"any_push_barrier"};
+inline constexpr Kernel kPushGather{"any_push_gather"}, kPushPick{"any_push_pick"}, kPushBarrier{"any_push_barrier"};
 }  // namespace kernel
 [[nodiscard]] constexpr Kernel push_reduce_kernel(DeltaValues::Type type) {
   return kernel::kPushReduce[static_cast<size_t>(type)];
@@ -56,6 +56,16 @@ struct PushGatherArgs {
   int64_t rows = 0, width = 0;
 };
 
+// tokens[r] = that of the first of all ranks' candidates for row r, as before() of launch/warp.cuh ranks them: what one
+// rank with all of them would take.
+struct PushPickArgs {
+  PushLink link;
+  const float* value = nullptr;    // [rows, pitch], the rank's own; parts of a row are candidates
+  const int32_t* token = nullptr;  // likewise; of the model's vocabulary, or kNotFinite, kNoToken
+  int32_t* tokens = nullptr;       // [rows] out; kNothingAllowed where all are kNoToken
+  int rows = 0, parts = 0, pitch = 0;
+};
+
 // CTAs of a launch. Ranks that share a card share its SMs: all their launches must fit it at once.
 inline constexpr int kPushThreads = 256;
 struct PushPlan {
@@ -64,6 +74,8 @@ struct PushPlan {
 };
 // words: of the longest message of any rank.
 [[nodiscard]] PushPlan plan_push(int64_t words, int sms, int ranks_on_card);
+// A warp per row, or for several in turn.
+[[nodiscard]] PushPlan plan_pick(int rows, int sms, int ranks_on_card);
 
 struct PushCost {
   int64_t bytes = 0;  // that the rank sends the others: all its words, with their rounds
@@ -71,13 +83,16 @@ struct PushCost {
 };
 [[nodiscard]] PushCost cost(const PushReduceArgs& args);
 [[nodiscard]] PushCost cost(const PushGatherArgs& args);
+[[nodiscard]] PushCost cost(const PushPickArgs& args);
 
 // Throw Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const PushReduceArgs& args);
 void check_args(const PushGatherArgs& args);
+void check_args(const PushPickArgs& args);
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);
 void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on);
+void pick_by_push(const PushPickArgs& args, const PushPlan& plan, const Launch& on);
 // What a rank did before is done and seen by all others once they are past theirs.
 void meet_by_push(const PushLink& link, const Launch& on);
 // Before the first launch: a kernel that is loaded late waits for those that run, which here wait for it.

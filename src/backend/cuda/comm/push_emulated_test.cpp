@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,52 @@ TEST(push_emulated, a_row_is_gathered_from_uneven_columns) {
   ranks.expect_round(3);
 }
 
+// Each rank has some candidates of every row: values with ties, rows that are not finite or have no token.
+TEST(push_emulated, all_ranks_take_the_first_of_all_candidates) {
+  constexpr int kRows = 21, kPitch = 40, kCtas = 2;
+  for (const int count : {2, 3, 8}) {
+    HostRanks ranks(count, kSweptWords);
+    std::vector<std::vector<float>> value(static_cast<size_t>(count), std::vector<float>(kRows * kPitch, 1e9f));
+    std::vector<std::vector<int32_t>> token(static_cast<size_t>(count), std::vector<int32_t>(kRows * kPitch, -9));
+    std::vector<std::vector<int32_t>> got(static_cast<size_t>(count), std::vector<int32_t>(kRows));
+    std::vector<int32_t> want;
+    const int parts = count == 3 ? 1 : 37;
+    for (int row = 0; row < kRows; ++row) {
+      Ranked best = {-INFINITY, kNoToken};
+      for (int rank = 0; rank < count; ++rank)
+        for (int part = 0; part < parts; ++part) {
+          const auto random = philox(static_cast<uint64_t>(row), static_cast<uint64_t>(rank * kPitch + part));
+          Ranked own = {static_cast<float>(random[0] % 16), rank * 100 + static_cast<int32_t>(random[1] % 100)};
+          if (row == 7 || (row == 8 && rank > 0)) own = {-INFINITY, kNoToken};
+          if (row == 9 && rank == count - 1 && part == parts - 1) own = {INFINITY, kNotFinite};
+          const auto at = static_cast<size_t>(row * kPitch + part);
+          value[static_cast<size_t>(rank)][at] = own.value;
+          token[static_cast<size_t>(rank)][at] = own.idx;
+          if (before(own, best)) best = own;
+        }
+      want.push_back(best.idx == kNoToken ? kNothingAllowed : best.idx);
+    }
+    ASSERT_EQ(want[7], kNothingAllowed);
+    ASSERT_EQ(want[9], kNotFinite);
+    ASSERT_EQ(emulation::run({.grid = kCtas * count, .threads = kPushThreads, .seed = 5, .predecessor = {}},
+                             [&] {
+                               const auto block = static_cast<int>(blockIdx.x);
+                               const auto rank = static_cast<size_t>(block / kCtas);
+                               push_pick({.link = ranks.link(block / kCtas),
+                                          .value = value[rank].data(),
+                                          .token = token[rank].data(),
+                                          .tokens = got[rank].data(),
+                                          .rows = kRows,
+                                          .parts = parts,
+                                          .pitch = kPitch},
+                                         {block % kCtas, kCtas});
+                             }),
+              "");
+    for (const auto& tokens : got) EXPECT_EQ(tokens, want) << count << " ranks";
+    ranks.expect_round(2);
+  }
+}
+
 // That the others are waited for at all.
 TEST(push_emulated, a_rank_alone_waits) {
   HostRanks ranks(2, kSweptWords);
@@ -185,14 +232,18 @@ TEST(push_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
   link.looks_between = 2;
   const PushGatherArgs gather{
       .link = link, .own = own.data(), .all = all.data(), .first = {0, 4}, .count = {4, 4}, .rows = 1, .width = 8};
+  int32_t token = 3;
+  const PushPickArgs pick{
+      .link = link, .value = own.data(), .token = &token, .tokens = &token, .rows = 1, .parts = 1, .pitch = 1};
   EXPECT_EQ(emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
                            [&] {
                              push_reduce<kF32>({.link = link, .values = values.data(), .words = 4}, {0, 1});
                              push_gather(gather, {0, 1});
+                             push_pick(pick, {0, 1});
                              push_barrier(link);
                            }),
             "");
-  EXPECT_EQ(ranks.counters[0].round, static_cast<int>(kFirstRound + 3)) << "the rounds go on";
+  EXPECT_EQ(ranks.counters[0].round, static_cast<int>(kFirstRound + 4)) << "the rounds go on";
 }
 
 }  // namespace

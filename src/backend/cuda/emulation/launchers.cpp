@@ -66,8 +66,9 @@ void any_moe_down(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainD
 void any_moe_combine(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainCombine, on); }
 // Something to draw: no test reads what.
 void any_sample(const SampleLaunch& args, const Launch& on) {
-  std::fill_n(args.tokens, args.rows, 0);
   launched(kernel::kSampleDraw, on);
+  if (args.tokens == nullptr) return;
+  std::fill_n(args.tokens, args.rows, 0);
   launched(kernel::kSamplePick, on);
 }
 KernelCode any_kernels_code() { return {emulated_cuda().kernels, emulated_cuda().code}; }
@@ -194,6 +195,12 @@ void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Laun
     std::copy_n(args.own + row * args.count[args.link.rank], args.count[args.link.rank],
                 args.all + row * args.width + args.first[args.link.rank]);
   cut(kernel::kPushGather, plan, on);
+}
+void pick_by_push(const PushPickArgs& args, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream);
+  std::fill_n(args.tokens, args.rows, 0);
+  cut(kernel::kPushPick, plan, on);
 }
 void meet_by_push(const PushLink& /*link*/, const Launch& on) { launched(kernel::kPushBarrier, on); }
 void load_push_kernels() {}

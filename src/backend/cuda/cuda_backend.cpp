@@ -241,11 +241,13 @@ class StreamedCudaBackend final : public RankBackend {
   }
 
   void share() {
-    reduce_ = Reduce{
-        .ranks = rank_.ranks.count,
-        .ranks_on_card = rank_.comm->ranks_on_card(),
-        .longer = rank_.comm->longer(),
-        .launch = [comm = rank_.comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
+    reduce_ =
+        Reduce{.ranks = rank_.ranks.count,
+               .ranks_on_card = rank_.comm->ranks_on_card(),
+               .longer = rank_.comm->longer(),
+               .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
+                 parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
+               }};
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
       columns_.push_back(shard_of(rank_.whole, rank_.ranks, rank).vocab);

@@ -1,5 +1,6 @@
 #include "backend/cuda/comm/comm.h"
 
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -43,6 +44,13 @@ DeviceBytes counter(const Counter& begins) {
 
 void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(reduce_plan(values).way, values, on); }
 
+void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
+  const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
+  const SumWay way = reduce_plan(values).way;
+  check(way != SumWay::kNccl, "NCCL adds up what is combined");
+  return way == SumWay::kPush ? push(values, &parts, on) : share(values, &parts, on);
+}
+
 SumPlan Comm::reduce_plan(const DeltaValues& values) const {
   return plan_sum(
       {.values = values, .ranks = ranks(), .ranks_on_card = ranks_on_card_, .sms = sms_, .longer = longer()});
@@ -50,30 +58,40 @@ SumPlan Comm::reduce_plan(const DeltaValues& values) const {
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
   switch (way) {
-    case SumWay::kPush: return push(values, on);
-    case SumWay::kShares: return share(values, on);
+    case SumWay::kPush: return push(values, nullptr, on);
+    case SumWay::kShares: return share(values, nullptr, on);
     case SumWay::kNccl:
       if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
       return nccl_->all_reduce(rank(), values, on);
   }
 }
 
-void Comm::push(const DeltaValues& values, const Launch& on) const {
+void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
   const int64_t words = values.words();
   for (int64_t at = 0; at < words; at += link_.shape.words) {
     const PushReduceArgs args{.link = link_,
                               .values = static_cast<uint32_t*>(values.at) + at,
                               .words = std::min(words - at, link_.shape.words)};
-    reduce_by_push(args, values.type, plan_push(args.words, sms_, ranks_on_card_), on);
+    const PushPlan plan = plan_push(args.words, sms_, ranks_on_card_);
+    if (parts == nullptr) {
+      reduce_by_push(args, values.type, plan, on);
+    } else {
+      combine_by_push(args, {*parts, at / kVectorWords}, plan, on);
+    }
   }
 }
 
-void Comm::share(const DeltaValues& values, const Launch& on) const {
+void Comm::share(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
   const int64_t words = values.words(), most = shares_.shape.words();
   for (int64_t at = 0; at < words; at += most) {
     const ShareReduceArgs args{
         .link = shares_, .values = static_cast<uint32_t*>(values.at) + at, .words = std::min(words - at, most)};
-    reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
+    const PushPlan plan = plan_shares(args.words, sms_, ranks_on_card_);
+    if (parts == nullptr) {
+      reduce_by_shares(args, values.type, plan, on);
+    } else {
+      combine_by_shares(args, {*parts, at / kVectorWords}, plan, on);
+    }
   }
 }
 
@@ -125,7 +143,9 @@ CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
     own.card = card;
     cuda_check(cudaDeviceGetAttribute(&own.sms, cudaDevAttrMultiProcessorCount, card));
     own.mailbox = zeros(shape_.bytes(), "what ranks send each other");
-    own.counter = counter(PushCounter{.round = kFirstRound, .finished = 0});
+    PushRounds rounds{};
+    std::ranges::fill(rounds.of_cta, kFirstRound);
+    own.rounds = counter(rounds);
     own.box = zeros(share_shape_.bytes(), "what ranks send each other");
     own.share_counter = counter(ShareCounter{.round = 1, .finished = 0});
     load_push_kernels();
@@ -144,7 +164,7 @@ Comm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
   const auto* const given_up = reinterpret_cast<const int*>(given_up_.get());
-  PushLink push{.counter = reinterpret_cast<PushCounter*>(own.counter.get()),
+  PushLink push{.rounds = reinterpret_cast<PushRounds*>(own.rounds.get()),
                 .shape = shape_,
                 .rank = rank,
                 .shares_card = on_card > 1,

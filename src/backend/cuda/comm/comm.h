@@ -36,6 +36,8 @@ class Comm {
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own
   // (nccl_ranks.h). Throws Error(kUnsupported) where a push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
+  // The same of values that are still to be combined, to `tiles` of the parts. By push or shares.
+  void reduce(const CombineArgs& parts, const Launch& on) const;
   // What that launches.
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
   // Of long messages.
@@ -63,8 +65,9 @@ class Comm {
   void barrier(const Launch& on) const;
 
  private:
-  void push(const DeltaValues& values, const Launch& on) const;
-  void share(const DeltaValues& values, const Launch& on) const;
+  // parts: where the values are still to be made; else null.
+  void push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
+  void share(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
 
   PushLink link_;
   ShareLink shares_;
@@ -91,7 +94,7 @@ class CommMemory {
  private:
   struct Own {
     int card = 0, sms = 1;
-    DeviceBytes mailbox, counter, box, share_counter;
+    DeviceBytes mailbox, rounds, box, share_counter;
   };
   MailboxShape shape_;
   ShareShape share_shape_;

@@ -3,6 +3,8 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/testing.h"
 #include "base/error.h"
@@ -244,6 +246,82 @@ class CommTest : public CudaTest {
     ranks.each([&](size_t rank) { EXPECT_EQ(all[rank].host(), want); });
   }
 
+  // A sum that combines on the way has the bits of one behind any_combine.
+  static void check_combined(const RanksOnCards& ranks, int tokens, NormDelta delta, bool whole_experts = false) {
+    constexpr int kHidden = 2880, kSplits = 3, kTopk = 4, kExperts = 8;
+    const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
+    const auto pairs = static_cast<size_t>(tokens * kTopk);
+    std::vector<int32_t> ids;
+    for (size_t pair = 0; pair < pairs; ++pair) ids.push_back(static_cast<int32_t>(pair * 5 % kExperts));
+    struct Rank {
+      DeviceArray<uint16_t> sums, combined, tiles;
+      DeviceArray<float> f32, weights;
+      DeviceArray<Bf16> bf16, bias;
+      DeviceArray<int32_t> ids;
+      CombineArgs args;
+    };
+    std::vector<Rank> all(static_cast<size_t>(ranks.count()));
+    ranks.each([&](size_t r) {
+      Rank& own = all[r];
+      const auto floats = [&](size_t count) {
+        return push_values({kF32, static_cast<int64_t>(count)}, 5, static_cast<int>(r));
+      };
+      const auto bf16s = [&](size_t count) {
+        std::vector<Bf16> values;
+        for (const float value : floats(count)) values.push_back(Bf16::from_float(value));
+        return values;
+      };
+      own.combined = DeviceArray<uint16_t>(tiles);
+      own.tiles = DeviceArray<uint16_t>(tiles);
+      own.args = {.tokens = tokens, .hidden = kHidden};
+      if (delta == NormDelta::kSplits) {
+        std::vector<uint16_t> sums;
+        for (const Bf16 value : bf16s(kSplits * tiles)) sums.push_back(value.bits);
+        own.sums = DeviceArray<uint16_t>(sums);
+        own.bias = DeviceArray<Bf16>(bf16s(kHidden));
+        own.args.sums = {own.sums.get(), kSplits, SplitSums::Order::kTiles};
+        own.args.bias = own.bias.get();
+        return;
+      }
+      const bool f32 = delta == NormDelta::kExpertsF32;
+      if (f32) own.f32 = DeviceArray<float>(floats(pairs * kHidden));
+      if (!f32) own.bf16 = DeviceArray<Bf16>(bf16s(pairs * kHidden));
+      own.weights = DeviceArray<float>(push_values({kF32, static_cast<int64_t>(pairs)}, 6, 0));
+      own.ids = DeviceArray<int32_t>(ids);
+      own.args.experts = {f32 ? static_cast<const void*>(own.f32.get()) : own.bf16.get(),
+                          f32 ? ExpertSums::Type::kF32 : ExpertSums::Type::kBf16, own.weights.get(), kTopk};
+      own.args.ids = own.ids.get();
+      const int share = kExperts / ranks.count();
+      if (whole_experts) own.args.own = {share * static_cast<int>(r), share};
+    });
+    ranks.each([&](size_t r) {
+      CombineArgs args = all[r].args;
+      args.tiles = all[r].combined.get();
+      any_combine(args, ranks.on(r));
+      ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
+      args.tiles = all[r].tiles.get();
+      ranks.end(r).reduce(args, ranks.on(r));
+    });
+    ranks.wait();
+    ranks.each([&](size_t r) {
+      const std::vector<uint16_t> want = all[r].combined.host(), got = all[r].tiles.host();
+      int64_t others = 0;
+      for (int t = 0; t < tokens; ++t)
+        for (int d = 0; d < kHidden; ++d) {
+          const auto at = static_cast<size_t>(place_in_sums(tokens, t, d));
+          others += want[at] != got[at] ? 1 : 0;
+        }
+      EXPECT_EQ(others, 0) << "rank " << r << ", " << tokens << " tokens, form " << static_cast<int>(delta);
+    });
+  }
+  static void check_combined(const RanksOnCards& ranks) {
+    for (const int tokens : {9, 33, 256, 601})  // by push, then by shares
+      for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
+        check_combined(ranks, tokens, delta);
+    check_combined(ranks, 33, NormDelta::kExpertsF32, true);
+    check_combined(ranks, 601, NormDelta::kExpertsBf16, true);
+  }
+
   // Ranks that draw from their columns draw what one draws from all: greedy, at a temperature, with a mask, a bias,
   // ties across ranks, a logit that is no number, and a row that may have no token.
   void check_draws(const RanksOnCards& ranks, int rows, int vocab) {
@@ -344,6 +422,10 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_at_every_size) {
 TEST_F(CommTest, ranks_of_one_card_get_a_million_sums_in_graphs) { check_a_million_rounds(RanksOnCards({0, 0})); }
 TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnCards({0, 0})); }
 
+TEST_F(CommTest, ranks_of_one_card_combine_while_they_add_up) {
+  check_combined(RanksOnCards({0, 0}));
+  check_combined(RanksOnCards({0, 0, 0, 0}), 300, NormDelta::kExpertsBf16, true);
+}
 TEST_F(CommTest, ranks_of_one_card_draw_what_one_draws) {
   const RanksOnCards ranks({0, 0});
   for (const int rows : {1, 8, 300}) check_draws(ranks, rows, 20096);
@@ -386,6 +468,10 @@ TEST_F(CommTest, two_cards_gather_their_columns) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_gather(RanksOnCards({0, 1}));
 }
+TEST_F(CommTest, two_cards_combine_while_they_add_up) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_combined(RanksOnCards({0, 1}));
+}
 TEST_F(CommTest, two_cards_draw_what_one_draws) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   for (const int rows : {1, 8, 300}) check_draws(RanksOnCards({0, 1}), rows, 201088);
@@ -399,6 +485,9 @@ TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_draw_and_meet) {
     check_rounds(ranks, Rounds({type, 1440}, 3, 2));
     check_rounds(ranks, Rounds({type, 3 * kChunkWords - 20}, 3, 2), SumWay::kShares);
   }
+  for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
+    check_combined(ranks, 9, delta);
+  check_combined(ranks, 96, NormDelta::kExpertsBf16);
   check_gather(ranks, 3, 1024);
   check_draws(ranks, 8, 1024);
 }

@@ -1,11 +1,15 @@
 #include "backend/cuda/comm/push.h"
 
+#include "backend/cuda/dense/split_gemm_plan.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 namespace nibble::backend::cuda {
 namespace {
+
+int most_ctas(int sms, int ranks_on_card) { return std::clamp(sms / ranks_on_card, 1, kMostPushCtas); }
 
 bool is_aligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
 
@@ -24,13 +28,13 @@ std::string PushPlan::to_string() const {
 
 PushPlan plan_push(int64_t words, int sms, int ranks_on_card) {
   constexpr int64_t kCtaWords = int64_t{kPushThreads} * kVectorWords;
-  const int64_t most = std::max(1, sms / ranks_on_card), ctas = (words + kCtaWords - 1) / kCtaWords;
+  const int64_t most = most_ctas(sms, ranks_on_card), ctas = (words + kCtaWords - 1) / kCtaWords;
   return {static_cast<int>(std::clamp<int64_t>(ctas, 1, most))};
 }
 
 PushPlan plan_pick(int rows, int sms, int ranks_on_card) {
   constexpr int kRows = kPushThreads / 32;
-  return {std::clamp((rows + kRows - 1) / kRows, 1, std::max(1, sms / ranks_on_card))};
+  return {std::clamp((rows + kRows - 1) / kRows, 1, most_ctas(sms, ranks_on_card))};
 }
 
 PushCost cost(const PushReduceArgs& a) {
@@ -52,6 +56,15 @@ void check_args(const PushReduceArgs& a) {
   require_shape(a.words <= a.link.shape.words, name, "a message that the mailbox holds", a.words);
   require_shape(is_aligned(a.values), name, "values at a multiple of 16 bytes",
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.values) % 16));
+}
+
+void check_parts(const OwnParts& parts, const void* values, int64_t words) {
+  const Kernel name = push_combine_kernel(norm_delta(parts.of));
+  check_args(parts.of);
+  require_shape(parts.first >= 0 && values == parts.of.tiles + 8 * parts.first, name, "values where the tiles are",
+                parts.first);
+  require_shape(2 * words + 8 * parts.first <= split_pitch(parts.of.tokens, parts.of.hidden), name,
+                "no more than the tiles", words);
 }
 
 void check_args(const PushGatherArgs& a) {

@@ -13,6 +13,18 @@ void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const Pu
   }
 }
 
+void combine_by_push(const PushReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  check_parts(parts, args.values, args.words);
+  const NormDelta delta = norm_delta(parts.of);
+  const ChainedLaunch launch{push_combine_kernel(delta), on, plan.ctas, kPushThreads};
+  switch (delta) {
+    case NormDelta::kSplits: return launch_chained(any_push_combine<NormDelta::kSplits>, launch, args, parts);
+    case NormDelta::kExpertsF32: return launch_chained(any_push_combine<NormDelta::kExpertsF32>, launch, args, parts);
+    case NormDelta::kExpertsBf16: return launch_chained(any_push_combine<NormDelta::kExpertsBf16>, launch, args, parts);
+  }
+}
+
 void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on) {
   check_args(args);
   launch_chained(any_push_gather, {kernel::kPushGather, on, plan.ctas, kPushThreads}, args);
@@ -31,6 +43,9 @@ void load_push_kernels() {
   cudaFuncAttributes code{};
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kF32>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kBf16>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kSplits>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kExpertsF32>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kExpertsBf16>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_gather));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_pick));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_barrier));

@@ -14,19 +14,18 @@
 
 namespace nibble::backend::cuda {
 
-// Which round it is. Nobody ends it before every CTA has asked. On a card of its own the next kernel may begin now; on
-// a shared one it would take the place of what this one waits for.
-__device__ __forceinline__ uint32_t begin_round(const PushLink& link) {
-  ptx::grid_dependency_wait();
+// Which round it is; nothing waits for the answer before it is used. On a card of its own the next kernel may begin
+// now; on a shared one it would take the place of what this one waits for.
+__device__ __forceinline__ uint32_t begin_round(const PushLink& link, int cta) {
   if (!link.shares_card) ptx::grid_dependency_launch();
-  return static_cast<uint32_t>(ptx::load_acquire(&link.counter->round));
+  ptx::grid_dependency_wait();
+  return ptx::load_relaxed(link.rounds->of_cta + cta);
 }
 
-__device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, int ctas) {
-  __syncthreads();
-  if (threadIdx.x != 0 || ptx::add_acq_rel(&link.counter->finished, 1) != ctas - 1) return;
-  link.counter->finished = 0;
-  link.counter->round = static_cast<int>(round_after(round));
+__device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, const PushShare& share) {
+  __syncthreads();  // the CTA's threads have asked
+  for (int64_t cta = share.cta + int64_t{threadIdx.x} * share.ctas; cta < kMostPushCtas; cta += share.step())
+    link.rounds->of_cta[cta] = round_after(round);
 }
 
 // Four words to every other rank, the next one first.
@@ -57,13 +56,18 @@ __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int 
   ptx::store_peer2(link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at, 0, 0);
 }
 
-template <DeltaValues::Type kType>
-__device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushShare& share) {
-  const uint32_t round = begin_round(a.link);
+// own_words(vector): the rank's values; where they are made here, they are kept in a.values until the others' have
+// come.
+template <DeltaValues::Type kType, class Own>
+__device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& own_words, const PushShare& share) {
+  const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks;
   auto* const values = static_cast<uint4*>(a.values);
-  for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step())
-    send(a.link, round, kVectorWords * i, values[i]);
+  for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
+    const uint4 words = own_words(i);
+    if constexpr (Own::kMade) values[i] = words;
+    send(a.link, round, kVectorWords * i, words);
+  }
   if (share.cta == 0)
     for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, a.words);
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
@@ -86,16 +90,24 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushS
     }
     values[i] = sum.words();
   }
-  end_round(a.link, round, share.ctas);
+  end_round(a.link, round, share);
 }
 
 template <DeltaValues::Type kType>
 __global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_constant__ PushReduceArgs a) {
-  push_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+  push_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values)},
+                     {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+template <NormDelta kDelta>
+__global__ void __launch_bounds__(kPushThreads)
+    any_push_combine(const __grid_constant__ PushReduceArgs a, const __grid_constant__ OwnParts parts) {
+  push_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kDelta>{parts.of, parts.first},
+                                        {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushShare& share) {
-  const uint32_t round = begin_round(a.link);
+  const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks, rank = a.link.rank;
   const auto* const own = reinterpret_cast<const uint4*>(a.own);
   for (int64_t i = share.first(); i < a.rows * a.count[rank] / kVectorWords; i += share.step())
@@ -116,7 +128,7 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
       *reinterpret_cast<uint4*>(a.all + at / count * a.width + a.first[sender] + at % count) = words;
     }
   }
-  end_round(a.link, round, share.ctas);
+  end_round(a.link, round, share);
 }
 
 __global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGatherArgs a) {
@@ -126,7 +138,7 @@ __global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_con
 // Rows go by in the same order on all ranks: who waits for a row's candidates waits for nobody who waits for a later
 // one.
 __device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare& share) {
-  const uint32_t round = begin_round(a.link);
+  const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   if (share.cta == 0)
     for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, kVectorWords * int64_t{a.rows});
@@ -152,7 +164,7 @@ __device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare
     best = warp_first(best);
     if (lane == 0) a.tokens[row] = best.idx == kNoToken ? kNothingAllowed : best.idx;
   }
-  end_round(a.link, round, share.ctas);
+  end_round(a.link, round, share);
 }
 
 __global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_constant__ PushPickArgs a) {
@@ -160,7 +172,7 @@ __global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_const
 }
 
 __device__ __forceinline__ void push_barrier(const PushLink& link) {
-  const uint32_t round = begin_round(link);
+  const uint32_t round = begin_round(link, 0);
   for (int sender = 0; sender < link.shape.ranks; ++sender) sweep(link, round, sender, kVectorWords);
   if (threadIdx.x == 0) {
     ptx::fence_system();
@@ -173,7 +185,7 @@ __device__ __forceinline__ void push_barrier(const PushLink& link) {
     }
     ptx::fence_system();
   }
-  end_round(link, round, 1);
+  end_round(link, round, {0, 1});
 }
 
 __global__ void __launch_bounds__(kPushThreads) any_push_barrier(const __grid_constant__ PushLink link) {

@@ -23,6 +23,7 @@ TEST(push_plan, ranks_of_one_card_fit_it_together) {
   EXPECT_EQ(plan_push(int64_t{1} << 20, 132, 1).ctas, 132);
   EXPECT_EQ(plan_push(int64_t{1} << 20, 132, 2).ctas, 66);
   EXPECT_EQ(plan_push(int64_t{1} << 20, 132, 8).ctas, 16);
+  EXPECT_EQ(plan_push(int64_t{1} << 20, 1000, 1).ctas, kMostPushCtas);
 }
 
 TEST(push_plan, picks_take_a_warp_a_row) {

@@ -13,10 +13,17 @@ namespace nibble::backend::cuda {
 
 namespace kernel {
 inline constexpr Kernel kShareReduce[] = {{"any_share_reduce<f32>"},
-                                          {"any_share_reduce<bf16>"}};  // by DeltaValues::Type
+                                          {"any_share_reduce<bf16>"}};   // by DeltaValues::Type
+inline constexpr Kernel kShareCombine[] = {{"any_share_combine<sums>"},  // by NormDelta
+                                           {"any_share_combine<experts f32>"},
+                                           {"any_share_combine<experts bf16>"}};
 }  // namespace kernel
 [[nodiscard]] constexpr Kernel share_reduce_kernel(DeltaValues::Type type) {
   return kernel::kShareReduce[static_cast<size_t>(type)];
+}
+
+[[nodiscard]] constexpr Kernel share_combine_kernel(NormDelta delta) {
+  return kernel::kShareCombine[static_cast<size_t>(delta)];
 }
 
 // In the rank's memory; round begins as 1. A round of 64 bits never comes again.
@@ -52,6 +59,8 @@ struct ShareReduceArgs {
 void check_args(const ShareReduceArgs& args);
 
 void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);
+// As combine_by_push.
+void combine_by_shares(const ShareReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on);
 // Before the first launch, as load_push_kernels().
 void load_share_kernels();
 

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
 
@@ -13,6 +14,26 @@ struct PushShare {
   int cta, ctas;
   [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
   [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
+};
+
+// A rank's own part of a message, by vectors of 16 bytes: as it lies in memory, or made of what it is the sum of.
+struct OwnValues {
+  static constexpr bool kMade = false;
+  const uint4* values;
+  __device__ uint4 operator()(int64_t vector) const { return values[vector]; }
+};
+template <NormDelta kDelta>
+struct OwnCombined {
+  static constexpr bool kMade = true;
+  const CombineArgs& parts;
+  int64_t first;  // vector of all, of this message
+  __device__ uint4 operator()(int64_t vector) const {
+    const HalfTile half = half_tile_at(parts.tokens, parts.hidden, first + vector);
+    if (half.token >= parts.tokens) return {};  // a place of no token
+    Quad sum[2];
+    combine_half<kDelta>(parts, half, sum);
+    return bf16_of(sum);
+  }
 };
 
 // values += words.

@@ -35,6 +35,7 @@ struct SumShape {
   DeltaValues values;  // wherever they are
   int ranks = 2, ranks_on_card = 1, sms = 1;
   SumWay longer = SumWay::kShares;
+  std::optional<NormDelta> combines = {};  // the values are still to be made, of this; not by NCCL
 };
 struct SumPlan {
   SumWay way;

@@ -188,6 +188,12 @@ void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const Pu
   on_card(on.stream);
   cut(push_reduce_kernel(type), plan, on);
 }
+void combine_by_push(const PushReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  check_parts(parts, args.values, args.words);
+  on_card(on.stream);
+  cut(push_combine_kernel(norm_delta(parts.of)), plan, on);
+}
 void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on) {
   check_args(args);
   on_card(on.stream);
@@ -208,6 +214,12 @@ void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const
   check_args(args);
   on_card(on.stream);
   cut(share_reduce_kernel(type), plan, on);
+}
+void combine_by_shares(const ShareReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  check_parts(parts, args.values, args.words);
+  on_card(on.stream);
+  cut(share_combine_kernel(norm_delta(parts.of)), plan, on);
 }
 void load_share_kernels() {}
 

@@ -34,6 +34,12 @@ bool Delta::wants_combine() const {
   return form == Form::kTiles || form == Form::kExpertsF32 || form == Form::kExpertsBf16;
 }
 
+NormDelta Delta::combines() const {
+  check(wants_combine(), "a delta that is to be combined");
+  if (form == Form::kTiles) return NormDelta::kSplits;
+  return form == Form::kExpertsF32 ? NormDelta::kExpertsF32 : NormDelta::kExpertsBf16;
+}
+
 CombineArgs Delta::combine(const Binding& b, int tokens) const {
   CombineArgs args{.tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden)};
   if (form == Form::kTiles) {

@@ -28,6 +28,7 @@ struct Delta {
   // Of a rank, what is left is the rank's part. It is reduced with a row per token: kTiles and experts are combined.
   [[nodiscard]] bool wants_combine() const;
   [[nodiscard]] CombineArgs combine(const Binding& b, int tokens) const;
+  [[nodiscard]] NormDelta combines() const;  // of what. REQUIRES wants_combine()
   // All of it, for who adds up the ranks'. REQUIRES !wants_combine().
   [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;
   // Likewise, without a place.

@@ -127,6 +127,11 @@ void Maker::combine() {
   const Delta made = delta_;
   delta_ = combined(made);
   if (delta_.form == made.form) return;
+  parts_ = made;
+  if (args_.reduce != nullptr && args_.reduce->combines && delta_.form == Delta::Form::kCombined &&
+      sum_plan().way != SumWay::kNccl)
+    return;
+  parts_.reset();
   add(kernel::kCombine, per_token(tokens_), {},
       [n = tokens(), made, own = own_, rows = delta_.form == Delta::Form::kRows](const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);
@@ -140,18 +145,30 @@ void Maker::combine() {
       });
 }
 
+SumPlan Maker::sum_plan() const {
+  const Reduce& reduce = *args_.reduce;
+  SumShape shape{.values = delta_.extent(d_, tokens_),
+                 .ranks = reduce.ranks,
+                 .ranks_on_card = reduce.ranks_on_card,
+                 .sms = args_.card.facts.multiprocessors,
+                 .longer = reduce.longer};
+  if (parts_) shape.combines = parts_->combines();
+  return plan_sum(shape);
+}
+
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
-  const Reduce& reduce = *args_.reduce;
-  const SumPlan plan = plan_sum({.values = delta_.extent(d_, tokens_),
-                                 .ranks = reduce.ranks,
-                                 .ranks_on_card = reduce.ranks_on_card,
-                                 .sms = args_.card.facts.multiprocessors,
-                                 .longer = reduce.longer});
+  const SumPlan plan = sum_plan();
   Node& own = add(plan.kernel, plan.tile, {},
-                  [n = tokens_, delta = delta_, launch = reduce.launch](const Binding& b, const Launch& on) {
-                    launch(delta.values(b, n), on);
+                  [n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](
+                      const Binding& b, const Launch& on) {
+                    if (!parts) return launch(delta.values(b, n), nullptr, on);
+                    CombineArgs args = parts->combine(b, n);
+                    args.own = ours;
+                    args.tiles = b.at.combined;
+                    launch(delta.values(b, n), &args, on);
                   });
+  parts_.reset();
   own.launches = plan.launches;
   own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }

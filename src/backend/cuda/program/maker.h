@@ -60,6 +60,7 @@ class Maker {
   // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
   void combine();
   void reduce_delta();
+  [[nodiscard]] SumPlan sum_plan() const;
   void route();
   void moe();
   void logits();
@@ -325,6 +326,7 @@ class Maker {
   bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;
+  std::optional<Delta> parts_;  // of delta_, which the sum over ranks combines
   int64_t tokens_ = 0;
   Stage stage_ = Stage::kEmbed;  // being made
   Program program_;

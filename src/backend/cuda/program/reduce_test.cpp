@@ -45,7 +45,10 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   std::vector<Row> step_rows;
   for (int32_t t = 0; t < c.tokens; ++t) step_rows.push_back({t, 1, 100});
   int64_t reduced = 0;
-  const Reduce twice{.launch = [&](const DeltaValues& values, const Launch&) {
+  const Reduce twice{.launch = [&](const DeltaValues& values, const CombineArgs* parts, const Launch&) {
+    if (parts != nullptr) {
+      EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
+    }
     reduced += values.count;
     if (values.type == DeltaValues::Type::kF32) {
       auto* const own = static_cast<float*>(values.at);
@@ -158,7 +161,10 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   const Bf16 o_bias{};
   uses() = {.bias = &o_bias};
   int before = -1;
-  const Reduce reduce{.launch = [&](const DeltaValues&, const Launch&) { before = uses().count; }};
+  const Reduce reduce{.launch = [&](const DeltaValues&, const CombineArgs* parts, const Launch&) {
+    if (parts != nullptr) uses().note(parts->bias);
+    before = uses().count;
+  }};
   const Program program = make_program(
       {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
   const Arena at{};
@@ -181,21 +187,25 @@ INSTANTIATE_TEST_SUITE_P(, RankBias,
                                          ReduceCase{"neutral_prompt", {}, 8, 1500}),
                          [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
 
+enum class Sum { kNone, kCombines, kOfValues, kNccl };
+
 // Of one of two ranks of gpt-oss-120b's shape on an H100.
 std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
-                                    bool reduces = true) {
+                                    Sum sum = Sum::kCombines) {
   Dims dims = kDims120b;
   dims.layers = 2;
   const Shard shard = cuda_shard(shard_of(dims, {2, whole_experts}, 1));
   const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
   const Card card(DeviceFacts{
       .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  const Reduce plan{};
+  const Reduce plan{.longer = sum == Sum::kNccl ? SumWay::kNccl : SumWay::kShares,
+                    .combines = sum != Sum::kOfValues,
+                    .launch = nullptr};
   const Program program = make_program({.config = config,
                                         .run = {},
                                         .step = {.rows = rows, .logit_rows = 1},
                                         .card = card,
-                                        .reduce = reduces ? &plan : nullptr});
+                                        .reduce = sum == Sum::kNone ? nullptr : &plan});
   std::vector<std::string> kernels;
   for (const Node& node : program.nodes)
     if (node.stage == stage) kernels.push_back(node.kernel);
@@ -209,18 +219,20 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   for (int32_t t = 0; t < 20; ++t) many.push_back({t, 1, 100});
   for (const bool whole : {false, true}) {
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many),
-                ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt),
-                ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many), ElementsAre("sm90_split_gemm", "any_push_combine<sums>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_share_combine<sums>"));
     EXPECT_THAT(kernels_of(Stage::kRoute, whole, prompt), ElementsAre("any_route_sums"));
-    EXPECT_THAT(kernels_of(Stage::kMoe, whole, many), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>",
-                                                                  "any_combine_f32", "any_push_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kMoe, whole, many),
+                ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>", "any_push_combine<experts f32>"));
   }
   EXPECT_THAT(kernels_of(Stage::kMoe, false, one), ElementsAre("moe_up", "gemv<moe_down>", "any_push_reduce<f32>"));
   EXPECT_THAT(kernels_of(Stage::kMoe, true, one), ElementsAre("moe_up", "moe_down", "any_push_reduce<f32>"))
       << "a part may have none of the rank's experts";
-  EXPECT_THAT(kernels_of(Stage::kMoe, false, one, false), ElementsAre("moe_up", "gemv<moe_down>"));
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, one, Sum::kNone), ElementsAre("moe_up", "gemv<moe_down>"));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kOfValues),
+              ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, prompt, Sum::kNccl),
+              ElementsAre("sm90_dense_gemm", "any_combine_f32", "ncclDevKernel_AllReduce"));
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ SumPlan Comm::reduce_plan(const DeltaValues& values) const {
 }
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
+  check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
   switch (way) {
     case SumWay::kPush: return push(values, nullptr, on);
     case SumWay::kShares: return share(values, nullptr, on);
@@ -71,6 +72,8 @@ void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launc
   for (int64_t at = 0; at < words; at += link_.shape.words) {
     const PushReduceArgs args{.link = link_,
                               .values = static_cast<uint32_t*>(values.at) + at,
+                              .rest = values.rest == nullptr ? nullptr : values.rest + at,
+                              .into = values.into == nullptr ? nullptr : values.into + at,
                               .words = std::min(words - at, link_.shape.words)};
     const PushPlan plan = plan_push(args.words, sms_, ranks_on_card_);
     if (parts == nullptr) {

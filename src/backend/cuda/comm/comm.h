@@ -34,7 +34,8 @@ class Comm {
   [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own
-  // (nccl_ranks.h). Throws Error(kUnsupported) where a push or shares would be of other than whole vectors of 16 bytes.
+  // (nccl_ranks.h). REQUIRES that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a
+  // push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
   // The same of values that are still to be combined, to `tiles` of the parts. By push or shares.
   void reduce(const CombineArgs& parts, const Launch& on) const;

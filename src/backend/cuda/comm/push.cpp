@@ -54,6 +54,8 @@ void check_args(const PushReduceArgs& a) {
   check_link(a.link, name);
   require_shape(a.words > 0 && a.words % kVectorWords == 0, name, "whole vectors of 16 bytes", a.words);
   require_shape(a.words <= a.link.shape.words, name, "a message that the mailbox holds", a.words);
+  require_shape(is_aligned(a.rest) && is_aligned(a.into), name, "rest and into at multiples of 16 bytes",
+                static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.into) % 16));
   require_shape(is_aligned(a.values), name, "values at a multiple of 16 bytes",
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.values) % 16));
 }

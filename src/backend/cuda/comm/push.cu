@@ -6,6 +6,8 @@ namespace nibble::backend::cuda {
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
   check_args(args);
+  require_shape(type == DeltaValues::Type::kF32 || (args.rest == nullptr && args.into == nullptr),
+                push_reduce_kernel(type), "floats where something is added", args.words);
   const ChainedLaunch launch{push_reduce_kernel(type), on, plan.ctas, kPushThreads};
   switch (type) {
     case DeltaValues::Type::kF32: return launch_chained(any_push_reduce<DeltaValues::Type::kF32>, launch, args);

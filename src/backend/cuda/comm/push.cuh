@@ -71,7 +71,10 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& 
   if (share.cta == 0)
     for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, a.words);
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
-    const uint4 own = values[i];
+    const uint4 own = Own::kMade ? values[i] : own_words(i);
+    uint4 before = {};  // what the sum is added to
+    if constexpr (kType == DeltaValues::Type::kF32)
+      if (a.into != nullptr) before = reinterpret_cast<const uint4*>(a.into)[i];
     uint4 part[kMaxPushRanks] = {};
     int looks = 0;
     for (bool all = false; !all && !gives_up(a.link, looks);) {
@@ -88,6 +91,14 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& 
       if (sender == a.link.rank) words = own;
       if (sender < ranks) sum.add(words);
     }
+    if constexpr (kType == DeltaValues::Type::kF32)
+      if (a.into != nullptr) {
+        PushValues<kType> after;
+        after.add(before);
+        after.add(sum.words());
+        reinterpret_cast<uint4*>(a.into)[i] = after.words();
+        continue;
+      }
     values[i] = sum.words();
   }
   end_round(a.link, round, share);
@@ -95,7 +106,7 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& 
 
 template <DeltaValues::Type kType>
 __global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_constant__ PushReduceArgs a) {
-  push_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values)},
+  push_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values), reinterpret_cast<const uint4*>(a.rest)},
                      {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 

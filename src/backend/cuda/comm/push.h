@@ -52,10 +52,13 @@ struct PushLink {
 inline constexpr int kVectorWords = 4;  // of a thread: 16 bytes of values, 32 of a mailbox
 
 // values = Σ over ranks, in the order of the ranks: all get the same bits. bf16 is summed in f32 and rounded once.
+// Floats: Σ of values + rest; and with `into`, into += Σ instead.
 struct PushReduceArgs {
   PushLink link;
-  void* values = nullptr;  // 16-byte aligned
-  int64_t words = 0;       // 32 bits each: one float or two bf16; a multiple of kVectorWords, at most link.shape.words
+  void* values = nullptr;  // 16-byte aligned, as rest and into
+  const float* rest = nullptr;
+  float* into = nullptr;
+  int64_t words = 0;  // 32 bits each: one float or two bf16; a multiple of kVectorWords, at most link.shape.words
 };
 
 // What the rank's values are the sum of (around_gemm.h), where nobody has made them: then a launch adds that up on the

@@ -51,7 +51,8 @@ struct HostRanks {
 
 template <DeltaValues::Type kType>
 void reduce(const PushReduceArgs& args, const PushShare& share) {
-  push_reduce<kType>(args, OwnValues{static_cast<const uint4*>(args.values)}, share);
+  push_reduce<kType>(args, OwnValues{static_cast<const uint4*>(args.values), reinterpret_cast<const uint4*>(args.rest)},
+                     share);
 }
 
 template <DeltaValues::Type kType>
@@ -92,6 +93,48 @@ TEST(push_emulated, all_ranks_get_the_same_sum_round_after_round) {
     check_rounds<kF32>(ranks, 28, rounds, 10);
     check_rounds<kBf16>(ranks, 4, rounds, 20);
     ranks.expect_round(static_cast<uint32_t>(1 + 2 * rounds));
+  }
+}
+
+// Each rank's two parts are one message, and what is added to the residual has the same bits on all ranks.
+TEST(push_emulated, two_parts_are_added_to_what_all_have) {
+  constexpr int kWords = 44;
+  struct alignas(16) Values {
+    float v[kWords];
+  };
+  for (const int count : {2, 3}) {
+    HostRanks ranks(count, kSweptWords);
+    std::vector<Values> at(static_cast<size_t>(count)), rest = at, into = at;
+    const auto value = [](uint64_t what, int i) {
+      return uniform_float(philox(what, static_cast<uint64_t>(i))[0]) - 0.5f;
+    };
+    Values want{};
+    for (int i = 0; i < kWords; ++i) {
+      for (size_t r = 0; r < at.size(); ++r) {
+        at[r].v[i] = value(2 * r, i);
+        rest[r].v[i] = value(2 * r + 1, i);
+        into[r].v[i] = value(100, i);
+        want.v[i] += at[r].v[i] + rest[r].v[i];
+      }
+      want.v[i] = value(100, i) + want.v[i];
+    }
+    const std::vector<Values> before = at;
+    ASSERT_EQ(emulation::run({.grid = count, .threads = kPushThreads, .predecessor = {}},
+                             [&] {
+                               const auto rank = static_cast<size_t>(blockIdx.x);
+                               reduce<kF32>({.link = ranks.link(static_cast<int>(rank)),
+                                             .values = at[rank].v,
+                                             .rest = rest[rank].v,
+                                             .into = into[rank].v,
+                                             .words = kWords},
+                                            {0, 1});
+                             }),
+              "");
+    for (size_t r = 0; r < at.size(); ++r)
+      for (int i = 0; i < kWords; ++i) {
+        ASSERT_EQ(into[r].v[i], want.v[i]) << "rank " << r << ", value " << i;
+        ASSERT_EQ(at[r].v[i], before[r].v[i]) << "left alone";
+      }
   }
 }
 

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kPushThreads) any_share_reduce(const __grid_co
 }
 
 template <NormDelta kDelta>
-__global__ void __launch_bounds__(kPushThreads)
+__global__ void __launch_bounds__(kPushThreads, 1)  // all its registers: loads under way together
     any_share_combine(const __grid_constant__ ShareReduceArgs a, const __grid_constant__ OwnParts parts) {
   share_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kDelta>{parts.of, parts.first},
                                          {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});

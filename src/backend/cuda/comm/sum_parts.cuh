@@ -20,7 +20,16 @@ struct PushShare {
 struct OwnValues {
   static constexpr bool kMade = false;
   const uint4* values;
-  __device__ uint4 operator()(int64_t vector) const { return values[vector]; }
+  const uint4* rest = nullptr;  // floats, as values are then
+  __device__ uint4 operator()(int64_t vector) const {
+    const uint4 own = values[vector];
+    if (rest == nullptr) return own;
+    const uint4 more = rest[vector];
+    return {sum(own.x, more.x), sum(own.y, more.y), sum(own.z, more.z), sum(own.w, more.w)};
+  }
+  __device__ static uint32_t sum(uint32_t a, uint32_t b) {
+    return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
+  }
 };
 template <NormDelta kDelta>
 struct OwnCombined {

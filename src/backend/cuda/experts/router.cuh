@@ -1,5 +1,5 @@
 #pragma once
-// router: sum = x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
+// router: sum = x, or x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
 // source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
 // hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
 // reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
@@ -34,13 +34,13 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse&
     const int t = n / own, group = first + n % own * grid;
     const int64_t at = int64_t{t} * a.hidden + 8 * group;
     const float inverse = inverse_of(t);
-    float x[8], delta[8], rest[8] = {}, factor[8];
+    float x[8], delta[8] = {}, rest[8] = {}, factor[8];
     read_floats(a.x + at, x);
-    read_floats(a.delta + at, delta);
+    if (a.delta != nullptr) read_floats(a.delta + at, delta);
     if (a.rest != nullptr) read_floats(a.rest + at, rest);
     read_bf16(a.norm + 8 * group, factor);
     for (int i = 0; i < 8; ++i) x[i] = x[i] + delta[i] + rest[i];
-    write_floats(a.sum + at, x);
+    if (a.sum != nullptr) write_floats(a.sum + at, x);
     for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
     if (a.normed != nullptr) write_floats(a.normed + at, x);
     uint32_t pairs[4];
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
         if (first + n >= a.tokens) break;
         const int64_t at = int64_t{first + n} * a.hidden + 8 * group;
         read_floats(a.x + at, x[n]);
-        read_floats(a.delta + at, delta[n]);
+        if (a.delta != nullptr) read_floats(a.delta + at, delta[n]);
         if (a.rest != nullptr) read_floats(a.rest + at, rest[n]);
       }
 #pragma unroll

@@ -17,7 +17,8 @@ struct Delta {
     kTiles,        // the same in splits, or whole, bf16 (split_gemm_plan.h), without it
     kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16,  // the same: Arena::gemm_y
-    kCombined      // all of it in one split of kTiles: Arena::combined
+    kCombined,     // all of it in one split of kTiles: Arena::combined
+    kAdded         // the residual has it
   } form = Form::kRows;
   int splits = 1;
   bool biased = false;  // kSums: it has o's bias

@@ -128,7 +128,7 @@ void Maker::combine() {
   delta_ = combined(made);
   if (delta_.form == made.form) return;
   parts_ = made;
-  if (args_.reduce != nullptr && args_.reduce->combines && delta_.form == Delta::Form::kCombined &&
+  if (args_.reduce != nullptr && args_.reduce->fused && delta_.form == Delta::Form::kCombined &&
       sum_plan().way != SumWay::kNccl)
     return;
   parts_.reset();
@@ -156,8 +156,34 @@ SumPlan Maker::sum_plan() const {
   return plan_sum(shape);
 }
 
+bool Maker::adds_to_residual() const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || !fused_) return false;
+  const DeltaValues values{.count = tokens_ * d_.hidden};
+  return sum_way(args_.reduce->ranks, values.bytes(), args_.reduce->longer) == SumWay::kPush;
+}
+
+void Maker::add_to_residual() {
+  const bool parts = delta_.form == Delta::Form::kParts;
+  delta_ = {Delta::Form::kRows};  // the parts of a rank are one message
+  const SumPlan plan = sum_plan();
+  Node& own =
+      add(plan.kernel, plan.tile, {},
+          [n = tokens_, delta = delta_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
+            DeltaValues values = delta.values(b, n);
+            values.rest = parts ? b.rest(n) : nullptr;
+            values.into = b.at.residual;
+            launch(values, nullptr, on);
+          });
+  own.launches = plan.launches;
+  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
+  delta_ = {Delta::Form::kAdded};
+  hold(Slot::kDelta, Held::kNothing);
+  hold(Slot::kResidual, Held::kNothing);  // it is one verb ahead
+}
+
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
+  if (adds_to_residual()) return add_to_residual();
   const SumPlan plan = sum_plan();
   Node& own = add(plan.kernel, plan.tile, {},
                   [n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](
@@ -192,8 +218,9 @@ void Maker::logits() {
     });
   }
   const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
-  if (!whole) add_experts();
-  if (whole) hold(Slot::kResidual, Held::kNothing);
+  const bool added = delta_.form == Delta::Form::kAdded;
+  if (!whole && !added) add_experts();
+  if (whole || added) hold(Slot::kResidual, added ? Held::kFloats : Held::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(moe_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {

@@ -60,7 +60,10 @@ class Maker {
   // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
   void combine();
   void reduce_delta();
+  void add_to_residual();
   [[nodiscard]] SumPlan sum_plan() const;
+  // Of a fused step: the launch that adds up the ranks' deltas adds them to the residual, too.
+  [[nodiscard]] bool adds_to_residual() const;
   void route();
   void moe();
   void logits();
@@ -86,7 +89,9 @@ class Maker {
   void route_sums();
   [[nodiscard]] Delta experts_delta() const;
   // As its reader finds it: of a rank combined.
-  [[nodiscard]] Delta left_by_experts() const { return combined(experts_delta()); }
+  [[nodiscard]] Delta left_by_experts() const {
+    return adds_to_residual() ? Delta{Delta::Form::kAdded} : combined(experts_delta());
+  }
   [[nodiscard]] Delta combined(const Delta& delta) const;
   // Before a kernel that does not add them itself.
   Node& add_experts();

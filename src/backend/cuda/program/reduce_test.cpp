@@ -50,6 +50,13 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
       EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
     }
     reduced += values.count;
+    if (values.into != nullptr) {
+      EXPECT_EQ(values.type, DeltaValues::Type::kF32);
+      const auto* const own = static_cast<const float*>(values.at);
+      for (int64_t i = 0; i < values.count; ++i)
+        values.into[i] += 2 * (own[i] + (values.rest == nullptr ? 0.0f : values.rest[i]));
+      return;
+    }
     if (values.type == DeltaValues::Type::kF32) {
       auto* const own = static_cast<float*>(values.at);
       for (int64_t i = 0; i < values.count; ++i) own[i] += own[i];
@@ -66,10 +73,11 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
 
   // Ones wherever a delta may lie.
   const auto room = static_cast<size_t>(2 * (c.tokens + 8) * kShape.hidden);
-  std::vector<float> rows(room, 1), sums(room, 1), combined(room, 1);
+  std::vector<float> rows(room, 1), sums(room, 1), combined(room, 1), residual(room, 1);
   Arena at{};
   at.delta = rows.data();
   at.gemm_y = sums.data();
+  at.residual = residual.data();
   at.combined = reinterpret_cast<uint16_t*>(combined.data());
   const KernelTable kernels{};
   const StepPointers step;
@@ -92,10 +100,10 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     const int64_t bytes = reduced * (last->kernel.ends_with("<f32>") ? 4 : 2);
     EXPECT_NE(last->tile.find(fmt::format("{} B of each of 2 ranks", bytes)), std::string::npos) << last->tile;
     int64_t doubled = 0;  // floats, or pairs of bf16
-    for (const std::vector<float>* values : {&rows, &sums, &combined})
+    for (const std::vector<float>* values : {&rows, &sums, &combined, &residual})
       for (const float value : *values) doubled += value == 1 ? 0 : 1;
     EXPECT_TRUE(doubled == reduced || doubled == reduced / 2) << doubled << " of " << reduced;
-    for (std::vector<float>* values : {&rows, &sums, &combined}) values->assign(room, 1);
+    for (std::vector<float>* values : {&rows, &sums, &combined, &residual}) values->assign(room, 1);
   }
 }
 
@@ -198,9 +206,8 @@ std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::
   const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
   const Card card(DeviceFacts{
       .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  const Reduce plan{.longer = sum == Sum::kNccl ? SumWay::kNccl : SumWay::kShares,
-                    .combines = sum != Sum::kOfValues,
-                    .launch = nullptr};
+  const Reduce plan{
+      .longer = sum == Sum::kNccl ? SumWay::kNccl : SumWay::kShares, .fused = sum != Sum::kOfValues, .launch = nullptr};
   const Program program = make_program({.config = config,
                                         .run = {},
                                         .step = {.rows = rows, .logit_rows = 1},

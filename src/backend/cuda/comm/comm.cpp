@@ -35,8 +35,8 @@ DeviceBytes filled(int64_t bytes, std::string_view what, const void* begins) {
   return memory;
 }
 DeviceBytes zeros(int64_t bytes, std::string_view what) { return filled(bytes, what, nullptr); }
-template <class Counter>
-DeviceBytes counter(const Counter& begins) {
+template <class Rounds>
+DeviceBytes begun(const Rounds& begins) {
   return filled(sizeof begins, "rounds of ranks", &begins);
 }
 
@@ -46,7 +46,7 @@ void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by
 
 void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
   const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
-  const SumWay way = reduce_plan(values).way;
+  const SumWay way = sum_way(ranks(), values.bytes(), longer(), SumOf::kParts);
   check(way != SumWay::kNccl, "NCCL adds up what is combined");
   return way == SumWay::kPush ? push(values, &parts, on) : share(values, &parts, on);
 }
@@ -148,9 +148,11 @@ CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
     own.mailbox = zeros(shape_.bytes(), "what ranks send each other");
     PushRounds rounds{};
     std::ranges::fill(rounds.of_cta, kFirstRound);
-    own.rounds = counter(rounds);
+    own.rounds = begun(rounds);
     own.box = zeros(share_shape_.bytes(), "what ranks send each other");
-    own.share_counter = counter(ShareCounter{.round = 1, .finished = 0});
+    ShareRounds share_rounds{};
+    std::ranges::fill(share_rounds.of_cta, uint64_t{1});
+    own.share_rounds = begun(share_rounds);
     load_push_kernels();
     load_share_kernels();
   }
@@ -172,7 +174,7 @@ Comm CommMemory::of(int rank) const {
                 .rank = rank,
                 .shares_card = on_card > 1,
                 .given_up = given_up};
-  ShareLink shares{.counter = reinterpret_cast<ShareCounter*>(own.share_counter.get()),
+  ShareLink shares{.rounds = reinterpret_cast<ShareRounds*>(own.share_rounds.get()),
                    .shape = share_shape_,
                    .rank = rank,
                    .shares_card = on_card > 1,

@@ -37,7 +37,8 @@ class Comm {
   // (nccl_ranks.h). REQUIRES that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a
   // push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
-  // The same of values that are still to be combined, to `tiles` of the parts. By push or shares.
+  // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them, or that
+  // they are one split and shares do (sum_way.h).
   void reduce(const CombineArgs& parts, const Launch& on) const;
   // What that launches.
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
@@ -95,7 +96,7 @@ class CommMemory {
  private:
   struct Own {
     int card = 0, sms = 1;
-    DeviceBytes mailbox, rounds, box, share_counter;
+    DeviceBytes mailbox, rounds, box, share_rounds;
   };
   MailboxShape shape_;
   ShareShape share_shape_;

@@ -248,7 +248,8 @@ class CommTest : public CudaTest {
 
   // A sum that combines on the way has the bits of one behind any_combine.
   static void check_combined(const RanksOnCards& ranks, int tokens, NormDelta delta, bool whole_experts = false) {
-    constexpr int kHidden = 2880, kSplits = 3, kTopk = 4, kExperts = 8;
+    constexpr int kHidden = 2880, kTopk = 4, kExperts = 8;
+    const int splits = tokens < 1000 ? 3 : 1;
     const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
     const auto pairs = static_cast<size_t>(tokens * kTopk);
     std::vector<int32_t> ids;
@@ -276,10 +277,10 @@ class CommTest : public CudaTest {
       own.args = {.tokens = tokens, .hidden = kHidden};
       if (delta == NormDelta::kSplits) {
         std::vector<uint16_t> sums;
-        for (const Bf16 value : bf16s(kSplits * tiles)) sums.push_back(value.bits);
+        for (const Bf16 value : bf16s(static_cast<size_t>(splits) * tiles)) sums.push_back(value.bits);
         own.sums = DeviceArray<uint16_t>(sums);
         own.bias = DeviceArray<Bf16>(bf16s(kHidden));
-        own.args.sums = {own.sums.get(), kSplits, SplitSums::Order::kTiles};
+        own.args.sums = {own.sums.get(), splits, SplitSums::Order::kTiles};
         own.args.bias = own.bias.get();
         return;
       }
@@ -315,11 +316,12 @@ class CommTest : public CudaTest {
     });
   }
   static void check_combined(const RanksOnCards& ranks) {
-    for (const int tokens : {9, 33, 256, 601})  // by push, then by shares
+    for (const int tokens : {9, 33, 256})
       for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
         check_combined(ranks, tokens, delta);
     check_combined(ranks, 33, NormDelta::kExpertsF32, true);
     check_combined(ranks, 601, NormDelta::kExpertsBf16, true);
+    check_combined(ranks, 2048, NormDelta::kSplits);  // by shares
   }
 
   // Ranks that draw from their columns draw what one draws from all: greedy, at a temperature, with a mask, a bias,
@@ -424,7 +426,7 @@ TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnC
 
 TEST_F(CommTest, ranks_of_one_card_combine_while_they_add_up) {
   check_combined(RanksOnCards({0, 0}));
-  check_combined(RanksOnCards({0, 0, 0, 0}), 300, NormDelta::kExpertsBf16, true);
+  check_combined(RanksOnCards({0, 0, 0, 0}), 80, NormDelta::kExpertsBf16, true);
 }
 TEST_F(CommTest, ranks_of_one_card_draw_what_one_draws) {
   const RanksOnCards ranks({0, 0});
@@ -487,7 +489,6 @@ TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_draw_and_meet) {
   }
   for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
     check_combined(ranks, 9, delta);
-  check_combined(ranks, 96, NormDelta::kExpertsBf16);
   check_gather(ranks, 3, 1024);
   check_draws(ranks, 8, 1024);
 }

@@ -9,8 +9,6 @@
 namespace nibble::backend::cuda {
 namespace {
 
-int most_ctas(int sms, int ranks_on_card) { return std::clamp(sms / ranks_on_card, 1, kMostPushCtas); }
-
 bool is_aligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
 
 void check_link(const PushLink& link, Kernel kernel) {

@@ -24,8 +24,7 @@ __device__ __forceinline__ uint32_t begin_round(const PushLink& link, int cta) {
 
 __device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, const PushShare& share) {
   __syncthreads();  // the CTA's threads have asked
-  for (int64_t cta = share.cta + int64_t{threadIdx.x} * share.ctas; cta < kMostPushCtas; cta += share.step())
-    link.rounds->of_cta[cta] = round_after(round);
+  count_round(link.rounds->of_cta, round_after(round), share);
 }
 
 // Four words to every other rank, the next one first.

@@ -7,6 +7,7 @@
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,10 @@ inline constexpr Kernel kPushGather{"any_push_gather"}, kPushPick{"any_push_pick
 }
 
 inline constexpr int kMostPushCtas = 256;  // of a launch
+// That fit a card at once, with those of the other ranks that share it.
+[[nodiscard]] constexpr int most_ctas(int sms, int ranks_on_card) {
+  return std::clamp(sms / ranks_on_card, 1, kMostPushCtas);
+}
 
 [[nodiscard]] constexpr Kernel push_combine_kernel(NormDelta delta) {
   return kernel::kPushCombine[static_cast<size_t>(delta)];

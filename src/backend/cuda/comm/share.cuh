@@ -124,28 +124,26 @@ __device__ __forceinline__ void await_sums(const ShareReduceArgs& a, uint64_t ro
 
 template <DeltaValues::Type kType, class Own>
 __device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const Own& own_words, const PushShare& share) {
-  ptx::grid_dependency_wait();
   if (!a.link.shares_card) ptx::grid_dependency_launch();
-  const uint64_t round = ptx::load_acquire_system(&a.link.counter->round);
+  ptx::grid_dependency_wait();
+  const uint64_t round = ptx::load_relaxed(a.link.rounds->of_cta + share.cta);
   send_parts(a, own_words, round, share);
   sum_share<kType>(a, own_words, round, share);
   await_sums(a, round, share);
   __syncthreads();
-  if (threadIdx.x != 0 || ptx::add_acq_rel(&a.link.counter->finished, 1) != share.ctas - 1) return;
-  a.link.counter->finished = 0;
-  a.link.counter->round = round + 1;
+  count_round(a.link.rounds->of_cta, round + 1, share);
 }
 
 template <DeltaValues::Type kType>
-__global__ void __launch_bounds__(kPushThreads) any_share_reduce(const __grid_constant__ ShareReduceArgs a) {
+__global__ void __launch_bounds__(kPushThreads, kShareCtas)
+    any_share_reduce(const __grid_constant__ ShareReduceArgs a) {
   share_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values)},
                       {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
-template <NormDelta kDelta>
-__global__ void __launch_bounds__(kPushThreads, 1)  // all its registers: loads under way together
+__global__ void __launch_bounds__(kPushThreads, kShareCtas)
     any_share_combine(const __grid_constant__ ShareReduceArgs a, const __grid_constant__ OwnParts parts) {
-  share_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kDelta>{parts.of, parts.first},
+  share_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<NormDelta::kSplits>{parts.of, parts.first},
                                          {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 

@@ -22,17 +22,23 @@ using enum DeltaValues::Type;
 struct ShareRanks {
   ShareShape shape;
   std::vector<std::vector<uint64_t>> boxes;
-  std::vector<ShareCounter> counters;
+  std::vector<ShareRounds> rounds;
 
   ShareRanks(int ranks, int64_t chunks) : shape{.chunks = chunks, .ranks = ranks} {
     boxes.assign(static_cast<size_t>(ranks), std::vector<uint64_t>(static_cast<size_t>(shape.bytes() / 8)));
-    counters.assign(static_cast<size_t>(ranks), {.round = 1, .finished = 0});
+    rounds.resize(static_cast<size_t>(ranks));
+    for (ShareRounds& own : rounds) std::ranges::fill(own.of_cta, uint64_t{1});
   }
   ~ShareRanks() { ptx::land_stores(); }
   ShareRanks(const ShareRanks&) = delete;
   ShareRanks& operator=(const ShareRanks&) = delete;
+  // Of every CTA that a launch may have.
+  void expect_round(uint64_t round) const {
+    for (const ShareRounds& own : rounds)
+      for (const uint64_t of_cta : own.of_cta) ASSERT_EQ(of_cta, round);
+  }
   [[nodiscard]] ShareLink link(int rank) {
-    ShareLink own{.counter = &counters[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
+    ShareLink own{.rounds = &rounds[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
     for (size_t r = 0; r < boxes.size(); ++r) own.boxes[r] = boxes[r].data();
     return own;
   }
@@ -72,7 +78,6 @@ void check_rounds(ShareRanks& ranks, int64_t words, int ctas, int rounds) {
     const std::vector<uint32_t> want = push_sum(message, seed, count);
     for (const auto& own : values)
       EXPECT_EQ(std::memcmp(own.data(), want.data(), 4 * want.size()), 0) << "round " << round;
-    for (const ShareCounter& counter : ranks.counters) EXPECT_EQ(counter.finished, 0);
   }
 }
 
@@ -80,7 +85,7 @@ TEST(share_emulated, all_ranks_get_the_same_sum_round_after_round) {
   ShareRanks ranks(2, 4);
   check_rounds<kF32>(ranks, 4 * kChunkWords, 1, 2);
   check_rounds<kBf16>(ranks, 3 * kChunkWords - 20, 2, 2);  // a short last chunk, and a rank with more of them
-  for (const ShareCounter& counter : ranks.counters) EXPECT_EQ(counter.round, 5u);
+  ranks.expect_round(5);
 }
 TEST(share_emulated, three_ranks_of_which_one_has_nothing_to_add) {
   ShareRanks ranks(3, 3);
@@ -146,7 +151,7 @@ TEST(share_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
       emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
                      [&] { reduce<kF32>({.link = link, .values = values.data(), .words = 2 * kChunkWords}, {0, 1}); }),
       "");
-  EXPECT_EQ(ranks.counters[0].round, 2u) << "the rounds go on";
+  EXPECT_EQ(ranks.rounds[0].of_cta[0], 2u) << "the rounds go on";
 }
 
 }  // namespace

@@ -16,6 +16,14 @@ struct PushShare {
   [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
 };
 
+// By a CTA whose threads have done their round: the next one of its own, and of those that this launch has not, in
+// turns. Another launch may have them.
+template <class Round>
+__device__ __forceinline__ void count_round(Round (&of_cta)[kMostPushCtas], Round next, const PushShare& share) {
+  for (int64_t cta = share.cta + int64_t{threadIdx.x} * share.ctas; cta < kMostPushCtas; cta += share.step())
+    of_cta[cta] = next;
+}
+
 // A rank's own part of a message, by vectors of 16 bytes: as it lies in memory, or made of what it is the sum of.
 struct OwnValues {
   static constexpr bool kMade = false;

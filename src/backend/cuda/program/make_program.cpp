@@ -123,15 +123,25 @@ Delta Maker::combined(const Delta& delta) const {
   return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
 }
 
+bool Maker::combines_in_sum(const Delta& made) const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
+  const int64_t bytes = delta_.extent(d_, tokens_).bytes();
+  switch (sum_way(args_.reduce->ranks, bytes, args_.reduce->longer, SumOf::kParts)) {
+    case SumWay::kPush: return true;
+    case SumWay::kShares: return made.form == Delta::Form::kTiles && made.splits == 1;
+    case SumWay::kNccl: return false;
+  }
+  return false;
+}
+
 void Maker::combine() {
   const Delta made = delta_;
   delta_ = combined(made);
   if (delta_.form == made.form) return;
-  parts_ = made;
-  if (args_.reduce != nullptr && args_.reduce->fused && delta_.form == Delta::Form::kCombined &&
-      sum_plan().way != SumWay::kNccl)
+  if (combines_in_sum(made)) {
+    parts_ = made;
     return;
-  parts_.reset();
+  }
   add(kernel::kCombine, per_token(tokens_), {},
       [n = tokens(), made, own = own_, rows = delta_.form == Delta::Form::kRows](const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);

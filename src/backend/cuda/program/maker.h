@@ -59,6 +59,7 @@ class Maker {
   void attn_out();
   // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
   void combine();
+  [[nodiscard]] bool combines_in_sum(const Delta& made) const;
   void reduce_delta();
   void add_to_residual();
   [[nodiscard]] SumPlan sum_plan() const;

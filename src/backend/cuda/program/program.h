@@ -104,7 +104,8 @@ struct Program {
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
   SumWay longer = SumWay::kShares;  // of long messages
-  // bf16 rows need not be made before, except for NCCL; and short sums of a fused step go to the residual.
+  // bf16 rows need not be made before where a push takes them (sum_way.h SumOf); and short sums of a fused step go to
+  // the residual.
   bool fused = true;
   // parts: what makes the values; null: they are there.
   std::function<void(const DeltaValues&, const CombineArgs* parts, const Launch&)> launch;

@@ -227,7 +227,7 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   for (const bool whole : {false, true}) {
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many), ElementsAre("sm90_split_gemm", "any_push_combine<sums>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_share_combine<sums>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_push_combine<sums>"));
     EXPECT_THAT(kernels_of(Stage::kRoute, whole, prompt), ElementsAre("any_route_sums"));
     EXPECT_THAT(kernels_of(Stage::kMoe, whole, many),
                 ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>", "any_push_combine<experts f32>"));
@@ -236,9 +236,14 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   EXPECT_THAT(kernels_of(Stage::kMoe, true, one), ElementsAre("moe_up", "moe_down", "any_push_reduce<f32>"))
       << "a part may have none of the rank's experts";
   EXPECT_THAT(kernels_of(Stage::kMoe, false, one, Sum::kNone), ElementsAre("moe_up", "gemv<moe_down>"));
+  const std::vector<Row> long_prompt = {{0, 2000, 2000}};
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt),
+              ElementsAre("sm90_dense_gemm", "any_share_combine<sums>"));
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, long_prompt),
+              testing::IsSupersetOf({"any_combine_f32", "any_share_reduce<bf16>"}));
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kOfValues),
               ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
-  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, prompt, Sum::kNccl),
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt, Sum::kNccl),
               ElementsAre("sm90_dense_gemm", "any_combine_f32", "ncclDevKernel_AllReduce"));
 }
 

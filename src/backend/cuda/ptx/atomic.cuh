@@ -29,6 +29,11 @@ __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* global) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
   return value;
 }
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* global) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(global) : "memory");
+  return value;
+}
 
 // Nobody waits for what was there. Subnormal numbers count as zeros.
 __device__ __forceinline__ void add(float* global, float value) {

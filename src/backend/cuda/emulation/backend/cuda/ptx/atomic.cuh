@@ -23,7 +23,8 @@ inline int load_acquire(const int* global) {
   return *global;
 }
 
-inline uint32_t load_relaxed(const uint32_t* global) {
+template <class T>
+T load_relaxed(const T* global) {
   bool others = false;  // have run
   emulation::wait_until([&] { return std::exchange(others, true); });
   return *global;

@@ -58,8 +58,9 @@ class Cards : public testing::Test {
   }
 
   model::Step decode_step(int rows) const { return test::first_tokens(rows, greedy_); }
-  std::vector<backend::Drawn> run(backend::Backend& be, int rows = 2) {
-    return be.wait(*model::forward(be, gpt_, decode_step(rows)));
+  std::vector<backend::Drawn> run(backend::Backend& be, int rows = 2) { return run(be, decode_step(rows)); }
+  std::vector<backend::Drawn> run(backend::Backend& be, const model::Step& step) {
+    return be.wait(*model::forward(be, gpt_, step));
   }
 
   const model::ModelConfig config_ = small_model();
@@ -103,14 +104,38 @@ std::map<std::string, int64_t> counts_of(const backend::CudaBackend& be) {
   return counts;
 }
 
-TEST_F(Cards, add_up_twice_in_a_layer_and_gather_once) {
+TEST_F(Cards, add_up_twice_in_a_layer_and_pick_once) {
   const auto be = make({.ranks = {.count = 2}});
   for (int i = 0; i < 5; ++i) run(*be);  // eager, captured, replayed
   std::map<std::string, int64_t> counts = counts_of(*be);
   EXPECT_EQ(counts["any_push_reduce<f32>"], 5 * 2 * config_.dims.layers);
-  EXPECT_EQ(counts["any_push_gather"], 5);
+  EXPECT_EQ(counts["any_push_pick"], 5);
+  EXPECT_EQ(counts["any_push_gather"] + counts["any_sample_pick"], 0);
   EXPECT_EQ(counts["any_sample_draw_f32"], 5);
   EXPECT_EQ(counts["any_embed_f32_bf16"] + counts["any_rope_table_f32"], 10) << "loading them is no launch";
+}
+
+// Sums of a filter and log-probabilities are of a whole row; a mask and a bias are a token's own.
+TEST_F(Cards, gather_logits_where_a_draw_needs_them_all) {
+  const std::vector<uint32_t> mask(static_cast<size_t>(config_.dims.vocab / 32), ~0u);
+  backend::SamplingParams top_p = greedy_, biased = greedy_;
+  top_p.temperature = 1;
+  top_p.top_p = 0.5f;
+  biased.logit_bias = {{3, 1.0f}};
+  const auto gathers = [&](const auto& change) {
+    const auto be = make({.ranks = {.count = 2}});
+    model::Step step = decode_step(2);
+    change(step.sample_rows[1]);
+    run(*be, step);
+    std::map<std::string, int64_t> counts = counts_of(*be);
+    EXPECT_EQ(counts["any_push_gather"] + counts["any_push_pick"], 1);
+    EXPECT_EQ(counts["any_push_gather"], counts["any_sample_pick"]);
+    return counts["any_push_gather"];
+  };
+  EXPECT_EQ(gathers([&](backend::SampleRow& row) { row.params = &top_p; }), 1);
+  EXPECT_EQ(gathers([](backend::SampleRow& row) { row.logprobs = 0; }), 1);
+  EXPECT_EQ(gathers([&](backend::SampleRow& row) { row.mask = mask; }), 0);
+  EXPECT_EQ(gathers([&](backend::SampleRow& row) { row.params = &biased; }), 0);
 }
 
 TEST_F(Cards, alone_neither_add_up_nor_gather) {

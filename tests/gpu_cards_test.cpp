@@ -93,7 +93,7 @@ struct Generated {
 };
 
 // All requests at once, through the engine.
-Generated generate(backend::CudaBackend& be, const Source& source, int requests, float temperature) {
+Generated generate(backend::CudaBackend& be, const Source& source, int requests, float temperature, int top_k = 0) {
   const model::GptOss gpt = model::load(be, source.config, source.weights);
   const engine::EngineLimits limits{.max_context = 512,
                                     .max_sequences = requests,
@@ -107,7 +107,7 @@ Generated generate(backend::CudaBackend& be, const Source& source, int requests,
     const auto id = static_cast<size_t>(r);
     engine::Request request{.prompt = some_tokens(3 + id % 40, source.config.dims.vocab),
                             .max_tokens = 40,
-                            .sampling = {.temperature = temperature, .seed = 7 + id}};
+                            .sampling = {.temperature = temperature, .top_k = top_k, .seed = 7 + id}};
     request.prompt.front() = static_cast<int32_t>(id + 2);  // no two alike
     loop.add(static_cast<engine::RequestId>(r + 1), std::move(request), [&all, id](const engine::Event& event) {
       if (const auto* token = std::get_if<engine::TokenEvent>(&event); token != nullptr && !token->of_prompt)
@@ -157,15 +157,30 @@ TEST_P(GpuCards, draw_alike_in_graphs_and_without_of_128_requests) {
   }
 }
 
+// top_k of all tokens but one keeps what is ever drawn, and wants the logits of all ranks.
+TEST_P(GpuCards, draw_from_their_columns_what_they_draw_from_all_logits) {
+  const Source source(kTiny);
+  const backend::BackendConfig config = config_for(source, 16);
+  const auto most = static_cast<int>(source.config.dims.vocab) - 1;
+  const auto by_columns = on_ranks(config, {.eager = true}), gathered = on_ranks(config, {.eager = true});
+  EXPECT_EQ(generate(*by_columns, source, 16, 0.8f).tokens, generate(*gathered, source, 16, 0.8f, most).tokens);
+  for (const auto& [kernel, count] : by_columns->launches()) EXPECT_NE(kernel, "any_push_gather");
+  for (const auto& [kernel, count] : gathered->launches()) EXPECT_NE(kernel, "any_push_pick");
+}
+
 TEST_P(GpuCards, sum_twice_in_a_layer_of_every_step) {
   const Source source(kTiny);
   const auto be = on_ranks(config_for(source, 1), {});
   const Generated all = generate(*be, source, 1, 0);
   std::map<std::string, int64_t> counts;
   for (const auto& [kernel, count] : be->launches()) counts[std::string(kernel)] = count;
-  const int64_t steps = counts["any_push_gather"];
+  const int64_t steps = counts["any_push_pick"];
+  EXPECT_EQ(counts["any_push_gather"], 0);
   EXPECT_GE(steps, std::ssize(all.tokens[0]));
-  EXPECT_EQ(counts["any_push_reduce<f32>"] + counts["any_push_reduce<bf16>"], 2 * source.config.dims.layers * steps);
+  int64_t sums = 0;
+  for (const auto& [kernel, count] : counts)
+    if (kernel.starts_with("any_push_reduce") || kernel.starts_with("any_push_combine")) sums += count;
+  EXPECT_EQ(sums, 2 * source.config.dims.layers * steps);
 }
 
 INSTANTIATE_TEST_SUITE_P(, GpuCards,

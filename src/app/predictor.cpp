@@ -81,12 +81,11 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
     const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
     const backend::cuda::Program program = backend::cuda::make_program(
         {.config = backend_config, .run = run, .step = of, .card = card.facts, .reduce = reduce ? &*reduce : nullptr});
-    const backend::cuda::StepTime time =
-        backend::cuda::predict_step({.program = program,
-                                     .dims = backend_config.dims,
-                                     .layer_kinds = config.layer_kinds,
-                                     .card = card,
-                                     .between = {.ranks = ranks.count, .link = link, .vocab = config.dims.vocab}});
+    const backend::cuda::StepTime time = backend::cuda::predict_step({.program = program,
+                                                                      .dims = backend_config.dims,
+                                                                      .layer_kinds = config.layer_kinds,
+                                                                      .card = card,
+                                                                      .between = {.ranks = ranks.count, .link = link}});
     row.seconds += time.us / 1e6;
     row.limit_seconds += time.floor_us / 1e6;
     for (const NodeTime& node : time.nodes) add(row.nodes, node);

@@ -166,9 +166,12 @@ class StreamedCudaBackend final : public RankBackend {
   void attn_out(const AttnOutArgs& /*args*/) override { execute(Stage::kAttnOut, layer_, on_); }
   void route(const RouteArgs& /*args*/) override { execute(Stage::kRoute, layer_, on_); }
   void moe(const MoeArgs& /*args*/) override { execute(Stage::kMoe, layer_, on_); }
-  void logits(const LogitsArgs& /*args*/) override { execute_logits(on_); }
+  void logits(const LogitsArgs& /*args*/) override {
+    picks_ = false;  // who calls verb by verb may look
+    execute_logits(on_);
+  }
   Ticket sample(const SampleArgs& /*args*/) override {
-    enqueue_draw(on_);
+    enqueue_draw(on_);  // logits() has gathered
     return tickets_->hand_out(at_.sampled);
   }
 
@@ -212,7 +215,9 @@ class StreamedCudaBackend final : public RankBackend {
               read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape));
         return read(at_.expert_hidden, {tokens, dims_.topk, dims_.inter});
       }
-      case Slot::kLogits: return read(all_logits(), {program.logit_rows, vocab()});
+      case Slot::kLogits:
+        if (picks_) return {};  // nobody has all of them
+        return read(all_logits(), {program.logit_rows, vocab()});
     }
     return {};
   }
@@ -239,11 +244,13 @@ class StreamedCudaBackend final : public RankBackend {
   }
 
   void share() {
-    reduce_ = Reduce{
-        .ranks = rank_.ranks.count,
-        .ranks_on_card = rank_.comm->ranks_on_card(),
-        .longer = rank_.comm->longer(),
-        .launch = [comm = rank_.comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
+    reduce_ =
+        Reduce{.ranks = rank_.ranks.count,
+               .ranks_on_card = rank_.comm->ranks_on_card(),
+               .longer = rank_.comm->longer(),
+               .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
+                 parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
+               }};
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
       columns_.push_back(shard_of(rank_.whole, rank_.ranks, rank).vocab);
@@ -256,7 +263,7 @@ class StreamedCudaBackend final : public RankBackend {
     for (const Node& node : program_->nodes) news |= loaded_.insert(node.kernel + ", " + node.tile).second;
     if (params_ != nullptr) {
       const bool shifts = samples_.most_shifts > 0, masks = !samples_.masks.empty();
-      news |= loaded_.insert(fmt::format("draw, {}, {}, {}", shifts, samples_.filters, masks)).second;
+      news |= loaded_.insert(fmt::format("draw, {}, {}, {}, {}", shifts, samples_.filters, masks, picks_)).second;
     }
     if (!news) return;
     cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
@@ -289,11 +296,13 @@ class StreamedCudaBackend final : public RankBackend {
     profiler_->begin_step();
     step_ = inputs_->put(step, program->shares);
     params_ = nullptr;
+    picks_ = false;
     if (step.sample_rows.empty()) return;
     check(step.sample_rows.size() == step.logit_tokens.size(), "one sample row per row of logits");
     tickets_->open(step.sample_rows);
     fill_sample_inputs(step.sample_rows, samples_);
     params_ = inputs_->params(samples_);
+    picks_ = rank_.comm != nullptr && draws_by_columns(step.sample_rows);
     put_history(shifts_, std::as_bytes(std::span(samples_.shifts)));
     put_history(biases_, std::as_bytes(std::span(samples_.biases)));
     put_history(masks_, std::as_bytes(std::span(samples_.masks)));
@@ -304,8 +313,18 @@ class StreamedCudaBackend final : public RankBackend {
     for (int layer = 0; layer < dims_.layers; ++layer)
       for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe})
         execute(stage, layer, on);
+    if (picks_) {
+      execute(Stage::kLogits, 0, on);
+      return enqueue_pick(on);
+    }
     execute_logits(on);
     if (params_ != nullptr) enqueue_draw(on);
+  }
+
+  // Whether the best of each rank's columns says whose token is drawn: all but a filter's sums and a row's own
+  // log-probabilities is a token's alone.
+  [[nodiscard]] bool draws_by_columns(std::span<const SampleRow> rows) const {
+    return !samples_.filters && std::ranges::none_of(rows, [](const SampleRow& row) { return row.logprobs >= 0; });
   }
 
   void execute_logits(Launch on) {
@@ -330,24 +349,49 @@ class StreamedCudaBackend final : public RankBackend {
     ran_ = stage;
   }
 
+  // From all logits.
   void enqueue_draw(Launch on) {
     on.stage = Stage::kLogits;
     tickets_->keep(all_logits());
-    kernels_.sample({.logits = all_logits(),
-                     .params = params_,
-                     .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
-                     .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
-                     .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
-                     .tokens = at_.sampled,
-                     .threshold = at_.sample_threshold,
-                     .part_value = at_.sample_part_value,
-                     .part_token = at_.sample_part_token,
-                     .rows = to_int(program_->logit_rows),
-                     .vocab = to_int(vocab()),
-                     .most_shifts = samples_.most_shifts,
-                     .filters = samples_.filters,
-                     .masked = !samples_.masks.empty()},
-                    on);
+    SampleLaunch args = draw_args();
+    args.logits = all_logits();
+    args.tokens = at_.sampled;
+    args.vocab = to_int(vocab());
+    kernels_.sample(args, on);
+  }
+
+  // From the rank's columns, and the first of all ranks'.
+  void enqueue_pick(Launch on) {
+    on.stage = Stage::kLogits;
+    const Range& columns = columns_[static_cast<size_t>(rank_.comm->rank())];
+    SampleLaunch args = draw_args();
+    args.logits = at_.logits;
+    args.vocab = to_int(columns.count);
+    args.first = to_int(columns.first);
+    kernels_.sample(args, on);
+    rank_.comm->pick({.value = at_.sample_part_value,
+                      .token = at_.sample_part_token,
+                      .tokens = at_.sampled,
+                      .rows = args.rows,
+                      .parts = sample_parts(args.rows),
+                      .pitch = kSampleParts},
+                     on);
+  }
+
+  // All but where the logits lie.
+  [[nodiscard]] SampleLaunch draw_args() const {
+    return {.params = params_,
+            .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
+            .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
+            .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
+            .threshold = at_.sample_threshold,
+            .part_value = at_.sample_part_value,
+            .part_token = at_.sample_part_token,
+            .rows = to_int(program_->logit_rows),
+            .mask_vocab = to_int(vocab()),
+            .most_shifts = samples_.most_shifts,
+            .filters = samples_.filters,
+            .masked = !samples_.masks.empty()};
   }
 
   // Where the model's weights lie, layer by layer: a model's are uploaded once.
@@ -532,6 +576,7 @@ class StreamedCudaBackend final : public RankBackend {
   const Program* program_ = &eager_program_;
   StepPointers step_;
   const SampleRowParams* params_ = nullptr;  // of its draws; null: it has none
+  bool picks_ = false;                       // they need no more of other ranks than each one's best
   StepGraphs::Next next_ = StepGraphs::Next::kRun;
   int layer_ = 0;
   Stage ran_ = Stage::kEmbed;

@@ -1,5 +1,6 @@
 #include "backend/cuda/comm/comm.h"
 
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -34,8 +35,8 @@ DeviceBytes filled(int64_t bytes, std::string_view what, const void* begins) {
   return memory;
 }
 DeviceBytes zeros(int64_t bytes, std::string_view what) { return filled(bytes, what, nullptr); }
-template <class Counter>
-DeviceBytes counter(const Counter& begins) {
+template <class Rounds>
+DeviceBytes begun(const Rounds& begins) {
   return filled(sizeof begins, "rounds of ranks", &begins);
 }
 
@@ -43,37 +44,57 @@ DeviceBytes counter(const Counter& begins) {
 
 void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(reduce_plan(values).way, values, on); }
 
+void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
+  const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
+  const SumWay way = sum_way(ranks(), values.bytes(), longer(), SumOf::kParts);
+  check(way != SumWay::kNccl, "NCCL adds up what is combined");
+  return way == SumWay::kPush ? push(values, &parts, on) : share(values, &parts, on);
+}
+
 SumPlan Comm::reduce_plan(const DeltaValues& values) const {
   return plan_sum(
       {.values = values, .ranks = ranks(), .ranks_on_card = ranks_on_card_, .sms = sms_, .longer = longer()});
 }
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
+  check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
   switch (way) {
-    case SumWay::kPush: return push(values, on);
-    case SumWay::kShares: return share(values, on);
+    case SumWay::kPush: return push(values, nullptr, on);
+    case SumWay::kShares: return share(values, nullptr, on);
     case SumWay::kNccl:
       if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
       return nccl_->all_reduce(rank(), values, on);
   }
 }
 
-void Comm::push(const DeltaValues& values, const Launch& on) const {
+void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
   const int64_t words = values.words();
   for (int64_t at = 0; at < words; at += link_.shape.words) {
     const PushReduceArgs args{.link = link_,
                               .values = static_cast<uint32_t*>(values.at) + at,
+                              .rest = values.rest == nullptr ? nullptr : values.rest + at,
+                              .into = values.into == nullptr ? nullptr : values.into + at,
                               .words = std::min(words - at, link_.shape.words)};
-    reduce_by_push(args, values.type, plan_push(args.words, sms_, ranks_on_card_), on);
+    const PushPlan plan = plan_push(args.words, sms_, ranks_on_card_);
+    if (parts == nullptr) {
+      reduce_by_push(args, values.type, plan, on);
+    } else {
+      combine_by_push(args, {*parts, at / kVectorWords}, plan, on);
+    }
   }
 }
 
-void Comm::share(const DeltaValues& values, const Launch& on) const {
+void Comm::share(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
   const int64_t words = values.words(), most = shares_.shape.words();
   for (int64_t at = 0; at < words; at += most) {
     const ShareReduceArgs args{
         .link = shares_, .values = static_cast<uint32_t*>(values.at) + at, .words = std::min(words - at, most)};
-    reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
+    const PushPlan plan = plan_shares(args.words, sms_, ranks_on_card_);
+    if (parts == nullptr) {
+      reduce_by_shares(args, values.type, plan, on);
+    } else {
+      combine_by_shares(args, {*parts, at / kVectorWords}, plan, on);
+    }
   }
 }
 
@@ -97,6 +118,17 @@ void Comm::gather(const Columns& of, const Launch& on) const {
   }
 }
 
+void Comm::pick(const Candidates& of, const Launch& on) const {
+  pick_by_push({.link = link_,
+                .value = of.value,
+                .token = of.token,
+                .tokens = of.tokens,
+                .rows = of.rows,
+                .parts = of.parts,
+                .pitch = of.pitch},
+               plan_pick(of.rows, sms_, ranks_on_card_), on);
+}
+
 void Comm::barrier(const Launch& on) const { meet_by_push(link_, on); }
 
 CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
@@ -114,9 +146,13 @@ CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
     own.card = card;
     cuda_check(cudaDeviceGetAttribute(&own.sms, cudaDevAttrMultiProcessorCount, card));
     own.mailbox = zeros(shape_.bytes(), "what ranks send each other");
-    own.counter = counter(PushCounter{.round = kFirstRound, .finished = 0});
+    PushRounds rounds{};
+    std::ranges::fill(rounds.of_cta, kFirstRound);
+    own.rounds = begun(rounds);
     own.box = zeros(share_shape_.bytes(), "what ranks send each other");
-    own.share_counter = counter(ShareCounter{.round = 1, .finished = 0});
+    ShareRounds share_rounds{};
+    std::ranges::fill(share_rounds.of_cta, uint64_t{1});
+    own.share_rounds = begun(share_rounds);
     load_push_kernels();
     load_share_kernels();
   }
@@ -133,12 +169,12 @@ Comm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
   const auto* const given_up = reinterpret_cast<const int*>(given_up_.get());
-  PushLink push{.counter = reinterpret_cast<PushCounter*>(own.counter.get()),
+  PushLink push{.rounds = reinterpret_cast<PushRounds*>(own.rounds.get()),
                 .shape = shape_,
                 .rank = rank,
                 .shares_card = on_card > 1,
                 .given_up = given_up};
-  ShareLink shares{.counter = reinterpret_cast<ShareCounter*>(own.share_counter.get()),
+  ShareLink shares{.rounds = reinterpret_cast<ShareRounds*>(own.share_rounds.get()),
                    .shape = share_shape_,
                    .rank = rank,
                    .shares_card = on_card > 1,

@@ -34,8 +34,12 @@ class Comm {
   [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own
-  // (nccl_ranks.h). Throws Error(kUnsupported) where a push or shares would be of other than whole vectors of 16 bytes.
+  // (nccl_ranks.h). REQUIRES that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a
+  // push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
+  // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them, or that
+  // they are one split and shares do (sum_way.h).
+  void reduce(const CombineArgs& parts, const Launch& on) const;
   // What that launches.
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
   // Of long messages.
@@ -51,12 +55,21 @@ class Comm {
   };
   // Throws likewise, and where a row is longer than kMessageWords.
   void gather(const Columns& of, const Launch& on) const;
+  struct Candidates {
+    const float* value = nullptr;    // [rows, pitch] the rank's own
+    const int32_t* token = nullptr;  // likewise
+    int32_t* tokens = nullptr;       // [rows] out
+    int rows = 0, parts = 0, pitch = 0;
+  };
+  // The first of all ranks' for each row (push.h PushPickArgs). Throws where there are more rows than a message holds.
+  void pick(const Candidates& of, const Launch& on) const;
   // What every rank enqueued before is done, and seen by all, before what it enqueues next.
   void barrier(const Launch& on) const;
 
  private:
-  void push(const DeltaValues& values, const Launch& on) const;
-  void share(const DeltaValues& values, const Launch& on) const;
+  // parts: where the values are still to be made; else null.
+  void push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
+  void share(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
 
   PushLink link_;
   ShareLink shares_;
@@ -83,7 +96,7 @@ class CommMemory {
  private:
   struct Own {
     int card = 0, sms = 1;
-    DeviceBytes mailbox, counter, box, share_counter;
+    DeviceBytes mailbox, rounds, box, share_rounds;
   };
   MailboxShape shape_;
   ShareShape share_shape_;

@@ -3,6 +3,8 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/testing.h"
 #include "base/error.h"
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -243,6 +246,170 @@ class CommTest : public CudaTest {
     ranks.each([&](size_t rank) { EXPECT_EQ(all[rank].host(), want); });
   }
 
+  // A sum that combines on the way has the bits of one behind any_combine.
+  static void check_combined(const RanksOnCards& ranks, int tokens, NormDelta delta, bool whole_experts = false) {
+    constexpr int kHidden = 2880, kTopk = 4, kExperts = 8;
+    const int splits = tokens < 1000 ? 3 : 1;
+    const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
+    const auto pairs = static_cast<size_t>(tokens * kTopk);
+    std::vector<int32_t> ids;
+    for (size_t pair = 0; pair < pairs; ++pair) ids.push_back(static_cast<int32_t>(pair * 5 % kExperts));
+    struct Rank {
+      DeviceArray<uint16_t> sums, combined, tiles;
+      DeviceArray<float> f32, weights;
+      DeviceArray<Bf16> bf16, bias;
+      DeviceArray<int32_t> ids;
+      CombineArgs args;
+    };
+    std::vector<Rank> all(static_cast<size_t>(ranks.count()));
+    ranks.each([&](size_t r) {
+      Rank& own = all[r];
+      const auto floats = [&](size_t count) {
+        return push_values({kF32, static_cast<int64_t>(count)}, 5, static_cast<int>(r));
+      };
+      const auto bf16s = [&](size_t count) {
+        std::vector<Bf16> values;
+        for (const float value : floats(count)) values.push_back(Bf16::from_float(value));
+        return values;
+      };
+      own.combined = DeviceArray<uint16_t>(tiles);
+      own.tiles = DeviceArray<uint16_t>(tiles);
+      own.args = {.tokens = tokens, .hidden = kHidden};
+      if (delta == NormDelta::kSplits) {
+        std::vector<uint16_t> sums;
+        for (const Bf16 value : bf16s(static_cast<size_t>(splits) * tiles)) sums.push_back(value.bits);
+        own.sums = DeviceArray<uint16_t>(sums);
+        own.bias = DeviceArray<Bf16>(bf16s(kHidden));
+        own.args.sums = {own.sums.get(), splits, SplitSums::Order::kTiles};
+        own.args.bias = own.bias.get();
+        return;
+      }
+      const bool f32 = delta == NormDelta::kExpertsF32;
+      if (f32) own.f32 = DeviceArray<float>(floats(pairs * kHidden));
+      if (!f32) own.bf16 = DeviceArray<Bf16>(bf16s(pairs * kHidden));
+      own.weights = DeviceArray<float>(push_values({kF32, static_cast<int64_t>(pairs)}, 6, 0));
+      own.ids = DeviceArray<int32_t>(ids);
+      own.args.experts = {f32 ? static_cast<const void*>(own.f32.get()) : own.bf16.get(),
+                          f32 ? ExpertSums::Type::kF32 : ExpertSums::Type::kBf16, own.weights.get(), kTopk};
+      own.args.ids = own.ids.get();
+      const int share = kExperts / ranks.count();
+      if (whole_experts) own.args.own = {share * static_cast<int>(r), share};
+    });
+    ranks.each([&](size_t r) {
+      CombineArgs args = all[r].args;
+      args.tiles = all[r].combined.get();
+      any_combine(args, ranks.on(r));
+      ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
+      args.tiles = all[r].tiles.get();
+      ranks.end(r).reduce(args, ranks.on(r));
+    });
+    ranks.wait();
+    ranks.each([&](size_t r) {
+      const std::vector<uint16_t> want = all[r].combined.host(), got = all[r].tiles.host();
+      int64_t others = 0;
+      for (int t = 0; t < tokens; ++t)
+        for (int d = 0; d < kHidden; ++d) {
+          const auto at = static_cast<size_t>(place_in_sums(tokens, t, d));
+          others += want[at] != got[at] ? 1 : 0;
+        }
+      EXPECT_EQ(others, 0) << "rank " << r << ", " << tokens << " tokens, form " << static_cast<int>(delta);
+    });
+  }
+  static void check_combined(const RanksOnCards& ranks) {
+    for (const int tokens : {9, 33, 256})
+      for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
+        check_combined(ranks, tokens, delta);
+    check_combined(ranks, 33, NormDelta::kExpertsF32, true);
+    check_combined(ranks, 601, NormDelta::kExpertsBf16, true);
+    check_combined(ranks, 2048, NormDelta::kSplits);  // by shares
+  }
+
+  // Ranks that draw from their columns draw what one draws from all: greedy, at a temperature, with a mask, a bias,
+  // ties across ranks, a logit that is no number, and a row that may have no token.
+  void check_draws(const RanksOnCards& ranks, int rows, int vocab) {
+    std::vector<SampleRowParams> params;
+    std::vector<float> logits(static_cast<size_t>(rows) * static_cast<size_t>(vocab));
+    for (size_t i = 0; i < logits.size(); i += 4) {
+      const Philox4 four = philox(17, i);
+      for (size_t j = i; j < std::min(logits.size(), i + 4); ++j)
+        logits[j] = std::floor(64 * uniform_float(four[j - i])) / 8;  // many alike
+    }
+    std::vector<uint32_t> masks(2 * static_cast<size_t>(mask_words(vocab)), 0x0f0f3355u);
+    std::fill(masks.begin() + static_cast<std::ptrdiff_t>(mask_words(vocab)), masks.end(), 0u);
+    for (int row = 0; row < rows; ++row)
+      params.push_back({.seed = static_cast<uint64_t>(row),
+                        .position = 77,
+                        .temperature = row % 3 == 0 ? 0.0f : 0.7f,
+                        .first_shift = 0,
+                        .shifts = row % 5 == 4 ? 2 : 0,
+                        .mask = row == 2 || row == 3 ? 0
+                                : row == 5           ? 1
+                                                     : -1});
+    if (rows > 6) logits[static_cast<size_t>(6 * vocab + vocab - 1)] = NAN;
+    const std::vector<LogitShift> shifts = {{.token = vocab - 2, .first_bias = 0, .biases = 1},
+                                            {.token = 1, .first_bias = 1, .biases = 1}};
+    const std::vector<float> biases = {100, 99};
+    const auto draw = [&](const Range& columns, int32_t* tokens, DeviceArray<float>& value, DeviceArray<int32_t>& token,
+                          const Launch& on) {
+      std::vector<float> part;
+      for (int row = 0; row < rows; ++row) {
+        const auto first = logits.begin() + row * vocab + columns.first;
+        part.insert(part.end(), first, first + columns.count);
+      }
+      const auto count = static_cast<size_t>(rows);
+      value = DeviceArray<float>(count * kSampleParts);
+      token = DeviceArray<int32_t>(count * kSampleParts);
+      const DeviceArray<float> own(part), on_biases(biases);
+      const DeviceArray<SampleRowParams> on_params(params);
+      const DeviceArray<LogitShift> on_shifts(shifts);
+      const DeviceArray<uint32_t> on_masks(masks);
+      kernels_.sample({.logits = own.get(),
+                       .params = on_params.get(),
+                       .shifts = on_shifts.get(),
+                       .biases = on_biases.get(),
+                       .masks = on_masks.get(),
+                       .tokens = tokens,
+                       .part_value = value.get(),
+                       .part_token = token.get(),
+                       .rows = rows,
+                       .vocab = static_cast<int>(columns.count),
+                       .first = static_cast<int>(columns.first),
+                       .mask_vocab = vocab,
+                       .most_shifts = 2,
+                       .masked = true},
+                      on);
+      cuda_check(cudaStreamSynchronize(on.stream));
+    };
+    const size_t count = static_cast<size_t>(rows);
+    std::vector<DeviceArray<float>> value(static_cast<size_t>(ranks.count()));
+    std::vector<DeviceArray<int32_t>> token(value.size()), tokens(value.size());
+    cuda_check(cudaSetDevice(0));
+    const DeviceArray<int32_t> want(count);
+    draw({0, vocab}, want.get(), value[0], token[0], ranks.on(0));
+    const int64_t share = vocab / ranks.count();
+    ranks.each([&](size_t rank) {
+      draw({static_cast<int64_t>(rank) * share, share}, nullptr, value[rank], token[rank], ranks.on(rank));
+      tokens[rank] = DeviceArray<int32_t>(count);
+    });
+    ranks.each([&](size_t rank) {
+      ranks.end(rank).pick({.value = value[rank].get(),
+                            .token = token[rank].get(),
+                            .tokens = tokens[rank].get(),
+                            .rows = rows,
+                            .parts = sample_parts(rows),
+                            .pitch = kSampleParts},
+                           ranks.on(rank));
+    });
+    ranks.wait();
+    cuda_check(cudaSetDevice(0));
+    const std::vector<int32_t> one = want.host();
+    ranks.each([&](size_t rank) { EXPECT_EQ(tokens[rank].host(), one) << rows << " rows"; });
+    if (rows > 6) {
+      EXPECT_EQ(one[5], kNothingAllowed);
+      EXPECT_EQ(one[6], kNotFinite);
+    }
+  }
+
   static bool two_cards() {
     int cards = 0;
     cuda_check(cudaGetDeviceCount(&cards));
@@ -256,6 +423,16 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_at_every_size) {
 }
 TEST_F(CommTest, ranks_of_one_card_get_a_million_sums_in_graphs) { check_a_million_rounds(RanksOnCards({0, 0})); }
 TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnCards({0, 0})); }
+
+TEST_F(CommTest, ranks_of_one_card_combine_while_they_add_up) {
+  check_combined(RanksOnCards({0, 0}));
+  check_combined(RanksOnCards({0, 0, 0, 0}), 80, NormDelta::kExpertsBf16, true);
+}
+TEST_F(CommTest, ranks_of_one_card_draw_what_one_draws) {
+  const RanksOnCards ranks({0, 0});
+  for (const int rows : {1, 8, 300}) check_draws(ranks, rows, 20096);
+  check_draws(RanksOnCards({0, 0, 0, 0}), 33, 20096);
+}
 
 TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
   check_sizes(RanksOnCards({0, 0}), SumWay::kShares);
@@ -293,16 +470,27 @@ TEST_F(CommTest, two_cards_gather_their_columns) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
   check_gather(RanksOnCards({0, 1}));
 }
+TEST_F(CommTest, two_cards_combine_while_they_add_up) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  check_combined(RanksOnCards({0, 1}));
+}
+TEST_F(CommTest, two_cards_draw_what_one_draws) {
+  if (!two_cards()) GTEST_SKIP() << "want two cards";
+  for (const int rows : {1, 8, 300}) check_draws(RanksOnCards({0, 1}), rows, 201088);
+}
 
 // Small enough for compute-sanitizer.
 using SmallCommTest = CommTest;
-TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_and_meet) {
+TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_draw_and_meet) {
   const RanksOnCards ranks({0, 0});
   for (const DeltaValues::Type type : {kF32, kBf16}) {
     check_rounds(ranks, Rounds({type, 1440}, 3, 2));
     check_rounds(ranks, Rounds({type, 3 * kChunkWords - 20}, 3, 2), SumWay::kShares);
   }
+  for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
+    check_combined(ranks, 9, delta);
   check_gather(ranks, 3, 1024);
+  check_draws(ranks, 8, 1024);
 }
 
 // NCCL, where the build and the system have it.

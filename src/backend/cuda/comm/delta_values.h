@@ -1,6 +1,6 @@
 #pragma once
 // Values of a delta as they lie on the card, in whatever form: a delta is linear in each, so those of several ranks are
-// just added, value by value.
+// just added, value by value. Of a short message, in floats, two more things may be done in the same launch.
 
 #include <cstdint>
 
@@ -10,6 +10,8 @@ struct DeltaValues {
   void* at = nullptr;
   int64_t count = 0;
   enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
+  const float* rest = nullptr;  // as many floats, each rank's: added to its values
+  float* into = nullptr;        // likewise: gets the sums added, and `at` is left alone
 
   [[nodiscard]] constexpr int64_t bytes() const { return (type == Type::kF32 ? 4 : 2) * count; }
   [[nodiscard]] constexpr int64_t words() const { return (bytes() + 3) / 4; }  // of 32 bits

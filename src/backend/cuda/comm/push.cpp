@@ -1,5 +1,7 @@
 #include "backend/cuda/comm/push.h"
 
+#include "backend/cuda/dense/split_gemm_plan.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,8 +26,13 @@ std::string PushPlan::to_string() const {
 
 PushPlan plan_push(int64_t words, int sms, int ranks_on_card) {
   constexpr int64_t kCtaWords = int64_t{kPushThreads} * kVectorWords;
-  const int64_t most = std::max(1, sms / ranks_on_card), ctas = (words + kCtaWords - 1) / kCtaWords;
+  const int64_t most = most_ctas(sms, ranks_on_card), ctas = (words + kCtaWords - 1) / kCtaWords;
   return {static_cast<int>(std::clamp<int64_t>(ctas, 1, most))};
+}
+
+PushPlan plan_pick(int rows, int sms, int ranks_on_card) {
+  constexpr int kRows = kPushThreads / 32;
+  return {std::clamp((rows + kRows - 1) / kRows, 1, most_ctas(sms, ranks_on_card))};
 }
 
 PushCost cost(const PushReduceArgs& a) {
@@ -36,13 +43,28 @@ PushCost cost(const PushGatherArgs& a) {
   return {.bytes = 8 * a.rows * a.count[a.link.rank] * (a.link.shape.ranks - 1)};
 }
 
+PushCost cost(const PushPickArgs& a) {
+  return {.bytes = 8 * kVectorWords * int64_t{a.rows} * (a.link.shape.ranks - 1)};
+}
+
 void check_args(const PushReduceArgs& a) {
   const Kernel name = kernel::kPushReduce[0];
   check_link(a.link, name);
   require_shape(a.words > 0 && a.words % kVectorWords == 0, name, "whole vectors of 16 bytes", a.words);
   require_shape(a.words <= a.link.shape.words, name, "a message that the mailbox holds", a.words);
+  require_shape(is_aligned(a.rest) && is_aligned(a.into), name, "rest and into at multiples of 16 bytes",
+                static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.into) % 16));
   require_shape(is_aligned(a.values), name, "values at a multiple of 16 bytes",
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.values) % 16));
+}
+
+void check_parts(const OwnParts& parts, const void* values, int64_t words) {
+  const Kernel name = push_combine_kernel(norm_delta(parts.of));
+  check_args(parts.of);
+  require_shape(parts.first >= 0 && values == parts.of.tiles + 8 * parts.first, name, "values where the tiles are",
+                parts.first);
+  require_shape(2 * words + 8 * parts.first <= split_pitch(parts.of.tokens, parts.of.hidden), name,
+                "no more than the tiles", words);
 }
 
 void check_args(const PushGatherArgs& a) {
@@ -60,6 +82,14 @@ void check_args(const PushGatherArgs& a) {
   }
   require_shape(is_aligned(a.own) && is_aligned(a.all), name, "rows at multiples of 16 bytes",
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.own) % 16));
+}
+
+void check_args(const PushPickArgs& a) {
+  const Kernel name = kernel::kPushPick;
+  check_link(a.link, name);
+  require_shape(a.rows > 0, name, "at least one row", a.rows);
+  require_shape(a.parts > 0 && a.parts <= a.pitch, name, "parts of a row's pitch", a.parts);
+  require_shape(kVectorWords * int64_t{a.rows} <= a.link.shape.words, name, "a message that the mailbox holds", a.rows);
 }
 
 }  // namespace nibble::backend::cuda

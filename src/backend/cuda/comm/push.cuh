@@ -7,25 +7,24 @@
 
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_parts.cuh"
+#include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
 
 namespace nibble::backend::cuda {
 
-// Which round it is. Nobody ends it before every CTA has asked. On a card of its own the next kernel may begin now; on
-// a shared one it would take the place of what this one waits for.
-__device__ __forceinline__ uint32_t begin_round(const PushLink& link) {
-  ptx::grid_dependency_wait();
+// Which round it is; nothing waits for the answer before it is used. On a card of its own the next kernel may begin
+// now; on a shared one it would take the place of what this one waits for.
+__device__ __forceinline__ uint32_t begin_round(const PushLink& link, int cta) {
   if (!link.shares_card) ptx::grid_dependency_launch();
-  return static_cast<uint32_t>(ptx::load_acquire(&link.counter->round));
+  ptx::grid_dependency_wait();
+  return ptx::load_relaxed(link.rounds->of_cta + cta);
 }
 
-__device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, int ctas) {
-  __syncthreads();
-  if (threadIdx.x != 0 || ptx::add_acq_rel(&link.counter->finished, 1) != ctas - 1) return;
-  link.counter->finished = 0;
-  link.counter->round = static_cast<int>(round_after(round));
+__device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, const PushShare& share) {
+  __syncthreads();  // the CTA's threads have asked
+  count_round(link.rounds->of_cta, round_after(round), share);
 }
 
 // Four words to every other rank, the next one first.
@@ -56,17 +55,25 @@ __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int 
   ptx::store_peer2(link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at, 0, 0);
 }
 
-template <DeltaValues::Type kType>
-__device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushShare& share) {
-  const uint32_t round = begin_round(a.link);
+// own_words(vector): the rank's values; where they are made here, they are kept in a.values until the others' have
+// come.
+template <DeltaValues::Type kType, class Own>
+__device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& own_words, const PushShare& share) {
+  const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks;
   auto* const values = static_cast<uint4*>(a.values);
-  for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step())
-    send(a.link, round, kVectorWords * i, values[i]);
+  for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
+    const uint4 words = own_words(i);
+    if constexpr (Own::kMade) values[i] = words;
+    send(a.link, round, kVectorWords * i, words);
+  }
   if (share.cta == 0)
     for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, a.words);
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
-    const uint4 own = values[i];
+    const uint4 own = Own::kMade ? values[i] : own_words(i);
+    uint4 before = {};  // what the sum is added to
+    if constexpr (kType == DeltaValues::Type::kF32)
+      if (a.into != nullptr) before = reinterpret_cast<const uint4*>(a.into)[i];
     uint4 part[kMaxPushRanks] = {};
     int looks = 0;
     for (bool all = false; !all && !gives_up(a.link, looks);) {
@@ -83,18 +90,34 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const PushS
       if (sender == a.link.rank) words = own;
       if (sender < ranks) sum.add(words);
     }
+    if constexpr (kType == DeltaValues::Type::kF32)
+      if (a.into != nullptr) {
+        PushValues<kType> after;
+        after.add(before);
+        after.add(sum.words());
+        reinterpret_cast<uint4*>(a.into)[i] = after.words();
+        continue;
+      }
     values[i] = sum.words();
   }
-  end_round(a.link, round, share.ctas);
+  end_round(a.link, round, share);
 }
 
 template <DeltaValues::Type kType>
 __global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_constant__ PushReduceArgs a) {
-  push_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+  push_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values), reinterpret_cast<const uint4*>(a.rest)},
+                     {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+template <NormDelta kDelta>
+__global__ void __launch_bounds__(kPushThreads)
+    any_push_combine(const __grid_constant__ PushReduceArgs a, const __grid_constant__ OwnParts parts) {
+  push_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kDelta>{parts.of, parts.first},
+                                        {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushShare& share) {
-  const uint32_t round = begin_round(a.link);
+  const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks, rank = a.link.rank;
   const auto* const own = reinterpret_cast<const uint4*>(a.own);
   for (int64_t i = share.first(); i < a.rows * a.count[rank] / kVectorWords; i += share.step())
@@ -115,15 +138,51 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
       *reinterpret_cast<uint4*>(a.all + at / count * a.width + a.first[sender] + at % count) = words;
     }
   }
-  end_round(a.link, round, share.ctas);
+  end_round(a.link, round, share);
 }
 
 __global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGatherArgs a) {
   push_gather(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
+// Rows go by in the same order on all ranks: who waits for a row's candidates waits for nobody who waits for a later
+// one.
+__device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare& share) {
+  const uint32_t round = begin_round(a.link, share.cta);
+  const int ranks = a.link.shape.ranks, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  if (share.cta == 0)
+    for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, kVectorWords * int64_t{a.rows});
+  constexpr int kWarps = kPushThreads / kWarpLanes;
+  for (int row = share.cta * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes; row < a.rows;
+       row += share.ctas * kWarps) {
+    Ranked best = {-INFINITY, kNoToken};
+    for (int part = lane; part < a.parts; part += kWarpLanes) {
+      const int64_t at = int64_t{row} * a.pitch + part;
+      const Ranked next = {a.value[at], a.token[at]};
+      if (before(next, best)) best = next;
+    }
+    best = warp_first(best);
+    const int64_t at = kVectorWords * int64_t{row};
+    if (lane == 0) send(a.link, round, at, {__float_as_uint(best.value), static_cast<uint32_t>(best.idx), 0, 0});
+    if (lane < ranks && lane != a.link.rank) {
+      uint4 words = {};
+      int looks = 0;
+      while (!receive(a.link, round, lane, at, words) && !gives_up(a.link, looks)) {
+      }
+      best = {__uint_as_float(words.x), static_cast<int32_t>(words.y)};
+    }
+    best = warp_first(best);
+    if (lane == 0) a.tokens[row] = best.idx == kNoToken ? kNothingAllowed : best.idx;
+  }
+  end_round(a.link, round, share);
+}
+
+__global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_constant__ PushPickArgs a) {
+  push_pick(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
 __device__ __forceinline__ void push_barrier(const PushLink& link) {
-  const uint32_t round = begin_round(link);
+  const uint32_t round = begin_round(link, 0);
   for (int sender = 0; sender < link.shape.ranks; ++sender) sweep(link, round, sender, kVectorWords);
   if (threadIdx.x == 0) {
     ptx::fence_system();
@@ -136,7 +195,7 @@ __device__ __forceinline__ void push_barrier(const PushLink& link) {
     }
     ptx::fence_system();
   }
-  end_round(link, round, 1);
+  end_round(link, round, {0, 1});
 }
 
 __global__ void __launch_bounds__(kPushThreads) any_push_barrier(const __grid_constant__ PushLink link) {

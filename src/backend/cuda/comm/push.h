@@ -5,7 +5,9 @@
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -13,22 +15,36 @@ namespace nibble::backend::cuda {
 
 namespace kernel {
 inline constexpr Kernel kPushReduce[] = {{"any_push_reduce<f32>"}, {"any_push_reduce<bf16>"}};  // by DeltaValues::Type
-inline constexpr Kernel kPushGather{"any_push_gather"}, kPushBarrier{"any_push_barrier"};
+inline constexpr Kernel kPushCombine[] = {{"any_push_combine<sums>"},                           // by NormDelta
+                                          {"any_push_combine<experts f32>"},
+                                          {"any_push_combine<experts bf16>"}};
+inline constexpr Kernel kPushGather{"any_push_gather"}, kPushPick{"any_push_pick"}, kPushBarrier{"any_push_barrier"};
 }  // namespace kernel
 [[nodiscard]] constexpr Kernel push_reduce_kernel(DeltaValues::Type type) {
   return kernel::kPushReduce[static_cast<size_t>(type)];
 }
 
-// In the rank's memory; round begins as kFirstRound, finished as 0.
-struct PushCounter {
-  int round;
-  int finished;  // CTAs of this round's launch that are done
+inline constexpr int kMostPushCtas = 256;  // of a launch
+// That fit a card at once, with those of the other ranks that share it.
+[[nodiscard]] constexpr int most_ctas(int sms, int ranks_on_card) {
+  return std::clamp(sms / ranks_on_card, 1, kMostPushCtas);
+}
+
+[[nodiscard]] constexpr Kernel push_combine_kernel(NormDelta delta) {
+  return kernel::kPushCombine[static_cast<size_t>(delta)];
+}
+
+// In the rank's memory: which round a launch's CTA is in, for each it may have. All begin as kFirstRound. A CTA counts
+// for itself, so that the end of a launch waits for no answer of memory; those that a launch has not are counted by its
+// others.
+struct PushRounds {
+  uint32_t of_cta[kMostPushCtas];
 };
 
 // One rank's end of the exchange. The mailboxes begin as zeros.
 struct PushLink {
   uint64_t* mailboxes[kMaxPushRanks] = {};  // of each rank, by rank; the own is written by the others
-  PushCounter* counter = nullptr;           // the rank's own
+  PushRounds* rounds = nullptr;             // the rank's own
   MailboxShape shape;
   int rank = 0;
   bool shares_card = true;  // with another rank, whose launches need room while this one's wait
@@ -41,10 +57,20 @@ struct PushLink {
 inline constexpr int kVectorWords = 4;  // of a thread: 16 bytes of values, 32 of a mailbox
 
 // values = Σ over ranks, in the order of the ranks: all get the same bits. bf16 is summed in f32 and rounded once.
+// Floats: Σ of values + rest; and with `into`, into += Σ instead.
 struct PushReduceArgs {
   PushLink link;
-  void* values = nullptr;  // 16-byte aligned
-  int64_t words = 0;       // 32 bits each: one float or two bf16; a multiple of kVectorWords, at most link.shape.words
+  void* values = nullptr;  // 16-byte aligned, as rest and into
+  const float* rest = nullptr;
+  float* into = nullptr;
+  int64_t words = 0;  // 32 bits each: one float or two bf16; a multiple of kVectorWords, at most link.shape.words
+};
+
+// What the rank's values are the sum of (around_gemm.h), where nobody has made them: then a launch adds that up on the
+// way, in bf16, and values are out alone.
+struct OwnParts {
+  CombineArgs of;     // tiles: the message's values
+  int64_t first = 0;  // vector of 16 bytes of the tiles that the message begins with
 };
 
 // all[r, first[s]..] = own[r,:] of rank s, for every rank s.
@@ -56,6 +82,16 @@ struct PushGatherArgs {
   int64_t rows = 0, width = 0;
 };
 
+// tokens[r] = that of the first of all ranks' candidates for row r, as before() of launch/warp.cuh ranks them: what one
+// rank with all of them would take.
+struct PushPickArgs {
+  PushLink link;
+  const float* value = nullptr;    // [rows, pitch], the rank's own; parts of a row are candidates
+  const int32_t* token = nullptr;  // likewise; of the model's vocabulary, or kNotFinite, kNoToken
+  int32_t* tokens = nullptr;       // [rows] out; kNothingAllowed where all are kNoToken
+  int rows = 0, parts = 0, pitch = 0;
+};
+
 // CTAs of a launch. Ranks that share a card share its SMs: all their launches must fit it at once.
 inline constexpr int kPushThreads = 256;
 struct PushPlan {
@@ -64,6 +100,8 @@ struct PushPlan {
 };
 // words: of the longest message of any rank.
 [[nodiscard]] PushPlan plan_push(int64_t words, int sms, int ranks_on_card);
+// A warp per row, or for several in turn.
+[[nodiscard]] PushPlan plan_pick(int rows, int sms, int ranks_on_card);
 
 struct PushCost {
   int64_t bytes = 0;  // that the rank sends the others: all its words, with their rounds
@@ -71,13 +109,20 @@ struct PushCost {
 };
 [[nodiscard]] PushCost cost(const PushReduceArgs& args);
 [[nodiscard]] PushCost cost(const PushGatherArgs& args);
+[[nodiscard]] PushCost cost(const PushPickArgs& args);
 
 // Throw Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const PushReduceArgs& args);
 void check_args(const PushGatherArgs& args);
+void check_args(const PushPickArgs& args);
+// Of a message of so many words at values.
+void check_parts(const OwnParts& parts, const void* values, int64_t words);
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);
+// Throws where the parts have another place than args.values, too.
+void combine_by_push(const PushReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on);
 void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on);
+void pick_by_push(const PushPickArgs& args, const PushPlan& plan, const Launch& on);
 // What a rank did before is done and seen by all others once they are past theirs.
 void meet_by_push(const PushLink& link, const Launch& on);
 // Before the first launch: a kernel that is loaded late waits for those that run, which here wait for it.

@@ -3,12 +3,15 @@
 
 #include "backend/cuda/emulation/device.h"
 
+#include "backend/cuda/comm/combine_testing.h"
 #include "backend/cuda/comm/push.cuh"
 #include "backend/cuda/comm/push_testing.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -17,31 +20,40 @@ namespace {
 
 using enum DeltaValues::Type;
 
-// The ranks' mailboxes and counters in the host's memory.
+// The ranks' mailboxes and rounds in the host's memory.
 struct HostRanks {
   MailboxShape shape;
   std::vector<std::vector<uint64_t>> mailboxes;
-  std::vector<PushCounter> counters;
+  std::vector<PushRounds> rounds;
 
   HostRanks(int ranks, int64_t words) : shape{.words = words, .ranks = ranks} {
     mailboxes.assign(static_cast<size_t>(ranks), std::vector<uint64_t>(static_cast<size_t>(shape.bytes() / 8) + 1));
-    counters.assign(static_cast<size_t>(ranks), {.round = kFirstRound, .finished = 0});
+    rounds.resize(static_cast<size_t>(ranks));
+    begin(kFirstRound);
   }
   ~HostRanks() { ptx::land_stores(); }
   HostRanks(const HostRanks&) = delete;
   HostRanks& operator=(const HostRanks&) = delete;
   [[nodiscard]] PushLink link(int rank) {
-    PushLink own{.counter = &counters[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
+    PushLink own{.rounds = &rounds[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
     for (size_t r = 0; r < mailboxes.size(); ++r) own.mailboxes[r] = mailboxes[r].data();
     return own;
   }
+  void begin(uint32_t round) {
+    for (PushRounds& own : rounds) std::ranges::fill(own.of_cta, round);
+  }
+  // Of every CTA that a launch may have.
   void expect_round(uint32_t round) const {
-    for (const PushCounter& counter : counters) {
-      EXPECT_EQ(static_cast<uint32_t>(counter.round), round);
-      EXPECT_EQ(counter.finished, 0);
-    }
+    for (const PushRounds& own : rounds)
+      for (const uint32_t of_cta : own.of_cta) ASSERT_EQ(of_cta, round);
   }
 };
+
+template <DeltaValues::Type kType>
+void reduce(const PushReduceArgs& args, const PushShare& share) {
+  push_reduce<kType>(args, OwnValues{static_cast<const uint4*>(args.values), reinterpret_cast<const uint4*>(args.rest)},
+                     share);
+}
 
 template <DeltaValues::Type kType>
 void check_rounds(HostRanks& ranks, int64_t words, int rounds, uint64_t seed) {
@@ -59,10 +71,10 @@ void check_rounds(HostRanks& ranks, int64_t words, int rounds, uint64_t seed) {
       emulation::run({.grid = count, .threads = kPushThreads, .seed = seed, .predecessor = {}}, [&] {
         const auto rank = static_cast<int>(blockIdx.x);
         for (int round = 0; round < rounds; ++round) {
-          push_reduce<kType>({.link = ranks.link(rank),
-                              .values = values[static_cast<size_t>(rank)].data() + round * words,
-                              .words = words},
-                             {0, 1});
+          reduce<kType>({.link = ranks.link(rank),
+                         .values = values[static_cast<size_t>(rank)].data() + round * words,
+                         .words = words},
+                        {0, 1});
           __syncthreads();  // a kernel's end
         }
       });
@@ -84,6 +96,48 @@ TEST(push_emulated, all_ranks_get_the_same_sum_round_after_round) {
   }
 }
 
+// Each rank's two parts are one message, and what is added to the residual has the same bits on all ranks.
+TEST(push_emulated, two_parts_are_added_to_what_all_have) {
+  constexpr int kWords = 44;
+  struct alignas(16) Values {
+    float v[kWords];
+  };
+  for (const int count : {2, 3}) {
+    HostRanks ranks(count, kSweptWords);
+    std::vector<Values> at(static_cast<size_t>(count)), rest = at, into = at;
+    const auto value = [](uint64_t what, int i) {
+      return uniform_float(philox(what, static_cast<uint64_t>(i))[0]) - 0.5f;
+    };
+    Values want{};
+    for (int i = 0; i < kWords; ++i) {
+      for (size_t r = 0; r < at.size(); ++r) {
+        at[r].v[i] = value(2 * r, i);
+        rest[r].v[i] = value(2 * r + 1, i);
+        into[r].v[i] = value(100, i);
+        want.v[i] += at[r].v[i] + rest[r].v[i];
+      }
+      want.v[i] = value(100, i) + want.v[i];
+    }
+    const std::vector<Values> before = at;
+    ASSERT_EQ(emulation::run({.grid = count, .threads = kPushThreads, .predecessor = {}},
+                             [&] {
+                               const auto rank = static_cast<size_t>(blockIdx.x);
+                               reduce<kF32>({.link = ranks.link(static_cast<int>(rank)),
+                                             .values = at[rank].v,
+                                             .rest = rest[rank].v,
+                                             .into = into[rank].v,
+                                             .words = kWords},
+                                            {0, 1});
+                             }),
+              "");
+    for (size_t r = 0; r < at.size(); ++r)
+      for (int i = 0; i < kWords; ++i) {
+        ASSERT_EQ(into[r].v[i], want.v[i]) << "rank " << r << ", value " << i;
+        ASSERT_EQ(at[r].v[i], before[r].v[i]) << "left alone";
+      }
+  }
+}
+
 TEST(push_emulated, long_and_short_messages_follow_each_other) {
   HostRanks ranks(2, 8 * kSweptWords);
   check_rounds<kF32>(ranks, 8 * kSweptWords, 1, 30);  // two turns of every thread
@@ -93,7 +147,7 @@ TEST(push_emulated, long_and_short_messages_follow_each_other) {
 
 TEST(push_emulated, rounds_begin_anew_behind_the_last) {
   HostRanks ranks(2, kSweptWords);
-  for (PushCounter& counter : ranks.counters) counter.round = static_cast<int>(kLastRound - 1);
+  ranks.begin(kLastRound - 1);
   check_rounds<kF32>(ranks, 16, 4, 60);
   ranks.expect_round(4);
 }
@@ -111,24 +165,52 @@ TEST(push_emulated, old_words_do_not_stay) {
   }
 }
 
+// Launches of another size follow each other: who has a CTA that the last one had not finds its round.
 TEST(push_emulated, several_ctas_of_a_rank_share_a_round) {
-  constexpr int kCtas = 3;
   const PushMessage message{kF32, 5000};
   HostRanks ranks(2, 20 * kSweptWords);
-  for (uint64_t round = 0; round < 3; ++round) {
+  for (uint64_t round = 0; round < 4; ++round) {
+    const int ctas = std::array{3, 1, 4, 2}[round];
     std::vector<uint32_t> values[2];
     for (int rank = 0; rank < 2; ++rank) values[rank] = push_words(message, push_values(message, round, rank));
-    ASSERT_EQ(emulation::run({.grid = 2 * kCtas, .threads = kPushThreads, .seed = round + 1, .predecessor = {}},
+    ASSERT_EQ(emulation::run({.grid = 2 * ctas, .threads = kPushThreads, .seed = round + 1, .predecessor = {}},
                              [&] {
                                const auto block = static_cast<int>(blockIdx.x);
-                               push_reduce<kF32>({.link = ranks.link(block / kCtas),
-                                                  .values = values[block / kCtas].data(),
-                                                  .words = message.words},
-                                                 {block % kCtas, kCtas});
+                               reduce<kF32>({.link = ranks.link(block / ctas),
+                                             .values = values[block / ctas].data(),
+                                             .words = message.words},
+                                            {block % ctas, ctas});
                              }),
               "");
     for (const auto& own : values) EXPECT_EQ(own, push_sum(message, round, 2));
     ranks.expect_round(static_cast<uint32_t>(round) + 2);
+  }
+}
+
+TEST(push_emulated, what_makes_the_values_is_combined_on_the_way) {
+  constexpr int kRanks = 2, kCtas = 2;
+  HostRanks ranks(kRanks, 16 * kSweptWords);
+  for (const CombineCase& c : combine_cases()) {
+    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
+    PartsOfRanks parts(c, kRanks, 90);
+    ASSERT_EQ(emulation::run({.grid = kRanks * kCtas, .threads = kPushThreads, .seed = 7, .predecessor = {}},
+                             [&] {
+                               const int rank = static_cast<int>(blockIdx.x) / kCtas;
+                               const PushShare share{static_cast<int>(blockIdx.x) % kCtas, kCtas};
+                               const CombineArgs own = parts.args(rank);
+                               const PushReduceArgs args{
+                                   .link = ranks.link(rank), .values = own.tiles, .words = parts.words()};
+                               switch (c.delta) {
+                                 case NormDelta::kSplits:
+                                   return push_reduce<kBf16>(args, OwnCombined<NormDelta::kSplits>{own, 0}, share);
+                                 case NormDelta::kExpertsF32:
+                                   return push_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsF32>{own, 0}, share);
+                                 case NormDelta::kExpertsBf16:
+                                   return push_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsBf16>{own, 0}, share);
+                               }
+                             }),
+              "");
+    parts.expect_sums();
   }
 }
 
@@ -164,14 +246,59 @@ TEST(push_emulated, a_row_is_gathered_from_uneven_columns) {
   ranks.expect_round(3);
 }
 
+// Each rank has some candidates of every row: values with ties, rows that are not finite or have no token.
+TEST(push_emulated, all_ranks_take_the_first_of_all_candidates) {
+  constexpr int kRows = 21, kPitch = 40, kCtas = 2;
+  for (const int count : {2, 3, 8}) {
+    HostRanks ranks(count, kSweptWords);
+    std::vector<std::vector<float>> value(static_cast<size_t>(count), std::vector<float>(kRows * kPitch, 1e9f));
+    std::vector<std::vector<int32_t>> token(static_cast<size_t>(count), std::vector<int32_t>(kRows * kPitch, -9));
+    std::vector<std::vector<int32_t>> got(static_cast<size_t>(count), std::vector<int32_t>(kRows));
+    std::vector<int32_t> want;
+    const int parts = count == 3 ? 1 : 37;
+    for (int row = 0; row < kRows; ++row) {
+      Ranked best = {-INFINITY, kNoToken};
+      for (int rank = 0; rank < count; ++rank)
+        for (int part = 0; part < parts; ++part) {
+          const auto random = philox(static_cast<uint64_t>(row), static_cast<uint64_t>(rank * kPitch + part));
+          Ranked own = {static_cast<float>(random[0] % 16), rank * 100 + static_cast<int32_t>(random[1] % 100)};
+          if (row == 7 || (row == 8 && rank > 0)) own = {-INFINITY, kNoToken};
+          if (row == 9 && rank == count - 1 && part == parts - 1) own = {INFINITY, kNotFinite};
+          const auto at = static_cast<size_t>(row * kPitch + part);
+          value[static_cast<size_t>(rank)][at] = own.value;
+          token[static_cast<size_t>(rank)][at] = own.idx;
+          if (before(own, best)) best = own;
+        }
+      want.push_back(best.idx == kNoToken ? kNothingAllowed : best.idx);
+    }
+    ASSERT_EQ(want[7], kNothingAllowed);
+    ASSERT_EQ(want[9], kNotFinite);
+    ASSERT_EQ(emulation::run({.grid = kCtas * count, .threads = kPushThreads, .seed = 5, .predecessor = {}},
+                             [&] {
+                               const auto block = static_cast<int>(blockIdx.x);
+                               const auto rank = static_cast<size_t>(block / kCtas);
+                               push_pick({.link = ranks.link(block / kCtas),
+                                          .value = value[rank].data(),
+                                          .token = token[rank].data(),
+                                          .tokens = got[rank].data(),
+                                          .rows = kRows,
+                                          .parts = parts,
+                                          .pitch = kPitch},
+                                         {block % kCtas, kCtas});
+                             }),
+              "");
+    for (const auto& tokens : got) EXPECT_EQ(tokens, want) << count << " ranks";
+    ranks.expect_round(2);
+  }
+}
+
 // That the others are waited for at all.
 TEST(push_emulated, a_rank_alone_waits) {
   HostRanks ranks(2, kSweptWords);
   std::vector<uint32_t> values(4);
-  EXPECT_NE(
-      emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
-                     [&] { push_reduce<kF32>({.link = ranks.link(0), .values = values.data(), .words = 4}, {0, 1}); }),
-      "");
+  EXPECT_NE(emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                           [&] { reduce<kF32>({.link = ranks.link(0), .values = values.data(), .words = 4}, {0, 1}); }),
+            "");
 }
 
 // Once the host says that a rank has failed, nobody waits for it.
@@ -185,14 +312,18 @@ TEST(push_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
   link.looks_between = 2;
   const PushGatherArgs gather{
       .link = link, .own = own.data(), .all = all.data(), .first = {0, 4}, .count = {4, 4}, .rows = 1, .width = 8};
+  int32_t token = 3;
+  const PushPickArgs pick{
+      .link = link, .value = own.data(), .token = &token, .tokens = &token, .rows = 1, .parts = 1, .pitch = 1};
   EXPECT_EQ(emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
                            [&] {
-                             push_reduce<kF32>({.link = link, .values = values.data(), .words = 4}, {0, 1});
+                             reduce<kF32>({.link = link, .values = values.data(), .words = 4}, {0, 1});
                              push_gather(gather, {0, 1});
+                             push_pick(pick, {0, 1});
                              push_barrier(link);
                            }),
             "");
-  EXPECT_EQ(ranks.counters[0].round, static_cast<int>(kFirstRound + 3)) << "the rounds go on";
+  EXPECT_EQ(ranks.rounds[0].of_cta[0], kFirstRound + 4) << "the rounds go on";
 }
 
 }  // namespace

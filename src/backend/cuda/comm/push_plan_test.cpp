@@ -23,6 +23,13 @@ TEST(push_plan, ranks_of_one_card_fit_it_together) {
   EXPECT_EQ(plan_push(int64_t{1} << 20, 132, 1).ctas, 132);
   EXPECT_EQ(plan_push(int64_t{1} << 20, 132, 2).ctas, 66);
   EXPECT_EQ(plan_push(int64_t{1} << 20, 132, 8).ctas, 16);
+  EXPECT_EQ(plan_push(int64_t{1} << 20, 1000, 1).ctas, kMostPushCtas);
+}
+
+TEST(push_plan, picks_take_a_warp_a_row) {
+  EXPECT_EQ(plan_pick(1, 132, 1).ctas, 1);
+  EXPECT_EQ(plan_pick(256, 132, 1).ctas, 32);
+  EXPECT_EQ(plan_pick(1024, 132, 8).ctas, 16);
 }
 
 TEST(push_plan, cost_is_what_crosses_the_links) {
@@ -31,6 +38,7 @@ TEST(push_plan, cost_is_what_crosses_the_links) {
   PushGatherArgs gather{.link = link, .rows = 2};
   gather.count[0] = 12;
   EXPECT_EQ(cost(gather).bytes, 3 * 2 * 12 * 8);
+  EXPECT_EQ(cost(PushPickArgs{.link = link, .rows = 5}).bytes, 3 * 5 * 32);
 }
 
 TEST(push_plan, refuses_what_it_cannot_serve) {

@@ -5,7 +5,8 @@
 namespace nibble::backend::cuda {
 
 PushPlan plan_shares(int64_t words, int sms, int ranks_on_card) {
-  return {static_cast<int>(std::clamp<int64_t>(chunks_of(words), 1, std::max(1, sms / ranks_on_card)))};
+  return {static_cast<int>(
+      std::clamp<int64_t>(chunks_of(words), 1, most_ctas(ranks_on_card == 1 ? kShareCtas * sms : sms, ranks_on_card)))};
 }
 
 PushCost cost(const ShareReduceArgs& a) {

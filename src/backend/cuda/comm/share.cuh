@@ -13,7 +13,8 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kThreadVectors = static_cast<int>(kChunkWords / kVectorWords / kPushThreads);  // of a chunk
+inline constexpr int64_t kChunkVectors = kChunkWords / kVectorWords;
+inline constexpr int kThreadVectors = static_cast<int>(kChunkVectors / kPushThreads);
 
 // The thread's vectors of 16 bytes of a chunk: body(which of its own, which of the chunk's).
 template <class Body>
@@ -38,15 +39,16 @@ __device__ __forceinline__ uint4 load_vector(const uint64_t* from) {
 }
 
 // Its part of every chunk that another rank adds up, to that rank, with the address that the sum is to go to.
-__device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
-  const auto* const values = static_cast<const uint4*>(a.values);
+template <class Own>
+__device__ __forceinline__ void send_parts(const ShareReduceArgs& a, const Own& own_words, uint64_t round,
+                                           const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   for (int64_t chunk = share.cta; chunk < chunks_of(a.words); chunk += share.ctas) {
     if (shape.owner(chunk) == a.link.rank) continue;
     uint64_t* const box = a.link.boxes[shape.owner(chunk)];
     uint64_t* const part = box + shape.first_part(a.link.rank, chunk);
     uint4 own[kThreadVectors];  // all are read before the first is sent
-    each_vector(a.words, chunk, [&](int k, int i) { own[k] = values[chunk * (kChunkWords / kVectorWords) + i]; });
+    each_vector(a.words, chunk, [&](int k, int i) { own[k] = own_words(chunk * kChunkVectors + i); });
     each_vector(a.words, chunk, [&](int k, int i) { store_vector(part + 2 * int64_t{i}, own[k]); });
     __syncthreads();  // so that the flag is behind all threads' words
     if (threadIdx.x != 0) continue;
@@ -63,8 +65,9 @@ __device__ __forceinline__ void await_flag(const ShareLink& link, const uint64_t
 }
 
 // All ranks' parts of a chunk, added up and written where each rank has its values; nothing where one has given up.
-template <DeltaValues::Type kType>
-__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t round, int64_t chunk) {
+template <DeltaValues::Type kType, class Own>
+__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, const Own& own_words, uint64_t round,
+                                          int64_t chunk) {
   const ShareShape& shape = a.link.shape;
   const int ranks = shape.ranks;
   const uint64_t* const box = a.link.boxes[a.link.rank];
@@ -81,9 +84,13 @@ __device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t rou
 #pragma unroll
   for (int rank = 0; rank < kMaxPushRanks; ++rank) {
     if (rank >= ranks) continue;
-    const uint64_t* const part = rank == a.link.rank ? to[rank] : box + shape.first_part(rank, chunk);
     uint4 words[kThreadVectors];
-    each_vector(a.words, chunk, [&](int k, int i) { words[k] = load_vector(part + 2 * int64_t{i}); });
+    if (rank == a.link.rank) {
+      each_vector(a.words, chunk, [&](int k, int i) { words[k] = own_words(chunk * kChunkVectors + i); });
+    } else {
+      const uint64_t* const part = box + shape.first_part(rank, chunk);
+      each_vector(a.words, chunk, [&](int k, int i) { words[k] = load_vector(part + 2 * int64_t{i}); });
+    }
     each_vector(a.words, chunk, [&](int k, int) { sums[k].add(words[k]); });
   }
 #pragma unroll
@@ -92,8 +99,9 @@ __device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t rou
       each_vector(a.words, chunk, [&](int k, int i) { store_vector(to[rank] + 2 * int64_t{i}, sums[k].words()); });
 }
 
-template <DeltaValues::Type kType>
-__device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
+template <DeltaValues::Type kType, class Own>
+__device__ __forceinline__ void sum_share(const ShareReduceArgs& a, const Own& own_words, uint64_t round,
+                                          const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   const int64_t chunks = chunks_of(a.words), step = int64_t{share.ctas} * shape.ranks;
   for (int64_t chunk = int64_t{share.cta} * shape.ranks + a.link.rank; chunk < chunks; chunk += step) {
@@ -101,7 +109,7 @@ __device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t rou
     if (other < shape.ranks && other != a.link.rank)
       await_flag(a.link, a.link.boxes[a.link.rank] + shape.part_flag(other, chunk), round);
     __syncthreads();
-    sum_chunk<kType>(a, round, chunk);
+    sum_chunk<kType>(a, own_words, round, chunk);
     __syncthreads();
     if (other < shape.ranks && other != a.link.rank)
       ptx::store_release_system(a.link.boxes[other] + shape.sum_flag(chunk), round);
@@ -114,23 +122,29 @@ __device__ __forceinline__ void await_sums(const ShareReduceArgs& a, uint64_t ro
     if (shape.owner(chunk) != a.link.rank) await_flag(a.link, a.link.boxes[a.link.rank] + shape.sum_flag(chunk), round);
 }
 
-template <DeltaValues::Type kType>
-__device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const PushShare& share) {
-  ptx::grid_dependency_wait();
+template <DeltaValues::Type kType, class Own>
+__device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const Own& own_words, const PushShare& share) {
   if (!a.link.shares_card) ptx::grid_dependency_launch();
-  const uint64_t round = ptx::load_acquire_system(&a.link.counter->round);
-  send_parts(a, round, share);
-  sum_share<kType>(a, round, share);
+  ptx::grid_dependency_wait();
+  const uint64_t round = ptx::load_relaxed(a.link.rounds->of_cta + share.cta);
+  send_parts(a, own_words, round, share);
+  sum_share<kType>(a, own_words, round, share);
   await_sums(a, round, share);
   __syncthreads();
-  if (threadIdx.x != 0 || ptx::add_acq_rel(&a.link.counter->finished, 1) != share.ctas - 1) return;
-  a.link.counter->finished = 0;
-  a.link.counter->round = round + 1;
+  count_round(a.link.rounds->of_cta, round + 1, share);
 }
 
 template <DeltaValues::Type kType>
-__global__ void __launch_bounds__(kPushThreads) any_share_reduce(const __grid_constant__ ShareReduceArgs a) {
-  share_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+__global__ void __launch_bounds__(kPushThreads, kShareCtas)
+    any_share_reduce(const __grid_constant__ ShareReduceArgs a) {
+  share_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values)},
+                      {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+}
+
+__global__ void __launch_bounds__(kPushThreads, kShareCtas)
+    any_share_combine(const __grid_constant__ ShareReduceArgs a, const __grid_constant__ OwnParts parts) {
+  share_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<NormDelta::kSplits>{parts.of, parts.first},
+                                         {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 }  // namespace nibble::backend::cuda

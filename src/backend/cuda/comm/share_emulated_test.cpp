@@ -3,11 +3,13 @@
 
 #include "backend/cuda/emulation/device.h"
 
+#include "backend/cuda/comm/combine_testing.h"
 #include "backend/cuda/comm/push_testing.h"
 #include "backend/cuda/comm/share.cuh"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -20,17 +22,23 @@ using enum DeltaValues::Type;
 struct ShareRanks {
   ShareShape shape;
   std::vector<std::vector<uint64_t>> boxes;
-  std::vector<ShareCounter> counters;
+  std::vector<ShareRounds> rounds;
 
   ShareRanks(int ranks, int64_t chunks) : shape{.chunks = chunks, .ranks = ranks} {
     boxes.assign(static_cast<size_t>(ranks), std::vector<uint64_t>(static_cast<size_t>(shape.bytes() / 8)));
-    counters.assign(static_cast<size_t>(ranks), {.round = 1, .finished = 0});
+    rounds.resize(static_cast<size_t>(ranks));
+    for (ShareRounds& own : rounds) std::ranges::fill(own.of_cta, uint64_t{1});
   }
   ~ShareRanks() { ptx::land_stores(); }
   ShareRanks(const ShareRanks&) = delete;
   ShareRanks& operator=(const ShareRanks&) = delete;
+  // Of every CTA that a launch may have.
+  void expect_round(uint64_t round) const {
+    for (const ShareRounds& own : rounds)
+      for (const uint64_t of_cta : own.of_cta) ASSERT_EQ(of_cta, round);
+  }
   [[nodiscard]] ShareLink link(int rank) {
-    ShareLink own{.counter = &counters[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
+    ShareLink own{.rounds = &rounds[static_cast<size_t>(rank)], .shape = shape, .rank = rank};
     for (size_t r = 0; r < boxes.size(); ++r) own.boxes[r] = boxes[r].data();
     return own;
   }
@@ -39,6 +47,11 @@ struct ShareRanks {
 struct alignas(16) Vector {
   uint32_t words[4];
 };
+
+template <DeltaValues::Type kType>
+void reduce(const ShareReduceArgs& args, const PushShare& share) {
+  share_reduce<kType>(args, OwnValues{static_cast<const uint4*>(args.values)}, share);
+}
 
 // Rounds one after the other, as kernels of a stream; each rank's launch is so many CTAs.
 template <DeltaValues::Type kType>
@@ -56,16 +69,15 @@ void check_rounds(ShareRanks& ranks, int64_t words, int ctas, int rounds) {
     ASSERT_EQ(emulation::run({.grid = count * ctas, .threads = kPushThreads, .seed = seed + 1, .predecessor = {}},
                              [&] {
                                const auto block = static_cast<int>(blockIdx.x);
-                               share_reduce<kType>({.link = ranks.link(block / ctas),
-                                                    .values = values[static_cast<size_t>(block / ctas)].data(),
-                                                    .words = words},
-                                                   {block % ctas, ctas});
+                               reduce<kType>({.link = ranks.link(block / ctas),
+                                              .values = values[static_cast<size_t>(block / ctas)].data(),
+                                              .words = words},
+                                             {block % ctas, ctas});
                              }),
               "");
     const std::vector<uint32_t> want = push_sum(message, seed, count);
     for (const auto& own : values)
       EXPECT_EQ(std::memcmp(own.data(), want.data(), 4 * want.size()), 0) << "round " << round;
-    for (const ShareCounter& counter : ranks.counters) EXPECT_EQ(counter.finished, 0);
   }
 }
 
@@ -73,7 +85,7 @@ TEST(share_emulated, all_ranks_get_the_same_sum_round_after_round) {
   ShareRanks ranks(2, 4);
   check_rounds<kF32>(ranks, 4 * kChunkWords, 1, 2);
   check_rounds<kBf16>(ranks, 3 * kChunkWords - 20, 2, 2);  // a short last chunk, and a rank with more of them
-  for (const ShareCounter& counter : ranks.counters) EXPECT_EQ(counter.round, 5u);
+  ranks.expect_round(5);
 }
 TEST(share_emulated, three_ranks_of_which_one_has_nothing_to_add) {
   ShareRanks ranks(3, 3);
@@ -84,14 +96,47 @@ TEST(share_emulated, eight_ranks) {
   check_rounds<kBf16>(ranks, kChunkWords + 8, 1, 1);
 }
 
+// In two messages, of which the second begins within the tiles.
+TEST(share_emulated, what_makes_the_values_is_combined_on_the_way) {
+  constexpr int kRanks = 2, kCtas = 2;
+  for (CombineCase c : combine_cases()) {
+    c.tokens *= 8;
+    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
+    ShareRanks ranks(kRanks, 2);
+    PartsOfRanks parts(c, kRanks, 90);
+    for (int64_t at = 0; at < parts.words(); at += 2 * kChunkWords)
+      ASSERT_EQ(emulation::run(
+                    {.grid = kRanks * kCtas, .threads = kPushThreads, .seed = 7, .predecessor = {}},
+                    [&] {
+                      const int rank = static_cast<int>(blockIdx.x) / kCtas;
+                      const PushShare share{static_cast<int>(blockIdx.x) % kCtas, kCtas};
+                      const CombineArgs own = parts.args(rank);
+                      const ShareReduceArgs args{.link = ranks.link(rank),
+                                                 .values = own.tiles + 2 * at,
+                                                 .words = std::min(parts.words() - at, 2 * kChunkWords)};
+                      const int64_t first = at / kVectorWords;
+                      switch (c.delta) {
+                        case NormDelta::kSplits:
+                          return share_reduce<kBf16>(args, OwnCombined<NormDelta::kSplits>{own, first}, share);
+                        case NormDelta::kExpertsF32:
+                          return share_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsF32>{own, first}, share);
+                        case NormDelta::kExpertsBf16:
+                          return share_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsBf16>{own, first}, share);
+                      }
+                    }),
+                "");
+    ptx::land_stores();
+    parts.expect_sums();
+  }
+}
+
 // That the others are waited for at all.
 TEST(share_emulated, a_rank_alone_waits) {
   ShareRanks ranks(2, 2);
   std::vector<Vector> values(1);
-  EXPECT_NE(
-      emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
-                     [&] { share_reduce<kF32>({.link = ranks.link(0), .values = values.data(), .words = 4}, {0, 1}); }),
-      "");
+  EXPECT_NE(emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                           [&] { reduce<kF32>({.link = ranks.link(0), .values = values.data(), .words = 4}, {0, 1}); }),
+            "");
 }
 
 // Once the host says that a rank has failed, nobody waits for it, and nobody writes to where it did not say.
@@ -102,11 +147,11 @@ TEST(share_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
   ShareLink link = ranks.link(0);
   link.given_up = &given_up;
   link.looks_between = 2;
-  EXPECT_EQ(emulation::run(
-                {.grid = 1, .threads = kPushThreads, .predecessor = {}},
-                [&] { share_reduce<kF32>({.link = link, .values = values.data(), .words = 2 * kChunkWords}, {0, 1}); }),
-            "");
-  EXPECT_EQ(ranks.counters[0].round, 2u) << "the rounds go on";
+  EXPECT_EQ(
+      emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
+                     [&] { reduce<kF32>({.link = link, .values = values.data(), .words = 2 * kChunkWords}, {0, 1}); }),
+      "");
+  EXPECT_EQ(ranks.rounds[0].of_cta[0], 2u) << "the rounds go on";
 }
 
 }  // namespace

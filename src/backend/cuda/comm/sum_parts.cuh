@@ -3,6 +3,7 @@
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
 
@@ -13,6 +14,43 @@ struct PushShare {
   int cta, ctas;
   [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
   [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
+};
+
+// By a CTA whose threads have done their round: the next one of its own, and of those that this launch has not, in
+// turns. Another launch may have them.
+template <class Round>
+__device__ __forceinline__ void count_round(Round (&of_cta)[kMostPushCtas], Round next, const PushShare& share) {
+  for (int64_t cta = share.cta + int64_t{threadIdx.x} * share.ctas; cta < kMostPushCtas; cta += share.step())
+    of_cta[cta] = next;
+}
+
+// A rank's own part of a message, by vectors of 16 bytes: as it lies in memory, or made of what it is the sum of.
+struct OwnValues {
+  static constexpr bool kMade = false;
+  const uint4* values;
+  const uint4* rest = nullptr;  // floats, as values are then
+  __device__ uint4 operator()(int64_t vector) const {
+    const uint4 own = values[vector];
+    if (rest == nullptr) return own;
+    const uint4 more = rest[vector];
+    return {sum(own.x, more.x), sum(own.y, more.y), sum(own.z, more.z), sum(own.w, more.w)};
+  }
+  __device__ static uint32_t sum(uint32_t a, uint32_t b) {
+    return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
+  }
+};
+template <NormDelta kDelta>
+struct OwnCombined {
+  static constexpr bool kMade = true;
+  const CombineArgs& parts;
+  int64_t first;  // vector of all, of this message
+  __device__ uint4 operator()(int64_t vector) const {
+    const HalfTile half = half_tile_at(parts.tokens, parts.hidden, first + vector);
+    if (half.token >= parts.tokens) return {};  // a place of no token
+    Quad sum[2];
+    combine_half<kDelta>(parts, half, sum);
+    return bf16_of(sum);
+  }
 };
 
 // values += words.

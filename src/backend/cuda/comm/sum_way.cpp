@@ -11,20 +11,21 @@ namespace nibble::backend::cuda {
 
 SumPlan plan_sum(const SumShape& shape) {
   const int64_t words = shape.values.words(), bytes = shape.values.bytes();
-  SumPlan plan{.way = sum_way(shape.ranks, bytes, shape.longer), .kernel = {}, .tile = {}, .cost = {}};
+  const SumOf of = shape.combines ? SumOf::kParts : SumOf::kValues;
+  SumPlan plan{.way = sum_way(shape.ranks, bytes, shape.longer, of), .kernel = {}, .tile = {}, .cost = {}};
   const auto in_messages_of = [&](int64_t most) {
     plan.launches = (words + most - 1) / most;
     return std::min(words, most);
   };
   switch (plan.way) {
     case SumWay::kPush:
-      plan.kernel = push_reduce_kernel(shape.values.type);
+      plan.kernel = shape.combines ? push_combine_kernel(*shape.combines) : push_reduce_kernel(shape.values.type);
       plan.tile = plan_push(in_messages_of(kMessageWords), shape.sms, shape.ranks_on_card).to_string();
       plan.cost = cost(PushReduceArgs{.link = {.shape = {.ranks = shape.ranks}}, .words = words});
       break;
     case SumWay::kShares: {
       const ShareShape box = share_shape(shape.ranks);
-      plan.kernel = share_reduce_kernel(shape.values.type);
+      plan.kernel = shape.combines ? kernel::kShareCombine : share_reduce_kernel(shape.values.type);
       plan.tile = plan_shares(in_messages_of(box.words()), shape.sms, shape.ranks_on_card).to_string();
       plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words});
       break;
@@ -46,6 +47,10 @@ std::optional<SumWay> way_of(std::string_view kernel) {
     if (kernel == push_reduce_kernel(type).name) return SumWay::kPush;
     if (kernel == share_reduce_kernel(type).name) return SumWay::kShares;
   }
+  for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16}) {
+    if (kernel == push_combine_kernel(delta).name) return SumWay::kPush;
+  }
+  if (kernel == kernel::kShareCombine.name) return SumWay::kShares;
   if (kernel == nccl_reduce_kernel().name) return SumWay::kNccl;
   return std::nullopt;
 }

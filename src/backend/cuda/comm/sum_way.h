@@ -14,19 +14,25 @@ namespace nibble::backend::cuda {
 enum class SumWay : uint8_t { kPush, kShares, kNccl };
 inline constexpr std::string_view kSumWayNames[] = {"push", "shares", "NCCL"};
 
+// Whether a message's values are there, or are still to be combined: a push does that on the way, while another way
+// mostly takes a launch before it.
+enum class SumOf : uint8_t { kValues, kParts };
+
 // Messages of so many bytes and more are too long for a push, whose every word carries a round and goes to every rank.
-// µs on two H200 with NVLink at 369 KB, 1.5, 11.8 and 47 MB: push 7.6, 19.5, 129, 497, shares 9.0, 12.0, 47, 189,
-// NCCL 2.30 9.6, 17.3, 56, 180 (bench/results/2026-11-26-h200-x2-sums.json): lines through them meet at 0.5 and 1 MB.
-// More ranks are not measured: a push sends a message 2 (ranks - 1) times, the others less than twice.
-[[nodiscard]] constexpr int64_t first_long_bytes(int ranks, SumWay way) {
+// µs on two H200 with NVLink at 369 KB, 1.5, 11.8 and 47 MB: push 5.7, 12.1, 88, 346, shares 9.0, 12.1, 48, 182,
+// NCCL 2.28 9.5, 17.0, 56, 181 (bench/results/2026-11-26-h200-x2-candidates.json). Combining before shares takes 7.5
+// at 1.5 MB and 28 at 11.8: then lines meet at 6 MB, and a push takes 4 at once. More ranks are not measured: a push
+// sends a message 2 (ranks - 1) times, the others less than twice.
+[[nodiscard]] constexpr int64_t first_long_bytes(int ranks, SumWay way, SumOf of = SumOf::kValues) {
   constexpr int64_t kKilo = 1024;
-  const int64_t shares = (ranks <= 2 ? 512 : ranks <= 4 ? 256 : 128) * kKilo;
-  return way == SumWay::kNccl ? 2 * shares : shares;
+  const int64_t values = (ranks <= 2 ? 1024 : ranks <= 4 ? 256 : 128) * kKilo;
+  if (of == SumOf::kParts) return ranks <= 2 ? 4 * values : 2 * values;
+  return way == SumWay::kNccl ? 2 * values : values;
 }
 
 // longer: the way that the ranks have for long messages.
-[[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes, SumWay longer) {
-  return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
+[[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes, SumWay longer, SumOf of = SumOf::kValues) {
+  return bytes >= first_long_bytes(ranks, longer, of) ? longer : SumWay::kPush;
 }
 
 inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
@@ -35,6 +41,7 @@ struct SumShape {
   DeltaValues values;  // wherever they are
   int ranks = 2, ranks_on_card = 1, sms = 1;
   SumWay longer = SumWay::kShares;
+  std::optional<NormDelta> combines = {};  // the values are still to be made, of this
 };
 struct SumPlan {
   SumWay way;
@@ -43,6 +50,7 @@ struct SumPlan {
   int64_t launches = 1;
   PushCost cost;  // of all launches: what the rank with most sends
 };
+// What is combined is pushed, or goes by shares where it is one split: REQUIRES that there is no other way.
 [[nodiscard]] SumPlan plan_sum(const SumShape& shape);
 // The way of a kernel that plan_sum() names; none: it is another.
 [[nodiscard]] std::optional<SumWay> way_of(std::string_view kernel);

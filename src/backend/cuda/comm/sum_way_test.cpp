@@ -20,7 +20,10 @@ TEST(sum_way, short_messages_are_pushed_and_long_ones_are_not) {
     }
   }
   EXPECT_EQ(sum_way(2, kMega - 2, SumWay::kNccl), SumWay::kPush);
-  EXPECT_EQ(sum_way(2, kMega / 2, SumWay::kShares), SumWay::kShares);
+  EXPECT_EQ(sum_way(2, kMega, SumWay::kShares), SumWay::kShares);
+  EXPECT_EQ(sum_way(2, kMega, SumWay::kShares, SumOf::kParts), SumWay::kPush) << "it saves a launch";
+  for (const int ranks : {2, 4, 8})
+    EXPECT_LE(first_long_bytes(ranks, SumWay::kShares, SumOf::kParts), 4 * kMessageWords) << "one message";
   EXPECT_EQ(sum_way(8, kMega / 4, SumWay::kNccl), SumWay::kNccl);
 }
 
@@ -50,7 +53,8 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
 TEST(share_plan, ranks_of_one_card_fit_it_together) {
   EXPECT_EQ(plan_shares(4, 132, 1).ctas, 1);
   EXPECT_EQ(plan_shares(kChunkWords + 4, 132, 1).ctas, 2);
-  EXPECT_EQ(plan_shares(kMega, 132, 1).ctas, 132);
+  EXPECT_EQ(plan_shares(kMega, 120, 1).ctas, 240);
+  EXPECT_EQ(plan_shares(kMega, 132, 1).ctas, kMostPushCtas);
   EXPECT_EQ(plan_shares(kMega, 132, 2).ctas, 66);
 }
 

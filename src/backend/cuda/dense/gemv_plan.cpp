@@ -176,9 +176,12 @@ void check_args(const RouterArgs& a) {
   require(a.tokens >= 1 && a.tokens <= kGemvTokens && a.experts >= 1 && a.hidden >= 8 && a.hidden % 8 == 0 &&
               a.hidden <= kRouterHidden,
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
-  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && aligned(a.delta) &&
-              (a.rest == nullptr || aligned(a.rest)) && aligned(a.sum) && (a.normed == nullptr || aligned(a.normed)) &&
-              aligned(a.rounded) && a.bias != nullptr && a.logits != nullptr,
+  require((a.delta == nullptr) == (a.sum == nullptr) && (a.delta != nullptr || a.rest == nullptr),
+          Code::kInvalidRequest, "want a sum where there is a delta", args);
+  require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && (a.delta == nullptr || aligned(a.delta)) &&
+              (a.rest == nullptr || aligned(a.rest)) && (a.sum == nullptr || aligned(a.sum)) &&
+              (a.normed == nullptr || aligned(a.normed)) && aligned(a.rounded) && a.bias != nullptr &&
+              a.logits != nullptr,
           Code::kInvalidRequest,
           "want weight, norm, x, delta, rest, sum, normed and rounded 16-byte aligned, bias and logits", args);
 }

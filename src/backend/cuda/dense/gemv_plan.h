@@ -76,9 +76,9 @@ struct QkvArgs {
 // normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
-  const float* delta = nullptr;  // likewise
+  const float* delta = nullptr;  // likewise, or null: x has it
   const float* rest = nullptr;   // likewise, or null: added behind delta
-  float* sum = nullptr;          // likewise
+  float* sum = nullptr;          // likewise; null where x is the sum
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
   const Bf16* bias = nullptr;    // [experts]

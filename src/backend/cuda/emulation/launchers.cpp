@@ -66,8 +66,9 @@ void any_moe_down(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainD
 void any_moe_combine(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainCombine, on); }
 // Something to draw: no test reads what.
 void any_sample(const SampleLaunch& args, const Launch& on) {
-  std::fill_n(args.tokens, args.rows, 0);
   launched(kernel::kSampleDraw, on);
+  if (args.tokens == nullptr) return;
+  std::fill_n(args.tokens, args.rows, 0);
   launched(kernel::kSamplePick, on);
 }
 KernelCode any_kernels_code() { return {emulated_cuda().kernels, emulated_cuda().code}; }
@@ -190,6 +191,12 @@ void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const Pu
   on_card(on.stream);
   cut(push_reduce_kernel(type), plan, on);
 }
+void combine_by_push(const PushReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  check_parts(parts, args.values, args.words);
+  on_card(on.stream);
+  cut(push_combine_kernel(norm_delta(parts.of)), plan, on);
+}
 void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Launch& on) {
   check_args(args);
   on_card(on.stream);
@@ -198,12 +205,24 @@ void gather_by_push(const PushGatherArgs& args, const PushPlan& plan, const Laun
                 args.all + row * args.width + args.first[args.link.rank]);
   cut(kernel::kPushGather, plan, on);
 }
+void pick_by_push(const PushPickArgs& args, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  on_card(on.stream);
+  std::fill_n(args.tokens, args.rows, 0);
+  cut(kernel::kPushPick, plan, on);
+}
 void meet_by_push(const PushLink& /*link*/, const Launch& on) { launched(kernel::kPushBarrier, on); }
 void load_push_kernels() {}
 void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
   check_args(args);
   on_card(on.stream);
   cut(share_reduce_kernel(type), plan, on);
+}
+void combine_by_shares(const ShareReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on) {
+  check_args(args);
+  check_parts(parts, args.values, args.words);
+  on_card(on.stream);
+  cut(kernel::kShareCombine, plan, on);
 }
 void load_share_kernels() {}
 

@@ -1,5 +1,5 @@
 #pragma once
-// router: sum = x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
+// router: sum = x, or x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
 // source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
 // hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
 // reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
@@ -27,11 +27,11 @@ __device__ __forceinline__ float lanes_sum(float value) {
 
 // What the router reads, from value `at` on: their sum is the residual.
 struct RouterRow {
-  float x[8], delta[8], rest[8] = {};
+  float x[8], delta[8] = {}, rest[8] = {};
 
   __device__ __forceinline__ void load(const RouterArgs& a, int64_t at) {
     read_floats(a.x + at, x);
-    read_floats(a.delta + at, delta);
+    if (a.delta != nullptr) read_floats(a.delta + at, delta);
     if (a.rest != nullptr) read_floats(a.rest + at, rest);
   }
   __device__ __forceinline__ float sum(int i) const { return x[i] + delta[i] + rest[i]; }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse&
       read_bf16(a.norm + 8 * group, factor);
       const float inverse = inverse_of(t);
       for (int i = 0; i < 8; ++i) x[i] = row.sum(i);
-      write_floats(a.sum + at, x);
+      if (a.sum != nullptr) write_floats(a.sum + at, x);
       for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
       if (a.normed != nullptr) write_floats(a.normed + at, x);
       uint32_t pairs[4];

@@ -259,19 +259,30 @@ struct SampleLaunch {
   const LogitShift* shifts = nullptr;       // of all rows
   const float* biases = nullptr;
   const uint32_t* masks = nullptr;  // [masks, mask_words(vocab)] bit t % 32 of word t / 32: token t may be drawn
-  int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed
-  // Scratch
-  uint64_t* threshold = nullptr;  // [rows] the smallest key kept (sample.cuh)
-  float* part_value = nullptr;    // [rows, kSampleParts]
-  int32_t* part_token = nullptr;  // likewise
+  int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed. Null: parts are for who picks
+  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sample.cuh)
+  // [rows, kSampleParts], of each row sample_parts(rows): the best logit / T + noise of some of its tokens, and whose
+  // it is, as before() of launch/warp.cuh ranks them; or kNotFinite, kNoToken
+  float* part_value = nullptr;
+  int32_t* part_token = nullptr;
   int rows = 0, vocab = 0;
+  // Of a rank that draws from its columns alone: vocab is of these, masks are of `mask_vocab` tokens, and filters see
+  // no more than the columns.
+  int first = 0;  // the token of the first column, a multiple of 4
+  int mask_vocab = 0;
   int most_shifts = 0;   // of any row; 0: none has any
   bool filters = false;  // some row has min_p, top_k or top_p
   bool masked = false;   // some row has a mask
 };
 inline constexpr int kSampleParts = 128;
-// In place of a token: a logit is NaN or +infinity; all are -infinity.
-inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2;
+// The whole choice, however many parts, is the same.
+[[nodiscard]] constexpr int sample_parts(int rows) {
+  constexpr int kCtas = 512;  // about as many as fit on an H100 together
+  const int parts = kCtas / rows;
+  return parts < 1 ? 1 : parts < kSampleParts ? parts : kSampleParts;
+}
+// In place of a token: a logit is NaN or +infinity; all are -infinity; of a part, which others may outdo.
+inline constexpr int32_t kNotFinite = -1, kNothingAllowed = -2, kNoToken = 0x7fffffff;
 
 [[nodiscard]] constexpr int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
 

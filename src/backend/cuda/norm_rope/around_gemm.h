@@ -26,6 +26,9 @@ struct ExpertSums {
   int topk = 0;
 };
 
+// How a delta is held that its reader adds up.
+enum class NormDelta : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
+
 // x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
 // Then rmsnorm(x[t]) * norm in f32, and rounded, as a GEMM or the experts take it: either or both.
 struct NormSumsArgs {
@@ -53,6 +56,12 @@ struct CombineArgs {
   uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says
   int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden
 };
+
+template <class Args>
+[[nodiscard]] constexpr NormDelta norm_delta(const Args& args) {
+  if (args.experts.at == nullptr) return NormDelta::kSplits;
+  return args.experts.type == ExpertSums::Type::kF32 ? NormDelta::kExpertsF32 : NormDelta::kExpertsBf16;
+}
 
 // q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are those of heads of 64, q, k and
 // v one after the other, the sums' in RowOrder::kHeads64.

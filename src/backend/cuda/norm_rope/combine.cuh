@@ -10,26 +10,63 @@
 
 namespace nibble::backend::cuda {
 
-// Half a row tile of a token's experts, as HalfTile::add.
+// to += what the rank's own experts made of half a row tile of a token, as HalfTile::add; four experts' loads are under
+// way together.
 template <NormDelta kDelta>
 __device__ __forceinline__ void add_own_experts(const CombineArgs& a, const HalfTile& half, Quad (&to)[2]) {
+  constexpr int kTogether = 4;
   const int64_t first = int64_t{half.token} * a.experts.topk;
-  for (int e = 0; e < a.experts.topk; ++e) {
-    if (a.own.number_of(a.ids[first + e]) < 0) continue;  // nobody wrote these
-    const float weight = a.experts.weights[first + e];
-    const int64_t at = (first + e) * a.hidden + half.row();
+  for (int e = 0; e < a.experts.topk; e += kTogether) {
+    float weight[kTogether] = {};
+    Quad y[kTogether][2];
 #pragma unroll
-    for (int q = 0; q < 2; ++q) {
-      Quad y;
-      if constexpr (kDelta == NormDelta::kExpertsBf16) {
-        y = Quad::of(static_cast<const Bf16*>(a.experts.at) + at + 8 * q);
-      } else {
-        y.add(static_cast<const float*>(a.experts.at) + at + 8 * q);
+    for (int i = 0; i < kTogether; ++i) {
+      if (e + i >= a.experts.topk) continue;
+      if (!a.own.all() && a.own.number_of(a.ids[first + e + i]) < 0) continue;  // nobody wrote these
+      weight[i] = a.experts.weights[first + e + i];
+      const int64_t at = (first + e + i) * a.hidden + half.row();
+#pragma unroll
+      for (int q = 0; q < 2; ++q) {
+        if constexpr (kDelta == NormDelta::kExpertsBf16) {
+          y[i][q] = Quad::of(static_cast<const Bf16*>(a.experts.at) + at + 8 * q);
+        } else {
+          y[i][q].add(static_cast<const float*>(a.experts.at) + at + 8 * q);
+        }
       }
-#pragma unroll
-      for (int c = 0; c < 4; ++c) to[q].v[c] = fmaf(weight, y.v[c], to[q].v[c]);
     }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+#pragma unroll
+      for (int q = 0; q < 2; ++q)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) to[q].v[c] = fmaf(weight[i], y[i][q].v[c], to[q].v[c]);
   }
+}
+
+// sum += half a row tile of a token.
+template <NormDelta kDelta>
+__device__ __forceinline__ void combine_half(const CombineArgs& a, const HalfTile& half, Quad (&sum)[2]) {
+  if constexpr (kDelta == NormDelta::kSplits) {
+    for (int q = 0; q < 2; ++q)
+      if (a.bias != nullptr) sum[q] = Quad::of(a.bias + half.row() + 8 * q);
+    half.add(a.sums, sum[0], sum[1]);
+  } else {
+    add_own_experts<kDelta>(a, half, sum);
+  }
+}
+
+// As place_in_sums orders them.
+__device__ __forceinline__ uint4 bf16_of(const Quad (&sum)[2]) {
+  return {ptx::pack_bf16(sum[0].v[0], sum[1].v[0]), ptx::pack_bf16(sum[0].v[1], sum[1].v[1]),
+          ptx::pack_bf16(sum[0].v[2], sum[1].v[2]), ptx::pack_bf16(sum[0].v[3], sum[1].v[3])};
+}
+
+// The half whose values lie at 8 vector in the tiles (place_in_sums); its token may be one of up to seven behind the
+// last.
+__device__ __forceinline__ HalfTile half_tile_at(int tokens, int hidden, int64_t vector) {
+  const int blocks = (tokens + 7) / 8, block = static_cast<int>(vector / 16), place = static_cast<int>(vector % 16);
+  const int tile = block / blocks, token = block % blocks * 8 + place / 2 % 4 * 2 + place / 8;
+  return {tokens, hidden, token, 2 * tile + place % 2};
 }
 
 template <NormDelta kDelta>
@@ -39,21 +76,12 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_
   ptx::grid_dependency_wait();
   if (half.row() >= a.hidden) return;
   Quad sum[2];
-  if constexpr (kDelta == NormDelta::kSplits) {
-    for (int q = 0; q < 2; ++q)
-      if (a.bias != nullptr) sum[q] = Quad::of(a.bias + half.row() + 8 * q);
-    half.add(a.sums, sum[0], sum[1]);
-  } else {
-    add_own_experts<kDelta>(a, half, sum);
-  }
+  combine_half<kDelta>(a, half, sum);
   if (a.rows != nullptr) {
     for (int q = 0; q < 2; ++q) sum[q].store(a.rows + int64_t{half.token} * a.hidden + half.row() + 8 * q);
     return;
   }
-  uint32_t pairs[4];
-  for (int c = 0; c < 4; ++c) pairs[c] = ptx::pack_bf16(sum[0].v[c], sum[1].v[c]);
-  *reinterpret_cast<uint4*>(a.tiles + place_in_sums(a.tokens, half.token, half.row())) = {pairs[0], pairs[1], pairs[2],
-                                                                                          pairs[3]};
+  *reinterpret_cast<uint4*>(a.tiles + place_in_sums(a.tokens, half.token, half.row())) = bf16_of(sum);
 }
 
 }  // namespace nibble::backend::cuda

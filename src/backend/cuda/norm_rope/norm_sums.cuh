@@ -39,9 +39,6 @@ __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
   return warp_sum(lane < warps ? __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(lane * 4))) : 0.0f);
 }
 
-// How the delta is held.
-enum class NormDelta : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
-
 // x += what the experts made of the token's columns from k on; four experts' loads are under way together.
 template <NormDelta kDelta>
 __device__ __forceinline__ void add_experts(const NormSumsArgs& a, int64_t token, int k, Quad (&x)[2]) {

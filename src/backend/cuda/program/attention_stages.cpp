@@ -51,14 +51,16 @@ void Maker::attn_in() {
   const Packing packed = packing(kQ);
   const Delta::Form left = left_by_experts().form;
   const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
-  if (!rows) add_experts().layers = InLayers::kAfterFirst;
-  if (fused_) hold(Slot::kResidual, Held::kSum);
+  const bool added = left == Delta::Form::kAdded;
+  if (!rows && !added) add_experts().layers = InLayers::kAfterFirst;
+  if (fused_ && !added) hold(Slot::kResidual, Held::kSum);
   for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-  const auto input = [parts, rows, n = tokens_, fused = fused_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+  const auto input = [parts, rows, n = tokens_, sums = fused_ && !added,
+                      in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
     const bool adds = rows && b.layer > 0;
     return RowsIn{.x = b.at.residual,
                   .delta = {adds ? b.at.delta : nullptr, adds && parts ? b.rest(n) : nullptr},
-                  .sum = fused ? b.at.residual_sum : nullptr,
+                  .sum = sums ? b.at.residual_sum : nullptr,
                   .norm = b.w.attn_norm,
                   .eps = b.config.rms_eps,
                   .in_mxfp8 = in_mxfp8};

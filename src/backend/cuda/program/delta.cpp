@@ -21,6 +21,7 @@ NormSumsArgs Delta::sums(const Binding& b, int tokens) const {
   switch (form) {
     case Form::kRows: args.sums = {b.at.delta, 1}; break;
     case Form::kParts: check(false, "norm_sums adds a delta of one part"); break;
+    case Form::kAdded: check(false, "nothing is left to add"); break;
     case Form::kSums: args.sums = {b.at.gemm_y, 1}, args.bias = biased ? nullptr : b.w.o_bias; break;
     case Form::kTiles: args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles}, args.bias = b.w.o_bias; break;
     case Form::kExpertsF32:
@@ -32,6 +33,12 @@ NormSumsArgs Delta::sums(const Binding& b, int tokens) const {
 
 bool Delta::wants_combine() const {
   return form == Form::kTiles || form == Form::kExpertsF32 || form == Form::kExpertsBf16;
+}
+
+NormDelta Delta::combines() const {
+  check(wants_combine(), "a delta that is to be combined");
+  if (form == Form::kTiles) return NormDelta::kSplits;
+  return form == Form::kExpertsF32 ? NormDelta::kExpertsF32 : NormDelta::kExpertsBf16;
 }
 
 CombineArgs Delta::combine(const Binding& b, int tokens) const {

@@ -17,7 +17,8 @@ struct Delta {
     kTiles,        // the same in splits, or whole, bf16 (split_gemm_plan.h), without it
     kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16,  // the same: Arena::gemm_y
-    kCombined      // all of it in one split of kTiles: Arena::combined
+    kCombined,     // all of it in one split of kTiles: Arena::combined
+    kAdded         // the residual has it
   } form = Form::kRows;
   int splits = 1;
   bool biased = false;  // kSums: it has o's bias
@@ -28,6 +29,7 @@ struct Delta {
   // Of a rank, what is left is the rank's part. It is reduced with a row per token: kTiles and experts are combined.
   [[nodiscard]] bool wants_combine() const;
   [[nodiscard]] CombineArgs combine(const Binding& b, int tokens) const;
+  [[nodiscard]] NormDelta combines() const;  // of what. REQUIRES wants_combine()
   // All of it, for who adds up the ranks'. REQUIRES !wants_combine().
   [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;
   // Likewise, without a place.

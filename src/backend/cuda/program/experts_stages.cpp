@@ -61,11 +61,12 @@ void Maker::route() {
     hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
     add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
         {kMlpNorm, kRouter, kRouterBias},
-        [n, exact, parts = delta_.form == Delta::Form::kParts](const Binding& b, const Launch& on) {
-          b.kernels.router({.x = b.at.residual_sum,
-                            .delta = b.at.delta,
+        [n, exact, parts = delta_.form == Delta::Form::kParts, added = delta_.form == Delta::Form::kAdded](
+            const Binding& b, const Launch& on) {
+          b.kernels.router({.x = added ? b.at.residual : b.at.residual_sum,
+                            .delta = added ? nullptr : b.at.delta,
                             .rest = parts ? b.rest(n) : nullptr,
-                            .sum = b.at.residual,
+                            .sum = added ? nullptr : b.at.residual,
                             .norm = b.w.mlp_norm,
                             .weight = b.w.router,
                             .bias = b.w.router_bias,

@@ -124,10 +124,25 @@ Delta Maker::combined(const Delta& delta) const {
   return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
 }
 
+bool Maker::combines_in_sum(const Delta& made) const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
+  const int64_t bytes = delta_.extent(d_, tokens_).bytes();
+  switch (sum_way(args_.reduce->ranks, bytes, args_.reduce->longer, SumOf::kParts)) {
+    case SumWay::kPush: return true;
+    case SumWay::kShares: return made.form == Delta::Form::kTiles && made.splits == 1;
+    case SumWay::kNccl: return false;
+  }
+  return false;
+}
+
 void Maker::combine() {
   const Delta made = delta_;
   delta_ = combined(made);
   if (delta_.form == made.form) return;
+  if (combines_in_sum(made)) {
+    parts_ = made;
+    return;
+  }
   add(kernel::kCombine, per_token(tokens_), {},
       [n = tokens(), made, own = own_, rows = delta_.form == Delta::Form::kRows](const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);
@@ -141,18 +156,56 @@ void Maker::combine() {
       });
 }
 
+SumPlan Maker::sum_plan() const {
+  const Reduce& reduce = *args_.reduce;
+  SumShape shape{.values = delta_.extent(d_, tokens_),
+                 .ranks = reduce.ranks,
+                 .ranks_on_card = reduce.ranks_on_card,
+                 .sms = args_.card.facts.multiprocessors,
+                 .longer = reduce.longer};
+  if (parts_) shape.combines = parts_->combines();
+  return plan_sum(shape);
+}
+
+bool Maker::adds_to_residual() const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || !fused_) return false;
+  const DeltaValues values{.count = tokens_ * d_.hidden};
+  return sum_way(args_.reduce->ranks, values.bytes(), args_.reduce->longer) == SumWay::kPush;
+}
+
+void Maker::add_to_residual() {
+  const bool parts = delta_.form == Delta::Form::kParts;
+  delta_ = {Delta::Form::kRows};  // the parts of a rank are one message
+  const SumPlan plan = sum_plan();
+  Node& own =
+      add(plan.kernel, plan.tile, {},
+          [n = tokens_, delta = delta_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
+            DeltaValues values = delta.values(b, n);
+            values.rest = parts ? b.rest(n) : nullptr;
+            values.into = b.at.residual;
+            launch(values, nullptr, on);
+          });
+  own.launches = plan.launches;
+  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
+  delta_ = {Delta::Form::kAdded};
+  hold(Slot::kDelta, Held::kNothing);
+  hold(Slot::kResidual, Held::kNothing);  // it is one verb ahead
+}
+
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
-  const Reduce& reduce = *args_.reduce;
-  const SumPlan plan = plan_sum({.values = delta_.extent(d_, tokens_),
-                                 .ranks = reduce.ranks,
-                                 .ranks_on_card = reduce.ranks_on_card,
-                                 .sms = args_.card.facts.multiprocessors,
-                                 .longer = reduce.longer});
+  if (adds_to_residual()) return add_to_residual();
+  const SumPlan plan = sum_plan();
   Node& own = add(plan.kernel, plan.tile, {},
-                  [n = tokens_, delta = delta_, launch = reduce.launch](const Binding& b, const Launch& on) {
-                    launch(delta.values(b, n), on);
+                  [n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](
+                      const Binding& b, const Launch& on) {
+                    if (!parts) return launch(delta.values(b, n), nullptr, on);
+                    CombineArgs args = parts->combine(b, n);
+                    args.own = ours;
+                    args.tiles = b.at.combined;
+                    launch(delta.values(b, n), &args, on);
                   });
+  parts_.reset();
   own.launches = plan.launches;
   own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }
@@ -176,8 +229,9 @@ void Maker::logits() {
     });
   }
   const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
-  if (!whole) add_experts();
-  if (whole) hold(Slot::kResidual, Held::kNothing);
+  const bool added = delta_.form == Delta::Form::kAdded;
+  if (!whole && !added) add_experts();
+  if (whole || added) hold(Slot::kResidual, added ? Held::kFloats : Held::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(moe_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {

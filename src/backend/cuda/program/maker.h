@@ -59,7 +59,12 @@ class Maker {
   void attn_out();
   // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
   void combine();
+  [[nodiscard]] bool combines_in_sum(const Delta& made) const;
   void reduce_delta();
+  void add_to_residual();
+  [[nodiscard]] SumPlan sum_plan() const;
+  // Of a fused step: the launch that adds up the ranks' deltas adds them to the residual, too.
+  [[nodiscard]] bool adds_to_residual() const;
   void route();
   void moe();
   void logits();
@@ -85,7 +90,9 @@ class Maker {
   void route_sums();
   [[nodiscard]] Delta experts_delta() const;
   // As its reader finds it: of a rank combined.
-  [[nodiscard]] Delta left_by_experts() const { return combined(experts_delta()); }
+  [[nodiscard]] Delta left_by_experts() const {
+    return adds_to_residual() ? Delta{Delta::Form::kAdded} : combined(experts_delta());
+  }
   [[nodiscard]] Delta combined(const Delta& delta) const;
   // Before a kernel that does not add them itself.
   Node& add_experts();
@@ -326,6 +333,7 @@ class Maker {
   bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;
+  std::optional<Delta> parts_;  // of delta_, which the sum over ranks combines
   int64_t tokens_ = 0;
   Stage stage_ = Stage::kEmbed;  // being made
   Program program_;

@@ -59,11 +59,10 @@ double floor_us(const Cost& cost, const KnownCard& card, double peak) {
   return std::max(cost.bytes / card.read_bytes_per_s, cost.flops / peak) * kMicro;
 }
 
-// Not in the program: the logits are written, then read by the draw, both by rows.
+// Not in the program: the logits are written, then read by the draw, both by rows. A rank draws from its own.
 NodeTime sampling(const PredictArgs& args) {
   const KernelShare& share = share_of(kernel::kSampleDraw.name);
-  const int64_t vocab = args.between.ranks > 1 ? args.between.vocab : args.dims.vocab;
-  const double bytes = static_cast<double>(args.program.logit_rows * vocab) * sizeof(float);
+  const double bytes = static_cast<double>(args.program.logit_rows * args.dims.vocab) * sizeof(float);
   const LaunchTime time = launch_time(share, {.bytes = bytes}, args.card);
   return {.stage = Stage::kLogits,
           .kernel = std::string(kernel::kSampleDraw.name),
@@ -75,7 +74,7 @@ NodeTime sampling(const PredictArgs& args) {
 // A node that adds up the ranks' parts. What it sends says how long its message is: a push sends it twice to every
 // other rank.
 NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
-  const auto& [ranks, link, vocab] = args.between;
+  const auto& [ranks, link] = args.between;
   const bool longer = way != SumWay::kPush;
   const double message = node.cost.bytes / (2 * (ranks - 1)) * (longer ? ranks : 1);
   const int64_t launches = layers_of(node, args.layer_kinds) * node.launches;
@@ -88,14 +87,14 @@ NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
           .held = HeldBy::kLink};
 }
 
-// Behind the program: each rank's columns of the logits, to all others.
-NodeTime gathering(const PredictArgs& args) {
-  const auto& [ranks, link, vocab] = args.between;
-  const double columns = static_cast<double>(args.program.logit_rows * vocab) / ranks * sizeof(float);
+// Behind the draws: each rank's best of a row, to all others.
+NodeTime picking(const PredictArgs& args) {
+  const auto& [ranks, link] = args.between;
+  const double bytes = static_cast<double>(args.program.logit_rows * kVectorWords) * sizeof(float);
   return {.stage = Stage::kLogits,
-          .kernel = std::string(kernel::kPushGather.name),
+          .kernel = std::string(kernel::kPushPick.name),
           .launches = 1,
-          .us = sum_us(link, {.ranks = ranks, .bytes = columns}),
+          .us = sum_us(link, {.ranks = ranks, .bytes = bytes}),
           .held = HeldBy::kLink};
 }
 
@@ -130,8 +129,8 @@ StepTime predict_step(const PredictArgs& args) {
                           .held = one.held});
     step.cost += cost;
   }
-  if (args.program.logit_rows > 0 && args.between.ranks > 1) step.nodes.push_back(gathering(args));
   if (args.program.logit_rows > 0) step.nodes.push_back(sampling(args));
+  if (args.program.logit_rows > 0 && args.between.ranks > 1) step.nodes.push_back(picking(args));
   step.us = kBetweenStepsUs;
   for (const NodeTime& node : step.nodes) step.us += node.us;
   step.floor_us = floor_us(step.cost, args.card, peak);

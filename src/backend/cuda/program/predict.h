@@ -54,7 +54,6 @@ struct PredictArgs {
   struct Between {
     int ranks = 1;
     KnownLink link{};
-    int64_t vocab = 0;  // of the model: its logits are gathered and drawn from
   } between{};
 };
 // Throws Error(kUnsupported) for a kernel that nobody has measured.

@@ -260,12 +260,11 @@ TEST(predict, every_kernel_of_ranks_programs_has_a_share) {
                                               .step = {.rows = rows, .logit_rows = std::ssize(rows)},
                                               .card = card.facts,
                                               .reduce = &*reduce});
-        const StepTime step =
-            predict_step({.program = program,
-                          .dims = config.dims,
-                          .layer_kinds = kTwoLayers,
-                          .card = card,
-                          .between = {.ranks = ranks.count, .link = usual_link(card.word), .vocab = kDims.vocab}});
+        const StepTime step = predict_step({.program = program,
+                                            .dims = config.dims,
+                                            .layer_kinds = kTwoLayers,
+                                            .card = card,
+                                            .between = {.ranks = ranks.count, .link = usual_link(card.word)}});
         EXPECT_GT(step.us, step.floor_us) << card.word << ", rows " << rows.size() << ", ranks " << ranks.count;
       }
     }

@@ -100,11 +100,15 @@ struct Program {
   void execute(Stage stage, const Binding& b, Launch on) const;
 };
 
-// Adds up the ranks' deltas, in place, where several share a step (backend.h Slot::kDelta).
+// Adds up the ranks' deltas where several share a step (backend.h Slot::kDelta): in place, or what they are made of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
   SumWay longer = SumWay::kShares;  // of long messages
-  std::function<void(const DeltaValues&, const Launch&)> launch;
+  // bf16 rows need not be made before where a push takes them (sum_way.h SumOf); and short sums of a fused step go to
+  // the residual.
+  bool fused = true;
+  // parts: what makes the values; null: they are there.
+  std::function<void(const DeltaValues&, const CombineArgs* parts, const Launch&)> launch;
 };
 
 // Of a program that is planned and not executed; none of one rank.

@@ -45,8 +45,18 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   std::vector<Row> step_rows;
   for (int32_t t = 0; t < c.tokens; ++t) step_rows.push_back({t, 1, 100});
   int64_t reduced = 0;
-  const Reduce twice{.launch = [&](const DeltaValues& values, const Launch&) {
+  const Reduce twice{.launch = [&](const DeltaValues& values, const CombineArgs* parts, const Launch&) {
+    if (parts != nullptr) {
+      EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
+    }
     reduced += values.count;
+    if (values.into != nullptr) {
+      EXPECT_EQ(values.type, DeltaValues::Type::kF32);
+      const auto* const own = static_cast<const float*>(values.at);
+      for (int64_t i = 0; i < values.count; ++i)
+        values.into[i] += 2 * (own[i] + (values.rest == nullptr ? 0.0f : values.rest[i]));
+      return;
+    }
     if (values.type == DeltaValues::Type::kF32) {
       auto* const own = static_cast<float*>(values.at);
       for (int64_t i = 0; i < values.count; ++i) own[i] += own[i];
@@ -63,10 +73,11 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
 
   // Ones wherever a delta may lie.
   const auto room = static_cast<size_t>(2 * (c.tokens + 8) * kShape.hidden);
-  std::vector<float> rows(room, 1), sums(room, 1), combined(room, 1);
+  std::vector<float> rows(room, 1), sums(room, 1), combined(room, 1), residual(room, 1);
   Arena at{};
   at.delta = rows.data();
   at.gemm_y = sums.data();
+  at.residual = residual.data();
   at.combined = reinterpret_cast<uint16_t*>(combined.data());
   const KernelTable kernels{};
   const StepPointers step;
@@ -89,10 +100,10 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     const int64_t bytes = reduced * (last->kernel.ends_with("<f32>") ? 4 : 2);
     EXPECT_NE(last->tile.find(fmt::format("{} B of each of 2 ranks", bytes)), std::string::npos) << last->tile;
     int64_t doubled = 0;  // floats, or pairs of bf16
-    for (const std::vector<float>* values : {&rows, &sums, &combined})
+    for (const std::vector<float>* values : {&rows, &sums, &combined, &residual})
       for (const float value : *values) doubled += value == 1 ? 0 : 1;
     EXPECT_TRUE(doubled == reduced || doubled == reduced / 2) << doubled << " of " << reduced;
-    for (std::vector<float>* values : {&rows, &sums, &combined}) values->assign(room, 1);
+    for (std::vector<float>* values : {&rows, &sums, &combined, &residual}) values->assign(room, 1);
   }
 }
 
@@ -158,7 +169,10 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   const Bf16 o_bias{};
   uses() = {.bias = &o_bias};
   int before = -1;
-  const Reduce reduce{.launch = [&](const DeltaValues&, const Launch&) { before = uses().count; }};
+  const Reduce reduce{.launch = [&](const DeltaValues&, const CombineArgs* parts, const Launch&) {
+    if (parts != nullptr) uses().note(parts->bias);
+    before = uses().count;
+  }};
   const Program program = make_program(
       {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
   const Arena at{};
@@ -181,21 +195,24 @@ INSTANTIATE_TEST_SUITE_P(, RankBias,
                                          ReduceCase{"neutral_prompt", {}, 8, 1500}),
                          [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
 
+enum class Sum { kNone, kCombines, kOfValues, kNccl };
+
 // Of one of two ranks of gpt-oss-120b's shape on an H100.
 std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
-                                    bool reduces = true) {
+                                    Sum sum = Sum::kCombines) {
   Dims dims = kDims120b;
   dims.layers = 2;
   const Shard shard = cuda_shard(shard_of(dims, {2, whole_experts}, 1));
   const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
   const Card card(DeviceFacts{
       .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  const Reduce plan{};
+  const Reduce plan{
+      .longer = sum == Sum::kNccl ? SumWay::kNccl : SumWay::kShares, .fused = sum != Sum::kOfValues, .launch = nullptr};
   const Program program = make_program({.config = config,
                                         .run = {},
                                         .step = {.rows = rows, .logit_rows = 1},
                                         .card = card,
-                                        .reduce = reduces ? &plan : nullptr});
+                                        .reduce = sum == Sum::kNone ? nullptr : &plan});
   std::vector<std::string> kernels;
   for (const Node& node : program.nodes)
     if (node.stage == stage) kernels.push_back(node.kernel);
@@ -209,18 +226,25 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   for (int32_t t = 0; t < 20; ++t) many.push_back({t, 1, 100});
   for (const bool whole : {false, true}) {
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many),
-                ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt),
-                ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many), ElementsAre("sm90_split_gemm", "any_push_combine<sums>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_push_combine<sums>"));
     EXPECT_THAT(kernels_of(Stage::kRoute, whole, prompt), ElementsAre("any_route_sums"));
-    EXPECT_THAT(kernels_of(Stage::kMoe, whole, many), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>",
-                                                                  "any_combine_f32", "any_push_reduce<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kMoe, whole, many),
+                ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>", "any_push_combine<experts f32>"));
   }
   EXPECT_THAT(kernels_of(Stage::kMoe, false, one), ElementsAre("moe_up", "gemv<moe_down>", "any_push_reduce<f32>"));
   EXPECT_THAT(kernels_of(Stage::kMoe, true, one), ElementsAre("moe_up", "moe_down", "any_push_reduce<f32>"))
       << "a part may have none of the rank's experts";
-  EXPECT_THAT(kernels_of(Stage::kMoe, false, one, false), ElementsAre("moe_up", "gemv<moe_down>"));
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, one, Sum::kNone), ElementsAre("moe_up", "gemv<moe_down>"));
+  const std::vector<Row> long_prompt = {{0, 2000, 2000}};
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt),
+              ElementsAre("sm90_dense_gemm", "any_share_combine<sums>"));
+  EXPECT_THAT(kernels_of(Stage::kMoe, false, long_prompt),
+              testing::IsSupersetOf({"any_combine_f32", "any_share_reduce<bf16>"}));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kOfValues),
+              ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt, Sum::kNccl),
+              ElementsAre("sm90_dense_gemm", "any_combine_f32", "ncclDevKernel_AllReduce"));
 }
 
 }  // namespace

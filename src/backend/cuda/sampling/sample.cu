@@ -16,17 +16,17 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kFilterThreads = 512, kFilterWarps = kFilterThreads / kWarpLanes;
 constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;
-constexpr int32_t kNone = 0x7fffffff;
 
 // sample_mask: -infinity in place of every logit that its row's mask does not allow     source: sampling.h
 // logits f32 [rows, vocab]     masks u32 [masks, vocab / 32]     grid (kSampleParts, rows)     rounding: none
 __global__ void __launch_bounds__(kThreads) any_sample_mask_f32(const __grid_constant__ SampleLaunch args) {
   const int row = blockIdx.y, which = args.params[row].mask;
   if (which < 0) return;
-  const uint32_t* mask = args.masks + which * mask_words(args.vocab);
+  const uint32_t* mask = args.masks + which * mask_words(args.mask_vocab);
   float* logits = args.logits + int64_t{row} * args.vocab;
-  for (int token = blockIdx.x * kThreads + threadIdx.x; token < args.vocab; token += kSampleParts * kThreads) {
-    if ((mask[token / 32] >> (token % 32) & 1) == 0) logits[token] = -INFINITY;
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < args.vocab; i += kSampleParts * kThreads) {
+    const int token = args.first + i;
+    if ((mask[token / 32] >> (token % 32) & 1) == 0) logits[i] = -INFINITY;
   }
 }
 
@@ -38,7 +38,9 @@ __global__ void __launch_bounds__(kThreads) any_sample_adjust_f32(const __grid_c
   const SampleRowParams& p = args.params[row];
   if (i >= p.shifts) return;
   const LogitShift shift = args.shifts[p.first_shift + i];
-  float& at = args.logits[int64_t{row} * args.vocab + shift.token];
+  const int column = shift.token - args.first;
+  if (column < 0 || column >= args.vocab) return;  // another rank's
+  float& at = args.logits[int64_t{row} * args.vocab + column];
   float logit = at;
   for (int b = 0; b < shift.biases; ++b) logit = __fadd_rn(logit, args.biases[shift.first_bias + b]);
   if (shift.seen != 0)
@@ -193,7 +195,7 @@ __device__ __forceinline__ float4 load_quad(const float* logits, int quad, int v
   return reinterpret_cast<const float4*>(logits)[quad];
 }
 
-// `best`, or the first of the quad's tokens that the threshold keeps, where that comes before it.
+// `best`, or the first of the quad's tokens that the threshold keeps, where that comes before it. quad: of all tokens.
 __device__ __forceinline__ void take_quad(const float4& four, int quad, const SampleRowParams& p, uint64_t least,
                                           Ranked& best) {
   const float values[] = {four.x, four.y, four.z, four.w};
@@ -220,6 +222,7 @@ __device__ __forceinline__ void take_quad(const float4& four, int quad, const Sa
 struct DrawWalk {
   const float* logits;
   int vocab, first, stride;
+  int quads_before;  // other ranks'
   [[nodiscard]] __device__ int quads() const { return (vocab + 3) / 4; }
   // visit(four logits, their quad), the loads of kTogether of them under way together.
   template <int kTogether, class Visit>
@@ -247,9 +250,9 @@ __device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowP
       where = quad;
     }
   });
-  Ranked best = {-INFINITY, kNone};
+  Ranked best = {-INFINITY, kNoToken};
   if (!finite) return {INFINITY, kNotFinite};
-  if (most > -INFINITY) take_quad(load_quad(walk.logits, where, walk.vocab), where, p, 0, best);
+  if (most > -INFINITY) take_quad(load_quad(walk.logits, where, walk.vocab), walk.quads_before + where, p, 0, best);
   return best;
 }
 
@@ -265,11 +268,12 @@ __global__ void __launch_bounds__(kThreads, 4) any_sample_draw_f32(const __grid_
   const int row = blockIdx.y;
   const SampleRowParams p = args.params[row];
   const DrawWalk walk{args.logits + int64_t{row} * args.vocab, args.vocab,
-                      static_cast<int>(blockIdx.x * kThreads + threadIdx.x), static_cast<int>(gridDim.x) * kThreads};
-  Ranked best = {-INFINITY, kNone};
+                      static_cast<int>(blockIdx.x * kThreads + threadIdx.x), static_cast<int>(gridDim.x) * kThreads,
+                      args.first / 4};
+  Ranked best = {-INFINITY, kNoToken};
   if (p.temperature > 0) {
     const uint64_t least = args.filters ? args.threshold[row] : first_finite_key();
-    walk.each_quad<4>([&](const float4& four, int quad) { take_quad(four, quad, p, least, best); });
+    walk.each_quad<4>([&](const float4& four, int quad) { take_quad(four, walk.quads_before + quad, p, least, best); });
   } else {
     best = largest(walk, p);
   }
@@ -284,20 +288,14 @@ __global__ void __launch_bounds__(kThreads, 4) any_sample_draw_f32(const __grid_
 __global__ void __launch_bounds__(kWarpLanes)
     any_sample_pick(const __grid_constant__ SampleLaunch args, const int parts) {
   ptx::grid_dependency_wait();
-  Ranked own = {-INFINITY, kNone};
+  Ranked own = {-INFINITY, kNoToken};
   for (int part = threadIdx.x; part < parts; part += kWarpLanes) {
     const int at = blockIdx.x * kSampleParts + part;
     const Ranked next = {args.part_value[at], args.part_token[at]};
     if (before(next, own)) own = next;
   }
   const Ranked best = warp_first(own);
-  if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNone ? kNothingAllowed : best.idx;
-}
-
-// Parts of a row: the whole choice, however many, is the same.
-int parts_of(int rows) {
-  constexpr int kCtas = 512;  // about as many as fit on an H100 together
-  return std::clamp(kCtas / rows, 1, kSampleParts);
+  if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNoToken ? kNothingAllowed : best.idx;
 }
 
 }  // namespace
@@ -305,6 +303,10 @@ int parts_of(int rows) {
 void any_sample(const SampleLaunch& args, const Launch& on) {
   require_shape(args.rows > 0 && args.rows <= 65535, kernel::kSampleDraw, "1 to 65535 rows", args.rows);
   require_shape(args.vocab > 0 && args.vocab <= 1 << 18, kernel::kSampleDraw, "a vocab of at most 2^18", args.vocab);
+  require_shape(args.first >= 0 && args.first % 4 == 0, kernel::kSampleDraw, "columns from a multiple of 4 on",
+                args.first);
+  require_shape(!args.masked || args.mask_vocab >= args.first + args.vocab, kernel::kSampleMask, "masks of all tokens",
+                args.mask_vocab);
   const auto rows = static_cast<unsigned>(args.rows);
   if (args.masked) {
     any_sample_mask_f32<<<dim3(kSampleParts, rows), kThreads, 0, on.stream>>>(args);
@@ -319,10 +321,11 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
     any_sample_filter_f32<<<rows, kFilterThreads, 0, on.stream>>>(args);
     launched(kernel::kSampleFilter, on);
   }
-  const int parts = parts_of(args.rows);
+  const int parts = sample_parts(args.rows);
   launch_chained(any_sample_draw_f32,
                  {.name = kernel::kSampleDraw, .on = on, .grid = parts, .threads = kThreads, .grid_y = args.rows},
                  args);
+  if (args.tokens == nullptr) return;
   launch_chained(any_sample_pick, {.name = kernel::kSamplePick, .on = on, .grid = args.rows, .threads = kWarpLanes},
                  args, parts);
 }

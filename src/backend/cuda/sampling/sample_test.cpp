@@ -64,6 +64,7 @@ std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const L
                   .part_token = part_token.get(),
                   .rows = static_cast<int>(rows),
                   .vocab = batch.vocab,
+                  .mask_vocab = batch.vocab,
                   .most_shifts = inputs.most_shifts,
                   .filters = inputs.filters,
                   .masked = !inputs.masks.empty()},

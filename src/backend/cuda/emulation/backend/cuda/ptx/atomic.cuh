@@ -3,6 +3,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
+#include <cstdint>
 #include <utility>
 
 namespace nibble::backend::cuda::ptx {
@@ -17,6 +18,13 @@ inline void add_release(int* global, int value) {
   emulation::made_progress();
 }
 inline int load_acquire(const int* global) {
+  bool others = false;  // have run
+  emulation::wait_until([&] { return std::exchange(others, true); });
+  return *global;
+}
+
+template <class T>
+T load_relaxed(const T* global) {
   bool others = false;  // have run
   emulation::wait_until([&] { return std::exchange(others, true); });
   return *global;

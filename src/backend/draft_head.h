@@ -62,14 +62,6 @@ struct HeadWeights {
   bool norm_output = false;
 };
 
-// What a runner is to have room for.
-struct HeadLimits {
-  int max_sequences = 0;  // at a time
-  int max_tokens = 0;     // rows of one read(), all sequences together
-  int most_drafted = 0;   // tokens of a draft
-  int64_t max_rows = 0;   // keys and values, all sequences together
-};
-
 // Runs a head for the sequences of one engine, on its thread. Keys and values of the rows that it has read are its own,
 // wherever they lie. A sequence comes to be with its first row.
 class HeadRunner {

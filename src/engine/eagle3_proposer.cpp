@@ -1,10 +1,18 @@
 #include "engine/eagle3_proposer.h"
 
 #include "base/error.h"
+#include "model/eagle3/runner.h"
 
 #include <algorithm>
 
 namespace nibble::engine {
+
+std::unique_ptr<backend::HeadRunner> make_head_runner(backend::Backend& be, const SpeculationLimits& drafts) {
+  if (drafts.method != DraftMethod::kEagle3) return nullptr;
+  check(drafts.head != nullptr, "a head drafts");
+  if (auto runner = be.head_runner()) return runner;
+  return std::make_unique<model::eagle3::HostRunner>(*drafts.head, drafts.head_threads);
+}
 
 void Eagle3Proposer::forget_waiting(State& state) {
   state.waiting = 0;
@@ -22,21 +30,23 @@ void Eagle3Proposer::saw(std::span<const Seen> all) {
     check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
     const int64_t width = std::ssize(shown.values) / shown.count;
     if (from > state.seen || !each.wanted) forget_waiting(state);
-    state.residuals.insert(state.residuals.end(), shown.values.end() - (end - from) * width, shown.values.end());
+    const auto fresh = shown.values.last(static_cast<size_t>((end - from) * width));
+    const bool now = each.wanted || from < text.prompt_tokens, alone = state.waiting == 0;
     state.waiting += end - from;
     state.seen = end;
-    if (each.wanted || from < text.prompt_tokens) at_once.push_back({&text, &state});
+    if (!now || !alone) state.residuals.insert(state.residuals.end(), fresh.begin(), fresh.end());
+    if (now) at_once.push_back({&text, &state, alone ? fresh : state.residuals});
   }
   read(at_once);
 }
 
 void Eagle3Proposer::read(std::span<const Part> parts) {
   std::vector<backend::HeadRunner::Rows> rows;
-  for (const auto& [text, state] : parts) {
+  for (const auto& [text, state, residuals] : parts) {
     const int64_t from = state->seen - state->waiting;
     rows.push_back({.sequence = text->id,
                     .tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
-                    .residuals = state->residuals,
+                    .residuals = residuals,
                     .position = from});
   }
   if (rows.empty()) return;
@@ -54,7 +64,7 @@ void Eagle3Proposer::propose_all(std::span<const Asked> all) {
     if (found == of_.end() || found->second.seen + 1 != std::ssize(asked.text.tokens) || asked.most < 1) continue;
     State& state = found->second;
     drafts.push_back({.sequence = asked.text.id, .most = asked.most, .tokens = &asked.draft->tokens});
-    if (state.waiting > 0) waiting.push_back({&asked.text, &state});
+    if (state.waiting > 0) waiting.push_back({&asked.text, &state, state.residuals});
   }
   read(waiting);
   if (!drafts.empty()) runner_->draft(drafts);

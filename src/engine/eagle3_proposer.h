@@ -2,6 +2,7 @@
 // Guesses of an EAGLE-3 head: it reads what the model thought of the texts so far, and drafts on from there, all texts
 // of a step together.
 
+#include "backend/backend.h"
 #include "backend/draft_head.h"
 #include "engine/proposer.h"
 
@@ -13,6 +14,10 @@
 #include <vector>
 
 namespace nibble::engine {
+
+// Who runs the head: the backend, or else the host. Null: there is none.
+[[nodiscard]] std::unique_ptr<backend::HeadRunner> make_head_runner(backend::Backend& be,
+                                                                    const SpeculationLimits& drafts);
 
 // What the head has read of a request it keeps from its first step to its end; what it drafted is forgotten when the
 // draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
@@ -40,11 +45,12 @@ class Eagle3Proposer final : public Proposer {
   struct State {
     int64_t seen = 0;              // residuals of positions before this one have come, or never will
     int64_t waiting = 0;           // rows, the last ones before it, that are to be read
-    std::vector<float> residuals;  // of them
+    std::vector<float> residuals;  // of them, until they are read
   };
   struct Part {
     const Text* text;
     State* state;
+    std::span<const float> residuals;  // of all that wait
   };
   static void forget_waiting(State& state);
   // What waits.

@@ -173,6 +173,25 @@ class CardsBackend final : public CudaBackend {
     return std::move(drawn.front());
   }
 
+  // After the sums all ranks have the same residuals: the first one's are copied.
+  [[nodiscard]] bool keeps_taps(std::span<const int> boundaries) const override {
+    return first().keeps_taps(boundaries);
+  }
+  [[nodiscard]] TapTicket copy_taps() override {
+    TapTicket ticket = 0;
+    each(Waits::kYes, [&](size_t rank) {
+      if (rank == 0) ticket = members_[rank]->copy_taps();
+    });
+    return ticket;
+  }
+  [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override {
+    std::span<const float> values;
+    each(Waits::kYes, [&](size_t rank) {
+      if (rank == 0) values = members_[rank]->wait_taps(ticket);
+    });
+    return values;
+  }
+
   [[nodiscard]] SlotData peek(Slot slot) override {
     return joined_slot(slot, config_.dims, shards_, [&](size_t of, Slot which) {
       SlotData data;

@@ -147,7 +147,7 @@ void read_vocabulary(Tensors& tensors, const Target& target, const Eagle3Config&
   if (tensors.has("embed_tokens.weight"))
     w.embedding = {tensors.take_floats("embed_tokens.weight", {c.vocab_size, c.hidden_size}), {}};
   else
-    w.embedding = {shared(target, WeightRole::kEmbedding, tensors.where()), {}};
+    w.embedding = shared_embedding(target, tensors.where());
   const bool own = c.draft_vocab_size != c.vocab_size || tensors.has("lm_head.weight");
   w.lm_head = own ? Matrix{tensors.take_floats("lm_head.weight", {c.draft_vocab_size, c.hidden_size}), {}}
                   : Matrix{shared(target, WeightRole::kUnembedding, tensors.where()), {}};
@@ -234,6 +234,10 @@ std::vector<int> boundaries_of(const Eagle3Config& config, int64_t layers, TapRe
     throw Error(Code::kCorrupt, "{}: want states of 0 to {}, the model's layers, rising; found {}", config.where, last,
                 fmt::join(boundaries, ", "));
   return boundaries;
+}
+
+Matrix shared_embedding(const Target& target, const std::string& where) {
+  return {shared(target, WeightRole::kEmbedding, where), {}};
 }
 
 Weights load(const std::filesystem::path& directory, const Target& target, TapReading reading) {

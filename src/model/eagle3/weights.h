@@ -8,10 +8,12 @@
 #include "checkpoint/eagle3_config.h"
 #include "model/config.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace nibble::model::eagle3 {
@@ -21,7 +23,8 @@ using Layer = backend::HeadLayer;
 
 struct Weights : backend::HeadWeights {
   std::vector<int> boundaries;                  // of the target's residuals that it reads (model/gpt_oss.h: Taps)
-  std::optional<checkpoint::Checkpoint> files;  // what matrices point into
+  std::optional<checkpoint::Checkpoint> files;  // what matrices point into, or
+  std::vector<std::vector<std::byte>> made_up;  // where they come from no file
 };
 
 using checkpoint::TapReading;
@@ -35,6 +38,9 @@ struct Target {
   const ModelConfig& config;
   std::span<const backend::HostWeight> weights;
 };
+
+// Of heads without one. Throws Error(kUnsupported) where it is quantised, naming who wants it.
+[[nodiscard]] Matrix shared_embedding(const Target& target, const std::string& where);
 
 // Throws what read_eagle3_config() and Checkpoint::open() throw, Error(kCorrupt) for a tensor that is missing, of the
 // wrong shape or type or not of such a head, naming it, and for a head of another target; Error(kUnsupported) for a

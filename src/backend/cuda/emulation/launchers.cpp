@@ -1,6 +1,7 @@
 #include "backend/cuda/emulation/launchers.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
@@ -129,6 +130,10 @@ void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
 void any_combine(const CombineArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kCombine, on);
+}
+void any_tap(const TapArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kTap, on);
 }
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);

@@ -174,7 +174,9 @@ Shard cuda_shard(Shard shard) {
 
 BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
   if (ranks.count == 1) return whole;
-  return config_of(whole, cuda_shard(shard_of(whole.dims, ranks, rank)));
+  BackendConfig own = config_of(whole, cuda_shard(shard_of(whole.dims, ranks, rank)));
+  if (rank > 0) own.taps.clear();  // all have the same residuals: the first one shows them
+  return own;
 }
 
 RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {

@@ -198,9 +198,11 @@ Batch& Loop::schedule() {
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, budget);
 }
 
-// Steps that read prompts have none: they are long already.
+// Steps that read prompts have none: they are long already. Nor has one whose proposer does not know the last step:
+// that drafts might pay was not seen before it was read.
 DraftController::Why Loop::add_drafts(Batch& batch) {
-  if (!speculation_ || measured_ || batch.rows.empty() || holds_prompts(batch)) return DraftController::Why::kNothing;
+  if (!speculation_ || measured_ || unshown_ || batch.rows.empty() || holds_prompts(batch))
+    return DraftController::Why::kNothing;
   const DraftController::Why why = speculation_->draft(batch, scheduler_.room_for_drafts());
   for (Batch::Row& row : batch.rows)
     if (!row.sequence->draft.tokens.empty()) scheduler_.add_draft(row);
@@ -380,7 +382,8 @@ void Loop::show_residuals(const Flight& flight) {
   int64_t tokens = 0;
   for (const Flight::Row& row : flight.rows) tokens += row.count;
   const std::span<const float> shown = model::residuals(be_, flight.taps);
-  if (shown.empty()) return;
+  unshown_ = shown.empty();
+  if (unshown_) return;
   const int64_t width = std::ssize(shown) / tokens;
   const float* values = shown.data();
   std::vector<std::pair<const Sequence*, Proposer::Residuals>> all;

@@ -143,7 +143,7 @@ TEST(speculation, residuals_of_steps_that_no_draft_follows_stay_where_they_are) 
         std::make_unique<Reader>(std::make_unique<Guesser>([](const Proposer::Text&, size_t) { return 38; })));
     EXPECT_EQ(rig.run(request).tokens, want.tokens);
     EXPECT_GT(rig.loop.stats().drafts.drafts, 0);
-    EXPECT_EQ(rig.loop.stats().drafts.accepted, 0);
+    EXPECT_LT(rig.loop.stats().drafts.accepted, 5);
     EXPECT_LT(rig.be.tap_copies, rig.be.steps / 4) << (async ? "async" : "in turn");
   }
 }

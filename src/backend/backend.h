@@ -5,12 +5,14 @@
 
 #include "backend/args.h"
 #include "backend/dims.h"
+#include "backend/draft_head.h"
 #include "backend/draw.h"
 #include "backend/profile.h"
 #include "backend/weights.h"
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -144,6 +146,13 @@ class Backend {
   // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
   // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
+
+  // Who runs this head where the model runs, after finish_upload(); the weights outlive it, and it the backend not.
+  // None: nobody here; on the host model/eagle3/runner.h can.
+  [[nodiscard]] virtual std::unique_ptr<HeadRunner> head_runner(const HeadWeights& /*head*/,
+                                                                const HeadLimits& /*limits*/) {
+    return nullptr;
+  }
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }

@@ -2,18 +2,19 @@
 // Guesses of an EAGLE-3 head: it reads what the model thought of the texts so far, and drafts on from there, all texts
 // of a step together.
 
-#include "base/thread_pool.h"
+#include "backend/draft_head.h"
 #include "engine/proposer.h"
-#include "model/eagle3/head.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble::engine {
 
-// The head's keys and values of a request live from its first step to its end; what it drafted leaves them when the
+// What the head has read of a request it keeps from its first step to its end; what it drafted is forgotten when the
 // draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
 // gave have no residuals: the head does without them. What is computed again after a preemption is known already.
 //
@@ -21,10 +22,11 @@ namespace nibble::engine {
 // that is asked for all the same, and the head does without those before: a head of no use costs little.
 class Eagle3Proposer final : public Proposer {
  public:
-  // The head outlives the proposer.
-  Eagle3Proposer(const model::eagle3::Head& head, int threads) : head_(head), pool_(threads) {}
+  // `boundaries`: that the runner's head reads.
+  Eagle3Proposer(std::unique_ptr<backend::HeadRunner> runner, std::vector<int> boundaries)
+      : runner_(std::move(runner)), boundaries_(std::move(boundaries)) {}
 
-  [[nodiscard]] std::span<const int> boundaries() const override { return head_.boundaries(); }
+  [[nodiscard]] std::span<const int> boundaries() const override { return boundaries_; }
   void saw(std::span<const Seen> all) override;
   void propose(const Text& text, int most, Draft& draft) override {
     const Asked asked{.text = text, .most = most, .draft = &draft};
@@ -32,15 +34,13 @@ class Eagle3Proposer final : public Proposer {
   }
   void propose_all(std::span<const Asked> all) override;
   [[nodiscard]] bool drafts_to_order() const override { return true; }
-  void ended(const Text& text) override { of_.erase(text.id); }
+  void ended(const Text& text) override;
 
  private:
   struct State {
-    model::eagle3::Cache cache;
-    int64_t seen = 0;                 // residuals of positions before this one have come, or never will
-    int64_t waiting = 0;              // rows, the last ones before it, that are to be read
-    std::vector<float> residuals;     // of them
-    std::vector<float> normed, next;  // of the last row that was read
+    int64_t seen = 0;              // residuals of positions before this one have come, or never will
+    int64_t waiting = 0;           // rows, the last ones before it, that are to be read
+    std::vector<float> residuals;  // of them
   };
   struct Part {
     const Text* text;
@@ -50,8 +50,8 @@ class Eagle3Proposer final : public Proposer {
   // What waits.
   void read(std::span<const Part> parts);
 
-  const model::eagle3::Head& head_;
-  ThreadPool pool_;
+  std::unique_ptr<backend::HeadRunner> runner_;
+  const std::vector<int> boundaries_;
   std::unordered_map<RequestId, State> of_;
 };
 

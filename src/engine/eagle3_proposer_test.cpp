@@ -1,5 +1,6 @@
 #include "engine/eagle3_proposer.h"
 
+#include "model/eagle3/runner.h"
 #include "model/eagle3/testing.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ class Eagle3 : public testing::Test {
   Written written{20};
   test::Eagle3Target target;
   model::eagle3::Head head{target.load(test::kEagle3Data / "plain")};
-  Eagle3Proposer proposer{head, 2};
+  Eagle3Proposer proposer{std::make_unique<model::eagle3::HostRunner>(head, 2), head.boundaries()};
 };
 
 TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "engine/eagle3_proposer.h"
+#include "model/eagle3/runner.h"
 
 #include <algorithm>
 
@@ -102,7 +103,8 @@ std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits) {
     case DraftMethod::kSuffix: return std::make_unique<SuffixProposer>();
     case DraftMethod::kEagle3:
       check(limits.head != nullptr, "a head drafts");
-      return std::make_unique<Eagle3Proposer>(*limits.head, limits.head_threads);
+      return std::make_unique<Eagle3Proposer>(
+          std::make_unique<model::eagle3::HostRunner>(*limits.head, limits.head_threads), limits.head->boundaries());
   }
   return nullptr;
 }

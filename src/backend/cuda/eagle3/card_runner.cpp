@@ -51,7 +51,7 @@ struct RowTables {
   const float* sine = nullptr;
 };
 
-class CardRunner final : public HeadRunner {
+class CardRunner final : public Eagle3Runner {
  public:
   CardRunner(const HeadWeights& head, const Eagle3Setup& setup);
   ~CardRunner() override;
@@ -61,6 +61,7 @@ class CardRunner final : public HeadRunner {
   void read(std::span<const Rows> sequences) override;
   void draft(std::span<const Draft> sequences) override;
   void end(SequenceId sequence) override;
+  [[nodiscard]] std::vector<float> residual(SequenceId sequence) override;
 
  private:
   struct State {
@@ -183,6 +184,18 @@ void CardRunner::end(SequenceId sequence) {
   free_pages_.insert(free_pages_.end(), state.pages.begin(), state.pages.end());
   if (state.kept >= 0) free_kept_.push_back(state.kept);
   of_.erase(found);
+}
+
+std::vector<float> CardRunner::residual(SequenceId sequence) {
+  const CurrentDevice keeps;
+  cuda_check(cudaSetDevice(setup_.device));
+  const State& state = of_.at(sequence);
+  check(state.ready, "a row to show");
+  std::vector<float> row(static_cast<size_t>(weights_.dims.hidden));
+  cuda_check(cudaMemcpyAsync(row.data(), memory_.kept + state.kept * weights_.dims.hidden, row.size() * sizeof(float),
+                             cudaMemcpyDeviceToHost, stream_.get()));
+  cuda_check(cudaStreamSynchronize(stream_.get()));
+  return row;
 }
 
 // Row `row` of the sequence, of which there may be no position yet, sees those before it and itself.
@@ -463,7 +476,7 @@ void CardRunner::norm(const float* x, const float* scale, int rows, Eagle3NormAr
 
 }  // namespace
 
-std::unique_ptr<HeadRunner> make_eagle3_runner(const HeadWeights& head, const Eagle3Setup& setup) {
+std::unique_ptr<Eagle3Runner> make_eagle3_runner(const HeadWeights& head, const Eagle3Setup& setup) {
   require_eagle3_shapes(head);
   const CurrentDevice keeps;
   return std::make_unique<CardRunner>(head, setup);

@@ -29,7 +29,7 @@ TEST_P(Eagle3Emulated, several_sequences_read_and_draft_together) {
   const Eagle3Target target;
   const model::eagle3::Head head(target.load(kEagle3Data / GetParam()));
   const std::unique_ptr<Eagle3Runner> runner = make_eagle3_runner(head.weights(), setup_);
-  check_eagle3_traffic(head, *runner, {.drafts = {1, 4, 2}});
+  check_eagle3_traffic(head, *runner, {.rounds = 2, .drafts = {1, 3, 2}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, Eagle3Emulated, testing::ValuesIn(kEagle3Variants),
@@ -45,9 +45,9 @@ TEST_P(Eagle3EmulatedRoom, prompts_take_several_passes) {
   const Eagle3Target target;
   const model::eagle3::Head head(target.load(kEagle3Data / GetParam()));
   const std::unique_ptr<Eagle3Runner> runner = make_eagle3_runner(head.weights(), setup_);
-  check_eagle3_traffic(head, *runner, {.sequences = 2, .rounds = 2, .most_rows = 150, .drafts = {2, 3}});
+  check_eagle3_traffic(head, *runner, {.sequences = 2, .rounds = 1, .most_rows = 90, .drafts = {2}});
 }
-INSTANTIATE_TEST_SUITE_P(Published, Eagle3EmulatedRoom, testing::Values("plain", "fc_norm"),
+INSTANTIATE_TEST_SUITE_P(Published, Eagle3EmulatedRoom, testing::Values("fc_norm"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(Eagle3Shapes, a_head_that_the_kernels_do_not_take_is_refused) {

@@ -53,7 +53,7 @@ __device__ __forceinline__ float eagle3_merge(int count, int d, Eagle3Sums& all,
 }
 
 template <int kPairs>  // of dims of a lane: head_dim up to 64 * kPairs
-__global__ void __launch_bounds__(kEagle3AttendWarps* kWarpLanes)
+__global__ void __launch_bounds__(kEagle3AttendWarps* kWarpLanes, kPairs == 1 ? 4 : 3)
     any_eagle3_attend_bf16(const __grid_constant__ Eagle3AttendArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kHeads = kEagle3GroupHeads, kThreads = kEagle3AttendWarps * kWarpLanes;

@@ -18,19 +18,23 @@ Kernel eagle3_linear_kernel(int tokens) {
 
 }  // namespace
 
+Eagle3LinearPlan cut(const Eagle3LinearArgs& a, int parts) {
+  Eagle3LinearPlan plan{.parts = parts};
+  while (8 * plan.token_tiles < a.tokens) plan.token_tiles *= 2;
+  plan.grid = (eagle3_row_tiles(a.rows) * parts + kEagle3LinearWarps - 1) / kEagle3LinearWarps;
+  plan.smem_bytes = parts == 1 ? 0 : kEagle3LinearWarps * plan.token_tiles * 4 * 32 * 4;
+  return plan;
+}
+
+// Few rows: more warps share one, so that all that memory can bring is asked for at once.
 Eagle3LinearPlan plan(const Eagle3LinearArgs& a, int multiprocessors) {
   constexpr int kWarpsPerSm = 16, kChunk = 32, kLeastChunks = 8;
-  Eagle3LinearPlan plan;
-  while (8 * plan.token_tiles < a.tokens) plan.token_tiles *= 2;
-  // Few rows: more warps share one, so that all that memory can bring is asked for at once.
   const int tiles = eagle3_row_tiles(a.rows), chunks = (a.cols + kChunk - 1) / kChunk;
-  while (plan.parts < kEagle3LinearWarps && tiles * plan.parts < kWarpsPerSm * multiprocessors &&
-         chunks >= 2 * plan.parts * kLeastChunks)
-    plan.parts *= 2;
-  const int tiles_of_cta = kEagle3LinearWarps / plan.parts;
-  plan.grid = (tiles + tiles_of_cta - 1) / tiles_of_cta;
-  plan.smem_bytes = plan.parts == 1 ? 0 : kEagle3LinearWarps * plan.token_tiles * 4 * 32 * 4;
-  return plan;
+  int parts = 1;
+  while (parts < kEagle3LinearWarps && tiles * parts < kWarpsPerSm * multiprocessors &&
+         chunks >= 2 * parts * kLeastChunks)
+    parts *= 2;
+  return cut(a, parts);
 }
 
 int attend_splits(const Eagle3AttendArgs& a, int multiprocessors) {

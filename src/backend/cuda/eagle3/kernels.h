@@ -11,12 +11,12 @@
 namespace nibble::backend::cuda {
 
 namespace kernel {
-inline constexpr Kernel kEagle3Linear[] = {{"any_eagle3_linear<8>"},
-                                           {"any_eagle3_linear<16>"},
-                                           {"any_eagle3_linear<32>"},
-                                           {"any_eagle3_linear<64>"}};  // by most tokens
-inline constexpr Kernel kEagle3Norm{"any_eagle3_norm"}, kEagle3Enter{"any_eagle3_enter"},
-    kEagle3Attend{"any_eagle3_attend"};
+inline constexpr Kernel kEagle3Linear[] = {{"any_eagle3_linear_bf16<8>"},
+                                           {"any_eagle3_linear_bf16<16>"},
+                                           {"any_eagle3_linear_bf16<32>"},
+                                           {"any_eagle3_linear_bf16<64>"}};  // by most tokens
+inline constexpr Kernel kEagle3Norm{"any_eagle3_norm_f32"}, kEagle3Enter{"any_eagle3_enter_bf16"},
+    kEagle3Attend{"any_eagle3_attend_bf16"};
 }  // namespace kernel
 
 struct Eagle3Cost {
@@ -78,6 +78,7 @@ struct Eagle3LinearPlan {
 };
 inline constexpr int kEagle3LinearWarps = 8;
 [[nodiscard]] Eagle3LinearPlan plan(const Eagle3LinearArgs& args, int multiprocessors);
+[[nodiscard]] Eagle3LinearPlan cut(const Eagle3LinearArgs& args, int parts);  // into so many
 
 // Of segments of each row: rounded, and normed as floats, = segment / sqrt(mean(segment^2) + eps) * scale; the segment
 // itself where there is no scale, and as plain.

@@ -81,13 +81,7 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
   args.cosine = cosine.get(), args.sine = sine.get(), args.slots = on_slots.get();
   args.pages = {keys.get(), values.get()};
   args.heads = c.heads, args.kv_heads = c.kv_heads, args.head_dim = c.head_dim;
-  Eagle3LinearPlan cut = plan(args, 132);
-  if (c.parts > 0) {
-    cut.parts = c.parts;
-    cut.grid = (tiles * c.parts + kEagle3LinearWarps - 1) / kEagle3LinearWarps;
-    cut.smem_bytes = kEagle3LinearWarps * cut.token_tiles * 4 * 32 * 4;
-  }
-  run(args, cut);
+  run(args, c.parts > 0 ? cut(args, c.parts) : plan(args, 132));
 
   const Eagle3Products want(c, weights, inputs, biases);
   const std::vector<float> got = out.host();

@@ -86,7 +86,7 @@ __device__ __forceinline__ int32_t eagle3_token(const Eagle3EnterArgs& args, int
 }
 
 // grid a CTA per token     bytes tokens * (hidden * 14 + best_tiles * 8)
-__global__ void __launch_bounds__(kEagle3RowThreads)
+__global__ void __launch_bounds__(kEagle3RowThreads, 4)
     any_eagle3_enter_bf16(const __grid_constant__ Eagle3EnterArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kWarps = kEagle3RowThreads / kWarpLanes;

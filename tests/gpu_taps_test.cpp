@@ -156,53 +156,60 @@ TEST_F(GpuTaps, of_two_ranks_are_the_first_ones) {
 
 // Every draft is verified whole, and some are right. Kernels whose sums do not depend on how many tokens a step has
 // change no token; others are held to drafting as well.
+// Every draft is verified whole, and some are right, whoever runs the head. Kernels whose sums do not depend on how
+// many tokens a step has change no token; others are held to drafting as well.
 TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
   const Source source(kTiny);
   const model::eagle3::Head head(
       model::eagle3::load(kTiny / "eagle3", {source.config, source.weights}, checkpoint::TapReading::kAuto));
-  for (const bool plain : {true, false}) {
+  struct Case {
+    bool plain, async, on_host;
+  };
+  for (const auto& [plain, async, on_host] : {Case{true, false, true}, Case{true, true, true}, Case{true, false, false},
+                                              Case{true, true, false}, Case{false, true, false}}) {
     const RunConfig run =
         plain ? RunConfig{.kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference}
               : RunConfig{};
-    for (const bool async : {false, true}) {
-      engine::DraftStats stats;
-      int64_t replays = 0;
-      const auto texts = [&](engine::DraftMethod method) {
-        engine::EngineLimits limits{.max_context = 512,
-                                    .max_sequences = 4,
-                                    .max_batched_tokens = 64,
-                                    .kv_tokens = 2048,
-                                    .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
-                                    .async_scheduling = async};
-        if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;
-        const auto config = model::backend_config(source.config, engine::step_limits(limits, source.config.dims));
-        const auto be = backend::make_cuda_backend(config, run);
-        const model::GptOss gpt = model::load(*be, source.config, source.weights);
-        engine::Loop loop(*be, gpt, limits);
-        std::vector<std::vector<int32_t>> tokens(6);
-        for (size_t i = 0; i < tokens.size(); ++i)
-          loop.add(i + 1,
-                   {.prompt = some_tokens(20 + 50 * i, source.config.dims.vocab),
-                    .max_tokens = 100,
-                    .sampling = {.temperature = 0}},
-                   [&, i](const engine::Event& event) {
-                     if (const auto* token = std::get_if<engine::TokenEvent>(&event)) tokens[i].push_back(token->token);
-                   });
-        while (!loop.idle()) loop.step();
-        stats = loop.stats().drafts;
-        replays = be->graph_replays();
-        return tokens;
-      };
-      const auto want = texts(engine::DraftMethod::kOff), got = texts(engine::DraftMethod::kEagle3);
-      if (plain) {
-        EXPECT_EQ(got, want) << (async ? "async" : "in turn");
-      }
-      for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].size(), want[i].size());
-      std::printf("a head's guesses, %s%s: %lld of %lld right\n", plain ? "plain kernels" : "as served",
-                  async ? ", async" : "", static_cast<long long>(stats.accepted), static_cast<long long>(stats.tokens));
-      EXPECT_GT(stats.accepted, stats.drafts / 4);
-      EXPECT_EQ(replays > 0, !plain);
+    engine::DraftStats stats;
+    int64_t replays = 0;
+    const auto texts = [&](engine::DraftMethod method) {
+      engine::EngineLimits limits{.max_context = 512,
+                                  .max_sequences = 4,
+                                  .max_batched_tokens = 64,
+                                  .kv_tokens = 2048,
+                                  .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
+                                  .async_scheduling = async};
+      if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;
+      model::StepLimits steps = engine::step_limits(limits, source.config.dims);
+      if (on_host) steps.head = nullptr;
+      const auto be = backend::make_cuda_backend(model::backend_config(source.config, steps), run);
+      const model::GptOss gpt = model::load(*be, source.config, source.weights);
+      engine::Loop loop(*be, gpt, limits);
+      std::vector<std::vector<int32_t>> tokens(6);
+      for (size_t i = 0; i < tokens.size(); ++i)
+        loop.add(i + 1,
+                 {.prompt = some_tokens(20 + 50 * i, source.config.dims.vocab),
+                  .max_tokens = 100,
+                  .sampling = {.temperature = 0}},
+                 [&, i](const engine::Event& event) {
+                   if (const auto* token = std::get_if<engine::TokenEvent>(&event)) tokens[i].push_back(token->token);
+                 });
+      while (!loop.idle()) loop.step();
+      stats = loop.stats().drafts;
+      replays = be->graph_replays();
+      return tokens;
+    };
+    const auto want = texts(engine::DraftMethod::kOff), got = texts(engine::DraftMethod::kEagle3);
+    const std::string what = std::string(plain ? "plain kernels" : "as served") + (async ? ", async" : ", in turn") +
+                             (on_host ? ", head on the host" : ", head on the card");
+    if (plain) {
+      EXPECT_EQ(got, want) << what;
     }
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].size(), want[i].size()) << what;
+    std::printf("a head's guesses, %s: %lld of %lld right\n", what.c_str(), static_cast<long long>(stats.accepted),
+                static_cast<long long>(stats.tokens));
+    EXPECT_GT(stats.accepted, stats.drafts / 4) << what;
+    EXPECT_EQ(replays > 0, !plain) << what;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "backend/cuda/card/card.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/quantise/round_blocks.h"
@@ -184,6 +185,11 @@ class StreamedCudaBackend final : public RankBackend {
     return tap_copies_->copy(at_.taps, program_->tokens);
   }
   [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override { return tap_copies_->wait(ticket); }
+
+  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
+    if (config_.head == nullptr) return nullptr;
+    return make_eagle3_runner(*config_.head, head_setup(config_, run_, rank_.device));
+  }
 
   [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 

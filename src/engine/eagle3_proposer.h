@@ -23,10 +23,13 @@ namespace nibble::engine {
 // draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
 // gave have no residuals: the head does without them. What is computed again after a preemption is known already.
 //
-// Prompts are read as they come. Of what is generated, while drafts do not pay, only the last step's rows wait for one
-// that is asked for all the same, and the head does without those before: a head of no use costs little.
+// While drafts pay, all is read as it comes. While they do not, of a prompt the last rows are, and of what is generated
+// the last step's wait for a draft that is asked for all the same; the head does without those before: a head of no use
+// costs little.
 class Eagle3Proposer final : public Proposer {
  public:
+  static constexpr int64_t kUnwantedPromptRows = 64;  // a pass of a card's runner
+
   // `boundaries`: that the runner's head reads.
   Eagle3Proposer(std::unique_ptr<backend::HeadRunner> runner, std::vector<int> boundaries)
       : runner_(std::move(runner)), boundaries_(std::move(boundaries)) {}

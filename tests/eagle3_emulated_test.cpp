@@ -29,7 +29,7 @@ TEST_P(Eagle3Emulated, several_sequences_read_and_draft_together) {
   const Eagle3Target target;
   const model::eagle3::Head head(target.load(kEagle3Data / GetParam()));
   const std::unique_ptr<Eagle3Runner> runner = make_eagle3_runner(head.weights(), setup_);
-  check_eagle3_traffic(head, *runner, {.rounds = 2, .drafts = {1, 3, 2}});
+  check_eagle3_traffic(head, *runner, {.rounds = 2, .most_rows = 2, .drafts = {1, 8, 6}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, Eagle3Emulated, testing::ValuesIn(kEagle3Variants),
@@ -64,7 +64,7 @@ TEST(Eagle3Shapes, a_head_that_the_kernels_do_not_take_is_refused) {
     }
   };
   refused([](backend::HeadWeights& head) { head.dims.hidden = 36; },
-          "a head's hidden_size: want a multiple of 8, found 36");
+          "a head's hidden_size: want a multiple of 8 up to 8192, found 36");
   refused([](backend::HeadWeights& head) { head.dims.head_dim = 256; },
           "a head's head_dim: want a multiple of 8 up to 128, found 256");
   refused([](backend::HeadWeights& head) { head.logit_scale = -1; }, "a head's logit_scale: want one above 0");

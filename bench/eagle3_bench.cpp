@@ -20,7 +20,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kRepetitions = 9;
+constexpr int kRepetitions = 25;
 
 double median_wall_us(const std::function<void()>& what) {
   std::vector<double> all;
@@ -134,13 +134,58 @@ void time_products(double read_bytes_per_s) {
         const double us = median_link_us({.stream = stream.get(), .links = links, .repetitions = 5}, [&](int link) {
           Eagle3LinearArgs own = args;
           own.weight = reinterpret_cast<const Bf16*>(pool.get() + link * bytes);
-          any_eagle3_linear(own, cut(own, parts), on);
+          any_eagle3_linear(own, cut(own, sms, parts), on);
         });
         std::printf("  %d%s: %6.1f (%3.0f %%)", parts, parts == planned ? "*" : " ", us,
                     100 * static_cast<double>(bytes) / read_bytes_per_s * 1e6 / us);
       }
       std::printf("\n");
     }
+  }
+}
+
+// What stands between the products, of heads of gpt-oss's shape.
+void time_rows() {
+  constexpr HeadDims kDims = kEagle3Of120b;
+  constexpr int kHidden = static_cast<int>(kDims.hidden), kMostTiles = 201088 / 16, kMostKeys = 8192;
+  constexpr int kPages = kMostKeys / kEagle3PageRows;
+  const DeviceBytes memory = allocate_device(int64_t{1} << 30, "rows");
+  cuda_check(cudaMemset(memory.get(), 0, size_t{1} << 30));  // every row of tables and pages is the first
+  auto* const floats = reinterpret_cast<float*>(memory.get());
+  auto* const bf16s = reinterpret_cast<Bf16*>(memory.get() + (size_t{256} << 20));
+  auto* const ints = reinterpret_cast<int32_t*>(memory.get() + (size_t{512} << 20));
+  const Stream stream = make_stream();
+  const Launch on{.stream = stream.get()};
+  const LinkChain chain{.stream = stream.get(), .links = 16, .repetitions = 5};
+  const int sms = open_device(0).multiprocessors;
+  for (const int tokens : {1, 8, 64}) {
+    std::printf("%2d tokens: norm %5.1f us", tokens, median_link_us(chain, [&](int) {
+                  any_eagle3_norm({.x = floats, .scale = floats, .rounded = bf16s, .rows = tokens, .width = kHidden},
+                                  on);
+                }));
+    for (const int tiles : {2000, kMostTiles}) {
+      Eagle3EnterArgs args{.best = reinterpret_cast<Eagle3Best*>(floats), .ids = ints, .embedding = bf16s};
+      args.input_norm = args.hidden_norm = args.feature = args.residual = floats;
+      args.x = bf16s, args.tokens = tokens, args.hidden = kHidden, args.best_tiles = tiles;
+      std::printf(", enter of %d tiles %5.1f us", tiles,
+                  median_link_us(chain, [&](int) { any_eagle3_enter(args, on); }));
+    }
+    for (const int keys : {64, 1024, kMostKeys}) {
+      std::vector<int32_t> ends(static_cast<size_t>(tokens), keys), pages;
+      for (int page = 0; page < kPages; ++page) pages.push_back(page);
+      int32_t *const first = ints, *const end = ints + 64, *const ids = ints + 128;
+      cuda_check(cudaMemcpy(end, ends.data(), ends.size() * 4, cudaMemcpyHostToDevice));
+      cuda_check(cudaMemcpy(ids, pages.data(), pages.size() * 4, cudaMemcpyHostToDevice));
+      Eagle3AttendArgs args{.q = floats, .pages = {bf16s, bf16s + (size_t{32} << 20)}, .first = first, .end = end};
+      args.pages_at = first, args.page_ids = ids, args.out = bf16s + (size_t{64} << 20);
+      args.parts = floats + (size_t{16} << 20), args.finished = ints + (size_t{1} << 20);
+      args.tokens = tokens, args.heads = static_cast<int>(kDims.heads);
+      args.kv_heads = static_cast<int>(kDims.kv_heads), args.head_dim = static_cast<int>(kDims.head_dim);
+      args.splits = attend_splits(args, sms);
+      std::printf(", attend to %d keys %5.1f us", keys,
+                  median_link_us(chain, [&](int) { any_eagle3_attend(args, on); }));
+    }
+    std::printf("\n");
   }
 }
 
@@ -156,6 +201,7 @@ int main(int argc, char** argv) {
       nibble::backend::cuda::time_head(32000, peaks.read_bytes_per_s);
       nibble::backend::cuda::time_head(201088, peaks.read_bytes_per_s);
     }
+    if (which != "drafts") nibble::backend::cuda::time_rows();
     if (which != "drafts") nibble::backend::cuda::time_products(peaks.read_bytes_per_s);
   } catch (const std::exception& error) {
     std::printf("FAIL %s\n", error.what());

@@ -53,9 +53,10 @@ __device__ __forceinline__ float eagle3_merge(int count, int d, Eagle3Sums& all,
 }
 
 template <int kPairs>  // of dims of a lane: head_dim up to 64 * kPairs
-__global__ void __launch_bounds__(kEagle3AttendWarps* kWarpLanes, kPairs == 1 ? 4 : 3)
+__global__ void __launch_bounds__(kEagle3AttendWarps* kWarpLanes, kPairs == 1 ? 3 : 2)
     any_eagle3_attend_bf16(const __grid_constant__ Eagle3AttendArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
+  constexpr int kAtOnce = 8;  // of a key, 16 bytes each
   constexpr int kHeads = kEagle3GroupHeads, kThreads = kEagle3AttendWarps * kWarpLanes;
   const auto tid = static_cast<int>(threadIdx.x), cta = static_cast<int>(blockIdx.x);
   const int lane = tid % kWarpLanes, warp = tid / kWarpLanes, dim = args.head_dim;
@@ -89,18 +90,25 @@ __global__ void __launch_bounds__(kEagle3AttendWarps* kWarpLanes, kPairs == 1 ? 
     const int at = (pages[key / kEagle3PageRows] * args.kv_heads + kv_head) * kEagle3PageRows + key % kEagle3PageRows;
     float score[kHeads] = {};
     const Bf16* const k = args.pages.keys + int64_t{at} * dim;
-#pragma unroll 2
-    for (int d = 0; d < dim; d += 8) {
-      const uint4 words = *reinterpret_cast<const uint4*>(k + d);
-      const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll 1
+    for (int from = 0; from < dim; from += 8 * kAtOnce) {
+      uint4 of_key[kAtOnce];
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const auto* const q = reinterpret_cast<const float4*>(queries + h * dim + d);
-        const float4 low = q[0], high = q[1];
-        const float of_q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      for (int i = 0; i < kAtOnce; ++i)
+        of_key[i] = from + 8 * i < dim ? *reinterpret_cast<const uint4*>(k + from + 8 * i) : uint4{0, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          score[h] += of_q[i] * __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (from + 8 * i >= dim) break;
+        const uint32_t pairs[4] = {of_key[i].x, of_key[i].y, of_key[i].z, of_key[i].w};
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          const auto* const q = reinterpret_cast<const float4*>(queries + h * dim + from + 8 * i);
+          const float4 low = q[0], high = q[1];
+          const float of_q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+          for (int n = 0; n < 8; ++n)
+            score[h] += of_q[n] * __uint_as_float(n % 2 == 0 ? pairs[n / 2] << 16 : pairs[n / 2] & 0xffff0000u);
+        }
       }
     }
     __syncwarp();  // the weights before these are read
@@ -115,11 +123,11 @@ __global__ void __launch_bounds__(kEagle3AttendWarps* kWarpLanes, kPairs == 1 ? 
     }
     __syncwarp();
     const int keys = min(kWarpLanes, end - tile);
-#pragma unroll 4
+#pragma unroll 8
     for (int j = 0; j < keys; ++j) {
       const Bf16* const v = args.pages.values + int64_t{__shfl_sync(kAllLanes, at, j)} * dim;
-      const auto* const of_key = reinterpret_cast<const float4*>(weights + j * kHeads);
-      const float4 low = of_key[0], high = of_key[1];
+      const auto* const weights_of = reinterpret_cast<const float4*>(weights + j * kHeads);
+      const float4 low = weights_of[0], high = weights_of[1];
       const float weight[kHeads] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {

@@ -21,7 +21,7 @@ namespace {
 using Then = Eagle3LinearArgs::Then;
 
 constexpr int64_t kMostTokens = Eagle3Memory::kTokens;
-constexpr size_t kMostGraphs = 64;
+constexpr size_t kMostGraphs = 128;
 
 // Tables of a pass on their way to the card, one behind the other: where each lies depends on their lengths alone.
 class InputTables {
@@ -88,7 +88,7 @@ class CardRunner final : public Eagle3Runner {
       return {.slots = inputs.put(slots), .first = inputs.put(first), .end = inputs.put(end)};
     }
   };
-  struct Size {  // of a draft
+  struct Size {  // of a draft; of a pass that reads: no tokens, and a sequence for each row
     int tokens = 0, sequences = 0;
     friend auto operator<=>(const Size&, const Size&) = default;
   };
@@ -137,7 +137,8 @@ class CardRunner final : public Eagle3Runner {
 int opened(int device) { return open_device(device).multiprocessors; }
 
 int64_t staged_bytes(const HeadWeights& head, const Eagle3Setup& setup) {
-  return 4 * (kMostTokens * head.dims.taps * head.dims.target_hidden + Eagle3Memory::inputs_capacity(setup)) + 512;
+  return 4 * (kMostTokens * head.dims.taps * head.dims.target_hidden + Eagle3Memory::inputs_capacity(setup)) +
+         512 * kMostTokens;
 }
 
 CardRunner::CardRunner(const HeadWeights& head, const Eagle3Setup& setup)
@@ -241,7 +242,6 @@ void CardRunner::read(std::span<const Rows> sequences) {
 void CardRunner::read_pass(std::span<const Row> rows) {
   HostTables host;
   std::vector<int32_t> tokens, kept, pages_at, page_ids;
-  std::vector<float> residuals;
   const State* previous = nullptr;
   for (const Row& row : rows) {
     const State& state = *row.state;
@@ -255,7 +255,6 @@ void CardRunner::read_pass(std::span<const Row> rows) {
       page_ids.insert(page_ids.end(), state.pages.begin(), state.pages.end());
     }
     previous = &state;
-    residuals.insert(residuals.end(), row.residuals, row.residuals + weights_.taps_width);
   }
   InputTables inputs(memory_.inputs);
   RowTables tables = host.put(inputs);
@@ -266,15 +265,21 @@ void CardRunner::read_pass(std::span<const Row> rows) {
   tables.page_ids = inputs.put(page_ids);
   staging_.begin_step();
   staging_.copy(memory_.inputs, std::as_bytes(inputs.all()));
-  staging_.copy(memory_.taps, std::as_bytes(std::span<const float>(residuals)));
+  const auto width = static_cast<size_t>(weights_.taps_width);
+  for (size_t from = 0, end = 0; from < rows.size(); from = end) {  // a sequence's lie behind each other
+    for (end = from + 1; end < rows.size() && rows[end].state == rows[from].state;) ++end;
+    staging_.copy(memory_.taps + from * width, std::as_bytes(std::span(rows[from].residuals, (end - from) * width)));
+  }
 
   const auto count = static_cast<int>(rows.size());
-  rope(positions, count);
   tables.cosine = memory_.cosine, tables.sine = memory_.sine;
-  features(count);
-  enter(count, memory_.feature, {.ids = ids});
-  layers(count, tables);
-  norm(memory_.residual, nullptr, count, {.to = to, .plain = memory_.kept});
+  run({.sequences = count}, [&] {
+    rope(positions, count);
+    features(count);
+    enter(count, memory_.feature, {.ids = ids});
+    layers(count, tables);
+    norm(memory_.residual, nullptr, count, {.to = to, .plain = memory_.kept});
+  });
 }
 
 void CardRunner::draft(std::span<const Draft> sequences) {

@@ -18,23 +18,24 @@ Kernel eagle3_linear_kernel(int tokens) {
 
 }  // namespace
 
-Eagle3LinearPlan cut(const Eagle3LinearArgs& a, int parts) {
-  Eagle3LinearPlan plan{.parts = parts};
+Eagle3LinearPlan cut(const Eagle3LinearArgs& a, int multiprocessors, int parts) {
+  constexpr int kCtasPerSm = 2;
+  Eagle3LinearPlan plan{.parts = parts, .early = kCtasPerSm * multiprocessors};
   while (8 * plan.token_tiles < a.tokens) plan.token_tiles *= 2;
   plan.grid = (eagle3_row_tiles(a.rows) * parts + kEagle3LinearWarps - 1) / kEagle3LinearWarps;
   plan.smem_bytes = parts == 1 ? 0 : kEagle3LinearWarps * plan.token_tiles * 4 * 32 * 4;
   return plan;
 }
 
-// Few rows: more warps share one, so that all that memory can bring is asked for at once.
+// Few rows: more warps share one, so that all that memory can bring is asked for at once. Many tokens: warps that do
+// not share rows find each other's x in L1 (bench/eagle3_bench.cpp on an H200, 2026-11-26).
 Eagle3LinearPlan plan(const Eagle3LinearArgs& a, int multiprocessors) {
-  constexpr int kWarpsPerSm = 16, kChunk = 32, kLeastChunks = 8;
+  constexpr int kChunk = 32, kLeastChunks = 8;
+  const int warps = (a.tokens <= 16 ? 48 : a.tokens <= 32 ? 16 : 4) * multiprocessors;
   const int tiles = eagle3_row_tiles(a.rows), chunks = (a.cols + kChunk - 1) / kChunk;
-  int parts = 1;
-  while (parts < kEagle3LinearWarps && tiles * parts < kWarpsPerSm * multiprocessors &&
-         chunks >= 2 * parts * kLeastChunks)
-    parts *= 2;
-  return cut(a, parts);
+  int parts = a.tokens <= 16 && chunks >= 4 * kLeastChunks ? 2 : 1;
+  while (parts < kEagle3LinearWarps && tiles * parts < warps && chunks >= 2 * parts * kLeastChunks) parts *= 2;
+  return cut(a, multiprocessors, parts);
 }
 
 int attend_splits(const Eagle3AttendArgs& a, int multiprocessors) {
@@ -107,7 +108,8 @@ void check_args(const Eagle3NormArgs& a) {
   constexpr Kernel kName = kernel::kEagle3Norm;
   require_shape(a.rows > 0, kName, "at least one row", a.rows);
   require_shape(a.segments > 0 && a.segments <= 65535, kName, "1 to 65535 segments", a.segments);
-  require_shape(a.width > 0 && a.width % 4 == 0, kName, "a width of a multiple of 4", a.width);
+  require_shape(a.width > 0 && a.width % 4 == 0 && a.width <= kEagle3MostWidth, kName,
+                "a width of a multiple of 4 up to 16384", a.width);
   require_shape(eagle3_aligned(a.x) && (a.scale == nullptr || eagle3_aligned(a.scale)) &&
                     (a.rounded == nullptr || eagle3_aligned(a.rounded)) &&
                     (a.normed == nullptr || eagle3_aligned(a.normed)) &&
@@ -122,7 +124,8 @@ void check_args(const Eagle3EnterArgs& a) {
   require_shape(a.ids != nullptr, kName, "ids", a.tokens);
   require_shape((a.best != nullptr) == (a.best_tiles > 0), kName, "row tiles with a best of each", a.best_tiles);
   if (a.x == nullptr) return;
-  require_shape(a.hidden > 0 && a.hidden % 4 == 0, kName, "hidden a multiple of 4", a.hidden);
+  require_shape(a.hidden > 0 && a.hidden % 4 == 0 && a.hidden <= kEagle3MostHidden, kName,
+                "hidden a multiple of 4 up to 8192", a.hidden);
   require_shape(eagle3_aligned(a.embedding) && eagle3_aligned(a.input_norm) && eagle3_aligned(a.hidden_norm) &&
                     eagle3_aligned(a.feature) && eagle3_aligned(a.x) && eagle3_aligned(a.residual),
                 kName, "embedding, norms, feature and results, 16-byte aligned", a.hidden);

@@ -75,10 +75,11 @@ struct Eagle3LinearPlan {
   int parts = 1;        // 1, 2, 4 or 8
   int grid = 1;
   int smem_bytes = 0;
+  int early = 0;  // CTAs that may start before the kernel before has ended: they ask for all of their weights
 };
 inline constexpr int kEagle3LinearWarps = 8;
 [[nodiscard]] Eagle3LinearPlan plan(const Eagle3LinearArgs& args, int multiprocessors);
-[[nodiscard]] Eagle3LinearPlan cut(const Eagle3LinearArgs& args, int parts);  // into so many
+[[nodiscard]] Eagle3LinearPlan cut(const Eagle3LinearArgs& args, int multiprocessors, int parts);  // into so many
 
 // Of segments of each row: rounded, and normed as floats, = segment / sqrt(mean(segment^2) + eps) * scale; the segment
 // itself where there is no scale, and as plain.
@@ -90,9 +91,11 @@ struct Eagle3NormArgs {
   Bf16* rounded = nullptr;                // [*, segments * width]; may be none
   float* normed = nullptr;                // likewise
   float* plain = nullptr;                 // likewise
-  int rows = 0, segments = 1, width = 0;  // width: a multiple of 4
+  int rows = 0, segments = 1, width = 0;  // width: a multiple of 4 up to kEagle3MostWidth
   float eps = 0;
 };
+
+inline constexpr int kEagle3MostWidth = 16384, kEagle3MostHidden = 8192;
 
 // What layer 0 reads: x = [norm(embedding[id]), norm(feature)], residual = feature or its norm. With `best`, id is the
 // token of the likeliest row of lm_head, and kept.
@@ -106,7 +109,7 @@ struct Eagle3EnterArgs {
   const float* feature = nullptr;       // [tokens, hidden]
   Bf16* x = nullptr;                    // [tokens, 2 * hidden]; none: nothing but ids
   float* residual = nullptr;            // [tokens, hidden], may be feature
-  int tokens = 0, hidden = 0;           // hidden: a multiple of 4
+  int tokens = 0, hidden = 0;           // hidden: a multiple of 4 up to kEagle3MostHidden
   int best_tiles = 0;
   float eps = 0;
   bool norm_before_residual = false;

@@ -76,8 +76,9 @@ void require_eagle3_shapes(const HeadWeights& head) {
   const auto require = [](bool holds, std::string_view what, std::string_view want, int64_t found) {
     if (!holds) throw Error(Code::kUnsupported, "cuda: a head's {}: want {}, found {}", what, want, found);
   };
-  require(d.hidden % 8 == 0, "hidden_size", "a multiple of 8", d.hidden);
-  require(d.target_hidden % 8 == 0, "target_hidden_size", "a multiple of 8", d.target_hidden);
+  require(d.hidden % 8 == 0 && d.hidden <= kEagle3MostHidden, "hidden_size", "a multiple of 8 up to 8192", d.hidden);
+  require(d.target_hidden % 8 == 0 && d.taps * d.target_hidden <= kEagle3MostWidth, "target_hidden_size",
+          "a multiple of 8, and no more than 16384 of all states that it reads", d.target_hidden);
   require(d.inter % 8 == 0, "intermediate_size", "a multiple of 8", d.inter);
   require(d.head_dim % 8 == 0 && d.head_dim <= kEagle3MostHeadDim, "head_dim", "a multiple of 8 up to 128", d.head_dim);
   require(d.heads % d.kv_heads == 0, "num_attention_heads", "a multiple of num_key_value_heads", d.heads);

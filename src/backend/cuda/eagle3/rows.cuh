@@ -9,36 +9,57 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kEagle3RowThreads = 256;
+inline constexpr int kEagle3RowThreads = 512;
 // A float per warp for each of two sums, and a best row per warp.
 inline constexpr int kEagle3RowShared = kEagle3RowThreads / kWarpLanes * (4 + 4 + 8);
 
-struct Eagle3Row {
-  const float* x;  // [width] or
-  const Bf16* table = nullptr;
-  int width = 0;
+// A thread's floats of a row, four at a time, all of them asked for at once.
+template <int kFours>
+struct Eagle3Held {
+  static constexpr int kWidth = 4 * kFours * kEagle3RowThreads;  // the widest row
+  float4 four[kFours];
 
-  __device__ float4 at(int four) const {
-    if (table == nullptr) return reinterpret_cast<const float4*>(x)[four];
-    const uint2 words = reinterpret_cast<const uint2*>(table)[four];  // two bf16 each, the first in the low half
-    return {__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u), __uint_as_float(words.y << 16),
-            __uint_as_float(words.y & 0xffff0000u)};
+  template <class At>
+  __device__ void load(int width, const At& at) {
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const int i = static_cast<int>(threadIdx.x) + j * kEagle3RowThreads;
+      four[j] = i < width / 4 ? at(i) : float4{0, 0, 0, 0};
+    }
+  }
+  __device__ void load(int width, const float* row) {
+    load(width, [&](int i) { return reinterpret_cast<const float4*>(row)[i]; });
+  }
+  // visit(i, four) of each there is.
+  template <class Visit>
+  __device__ void each(int width, const Visit& visit) const {
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const int i = static_cast<int>(threadIdx.x) + j * kEagle3RowThreads;
+      if (i < width / 4) visit(i, four[j]);
+    }
+  }
+  // times `by` and times scale's
+  __device__ Eagle3Held scaled(float by, const Eagle3Held& scale) const {
+    Eagle3Held result;
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const float4 v = four[j], s = scale.four[j];
+      result.four[j] = {v.x * by * s.x, v.y * by * s.y, v.z * by * s.z, v.w * by * s.w};
+    }
+    return result;
   }
   // 1 / sqrt(mean of squares + eps), by all threads together; `shared` holds a float per warp.
-  __device__ float inverse(float eps, float* shared) const {
+  __device__ float inverse(int width, float eps, float* shared) const {
     float squares = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < width / 4; i += kEagle3RowThreads) {
-      const float4 v = at(i);
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) {
+      const float4 v = four[j];
       squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
     return 1.0f / sqrtf(block_sum<kEagle3RowThreads>(squares, shared) / static_cast<float>(width) + eps);
   }
 };
-
-__device__ __forceinline__ float4 eagle3_scaled(float4 v, float by, const float* scale, int four) {
-  const float4 s = reinterpret_cast<const float4*>(scale)[four];
-  return {v.x * by * s.x, v.y * by * s.y, v.z * by * s.z, v.w * by * s.w};
-}
 
 __device__ __forceinline__ void eagle3_round(Bf16* to, int four, const float4& v) {
   uint2 words;
@@ -47,34 +68,49 @@ __device__ __forceinline__ void eagle3_round(Bf16* to, int four, const float4& v
 }
 
 // grid (rows, segments)     bytes rows * segments * width * (4 + 2 and 4 of the results)
-__global__ void __launch_bounds__(kEagle3RowThreads) any_eagle3_norm_f32(const __grid_constant__ Eagle3NormArgs args) {
+__global__ void __launch_bounds__(kEagle3RowThreads, 1)
+    any_eagle3_norm_f32(const __grid_constant__ Eagle3NormArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
+  using Held = Eagle3Held<8>;
+  static_assert(Held::kWidth == kEagle3MostWidth);
   ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
   const auto row = static_cast<int>(blockIdx.x), segment = static_cast<int>(blockIdx.y);
+  const int64_t pitch = int64_t{args.segments} * args.width, first = int64_t{segment} * args.width;
+  Held scale;
+  if (args.scale != nullptr) scale.load(args.width, args.scale + first);
+  ptx::grid_dependency_wait();
   const int from = args.which == nullptr ? row : args.which[row], to = args.to == nullptr ? row : args.to[row];
   if (to < 0) return;
-  const int64_t pitch = int64_t{args.segments} * args.width, first = int64_t{segment} * args.width;
-  const Eagle3Row x{.x = args.x + from * pitch + first, .width = args.width};
-  const float inverse = args.scale == nullptr ? 1.0f : x.inverse(args.eps, reinterpret_cast<float*>(smem));
-  for (int i = static_cast<int>(threadIdx.x); i < args.width / 4; i += kEagle3RowThreads) {
-    float4 v = x.at(i);
-    if (args.plain != nullptr) reinterpret_cast<float4*>(args.plain + to * pitch + first)[i] = v;
-    if (args.scale != nullptr) v = eagle3_scaled(v, inverse, args.scale + first, i);
-    if (args.rounded != nullptr) eagle3_round(args.rounded + to * pitch + first, i, v);
-    if (args.normed != nullptr) reinterpret_cast<float4*>(args.normed + to * pitch + first)[i] = v;
-  }
+  const int64_t at = to * pitch + first;
+  Held x;
+  x.load(args.width, args.x + from * pitch + first);
+  if (args.plain != nullptr)
+    x.each(args.width, [&](int i, const float4& v) { reinterpret_cast<float4*>(args.plain + at)[i] = v; });
+  if (args.scale != nullptr) x = x.scaled(x.inverse(args.width, args.eps, reinterpret_cast<float*>(smem)), scale);
+  x.each(args.width, [&](int i, const float4& v) {
+    if (args.rounded != nullptr) eagle3_round(args.rounded + at, i, v);
+    if (args.normed != nullptr) reinterpret_cast<float4*>(args.normed + at)[i] = v;
+  });
 }
 
 // The token of the likeliest row of lm_head, by all threads together. Where all are NaN: that of row 0.
 __device__ __forceinline__ int32_t eagle3_token(const Eagle3EnterArgs& args, int row, Ranked* shared) {
   constexpr int kWarps = kEagle3RowThreads / kWarpLanes;
   constexpr int32_t kNone = 0x7fffffff;
+  constexpr int kAtOnce = 8;  // that a thread asks for
   Ranked best = {-INFINITY, kNone};
   const Eagle3Best* const of_row = args.best + int64_t{row} * args.best_tiles;
-  for (int i = static_cast<int>(threadIdx.x); i < args.best_tiles; i += kEagle3RowThreads) {
-    const Ranked other = {of_row[i].value, of_row[i].row};
-    if (before(other, best)) best = other;
+  for (int i = static_cast<int>(threadIdx.x); i < args.best_tiles; i += kAtOnce * kEagle3RowThreads) {
+    Ranked some[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int tile = i + j * kEagle3RowThreads;
+      const Eagle3Best other = tile < args.best_tiles ? of_row[tile] : Eagle3Best{-INFINITY, kNone};
+      some[j] = {other.value, other.row};
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      if (before(some[j], best)) best = some[j];
   }
   best = warp_first(best);
   if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = best;
@@ -86,29 +122,43 @@ __device__ __forceinline__ int32_t eagle3_token(const Eagle3EnterArgs& args, int
 }
 
 // grid a CTA per token     bytes tokens * (hidden * 14 + best_tiles * 8)
-__global__ void __launch_bounds__(kEagle3RowThreads, 4)
+__global__ void __launch_bounds__(kEagle3RowThreads, 1)
     any_eagle3_enter_bf16(const __grid_constant__ Eagle3EnterArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
+  using Held = Eagle3Held<4>;
+  static_assert(Held::kWidth == kEagle3MostHidden);
   constexpr int kWarps = kEagle3RowThreads / kWarpLanes;
   auto* const sums = reinterpret_cast<float*>(smem);  // [2][warps]
   ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
   const auto row = static_cast<int>(blockIdx.x);
+  const int64_t hidden = args.hidden;
+  Held input_norm, hidden_norm, feature, embedded;
+  if (args.x != nullptr) {
+    input_norm.load(args.hidden, args.input_norm);
+    hidden_norm.load(args.hidden, args.hidden_norm);
+  }
+  ptx::grid_dependency_wait();
+  if (args.x != nullptr) feature.load(args.hidden, args.feature + row * hidden);
   const int32_t id =
       args.best == nullptr ? args.ids[row] : eagle3_token(args, row, reinterpret_cast<Ranked*>(sums + 2 * kWarps));
   if (args.best != nullptr && threadIdx.x == 0) args.ids[row] = id;
   if (args.x == nullptr) return;
-  const int64_t hidden = args.hidden;
-  const Eagle3Row embedded{.x = nullptr, .table = args.embedding + id * hidden, .width = args.hidden};
-  const Eagle3Row feature{.x = args.feature + row * hidden, .width = args.hidden};
-  const float of_embedded = embedded.inverse(args.eps, sums), of_feature = feature.inverse(args.eps, sums + kWarps);
+  embedded.load(args.hidden, [&](int i) -> float4 {
+    const uint2 words = reinterpret_cast<const uint2*>(args.embedding + id * hidden)[i];  // two bf16 each, the first in
+    return {__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),       // the low half
+            __uint_as_float(words.y << 16), __uint_as_float(words.y & 0xffff0000u)};
+  });
   Bf16* const x = args.x + 2 * row * hidden;
-  for (int i = static_cast<int>(threadIdx.x); i < args.hidden / 4; i += kEagle3RowThreads) {
-    eagle3_round(x, i, eagle3_scaled(embedded.at(i), of_embedded, args.input_norm, i));
-    const float4 plain = feature.at(i), normed = eagle3_scaled(plain, of_feature, args.hidden_norm, i);
-    eagle3_round(x + hidden, i, normed);
-    reinterpret_cast<float4*>(args.residual + row * hidden)[i] = args.norm_before_residual ? normed : plain;
-  }
+  embedded.scaled(embedded.inverse(args.hidden, args.eps, sums), input_norm)
+      .each(args.hidden, [&](int i, const float4& v) { eagle3_round(x, i, v); });
+  const Held normed = feature.scaled(feature.inverse(args.hidden, args.eps, sums + kWarps), hidden_norm);
+  normed.each(args.hidden, [&](int i, const float4& v) { eagle3_round(x + hidden, i, v); });
+  auto* const residual = reinterpret_cast<float4*>(args.residual + row * hidden);
+  const auto store = [&](int i, const float4& v) { residual[i] = v; };
+  if (args.norm_before_residual)
+    normed.each(args.hidden, store);
+  else
+    feature.each(args.hidden, store);
 }
 
 }  // namespace nibble::backend::cuda

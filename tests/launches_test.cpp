@@ -9,6 +9,7 @@
 #include "base/mmap_file.h"
 #include "checkpoint/testing.h"
 #include "model/gpt_oss.h"
+#include "convert/dummy_head.h"
 #include "convert/synth.h"
 
 #include <gtest/gtest.h>
@@ -99,11 +100,11 @@ struct Case {
 
 class Launches : public testing::Test {
  protected:
-  void expect_planned(const Case& c, const std::vector<int32_t>& lengths) {
+  void expect_planned(const Case& c, const std::vector<int32_t>& lengths, const std::vector<int>& taps = {}) {
     backend::cuda::emulated_cuda() = {.card = c.card};
     backend::cuda::emulated_tiles().clear();
-    const backend::BackendConfig config =
-        model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}}, c.dense);
+    const backend::BackendConfig config = model::backend_config(
+        config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}, .taps = taps}, c.dense);
     const auto be = backend::make_cuda_backend(config, c.options);
     const model::GptOss gpt = model::load(*be, config_, weights_.weights());
     const model::Step step = step_of(lengths);
@@ -128,6 +129,38 @@ class Launches : public testing::Test {
   const model::ModelConfig config_ = small_model();
   const convert::DummyWeights weights_{config_, 1, nullptr};
 };
+
+// With what a head reads, in every form that a step leaves it in.
+TEST_F(Launches, of_steps_that_leave_residuals_are_those_of_their_programs) {
+  const std::vector<int> taps = {0, 1, static_cast<int>(config_.dims.layers)};
+  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kReference}) {
+    for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1}, {1, 1, 1}, std::vector<int32_t>(9, 1), {600}})
+      expect_planned({.options = {.moe = moe}}, lengths, taps);
+  }
+}
+
+TEST_F(Launches, residuals_come_with_tickets_and_two_may_be_outstanding) {
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const std::vector<int> boundaries = {0, 1};
+  const auto be = backend::make_cuda_backend(
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 4, .kv_pages = {8, 8}, .taps = boundaries}), {});
+  const model::GptOss gpt = model::load(*be, config_, weights_.weights());
+  EXPECT_TRUE(be->keeps_taps(boundaries));
+  EXPECT_FALSE(be->keeps_taps(std::vector{0, 2}));
+  const auto forward = [&](const std::vector<int32_t>& lengths) {
+    model::Taps taps{.boundaries = boundaries};
+    static_cast<void>(model::forward(*be, gpt, step_of(lengths), {}, &taps));
+    EXPECT_TRUE(taps.kept && model::residuals(*be, taps).empty()) << "nobody has asked for them";
+    model::fetch(*be, taps);
+    return taps;
+  };
+  const model::Taps one = forward({5}), two = forward({1, 1});
+  ASSERT_TRUE(one.on_the_way && two.on_the_way);
+  const auto width = boundaries.size() * static_cast<size_t>(config_.dims.hidden);
+  EXPECT_EQ(model::residuals(*be, one).size(), 5 * width);
+  EXPECT_EQ(model::residuals(*be, two).size(), 2 * width);
+  EXPECT_EQ(model::residuals(*be, forward({3})).size(), 3 * width);
+}
 
 const std::vector<std::vector<int32_t>> kSteps = {
     {1}, {1, 1, 1}, std::vector<int32_t>(8, 1), std::vector<int32_t>(9, 1), {8}, {20}, {1, 100, 1}, {600}};
@@ -346,6 +379,21 @@ TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
           << name_of(moe) << ", attention " << static_cast<int>(attention);
     }
   }
+}
+
+TEST_F(Launches, the_budget_counts_a_head_that_runs_beside_the_model) {
+  model::ModelConfig deeper = config_;  // as deep as its usual boundaries want
+  deeper.dims.layers = 8;
+  const model::eagle3::Weights head = convert::dummy_head({deeper, weights_.weights()}, {.draft_vocab = 64});
+  const backend::BackendConfig config = model::backend_config(
+      config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}, .taps = {0, 1, 2}, .head = &head});
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const backend::MemoryNeeds needs = backend::cuda_memory_needs(config, {});
+  EXPECT_GT(needs.weights, 0);
+  const auto be = backend::make_cuda_backend(config, {});
+  EXPECT_NE(be->head_runner(), nullptr);
+  EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated),
+              needs.weights + needs.kv + needs.activations, 65536);
 }
 
 // The code and the sentence of the error when a backend is made on such a machine.

@@ -98,7 +98,7 @@ ModelOptions resolved(ModelOptions options) {
 ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
                             const std::optional<backend::cuda::DeviceFacts>& card) {
   const auto limits_of = [context](const ModelOptions& o, const model::ModelConfig& config) {
-    return engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims);
+    return with_taps(engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims), o, config);
   };
   return resolved(with_backend(options, limits_of, card));
 }

@@ -14,6 +14,9 @@
 #include "backend/cost.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "base/thread_pool.h"
+#include "convert/dummy_head.h"
+#include "engine/eagle3_proposer.h"
 #include "engine/sequence.h"
 
 #include <fmt/format.h>
@@ -62,7 +65,10 @@ struct Length {
 class DraftBench {
  public:
   DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, Terminal& terminal)
-      : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {}
+      : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {
+    if (auto runner = engine::make_head_runner(loaded.backend(), limits.speculation))
+      head_ = engine::make_proposer(limits.speculation, std::move(runner));
+  }
 
   struct Interrupted {};
 
@@ -70,22 +76,29 @@ class DraftBench {
     const std::vector<Length> lengths = equal_lengths(batch);
     begin(fmt::format("batch {}, {} guesses", batch, drafted), 1 + options_.repetitions * (drafted == 0 ? 1 : 2));
     const Run plain = run(lengths, nullptr, options_.speculation);
-    std::vector<double> seconds, ratios;
+    std::vector<double> seconds, ratios, drafting;
     for (int i = 0; i < options_.repetitions; ++i) {
       engine::SpeculationLimits fixed = options_.speculation;
       fixed.adaptive = false;
       fixed.most_tokens = std::max(drafted, 1);
       const auto wrong = make_chance_proposer(plain.answers, 0);
       const double without = run(lengths, nullptr, fixed).seconds_per_step();
-      const double with = drafted == 0 ? without : run(lengths, wrong.get(), fixed).seconds_per_step();
+      const Run run_with = drafted == 0 ? Run() : run(lengths, wrong.get(), fixed);
+      const double with = drafted == 0 ? without : run_with.seconds_per_step();
       seconds.push_back(with);
       ratios.push_back(with / without);
+      drafting.push_back(drafted == 0 ? 0 : run_with.drafting / static_cast<double>(run_with.steps));
     }
-    return {.batch = batch, .drafted = drafted, .seconds = median(seconds), .ratio = median(ratios)};
+    return {.batch = batch,
+            .drafted = drafted,
+            .seconds = median(seconds),
+            .ratio = median(ratios),
+            .drafting = median(drafting)};
   }
 
   GainRow chance(int batch, double acceptance, std::span<const VerifyRow> verify) {
-    GainRow row{.batch = batch, .test = fmt::format("acceptance {:.2f}", acceptance), .method = "answers"};
+    GainRow row{
+        .batch = batch, .test = fmt::format("acceptance {:.2f}", acceptance), .method = head_ ? "a head" : "answers"};
     const double chance = chance_of(acceptance, options_.speculation.most_tokens);
     row.predicted = predicted_gain(chance, verify);
     begin(fmt::format("batch {}, {}", batch, row.test), 2 * options_.repetitions);
@@ -116,8 +129,8 @@ class DraftBench {
  private:
   struct Run {
     Answers answers;
-    int64_t tokens = 0, steps = 0;  // from where all sequences had their first token
-    double seconds = 0;
+    int64_t tokens = 0, steps = 0;     // from where all sequences had their first token
+    double seconds = 0, drafting = 0;  // drafting: of a head
     engine::DraftStats drafts;
     [[nodiscard]] double seconds_per_step() const { return seconds / static_cast<double>(steps); }
   };
@@ -156,7 +169,7 @@ class DraftBench {
     row.plain_seconds += plain.seconds;
     row.seconds += with.seconds;
     row.proposals += proposer->proposals();
-    row.propose_seconds += proposer->seconds();
+    row.propose_seconds += proposer->seconds() + with.drafting;
     row.drafts += with.drafts.drafts;
     row.drafted += with.drafts.tokens;
     row.accepted += with.drafts.accepted;
@@ -173,6 +186,7 @@ class DraftBench {
   Run run(const std::vector<Length>& lengths, engine::Proposer* proposer, const engine::SpeculationLimits& drafts) {
     engine::EngineLimits limits = limits_;
     limits.speculation = drafts;
+    limits.speculation.method = engine::DraftMethod::kSuffix;  // whatever it is: the proposer is given
     if (proposer == nullptr) limits.speculation.method = engine::DraftMethod::kOff;
     // The engine decides by the clock that is measured.
     const bool cpu_time = counts_cpu_time(options_);
@@ -180,8 +194,11 @@ class DraftBench {
       using Time = engine::Sequence::Time;
       return Time(std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds_now(cpu_time))));
     });
-    if (proposer != nullptr) loop.propose_with(std::make_unique<Borrowed>(*proposer));
     Run run;
+    if (proposer != nullptr && head_)
+      loop.propose_with(std::make_unique<HeadProposer>(*head_, *proposer, run.drafting));
+    else if (proposer != nullptr)
+      loop.propose_with(std::make_unique<Borrowed>(*proposer));
     run.answers.resize(lengths.size());
     size_t begun = 0;
     std::optional<Error> failure;
@@ -215,6 +232,7 @@ class DraftBench {
           "--speculative: want -n (or answers) and -b so that all {} sequences are under way at once; some ended before the last prompt was read",
           lengths.size());
     const int64_t tokens = run.tokens, steps = loop.stats().steps;
+    run.drafting = 0;
     const double start = seconds_now(counts_cpu_time(options_));
     while (!loop.idle()) step();
     run.seconds = seconds_now(counts_cpu_time(options_)) - start;
@@ -228,6 +246,7 @@ class DraftBench {
   LoadedModel& loaded_;
   const BenchOptions& options_;
   const engine::EngineLimits limits_;
+  std::unique_ptr<engine::Proposer> head_;  // of eagle3
   Terminal& terminal_;
   const Interrupt interrupt_;
   std::string what_;
@@ -262,6 +281,10 @@ void check_asked(const BenchOptions& options) {
     throw Error(Code::kInvalidRequest, "--speculative: want --output md or json, found csv");
   if (options.profile || options.tune)
     throw Error(Code::kInvalidRequest, "--speculative: want it without --profile and --tune");
+  if (options.speculation.method == engine::DraftMethod::kEagle3 && !options.recorded.empty())
+    throw Error(Code::kInvalidRequest,
+                "--speculative-texts: want --speculative ngram or suffix, found eagle3: nobody "
+                "knows what a made-up head would draft there");
   const double most = 1 + options.speculation.most_tokens;
   if (const auto over = std::ranges::find_if(options.acceptances, [&](double each) { return each > most; });
       over != options.acceptances.end())
@@ -287,7 +310,9 @@ int bench_drafts(const BenchOptions& asked) {
   }
   BenchOptions options = asked;
   const auto steps_of = [&](const model::ModelConfig& config) {
-    return engine::step_limits(limits_of(options, texts), config.dims);
+    model::StepLimits steps = engine::step_limits(limits_of(options, texts), config.dims);
+    if (options.speculation.method == engine::DraftMethod::kEagle3) steps.taps = convert::dummy_head_boundaries(config);
+    return steps;
   };
   options.model =
       resolved(with_backend(with_files(asked.model, terminal),
@@ -296,7 +321,17 @@ int bench_drafts(const BenchOptions& asked) {
   const backend::DevicePeaks peaks = measured(options.model);
   const auto start = Clock::now();
   const ModelSource source = open_model(options.model, terminal);
-  LoadedModel loaded(source, options.model, steps_of(source.config), {terminal, {}});
+  engine::EngineLimits limits = limits_of(options, texts);
+  std::optional<model::eagle3::Head> head;
+  if (options.speculation.method == engine::DraftMethod::kEagle3) {
+    terminal.progress("making a head", 0, "");
+    ThreadPool pool(thread_count(options.model));
+    head.emplace(
+        convert::dummy_head({source.config, source.weights}, {.draft_vocab = options.draft_vocab, .pool = &pool}));
+    limits.speculation.head = &*head;
+    limits.speculation.head_threads = thread_count(options.model);
+  }
+  LoadedModel loaded(source, options.model, engine::step_limits(limits, source.config.dims), {terminal, {}});
   const double startup = std::chrono::duration<double>(Clock::now() - start).count();
 
   const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
@@ -308,7 +343,7 @@ int bench_drafts(const BenchOptions& asked) {
   print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n", NIBBLE_VERSION,
                     build_facts().commit, options.command, options.model.name, loaded.backend().modes(), peaks.device,
                     format_bytes(peaks.read_bytes_per_s), clock));
-  DraftBench bench(loaded, options, limits_of(options, texts), terminal);
+  DraftBench bench(loaded, options, limits, terminal);
   std::map<int, std::vector<VerifyRow>> verify;  // by batch
   std::vector<GainRow> gains;
   bool interrupted = false;

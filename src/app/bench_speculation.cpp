@@ -95,6 +95,54 @@ void AnswersProposer::propose(const Text& text, int most, engine::Draft& draft) 
   ++proposals_;
 }
 
+namespace {
+
+// Adds up what it lives.
+class Timed {
+ public:
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  ~Timed() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  double& seconds_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+void HeadProposer::saw(std::span<const Seen> all) {
+  const Timed timed(seconds_);
+  head_.saw(all);
+}
+
+void HeadProposer::propose(const Text& text, int most, engine::Draft& draft) {
+  const Asked asked{.text = text, .most = most, .draft = &draft};
+  propose_all({&asked, 1});
+}
+
+void HeadProposer::propose_all(std::span<const Asked> all) {
+  drafts_.resize(std::max(drafts_.size(), all.size()));
+  std::vector<Asked> of_head(all.begin(), all.end());
+  for (size_t i = 0; i < all.size(); ++i) of_head[i].draft = &drafts_[i];
+  {
+    const Timed timed(seconds_);
+    head_.propose_all(of_head);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    engine::Draft& draft = *all[i].draft;
+    guesses_.propose(all[i].text, all[i].most, draft);
+    draft.tokens.resize(std::min(draft.tokens.size(), drafts_[i].tokens.size()));
+    draft.matched = drafts_[i].matched;
+  }
+}
+
+void HeadProposer::ended(const Text& text) {
+  head_.ended(text);
+  guesses_.ended(text);
+}
+
 std::unique_ptr<AnswersProposer> make_chance_proposer(std::span<const std::vector<int32_t>> answers, double chance) {
   return std::make_unique<ChanceProposer>(answers, chance);
 }
@@ -159,14 +207,15 @@ double predicted_gain(double chance, std::span<const VerifyRow> rows) {
 }
 
 std::string verify_head() {
-  return "| batch | guesses each | ms a step | of a step without | break-even acceptance |\n"
-         "| ----: | -----------: | --------: | ----------------: | --------------------: |\n";
+  return "| batch | guesses each | ms a step | of it drafting | of a step without | break-even acceptance |\n"
+         "| ----: | -----------: | --------: | -------------: | ----------------: | --------------------: |\n";
 }
 
 std::string verify_line(const VerifyRow& row) {
   const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
-  return fmt::format("| {:>5} | {:>12} | {:>9.3f} | {:>17.3f} | {:>21} |\n", row.batch, row.drafted, 1e3 * row.seconds,
-                     row.ratio, row.drafted == 0 ? "" : (even > 1 ? "none" : fmt::format("{:.2f}", even)));
+  return fmt::format("| {:>5} | {:>12} | {:>9.3f} | {:>14.3f} | {:>17.3f} | {:>21} |\n", row.batch, row.drafted,
+                     1e3 * row.seconds, 1e3 * row.drafting, row.ratio,
+                     row.drafted == 0 ? "" : (even > 1 ? "none" : fmt::format("{:.2f}", even)));
 }
 
 std::string gain_head() {
@@ -192,6 +241,7 @@ Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow
     json["verify"].push_back({{"batch", row.batch},
                               {"drafted", row.drafted},
                               {"seconds", row.seconds},
+                              {"drafting_seconds", row.drafting},
                               {"ratio", row.ratio},
                               {"break_even_acceptance", even > 1 ? Json() : Json(even)}});
   }

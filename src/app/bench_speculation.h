@@ -27,8 +27,9 @@ struct RecordedText {
 // Steps of `batch` sequences with this many guesses each, all of them wrong.
 struct VerifyRow {
   int batch = 1, drafted = 0;
-  double seconds = 0;  // of a step; the median over repetitions
-  double ratio = 0;    // to a step without guesses; likewise, of those beside each other
+  double seconds = 0;   // of a step; the median over repetitions
+  double ratio = 0;     // to a step without guesses; likewise, of those beside each other
+  double drafting = 0;  // seconds of it in which a head read and drafted; likewise
 };
 // How often a guess must be right, given those before it, for drafts of this length to be as fast as none: the chance c
 // where 1 + c + c² + … = ratio. Above 1: never.
@@ -85,6 +86,27 @@ class AnswersProposer : public engine::Proposer {
   std::span<const std::vector<int32_t>> answers_;
   double seconds_ = 0;
   int64_t proposals_ = 0;
+};
+
+// Drafts as right as `guesses` makes them, which cost what a head's do: it reads and drafts all the same. Both outlive
+// it.
+class HeadProposer final : public engine::Proposer {
+ public:
+  // `seconds`: where what the head takes is added up.
+  HeadProposer(engine::Proposer& head, engine::Proposer& guesses, double& seconds)
+      : head_(head), guesses_(guesses), seconds_(seconds) {}
+  [[nodiscard]] std::span<const int> boundaries() const override { return head_.boundaries(); }
+  void saw(std::span<const Seen> all) override;
+  void propose(const Text& text, int most, engine::Draft& draft) override;
+  void propose_all(std::span<const Asked> all) override;
+  [[nodiscard]] bool drafts_to_order() const override { return head_.drafts_to_order(); }
+  void ended(const Text& text) override;
+
+ private:
+  engine::Proposer& head_;
+  engine::Proposer& guesses_;
+  double& seconds_;
+  std::vector<engine::Draft> drafts_;
 };
 
 // Each guess is right with a chance, given those before it.

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -59,6 +61,54 @@ TEST(bench_speculation, guesses_are_right_as_often_as_asked) {
     text.push_back(7);
   }
   EXPECT_NEAR(static_cast<double>(right) / compared, 0.7, 0.02);
+}
+
+// Drafts what the text says before, as far as it was shown.
+class Echo final : public engine::Proposer {
+ public:
+  [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
+  void saw(std::span<const Seen> all) override { shown += all.size(); }
+  void propose(const Text& text, int most, engine::Draft& draft) override {
+    draft.tokens.assign(static_cast<size_t>(std::min(most, room)), text.tokens.back());
+    draft.matched = 1;
+  }
+  [[nodiscard]] bool drafts_to_order() const override { return true; }
+  void ended(const Text&) override { ++ends; }
+
+  size_t shown = 0;
+  int ends = 0, room = 100;
+
+ private:
+  static constexpr std::array<int, 1> kBoundaries = {3};
+};
+
+TEST(bench_speculation, a_head_is_asked_for_all_that_is_guessed_and_its_tokens_are_replaced) {
+  const Answers answers = {std::vector<int32_t>(40, 7), std::vector<int32_t>(40, 9)};
+  const auto right = make_chance_proposer(answers, 1);
+  Echo echo;
+  double seconds = 0;
+  HeadProposer head(echo, *right, seconds);
+  EXPECT_TRUE(head.drafts_to_order());
+  EXPECT_EQ(head.boundaries().front(), 3);
+  const std::vector<int32_t> text(5, 1);
+  const auto of = [&](engine::RequestId id) {
+    return engine::Proposer::Text{.id = id, .tokens = text, .prompt_tokens = 5, .shares = true};
+  };
+  const engine::Proposer::Seen seen{.text = of(1), .residuals = {}};
+  head.saw({&seen, 1});
+  EXPECT_EQ(echo.shown, 1u);
+  engine::Draft one, two;
+  const engine::Proposer::Asked asked[] = {{of(1), 3, &one}, {of(2), 2, &two}};
+  head.propose_all(asked);
+  EXPECT_EQ(one.tokens, (std::vector<int32_t>{7, 7, 7}));
+  EXPECT_EQ(two.tokens, (std::vector<int32_t>{9, 9}));
+  EXPECT_EQ(one.matched, 1);
+  EXPECT_GT(seconds, 0);
+  echo.room = 1;
+  head.propose(of(1), 3, one);
+  EXPECT_EQ(one.tokens, (std::vector<int32_t>{7})) << "no more than the head had room for";
+  head.ended(of(1));
+  EXPECT_EQ(echo.ends, 1);
 }
 
 // The recorded text says its prompt again, but for one token; the answer given is another.

@@ -53,11 +53,11 @@ constexpr FeatureValue kSpeculation[] = {
     {"auto", kUnrounded, kOfHost},
     {"ngram", kUnrounded, kOfHost},
     {"suffix", kUnrounded, kOfHost},
-    {"eagle3", kUnrounded, kOnCpu, "--speculative-model models/nibble-tiny/eagle3"}};
-constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnCpu, "--speculative eagle3"}};
+    {"eagle3", kUnrounded, kOfHost, "--speculative-model models/nibble-tiny/eagle3"}};
+constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOfHost, "--speculative eagle3"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
 constexpr FeatureValue kTapReadings[] = {
-    {"auto", kUnrounded}, {"outputs", kUnrounded, kOnCpu, kWithHead}, {"boundaries", kUnrounded, kOnCpu, kWithHead}};
+    {"auto", kUnrounded}, {"outputs", kUnrounded, kOfHost, kWithHead}, {"boundaries", kUnrounded, kOfHost, kWithHead}};
 constexpr FeatureValue kGuesses[] = {
     {"8", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}, {"32", kUnrounded, kOfHost}};
 constexpr FeatureValue kLookupMax[] = {{"5", kUnrounded, kOfHost}, {"16", kUnrounded, kOfHost}};

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "base/thread_pool.h"
+#include "checkpoint/eagle3_config.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/hf_config.h"
 #include "convert/gguf_config.h"
@@ -295,7 +296,8 @@ void LoadedModel::end_group() {
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
                  Terminal& terminal)
-    : loaded_(source, options, engine::step_limits(limits, source.config.dims), {terminal, {}}),
+    : loaded_(source, options, engine::step_limits(with_head(limits, source, options), source.config.dims),
+              {terminal, {}}),
       loop_(loaded_.backend(), loaded_.model(), with_head(limits, source, options)) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
@@ -314,6 +316,14 @@ std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, cons
   if (options.speculation.method != engine::DraftMethod::kEagle3) return nullptr;
   return std::make_unique<model::eagle3::Head>(
       model::eagle3::load(options.speculative_model, {source.config, source.weights}, options.tap_reading));
+}
+
+model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options, const model::ModelConfig& config) {
+  if (options.speculation.method != engine::DraftMethod::kEagle3) return limits;
+  require_speculation(options);
+  limits.taps = model::eagle3::boundaries_of(checkpoint::read_eagle3_config(options.speculative_model),
+                                             config.dims.layers, options.tap_reading);
+  return limits;
 }
 
 engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source, const ModelOptions& options) {

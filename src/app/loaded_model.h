@@ -121,6 +121,9 @@ class Runtime {
 
 // The head for --speculative eagle3; null for other methods.
 [[nodiscard]] std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source);
+// With what it reads, for a backend that is planned before there is a source. Needs the head's config.json alone.
+[[nodiscard]] model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options,
+                                          const model::ModelConfig& config);
 // With the source's.
 [[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source,
                                              const ModelOptions& options);

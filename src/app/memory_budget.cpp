@@ -126,7 +126,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = fullest_card(options);
     MemoryNeeds needs = backend::cuda_memory_needs(config, options.run);
-    needs.weights = of_a_card(cost, options.run.ranks).weight_bytes();
+    needs.weights += of_a_card(cost, options.run.ranks).weight_bytes();
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;

@@ -434,9 +434,10 @@ void add_bench(Flags flags, BenchOptions& o) {
           .type("A B");
   Flag report = add_report(flags, o.report);
   const Flag method =
-      add_copying_speculation(flags, o.speculation,
-                              "Instead: what steps with guesses take, from which acceptance on they pay, and what "
-                              "they give. The proposer named drafts for --speculative-texts");
+      add_bench_speculation(flags, o.speculation,
+                            "Instead: what steps with guesses take, from which acceptance on they pay, and what "
+                            "they give. The proposer named drafts for --speculative-texts; eagle3: a dummy head of "
+                            "the model's shape drafts, and its time counts");
   report.excludes(method);
   flags.group(HelpGroup::kPerformance);
   add_acceptances(flags, o.acceptances).needs(method);
@@ -447,6 +448,10 @@ void add_bench(Flags flags, BenchOptions& o) {
       .type("FILE")
       .needs(method);
   flags.group(HelpGroup::kExpert);
+  flags.value("--speculative-draft-vocab", o.draft_vocab, "eagle3: tokens that the head can draft, at most the model's")
+      .whole(1, int64_t{1} << 30)
+      .usual(fmt::format("{}", o.draft_vocab))
+      .needs(method);
   flags
       .turn("--allow-mismatch", o.allow_mismatch,
             "Compare results of other devices or models, or of unknown ones, all the same")

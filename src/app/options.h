@@ -237,6 +237,7 @@ struct BenchOptions {
   // sequence, the model's own included.
   std::vector<double> acceptances = {0, 0.5, 0.7, 0.9};
   std::vector<std::string> recorded;  // of it: files of prompts and answers
+  int64_t draft_vocab = 32000;        // of it: a dummy head's vocabulary, at most the model's
   std::string command;                // as it was typed
   Variables environment;
   std::vector<std::string> compare;  // two results' files to compare, instead

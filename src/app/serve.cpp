@@ -92,7 +92,7 @@ engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& mo
 model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
   engine::EngineLimits limits = engine_limits(o, model, config);
   if (model.run.max_model_len == kContextThatFits) limits.max_context = 1;
-  return engine::step_limits(limits, config.dims);
+  return with_taps(engine::step_limits(limits, config.dims), model, config);
 }
 
 // How many replicas share a memory; replicas on cards have their own cards.
@@ -162,7 +162,7 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
   running.source.emplace(open_model(o.model, view.terminal));
   const model::ModelConfig& config = running.source->config;
   const engine::EngineLimits limits =
-      with_head(with_memory(o, o.model, config, engine_limits(o, o.model, config)), *running.source, o.model);
+      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source, o.model));
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
   require_replicas_fit(o, config, steps);

@@ -14,18 +14,18 @@ namespace nibble::app {
 namespace {
 
 using engine::DraftMethod;
-using Methods = std::vector<std::pair<std::string, DraftMethod>>;
 
-Methods copying_methods() {
+std::vector<std::pair<std::string, DraftMethod>> methods() {
   return {{"off", DraftMethod::kOff},
           {"auto", DraftMethod::kSuffix},
           {"ngram", DraftMethod::kNgram},
-          {"suffix", DraftMethod::kSuffix}};
+          {"suffix", DraftMethod::kSuffix},
+          {"eagle3", DraftMethod::kEagle3}};
 }
 
-Flag add_limits(Flags flags, engine::SpeculationLimits& o, Methods methods, const std::string& about) {
+Flag add_limits(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
   flags.group(HelpGroup::kPerformance);
-  const Flag method = add_choice<DraftMethod>(flags, "--speculative", {o.method, std::move(methods)}, about);
+  const Flag method = add_choice<DraftMethod>(flags, "--speculative", {o.method, methods()}, about);
   flags.value("--speculative-tokens", o.most_tokens, "Most guesses of a sequence in a step")
       .whole(1, engine::kMostDrafted)
       .usual(fmt::format("{}", o.most_tokens));
@@ -42,8 +42,8 @@ Flag add_limits(Flags flags, engine::SpeculationLimits& o, Methods methods, cons
 
 }  // namespace
 
-Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
-  return add_limits(flags, o, copying_methods(), about);
+Flag add_bench_speculation(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
+  return add_limits(flags, o, about);
 }
 
 Flag add_acceptances(Flags flags, std::vector<double>& into) {
@@ -72,10 +72,8 @@ Flag add_acceptances(Flags flags, std::vector<double>& into) {
 
 void add_speculation(Flags flags, ModelOptions& options) {
   using checkpoint::TapReading;
-  Methods methods = copying_methods();
-  methods.emplace_back("eagle3", DraftMethod::kEagle3);
   static_cast<void>(add_limits(
-      flags, options.speculation, std::move(methods),
+      flags, options.speculation,
       "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
       "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (docs/speculation.md)"));
   flags.group(HelpGroup::kPerformance);
@@ -104,8 +102,6 @@ void require_speculation(const ModelOptions& options) {
   if (!head && options.tap_reading != checkpoint::TapReading::kAuto)
     throw Error(Code::kInvalidRequest, "--speculative-tap-reading: want --speculative eagle3, found {}",
                 engine::name_of(options.speculation.method));
-  if (head && options.run.backend == BackendKind::kCuda)
-    throw Error(Code::kUnsupported, "--speculative eagle3 runs on the CPU only so far: want --backend cpu, found cuda");
 }
 
 std::string describe_speculation(const engine::SpeculationLimits& limits) {

@@ -11,11 +11,11 @@
 namespace nibble::app {
 
 void add_speculation(Flags flags, ModelOptions& into);
-// Without methods that have a model of their own. Returns --speculative, which says `about` that.
-Flag add_copying_speculation(Flags flags, engine::SpeculationLimits& into, const std::string& about);
+// Of `bench`, which makes up a head by itself. Returns --speculative, which says `about` that.
+Flag add_bench_speculation(Flags flags, engine::SpeculationLimits& into, const std::string& about);
 // BenchOptions::acceptances.
 Flag add_acceptances(Flags flags, std::vector<double>& into);
-// Throws Error(kInvalidRequest) for flags that need each other and Error(kUnsupported) where the backend runs no heads.
+// Throws Error(kInvalidRequest) for flags that need each other.
 void require_speculation(const ModelOptions& options);
 
 // For people: "no speculation", "speculation suffix, up to 8 tokens".

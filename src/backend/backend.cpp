@@ -1,5 +1,6 @@
 #include "backend/backend.h"
 
+#include "backend/draft_head.h"
 #include "backend/shards.h"
 #include "base/error.h"
 
@@ -16,6 +17,15 @@ std::string_view name_of(Slot slot) {
 
 SlotRows Backend::rows(Slot slot) {
   throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
+}
+
+std::unique_ptr<HeadRunner> Backend::head_runner() { return nullptr; }
+
+TapTicket Backend::copy_taps() {
+  throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());
+}
+std::span<const float> Backend::wait_taps(TapTicket /*ticket*/) {
+  throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());
 }
 
 BackendConfig config_of(BackendConfig config, const Shard& shard) {

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@
 #include <vector>
 
 namespace nibble::backend {
+
+struct HeadWeights;
+class HeadRunner;
 
 // Everything a backend must know before the first weight. Fixed for its life.
 struct BackendConfig {
@@ -33,6 +37,10 @@ struct BackendConfig {
   int max_rows = 0;                             // most rows of logits in a step
   std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
   std::optional<Range> own_experts{};           // of one rank of several: moe() sums over these alone; none: over all
+  // Boundaries of layers, rising, at which each step leaves the residual stream of its tokens for copy_taps(), where
+  // the backend can: b lies before layer b, `layers` behind the last.
+  std::vector<int> taps{};
+  const HeadWeights* head = nullptr;  // that drafts for the model, for head_runner(); outlives the backend
 };
 
 // What a backend of a configuration allocates, computed before it does.
@@ -80,6 +88,7 @@ struct SlotData {
 using SlotRows = std::variant<std::vector<std::span<float>>, std::vector<std::span<double>>>;
 
 using Ticket = int64_t;
+using TapTicket = int64_t;
 
 // A step that has been enqueued; the ticket of what it samples.
 struct Ran {
@@ -138,12 +147,25 @@ class Backend {
   // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding: a step's, and that of the
   // step enqueued behind it.
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
+  // Whether each step leaves the residual stream at these boundaries. Else peek() shows residual and delta of a step
+  // that is walked.
+  [[nodiscard]] virtual bool keeps_taps(std::span<const int> /*boundaries*/) const { return false; }
+  // Enqueues a copy to the host of what the last step left so. Two may be outstanding. REQUIRES keeps_taps().
+  [[nodiscard]] virtual TapTicket copy_taps();
+  // [tokens, taps, hidden] of the ticket's step: waits for it. Its bytes are overwritten by the second copy after it.
+  [[nodiscard]] virtual std::span<const float> wait_taps(TapTicket ticket);
+
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
   // never written. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
   // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
   // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
+
+  // Who runs BackendConfig::head where the model runs (draft_head.h), after finish_upload(), with room for the rows of
+  // as many tokens as the full layers' pages; the backend outlives it. None: nobody here; on the host
+  // model/eagle3/runner.h can.
+  [[nodiscard]] virtual std::unique_ptr<HeadRunner> head_runner();
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }

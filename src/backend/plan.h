@@ -5,6 +5,7 @@
 #include "backend/cost.h"
 #include "backend/stage.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -29,7 +30,13 @@ struct PlannedStage {
   Cost cost{};                      // its part of what the stage must read and compute at the least, in one layer
   int64_t shared_bytes = 0;         // dynamic shared memory of a block, where a launch plans it
   InLayers layers = InLayers::kAll;
+  std::vector<int> only{};  // of these layers; empty: of all of them
 };
+[[nodiscard]] inline bool runs_in(const PlannedStage& planned, int layer, LayerKind kind) {
+  const std::vector<int>& only = planned.only;
+  return (!planned.kind || *planned.kind == kind) && is_in(planned.layers, layer) &&
+         (only.empty() || std::find(only.begin(), only.end(), layer) != only.end());
+}
 
 [[nodiscard]] constexpr bool outside_layers(Stage stage) { return stage == Stage::kEmbed || stage == Stage::kLogits; }
 
@@ -37,8 +44,7 @@ struct PlannedStage {
 [[nodiscard]] inline int64_t layers_of(const PlannedStage& planned, std::span<const LayerKind> kinds) {
   if (outside_layers(planned.stage)) return 1;
   int64_t layers = 0;
-  for (size_t l = 0; l < kinds.size(); ++l)
-    layers += (!planned.kind || *planned.kind == kinds[l]) && is_in(planned.layers, static_cast<int>(l)) ? 1 : 0;
+  for (size_t l = 0; l < kinds.size(); ++l) layers += runs_in(planned, static_cast<int>(l), kinds[l]) ? 1 : 0;
   return layers;
 }
 

@@ -1,21 +1,18 @@
 #include "engine/eagle3_proposer.h"
 
 #include "base/error.h"
+#include "model/eagle3/runner.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace nibble::engine {
 
-using model::eagle3::Head;
-
-namespace {
-
-std::span<const float> row_of(std::span<const float> rows, size_t row, size_t width) {
-  return rows.subspan(row * width, width);
+std::unique_ptr<backend::HeadRunner> make_head_runner(backend::Backend& be, const SpeculationLimits& drafts) {
+  if (drafts.method != DraftMethod::kEagle3) return nullptr;
+  check(drafts.head != nullptr, "a head drafts");
+  if (auto runner = be.head_runner()) return runner;
+  return std::make_unique<model::eagle3::HostRunner>(*drafts.head, drafts.head_threads);
 }
-
-}  // namespace
 
 void Eagle3Proposer::forget_waiting(State& state) {
   state.waiting = 0;
@@ -28,58 +25,41 @@ void Eagle3Proposer::saw(std::span<const Seen> all) {
     const Text& text = each.text;
     const Residuals& shown = each.residuals;
     State& state = of_[text.id];
-    const int64_t from = std::max(state.seen, shown.from), end = shown.from + shown.count;
+    const int64_t end = shown.from + shown.count;
+    int64_t from = std::max(state.seen, shown.from);
     if (from >= end) continue;
     check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
     const int64_t width = std::ssize(shown.values) / shown.count;
+    const bool prompt = from < text.prompt_tokens, now = each.wanted || prompt;
+    if (prompt && !each.wanted) from = end < text.prompt_tokens ? end : std::max(from, end - kUnwantedPromptRows);
     if (from > state.seen || !each.wanted) forget_waiting(state);
-    state.residuals.insert(state.residuals.end(), shown.values.end() - (end - from) * width, shown.values.end());
-    state.waiting += end - from;
     state.seen = end;
-    if (each.wanted || from < text.prompt_tokens) at_once.push_back({&text, &state});
+    if (from == end) continue;
+    const auto fresh = shown.values.last(static_cast<size_t>((end - from) * width));
+    const bool alone = state.waiting == 0;
+    state.waiting += end - from;
+    if (!now || !alone) state.residuals.insert(state.residuals.end(), fresh.begin(), fresh.end());
+    if (now) at_once.push_back({&text, &state, alone ? fresh : state.residuals});
   }
   read(at_once);
 }
 
 void Eagle3Proposer::read(std::span<const Part> parts) {
-  std::vector<float> residuals;
-  std::vector<Head::Rows> rows;
-  for (const auto& [text, state] : parts) {
-    residuals.insert(residuals.end(), state->residuals.begin(), state->residuals.end());
+  std::vector<backend::HeadRunner::Rows> rows;
+  for (const auto& [text, state, residuals] : parts) {
     const int64_t from = state->seen - state->waiting;
-    rows.push_back({.tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
-                    .features = {},
-                    .position = from,
-                    .cache = &state->cache});
+    rows.push_back({.sequence = text->id,
+                    .tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
+                    .residuals = residuals,
+                    .position = from});
   }
   if (rows.empty()) return;
-  const std::vector<float> features = head_.features(residuals, pool_);
-  const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
-  size_t row = 0;
-  for (Head::Rows& of : rows) {
-    of.features = std::span(features).subspan(row * hidden, of.tokens.size() * hidden);
-    row += of.tokens.size();
-  }
-  const Head::Read read = head_.read(rows, pool_);
-  row = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    row += rows[i].tokens.size();
-    const auto normed = row_of(read.normed, row - 1, hidden), next = row_of(read.next, row - 1, hidden);
-    State& state = *parts[i].state;
-    state.normed.assign(normed.begin(), normed.end());
-    state.next.assign(next.begin(), next.end());
-    forget_waiting(state);
-  }
+  runner_->read(rows);
+  for (const Part& part : parts) forget_waiting(*part.state);
 }
 
-// A token of each draft at a time.
 void Eagle3Proposer::propose_all(std::span<const Asked> all) {
-  struct Line {
-    State* state;
-    const Asked* asked;
-    size_t settled = 0;  // rows of the cache
-  };
-  std::vector<Line> lines;
+  std::vector<backend::HeadRunner::Draft> drafts;
   std::vector<Part> waiting;
   for (const Asked& asked : all) {
     asked.draft->tokens.clear();
@@ -87,38 +67,16 @@ void Eagle3Proposer::propose_all(std::span<const Asked> all) {
     const auto found = of_.find(asked.text.id);
     if (found == of_.end() || found->second.seen + 1 != std::ssize(asked.text.tokens) || asked.most < 1) continue;
     State& state = found->second;
-    lines.push_back({.state = &state, .asked = &asked});
-    if (state.waiting > 0) waiting.push_back({&asked.text, &state});
+    drafts.push_back({.sequence = asked.text.id, .most = asked.most, .tokens = &asked.draft->tokens});
+    if (state.waiting > 0) waiting.push_back({&asked.text, &state, state.residuals});
   }
   read(waiting);
-  Head::Read last;
-  for (Line& line : lines) {
-    line.settled = line.state->cache.rows();
-    last.normed.insert(last.normed.end(), line.state->normed.begin(), line.state->normed.end());
-    last.next.insert(last.next.end(), line.state->next.begin(), line.state->next.end());
-  }
-  const auto hidden = static_cast<size_t>(head_.weights().config.hidden_size);
-  while (!lines.empty()) {
-    const std::vector<int32_t> tokens = head_.draft(last.normed, pool_);
-    std::vector<Line> longer;
-    std::vector<Head::Rows> rows;
-    for (size_t i = 0; i < lines.size(); ++i) {
-      const Line& line = lines[i];
-      std::vector<int32_t>& drafted = line.asked->draft->tokens;
-      drafted.push_back(tokens[i]);
-      if (std::ssize(drafted) == line.asked->most) {
-        head_.keep(line.state->cache, line.settled);
-        continue;
-      }
-      rows.push_back({.tokens = {&tokens[i], 1},
-                      .features = row_of(last.next, i, hidden),
-                      .position = line.state->seen + std::ssize(drafted) - 1,
-                      .cache = &line.state->cache});
-      longer.push_back(line);
-    }
-    lines = std::move(longer);
-    if (!lines.empty()) last = head_.read(rows, pool_);
-  }
+  if (!drafts.empty()) runner_->draft(drafts);
+}
+
+void Eagle3Proposer::ended(const Text& text) {
+  of_.erase(text.id);
+  runner_->end(text.id);
 }
 
 }  // namespace nibble::engine

@@ -1,5 +1,6 @@
 #include "engine/eagle3_proposer.h"
 
+#include "model/eagle3/runner.h"
 #include "model/eagle3/testing.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ class Eagle3 : public testing::Test {
   Written written{20};
   test::Eagle3Target target;
   model::eagle3::Head head{target.load(test::kEagle3Data / "plain")};
-  Eagle3Proposer proposer{head, 2};
+  Eagle3Proposer proposer{std::make_unique<model::eagle3::HostRunner>(head, 2), head.boundaries()};
 };
 
 TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {
@@ -109,7 +110,7 @@ TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
   unwanted(1, 16, 19);
   saw(2, 16, 19);
   EXPECT_EQ(drafted(1, 20), drafted(2, 20));
-  unwanted(3, 0, 10);  // a prompt is read in any case
+  unwanted(3, 0, 10);  // a short prompt is read in any case
   unwanted(3, 10, 13);
   saw(3, 13, 19);
   unwanted(4, 0, 10);
@@ -120,6 +121,32 @@ TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
   unwanted(6, 10, 12);
   saw(6, 12, 19);
   EXPECT_EQ(drafted(5, 20), drafted(6, 20)) << "what waits is read with what comes next";
+}
+
+TEST_F(Eagle3, while_no_draft_is_wanted_the_end_of_a_prompt_is_read) {
+  constexpr size_t kPrompt = 150, kRows = Eagle3Proposer::kUnwantedPromptRows;
+  const Written long_one(kPrompt + 2);
+  const auto show = [&](RequestId id, size_t from, size_t end, bool wanted) {
+    Proposer::Seen one{.text = long_one.text(id, end + 1), .residuals = long_one.of(from, end), .wanted = wanted};
+    one.text.prompt_tokens = kPrompt;
+    proposer.saw({&one, 1});
+  };
+  const auto drafted_by = [&](RequestId id) {
+    Draft draft;
+    proposer.propose(long_one.text(id, kPrompt + 2), kGuesses, draft);
+    return draft.tokens;
+  };
+  show(1, 0, 40, false);
+  show(1, 40, kPrompt, false);
+  show(1, kPrompt, kPrompt + 1, true);
+  show(2, kPrompt - kRows, kPrompt + 1, true);
+  EXPECT_EQ(drafted_by(1).size(), kGuesses);
+  EXPECT_EQ(drafted_by(1), drafted_by(2));
+  show(3, 0, 110, false);
+  show(3, 110, kPrompt, false);  // fewer rows than would be
+  show(3, kPrompt, kPrompt + 1, true);
+  show(4, 110, kPrompt + 1, true);
+  EXPECT_EQ(drafted_by(3), drafted_by(4));
 }
 
 TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/queue.h"
 #include "engine/loop.h"
+#include "model/eagle3/head.h"
 
 #include <algorithm>
 #include <atomic>
@@ -66,9 +67,14 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   // A window spans one page more than it fills, and a row's new tokens begin one more.
   const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
   const int64_t sliding = std::min(full, windows + (limits.prefix_cache ? full / 4 : 0));
-  return {.max_tokens = limits.max_batched_tokens,
-          .max_rows = std::max(static_cast<int>(rows) + draft_rows(limits), limits.max_logit_rows),
-          .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
+  model::StepLimits steps{.max_tokens = limits.max_batched_tokens,
+                          .max_rows = std::max(static_cast<int>(rows) + draft_rows(limits), limits.max_logit_rows),
+                          .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
+  if (drafts.head != nullptr) {
+    steps.taps = drafts.head->boundaries();
+    steps.head = &drafts.head->weights();
+  }
+  return steps;
 }
 
 void validate(const Request& request, const EngineLimits& limits, const backend::Dims& dims) {

@@ -1,6 +1,7 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
+#include "engine/eagle3_proposer.h"
 
 #include <algorithm>
 #include <utility>
@@ -74,7 +75,8 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
       scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_),
       pace_(pace_rule(limits, model.config)),
       now_(std::move(now)) {
-  if (limits.speculation.method != DraftMethod::kOff) propose_with(make_proposer(limits.speculation));
+  if (limits.speculation.method != DraftMethod::kOff)
+    propose_with(make_proposer(limits.speculation, make_head_runner(be, limits.speculation)));
 }
 
 void Loop::propose_with(std::unique_ptr<Proposer> proposer) {
@@ -125,6 +127,9 @@ void Loop::step() {
   const auto scheduled = now_();
   if (flight_ && limits_.async_scheduling && speculation_)
     speculation_->look_ahead(scheduler_.running(), scheduler_.room_for_drafts());
+  // What the last step left is overwritten by the next one.
+  if (flight_ && speculation_ && flight_->taps.kept && speculation_->may_draft(scheduler_.running()))
+    model::fetch(be_, flight_->taps);
   const bool drafts_wait = flight_ && limits_.async_scheduling &&
                            std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->waits; });
   if (flight_ && (!limits_.async_scheduling || scheduler_.wants_tokens())) read_flight();
@@ -193,9 +198,11 @@ Batch& Loop::schedule() {
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, budget);
 }
 
-// Steps that read prompts have none: they are long already.
+// Steps that read prompts have none: they are long already. Nor has one whose proposer does not know the last step:
+// that drafts might pay was not seen before it was read.
 DraftController::Why Loop::add_drafts(Batch& batch) {
-  if (!speculation_ || measured_ || batch.rows.empty() || holds_prompts(batch)) return DraftController::Why::kNothing;
+  if (!speculation_ || measured_ || unshown_ || batch.rows.empty() || holds_prompts(batch))
+    return DraftController::Why::kNothing;
   const DraftController::Why why = speculation_->draft(batch, scheduler_.room_for_drafts());
   for (Batch::Row& row : batch.rows)
     if (!row.sequence->draft.tokens.empty()) scheduler_.add_draft(row);
@@ -311,6 +318,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
   }
   try {
     flight.ticket = model::forward(be_, model_, built.step, watch_ ? watch_(built.step) : model::Probe(), &flight.taps);
+    if (flight.taps.kept && speculation_->reads(batch)) model::fetch(be_, flight.taps);
   } catch (const std::exception& why) {
     if (flight_) read_flight();
     for (const Flight::Row& row : flight.rows) {
@@ -373,8 +381,11 @@ void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
 void Loop::show_residuals(const Flight& flight) {
   int64_t tokens = 0;
   for (const Flight::Row& row : flight.rows) tokens += row.count;
-  const int64_t width = std::ssize(flight.taps.values) / tokens;
-  const float* values = flight.taps.values.data();
+  const std::span<const float> shown = model::residuals(be_, flight.taps);
+  unshown_ = shown.empty();
+  if (unshown_) return;
+  const int64_t width = std::ssize(shown) / tokens;
+  const float* values = shown.data();
   std::vector<std::pair<const Sequence*, Proposer::Residuals>> all;
   for (const Flight::Row& row : flight.rows) {
     const int64_t count = row.count - row.drafted + (row.drafted > 0 ? row.sequence->right : 0);

@@ -109,6 +109,7 @@ class Loop {
   Scheduler scheduler_;
   Pace pace_;
   std::unique_ptr<Speculation> speculation_;  // null: off
+  bool unshown_ = false;                      // residuals of the last step that was read: nobody fetched them
   const Now now_;
   Sequence::Time last_end_{};  // of a step
   bool measured_ = false;      // the step scheduled is one that Pace asked for

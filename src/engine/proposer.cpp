@@ -2,8 +2,10 @@
 
 #include "base/error.h"
 #include "engine/eagle3_proposer.h"
+#include "model/eagle3/head.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nibble::engine {
 namespace {
@@ -95,14 +97,14 @@ void SuffixProposer::ended(const Text& text) {
   past_.add(kSeparator);
 }
 
-std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits) {
+std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits, std::unique_ptr<backend::HeadRunner> runner) {
   switch (limits.method) {
     case DraftMethod::kOff: return nullptr;
     case DraftMethod::kNgram: return std::make_unique<NgramProposer>(limits.least_lookup, limits.most_lookup);
     case DraftMethod::kSuffix: return std::make_unique<SuffixProposer>();
     case DraftMethod::kEagle3:
-      check(limits.head != nullptr, "a head drafts");
-      return std::make_unique<Eagle3Proposer>(*limits.head, limits.head_threads);
+      check(runner != nullptr && limits.head != nullptr, "a head drafts");
+      return std::make_unique<Eagle3Proposer>(std::move(runner), limits.head->boundaries());
   }
   return nullptr;
 }

@@ -2,6 +2,7 @@
 // Who guesses what comes next, for the model to verify. Guesses are copied from what was said before, which costs no
 // model, or drafted by a head that reads the model's residuals (eagle3_proposer.h).
 
+#include "backend/draft_head.h"
 #include "engine/request.h"
 #include "engine/token_index.h"
 
@@ -33,7 +34,7 @@ struct SpeculationLimits {
   int most_tokens = 7;  // of a draft, 1 to kMostDrafted; with the token before them what decode kernels take
   // kNgram: how many last tokens are looked up, the longest first.
   int least_lookup = 2, most_lookup = 5;
-  // kEagle3: who drafts, and how many threads compute it. Outlives the engine.
+  // kEagle3: who drafts, and how many threads compute it where the backend does not. Outlives the engine.
   const model::eagle3::Head* head = nullptr;
   int head_threads = 1;
   bool adaptive = true;  // false: every draft is verified whole, whatever it costs; for measurements and tests
@@ -140,7 +141,8 @@ class SuffixProposer final : public Proposer {
   std::vector<int64_t> places_;
 };
 
-// Null: kOff.
-[[nodiscard]] std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits);
+// Null: kOff. `runner`: of the limits' head, with kEagle3.
+[[nodiscard]] std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits,
+                                                      std::unique_ptr<backend::HeadRunner> runner = nullptr);
 
 }  // namespace nibble::engine

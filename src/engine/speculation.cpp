@@ -15,6 +15,14 @@ Proposer::Text text_of(const Sequence& s) {
           .shares = s.request.prefix_cache && s.request.leaves_prefix};
 }
 
+// Of sequences that decode.
+DraftController::Step next_step(std::span<Sequence* const> running) {
+  DraftController::Step step{.decoding = static_cast<int>(running.size())};
+  for (const Sequence* s : running) step.depth += s->computed;
+  step.depth /= std::max<int64_t>(1, std::ssize(running));
+  return step;
+}
+
 constexpr int kMatchedNothing = 1;  // as in Draft
 
 bool wants_drafts(DraftController::Why outlook) {
@@ -79,16 +87,19 @@ void Speculation::begin() {
   candidates_.clear();
 }
 
+bool Speculation::may_draft(std::span<Sequence* const> running) const {
+  if (running.empty()) return false;
+  const auto reads_prompt = [&](const Sequence* s) { return s->remaining(limits_.max_context) > 1; };
+  if (std::ranges::any_of(running, reads_prompt)) return false;  // prompts are read first
+  return wants_drafts(controller_.outlook(next_step(running)));
+}
+
+bool Speculation::reads(const Batch& batch) const { return wanted() || holds_prompts(batch); }
+
 void Speculation::look_ahead(std::span<Sequence* const> running, int room) {
   begin();
-  DraftController::Step step{.decoding = static_cast<int>(running.size())};
-  for (const Sequence* s : running) {
-    if (s->remaining(limits_.max_context) > 1) return;  // prompts are read first
-    step.depth += s->computed;
-  }
-  if (running.empty()) return;
-  step.depth /= step.decoding;
-  if (!wants_drafts(controller_.outlook(step))) return;
+  if (!may_draft(running)) return;
+  const DraftController::Step step = next_step(running);
   for (Sequence* s : running)
     if (s->pending == 1 && !s->needs_host() && !s->waits) ask(*s, 1);
   static_cast<void>(choose(step, room));
@@ -146,10 +157,9 @@ void Speculation::took(const DraftController::Step& step, DraftController::Secon
 }
 
 void Speculation::saw(std::span<const std::pair<const Sequence*, Proposer::Residuals>> all) {
-  const bool wanted = stats_.drafts == 0 || controller_.drafting();
   std::vector<Proposer::Seen> seen;
   for (const auto& [s, residuals] : all)
-    seen.push_back({.text = text_of(*s), .residuals = residuals, .wanted = wanted});
+    seen.push_back({.text = text_of(*s), .residuals = residuals, .wanted = wanted()});
   proposer_->saw(seen);
 }
 

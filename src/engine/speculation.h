@@ -31,6 +31,11 @@ class Speculation {
   // Gives drafts to rows of a batch that holds no prompts; what becomes of them in the batch is for the scheduler.
   DraftController::Why draft(Batch& batch, int room);
 
+  // Whether the next step of these might have drafts, for which what the last step left would be read.
+  [[nodiscard]] bool may_draft(std::span<Sequence* const> running) const;
+  // Whether the residuals of a step will be read whatever comes: of prompts, and while drafts pay.
+  [[nodiscard]] bool reads(const Batch& batch) const;
+
   // As of Proposer.
   [[nodiscard]] std::span<const int> boundaries() const { return proposer_->boundaries(); }
   void saw(std::span<const std::pair<const Sequence*, Proposer::Residuals>> all);
@@ -44,6 +49,7 @@ class Speculation {
   [[nodiscard]] const DraftController& controller() const { return controller_; }
 
  private:
+  [[nodiscard]] bool wanted() const { return stats_.drafts == 0 || controller_.drafting(); }
   void begin();
   void ask(Sequence& sequence, int known_later);
   void propose();

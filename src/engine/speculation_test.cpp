@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
+#include <memory>
 #include <random>
 
 namespace nibble::engine {
@@ -76,6 +78,73 @@ TEST(speculation, right_guesses_save_steps_and_change_nothing) {
         EXPECT_EQ(drafts.accepted_at[3], drafts.drafts - 1) << "the last draft is as short as what is left";
       }
     }
+  }
+}
+
+// Looks at what a backend has kept: each token of the text once, the last excepted.
+class Reader final : public Proposer {
+ public:
+  explicit Reader(std::unique_ptr<Proposer> guesses) : guesses_(std::move(guesses)) {}
+  [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
+  void saw(std::span<const Seen> all) override {
+    for (const Seen& each : all) {
+      const auto& [from, count, values] = each.residuals;
+      EXPECT_GE(from, seen_);
+      ASSERT_EQ(values.size(), static_cast<size_t>(2 * count));
+      for (int64_t i = 0; i < count; ++i) {
+        const float want = testing::FakeBackend::residual(each.text.tokens[static_cast<size_t>(from + i)], from + i);
+        EXPECT_EQ(values[static_cast<size_t>(2 * i)], want);
+        EXPECT_EQ(values[static_cast<size_t>(2 * i + 1)], want);
+      }
+      seen_ = from + count;
+    }
+  }
+  [[nodiscard]] bool drafts_to_order() const override { return true; }
+  void propose(const Text& text, int most, Draft& draft) override {
+    EXPECT_EQ(seen_ + 1, std::ssize(text.tokens));
+    guesses_->propose(text, most, draft);
+  }
+  void ended(const Text&) override {}
+
+ private:
+  static constexpr std::array<int, 2> kBoundaries = {0, 2};
+  std::unique_ptr<Proposer> guesses_;
+  int64_t seen_ = 0;
+};
+
+TEST(speculation, residuals_that_a_backend_keeps_are_shown_of_what_was_verified) {
+  const Request request = ask(some(150), 60);
+  const testing::Alone want = alone(request);
+  for (const bool async : {false, true}) {
+    EngineLimits limits = limits_with(4);
+    limits.async_scheduling = async;
+    Rig rig(limits);
+    rig.be.kept_taps = {0, 2};
+    rig.loop.propose_with(std::make_unique<Reader>(knows(want.tokens, 5)));
+    EXPECT_EQ(rig.run(request).tokens, want.tokens);
+    EXPECT_GT(rig.loop.stats().drafts.accepted, 20);
+    EXPECT_EQ(rig.be.tap_copies, rig.be.steps);
+  }
+}
+
+// A draft is of what the last step left; before it, nobody looks.
+TEST(speculation, residuals_of_steps_that_no_draft_follows_stay_where_they_are) {
+  const Request request = ask(some(150), 700);
+  const testing::Alone want = alone(request);
+  for (const bool async : {false, true}) {
+    EngineLimits limits = limits_with(4, true);
+    limits.async_scheduling = async;
+    Rig rig(limits);
+    rig.be.kept_taps = {0, 2};
+    rig.be.step_seconds = 1e-3;
+    rig.be.token_seconds = 1e-3;
+    rig.be.runs_ahead = async;
+    rig.loop.propose_with(
+        std::make_unique<Reader>(std::make_unique<Guesser>([](const Proposer::Text&, size_t) { return 38; })));
+    EXPECT_EQ(rig.run(request).tokens, want.tokens);
+    EXPECT_GT(rig.loop.stats().drafts.drafts, 0);
+    EXPECT_LT(rig.loop.stats().drafts.accepted, 5);
+    EXPECT_LT(rig.be.tap_copies, rig.be.steps / 4) << (async ? "async" : "in turn");
   }
 }
 

@@ -158,6 +158,8 @@ class FakeBackend final : public backend::Backend {
   int64_t tokens_computed = 0;
   int64_t steps = 0;
   int most_rows = 0;
+  std::vector<int> kept_taps{};  // boundaries whose residuals it keeps
+  int64_t tap_copies = 0;
   int64_t fed_back = 0;  // ids that named a token in flight
   // What a step takes, by a clock of its own.
   double step_seconds = 0, token_seconds = 0, key_seconds = 0;
@@ -195,6 +197,7 @@ class FakeBackend final : public backend::Backend {
   void attn_in(const backend::AttnInArgs&) override { fault(); }
   void attend(const backend::AttendArgs& args) override {
     fault();
+    positions_.assign(args.positions.begin(), args.positions.end());
     for (const int32_t position : args.positions)
       step_ends_ += args.layer_idx == 0 ? key_seconds * static_cast<double>(position) : 0;
     if (!runs_ahead) seconds = step_ends_;
@@ -264,6 +267,25 @@ class FakeBackend final : public backend::Backend {
     return {};
   }
   [[nodiscard]] backend::SlotData peek(backend::Slot) override { return {}; }
+  // A token's residual at every boundary: itself and its position.
+  [[nodiscard]] static float residual(int32_t token, int64_t position) {
+    return static_cast<float>(position) + static_cast<float>(token) / 64;
+  }
+  [[nodiscard]] bool keeps_taps(std::span<const int> boundaries) const override {
+    return !boundaries.empty() && std::ranges::equal(boundaries, kept_taps);
+  }
+  [[nodiscard]] backend::TapTicket copy_taps() override {
+    ++tap_copies;
+    std::vector<float>& taps = taps_[static_cast<size_t>(++tap_ticket_) % taps_.size()];
+    taps.clear();
+    for (size_t t = 0; t < tokens_.size(); ++t)
+      taps.insert(taps.end(), kept_taps.size(), residual(tokens_[t], positions_[t]));
+    return tap_ticket_;
+  }
+  [[nodiscard]] std::span<const float> wait_taps(backend::TapTicket ticket) override {
+    check(ticket > 0 && ticket + 1 >= tap_ticket_, "residuals are read before the second step after theirs");
+    return taps_[static_cast<size_t>(ticket) % taps_.size()];
+  }
   [[nodiscard]] int64_t tickets() const { return ticket_; }
   [[nodiscard]] int64_t unread() const { return ticket_ - last_read_; }
 
@@ -282,7 +304,9 @@ class FakeBackend final : public backend::Backend {
   const int64_t window_;
   const model::StepLimits limits_;
   std::array<std::vector<Cell>, backend::kLayerKinds> cells_;  // by kind: one layer of each
-  std::vector<int32_t> tokens_;
+  std::vector<int32_t> tokens_, positions_;
+  std::array<std::vector<float>, 2> taps_;
+  backend::TapTicket tap_ticket_ = 0;
   std::vector<State> states_, rows_;
   std::deque<std::pair<backend::Ticket, std::vector<backend::Drawn>>> results_;
   backend::Ticket ticket_ = 0, last_read_ = 0;

@@ -21,7 +21,9 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .dense = dense,
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
-          .kv_pages = limits.kv_pages};
+          .kv_pages = limits.kv_pages,
+          .taps = limits.taps,
+          .head = limits.head};
 }
 
 GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
@@ -63,38 +65,38 @@ void read_taps(backend::Backend& be, int at, Taps& taps) {
   }
 }
 
-}  // namespace
-
-std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step, const Probe& probe,
-                                       Taps* taps) {
-  const bool tapped = taps != nullptr && !taps->boundaries.empty();
-  const auto after = [&](Stage stage, int layer) {
-    if (probe) probe(stage, layer);
-  };
+backend::StepArgs step_args(const GptOss& model, const Step& step) {
   const auto kv_of = [&](backend::LayerKind kind) -> const Step::Kv& { return step.kv[static_cast<size_t>(kind)]; };
   const auto pages_of = [&](backend::LayerKind kind) {
     return backend::PageTable{.ids = kv_of(kind).page_ids, .pages_per_row = kv_of(kind).pages_per_row};
   };
   using enum backend::LayerKind;
-  const backend::StepArgs whole{.weights = &model.weights,
-                                .ids = step.token_ids,
-                                .positions = step.positions,
-                                .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots},
-                                .pages = {pages_of(kSliding), pages_of(kFull)},
-                                .rows = step.rows,
-                                .logit_tokens = step.logit_tokens,
-                                .sample_rows = step.sample_rows,
-                                .sinks = model.attention_sinks};
-  if (!probe && !tapped) {
-    if (const std::optional<backend::Ran> ran = be.run(whole)) return ran->ticket;
-  }
+  return {.weights = &model.weights,
+          .ids = step.token_ids,
+          .positions = step.positions,
+          .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots},
+          .pages = {pages_of(kSliding), pages_of(kFull)},
+          .rows = step.rows,
+          .logit_tokens = step.logit_tokens,
+          .sample_rows = step.sample_rows,
+          .sinks = model.attention_sinks};
+}
+
+// Verb by verb; `taps` are read on the way, if any.
+std::optional<backend::Ticket> walk(backend::Backend& be, const GptOss& model, const Step& step, const Probe& probe,
+                                    Taps* taps) {
+  const auto after = [&](Stage stage, int layer) {
+    if (probe) probe(stage, layer);
+  };
+  const backend::StepArgs whole = step_args(model, step);
   be.begin(whole);
   const backend::Weights& w = model.weights;
   be.embed({.ids = step.token_ids, .table = w.outer[WeightRole::kEmbedding]});
   after(Stage::kEmbed, -1);
-  if (tapped) read_taps(be, 0, *taps);
+  if (taps != nullptr) read_taps(be, 0, *taps);
   for (int l = 0; l < model.config.dims.layers; ++l) {
-    const backend::LayerKind kind = model.config.layer_kinds[static_cast<size_t>(l)];
+    const auto kind = model.config.layer_kinds[static_cast<size_t>(l)];
+    const auto of_kind = static_cast<size_t>(kind);
     const backend::LayerWeights& layer = w.layers[static_cast<size_t>(l)];
     be.attn_in({.layer = layer, .layer_idx = l});
     after(Stage::kAttnIn, l);
@@ -103,9 +105,9 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
                .kind = kind,
                .sinks = model.attention_sinks,
                .positions = step.positions,
-               .kv_slots = kv_of(kind).slots,
+               .kv_slots = whole.kv_slots[of_kind],
                .rows = step.rows,
-               .pages = pages_of(kind)});
+               .pages = whole.pages[of_kind]});
     after(Stage::kAttend, l);
     be.attn_out({.layer = layer});
     after(Stage::kAttnOut, l);
@@ -113,7 +115,7 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
     after(Stage::kRoute, l);
     be.moe({.layer = layer});
     after(Stage::kMoe, l);
-    if (tapped) read_taps(be, l + 1, *taps);
+    if (taps != nullptr) read_taps(be, l + 1, *taps);
   }
   if (step.logit_tokens.empty()) return std::nullopt;
   be.logits({.tokens = step.logit_tokens,
@@ -122,6 +124,26 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
   after(Stage::kLogits, -1);
   if (step.sample_rows.empty()) return std::nullopt;
   return be.sample({.rows = step.sample_rows});
+}
+
+}  // namespace
+
+void fetch(backend::Backend& be, Taps& taps) {
+  if (taps.kept && !taps.on_the_way) taps.on_the_way = be.copy_taps();
+}
+
+std::span<const float> residuals(backend::Backend& be, const Taps& taps) {
+  return taps.on_the_way ? be.wait_taps(*taps.on_the_way) : taps.values;
+}
+
+std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step, const Probe& probe,
+                                       Taps* taps) {
+  const bool tapped = taps != nullptr && !taps->boundaries.empty(), kept = tapped && be.keeps_taps(taps->boundaries);
+  std::optional<backend::Ran> ran;
+  if (!probe && tapped == kept) ran = be.run(step_args(model, step));
+  if (!ran) ran = backend::Ran{walk(be, model, step, probe, tapped && !kept ? taps : nullptr)};
+  if (kept) taps->kept = true;
+  return ran->ticket;
 }
 
 }  // namespace nibble::model

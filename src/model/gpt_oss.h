@@ -26,6 +26,9 @@ struct StepLimits {
   int max_tokens = 0;
   int max_rows = 0;
   std::array<int32_t, backend::kLayerKinds> kv_pages{};
+  // As in BackendConfig.
+  std::vector<int> taps{};
+  const backend::HeadWeights* head = nullptr;
 };
 [[nodiscard]] backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                                     const backend::DenseFormats& dense = {});
@@ -62,13 +65,20 @@ using Probe = std::function<void(Stage stage, int layer)>;
 // The residual stream of all tokens of a step at chosen boundaries of layers, including the delta that is added next.
 // Boundary b lies before layer b: 0 is the embedding, and `layers` is what the final norm reads.
 struct Taps {
-  std::vector<int> boundaries;  // what is asked for, rising
-  std::vector<float> values;    // [tokens, boundaries, hidden] of the step
+  std::vector<int> boundaries;                     // what is asked for, rising
+  std::vector<float> values{};                     // [tokens, boundaries, hidden] of the step, or
+  bool kept = false;                               // they are with the backend, until the next step is enqueued
+  std::optional<backend::TapTicket> on_the_way{};  // they have been fetched
 };
+// Enqueues the copy of what is kept, once.
+void fetch(backend::Backend& be, Taps& taps);
+// [tokens, boundaries, hidden]: waits for what was fetched, whose bytes live as Backend::wait_taps says; empty where
+// nobody fetched what was kept.
+[[nodiscard]] std::span<const float> residuals(backend::Backend& be, const Taps& taps);
 
-// Enqueues one step. The ticket is set when the step samples. With `taps` that ask for boundaries the step is walked
-// verb by verb, and they are filled when this returns; throws Error(kUnsupported) for a backend that does not show its
-// residuals (Backend::peek).
+// Enqueues one step. The ticket is set when the step samples. Of `taps` that ask for boundaries the residuals are kept
+// where the backend keeps these (Backend::keeps_taps); else the step is walked verb by verb, and their values are there
+// when this returns. Throws Error(kUnsupported) for a backend that does neither keep nor show them (Backend::peek).
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,
                                        const Probe& probe = {}, Taps* taps = nullptr);
 

@@ -88,6 +88,15 @@ class Tables(Case):
         self.assertIn("tg2, batch 1: per step, over 2 steps and all layers", text)
         self.refused(USAGE, *BENCH, "--profile", "-o", "csv", says="md or json")
 
+    def test_a_made_up_head_drafts_and_its_time_counts(self):
+        drafts = (*BENCH, "-n", 24, "-d", 8, "-r", 1, "--speculative", "eagle3", "--speculative-tokens", 2)
+        json = self.ok(*drafts, "--speculative-acceptance", "0,1.5", "--speculative-draft-vocab", 100, "--json").json()["speculation"]
+        self.assertEqual([row["drafted"] for row in json["verify"]], [0, 1, 2])
+        for row in json["verify"]:
+            self.assertEqual(row["drafting_seconds"] > 0, row["drafted"] > 0)
+        self.assertEqual([(row["method"], row["plain_tokens_per_second"] > 0) for row in json["gains"]], [("a head", True)] * 2)
+        self.refused(USAGE, *drafts, "--speculative-texts", "x.jsonl", says="want --speculative ngram or suffix")
+
     def test_tuning_wants_a_card_and_dummies(self):
         self.refused(USAGE, *BENCH, "--tune", "-o", "csv", says="want --output md")
         self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")

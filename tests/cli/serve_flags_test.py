@@ -162,7 +162,7 @@ class Flags(Case):
         eagle3 = ("--speculative", "eagle3", "--speculative-model")
         for code, flags, says in ((2, ("--speculative", "eagle3"), "want --speculative-model DIR"), (2, ("--speculative-model", head), "want --speculative eagle3, found off"),
                                   (5, (*eagle3, "/nowhere"), "/nowhere/config.json"), (3, (*eagle3, TINY), "want one of an EAGLE-3 head"),
-                                  (4, (*eagle3, head, "--speculative-tap-reading", "outputs"), "want states of 0 to 8"), (3, (*eagle3, head, "--backend", "cuda"), "runs on the CPU only so far")):
+                                  (4, (*eagle3, head, "--speculative-tap-reading", "outputs"), "want states of 0 to 8")):
             self.refused(code, "run", TINY, "-p", "a", "--backend", "cpu", *flags, says=says)
 
     def test_kv_events(self):

@@ -1,6 +1,7 @@
 #include "backend/cuda/cards_backend.h"
 
 #include "backend/cuda/rank_backend.h"
+#include "backend/draft_head.h"
 #include "backend/joined_slot.h"
 #include "base/bound_threads.h"
 #include "base/error.h"
@@ -171,6 +172,34 @@ class CardsBackend final : public CudaBackend {
           lose(fmt::format("cuda: want the same token from every rank, found {} from rank 0 and {} from rank {}",
                            drawn[0][row].token, drawn[rank][row].token, rank));
     return std::move(drawn.front());
+  }
+
+  // After the sums all ranks have the same residuals: the first one's are copied.
+  [[nodiscard]] bool keeps_taps(std::span<const int> boundaries) const override {
+    return first().keeps_taps(boundaries);
+  }
+  [[nodiscard]] TapTicket copy_taps() override {
+    TapTicket ticket = 0;
+    each(Waits::kYes, [&](size_t rank) {
+      if (rank == 0) ticket = members_[rank]->copy_taps();
+    });
+    return ticket;
+  }
+  [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override {
+    std::span<const float> values;
+    each(Waits::kYes, [&](size_t rank) {
+      if (rank == 0) values = members_[rank]->wait_taps(ticket);
+    });
+    return values;
+  }
+
+  // On the first rank's card; its residuals are the first rank's.
+  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
+    std::unique_ptr<HeadRunner> runner;
+    each(Waits::kNo, [&](size_t rank) {
+      if (rank == 0) runner = members_[rank]->head_runner();
+    });
+    return runner;
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {

@@ -8,6 +8,7 @@
 #include "backend/cuda/card/card.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/quantise/round_blocks.h"
@@ -18,6 +19,7 @@
 #include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
+#include "backend/cuda/program/tap_copies.h"
 #include "backend/cuda/sampling/tickets.h"
 #include "base/error.h"
 
@@ -80,6 +82,8 @@ class StreamedCudaBackend final : public RankBackend {
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
     if (rank_.comm != nullptr) share();
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
+    if (!config_.taps.empty())
+      tap_copies_.emplace(config_.max_tokens, std::ssize(config_.taps) * dims_.hidden, stream_.get());
     profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr);
   }
 
@@ -176,6 +180,20 @@ class StreamedCudaBackend final : public RankBackend {
   }
 
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return tickets_->wait(ticket); }
+
+  [[nodiscard]] bool keeps_taps(std::span<const int> boundaries) const override {
+    return !boundaries.empty() && std::ranges::equal(boundaries, config_.taps);
+  }
+  [[nodiscard]] TapTicket copy_taps() override {
+    check(tap_copies_.has_value(), "a backend that keeps taps");
+    return tap_copies_->copy(at_.taps, program_->tokens);
+  }
+  [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override { return tap_copies_->wait(ticket); }
+
+  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
+    if (config_.head == nullptr) return nullptr;
+    return make_eagle3_runner(*config_.head, head_setup(config_, run_, rank_.device));
+  }
 
   [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 
@@ -566,6 +584,7 @@ class StreamedCudaBackend final : public RankBackend {
   SampleInputs samples_;
   History shifts_, biases_, masks_;
   std::optional<Tickets> tickets_;
+  std::optional<TapCopies> tap_copies_;  // with BackendConfig::taps
   // With other ranks.
   std::optional<Reduce> reduce_;
   DeviceBytes gathered_;          // [rows, whole.vocab] logits

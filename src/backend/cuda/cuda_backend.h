@@ -80,7 +80,8 @@ struct CudaMemory {
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
-// What make_cuda_backend allocates on the device in use, of several ranks on the first one's; weights are not in it.
+// What make_cuda_backend allocates on the device in use, of several ranks on the first one's, and head_runner() for
+// BackendConfig::head. Weights are a head's alone; its keys and values are with the activations.
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run);
 
 // Of the whole model: with several run.ranks each has its card, on a thread of its own, and this is all of them.

@@ -10,9 +10,6 @@
 namespace nibble::model::eagle3 {
 namespace {
 
-using checkpoint::Eagle3Config;
-using checkpoint::Eagle3Rope;
-
 constexpr int64_t kWorthThreads = 1 << 18;  // products; below that, waking threads takes longer
 
 // Sixteen independent sums, which the compiler keeps in lanes.
@@ -79,47 +76,22 @@ std::vector<float> beside(const std::vector<float>& a, const std::vector<float>&
   return all;
 }
 
-RopeTable rope_of(const Eagle3Config& c) {
-  switch (c.rope) {
-    case Eagle3Rope::kPlain: return plain_rope(c.rope_theta, c.head_dim);
-    case Eagle3Rope::kLlama3:
-      return llama3_rope({.theta = c.rope_theta,
-                          .factor = c.rope_factor,
-                          .low_rotations = c.rope_low_freq_factor,
-                          .high_rotations = c.rope_high_freq_factor,
-                          .original_context = c.rope_original_context},
-                         c.head_dim);
-    case Eagle3Rope::kYarn:
-      return yarn_rope({.theta = c.rope_theta,
-                        .factor = c.rope_factor,
-                        .beta_fast = c.rope_beta_fast,
-                        .beta_slow = c.rope_beta_slow,
-                        .original_context = c.rope_original_context,
-                        .truncate = c.rope_truncate},
-                       c.head_dim);
-  }
-  return {};
-}
-
 }  // namespace
 
-Head::Head(Weights weights) : w_(std::move(weights)), rope_(rope_of(w_.config)) {}
+Head::Head(Weights weights) : w_(std::move(weights)) {}
 
 std::vector<float> Head::features(std::span<const float> residuals, ThreadPool& pool) const {
   std::vector<float> x(residuals.begin(), residuals.end());
   if (!w_.fc) return normed(std::move(x), w_.target_norm, w_.target_eps);
-  if (w_.config.norm_before_fc) rmsnorm(x, w_.tap_norms.front(), w_.config.rms_norm_eps);
-  if (w_.config.fc_norm) {
-    const auto width = static_cast<size_t>(w_.config.target_hidden_size), taps = w_.tap_norms.size();
-    for (size_t first = 0; first < x.size(); first += width)
-      rmsnorm(std::span(x).subspan(first, width), w_.tap_norms[first / width % taps], w_.config.rms_norm_eps);
-  }
+  // One norm is as long as all taps, or there is one for each.
+  const size_t norms = w_.tap_norms.size();
+  for (size_t first = 0, n = 0; norms > 0 && first < x.size(); first += w_.tap_norms[n].size(), n = (n + 1) % norms)
+    rmsnorm(std::span(x).subspan(first, w_.tap_norms[n].size()), w_.tap_norms[n], w_.rms_eps);
   return linear(x, *w_.fc, pool);
 }
 
 Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
-  const Eagle3Config& c = w_.config;
-  const int64_t hidden = c.hidden_size;
+  const int64_t hidden = w_.dims.hidden;
   std::vector<float> embedded, residual;
   for (const Rows& rows : sequences) {
     Cache& cache = *rows.cache;
@@ -138,11 +110,11 @@ Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
     const Layer& layer = w_.layers[n];
     std::vector<float> x;
     if (n == 0) {
-      std::vector<float> read = normed(residual, layer.hidden_norm, c.rms_norm_eps);
-      x = beside(normed(std::move(embedded), layer.input_norm, c.rms_norm_eps), read, hidden);
-      if (c.norm_before_residual) residual = std::move(read);
+      std::vector<float> read = normed(residual, layer.hidden_norm, w_.rms_eps);
+      x = beside(normed(std::move(embedded), layer.input_norm, w_.rms_eps), read, hidden);
+      if (w_.norm_before_residual) residual = std::move(read);
     } else {
-      x = normed(residual, layer.input_norm, c.rms_norm_eps);
+      x = normed(residual, layer.input_norm, w_.rms_eps);
     }
     std::vector<float> q = linear(x, layer.q, pool), k = linear(x, layer.k, pool);
     const std::vector<float> v = linear(x, layer.v, pool);
@@ -163,23 +135,22 @@ Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
       attend(std::span(q).subspan(from, count), *rows.cache, kept, std::span(attended).subspan(from, count), pool);
     }
     add(residual, linear(attended, layer.o, pool));
-    x = normed(residual, layer.post_attention_norm, c.rms_norm_eps);
+    x = normed(residual, layer.post_attention_norm, w_.rms_eps);
     std::vector<float> gate = linear(x, layer.gate, pool);
     const std::vector<float> up = linear(x, layer.up, pool);
     for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1.0f + std::exp(-gate[i]));
     add(residual, linear(gate, layer.down, pool));
   }
   Read result;
-  result.normed = normed(residual, w_.norm, c.rms_norm_eps);
-  result.next = c.norm_output ? result.normed : std::move(residual);
+  result.normed = normed(residual, w_.norm, w_.rms_eps);
+  result.next = w_.norm_output ? result.normed : std::move(residual);
   return result;
 }
 
 // q [rows, heads * head_dim] of the cache's last rows; each sees the rows before it and itself.
 void Head::attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
                   ThreadPool& pool) const {
-  const Eagle3Config& c = w_.config;
-  const int64_t dim = c.head_dim, heads = c.num_attention_heads, shared = heads / c.num_key_value_heads;
+  const int64_t dim = w_.dims.head_dim, heads = w_.dims.heads, shared = heads / w_.dims.kv_heads;
   const int64_t rows = std::ssize(q) / (heads * dim), before = std::ssize(cache.positions) - rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   const auto some = [&](IndexRange range) {
@@ -187,8 +158,8 @@ void Head::attend(std::span<const float> q, const Cache& cache, const Cache::Lay
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t row = i / heads, kv = i % heads / shared * dim, end = before + row + 1;
       int64_t first = 0;
-      if (c.sliding_window) {
-        const int64_t least = cache.positions[static_cast<size_t>(end - 1)] - *c.sliding_window + 1;
+      if (w_.sliding_window) {
+        const int64_t least = cache.positions[static_cast<size_t>(end - 1)] - *w_.sliding_window + 1;
         first = std::ranges::lower_bound(cache.positions, least) - cache.positions.begin();
       }
       share.clear();
@@ -213,11 +184,11 @@ void Head::attend(std::span<const float> q, const Cache& cache, const Cache::Lay
 
 // Heads beside each other; halves d and d + head_dim / 2.
 void Head::rotate(std::span<float> row, int64_t position) const {
-  const size_t half = rope_.inv_freq.size();
+  const size_t half = w_.rope_inv_freq.size();
   for (size_t d = 0; d < half; ++d) {
-    const double angle = static_cast<double>(position) * double{rope_.inv_freq[d]};
-    const auto cosine = static_cast<float>(std::cos(angle) * rope_.concentration);
-    const auto sine = static_cast<float>(std::sin(angle) * rope_.concentration);
+    const double angle = static_cast<double>(position) * double{w_.rope_inv_freq[d]};
+    const auto cosine = static_cast<float>(std::cos(angle) * w_.rope_concentration);
+    const auto sine = static_cast<float>(std::sin(angle) * w_.rope_concentration);
     for (size_t head = 0; head < row.size(); head += 2 * half) {
       float &a = row[head + d], &b = row[head + half + d];
       const float first = a * cosine - b * sine;
@@ -229,7 +200,7 @@ void Head::rotate(std::span<float> row, int64_t position) const {
 
 std::vector<float> Head::logits(std::span<const float> rows, ThreadPool& pool) const {
   std::vector<float> logits = linear(rows, w_.lm_head, pool);
-  for (float& logit : logits) logit *= static_cast<float>(w_.config.logit_scale);
+  for (float& logit : logits) logit *= static_cast<float>(w_.logit_scale);
   return logits;
 }
 

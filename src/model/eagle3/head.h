@@ -5,7 +5,6 @@
 
 #include "base/thread_pool.h"
 #include "model/eagle3/weights.h"
-#include "model/rope.h"
 
 #include <cstdint>
 #include <span>
@@ -63,10 +62,9 @@ class Head {
   void attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
               ThreadPool& pool) const;
   void rotate(std::span<float> row, int64_t position) const;
-  [[nodiscard]] int64_t kv_width() const { return w_.config.num_key_value_heads * w_.config.head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return w_.dims.kv_heads * w_.dims.head_dim; }
 
   const Weights w_;
-  const RopeTable rope_;
 };
 
 }  // namespace nibble::model::eagle3

@@ -1,8 +1,8 @@
 #include "model/eagle3/weights.h"
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "model/rope.h"
 
 #include <algorithm>
 #include <array>
@@ -17,6 +17,7 @@ namespace {
 using backend::HostWeight;
 using backend::WeightRole;
 using checkpoint::Eagle3Config;
+using checkpoint::Eagle3Rope;
 using checkpoint::TensorEntry;
 
 bool is_float(DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32; }
@@ -28,25 +29,11 @@ T element(const RawTensor& tensor, int64_t at) {
   return value;
 }
 
-// `count` elements from `first` on.
-void decode_floats(const RawTensor& tensor, int64_t first, int64_t count, float* out) {
-  switch (tensor.dtype) {
-    case DType::kF32:
-      for (int64_t i = 0; i < count; ++i) out[i] = element<float>(tensor, first + i);
-      break;
-    case DType::kF16:
-      for (int64_t i = 0; i < count; ++i) out[i] = F16{element<uint16_t>(tensor, first + i)}.to_float();
-      break;
-    default:
-      for (int64_t i = 0; i < count; ++i) out[i] = Bf16{element<uint16_t>(tensor, first + i)}.to_float();
-  }
-}
-
 std::vector<float> floats(const RawTensor& tensor) {
   int64_t count = 1;
   for (const int64_t dim : tensor.shape) count *= dim;
   std::vector<float> out(static_cast<size_t>(count));
-  decode_floats(tensor, 0, count, out.data());
+  Matrix{.values = {tensor.dtype, {1, count}, tensor.bytes}, .bias = {}}.decode(0, out.data());
   return out;
 }
 
@@ -156,12 +143,11 @@ std::vector<int32_t> read_target_ids(Tensors& tensors, const Eagle3Config& c) {
   return ids;
 }
 
-void read_vocabulary(Tensors& tensors, const Target& target, Weights& w) {
-  const Eagle3Config& c = w.config;
+void read_vocabulary(Tensors& tensors, const Target& target, const Eagle3Config& c, Weights& w) {
   if (tensors.has("embed_tokens.weight"))
     w.embedding = {tensors.take_floats("embed_tokens.weight", {c.vocab_size, c.hidden_size}), {}};
   else
-    w.embedding = {shared(target, WeightRole::kEmbedding, tensors.where()), {}};
+    w.embedding = shared_embedding(target, tensors.where());
   const bool own = c.draft_vocab_size != c.vocab_size || tensors.has("lm_head.weight");
   w.lm_head = own ? Matrix{tensors.take_floats("lm_head.weight", {c.draft_vocab_size, c.hidden_size}), {}}
                   : Matrix{shared(target, WeightRole::kUnembedding, tensors.where()), {}};
@@ -173,8 +159,7 @@ void read_vocabulary(Tensors& tensors, const Target& target, Weights& w) {
   if (tensors.has("t2d")) tensors.take("t2d", {c.vocab_size});  // which tokens a draft may hold: of use in training
 }
 
-void read_taps(Tensors& tensors, const Target& target, Weights& w) {
-  const Eagle3Config& c = w.config;
+void read_taps(Tensors& tensors, const Target& target, const Eagle3Config& c, Weights& w) {
   const int64_t taps = c.num_aux_hidden_states, width = taps * c.target_hidden_size;
   if (!c.use_aux_hidden_state) {
     w.target_norm = floats(weight_of(target, WeightRole::kFinalNorm).values);
@@ -185,6 +170,40 @@ void read_taps(Tensors& tensors, const Target& target, Weights& w) {
   if (c.norm_before_fc) w.tap_norms.push_back(tensors.vector("input_norm.weight", width));
   for (int64_t i = 0; c.fc_norm && i < taps; ++i)
     w.tap_norms.push_back(tensors.vector(fmt::format("fc_norm.{}.weight", i), c.target_hidden_size));
+}
+
+RopeTable rope_of(const Eagle3Config& c) {
+  switch (c.rope) {
+    case Eagle3Rope::kPlain: return plain_rope(c.rope_theta, c.head_dim);
+    case Eagle3Rope::kLlama3:
+      return llama3_rope({.theta = c.rope_theta,
+                          .factor = c.rope_factor,
+                          .low_rotations = c.rope_low_freq_factor,
+                          .high_rotations = c.rope_high_freq_factor,
+                          .original_context = c.rope_original_context},
+                         c.head_dim);
+    case Eagle3Rope::kYarn:
+      return yarn_rope({.theta = c.rope_theta,
+                        .factor = c.rope_factor,
+                        .beta_fast = c.rope_beta_fast,
+                        .beta_slow = c.rope_beta_slow,
+                        .original_context = c.rope_original_context,
+                        .truncate = c.rope_truncate},
+                       c.head_dim);
+  }
+  return {};
+}
+
+backend::HeadDims dims_of(const Eagle3Config& c) {
+  return {.hidden = c.hidden_size,
+          .target_hidden = c.target_hidden_size,
+          .taps = c.use_aux_hidden_state ? c.num_aux_hidden_states : 1,
+          .heads = c.num_attention_heads,
+          .kv_heads = c.num_key_value_heads,
+          .head_dim = c.head_dim,
+          .inter = c.intermediate_size,
+          .vocab = c.vocab_size,
+          .draft_vocab = c.draft_vocab_size};
 }
 
 void require_target(const Eagle3Config& c, const ModelConfig& target) {
@@ -198,8 +217,6 @@ void require_target(const Eagle3Config& c, const ModelConfig& target) {
 }
 
 }  // namespace
-
-void Matrix::decode(int64_t row, float* out) const { decode_floats(values, row * cols(), cols(), out); }
 
 std::vector<int> boundaries_of(const Eagle3Config& config, int64_t layers, TapReading reading) {
   const auto last = static_cast<int>(layers);
@@ -219,17 +236,30 @@ std::vector<int> boundaries_of(const Eagle3Config& config, int64_t layers, TapRe
   return boundaries;
 }
 
+Matrix shared_embedding(const Target& target, const std::string& where) {
+  return {shared(target, WeightRole::kEmbedding, where), {}};
+}
+
 Weights load(const std::filesystem::path& directory, const Target& target, TapReading reading) {
+  const Eagle3Config c = checkpoint::read_eagle3_config(directory);
+  require_target(c, target.config);
   Weights w;
-  w.config = checkpoint::read_eagle3_config(directory);
-  require_target(w.config, target.config);
-  w.boundaries = boundaries_of(w.config, target.config.dims.layers, reading);
+  w.boundaries = boundaries_of(c, target.config.dims.layers, reading);
   w.files.emplace(checkpoint::Checkpoint::open(directory));
+  w.dims = dims_of(c);
+  w.rms_eps = c.rms_norm_eps;
+  w.logit_scale = c.logit_scale;
+  w.sliding_window = c.sliding_window;
+  w.norm_before_residual = c.norm_before_residual;
+  w.norm_output = c.norm_output;
+  RopeTable rope = rope_of(c);
+  w.rope_inv_freq = std::move(rope.inv_freq);
+  w.rope_concentration = rope.concentration;
   Tensors tensors(*w.files, directory.string());
-  read_taps(tensors, target, w);
-  for (int64_t n = 0; n < w.config.num_hidden_layers; ++n) w.layers.push_back(read_layer(tensors, w.config, n));
-  w.norm = tensors.vector("norm.weight", w.config.hidden_size);
-  read_vocabulary(tensors, target, w);
+  read_taps(tensors, target, c, w);
+  for (int64_t n = 0; n < c.num_hidden_layers; ++n) w.layers.push_back(read_layer(tensors, c, n));
+  w.norm = tensors.vector("norm.weight", c.hidden_size);
+  read_vocabulary(tensors, target, c, w);
   tensors.refuse_others();
   return w;
 }

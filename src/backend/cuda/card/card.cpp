@@ -1,6 +1,7 @@
 #include "backend/cuda/card/card.h"
 
 #include "backend/cuda/memory/arena.h"
+#include "backend/cuda/eagle3/memory.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/arch_mask.h"
 #include "backend/cuda/card/device_errors.h"
@@ -70,16 +71,20 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) 
   const bool several = run.ranks.count > 1;
   const BackendConfig config = cuda_config(whole, run.ranks);
   Carver measure(nullptr);
-  const ArenaNeeds needs = arena_needs(config, run, Card(open_device(0)));
+  const Card card(open_device(0));
+  const ArenaNeeds needs = arena_needs(config, run, card);
   static_cast<void>(carve(needs, measure));
   const int64_t kv = kv_bytes(config, row_bytes(type_of(run.kv_type()), config.dims.head_dim));
   const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
   const int64_t few = std::min(config.max_rows, config.max_tokens);
   const int64_t graph = StepGraphs::memory_bytes(few, config.dims.layers) * (several ? 5 : 4) / 4;  // with the sums
+  const HeadWeights* const head = config.head;
+  const int64_t draft =
+      head == nullptr ? 0 : carve(*head, head_setup(config, run, 0), card.facts.multiprocessors, nullptr).bytes;
   const int64_t shared = several ? comm_bytes(run.ranks.count) + gathered_bytes(config, whole.dims) : 0;
-  return {.weights = 0,
+  return {.weights = head == nullptr ? 0 : eagle3_weight_bytes(*head),
           .kv = kv,
-          .activations = measure.bytes() - kv + shared,
+          .activations = measure.bytes() - kv + shared + draft,
           .graphs = graphs ? graph : 0,
           .upload = upload_bytes(with_defaults(run).threads)};
 }

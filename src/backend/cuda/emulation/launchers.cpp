@@ -1,6 +1,8 @@
 #include "backend/cuda/emulation/launchers.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/tap.h"
+#include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
@@ -130,6 +132,26 @@ void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
 void any_combine(const CombineArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kCombine, on);
+}
+void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& /*plan*/, const Launch& on) {
+  check_args(args);
+  launched(kernel::kEagle3Linear[0], on);
+}
+void any_eagle3_norm(const Eagle3NormArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kEagle3Norm, on);
+}
+void any_eagle3_enter(const Eagle3EnterArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kEagle3Enter, on);
+}
+void any_eagle3_attend(const Eagle3AttendArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kEagle3Attend, on);
+}
+void any_tap(const TapArgs& args, const Launch& on) {
+  check_args(args);
+  launched(kernel::kTap, on);
 }
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);

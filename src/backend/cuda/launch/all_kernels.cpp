@@ -1,5 +1,6 @@
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/attention/attend_flash.h"
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/experts/gemv_int8.h"
@@ -50,6 +51,7 @@ KernelTable all_kernels() {
           .group_round = any_group_round,
           .norm_sums = any_norm_sums,
           .combine = any_combine,
+          .tap = any_tap,
           .rope_sums = any_rope_sums,
           .route_tokens = any_route_tokens,
           .route_sums = any_route_sums,

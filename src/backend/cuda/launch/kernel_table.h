@@ -60,7 +60,7 @@ namespace kernel {
 inline constexpr Kernel kEmbed{"any_embed_f32_bf16"}, kRopeTable{"any_rope_table_f32"};
 // norm_rope/
 inline constexpr Kernel kRmsnorm{"any_rmsnorm_f32_bf16"}, kNormSums{"any_norm_sums_f32"},
-    kRopeSums{"any_rope_sums_f32"}, kCombine{"any_combine_f32"};
+    kRopeSums{"any_rope_sums_f32"}, kCombine{"any_combine_f32"}, kTap{"any_tap_f32"};
 inline constexpr PageKernel kRopeKv{"any_rope_kv"};
 // attention/
 inline constexpr PageKernel kAttend{"any_attend"}, kAttendDecode{"any_attend_decode"},
@@ -297,6 +297,7 @@ struct RoundArgs;
 struct NormSumsArgs;
 struct CombineArgs;
 struct RopeSumsArgs;
+struct TapArgs;
 struct RouteTokensArgs;
 struct RoutePlan;
 struct RouteSumsArgs;
@@ -340,6 +341,7 @@ struct KernelTable {
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
   void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
   void (*combine)(const CombineArgs& args, const Launch& on);
+  void (*tap)(const TapArgs& args, const Launch& on);  // tap.h
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);

@@ -95,6 +95,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   const int64_t parts = needs.matrices == Matrices::kPacked ? 2 : 1;
   a.delta = carver.take<float>(std::max(needs.gemms ? few : tokens, parts * few) * d.hidden);
   a.normed = carver.take<float>(std::max(tokens, rows) * d.hidden);
+  a.taps = carver.take<float>(tokens * std::ssize(config.taps) * d.hidden);
   a.q = carver.take<float>(tokens * d.q_width());
   a.attn = carver.take<float>(tokens * d.q_width());
   a.router_logits = carver.take<float>(tokens * d.experts);

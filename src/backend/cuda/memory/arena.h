@@ -43,6 +43,7 @@ struct Arena {
   float* delta = nullptr;            // [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden]; of a fused step
                                      // there may be two parts, one behind the other, as far as its tokens go
   float* normed = nullptr;           // [max(tokens, rows), hidden]
+  float* taps = nullptr;             // [tokens, BackendConfig::taps, hidden]
   float* q = nullptr;                // [tokens, heads * head_dim]
   float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
   float* v = nullptr;                // likewise

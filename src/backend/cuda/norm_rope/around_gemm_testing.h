@@ -23,7 +23,7 @@ class HostArray {
  public:
   explicit HostArray(std::vector<T> values) : values_(std::move(values)) {}
   explicit HostArray(size_t size) : values_(size) {
-    if (size > 0) std::memset(values_.data(), 0xff, size * sizeof(T));
+    if (size > 0) std::memset(static_cast<void*>(values_.data()), 0xff, size * sizeof(T));
   }
   [[nodiscard]] T* get() const { return values_.data(); }
   [[nodiscard]] std::vector<T> host() const { return values_; }

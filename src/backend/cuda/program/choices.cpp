@@ -188,7 +188,9 @@ int64_t cuda_down_cols(const Shard& shard) { return cuda::layout::pair_width(sha
 
 BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
   if (ranks.count == 1) return whole;
-  return config_of(whole, cuda_shard(shard_of(whole.dims, ranks, rank)));
+  BackendConfig own = config_of(whole, cuda_shard(shard_of(whole.dims, ranks, rank)));
+  if (rank > 0) own.taps.clear();  // all have the same residuals: the first one shows them
+  return own;
 }
 
 RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {

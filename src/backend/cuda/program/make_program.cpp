@@ -6,6 +6,9 @@
 #include "backend/cuda/layout/wgmma_b.h"
 #include "base/error.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -64,12 +67,14 @@ Program Maker::make() && {
   if (flash_) choose_prefill();
   embed();
   attn_in();
+  tap_layers();
   attend();
   attn_out();
   reduce_delta();
   route();
   moe();
   reduce_delta();
+  tap_last();
   if (args_.step.logit_rows > 0) logits();
   return std::move(program_);
 }
@@ -210,6 +215,34 @@ void Maker::reduce_delta() {
   own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }
 
+// Where attn_in has left the sum of residual and delta.
+void Maker::tap_layers() {
+  const std::vector<int>& taps = args_.config.taps;
+  std::vector<int> layers;
+  std::copy_if(taps.begin(), taps.end(), std::back_inserter(layers), [&](int at) { return at < d_.layers; });
+  if (layers.empty()) return;
+  tap([sums = fused_ && !adds_to_residual()](const Binding& b) {
+    return TapArgs{.x = sums ? b.at.residual_sum : b.at.residual, .out = b.tap(b.layer)};
+  }).only = std::move(layers);
+}
+
+// Nobody else wants the sum of all tokens there. What a reader cannot add by itself is added to the residual.
+void Maker::tap_last() {
+  const int last = to_int(d_.layers) - 1;
+  if (args_.config.taps.empty() || args_.config.taps.back() != d_.layers) return;
+  const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
+  if (!whole && delta_.form != Delta::Form::kAdded) {
+    add_experts().only = {last};
+    experts_added_ = true;
+  }
+  tap([parts, whole, n = tokens_](const Binding& b) {
+    return TapArgs{.x = b.at.residual,
+                   .delta = whole ? b.at.delta : nullptr,
+                   .rest = parts ? b.rest(n) : nullptr,
+                   .out = b.tap(to_int(b.config.dims.layers))};
+  }).only = {last};
+}
+
 void Maker::logits() {
   stage_ = Stage::kLogits;
   const int64_t rows = args_.step.logit_rows;
@@ -230,7 +263,7 @@ void Maker::logits() {
   }
   const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
   const bool added = delta_.form == Delta::Form::kAdded;
-  if (!whole && !added) add_experts();
+  if (!whole && !added && !experts_added_) add_experts();
   if (whole || added) hold(Slot::kResidual, added ? Held::kFloats : Held::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(moe_, rows)) {
@@ -256,7 +289,7 @@ Program make_program(const ProgramArgs& args) { return Maker(args).make(); }
 void Program::execute(Stage stage, const Binding& b, Launch on) const {
   on.stage = stage;
   for (const Node& node : nodes)
-    if (node.stage == stage && (!node.kind || *node.kind == b.kind) && is_in(node.layers, b.layer)) node.launch(b, on);
+    if (node.stage == stage && runs_in(node, b.layer, b.kind)) node.launch(b, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -95,6 +95,51 @@ TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
 }
 
 // What lets their steps share a graph (step_graph.h).
+// Where attn_in has the sum of residual and delta, and behind the last layer, where nobody else wants it of all tokens.
+TEST(make_program, taps_the_boundaries_that_are_asked_for) {
+  constexpr int kLayers = static_cast<int>(kDims.layers);
+  const std::vector<LayerKind> kinds(kDims.layers, LayerKind::kFull);
+  for (const MoeKernel moe :
+       {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}) {
+    for (const std::vector<Row>& rows : {decode(1), decode(8), decode(9), decode(300), kPrompt}) {
+      for (const int64_t logit_rows : {0, 1}) {
+        SCOPED_TRACE(fmt::format("{}, {} rows, {} of logits", name_of(moe), rows.size(), logit_rows));
+        const auto made = [&](std::vector<int> taps) {
+          const BackendConfig config{.dims = kDims,
+                                     .layer_kinds = {},
+                                     .rope_inv_freq = {},
+                                     .dense = {},
+                                     .own_experts = {},
+                                     .taps = std::move(taps)};
+          RunConfig run{.moe = moe};
+          if (moe == MoeKernel::kGemv) run.activations = Activations::kInt8;
+          return cuda::make_program(
+              {.config = config, .run = run, .step = {.rows = rows, .logit_rows = logit_rows}, .card = kH200});
+        };
+        const auto launches = [&](const cuda::Program& program, std::string_view kernel) {
+          int64_t count = 0;
+          for (const PlannedStage& s : program.nodes)
+            if (s.kernel == kernel) count += s.launches * layers_of(s, kinds);
+          return count;
+        };
+        const cuda::Program none = made({}), some = made({0, 2, 18}), last = made({24, 30, kLayers});
+        EXPECT_EQ(launches(none, "any_tap_f32"), 0);
+        EXPECT_EQ(some.nodes.size(), none.nodes.size() + 1);
+        EXPECT_EQ(find(some, "any_tap_f32").only, (std::vector{0, 2, 18}));
+        EXPECT_EQ(kernels(some, Stage::kAttnIn).back(), "any_tap_f32") << "behind the sum";
+        EXPECT_EQ(launches(last, "any_tap_f32"), 3);
+        EXPECT_EQ(kernels(last, Stage::kMoe).back(), "any_tap_f32");
+        // The sum is made once, and where there are no logits for the tap alone.
+        const auto sums = [&](const cuda::Program& program) { return launches(program, "any_norm_sums_f32"); };
+        const bool added = kernels(last, Stage::kMoe)[kernels(last, Stage::kMoe).size() - 2] == "any_norm_sums_f32";
+        EXPECT_EQ(sums(last), sums(none) + (added && logit_rows == 0 ? 1 : 0));
+        EXPECT_EQ(added && logit_rows == 1,
+                  kernels(none, Stage::kLogits).size() > kernels(last, Stage::kLogits).size());
+      }
+    }
+  }
+}
+
 TEST(make_program, guesses_are_launched_as_as_many_sequences) {
   const auto said = [](const cuda::Program& program) {
     std::vector<std::string> nodes;

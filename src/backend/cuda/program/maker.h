@@ -6,6 +6,7 @@
 #include "backend/cuda/dense/linear_plan.h"
 #include "backend/cuda/dense/row_warps_plan.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
@@ -65,6 +66,9 @@ class Maker {
   [[nodiscard]] SumPlan sum_plan() const;
   // Of a fused step: the launch that adds up the ranks' deltas adds them to the residual, too.
   [[nodiscard]] bool adds_to_residual() const;
+  // The residual stream before the layers of BackendConfig::taps, and behind the last.
+  void tap_layers();
+  void tap_last();
   void route();
   void moe();
   void logits();
@@ -158,6 +162,17 @@ class Maker {
       args.hidden = to_int(b.config.dims.hidden);
       args.eps = b.config.rms_eps;
       b.kernels.rmsnorm(args, on);
+    });
+  }
+
+  template <class Args>
+  Node& tap(Args args_of) {
+    return add(kernel::kTap, per_token(tokens_), {}, [=, n = tokens()](const Binding& b, const Launch& on) {
+      TapArgs args = args_of(b);
+      args.pitch = std::ssize(b.config.taps) * b.config.dims.hidden;
+      args.tokens = n;
+      args.hidden = to_int(b.config.dims.hidden);
+      b.kernels.tap(args, on);
     });
   }
 
@@ -330,6 +345,7 @@ class Maker {
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // likewise for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
+  bool experts_added_ = false;         // what the last experts left, to the residual
   bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;

@@ -14,6 +14,7 @@
 #include "backend/cuda/memory/packed_matrix.h"
 #include "backend/plan.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -60,6 +61,10 @@ struct Binding {
   int layer = 0;
   LayerKind kind = LayerKind::kFull;  // of the layer
   [[nodiscard]] const KvPages& kv() const { return at.kv[static_cast<size_t>(layer)]; }
+  // Of a boundary of BackendConfig::taps: its place in the first token's row.
+  [[nodiscard]] float* tap(int boundary) const {
+    return at.taps + (std::ranges::find(config.taps, boundary) - config.taps.begin()) * config.dims.hidden;
+  }
   // The second part of a delta of so many tokens.
   [[nodiscard]] float* rest(int64_t tokens) const { return at.delta + tokens * config.dims.hidden; }
 };

@@ -1,0 +1,149 @@
+#include "backend/cuda/eagle3/kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+namespace {
+
+using Then = Eagle3LinearArgs::Then;
+
+bool eagle3_aligned(const void* pointer) {
+  return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+Kernel eagle3_linear_kernel(int tokens) {
+  return kernel::kEagle3Linear[tokens <= 8 ? 0 : tokens <= 16 ? 1 : tokens <= 32 ? 2 : 3];
+}
+
+}  // namespace
+
+Eagle3LinearPlan cut(const Eagle3LinearArgs& a, int multiprocessors, int parts) {
+  constexpr int kCtasPerSm = 2;
+  Eagle3LinearPlan plan{.parts = parts, .early = kCtasPerSm * multiprocessors};
+  while (8 * plan.token_tiles < a.tokens) plan.token_tiles *= 2;
+  plan.grid = (eagle3_row_tiles(a.rows) * parts + kEagle3LinearWarps - 1) / kEagle3LinearWarps;
+  plan.smem_bytes = parts == 1 ? 0 : kEagle3LinearWarps * plan.token_tiles * 4 * 32 * 4;
+  return plan;
+}
+
+// Few rows: more warps share one, so that all that memory can bring is asked for at once. Many tokens: warps that do
+// not share rows find each other's x in L1 (bench/eagle3_bench.cpp on an H200, 2026-11-26).
+Eagle3LinearPlan plan(const Eagle3LinearArgs& a, int multiprocessors) {
+  constexpr int kChunk = 32, kLeastChunks = 8;
+  const int warps = (a.tokens <= 16 ? 48 : a.tokens <= 32 ? 16 : 4) * multiprocessors;
+  const int tiles = eagle3_row_tiles(a.rows), chunks = (a.cols + kChunk - 1) / kChunk;
+  int parts = a.tokens <= 16 && chunks >= 4 * kLeastChunks ? 2 : 1;
+  while (parts < kEagle3LinearWarps && tiles * parts < warps && chunks >= 2 * parts * kLeastChunks) parts *= 2;
+  return cut(a, multiprocessors, parts);
+}
+
+int attend_splits(const Eagle3AttendArgs& a, int multiprocessors) {
+  constexpr int kCtasPerSm = 2;
+  return std::clamp((kCtasPerSm * multiprocessors + a.ctas() - 1) / a.ctas(), 1, kEagle3MostSplits);
+}
+
+// splits * ctas is below this where there are splits at all.
+int64_t eagle3_parts_bytes(int head_dim, int multiprocessors) {
+  return int64_t{4} * multiprocessors * 8 * (head_dim + 2) * 4;
+}
+
+Eagle3Cost cost(const Eagle3LinearArgs& a) {
+  const int64_t out = int64_t{a.tokens} * a.rows, x = int64_t{a.tokens} * a.cols, weights = int64_t{a.rows} * a.cols;
+  int64_t written = 0;
+  switch (a.then) {
+    case Then::kAdd: written = out * (a.residual != nullptr ? 8 : 4); break;
+    case Then::kGate: written = out; break;
+    case Then::kRope: written = int64_t{a.tokens} * a.head_dim * (4 * a.heads + 4 * a.kv_heads + 4); break;
+    case Then::kBest:
+      written = (a.out != nullptr ? 4 * out : 0) + 8 * int64_t{a.tokens} * eagle3_row_tiles(a.rows);
+      break;
+  }
+  return {.bytes = 2 * weights + 2 * x + written + (a.bias != nullptr ? 4 * a.rows : 0), .flops = 2 * out * a.cols};
+}
+
+Eagle3Cost cost(const Eagle3NormArgs& a) {
+  const int64_t cols = int64_t{a.segments} * a.width, count = a.rows * cols;
+  return {.bytes = count * (4 + (a.rounded != nullptr ? 2 : 0) + (a.normed != nullptr ? 4 : 0) +
+                            (a.plain != nullptr ? 4 : 0)) +
+                   (a.scale != nullptr ? 4 * cols : 0),
+          .flops = 4 * count};
+}
+
+Eagle3Cost cost(const Eagle3EnterArgs& a) {
+  const int64_t count = int64_t{a.tokens} * a.hidden;
+  return {.bytes = 8 * int64_t{a.tokens} * a.best_tiles +
+                   (a.x != nullptr ? count * (2 + 4 + 4 + 4) + 8 * int64_t{a.hidden} : 0),
+          .flops = a.x != nullptr ? 8 * count : 0};
+}
+
+Eagle3Cost cost(const Eagle3AttendArgs& a, int64_t keys) {
+  return {.bytes = 4 * keys * a.kv_heads * a.head_dim + 6 * int64_t{a.tokens} * a.heads * a.head_dim,
+          .flops = 4 * keys * a.heads * a.head_dim};
+}
+
+void check_args(const Eagle3LinearArgs& a) {
+  const Kernel name = eagle3_linear_kernel(a.tokens);
+  require_shape(a.tokens > 0 && a.tokens <= kEagle3MostTokens, name, "1 to 64 tokens", a.tokens);
+  require_shape(a.cols > 0 && a.cols % 8 == 0, name, "cols a multiple of 8", a.cols);
+  require_shape(a.rows > 0, name, "at least one row", a.rows);
+  require_shape(eagle3_aligned(a.weight) && eagle3_aligned(a.x), name, "weight and x, 16-byte aligned", a.rows);
+  switch (a.then) {
+    case Then::kAdd: require_shape(a.out != nullptr, name, "somewhere to store", a.rows); break;
+    case Then::kGate:
+      require_shape(a.gated != nullptr && a.rows % 2 == 0, name, "gate and up, and somewhere to store", a.rows);
+      break;
+    case Then::kRope:
+      require_shape(a.rows == (a.heads + 2 * a.kv_heads) * a.head_dim, name, "rows of all heads", a.rows);
+      require_shape(a.head_dim > 0 && a.head_dim % 2 == 0, name, "an even head_dim", a.head_dim);
+      require_shape(a.out != nullptr && a.cosine != nullptr && a.sine != nullptr && a.slots != nullptr &&
+                        a.pages.keys != nullptr && a.pages.values != nullptr,
+                    name, "q, a rope table, slots and pages", a.tokens);
+      break;
+    case Then::kBest: require_shape(a.best != nullptr, name, "somewhere to store", a.rows); break;
+  }
+}
+
+void check_args(const Eagle3NormArgs& a) {
+  constexpr Kernel kName = kernel::kEagle3Norm;
+  require_shape(a.rows > 0, kName, "at least one row", a.rows);
+  require_shape(a.segments > 0 && a.segments <= 65535, kName, "1 to 65535 segments", a.segments);
+  require_shape(a.width > 0 && a.width % 4 == 0 && a.width <= kEagle3MostWidth, kName,
+                "a width of a multiple of 4 up to 16384", a.width);
+  require_shape(eagle3_aligned(a.x) && (a.scale == nullptr || eagle3_aligned(a.scale)) &&
+                    (a.rounded == nullptr || eagle3_aligned(a.rounded)) &&
+                    (a.normed == nullptr || eagle3_aligned(a.normed)) &&
+                    (a.plain == nullptr || eagle3_aligned(a.plain)) &&
+                    (a.rounded != nullptr || a.normed != nullptr || a.plain != nullptr),
+                kName, "x, scale and results, 16-byte aligned", a.width);
+}
+
+void check_args(const Eagle3EnterArgs& a) {
+  constexpr Kernel kName = kernel::kEagle3Enter;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.ids != nullptr, kName, "ids", a.tokens);
+  require_shape((a.best != nullptr) == (a.best_tiles > 0), kName, "row tiles with a best of each", a.best_tiles);
+  if (a.x == nullptr) return;
+  require_shape(a.hidden > 0 && a.hidden % 4 == 0 && a.hidden <= kEagle3MostHidden, kName,
+                "hidden a multiple of 4 up to 8192", a.hidden);
+  require_shape(eagle3_aligned(a.embedding) && eagle3_aligned(a.input_norm) && eagle3_aligned(a.hidden_norm) &&
+                    eagle3_aligned(a.feature) && eagle3_aligned(a.x) && eagle3_aligned(a.residual),
+                kName, "embedding, norms, feature and results, 16-byte aligned", a.hidden);
+}
+
+void check_args(const Eagle3AttendArgs& a) {
+  constexpr Kernel kName = kernel::kEagle3Attend;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.kv_heads > 0 && a.heads > 0 && a.heads % a.kv_heads == 0, kName, "kv_heads that divide heads",
+                a.heads);
+  require_shape(a.head_dim > 0 && a.head_dim % 8 == 0 && a.head_dim <= kEagle3MostHeadDim, kName,
+                "a head_dim of a multiple of 8 up to 128", a.head_dim);
+  require_shape(a.splits >= 1 && a.splits <= kEagle3MostSplits, kName, "1 to 32 splits", a.splits);
+  require_shape(a.splits == 1 || (a.parts != nullptr && a.finished != nullptr), kName, "scratch for splits", a.splits);
+  require_shape(eagle3_aligned(a.q) && eagle3_aligned(a.pages.keys) && eagle3_aligned(a.pages.values) &&
+                    a.first != nullptr && a.end != nullptr && a.pages_at != nullptr && a.page_ids != nullptr &&
+                    a.out != nullptr,
+                kName, "q and pages, 16-byte aligned, and the rest", a.tokens);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,55 @@
+#include "backend/cuda/eagle3/attend.cuh"
+#include "backend/cuda/eagle3/linear.cuh"
+#include "backend/cuda/eagle3/rows.cuh"
+
+#include "backend/cuda/launch/chained_launch.cuh"
+
+namespace nibble::backend::cuda {
+
+void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan, const Launch& on) {
+  check_args(args);
+  constexpr int kThreads = kEagle3LinearWarps * kWarpLanes;
+  switch (plan.token_tiles) {
+    case 1:
+      return launch_chained(any_eagle3_linear_bf16<1>,
+                            {kernel::kEagle3Linear[0], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
+                            plan.early);
+    case 2:
+      return launch_chained(any_eagle3_linear_bf16<2>,
+                            {kernel::kEagle3Linear[1], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
+                            plan.early);
+    case 4:
+      return launch_chained(any_eagle3_linear_bf16<4>,
+                            {kernel::kEagle3Linear[2], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
+                            plan.early);
+    default:
+      return launch_chained(any_eagle3_linear_bf16<8>,
+                            {kernel::kEagle3Linear[3], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
+                            plan.early);
+  }
+}
+
+void any_eagle3_norm(const Eagle3NormArgs& args, const Launch& on) {
+  check_args(args);
+  launch_chained(any_eagle3_norm_f32,
+                 {kernel::kEagle3Norm, on, args.rows, kEagle3RowThreads, kEagle3RowShared, args.segments}, args);
+}
+
+void any_eagle3_enter(const Eagle3EnterArgs& args, const Launch& on) {
+  check_args(args);
+  launch_chained(any_eagle3_enter_bf16, {kernel::kEagle3Enter, on, args.tokens, kEagle3RowThreads, kEagle3RowShared},
+                 args);
+}
+
+void any_eagle3_attend(const Eagle3AttendArgs& args, const Launch& on) {
+  check_args(args);
+  const auto launch = [&](auto* kernel) {
+    launch_chained(kernel,
+                   {kernel::kEagle3Attend, on, args.ctas(), kEagle3AttendWarps * kWarpLanes,
+                    eagle3_attend_shared(args.head_dim), args.splits},
+                   args);
+  };
+  args.head_dim <= 64 ? launch(any_eagle3_attend_bf16<1>) : launch(any_eagle3_attend_bf16<2>);
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,72 @@
+// Kernels of an EAGLE-3 head, run lane by lane on the host.
+
+#include "backend/cuda/emulation/device.h"
+
+#include "backend/cuda/eagle3/attend.cuh"
+#include "backend/cuda/eagle3/kernels_testing.h"
+#include "backend/cuda/eagle3/linear.cuh"
+#include "backend/cuda/eagle3/rows.cuh"
+
+#include <gtest/gtest.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+void run_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan) {
+  const emulation::Launch launch{
+      .grid = plan.grid, .threads = kEagle3LinearWarps * kWarpLanes, .predecessor = {}, .after_cta = {}};
+  const auto run = [&] {
+    switch (plan.token_tiles) {
+      case 1: return any_eagle3_linear_bf16<1>(args, plan.parts, plan.early);
+      case 2: return any_eagle3_linear_bf16<2>(args, plan.parts, plan.early);
+      case 4: return any_eagle3_linear_bf16<4>(args, plan.parts, plan.early);
+      default: return any_eagle3_linear_bf16<8>(args, plan.parts, plan.early);
+    }
+  };
+  check_args(args);
+  ASSERT_EQ(emulation::run(launch, run), "");
+}
+
+TEST(eagle3_emulated, products_of_every_kind_and_number_of_tokens) {
+  for (const Eagle3LinearCase& c : kEagle3LinearCases) check_eagle3_linear<HostArray>(c, run_linear);
+}
+
+TEST(eagle3_emulated, norms_of_segments_go_where_they_are_told) {
+  for (const Eagle3NormCase& c : kEagle3NormCases) {
+    check_eagle3_norm<HostArray>(c, [](const Eagle3NormArgs& args) {
+      check_args(args);
+      const emulation::Launch launch{
+          .grid = args.rows, .threads = kEagle3RowThreads, .grid_y = args.segments, .predecessor = {}, .after_cta = {}};
+      ASSERT_EQ(emulation::run(launch, [&] { any_eagle3_norm_f32(args); }), "");
+    });
+  }
+}
+
+TEST(eagle3_emulated, enter_takes_the_likeliest_token_and_norms_both_halves) {
+  for (const Eagle3EnterCase& c : kEagle3EnterCases) {
+    check_eagle3_enter<HostArray>(c, [](const Eagle3EnterArgs& args) {
+      check_args(args);
+      const emulation::Launch launch{
+          .grid = args.tokens, .threads = kEagle3RowThreads, .predecessor = {}, .after_cta = {}};
+      ASSERT_EQ(emulation::run(launch, [&] { any_eagle3_enter_bf16(args); }), "");
+    });
+  }
+}
+
+TEST(eagle3_emulated, attention_sees_its_range_of_keys_whatever_the_splits) {
+  for (const Eagle3AttendCase& c : eagle3_attend_cases()) {
+    check_eagle3_attend<HostArray>(c, [](const Eagle3AttendArgs& args) {
+      check_args(args);
+      const emulation::Launch launch{.grid = args.ctas(),
+                                     .threads = kEagle3AttendWarps * kWarpLanes,
+                                     .grid_y = args.splits,
+                                     .predecessor = {},
+                                     .after_cta = {}};
+      const auto run = [&] { args.head_dim <= 64 ? any_eagle3_attend_bf16<1>(args) : any_eagle3_attend_bf16<2>(args); };
+      ASSERT_EQ(emulation::run(launch, run), "");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace nibble::backend::cuda

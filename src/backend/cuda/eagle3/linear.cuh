@@ -1,0 +1,179 @@
+#pragma once
+// y = W · x of an EAGLE-3 head: W bf16 in row order, read once for up to 64 tokens, whatever its columns.
+// mma    m16n8k16 bf16, weights on the m side. Of 32 columns a lane has 8 of a row of each operand, 16 bytes: both
+//        operands' k are in that order, so nothing is rearranged
+// grid   a CTA per 8 / parts row tiles, 8 warps; a warp has 16 rows and a part of the columns, which meet in shared
+//        memory                          bytes 2 * rows * cols, x from L1 and L2
+// chain  while the kernel before ends, the CTAs that may be there already ask for their weights: the first to
+//        registers, the rest to L2
+// rounding: f32 sums, order fixed by cols and parts
+
+#include "backend/cuda/eagle3/kernels.h"
+#include "backend/cuda/launch/warp.cuh"
+#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/ptx/prefetch.cuh"
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kEagle3Chunk = 32;  // columns
+
+// Rows a and b of the weights, of one lane.
+struct Eagle3RowPair {
+  int a, b;
+  __device__ Eagle3RowPair(int pair, int half) : a(pair / half * 2 * half + pair % half), b(a + half) {}
+};
+
+__device__ __forceinline__ float eagle3_silu(float x) { return x / (1.0f + __expf(-x)); }
+
+// A token's results of rows a and b.
+__device__ __forceinline__ void eagle3_store(const Eagle3LinearArgs& args, const Eagle3RowPair& rows, int token,
+                                             float a, float b) {
+  using Then = Eagle3LinearArgs::Then;
+  const bool has_a = rows.a < args.rows, has_b = rows.b < args.rows;
+  if (token >= args.tokens || !has_a) return;
+  if (args.bias != nullptr) {
+    a += args.bias[rows.a];
+    if (has_b) b += args.bias[rows.b];
+  }
+  if (args.then == Then::kGate) {
+    const uint32_t bits = ptx::pack_bf16(eagle3_silu(a) * b, 0.0f);
+    args.gated[int64_t{token} * (args.rows / 2) + rows.a] = {static_cast<uint16_t>(bits)};
+    return;
+  }
+  if (args.then == Then::kRope) {
+    const int dim = args.head_dim, head = rows.a / dim, d = rows.a % dim;
+    if (head < args.heads + args.kv_heads) {
+      const float cosine = args.cosine[int64_t{token} * (dim / 2) + d],
+                  sine = args.sine[int64_t{token} * (dim / 2) + d];
+      const float turned = a * cosine - b * sine;
+      b = b * cosine + a * sine;
+      a = turned;
+    }
+    if (head < args.heads) {
+      float* const to = args.out + (int64_t{token} * args.heads + head) * dim + d;
+      to[0] = a, to[dim / 2] = b;
+      return;
+    }
+    const bool key = head < args.heads + args.kv_heads;
+    const int kv_head = head - args.heads - (key ? 0 : args.kv_heads), slot = args.slots[token];
+    Bf16* const to =
+        (key ? args.pages.keys : args.pages.values) +
+        ((int64_t{slot / kEagle3PageRows} * args.kv_heads + kv_head) * kEagle3PageRows + slot % kEagle3PageRows) * dim +
+        d;
+    const uint32_t both = ptx::pack_bf16(a, b);
+    to[0] = {static_cast<uint16_t>(both)}, to[dim / 2] = {static_cast<uint16_t>(both >> 16)};
+    return;
+  }
+  if (args.out == nullptr) return;  // of kBest
+  const int64_t at = int64_t{token} * args.rows;
+  const bool adds = args.residual != nullptr;
+  args.out[at + rows.a] = adds ? a + args.residual[at + rows.a] : a;
+  if (has_b) args.out[at + rows.b] = adds ? b + args.residual[at + rows.b] : b;
+}
+
+// The likeliest of the tile's rows for a token, by the eight lanes that have some of it.
+__device__ __forceinline__ void eagle3_store_best(const Eagle3LinearArgs& args, const Eagle3RowPair& rows, int tile,
+                                                  int token, float a, float b) {
+  const auto biased = [&](int row, float value) {
+    return row >= args.rows ? -INFINITY : args.bias == nullptr ? value : value + args.bias[row];
+  };
+  Ranked best = {biased(rows.a, a), rows.a};
+  const Ranked other = {biased(rows.b, b), rows.b};
+  if (before(other, best)) best = other;
+#pragma unroll
+  for (int step = 4; step < kWarpLanes; step *= 2) {
+    const Ranked theirs = {__shfl_xor_sync(kAllLanes, best.value, step), __shfl_xor_sync(kAllLanes, best.idx, step)};
+    if (before(theirs, best)) best = theirs;
+  }
+  if (threadIdx.x % kWarpLanes / 4 == 0 && token < args.tokens)
+    args.best[int64_t{token} * eagle3_row_tiles(args.rows) + tile] = {best.value, best.idx};
+}
+
+template <int kTiles>
+__global__ void __launch_bounds__(kEagle3LinearWarps* kWarpLanes, kTiles <= 2 ? 2 : 1)
+    any_eagle3_linear_bf16(const __grid_constant__ Eagle3LinearArgs args, const int parts, const int early) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  constexpr int kDepth = kTiles <= 2 ? 4 : 2;  // chunks that are fetched at once
+  constexpr int kValues = kTiles * 4;          // of a lane
+  ptx::grid_dependency_launch();
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes, warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  const int part = warp % parts, tile = static_cast<int>(blockIdx.x) * (kEagle3LinearWarps / parts) + warp / parts;
+  const int g = lane / 4, k_of_lane = lane % 4 * 8;
+  const Eagle3RowPair rows(tile * 8 + g, args.half());
+  const Bf16* const a = args.weight + int64_t{min(rows.a, args.rows - 1)} * args.cols;
+  const Bf16* const b = args.weight + int64_t{min(rows.b, args.rows - 1)} * args.cols;
+  const int chunks = (args.cols + kEagle3Chunk - 1) / kEagle3Chunk;
+  const int end = chunks * (part + 1) / parts;
+  uint4 next[kDepth][2];
+  const auto fetch = [&](int chunk) {
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      const int k = (chunk + i) * kEagle3Chunk + k_of_lane;
+      const bool inside = chunk + i < end && k < args.cols;
+      next[i][0] = inside ? __ldcg(reinterpret_cast<const uint4*>(a + k)) : uint4{0, 0, 0, 0};
+      next[i][1] = inside ? __ldcg(reinterpret_cast<const uint4*>(b + k)) : uint4{0, 0, 0, 0};
+    }
+  };
+  int chunk = chunks * part / parts;
+  fetch(chunk);
+  if (static_cast<int>(blockIdx.x) < early) {
+    constexpr int kLine = 64;  // values, 128 bytes
+    for (int k = (chunk + kDepth) * kEagle3Chunk + lane % 4 * kLine; k < min(end * kEagle3Chunk, args.cols);
+         k += 4 * kLine)
+      ptx::prefetch_l2(a + k), ptx::prefetch_l2(b + k);
+  }
+  ptx::grid_dependency_wait();
+  float sums[kTiles][4] = {};
+#pragma unroll 1
+  for (; chunk < end; chunk += kDepth) {
+    uint4 now[kDepth][2], x[kDepth][kTiles];
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      now[i][0] = next[i][0], now[i][1] = next[i][1];
+      const int k = (chunk + i) * kEagle3Chunk + k_of_lane;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int token = n * 8 + g;
+        const bool inside = token < args.tokens && chunk + i < end && k < args.cols;
+        x[i][n] = inside ? *reinterpret_cast<const uint4*>(args.x + int64_t{token} * args.cols + k) : uint4{0, 0, 0, 0};
+      }
+    }
+    fetch(chunk + kDepth);
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      const uint32_t low[4] = {now[i][0].x, now[i][1].x, now[i][0].y, now[i][1].y};
+      const uint32_t high[4] = {now[i][0].z, now[i][1].z, now[i][0].w, now[i][1].w};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        ptx::mma_m16n8k16_bf16(sums[n], low, x[i][n].x, x[i][n].y);
+        ptx::mma_m16n8k16_bf16(sums[n], high, x[i][n].z, x[i][n].w);
+      }
+    }
+  }
+  if (parts > 1) {
+    auto* const shared = reinterpret_cast<float*>(smem);  // [warps][values][lanes]
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) shared[(warp * kValues + i) * kWarpLanes + lane] = sums[i / 4][i % 4];
+    __syncthreads();
+    if (part != 0) return;
+    for (int p = 1; p < parts; ++p) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) sums[i / 4][i % 4] += shared[((warp + p) * kValues + i) * kWarpLanes + lane];
+    }
+  }
+  if (tile >= eagle3_row_tiles(args.rows)) return;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {  // of sums: rows a of two tokens, then rows b
+      const int token = n * 8 + lane % 4 * 2 + j;
+      eagle3_store(args, rows, token, sums[n][j], sums[n][2 + j]);
+      if (args.then == Eagle3LinearArgs::Then::kBest)
+        eagle3_store_best(args, rows, tile, token, sums[n][j], sums[n][2 + j]);
+    }
+  }
+}
+
+}  // namespace nibble::backend::cuda

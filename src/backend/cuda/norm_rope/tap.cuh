@@ -1,0 +1,29 @@
+#pragma once
+// tap: out[t] = x[t] + delta[t] + rest[t]     source: the residual stream between layers; arguments: tap.h TapArgs
+// x, delta, rest f32 [tokens, hidden]     out f32, rows at a pitch
+// grid one CTA per token, 4 values per thread     bytes tokens * hidden * (8 to 16)     rounding: f32, in this order
+
+#include "backend/cuda/norm_rope/tap.h"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+
+namespace nibble::backend::cuda {
+
+inline constexpr int kTapThreads = 256;
+
+__global__ void __launch_bounds__(kTapThreads) any_tap_f32(const __grid_constant__ TapArgs a) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const int64_t row = int64_t{blockIdx.x} * a.hidden;
+  float* const out = a.out + int64_t{blockIdx.x} * a.pitch;
+  for (int d = 4 * static_cast<int>(threadIdx.x); d < a.hidden; d += 4 * kTapThreads) {
+    float4 sum = *reinterpret_cast<const float4*>(a.x + row + d);
+    for (const float* more : {a.delta, a.rest}) {
+      if (more == nullptr) continue;
+      const float4 term = *reinterpret_cast<const float4*>(more + row + d);
+      sum = {sum.x + term.x, sum.y + term.y, sum.z + term.z, sum.w + term.w};
+    }
+    *reinterpret_cast<float4*>(out + d) = sum;
+  }
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,35 @@
+#pragma once
+// A head run on the host: what backend/draft_head.h asks of who runs one, for backends that run none themselves.
+
+#include "backend/draft_head.h"
+#include "base/thread_pool.h"
+#include "model/eagle3/head.h"
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace nibble::model::eagle3 {
+
+class HostRunner final : public backend::HeadRunner {
+ public:
+  // The head outlives the runner.
+  HostRunner(const Head& head, int threads) : head_(head), pool_(threads) {}
+
+  void read(std::span<const Rows> sequences) override;
+  void draft(std::span<const Draft> sequences) override;
+  void end(SequenceId sequence) override { of_.erase(sequence); }
+
+ private:
+  struct State {
+    Cache cache;
+    std::vector<float> normed, next;  // of the last row that was read
+  };
+
+  const Head& head_;
+  ThreadPool pool_;
+  std::unordered_map<SequenceId, State> of_;
+};
+
+}  // namespace nibble::model::eagle3

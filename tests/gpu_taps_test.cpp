@@ -1,0 +1,219 @@
+// The residual streams that a card's steps leave for a head, and a head's drafts on a card.
+
+#include "engine/engine.h"
+#include "gpu_testing.h"
+#include "model/eagle3/head.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <string>
+
+namespace nibble {
+namespace {
+
+using backend::RunConfig;
+
+struct Rows {
+  std::vector<int32_t> lengths;  // of each sequence
+  bool guesses = false;          // all tokens but the first of each; else longer ones are prompts
+};
+
+// Sequences behind nothing, on pages of their own; each token draws.
+struct DrawnStep {
+  DrawnStep(const Rows& of, int64_t vocab) {
+    int32_t page = 0, most = 0;
+    for (const int32_t length : of.lengths)
+      most = std::max(most, (length + backend::kPageTokens - 1) / backend::kPageTokens);
+    for (const int32_t length : of.lengths) {
+      const auto first = static_cast<int32_t>(step.token_ids.size());
+      step.rows.push_back(
+          {.first_token = first, .tokens = length, .context = length, .drafted = of.guesses ? length - 1 : 0});
+      for (int32_t i = 0; i < length; ++i) {
+        step.token_ids.push_back(static_cast<int32_t>((first * 31 + i * 7919) % vocab));
+        step.positions.push_back(i);
+        for (auto& kv : step.kv) kv.slots.push_back(page * backend::kPageTokens + i);
+        step.logit_tokens.push_back(first + i);
+        step.sample_rows.push_back({.params = &greedy, .position = i + 1});
+      }
+      for (auto& kv : step.kv) {
+        for (int32_t p = 0; p < most; ++p) kv.page_ids.push_back(page + p);
+        kv.pages_per_row = most;
+      }
+      page += most;
+    }
+  }
+  backend::SamplingParams greedy{.temperature = 0};
+  model::Step step;
+};
+
+constexpr int kMostTokens = 512, kPages = 64;
+
+model::StepLimits limits_with(std::vector<int> taps) {
+  return {.max_tokens = kMostTokens, .max_rows = kMostTokens, .kv_pages = {kPages, kPages}, .taps = std::move(taps)};
+}
+
+std::vector<float> residuals_of(backend::Backend& be, const model::GptOss& gpt, const model::Step& step,
+                                const std::vector<int>& boundaries) {
+  model::Taps taps{.boundaries = boundaries};
+  const auto ticket = model::forward(be, gpt, step, {}, &taps);
+  model::fetch(be, taps);
+  const std::span<const float> values = model::residuals(be, taps);
+  std::vector<float> all(values.begin(), values.end());
+  if (ticket) static_cast<void>(be.wait(*ticket));
+  return all;
+}
+
+// How far, of each token's row at each boundary, relative to its largest value.
+double worst(std::span<const float> got, std::span<const float> want, size_t hidden) {
+  double most = 0;
+  for (size_t row = 0; row < want.size(); row += hidden) {
+    double scale = 0, far = 0;
+    for (size_t d = row; d < row + hidden; ++d) {
+      scale = std::max(scale, std::abs(double{want[d]}));
+      far = std::max(far, std::abs(double{want[d]} - double{got[d]}));
+      if (!std::isfinite(got[d])) far = INFINITY;
+    }
+    most = std::max(most, far / scale);
+  }
+  return most;
+}
+
+// Fused decode kernels, GEMMs of decode steps, guesses, prompts.
+const std::vector<Rows> kSteps = {{{1}},       {{1, 1, 1}},  {std::vector<int32_t>(12, 1)},
+                                  {{5}, true}, {{8}, true},  {{8, 3, 1}, true},
+                                  {{40}},      {{150, 1, 1}}};
+// The reference takes a second for some tokens of a wide model.
+const std::vector<Rows> kFewSteps = {{{1}}, {{3}, true}, {std::vector<int32_t>(9, 1)}};
+
+class GpuTaps : public Gpu {
+ protected:
+  // Of every kind of step, three times: run, captured, replayed.
+  static void compare(const Source& source, const RunConfig& run, double tolerance, const std::string& what,
+                      const std::vector<Rows>& steps = kSteps, std::vector<int> cards = {}) {
+    const auto layers = static_cast<int>(source.config.dims.layers);
+    std::vector<int> boundaries = {0, 1, layers / 2, layers};
+    boundaries.erase(std::unique(boundaries.begin(), boundaries.end()), boundaries.end());
+    const auto config = model::backend_config(source.config, limits_with(boundaries));
+    const auto reference = backend::make_reference_backend(config, {.backend = backend::BackendKind::kCuda});
+    const auto cuda = backend::make_cuda_backend(config, run, {.devices = std::move(cards)});
+    const auto on_reference = model::load(*reference, source.config, source.weights),
+               on_cuda = model::load(*cuda, source.config, source.weights);
+    const auto hidden = static_cast<size_t>(source.config.dims.hidden);
+    double most = 0;
+    for (const Rows& rows : steps) {
+      const DrawnStep drawn(rows, source.config.dims.vocab);
+      const std::vector<float> want = residuals_of(*reference, on_reference, drawn.step, boundaries);
+      ASSERT_EQ(want.size(), drawn.step.token_ids.size() * boundaries.size() * hidden);
+      const std::vector<float> got = residuals_of(*cuda, on_cuda, drawn.step, boundaries);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t t = 0; t < drawn.step.token_ids.size(); ++t)  // the embedding, bit for bit
+        for (size_t d = 0; d < hidden; ++d) {
+          const size_t at = t * boundaries.size() * hidden + d;
+          ASSERT_EQ(got[at], want[at]) << what << ", token " << t;
+        }
+      most = std::max(most, worst(got, want, hidden));
+      for (int again = 0; again < 2; ++again)
+        EXPECT_EQ(residuals_of(*cuda, on_cuda, drawn.step, boundaries), got) << what << ", again " << again;
+      // Of a part of a prompt nobody asks for logits.
+      model::Step quiet = drawn.step;
+      quiet.logit_tokens.clear();
+      quiet.sample_rows.clear();
+      EXPECT_LT(worst(residuals_of(*cuda, on_cuda, quiet, boundaries), want, hidden), tolerance) << what << ", quiet";
+      // Walked, as who watches the stages has it.
+      model::Taps taps{.boundaries = boundaries};
+      const auto ticket = model::forward(*cuda, on_cuda, drawn.step, [](model::Stage, int) {}, &taps);
+      model::fetch(*cuda, taps);
+      EXPECT_TRUE(std::ranges::equal(model::residuals(*cuda, taps), got)) << what << ", walked";
+      static_cast<void>(cuda->wait(*ticket));
+    }
+    std::printf("taps of %s: worst %.2e of a row's largest value\n", what.c_str(), most);
+    EXPECT_LT(most, tolerance) << what;
+    const bool graphs = run.moe != MoeKernel::kReference && !run.eager;
+    EXPECT_EQ(cuda->graph_replays() > 0, graphs) << what;
+  }
+};
+
+TEST_F(GpuTaps, are_the_residuals_of_the_reference) {
+  const Source tiny(kTiny);
+  compare(tiny, {.kv = Kv::kF32, .moe = MoeKernel::kReference}, 1e-4, "nibble-tiny, plain kernels");
+  compare(tiny, {.kv = Kv::kF32, .moe = MoeKernel::kMarlin}, 5e-3, "nibble-tiny, decode kernels");
+  compare(tiny, {}, 5e-2, "nibble-tiny as served");
+  compare(tiny, {.eager = true}, 5e-2, "nibble-tiny without graphs");
+}
+
+TEST_F(GpuTaps, are_those_of_the_reference_at_real_widths) {
+  model::ModelConfig config = model::truncated(model::gpt_oss_20b(), 2);
+  config.dims.vocab = 4096;
+  config.bos_id = config.pad_id = 0;
+  config.eos_ids = {1};
+  const Source source(config, 7);
+  compare(source, {}, 5e-2, "gpt-oss-20b, 2 layers", kFewSteps);
+}
+
+TEST_F(GpuTaps, of_two_ranks_are_the_first_ones) {
+  compare(Source(kTiny), {.ranks = {.count = 2}}, 5e-2, "nibble-tiny, two ranks", kSteps, {0, 0});
+}
+
+// Every draft is verified whole, and some are right. Kernels whose sums do not depend on how many tokens a step has
+// change no token; others are held to drafting as well.
+// Every draft is verified whole, and some are right, whoever runs the head. Kernels whose sums do not depend on how
+// many tokens a step has change no token; others are held to drafting as well.
+TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
+  const Source source(kTiny);
+  const model::eagle3::Head head(
+      model::eagle3::load(kTiny / "eagle3", {source.config, source.weights}, checkpoint::TapReading::kAuto));
+  struct Case {
+    bool plain, async, on_host;
+  };
+  for (const auto& [plain, async, on_host] : {Case{true, false, true}, Case{true, true, true}, Case{true, false, false},
+                                              Case{true, true, false}, Case{false, true, false}}) {
+    const RunConfig run =
+        plain ? RunConfig{.kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference}
+              : RunConfig{};
+    engine::DraftStats stats;
+    int64_t replays = 0;
+    const auto texts = [&](engine::DraftMethod method) {
+      engine::EngineLimits limits{.max_context = 512,
+                                  .max_sequences = 4,
+                                  .max_batched_tokens = 64,
+                                  .kv_tokens = 2048,
+                                  .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
+                                  .async_scheduling = async};
+      if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;
+      model::StepLimits steps = engine::step_limits(limits, source.config.dims);
+      if (on_host) steps.head = nullptr;
+      const auto be = backend::make_cuda_backend(model::backend_config(source.config, steps), run);
+      const model::GptOss gpt = model::load(*be, source.config, source.weights);
+      engine::Loop loop(*be, gpt, limits);
+      std::vector<std::vector<int32_t>> tokens(6);
+      for (size_t i = 0; i < tokens.size(); ++i)
+        loop.add(i + 1,
+                 {.prompt = some_tokens(20 + 50 * i, source.config.dims.vocab),
+                  .max_tokens = 100,
+                  .sampling = {.temperature = 0}},
+                 [&, i](const engine::Event& event) {
+                   if (const auto* token = std::get_if<engine::TokenEvent>(&event)) tokens[i].push_back(token->token);
+                 });
+      while (!loop.idle()) loop.step();
+      stats = loop.stats().drafts;
+      replays = be->graph_replays();
+      return tokens;
+    };
+    const auto want = texts(engine::DraftMethod::kOff), got = texts(engine::DraftMethod::kEagle3);
+    const std::string what = std::string(plain ? "plain kernels" : "as served") + (async ? ", async" : ", in turn") +
+                             (on_host ? ", head on the host" : ", head on the card");
+    if (plain) {
+      EXPECT_EQ(got, want) << what;
+    }
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].size(), want[i].size()) << what;
+    std::printf("a head's guesses, %s: %lld of %lld right\n", what.c_str(), static_cast<long long>(stats.accepted),
+                static_cast<long long>(stats.tokens));
+    EXPECT_GT(stats.accepted, stats.drafts / 4) << what;
+    EXPECT_EQ(replays > 0, !plain) << what;
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,16 +1,14 @@
 #pragma once
-// attend_prefill in FP8: out = Σ_j p_j v_j / Σ_j p_j as attend_prefill.cuh's, of e4m3 pages whose codes are multiplied
-// as they lie                                                                              source: torch/model.py sdpa
-// args grid bytes flops: those of any_attend_prefill                   rounding of q and p:
-// backend/attention_rounding.h mma  m16n8k32 of e4m3, by a policy (Products). Scores: queries times keys, k is
-// dimensions in their order. Values: k is
-//      a page's keys in the order in which a lane holds their scores (key_of), so that weights become operands where
-//      they are; of a value two lines of ldmatrix.trans hold neighbour dimensions, which two byte permutations part
+// attend_prefill in FP8: out = Σ_j p_j v_j / Σ_j p_j as in attend_prefill.cuh, of e4m3 pages whose codes are multiplied
+// as they lie. source: torch/model.py sdpa; args, grid, bytes and flops are any_attend_prefill's
+// mma  m16n8k32 of e4m3, by a policy (Products). Scores: k is dimensions in their order. Values: k is a page's keys in
+//      the order in which a lane holds their scores (pack_weights), so that weights become operands where they are; of
+//      a value ldmatrix.trans gives two neighbour dimensions, which two byte permutations part
 // sums a page's products begin at zero and are added in f32 with the shrinking of what there is: some cards keep only
-// 13
-//      bits of such a product's sum, and an accumulator of thousands of keys would drift. A column of ones adds up the
+//      13 bits of such a product's sum, and a sum of thousands of keys would drift. A column of ones adds up the
 //      rounded weights
-// rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
+// rounding: q and p as backend/attention_rounding.h says; f32 sums, order fixed by the tile's positions: bitwise
+//      repeatable
 
 #include "backend/attention_rounding.h"
 #include "backend/cuda/attention/attend_prefill.cuh"

@@ -321,6 +321,26 @@ TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
   check_up({"more experts than lanes", 2, 4, {40, 7, 33, 1, 2, 39, 8, 0}, 192, 64});
 }
 
+TEST(gemv_emulated, warps_of_moe_up_have_the_same_number_of_tiles) {
+  constexpr int kCtas = 3, kWarps = 16;
+  for (const auto& [experts, row_tiles] : {std::pair{2, 33}, {1, 20}, {4, 12}, {29, 10}, {0, 8}}) {
+    const int all = experts * row_tiles, rounds = std::max(1, (all + kCtas * kWarps - 1) / (kCtas * kWarps));
+    std::vector<int> times(static_cast<size_t>(all), 0), tiles(kCtas * kWarps, 0);
+    const auto walk_all = [&, slots = experts, of_expert = row_tiles] {
+      const Routing routing{.count = slots};
+      for (RoutedWalk walk(routing, of_expert); walk.valid(); walk.advance()) {
+        if (threadIdx.x % layout::kWarpLanes != 0) continue;
+        ++times[static_cast<size_t>(walk.slot * of_expert + walk.row_tile)];
+        ++tiles[blockIdx.x * kWarps + threadIdx.x / layout::kWarpLanes];
+      }
+    };
+    ASSERT_EQ(emulation::run({.grid = kCtas, .threads = kWarps * layout::kWarpLanes}, walk_all), "");
+    EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+    for (const int own : tiles) EXPECT_TRUE(own == 0 || own == rounds || own == rounds - 1) << own;
+    EXPECT_GE(std::count(tiles.begin(), tiles.end(), rounds), all / rounds - kCtas) << "of " << all << " tiles";
+  }
+}
+
 TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
   for (MoeCase test : moe_cases()) {
     test.hidden = 80;

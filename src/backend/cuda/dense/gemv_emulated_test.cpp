@@ -236,18 +236,20 @@ TEST(gemv_emulated, qkv_rotates_heads_and_fills_their_slots) {
 
 TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
   for (const auto& [tokens, hidden, experts, parts] :
-       {std::tuple{1, 2880, 6, 1}, std::tuple{1, 2880, 3, 2}, std::tuple{8, 2880, 3, 2}, std::tuple{3, 64, 8, 1}}) {
+       {std::tuple{1, 2880, 6, 1}, std::tuple{1, 2880, 3, 2}, std::tuple{8, 2880, 3, 2}, std::tuple{3, 64, 8, 1},
+        std::tuple{3, 64, 8, 0}}) {
+    const bool added = parts == 0;  // x is the sum
     std::vector<Bf16> weight(static_cast<size_t>(experts * hidden));
     for (size_t i = 0; i < weight.size(); ++i) weight[i] = Bf16::from_float(symmetric(91, i));
-    const NormedRows rows(tokens, hidden, parts);
+    const NormedRows rows(tokens, hidden, added ? 1 : parts);
     const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(experts), 7);
     std::vector<float> x(rows.residual.size(), kNan), delta(x), rest(x), sum(x), normed(x),
         logits(static_cast<size_t>(tokens * experts), kNan);
     std::vector<F16> rounded(x.size(), F16::from_float(kNan));
     const RouterArgs args{.x = x.data(),
-                          .delta = delta.data(),
+                          .delta = added ? nullptr : delta.data(),
                           .rest = parts == 2 ? rest.data() : nullptr,
-                          .sum = sum.data(),
+                          .sum = added ? nullptr : sum.data(),
                           .norm = rows.norm.data(),
                           .weight = weight.data(),
                           .bias = bias.data(),
@@ -260,12 +262,14 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
                           .eps = NormedRows::kEps};
     check_args(args);
     const emulation::Launch launch{.grid = experts, .threads = kRouterThreads, .predecessor = [&] {
-                                     x = rows.residual;
+                                     x = added ? rows.sum : rows.residual;
                                      delta = rows.delta[0];
                                      rest = rows.delta[1];
                                    }};
     ASSERT_EQ(emulation::run(launch, [&] { any_router_f32_bf16(args); }), "");
-    ASSERT_EQ(sum, rows.sum);
+    if (!added) {
+      ASSERT_EQ(sum, rows.sum);
+    }
     for (size_t i = 0; i < normed.size(); ++i) {
       ASSERT_NEAR(normed[i], rows.normed[i], 1e-6 * std::abs(rows.normed[i])) << i;
       ASSERT_EQ(rounded[i].bits, F16::from_float(normed[i]).bits) << i;

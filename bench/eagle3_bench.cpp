@@ -134,7 +134,7 @@ void time_products(double read_bytes_per_s) {
         const double us = median_link_us({.stream = stream.get(), .links = links, .repetitions = 5}, [&](int link) {
           Eagle3LinearArgs own = args;
           own.weight = reinterpret_cast<const Bf16*>(pool.get() + link * bytes);
-          any_eagle3_linear(own, cut(own, sms, parts), on);
+          any_eagle3_linear(own, cut(own, parts), on);
         });
         std::printf("  %d%s: %6.1f (%3.0f %%)", parts, parts == planned ? "*" : " ", us,
                     100 * static_cast<double>(bytes) / read_bytes_per_s * 1e6 / us);

@@ -1,5 +1,6 @@
 // A head on a card that is not there: its host code as it is, its kernels lane by lane.
 
+#include "backend/cuda/eagle3/row_window.h"
 #include "checkpoint/testing.h"
 #include "eagle3_testing.h"
 
@@ -53,6 +54,20 @@ TEST_P(Eagle3EmulatedTraffic, prompts_take_several_passes) {
 
 INSTANTIATE_TEST_SUITE_P(Published, Eagle3EmulatedTraffic, testing::Values("fc_norm", "two_layers"),
                          [](const auto& tested) { return std::string(tested.param); });
+
+TEST(Eagle3Window, reaches_back_by_positions_not_rows) {
+  using backend::cuda::first_row_seen;
+  const std::vector<int64_t> positions = {3, 4, 9, 10};
+  EXPECT_EQ(first_row_seen(positions, 10, 2), 2);
+  EXPECT_EQ(first_row_seen(positions, 10, 5), 2);
+  EXPECT_EQ(first_row_seen(positions, 10, 7), 1);
+  EXPECT_EQ(first_row_seen(positions, 10, 100), 0);
+  EXPECT_EQ(first_row_seen(positions, 4, 1), 1);
+  // Rows of a draft: row 4 is at position 11.
+  EXPECT_EQ(first_row_seen(positions, 12, 3), 3);
+  EXPECT_EQ(first_row_seen(positions, 12, 2), 4);
+  EXPECT_EQ(first_row_seen(positions, 15, 3), 6);
+}
 
 TEST(Eagle3Shapes, a_head_that_the_kernels_do_not_take_is_refused) {
   const Eagle3Target target;

@@ -12,7 +12,7 @@ class Eagle3OnCard : public testing::TestWithParam<const char*> {
     const backend::CudaAvailable available = backend::cuda_available();
     if (!available.yes) GTEST_SKIP() << available.reason;
   }
-  const Eagle3Setup setup_{.rows = 4096, .sequences = 80};
+  const Eagle3Setup setup_{.rows = 16384, .sequences = 80};
 };
 
 TEST_P(Eagle3OnCard, computes_what_the_host_does) { check_eagle3_golden(GetParam(), setup_); }

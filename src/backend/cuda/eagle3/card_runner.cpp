@@ -2,6 +2,7 @@
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/eagle3/card_weights.h"
+#include "backend/cuda/eagle3/row_window.h"
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/memory/staging.h"
 #include "backend/cuda/program/step_graph.h"
@@ -199,15 +200,9 @@ std::vector<float> CardRunner::residual(SequenceId sequence) {
   return row;
 }
 
-// Row `row` of the sequence, of which there may be no position yet, sees those before it and itself.
+// Row `row` of the sequence, which may be one of a draft.
 void CardRunner::HostTables::add(const State& state, int64_t row, int64_t position, std::optional<int64_t> window) {
-  int64_t sees = 0;
-  if (window) {
-    const int64_t least = position - *window + 1;
-    sees = std::ranges::lower_bound(state.positions, least) - state.positions.begin();
-    if (sees == state.rows())
-      sees = std::max(sees, row - (position - least));  // positions of a draft follow each other
-  }
+  const int64_t sees = window ? first_row_seen(state.positions, position, *window) : 0;
   positions.push_back(static_cast<int32_t>(position));
   const int32_t page = state.pages[static_cast<size_t>(row / kEagle3PageRows)];
   slots.push_back(static_cast<int32_t>(page * kEagle3PageRows + row % kEagle3PageRows));

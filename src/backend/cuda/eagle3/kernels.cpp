@@ -18,9 +18,8 @@ Kernel eagle3_linear_kernel(int tokens) {
 
 }  // namespace
 
-Eagle3LinearPlan cut(const Eagle3LinearArgs& a, int multiprocessors, int parts) {
-  constexpr int kCtasPerSm = 2;
-  Eagle3LinearPlan plan{.parts = parts, .early = kCtasPerSm * multiprocessors};
+Eagle3LinearPlan cut(const Eagle3LinearArgs& a, int parts) {
+  Eagle3LinearPlan plan{.parts = parts};
   while (8 * plan.token_tiles < a.tokens) plan.token_tiles *= 2;
   plan.grid = (eagle3_row_tiles(a.rows) * parts + kEagle3LinearWarps - 1) / kEagle3LinearWarps;
   plan.smem_bytes = parts == 1 ? 0 : kEagle3LinearWarps * plan.token_tiles * 4 * 32 * 4;
@@ -35,7 +34,7 @@ Eagle3LinearPlan plan(const Eagle3LinearArgs& a, int multiprocessors) {
   const int tiles = eagle3_row_tiles(a.rows), chunks = (a.cols + kChunk - 1) / kChunk;
   int parts = a.tokens <= 16 && chunks >= 4 * kLeastChunks ? 2 : 1;
   while (parts < kEagle3LinearWarps && tiles * parts < warps && chunks >= 2 * parts * kLeastChunks) parts *= 2;
-  return cut(a, multiprocessors, parts);
+  return cut(a, parts);
 }
 
 int attend_splits(const Eagle3AttendArgs& a, int multiprocessors) {

@@ -12,20 +12,16 @@ void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& pla
   switch (plan.token_tiles) {
     case 1:
       return launch_chained(any_eagle3_linear_bf16<1>,
-                            {kernel::kEagle3Linear[0], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
-                            plan.early);
+                            {kernel::kEagle3Linear[0], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts);
     case 2:
       return launch_chained(any_eagle3_linear_bf16<2>,
-                            {kernel::kEagle3Linear[1], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
-                            plan.early);
+                            {kernel::kEagle3Linear[1], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts);
     case 4:
       return launch_chained(any_eagle3_linear_bf16<4>,
-                            {kernel::kEagle3Linear[2], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
-                            plan.early);
+                            {kernel::kEagle3Linear[2], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts);
     default:
       return launch_chained(any_eagle3_linear_bf16<8>,
-                            {kernel::kEagle3Linear[3], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts,
-                            plan.early);
+                            {kernel::kEagle3Linear[3], on, plan.grid, kThreads, plan.smem_bytes}, args, plan.parts);
   }
 }
 

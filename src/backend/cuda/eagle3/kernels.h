@@ -75,11 +75,10 @@ struct Eagle3LinearPlan {
   int parts = 1;        // 1, 2, 4 or 8
   int grid = 1;
   int smem_bytes = 0;
-  int early = 0;  // CTAs that may start before the kernel before has ended: they ask for all of their weights
 };
 inline constexpr int kEagle3LinearWarps = 8;
 [[nodiscard]] Eagle3LinearPlan plan(const Eagle3LinearArgs& args, int multiprocessors);
-[[nodiscard]] Eagle3LinearPlan cut(const Eagle3LinearArgs& args, int multiprocessors, int parts);  // into so many
+[[nodiscard]] Eagle3LinearPlan cut(const Eagle3LinearArgs& args, int parts);  // into so many
 
 // Of segments of each row: rounded, and normed as floats, = segment / sqrt(mean(segment^2) + eps) * scale; the segment
 // itself where there is no scale, and as plain.

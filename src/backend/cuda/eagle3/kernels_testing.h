@@ -81,7 +81,7 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
   args.cosine = cosine.get(), args.sine = sine.get(), args.slots = on_slots.get();
   args.pages = {keys.get(), values.get()};
   args.heads = c.heads, args.kv_heads = c.kv_heads, args.head_dim = c.head_dim;
-  run(args, c.parts > 0 ? cut(args, 1, c.parts) : plan(args, 132));
+  run(args, c.parts > 0 ? cut(args, c.parts) : plan(args, 132));
 
   const Eagle3Products want(c, weights, inputs, biases);
   const std::vector<float> got = out.host();

@@ -4,8 +4,8 @@
 //        operands' k are in that order, so nothing is rearranged
 // grid   a CTA per 8 / parts row tiles, 8 warps; a warp has 16 rows and a part of the columns, which meet in shared
 //        memory                          bytes 2 * rows * cols, x from L1 and L2
-// chain  while the kernel before ends, the CTAs that may be there already ask for their weights: the first to
-//        registers, the rest to L2
+// chain  a warp's first weights are on their way before the kernel before has ended. No more of them: asking L2 for the
+//        rest as well made down 41 us instead of 31 (bench/eagle3_bench.cpp on an H200, 2026-11-26)
 // rounding: f32 sums, order fixed by cols and parts
 
 #include "backend/cuda/eagle3/kernels.h"
@@ -13,7 +13,6 @@
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -93,7 +92,7 @@ __device__ __forceinline__ void eagle3_store_best(const Eagle3LinearArgs& args, 
 
 template <int kTiles>
 __global__ void __launch_bounds__(kEagle3LinearWarps* kWarpLanes, kTiles <= 2 ? 2 : 1)
-    any_eagle3_linear_bf16(const __grid_constant__ Eagle3LinearArgs args, const int parts, const int early) {
+    any_eagle3_linear_bf16(const __grid_constant__ Eagle3LinearArgs args, const int parts) {
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kDepth = kTiles <= 2 ? 4 : 2;  // chunks that are fetched at once
   constexpr int kValues = kTiles * 4;          // of a lane
@@ -118,12 +117,6 @@ __global__ void __launch_bounds__(kEagle3LinearWarps* kWarpLanes, kTiles <= 2 ? 
   };
   int chunk = chunks * part / parts;
   fetch(chunk);
-  if (static_cast<int>(blockIdx.x) < early) {
-    constexpr int kLine = 64;  // values, 128 bytes
-    for (int k = (chunk + kDepth) * kEagle3Chunk + lane % 4 * kLine; k < min(end * kEagle3Chunk, args.cols);
-         k += 4 * kLine)
-      ptx::prefetch_l2(a + k), ptx::prefetch_l2(b + k);
-  }
   ptx::grid_dependency_wait();
   float sums[kTiles][4] = {};
 #pragma unroll 1

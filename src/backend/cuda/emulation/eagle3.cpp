@@ -40,10 +40,10 @@ void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& pla
       .grid = plan.grid, .threads = kEagle3LinearWarps * kWarpLanes, .predecessor = {}, .after_cta = {}};
   run_lanes(kernel::kEagle3Linear[0], launch, [&] {
     switch (plan.token_tiles) {
-      case 1: return any_eagle3_linear_bf16<1>(args, plan.parts, plan.early);
-      case 2: return any_eagle3_linear_bf16<2>(args, plan.parts, plan.early);
-      case 4: return any_eagle3_linear_bf16<4>(args, plan.parts, plan.early);
-      default: return any_eagle3_linear_bf16<8>(args, plan.parts, plan.early);
+      case 1: return any_eagle3_linear_bf16<1>(args, plan.parts);
+      case 2: return any_eagle3_linear_bf16<2>(args, plan.parts);
+      case 4: return any_eagle3_linear_bf16<4>(args, plan.parts);
+      default: return any_eagle3_linear_bf16<8>(args, plan.parts);
     }
   });
 }

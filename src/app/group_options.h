@@ -15,7 +15,8 @@ void add_group(Flags flags, GroupOptions& options);
 // Error(kInvalidRequest) where a size comes without a rank.
 [[nodiscard]] std::vector<Setting> group_settings(Flags flags, const Variables& environment);
 
-// Once all settings are known: a process is one rank of --tensor-parallel-size. Throws Error(kInvalidRequest).
-void take_group(Flags flags, ModelOptions& options);
+// Once all settings are known: a process is one rank of --tensor-parallel-size, and has one card, of several that it
+// sees the one that the variables choose. Throws Error(kInvalidRequest).
+void take_group(Flags flags, const Variables& environment, ModelOptions& options);
 
 }  // namespace nibble::app

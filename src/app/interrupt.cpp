@@ -8,6 +8,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -71,6 +74,15 @@ bool Interrupt::wait_readable(int fd) const {
     if (ready > 0) return true;
     check(ready == 0 || errno == EINTR, "poll failed");
   }
+}
+
+void end_soon(const Ending& ending) {
+  const auto end = [ending] {
+    std::this_thread::sleep_for(ending.within);
+    if (!ending.says.empty()) std::fputs(("nibble: " + ending.says + "\n").c_str(), stderr);
+    std::_Exit(ending.code);
+  };
+  std::thread(end).detach();
 }
 
 }  // namespace nibble::app

@@ -1,8 +1,12 @@
 #pragma once
 // What signals do to the program.
 
+#include "app/options.h"
+
+#include <chrono>
 #include <csignal>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,5 +46,14 @@ class DeafAtTheEnd {
   DeafAtTheEnd(const DeafAtTheEnd&) = delete;
   DeafAtTheEnd& operator=(const DeafAtTheEnd&) = delete;
 };
+
+// The process ends after that time whatever still runs in it: a step, a grammar, a card's wait for another. It says so
+// in a line where there is one, as main() says why a command failed.
+struct Ending {
+  ExitCode code = kExitOk;
+  std::chrono::milliseconds within{500};
+  std::string says{};
+};
+void end_soon(const Ending& ending);
 
 }  // namespace nibble::app

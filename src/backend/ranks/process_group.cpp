@@ -354,6 +354,15 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
+  // Both under the mutex.
+  [[nodiscard]] bool has_news(const std::deque<Frame>& inbox) const { return !inbox.empty() || lost || ended; }
+  [[nodiscard]] Frame first_of(std::deque<Frame>& inbox) const {
+    if (inbox.empty()) throw Error(Code::kIo, lost ? failure : "the group of ranks has ended");
+    Frame frame = std::move(inbox.front());
+    inbox.pop_front();
+    return frame;
+  }
+
   // How many bytes went out: all, unless the connection is closed or the group is lost.
   [[nodiscard]] size_t write_all(const Peer& peer, std::span<const std::byte> bytes) const {
     size_t done = 0;
@@ -432,14 +441,32 @@ void ProcessGroup::send(int rank, FrameType type, std::span<const std::byte> bod
     impl_->throw_lost(fmt::format("rank {} at {} is gone: its connection was closed", rank, peer.where));
 }
 
+void ProcessGroup::tell(FrameType type, std::span<const std::byte> body) {
+  for (int r = 1; r < count(); ++r) send(r, type, body);
+}
+
 Frame ProcessGroup::receive(int rank) {
   std::unique_lock lock(impl_->mutex);
   std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
-  impl_->changed.wait(lock, [&] { return !inbox.empty() || impl_->lost || impl_->ended; });
-  if (inbox.empty()) throw Error(Code::kIo, impl_->lost ? impl_->failure : "the group of ranks has ended");
-  Frame frame = std::move(inbox.front());
-  inbox.pop_front();
-  return frame;
+  impl_->changed.wait(lock, [&] { return impl_->has_news(inbox); });
+  return impl_->first_of(inbox);
+}
+
+std::optional<Frame> ProcessGroup::receive_within(int rank, milliseconds time) {
+  std::unique_lock lock(impl_->mutex);
+  std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
+  if (!impl_->changed.wait_for(lock, time, [&] { return impl_->has_news(inbox); })) return std::nullopt;
+  return impl_->first_of(inbox);
+}
+
+void ProcessGroup::require() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->lost) throw Error(Code::kIo, impl_->failure);
+}
+
+bool ProcessGroup::lost_within(milliseconds time) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->changed.wait_for(lock, time, [&] { return impl_->lost.load(); });
 }
 
 void ProcessGroup::end() {

@@ -24,7 +24,8 @@ using MakeMember = std::function<std::unique_ptr<Backend>(const BackendConfig& c
 [[nodiscard]] std::unique_ptr<Backend> make_process_ranks(const BackendConfig& config, const Ranks& ranks,
                                                           ProcessGroup& group, int threads, const MakeMember& make);
 
-// Another rank's: what rank 0 says of steps, before anything is allocated. Throws Error(kCorrupt), Error(kIo).
+// What rank 0 says of steps, before anything is allocated, and what the others hear. Throw Error(kCorrupt), Error(kIo).
+void tell_room(ProcessGroup& group, const BackendConfig& config);
 struct StepRoom {
   int max_tokens = 0, max_rows = 0;
   std::array<int32_t, kLayerKinds> kv_pages{};

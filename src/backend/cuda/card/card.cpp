@@ -66,7 +66,7 @@ void require_cards(int cards, std::string_view what) {
     throw Error(Code::kUnsupported, "cuda: {}: want {} cards, found {}", what, cards, cuda_cards());
 }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) {
+MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run, RanksIn in) {
   const bool several = run.ranks.count > 1;
   const BackendConfig config = cuda_config(whole, run.ranks);
   Carver measure(nullptr);
@@ -76,7 +76,10 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) 
   const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
   const int64_t few = std::min(config.max_rows, config.max_tokens);
   const int64_t graph = StepGraphs::memory_bytes(few, config.dims.layers) * (several ? 5 : 4) / 4;  // with the sums
-  const int64_t shared = several ? comm_bytes(run.ranks.count) + gathered_bytes(config, whole.dims) : 0;
+  const int64_t gathered = several ? gathered_bytes(config, whole.dims) : 0;
+  const int64_t shared = !several                     ? 0
+                         : in == RanksIn::kOneProcess ? comm_bytes(run.ranks.count) + gathered
+                                                      : kNcclCardBytes + 2 * gathered;
   return {.weights = 0,
           .kv = kv,
           .activations = measure.bytes() - kv + shared,

@@ -24,7 +24,7 @@ inline constexpr std::string_view kSumWayNames[] = {"push", "shares", "NCCL"};
   return way == SumWay::kNccl ? 2 * shares : shares;
 }
 
-// longer: the way that the ranks have for long messages.
+// longer: the way that ranks which push short messages have for long ones.
 [[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes, SumWay longer) {
   return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
 }
@@ -34,7 +34,7 @@ inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
 struct SumShape {
   DeltaValues values;  // wherever they are
   int ranks = 2, ranks_on_card = 1, sms = 1;
-  SumWay longer = SumWay::kShares;
+  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;
 };
 struct SumPlan {
   SumWay way;

@@ -147,6 +147,7 @@ void Maker::reduce_delta() {
                                  .ranks = reduce.ranks,
                                  .ranks_on_card = reduce.ranks_on_card,
                                  .sms = args_.card.facts.multiprocessors,
+                                 .shorter = reduce.shorter,
                                  .longer = reduce.longer});
   Node& own = add(plan.kernel, plan.tile, {},
                   [n = tokens_, delta = delta_, launch = reduce.launch](const Binding& b, const Launch& on) {

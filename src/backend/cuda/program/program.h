@@ -103,7 +103,7 @@ struct Program {
 // Adds up the ranks' deltas, in place, where several share a step (backend.h Slot::kDelta).
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  SumWay longer = SumWay::kShares;  // of long messages
+  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
   std::function<void(const DeltaValues&, const Launch&)> launch;
 };
 

@@ -219,12 +219,15 @@ void hand_out_id(ProcessGroup& group, const std::string& card, std::span<const s
     BodyReader in(frame);
     cards.push_back(in.text(kMostCardName));
     in.end();
-    for (int other = 0; other < rank; ++other)
-      if (cards[static_cast<size_t>(other)] == cards.back())
-        throw Error(Code::kInvalidRequest,
-                    "want a card of its own for each rank, found {} on ranks {} and {}: CUDA_VISIBLE_DEVICES or "
-                    "LOCAL_RANK choose it",
-                    cards.back(), other, rank);
+    for (int other = 0; other < rank; ++other) {
+      if (cards[static_cast<size_t>(other)] != cards.back()) continue;
+      const std::string why = fmt::format(
+          "want a card of its own for each rank, found {} on ranks {} and {}: CUDA_VISIBLE_DEVICES or LOCAL_RANK choose "
+          "it",
+          cards.back(), other, rank);
+      group.fail(why);
+      throw Error(Code::kInvalidRequest, why);
+    }
   }
   group.tell(FrameType::kGroupId, id);
 }

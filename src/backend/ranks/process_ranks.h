@@ -2,7 +2,7 @@
 // Several ranks as one backend, each of them a process of its own (process_group.h). Rank 0 holds the backend that the
 // model and the engine see: it tells the others every step and every verb, adds their parts of `delta` to its own in
 // the order of the ranks, sends the sum to all, and gathers their logits. The others do what they are told. The bits
-// are those of ranks in one process (ranks_backend.h).
+// are those of ranks in one process (ranks_backend.h). For hosts; cards: step_ranks.h.
 
 #include "backend/backend.h"
 #include "backend/ranks/process_group.h"

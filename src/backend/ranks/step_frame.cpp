@@ -43,8 +43,9 @@ void write(BodyWriter& out, const SampleRow& row) {
   out.array(std::span<const int32_t>(tokens));
   out.array(std::span<const float>(biases));
   out.number(row.position);
-  out.array(row.prompt);
-  out.array(row.output);
+  const bool seen = p.counts_tokens();  // else nobody reads them, and they are long
+  out.array(seen ? row.prompt : std::span<const int32_t>());
+  out.array(seen ? row.output : std::span<const int32_t>());
   out.array(row.mask);
   out.number(int32_t{row.logprobs});
   out.number(row.given);

@@ -413,8 +413,16 @@ class RunFrame : public StepRanks {
     in.end();
     const std::vector<backend::SampleRow> found = draws.rows();
     ASSERT_EQ(found.size(), 1u);
-    EXPECT_EQ(found[0].params->seed, params_.seed);
-    EXPECT_EQ(found[0].params->logit_bias, params_.logit_bias);
+    const backend::SamplingParams& p = *found[0].params;
+    EXPECT_EQ(p.temperature, params_.temperature);
+    EXPECT_EQ(p.top_p, params_.top_p);
+    EXPECT_EQ(p.min_p, params_.min_p);
+    EXPECT_EQ(p.top_k, params_.top_k);
+    EXPECT_EQ(p.repetition_penalty, params_.repetition_penalty);
+    EXPECT_EQ(p.presence_penalty, params_.presence_penalty);
+    EXPECT_EQ(p.frequency_penalty, params_.frequency_penalty);
+    EXPECT_EQ(p.logit_bias, params_.logit_bias);
+    EXPECT_EQ(p.seed, params_.seed);
     EXPECT_TRUE(std::ranges::equal(found[0].mask, row.mask));
     const bool counts = params_.counts_tokens();  // else nobody reads what was seen
     EXPECT_TRUE(std::ranges::equal(found[0].prompt, counts ? row.prompt : std::span<const int32_t>()));
@@ -423,14 +431,21 @@ class RunFrame : public StepRanks {
     EXPECT_EQ(found[0].given, row.given);
     EXPECT_EQ(found[0].position, row.position);
   }
-  backend::SamplingParams params_{.logit_bias = {{2, -1.0f}}, .seed = 77};
+  backend::SamplingParams params_{.temperature = 0.5f,
+                                  .top_p = 0.75f,
+                                  .min_p = 0.25f,
+                                  .top_k = 9,
+                                  .logit_bias = {{2, -1.0f}},
+                                  .seed = uint64_t{77} << 40};
 };
 
 TEST_F(RunFrame, keeps_what_a_draw_depends_on) {
   const std::vector<int32_t> seen = {5, 6, 332};
   const std::vector<uint32_t> mask(11, 0x55555555);  // of 333 tokens
   for (const float penalty : {0.0f, 0.5f}) {
-    params_.presence_penalty = penalty;
+    params_.repetition_penalty = 1 + penalty;
+    params_.presence_penalty = -penalty;
+    params_.frequency_penalty = 2 * penalty;
     read_changed([&](backend::SampleRow& row) {
       row.prompt = seen;
       row.output = std::span(seen).first(1);

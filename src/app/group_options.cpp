@@ -54,22 +54,6 @@ void add_threads(const LauncherWords& words, const Variables& environment, std::
   settings.push_back({"--threads", fmt::format("{}", threads), origin_of(words.local_size)});
 }
 
-// What CUDA_VISIBLE_DEVICES is to be for a rank that shares a machine, and perhaps its list, with others.
-std::string card_of(const Variables& environment) {
-  for (const LauncherWords& words : kLaunchers) {
-    if (value_of(environment, words.local_rank).empty()) continue;
-    const int rank = number_of(environment, words.local_rank);
-    const auto listed = environment.find("CUDA_VISIBLE_DEVICES");
-    if (listed == environment.end()) return fmt::format("{}", rank);
-    const std::vector<std::string> cards = split(listed->second, ',');
-    if (cards.size() <= 1) return "";  // the launcher's choice
-    if (std::cmp_less(rank, cards.size())) return cards[static_cast<size_t>(rank)];
-    throw Error(Code::kInvalidRequest, "environment CUDA_VISIBLE_DEVICES {}: want a card for {} {}, found {}",
-                listed->second, words.local_rank, rank, cards.size());
-  }
-  return "";
-}
-
 }  // namespace
 
 void add_group(Flags flags, GroupOptions& o) {
@@ -119,6 +103,21 @@ std::vector<Setting> group_settings(Flags flags, const Variables& environment) {
     settings.push_back({"--master-port", fmt::format("{}", port), origin_of("MASTER_PORT")});
   }
   return settings;
+}
+
+std::string card_of(const Variables& environment) {
+  for (const LauncherWords& words : kLaunchers) {
+    if (value_of(environment, words.local_rank).empty()) continue;
+    const int rank = number_of(environment, words.local_rank);
+    const auto listed = environment.find("CUDA_VISIBLE_DEVICES");
+    if (listed == environment.end()) return fmt::format("{}", rank);
+    const std::vector<std::string> cards = split(listed->second, ',');
+    if (cards.size() <= 1) return "";  // the launcher's choice
+    if (std::cmp_less(rank, cards.size())) return cards[static_cast<size_t>(rank)];
+    throw Error(Code::kInvalidRequest, "environment CUDA_VISIBLE_DEVICES {}: want a card for {} {}, found {}",
+                listed->second, words.local_rank, rank, cards.size());
+  }
+  return "";
 }
 
 void take_group(Flags flags, const Variables& environment, ModelOptions& o) {

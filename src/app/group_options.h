@@ -5,6 +5,7 @@
 #include "app/flags.h"
 #include "app/options.h"
 
+#include <string>
 #include <vector>
 
 namespace nibble::app {
@@ -14,6 +15,10 @@ void add_group(Flags flags, GroupOptions& options);
 // The flags that the variables stand for, where they tell of more than one rank or --nnodes is given. Throws
 // Error(kInvalidRequest) where a size comes without a rank.
 [[nodiscard]] std::vector<Setting> group_settings(Flags flags, const Variables& environment);
+
+// What CUDA_VISIBLE_DEVICES is to be for a rank that shares a machine, and perhaps its list, with others; empty: as it
+// is. Throws Error(kInvalidRequest) where the list is too short.
+[[nodiscard]] std::string card_of(const Variables& environment);
 
 // Once all settings are known: a process is one rank of --tensor-parallel-size, and has one card, of several that it
 // sees the one that the variables choose. Throws Error(kInvalidRequest).

@@ -76,11 +76,15 @@ bool Interrupt::wait_readable(int fd) const {
   }
 }
 
+void end_now(ExitCode code, const std::string& says) {
+  if (!says.empty()) std::fputs(("nibble: " + says + "\n").c_str(), stderr);
+  std::_Exit(code);
+}
+
 void end_soon(const Ending& ending) {
   const auto end = [ending] {
     std::this_thread::sleep_for(ending.within);
-    if (!ending.says.empty()) std::fputs(("nibble: " + ending.says + "\n").c_str(), stderr);
-    std::_Exit(ending.code);
+    end_now(ending.code, ending.says);
   };
   std::thread(end).detach();
 }

@@ -170,6 +170,7 @@ int follow(const ModelOptions& options, Terminal& terminal, std::string_view bes
   try {
     follow_in(*group, source, alone, card);
   } catch (const std::exception& error) {
+    if (on_card && group->lost_within({})) end_now(kExitIo, error.what());  // before NCCL waits for who is gone
     group->fail(error.what());
     throw;
   }

@@ -323,7 +323,8 @@ int execute(const ServeOptions& asked) {
   record.reset();
   terminal.note("stopped");
   const std::string lost = lost_group.why();
-  end_soon({.code = lost.empty() ? kExitOk : kExitIo, .says = lost});
+  if (!lost.empty() && model.run.backend == BackendKind::kCuda) end_now(kExitIo, lost);  // not behind its card
+  end_soon({.code = lost.empty() ? kExitOk : kExitIo});
   if (!lost.empty()) throw Error(Code::kIo, lost);
   running.replicas.front()->end_group();
   return kExitOk;

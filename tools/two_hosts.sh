@@ -6,6 +6,7 @@ set -euo pipefail
 nibble=$(realpath "${1:?want the path of nibble}")
 backend=${2:-cpu}
 cd "$(dirname "$0")/.."
+command -v ip >/dev/null || { echo "want ip (apt install iproute2), found none"; exit 1; }
 own=(unshare --user --map-root-user --net)
 [ "$(id -u)" -ne 0 ] || own=(unshare --net)
 [ -n "${TWO_HOSTS_INSIDE:-}" ] || TWO_HOSTS_INSIDE=1 exec "${own[@]}" "$0" "$nibble" "$backend"

@@ -29,6 +29,7 @@ constexpr uint32_t kProtocol = 1;  // what frames mean; a rank that speaks anoth
 constexpr milliseconds kPulseTime{1000}, kSilence{8000}, kTick{100};
 constexpr milliseconds kHelloTime{5000};  // for whoever connects to say who it is
 constexpr milliseconds kRetry{200}, kConnectTime{2000};
+constexpr milliseconds kReasonTime{500};  // for the last frame of who has closed its connection
 constexpr size_t kMostHelloBytes = size_t{64} << 10, kMostBodyBytes = size_t{1} << 32;
 constexpr size_t kMostTerms = 64, kMostText = 4096;
 constexpr size_t kMostStrangers = 64;  // who have not said who they are; the oldest makes room
@@ -437,8 +438,9 @@ int ProcessGroup::count() const { return impl_->place.count; }
 
 void ProcessGroup::send(int rank, FrameType type, std::span<const std::byte> body) {
   Peer& peer = *impl_->peers[static_cast<size_t>(rank)];
-  if (!impl_->write_frame(peer, type, body))
-    impl_->throw_lost(fmt::format("rank {} at {} is gone: its connection was closed", rank, peer.where));
+  if (impl_->write_frame(peer, type, body)) return;
+  static_cast<void>(lost_within(kReasonTime));  // what it said last may be on its way to the watcher
+  impl_->throw_lost(fmt::format("rank {} at {} is gone: its connection was closed", rank, peer.where));
 }
 
 void ProcessGroup::tell(FrameType type, std::span<const std::byte> body) {

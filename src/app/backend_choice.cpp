@@ -2,6 +2,7 @@
 
 #include "app/fast.h"
 #include "app/loaded_model.h"
+#include "app/rank_card.h"
 #include "app/rank_group.h"
 #include "app/settings.h"
 #include "backend/cpu/cpu_backend.h"
@@ -36,13 +37,6 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   return card;
 }
 
-void require_one_machine(const ModelOptions& options, std::string_view found) {
-  if (in_a_group(options))
-    throw Error(Code::kUnsupported,
-                "--nnodes {}: want --backend cpu or reference, found {}: cards of several machines are not served yet",
-                options.group.count, found);
-}
-
 }  // namespace
 
 BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) {
@@ -62,11 +56,12 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
     const bool ask = o.run.fast && !card && o.run.backend == BackendKind::kCuda;
     return with_fast(o, ask ? backend::cuda_plan_device() : card);
   };
+  const bool may_be_a_card = options.run.backend == BackendKind::kAuto || options.run.backend == BackendKind::kCuda;
+  if (in_a_group(options) && may_be_a_card) take_own_card(options.group);
   if (options.run.backend != BackendKind::kAuto) return fast(options);
-  if (options.run.ranks.count > 1 && backend::cuda_available().yes) {  // who has cards did not mean the CPU
-    require_one_machine(options, "a card");
+  if (options.run.ranks.count > 1 && !in_a_group(options) &&
+      backend::cuda_available().yes)  // who has cards did not mean the CPU
     backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
-  }
   ModelOptions with = options;
   with.run.backend = BackendKind::kCuda;
   const auto of_a_host = backend::misfit(options.run, {BackendKind::kCuda});
@@ -80,7 +75,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 ModelOptions resolved(ModelOptions options) {
   const backend::RunConfig& run = options.run;
   backend::validate(run, {run.backend}, options.backend_why);
-  if (run.backend == BackendKind::kCuda) require_one_machine(options, name_of(run.backend));
+  if (run.backend == BackendKind::kCuda && in_a_group(options)) require_card_of_a_rank(options.group);
   if (run.ranks.count > 1) backend::validate(run.ranks, open_config(options).config.dims);
   options.run =
       run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)

@@ -1,5 +1,6 @@
 #include "app/group_options.h"
 
+#include "app/feature_options.h"
 #include "backend/shards.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -9,6 +10,8 @@
 #include <charconv>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace nibble::app {
 namespace {
@@ -54,9 +57,10 @@ void add_threads(const LauncherWords& words, const Variables& environment, std::
 void add_group(Flags flags, GroupOptions& o) {
   flags.group(HelpGroup::kExpert);
   flags
-      .value("--nnodes", o.count,
-             "cpu, reference: processes that share every step over TCP, here or on several machines, each one rank of "
-             "--tensor-parallel-size; also from WORLD_SIZE (docs/several-gpus.md)")
+      .value(
+          "--nnodes", o.count,
+          "Processes that share every step, here or on several machines, each one rank of --tensor-parallel-size; with "
+          "--backend cuda each has a card, and NCCL adds up; also from WORLD_SIZE (docs/several-gpus.md)")
       .whole(1, 1024)
       .usual("1");
   flags.value("--node-rank", o.rank, "Which of them this is: 0 serves or prints, the others follow it; also from RANK")
@@ -99,7 +103,22 @@ std::vector<Setting> group_settings(Flags flags, const Variables& environment) {
   return settings;
 }
 
-void take_group(Flags flags, ModelOptions& o) {
+std::string card_of(const Variables& environment) {
+  for (const LauncherWords& words : kLaunchers) {
+    if (value_of(environment, words.local_rank).empty()) continue;
+    const int rank = number_of(environment, words.local_rank);
+    const auto listed = environment.find("CUDA_VISIBLE_DEVICES");
+    if (listed == environment.end()) return fmt::format("{}", rank);
+    const std::vector<std::string> cards = split(listed->second, ',');
+    if (cards.size() <= 1) return "";  // the launcher's choice
+    if (std::cmp_less(rank, cards.size())) return cards[static_cast<size_t>(rank)];
+    throw Error(Code::kInvalidRequest, "environment CUDA_VISIBLE_DEVICES {}: want a card for {} {}, found {}",
+                listed->second, words.local_rank, rank, cards.size());
+  }
+  return "";
+}
+
+void take_group(Flags flags, const Variables& environment, ModelOptions& o) {
   const GroupOptions& group = o.group;
   if (group.rank >= group.count)
     throw Error(Code::kInvalidRequest, "--node-rank: want less than --nnodes, {}, found {}", group.count, group.rank);
@@ -111,6 +130,8 @@ void take_group(Flags flags, ModelOptions& o) {
     throw Error(Code::kInvalidRequest, "--tensor-parallel-size {}: want {}, one rank in each of --nnodes, found {}",
                 o.run.ranks.count, group.count, o.run.ranks.count);
   o.run.ranks.count = group.count;
+  o.group.card = card_of(environment);
+  o.cards = {0, 1};
 }
 
 }  // namespace nibble::app

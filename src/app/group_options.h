@@ -5,6 +5,7 @@
 #include "app/flags.h"
 #include "app/options.h"
 
+#include <string>
 #include <vector>
 
 namespace nibble::app {
@@ -15,7 +16,12 @@ void add_group(Flags flags, GroupOptions& options);
 // Error(kInvalidRequest) for a size without a rank.
 [[nodiscard]] std::vector<Setting> group_settings(Flags flags, const Variables& environment);
 
-// Once all settings are known: a process is one rank of --tensor-parallel-size. Throws Error(kInvalidRequest).
-void take_group(Flags flags, ModelOptions& options);
+// What CUDA_VISIBLE_DEVICES is to be for a rank that shares a machine, and perhaps its list, with others; empty: as it
+// is. Throws Error(kInvalidRequest) where the list is too short.
+[[nodiscard]] std::string card_of(const Variables& environment);
+
+// Once all settings are known: a process is one rank of --tensor-parallel-size, and has one card, of several that it
+// sees the one that the variables choose. Throws Error(kInvalidRequest).
+void take_group(Flags flags, const Variables& environment, ModelOptions& options);
 
 }  // namespace nibble::app

@@ -8,6 +8,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
 
 namespace nibble::app {
 namespace {
@@ -71,6 +74,19 @@ bool Interrupt::wait_readable(int fd) const {
     if (ready > 0) return true;
     check(ready == 0 || errno == EINTR, "poll failed");
   }
+}
+
+void end_now(ExitCode code, const std::string& says) {
+  if (!says.empty()) std::fputs(("nibble: " + says + "\n").c_str(), stderr);
+  std::_Exit(code);
+}
+
+void end_soon(const Ending& ending) {
+  const auto end = [ending] {
+    std::this_thread::sleep_for(ending.within);
+    end_now(ending.code, ending.says);
+  };
+  std::thread(end).detach();
 }
 
 }  // namespace nibble::app

@@ -1,8 +1,12 @@
 #pragma once
 // What signals do to the program.
 
+#include "app/options.h"
+
+#include <chrono>
 #include <csignal>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,5 +46,16 @@ class DeafAtTheEnd {
   DeafAtTheEnd(const DeafAtTheEnd&) = delete;
   DeafAtTheEnd& operator=(const DeafAtTheEnd&) = delete;
 };
+
+// Ends the process whatever still runs in it: a step, a grammar, a card's wait for another. Says a line, where there is
+// one, as main() says why a command failed.
+[[noreturn]] void end_now(ExitCode code, const std::string& says);
+// The same after a while, unless it has ended by then.
+struct Ending {
+  ExitCode code = kExitOk;
+  std::chrono::milliseconds within{500};
+  std::string says{};
+};
+void end_soon(const Ending& ending);
 
 }  // namespace nibble::app

@@ -1,6 +1,7 @@
 #include "app/loaded_model.h"
 
 #include "app/gguf_model.h"
+#include "app/interrupt.h"
 #include "app/memory_budget.h"
 #include "app/rank_group.h"
 #include "app/speculation_options.h"
@@ -11,6 +12,7 @@
 #include "backend/ranks/process_group.h"
 #include "backend/ranks/process_ranks.h"
 #include "backend/ranks/ranks_backend.h"
+#include "backend/ranks/step_ranks.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
@@ -268,9 +270,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
   if (in_a_group(options)) {
-    group_ = join_group(source, options, view.terminal, view.on_lost);
-    be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
-                                      [&](const backend::BackendConfig& of) { return make_member(options, of); });
+    join(source, options, config, view);
   } else {
     be_ = make_backend(options.run.backend, options.run, config, source.mapped_files(), cards_of(options));
   }
@@ -286,6 +286,25 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   if (card)
     note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.run.sinks;
+}
+
+void LoadedModel::join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
+                       const LoadView& view) {
+  if (options.run.backend != BackendKind::kCuda) {
+    group_ = join_group(source, options, view.terminal, view.on_lost);
+    be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
+                                      [&](const backend::BackendConfig& of) { return make_member(options, of); });
+    return;
+  }
+  group_ = join_group(source, options, view.terminal, [this, on_lost = view.on_lost](const std::string& why) {
+    card_.lose();
+    if (on_lost) return on_lost(why);
+    end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+  });
+  backend::tell_room(*group_, config);
+  card_.meet(*group_);
+  be_ =
+      backend::make_step_ranks(config, options.run.ranks, *group_, make_member_on_card(options, config, source, card_));
 }
 
 LoadedModel::~LoadedModel() = default;

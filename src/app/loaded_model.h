@@ -3,6 +3,7 @@
 // concrete backend.
 
 #include "app/options.h"
+#include "app/rank_card.h"
 #include "app/terminal.h"
 #include "backend/backend.h"
 #include "backend/measure.h"
@@ -99,6 +100,11 @@ class LoadedModel {
   void end_group();  // ends the other ranks, if there are any
 
  private:
+  // As rank 0 of a group.
+  void join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
+            const LoadView& view);
+
+  RankCard card_;                                 // of a rank of a group, whose thread lets it go
   std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;

@@ -21,7 +21,8 @@ using backend::MemoryNeeds;
 
 backend::CudaMemory fullest_card(const ModelOptions& options) {
   const int ranks = options.run.ranks.count;
-  if (ranks > 1) backend::require_cards(ranks, fmt::format("--tensor-parallel-size {}", ranks));
+  if (ranks > 1 && options.group.count == 1)
+    backend::require_cards(ranks, fmt::format("--tensor-parallel-size {}", ranks));
   std::optional<backend::CudaMemory> fullest;
   for (const int card : cards_of(options)) {
     const backend::CudaMemory memory = backend::cuda_memory(card);
@@ -125,7 +126,8 @@ std::vector<int> cards_of(const ModelOptions& options) {
 Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = fullest_card(options);
-    MemoryNeeds needs = backend::cuda_memory_needs(config, options.run);
+    const auto in = options.group.count > 1 ? backend::RanksIn::kSeveralProcesses : backend::RanksIn::kOneProcess;
+    MemoryNeeds needs = backend::cuda_memory_needs(config, options.run, in);
     needs.weights += of_a_card(cost, options.run.ranks).weight_bytes();
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }

@@ -569,7 +569,7 @@ void resolve_settings_of(const CommandLine& line, const std::string& name, All& 
   for (const auto& [command, settings] : runs_a_model)
     if (name == command) resolve_settings(*line.find(name), settings, {serve, variables});
   for (const auto& [command, model] : runs_in_a_group)
-    if (name == command) take_group(*line.find(name), model);
+    if (name == command) take_group(*line.find(name), variables, model);
   if (name == "load") resolve_settings(*line.find(name), all.load.settings, {serve, {}});  // serve's are not its own
 }
 

@@ -51,13 +51,14 @@ struct Settings {
   std::map<std::string, std::string> foreign_words;  // by flag, if its value was such a word
 };
 
-// One of several processes that share every step over TCP, a rank each.
+// One of several processes that share every step, a rank each.
 struct GroupOptions {
   int count = 1;        // --nnodes
   int rank = 0;         // --node-rank
   std::string address;  // where rank 0 waits
   int port = 29501;
   int timeout = 600;  // seconds until all have come
+  std::string card;   // what CUDA_VISIBLE_DEVICES is to be, by the rank among those of this machine; empty: as it is
 };
 
 // Which model, where it runs, and how much room it gets.

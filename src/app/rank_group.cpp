@@ -1,9 +1,14 @@
 #include "app/rank_group.h"
 
 #include "app/build_facts.h"
+#include "app/interrupt.h"
 #include "app/memory_budget.h"
+#include "app/rank_card.h"
+#include "backend/cuda/card_group.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/ranks/process_group.h"
 #include "backend/ranks/process_ranks.h"
+#include "backend/ranks/step_ranks.h"
 #include "backend/shards.h"
 
 #include <fmt/format.h>
@@ -68,11 +73,12 @@ uint64_t fingerprint_of(const ModelSource& source) {
 }
 
 // Whatever changes a value that ranks exchange, or that they must compute alike.
-constexpr std::array<std::string_view, 11> kAlike = {
+constexpr std::array<std::string_view, 15> kAlike = {
     "--backend",        "--tensor-parallel-size", "--enable-expert-parallel",
     "--kv-cache-dtype", "--moe-activation",       "--dense-activation",
     "--cpu-isa",        "--attention-sinks",      "--mxfp4-layers",
-    "--mxfp8-layers",   "--attention-activation"};
+    "--mxfp8-layers",   "--moe-kernel",           "--moe-tile",
+    "--enforce-eager",  "--attention-backend",    "--attention-activation"};
 
 std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
   const backend::Dims& dims = source.config.dims;
@@ -83,6 +89,10 @@ std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelO
   for (const backend::RunSetting& setting : backend::settings_of(options.run))
     if (std::ranges::find(kAlike, setting.flag) != kAlike.end())
       terms.push_back({std::string(setting.flag), setting.value.empty() ? "none" : setting.value});
+  if (options.run.backend == BackendKind::kCuda) {
+    terms.push_back({"card", backend::cuda::kind_of_card()});
+    terms.push_back({"NCCL", backend::cuda::nccl_version()});
+  }
   return terms;
 }
 
@@ -105,18 +115,29 @@ void wait_for_rank_0_at_a_signal() {
   for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
 }
 
-void follow_in(backend::ProcessGroup& group, const ModelSource& source, const ModelOptions& options) {
+void follow_in(backend::ProcessGroup& group, const ModelSource& source, const ModelOptions& options, RankCard& card) {
   const backend::StepRoom room = backend::receive_room(group);
   const model::StepLimits limits{room.max_tokens, room.max_rows, room.kv_pages};
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
   static_cast<void>(check_budget(options, config, {source.config.dims, stored_formats(options, source.weights)}));
   const backend::Shard shard = backend::shard_of(config.dims, options.run.ranks, options.group.rank);
+  if (options.run.backend == BackendKind::kCuda) {
+    card.meet(group);
+    const auto member = make_member_on_card(options, config, source, card);
+    const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
+    return backend::follow_steps(group, config, *member, gpt.weights);
+  }
   const std::unique_ptr<backend::Backend> member = make_member(options, backend::config_of(config, shard));
   const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
   backend::follow(group, config, *member, gpt.weights);
 }
 
 }  // namespace
+
+std::unique_ptr<backend::Backend> make_member_on_card(const ModelOptions& options, const backend::BackendConfig& config,
+                                                      const ModelSource& source, const RankCard& card) {
+  return backend::make_cuda_backend(config, options.run, {.files = source.mapped_files(), .group = &card.group()});
+}
 
 std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,
                                                   Terminal& terminal,
@@ -136,18 +157,26 @@ int follow(const ModelOptions& options, Terminal& terminal, std::string_view bes
   ModelOptions alone = options;
   alone.speculation = {};  // rank 0 makes the guesses
   const ModelSource source = open_model(alone, terminal);
-  const std::unique_ptr<backend::ProcessGroup> group = join_group(source, alone, terminal, {});
+  const bool on_card = options.run.backend == BackendKind::kCuda;
+  RankCard card;
+  const std::unique_ptr<backend::ProcessGroup> group = join_group(source, alone, terminal, [&](const std::string& why) {
+    if (!on_card) return;
+    card.lose();
+    end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+  });
   const backend::Address first{options.group.address, options.group.port};
   terminal.note(fmt::format("rank {} of {}: follows rank 0 at {} and {}", options.group.rank, options.group.count,
                             text_of(first), beside));
   wait_for_rank_0_at_a_signal();
   try {
-    follow_in(*group, source, alone);
+    follow_in(*group, source, alone, card);
   } catch (const std::exception& error) {
+    if (on_card && group->lost_within({})) end_now(kExitIo, error.what());  // before NCCL waits for who is gone
     group->fail(error.what());
     throw;
   }
   terminal.note(fmt::format("rank {} of {}: rank 0 has ended", options.group.rank, options.group.count));
+  if (on_card) end_soon({.code = kExitOk, .within = kLostTime});  // where NCCL waits for who is gone already
   return kExitOk;
 }
 

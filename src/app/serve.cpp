@@ -170,7 +170,7 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
   for (int i = 0; i < o.replicas; ++i) {
     ModelOptions of = o.model;
     of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
-    of.cards = {int64_t{i} * of.run.ranks.count, of.run.ranks.count};
+    if (!in_a_group(of)) of.cards = {int64_t{i} * of.run.ranks.count, of.run.ranks.count};
     const LoadedModel& loaded =
         *running.replicas.emplace_back(std::make_unique<LoadedModel>(*running.source, of, steps, view));
     engine::KvEventSink sink = o.kv_events.on ? running.kv_events[static_cast<size_t>(i)]->sink() : nullptr;
@@ -192,22 +192,18 @@ server::ServedModel served_model(const Running& running, std::vector<std::string
           .vocab = source.config.dims.vocab};
 }
 
-// Whatever is still computed for nobody: a step, a grammar, the tokens of a long text.
-void end_soon(ExitCode code) {
-  const auto end = [code] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    std::_Exit(code);
-  };
-  std::thread(end).detach();
-}
-
 // Another rank has gone: what runs fails, and the server ends as after SIGTERM.
 class LostGroup {
  public:
+  explicit LostGroup(bool on_card) : on_card_(on_card) {}
   void lose(const std::string& why) {
     const std::lock_guard lock(mutex_);
     why_ = why;
-    if (serving_) kill(getpid(), SIGTERM);
+    if (serving_) {
+      kill(getpid(), SIGTERM);
+    } else if (on_card_) {  // NCCL may be waiting for who is gone
+      end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+    }
   }
   void begin_serving() {
     const std::lock_guard lock(mutex_);
@@ -220,6 +216,7 @@ class LostGroup {
   }
 
  private:
+  const bool on_card_;
   mutable std::mutex mutex_;
   std::string why_;       // why_ and serving_ are guarded by mutex; empty: the group is complete
   bool serving_ = false;  // before that, loading ends with the error
@@ -280,7 +277,7 @@ int execute(const ServeOptions& asked) {
   const std::string& name = o.served_names.front();
   if (follows(model)) return follow(model, terminal, "serves no port");
 
-  LostGroup lost_group;
+  LostGroup lost_group(model.run.backend == BackendKind::kCuda);
   Running running;
   if (o.kv_events.on) {  // an address that cannot be bound is refused now, too
     if (!o.prefix_cache)
@@ -325,7 +322,8 @@ int execute(const ServeOptions& asked) {
   record.reset();
   terminal.note("stopped");
   const std::string lost = lost_group.why();
-  end_soon(lost.empty() ? kExitOk : kExitIo);
+  if (!lost.empty() && model.run.backend == BackendKind::kCuda) end_now(kExitIo, lost);  // not behind its card
+  end_soon({.code = lost.empty() ? kExitOk : kExitIo});
   if (!lost.empty()) throw Error(Code::kIo, lost);
   running.replicas.front()->end_group();
   return kExitOk;

@@ -96,6 +96,11 @@ void require_speculation(const ModelOptions& options) {
   if (head && options.speculative_model.empty())
     throw Error(Code::kInvalidRequest,
                 "--speculative eagle3: want --speculative-model DIR, the directory of a head, found none");
+  if (head && options.group.count > 1 && options.run.backend == BackendKind::kCuda)
+    throw Error(Code::kUnsupported,
+                "--speculative eagle3: want one process where cards compute, found --nnodes {}: their steps leave "
+                "nothing for a head to read",
+                options.group.count);
   if (!head && !options.speculative_model.empty())
     throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative eagle3, found {}",
                 engine::name_of(options.speculation.method));

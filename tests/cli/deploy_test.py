@@ -1,4 +1,4 @@
-"""deploy/kubernetes and deploy/kubernetes-two-hosts against the program: flags and variables that it knows, ports and probes
+"""deploy/kubernetes and its overlays for two hosts against the program: flags and variables that it knows, ports and probes
 that it has."""
 import os
 import re
@@ -8,7 +8,8 @@ from support import SOURCE, TINY, Case
 
 FOLDER = SOURCE / "deploy/kubernetes"
 TWO_HOSTS = SOURCE / "deploy/kubernetes-two-hosts"
-ARGUMENTS = re.compile(r"\n( +)args:\n((?:\1- .*\n)+)")  # of each container that serves
+TWO_CARDS = SOURCE / "deploy/kubernetes-two-hosts-cards"
+ARGUMENTS = re.compile(r"\n( +)(?:args|value):\n((?:\1- .*\n)+)")  # of each container that serves
 
 
 def text(name):
@@ -93,6 +94,25 @@ class TwoHosts(Case):
         self.assertIn('leaderworkerset.sigs.k8s.io/worker-index: "0"', overlay)
         self.assertIn("claimName: nibble-models", self.group)
         self.assertIn("name: nibble-models", text("models.yaml"))
+
+    def test_the_overlay_with_cards_changes_the_backend_and_the_model_alone(self):
+        """Of a card none of its flags needs to be here but --backend."""
+        overlay = (TWO_CARDS / "kustomization.yaml").read_text()
+        self.assertIn("resources: [../kubernetes-two-hosts]", overlay)
+        pods, changed = arguments(self.group), arguments(overlay)
+        self.assertEqual(len(changed), 2)
+        for rank, (before, (command, model, *flags)) in enumerate(zip(pods, changed)):
+            self.assertEqual((command, model), ("serve", "openai/gpt-oss-120b"))
+            host = named(before[2:])
+            del host["cpu-isa"]
+            self.assertEqual(named(flags), host | {"backend": "cuda"})
+            settings = self.settings(rank, [flag.replace("--backend=cuda", "--backend=cpu") for flag in flags])
+            self.assertEqual([settings[name]["value"] for name in ("nnodes", "node-rank")], ["2", str(rank)])
+        paths = re.findall(r"path: (\S+)", overlay)
+        for template in ("leaderTemplate", "workerTemplate"):
+            for part in ("containers/0/args", "initContainers/0/args", "containers/0/resources"):
+                self.assertIn(f"/spec/leaderWorkerTemplate/{template}/spec/{part}", paths)
+        self.assertEqual(overlay.count("value: [pull, openai/gpt-oss-120b]"), 2)
 
 
 if __name__ == "__main__":

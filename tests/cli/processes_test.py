@@ -133,7 +133,8 @@ class Processes(Case):
                             (flags_of(1, 0, 3), "found 3")):
             self.refused(USAGE, "run", *PROMPT, *flags, says=says, env=CLEAN)
         self.refused(USAGE, "run", *PROMPT, says="want RANK beside it", env={**CLEAN, "WORLD_SIZE": "2", "MASTER_ADDR": "h"})
-        self.refused(3, "run", *PROMPT, *group, "--backend", "cuda", says="--nnodes 2: want --backend cpu or reference, found cuda: cards of several machines are not served yet", env=CLEAN)
+        self.refused(3, "run", *PROMPT, *group, "--backend", "cuda", says="--nnodes 2 --backend cuda: want a card for rank 0", env=CLEAN)
+        self.refused(USAGE, "run", *PROMPT, *flags_of(1, 3, 4), says="environment CUDA_VISIBLE_DEVICES 0,1: want a card for LOCAL_RANK 3, found 2", env={**CLEAN, "LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "0,1"})
         self.refused(3, "serve", TINY, *group, "-dp", 2, says="--data-parallel-size 2: want 1 beside --nnodes 2", env=CLEAN)
         self.refused(USAGE, "serve", TINY, "--headless", says="--headless: want a --node-rank above 0", env=CLEAN)
 

@@ -1,5 +1,6 @@
 // Built instead of the backend where CMake found no CUDA or was told not to use it.
 
+#include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/measure.h"
 #include "backend/cuda/eagle3/card_runner.h"
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace nibble::backend {
 namespace {
@@ -46,7 +48,7 @@ std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, 
 
 CudaMemory cuda_memory(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const RunConfig& /*run*/) {
+MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const RunConfig& /*run*/, RanksIn /*in*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 
@@ -60,5 +62,19 @@ std::unique_ptr<cuda::Eagle3Runner> cuda::make_eagle3_runner(const HeadWeights& 
                                                              const Eagle3Setup& /*setup*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
+
+namespace cuda {
+
+struct CardGroup::Impl {};
+
+std::string nccl_version() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+std::string kind_of_card() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+std::string id_of_card() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+std::vector<std::byte> new_card_group_id() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+CardGroup::CardGroup(const Place& /*place*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+CardGroup::~CardGroup() = default;
+void CardGroup::give_up() const {}
+
+}  // namespace cuda
 
 }  // namespace nibble::backend

@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include "backend/cuda/card_group.h"
 #include "backend/cuda/cards_backend.h"
 #include "backend/cuda/rank_backend.h"
 
@@ -161,7 +162,7 @@ class StreamedCudaBackend final : public RankBackend {
                                    .scales = weights_.scales(),
                                    .tuned = setup_.tuned});
     open(step, &eager_program_);
-    if (rank_.comm != nullptr) load_kernels();
+    if (rank_.comm != nullptr && !alone_in_process()) load_kernels();
   }
 
   void embed(const EmbedArgs& /*args*/) override { execute(Stage::kEmbed, 0, on_); }
@@ -179,7 +180,11 @@ class StreamedCudaBackend final : public RankBackend {
     return tickets_->hand_out(at_.sampled);
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return tickets_->wait(ticket); }
+  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+    std::vector<Drawn> drawn = tickets_->wait(ticket);
+    if (rank_.comm != nullptr) rank_.comm->require();
+    return drawn;
+  }
 
   [[nodiscard]] bool keeps_taps(std::span<const int> boundaries) const override {
     return !boundaries.empty() && std::ranges::equal(boundaries, config_.taps);
@@ -265,17 +270,24 @@ class StreamedCudaBackend final : public RankBackend {
     reduce_ =
         Reduce{.ranks = rank_.ranks.count,
                .ranks_on_card = rank_.comm->ranks_on_card(),
+               .shorter = rank_.comm->shorter(),
                .longer = rank_.comm->longer(),
+               .fused = !alone_in_process(),
                .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
                  parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
                }};
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
+    if (alone_in_process()) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
       columns_.push_back(shard_of(rank_.whole, rank_.ranks, rank).vocab);
   }
 
+  // The other ranks are other processes.
+  [[nodiscard]] bool alone_in_process() const { return rank_.comm->shorter() == SumWay::kNccl; }
+
   // A kernel that is loaded late waits for those that run, and these wait for the ranks that are still loading. So what
-  // a step has not run before is recorded into a graph that nobody runs: that loads it.
+  // a step has not run before is recorded into a graph that nobody runs: that loads it. Ranks of other processes load
+  // and enqueue whatever happens here.
   void load_kernels() {
     bool news = false;
     for (const Node& node : program_->nodes) news |= loaded_.insert(node.kernel + ", " + node.tile).second;
@@ -320,7 +332,7 @@ class StreamedCudaBackend final : public RankBackend {
     tickets_->open(step.sample_rows);
     fill_sample_inputs(step.sample_rows, samples_);
     params_ = inputs_->params(samples_);
-    picks_ = rank_.comm != nullptr && draws_by_columns(step.sample_rows);
+    picks_ = rank_.comm != nullptr && !alone_in_process() && draws_by_columns(step.sample_rows);
     put_history(shifts_, std::as_bytes(std::span(samples_.shifts)));
     put_history(biases_, std::as_bytes(std::span(samples_.biases)));
     put_history(masks_, std::as_bytes(std::span(samples_.masks)));
@@ -349,9 +361,13 @@ class StreamedCudaBackend final : public RankBackend {
     execute(Stage::kLogits, 0, on);
     if (rank_.comm == nullptr || program_->logit_rows == 0) return;
     on.stage = Stage::kLogits;
-    rank_.comm->gather(
-        {.own = at_.logits, .all = all_logits(), .columns = columns_, .rows = program_->logit_rows, .width = vocab()},
-        on);
+    rank_.comm->gather({.own = at_.logits,
+                        .all = all_logits(),
+                        .columns = columns_,
+                        .rows = program_->logit_rows,
+                        .width = vocab(),
+                        .scratch = reinterpret_cast<float*>(gathering_.get())},
+                       on);
   }
 
   void execute(Stage stage, int layer, const Launch& on) {
@@ -588,6 +604,7 @@ class StreamedCudaBackend final : public RankBackend {
   // With other ranks.
   std::optional<Reduce> reduce_;
   DeviceBytes gathered_;          // [rows, whole.vocab] logits
+  DeviceBytes gathering_;         // likewise, as they come from other processes
   std::vector<Range> columns_;    // of them, by rank
   std::set<std::string> loaded_;  // kernels, as they were cut
   // The step that is under way, or the last one.
@@ -609,6 +626,13 @@ std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, cons
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
                                                const std::vector<Arch>& architectures) {
+  if (setup.group != nullptr) {
+    RunConfig own = run;
+    own.ranks = {};
+    const CudaRank rank{.comm = &setup.group->comm(), .whole = config.dims, .ranks = run.ranks};
+    return make_rank_backend(cuda_config(config, run.ranks, setup.group->rank()), own, std::move(setup), architectures,
+                             rank);
+  }
   const std::vector<int>& devices = setup.devices;
   const bool first_alone = run.ranks.count == 1 && (devices.empty() || devices.front() == 0);
   if (first_alone) return make_rank_backend(config, run, std::move(setup), architectures, {});

@@ -34,6 +34,7 @@ namespace nibble::backend {
 [[nodiscard]] BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank = 0);
 
 namespace cuda {
+class CardGroup;
 struct Arch;
 struct Reduce;
 }  // namespace cuda
@@ -47,6 +48,8 @@ struct CudaSetup {
   std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
   // Of one rank of several (BackendConfig::own_experts): adds up their deltas, and outlives the backend.
   const cuda::Reduce* reduce = nullptr;
+  // This process is one rank of these, and run.ranks are all of them; outlives the backend.
+  const cuda::CardGroup* group = nullptr;
 };
 
 struct KernelLaunches {
@@ -81,10 +84,14 @@ struct CudaMemory {
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
 // What make_cuda_backend allocates on the device in use, of several ranks on the first one's, and head_runner() for
-// BackendConfig::head. Weights are a head's alone; its keys and values are with the activations.
-[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run);
+// BackendConfig::head. Weights are a head's alone; its keys and values are with the activations. Ranks of several
+// processes have NCCL's memory in it.
+enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
+[[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run,
+                                            RanksIn in = RanksIn::kOneProcess);
 
-// Of the whole model: with several run.ranks each has its card, on a thread of its own, and this is all of them.
+// Of the whole model: with several run.ranks each has its card, on a thread of its own, and this is all of them. With
+// setup.group it is that rank alone, whose uploads are its slices (HostWeight), but the embedding is whole.
 // Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
 // shapes do not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
 // CUDA fails.

@@ -18,8 +18,9 @@ static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 
 std::string_view name_of(FrameType type) {
   constexpr std::array<std::string_view, kFrameTypes> kNames = {
-      "hello", "welcome", "refused", "pulse",    "end",   "failed", "limits", "ready", "step",      "copy_page",
-      "embed", "attn_in", "attend",  "attn_out", "route", "moe",    "logits", "delta", "logit_rows"};
+      "hello",  "welcome",   "refused",    "pulse",   "end",      "failed",   "limits", "ready",
+      "step",   "copy_page", "embed",      "attn_in", "attend",   "attn_out", "route",  "moe",
+      "logits", "delta",     "logit_rows", "card",    "group_id", "run",      "drawn"};
   return kNames[static_cast<size_t>(type)];
 }
 

@@ -27,7 +27,7 @@ enum class FrameType : uint32_t {
   kPulse,    // somebody is there
   kEnd,      // the work is done
   kFailed,   // it is not, and will not be: why
-  // Of the work (process_ranks.h): rank 0 says what to do, a body of no bytes where the name says it all.
+  // Of the work (process_ranks.h, step_ranks.h): rank 0 says what to do, a body of no bytes where the name says it all.
   kLimits,  // of a step, and how many KV pages there are
   kReady,   // a rank has its weights
   kStep,    // what the verbs of a step are told
@@ -41,8 +41,13 @@ enum class FrameType : uint32_t {
   kLogits,     // the rank answers with kLogitRows
   kDelta,      // [tokens, hidden] in the type that the backend computes with
   kLogitRows,  // [logit rows, the rank's vocabulary] in float
+  // Of members that run whole steps (step_ranks.h).
+  kCard,     // which one a rank has
+  kGroupId,  // by which the cards meet
+  kRun,      // a whole step with its draws
+  kDrawn,    // what rank 0 has drawn in the oldest step that was not told yet
 };
-inline constexpr int kFrameTypes = static_cast<int>(FrameType::kLogitRows) + 1;
+inline constexpr int kFrameTypes = static_cast<int>(FrameType::kDrawn) + 1;
 [[nodiscard]] std::string_view name_of(FrameType type);
 
 struct Frame {

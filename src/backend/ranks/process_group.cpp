@@ -29,6 +29,7 @@ constexpr uint32_t kProtocol = 1;  // what frames mean; a rank that speaks anoth
 constexpr milliseconds kPulseTime{1000}, kSilence{8000}, kTick{100};
 constexpr milliseconds kHelloTime{5000};  // for whoever connects to say who it is
 constexpr milliseconds kRetry{200}, kConnectTime{2000};
+constexpr milliseconds kReasonTime{500};  // for the last frame of who has closed its connection
 constexpr size_t kMostHelloBytes = size_t{64} << 10, kMostBodyBytes = size_t{1} << 32;
 constexpr size_t kMostTerms = 64, kMostText = 4096;
 constexpr size_t kMostStrangers = 64;  // who have not said who they are; the oldest makes room
@@ -354,6 +355,15 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
+  // Both under the mutex.
+  [[nodiscard]] bool has_news(const std::deque<Frame>& inbox) const { return !inbox.empty() || lost || ended; }
+  [[nodiscard]] Frame first_of(std::deque<Frame>& inbox) const {
+    if (inbox.empty()) throw Error(Code::kIo, lost ? failure : "the group of ranks has ended");
+    Frame frame = std::move(inbox.front());
+    inbox.pop_front();
+    return frame;
+  }
+
   // How many bytes went out: all, unless the connection is closed or the group is lost.
   [[nodiscard]] size_t write_all(const Peer& peer, std::span<const std::byte> bytes) const {
     size_t done = 0;
@@ -428,18 +438,37 @@ int ProcessGroup::count() const { return impl_->place.count; }
 
 void ProcessGroup::send(int rank, FrameType type, std::span<const std::byte> body) {
   Peer& peer = *impl_->peers[static_cast<size_t>(rank)];
-  if (!impl_->write_frame(peer, type, body))
-    impl_->throw_lost(fmt::format("rank {} at {} is gone: its connection was closed", rank, peer.where));
+  if (impl_->write_frame(peer, type, body)) return;
+  static_cast<void>(lost_within(kReasonTime));  // what it said last may be on its way to the watcher
+  impl_->throw_lost(fmt::format("rank {} at {} is gone: its connection was closed", rank, peer.where));
+}
+
+void ProcessGroup::tell(FrameType type, std::span<const std::byte> body) {
+  for (int r = 1; r < count(); ++r) send(r, type, body);
 }
 
 Frame ProcessGroup::receive(int rank) {
   std::unique_lock lock(impl_->mutex);
   std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
-  impl_->changed.wait(lock, [&] { return !inbox.empty() || impl_->lost || impl_->ended; });
-  if (inbox.empty()) throw Error(Code::kIo, impl_->lost ? impl_->failure : "the group of ranks has ended");
-  Frame frame = std::move(inbox.front());
-  inbox.pop_front();
-  return frame;
+  impl_->changed.wait(lock, [&] { return impl_->has_news(inbox); });
+  return impl_->first_of(inbox);
+}
+
+std::optional<Frame> ProcessGroup::receive_within(int rank, milliseconds time) {
+  std::unique_lock lock(impl_->mutex);
+  std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
+  if (!impl_->changed.wait_for(lock, time, [&] { return impl_->has_news(inbox); })) return std::nullopt;
+  return impl_->first_of(inbox);
+}
+
+void ProcessGroup::require() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->lost) throw Error(Code::kIo, impl_->failure);
+}
+
+bool ProcessGroup::lost_within(milliseconds time) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->changed.wait_for(lock, time, [&] { return impl_->lost.load(); });
 }
 
 void ProcessGroup::end() {

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,10 +53,16 @@ class ProcessGroup {
 
   // To and from rank 0, or, there, any other. One thread at a time; both throw Error(kIo) once the group is lost.
   void send(int rank, FrameType type, std::span<const std::byte> body = {});
+  void tell(FrameType type, std::span<const std::byte> body = {});  // rank 0's: to all others
   [[nodiscard]] Frame receive(int rank);
+  // None: nothing has come in that time.
+  [[nodiscard]] std::optional<Frame> receive_within(int rank, std::chrono::milliseconds time);
 
   void end();                         // the others get kEnd: the work is done
   void fail(const std::string& why);  // the group is lost, by this rank's fault
+
+  void require() const;                                            // throws Error(kIo) where the group is lost
+  [[nodiscard]] bool lost_within(std::chrono::milliseconds time);  // or is already
 
  private:
   struct Impl;

@@ -38,11 +38,7 @@ class ProcessRanksBackend final : public Backend {
                       const MakeMember& make)
       : config_(config), ranks_(ranks), group_(group), pool_(threads) {
     for (int rank = 0; rank < ranks.count; ++rank) shards_.push_back(shard_of(dims_, ranks, rank));
-    BodyWriter room;
-    room.number(config.max_tokens);
-    room.number(config.max_rows);
-    room.number(config.kv_pages);
-    tell(FrameType::kLimits, room.bytes());
+    tell_room(group, config);
     member_ = make(config_of(config, shards_.front()));
   }
 
@@ -136,14 +132,10 @@ class ProcessRanksBackend final : public Backend {
   }
 
  private:
-  void tell(FrameType type, std::span<const std::byte> body) {
-    for (int rank = 1; rank < ranks_.count; ++rank) group_.send(rank, type, body);
-  }
-
   // The others begin, then this rank. What fails here fails the group: nobody could tell where the others are.
   template <class Verb>
   void together(FrameType type, std::span<const std::byte> body, const Verb& verb) {
-    tell(type, body);
+    group_.tell(type, body);
     try {
       verb();
     } catch (const std::exception& error) {
@@ -173,7 +165,7 @@ class ProcessRanksBackend final : public Backend {
     }
     for (size_t t = 0; t < own.size(); ++t)
       std::copy_n(sum.begin() + static_cast<std::ptrdiff_t>(t * hidden), hidden, own[t].begin());
-    tell(FrameType::kDelta, std::as_bytes(std::span(sum)));
+    group_.tell(FrameType::kDelta, std::as_bytes(std::span(sum)));
   }
 
   template <class Rows>
@@ -250,10 +242,7 @@ class Follower {
   [[nodiscard]] const LayerWeights& layer() const { return weights_.layers[static_cast<size_t>(layer_)]; }
 
   void copy_page(const PageCopy& copy) {
-    const auto kind = static_cast<size_t>(copy.kind);
-    const int32_t pages = kind < kLayerKinds ? config_.kv_pages[kind] : 0;
-    if (copy.from < 0 || copy.from >= pages || copy.to < 0 || copy.to >= pages)
-      throw Error(Code::kCorrupt, "want pages below {}, found {} and {}", pages, copy.from, copy.to);
+    require_pages(copy, config_);
     member_.copy_page(copy);
   }
 
@@ -322,6 +311,14 @@ std::unique_ptr<Backend> make_process_ranks(const BackendConfig& config, const R
   validate(ranks, config.dims);
   check(ranks.count == group.count() && group.rank() == 0, "rank 0 drives a group of as many processes");
   return std::make_unique<ProcessRanksBackend>(config, ranks, group, threads, make);
+}
+
+void tell_room(ProcessGroup& group, const BackendConfig& config) {
+  BodyWriter room;
+  room.number(config.max_tokens);
+  room.number(config.max_rows);
+  room.number(config.kv_pages);
+  group.tell(FrameType::kLimits, room.bytes());
 }
 
 StepRoom receive_room(ProcessGroup& group) {

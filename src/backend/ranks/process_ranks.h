@@ -2,7 +2,7 @@
 // Several ranks as one backend, each of them a process of its own (process_group.h). Rank 0 holds the backend that the
 // model and the engine see: it tells the others every step and every verb, adds their parts of `delta` to its own in
 // the order of the ranks, sends the sum to all, and gathers their logits. The others do what they are told. The bits
-// are those of ranks in one process (ranks_backend.h).
+// are those of ranks in one process (ranks_backend.h). For hosts; cards: step_ranks.h.
 
 #include "backend/backend.h"
 #include "backend/ranks/process_group.h"
@@ -24,7 +24,8 @@ using MakeMember = std::function<std::unique_ptr<Backend>(const BackendConfig& c
 [[nodiscard]] std::unique_ptr<Backend> make_process_ranks(const BackendConfig& config, const Ranks& ranks,
                                                           ProcessGroup& group, int threads, const MakeMember& make);
 
-// Another rank's: what rank 0 says of steps, before anything is allocated. Throws Error(kCorrupt), Error(kIo).
+// What rank 0 says of steps, before anything is allocated, and what the others hear. Throw Error(kCorrupt), Error(kIo).
+void tell_room(ProcessGroup& group, const BackendConfig& config);
 struct StepRoom {
   int max_tokens = 0, max_rows = 0;
   std::array<int32_t, kLayerKinds> kv_pages{};

@@ -27,6 +27,50 @@ void check_rows(std::span<const Row> rows, size_t tokens) {
   want(at == static_cast<int64_t>(tokens), "rows that cover the tokens in order");
 }
 
+void write(BodyWriter& out, const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  for (const float value :
+       {p.temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty})
+    out.number(value);
+  out.number(int32_t{p.top_k});
+  out.number(p.seed);
+  std::vector<int32_t> tokens;
+  std::vector<float> biases;
+  for (const auto& [token, bias] : p.logit_bias) {
+    tokens.push_back(token);
+    biases.push_back(bias);
+  }
+  out.array(std::span<const int32_t>(tokens));
+  out.array(std::span<const float>(biases));
+  out.number(row.position);
+  const bool seen = p.counts_tokens();  // else nobody reads them, and they are long
+  out.array(seen ? row.prompt : std::span<const int32_t>());
+  out.array(seen ? row.output : std::span<const int32_t>());
+  out.array(row.mask);
+  out.number(int32_t{row.logprobs});
+  out.number(row.given);
+}
+
+SamplingParams read_params(BodyReader& in, int64_t vocab) {
+  SamplingParams p;
+  for (float* value :
+       {&p.temperature, &p.top_p, &p.min_p, &p.repetition_penalty, &p.presence_penalty, &p.frequency_penalty})
+    *value = in.number<float>();
+  p.top_k = in.number<int32_t>();
+  p.seed = in.number<uint64_t>();
+  const auto most = static_cast<size_t>(vocab);
+  const auto tokens = in.array<int32_t>(most);
+  const auto biases = in.array<float>(most);
+  want(tokens.size() == biases.size(), "a bias for each token");
+  for (size_t i = 0; i < tokens.size(); ++i) p.logit_bias.emplace_back(tokens[i], biases[i]);
+  try {
+    validate(p, vocab);
+  } catch (const Error& error) {
+    throw Error(Code::kCorrupt, "run frame: {}", error.what());
+  }
+  return p;
+}
+
 }  // namespace
 
 std::vector<std::byte> written(const StepArgs& step) {
@@ -44,7 +88,15 @@ std::vector<std::byte> written(const StepArgs& step) {
   return {out.bytes().begin(), out.bytes().end()};
 }
 
-ReceivedStep::ReceivedStep(BodyReader& in, const BackendConfig& config) {
+std::vector<std::byte> written_with_draws(const StepArgs& step) {
+  BodyWriter out;
+  out.bare(std::span<const std::byte>(written(step)));
+  out.number(static_cast<uint32_t>(step.sample_rows.size()));
+  for (const SampleRow& row : step.sample_rows) write(out, row);
+  return {out.bytes().begin(), out.bytes().end()};
+}
+
+ReceivedStep::ReceivedStep(BodyReader& in, const BackendConfig& config, int64_t unread) {
   const auto most = static_cast<size_t>(config.max_tokens), most_rows = static_cast<size_t>(config.max_rows);
   constexpr size_t kMostPageIds = size_t{1} << 28;
   ids = in.array<int32_t>(most);
@@ -63,7 +115,7 @@ ReceivedStep::ReceivedStep(BodyReader& in, const BackendConfig& config) {
   }
   sinks = in.number<uint8_t>() != 0;
   want(positions.size() == ids.size() && within(positions, 0, config.dims.max_context), "a position per token");
-  want(within(ids, 0, config.dims.vocab), "ids of the vocabulary");
+  want(within(ids, -unread, config.dims.vocab), "ids of the vocabulary");
   want(within(logit_tokens, 0, static_cast<int64_t>(ids.size())), "logits of the step's tokens");
   check_rows(rows, ids.size());
 }
@@ -83,6 +135,46 @@ StepArgs ReceivedStep::args(const Weights& weights) const {
     step.pages[kind] = {.ids = page_ids[kind], .pages_per_row = pages_per_row[kind]};
   }
   return step;
+}
+
+void require_pages(const PageCopy& copy, const BackendConfig& config) {
+  const auto kind = static_cast<size_t>(copy.kind);
+  const int32_t pages = kind < kLayerKinds ? config.kv_pages[kind] : 0;
+  if (copy.from < 0 || copy.from >= pages || copy.to < 0 || copy.to >= pages)
+    throw Error(Code::kCorrupt, "want pages below {}, found {} and {}", pages, copy.from, copy.to);
+}
+
+ReceivedDraws::ReceivedDraws(BodyReader& in, const BackendConfig& config, size_t logit_rows) {
+  const int64_t vocab = config.dims.vocab;
+  const auto most = static_cast<size_t>(config.dims.max_context), mask_words = static_cast<size_t>((vocab + 31) / 32);
+  const auto count = in.number<uint32_t>();
+  want(count == 0 || count == logit_rows, "a draw for each row of logits");
+  for (uint32_t i = 0; i < count; ++i) {
+    Draw& draw = draws_.emplace_back();
+    draw.params = read_params(in, vocab);
+    draw.row.position = in.number<int64_t>();
+    draw.prompt = in.array<int32_t>(most);
+    draw.output = in.array<int32_t>(most);
+    draw.mask = in.array<uint32_t>(mask_words);
+    draw.row.logprobs = in.number<int32_t>();
+    draw.row.given = in.number<int32_t>();
+    want(within(draw.prompt, 0, vocab) && within(draw.output, 0, vocab), "seen tokens of the vocabulary");
+    want(draw.mask.empty() || draw.mask.size() == mask_words, "a mask of the vocabulary");
+    want(draw.row.logprobs >= -1 && draw.row.logprobs <= vocab && draw.row.given >= -1 && draw.row.given < vocab,
+         "tokens of the vocabulary");
+  }
+}
+
+std::vector<SampleRow> ReceivedDraws::rows() const {
+  std::vector<SampleRow> rows;
+  for (const Draw& draw : draws_) {
+    SampleRow& row = rows.emplace_back(draw.row);
+    row.params = &draw.params;
+    row.prompt = draw.prompt;
+    row.output = draw.output;
+    row.mask = draw.mask;
+  }
+  return rows;
 }
 
 }  // namespace nibble::backend

@@ -16,10 +16,14 @@ namespace nibble::backend {
 // The body of a kStep frame, without weights and sample rows: a rank has its own, and draws nothing.
 [[nodiscard]] std::vector<std::byte> written(const StepArgs& step);
 
+// The body of a kRun frame: a step with its draws, whose ids may name tokens that were not read yet.
+[[nodiscard]] std::vector<std::byte> written_with_draws(const StepArgs& step);
+
 // Throws Error(kCorrupt) for what is no step of the configuration.
 struct ReceivedStep {
   ReceivedStep() = default;
-  ReceivedStep(BodyReader& in, const BackendConfig& config);
+  // unread: how many tokens the last step with draws has drawn, which ids below 0 may name.
+  ReceivedStep(BodyReader& in, const BackendConfig& config, int64_t unread = 0);
 
   [[nodiscard]] StepArgs args(const Weights& weights) const;  // as long as this lives
 
@@ -29,6 +33,27 @@ struct ReceivedStep {
   std::vector<Row> rows;
   std::vector<int32_t> logit_tokens;
   bool sinks = true;
+};
+
+// Throws Error(kCorrupt) for pages that the configuration has not.
+void require_pages(const PageCopy& copy, const BackendConfig& config);
+
+// What stands behind the step in a kRun frame. Throws likewise.
+class ReceivedDraws {
+ public:
+  ReceivedDraws() = default;
+  ReceivedDraws(BodyReader& in, const BackendConfig& config, size_t logit_rows);
+
+  [[nodiscard]] std::vector<SampleRow> rows() const;  // as long as this lives, and is not moved
+
+ private:
+  struct Draw {
+    SamplingParams params;
+    SampleRow row;  // without what is below
+    std::vector<int32_t> prompt, output;
+    std::vector<uint32_t> mask;
+  };
+  std::vector<Draw> draws_;
 };
 
 }  // namespace nibble::backend

@@ -67,7 +67,7 @@ void require_cards(int cards, std::string_view what) {
     throw Error(Code::kUnsupported, "cuda: {}: want {} cards, found {}", what, cards, cuda_cards());
 }
 
-MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) {
+MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run, RanksIn in) {
   const bool several = run.ranks.count > 1;
   const BackendConfig config = cuda_config(whole, run.ranks);
   Carver measure(nullptr);
@@ -81,7 +81,10 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run) 
   const HeadWeights* const head = config.head;
   const int64_t draft =
       head == nullptr ? 0 : carve(*head, head_setup(config, run, 0), card.facts.multiprocessors, nullptr).bytes;
-  const int64_t shared = several ? comm_bytes(run.ranks.count) + gathered_bytes(config, whole.dims) : 0;
+  const int64_t gathered = several ? gathered_bytes(config, whole.dims) : 0;
+  const int64_t shared = !several                     ? 0
+                         : in == RanksIn::kOneProcess ? comm_bytes(run.ranks.count) + gathered
+                                                      : kNcclCardBytes + 2 * gathered;
   return {.weights = head == nullptr ? 0 : eagle3_weight_bytes(*head),
           .kv = kv,
           .activations = measure.bytes() - kv + shared + draft,

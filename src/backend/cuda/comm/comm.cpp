@@ -52,8 +52,12 @@ void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
 }
 
 SumPlan Comm::reduce_plan(const DeltaValues& values) const {
-  return plan_sum(
-      {.values = values, .ranks = ranks(), .ranks_on_card = ranks_on_card_, .sms = sms_, .longer = longer()});
+  return plan_sum({.values = values,
+                   .ranks = ranks(),
+                   .ranks_on_card = ranks_on_card_,
+                   .sms = sms_,
+                   .shorter = shorter(),
+                   .longer = longer()});
 }
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
@@ -98,8 +102,13 @@ void Comm::share(const DeltaValues& values, const CombineArgs* parts, const Laun
   }
 }
 
-void Comm::gather(const Columns& of, const Launch& on) const {
+void Comm::require() const {
+  if (nccl_ != nullptr) nccl_->require();
+}
+
+void Comm::gather(const GatheredColumns& of, const Launch& on) const {
   check(std::ssize(of.columns) == ranks(), "columns of every rank");
+  if (shorter() == SumWay::kNccl) return nccl_->gather(rank(), of, on);
   int64_t most = 1;
   for (const Range& columns : of.columns) most = std::max(most, columns.count);
   const int64_t at_once = std::max<int64_t>(1, link_.shape.words / most);

@@ -1,7 +1,7 @@
 #pragma once
-// What ranks of one process that share a step say to each other: by push (push.h), and long sums by shares (share.h)
-// or, where somebody asks for it, by NCCL (nccl_ranks.h). Each card must reach the others' memory, or ranks share a
-// card (tests).
+// What ranks that share a step say to each other. Those of one process: by push (push.h), and long sums by shares
+// (share.h) or, where somebody asks for it, by NCCL (nccl_ranks.h); each card must reach the others' memory, or ranks
+// share a card (tests). Those of several processes: all by NCCL (card_group.h).
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/nccl_ranks.h"
@@ -22,12 +22,18 @@ namespace nibble::backend::cuda {
 class Comm {
  public:
   struct Ends {
-    PushLink push;
-    ShareLink shares;
+    PushLink push{};
+    ShareLink shares{};
     const NcclRanks* nccl = nullptr;  // may be none, else REQUIRES that it outlives this
+    bool by_nccl_alone = false;       // ranks of several processes: push and shares say no more than who they are
   };
   Comm(const Ends& ends, int sms, int ranks_on_card)
-      : link_(ends.push), shares_(ends.shares), nccl_(ends.nccl), sms_(sms), ranks_on_card_(ranks_on_card) {}
+      : link_(ends.push),
+        shares_(ends.shares),
+        nccl_(ends.nccl),
+        shorter_(ends.by_nccl_alone ? SumWay::kNccl : SumWay::kPush),
+        sms_(sms),
+        ranks_on_card_(ranks_on_card) {}
 
   [[nodiscard]] int rank() const { return link_.rank; }
   [[nodiscard]] int ranks() const { return link_.shape.ranks; }
@@ -42,27 +48,25 @@ class Comm {
   void reduce(const CombineArgs& parts, const Launch& on) const;
   // What that launches.
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
-  // Of long messages.
+  // Of short messages, and of long ones.
+  [[nodiscard]] SumWay shorter() const { return shorter_; }
   [[nodiscard]] SumWay longer() const { return nccl_ != nullptr ? SumWay::kNccl : SumWay::kShares; }
   // By a way that the size would not take, to compare them. Throws likewise, and where there is none such.
   void reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const;
 
-  struct Columns {
-    const float* own = nullptr;      // [rows, columns[rank].count]
-    float* all = nullptr;            // [rows, width] out
-    std::span<const Range> columns;  // by rank
-    int64_t rows = 0, width = 0;
-  };
-  // Throws likewise, and where a row is longer than kMessageWords.
-  void gather(const Columns& of, const Launch& on) const;
+  // Throws likewise, and where a row that is pushed is longer than kMessageWords.
+  void gather(const GatheredColumns& of, const Launch& on) const;
   struct Candidates {
     const float* value = nullptr;    // [rows, pitch] the rank's own
     const int32_t* token = nullptr;  // likewise
     int32_t* tokens = nullptr;       // [rows] out
     int rows = 0, parts = 0, pitch = 0;
   };
-  // The first of all ranks' for each row (push.h PushPickArgs). Throws where there are more rows than a message holds.
+  // The first of all ranks' for each row (push.h PushPickArgs). REQUIRES ranks that push short messages. Throws where
+  // there are more rows than a message holds.
   void pick(const Candidates& of, const Launch& on) const;
+  // Throws Error(kDevice) where what was enqueued may have ended without the other ranks, as far as this end knows.
+  void require() const;
   // What every rank enqueued before is done, and seen by all, before what it enqueues next.
   void barrier(const Launch& on) const;
 
@@ -74,6 +78,7 @@ class Comm {
   PushLink link_;
   ShareLink shares_;
   const NcclRanks* nccl_;
+  SumWay shorter_;
   int sms_, ranks_on_card_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/slice.h"
 
 #include <array>
 #include <cstdint>
@@ -15,6 +16,19 @@ namespace nibble::backend::cuda {
 
 // Which of NCCL's kernels runs is its own choice; their names begin so.
 [[nodiscard]] constexpr Kernel nccl_reduce_kernel() { return {"ncclDevKernel_AllReduce"}; }
+[[nodiscard]] constexpr Kernel nccl_gather_kernel() { return {"ncclDevKernel_SendRecv"}; }
+
+// What it takes of a card's memory, about: two H200 of one host with its defaults; channels and sockets add to it.
+inline constexpr int64_t kNcclCardBytes = int64_t{512} << 20;
+
+// Columns of every rank on their way to all of them.
+struct GatheredColumns {
+  const float* own = nullptr;      // [rows, columns[rank].count]
+  float* all = nullptr;            // [rows, width] out
+  std::span<const Range> columns;  // by rank
+  int64_t rows = 0, width = 0;
+  float* scratch = nullptr;  // [rows, width], of more than one row by NCCL; else not used
+};
 
 // What is there: "NCCL 2.28.9", or why nothing is.
 struct NcclLibrary {
@@ -42,7 +56,7 @@ class NcclRanks {
     int ranks = 1;  // of all processes
     int first = 0;  // rank of this process, with the first card; then one after the other
   };
-  // Waits until all ranks of the group have come. Throws likewise.
+  // Waits until all ranks of the group have come, and must be told by others if one never does. Throws likewise.
   NcclRanks(const Group& group, std::span<const int> cards);
   // REQUIRES that all graphs with its launches are destroyed: NCCL waits for that.
   ~NcclRanks();
@@ -53,7 +67,12 @@ class NcclRanks {
   // sum. In which order depends on the message, and bf16 is rounded with each addition. Enqueues, like a launch; may be
   // captured. rank: one of this process, with its card current. Throws Error(kDevice).
   void all_reduce(int rank, const DeltaValues& values, const Launch& on) const;
-  // Ends what waits on the cards for another rank; all_reduce throws from now on. From any thread.
+  // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Likewise.
+  void gather(int rank, const GatheredColumns& of, const Launch& on) const;
+  // Throws Error(kDevice) where NCCL has met an error on the way, or give_up() came: what the cards hold is nothing
+  // then.
+  void require() const;
+  // Ends what waits on the cards for another rank; all else throws from now on. From any thread.
   void give_up() const;
 
  private:

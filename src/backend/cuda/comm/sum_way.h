@@ -30,7 +30,7 @@ enum class SumOf : uint8_t { kValues, kParts };
   return way == SumWay::kNccl ? 2 * values : values;
 }
 
-// longer: the way that the ranks have for long messages.
+// longer: the way that ranks which push short messages have for long ones.
 [[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes, SumWay longer, SumOf of = SumOf::kValues) {
   return bytes >= first_long_bytes(ranks, longer, of) ? longer : SumWay::kPush;
 }
@@ -40,7 +40,7 @@ inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
 struct SumShape {
   DeltaValues values;  // wherever they are
   int ranks = 2, ranks_on_card = 1, sms = 1;
-  SumWay longer = SumWay::kShares;
+  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;
   std::optional<NormDelta> combines = {};  // the values are still to be made, of this
 };
 struct SumPlan {

@@ -167,6 +167,7 @@ SumPlan Maker::sum_plan() const {
                  .ranks = reduce.ranks,
                  .ranks_on_card = reduce.ranks_on_card,
                  .sms = args_.card.facts.multiprocessors,
+                 .shorter = reduce.shorter,
                  .longer = reduce.longer};
   if (parts_) shape.combines = parts_->combines();
   return plan_sum(shape);

@@ -108,7 +108,7 @@ struct Program {
 // Adds up the ranks' deltas where several share a step (backend.h Slot::kDelta): in place, or what they are made of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  SumWay longer = SumWay::kShares;  // of long messages
+  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
   // bf16 rows need not be made before where a push takes them (sum_way.h SumOf); and short sums of a fused step go to
   // the residual.
   bool fused = true;

@@ -75,8 +75,12 @@ void on_card(const Handle* handle) {
 }
 }  // namespace nibble::backend::cuda
 
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   int major, minor, multiProcessorCount;
   size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
   int integrated;

@@ -44,9 +44,8 @@ class Terminal {
   [[nodiscard]] std::string bold(std::string_view text) const;
   [[nodiscard]] bool colors() const { return colors_; }
   [[nodiscard]] bool on_terminal() const { return on_terminal_; }  // output goes to a person
-  [[nodiscard]] bool edits_lines() const {
-    return edits_lines_;
-  }                                                     // input comes from a person, at a terminal with a cursor
+  // Input comes from a person, at a terminal with a cursor.
+  [[nodiscard]] bool edits_lines() const { return edits_lines_; }
   [[nodiscard]] bool is_json() const { return json_; }  // output goes to a program
 
   // One line on standard error, cut to the window and redrawn at most ten times a second; only on a terminal and

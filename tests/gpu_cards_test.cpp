@@ -92,12 +92,16 @@ struct Generated {
   int64_t replays = 0;
 };
 
+// All prompts in one step: what of a prompt goes beside decoding depends on how long steps took (engine/pace.h), and
+// what shares a step with it on its roundings.
+constexpr int kStepTokens = 4096;
+
 // All requests at once, through the engine.
 Generated generate(backend::CudaBackend& be, const Source& source, int requests, float temperature, int top_k = 0) {
   const model::GptOss gpt = model::load(be, source.config, source.weights);
   const engine::EngineLimits limits{.max_context = 512,
                                     .max_sequences = requests,
-                                    .max_batched_tokens = 1024,
+                                    .max_batched_tokens = kStepTokens,
                                     .kv_tokens = 512 * int64_t{requests},
                                     .async_scheduling = true};
   engine::Loop loop(be, gpt, limits);
@@ -122,7 +126,7 @@ Generated generate(backend::CudaBackend& be, const Source& source, int requests,
 backend::BackendConfig config_for(const Source& source, int requests) {
   const engine::EngineLimits limits{.max_context = 512,
                                     .max_sequences = requests,
-                                    .max_batched_tokens = 1024,
+                                    .max_batched_tokens = kStepTokens,
                                     .kv_tokens = 512 * int64_t{requests},
                                     .async_scheduling = true};
   return model::backend_config(source.config, engine::step_limits(limits, source.config.dims));

@@ -43,6 +43,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrComputeCapabilityMajor,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+  cudaDevAttrMemoryClockRate,
   cudaDevAttrIntegrated
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
@@ -81,7 +82,7 @@ struct cudaUUID_t {
 struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
-  int major, minor, multiProcessorCount;
+  int major, minor, multiProcessorCount, memoryBusWidth;
   size_t totalGlobalMem, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
   int integrated;
 };
@@ -107,6 +108,7 @@ inline cudaError_t cudaDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*
   return *can = nibble::backend::cuda::emulated_cuda().peers ? 1 : 0, cudaSuccess;
 }
 inline cudaError_t cudaDeviceEnablePeerAccess(int /*peer*/, unsigned /*flags*/) { return cudaSuccess; }
+inline constexpr int kEmulatedBusWidth = 5120;  // bits; the clock is what makes memory_bytes_per_s of them
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/) {
   const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
   *into = {};
@@ -114,6 +116,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* into, int /*device*/)
   into->major = card.major;
   into->minor = card.minor;
   into->multiProcessorCount = card.multiprocessors;
+  into->memoryBusWidth = kEmulatedBusWidth;
   into->totalGlobalMem = static_cast<size_t>(card.memory_bytes);
   into->sharedMemPerBlockOptin = static_cast<size_t>(card.cta_smem_bytes);
   into->sharedMemPerMultiprocessor = static_cast<size_t>(card.sm_smem_bytes);
@@ -124,8 +127,10 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int 
   const nibble::backend::cuda::DeviceFacts& card = nibble::backend::cuda::emulated_cuda().card;
   *value = which == cudaDevAttrMultiProcessorCount      ? card.multiprocessors
            : which == cudaDevAttrComputeCapabilityMajor ? card.major
-           : which == cudaDevAttrIntegrated             ? static_cast<int>(card.integrated)
-                                                        : static_cast<int>(card.sm_smem_bytes);
+           : which == cudaDevAttrMemoryClockRate
+               ? static_cast<int>(card.memory_bytes_per_s / (2.0 * 1000 * kEmulatedBusWidth / 8))
+           : which == cudaDevAttrIntegrated ? static_cast<int>(card.integrated)
+                                            : static_cast<int>(card.sm_smem_bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

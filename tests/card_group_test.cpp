@@ -11,6 +11,7 @@
 #include "backend/ranks/step_ranks.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "cards_testing.h"
 #include "checkpoint/testing.h"
 #include "convert/synth.h"
 #include "first_tokens.h"
@@ -39,30 +40,9 @@ using backend::RunConfig;
 using backend::cuda::CardGroup;
 using backend::cuda::DeltaValues;
 using backend::cuda::emulated_nccl;
+using test::kCard;
+using test::small_model_of_ranks;
 using testing::HasSubstr;
-
-const backend::cuda::DeviceFacts kCard = {.name = "a card",
-                                          .major = 9,
-                                          .minor = 0,
-                                          .multiprocessors = 132,
-                                          .memory_bytes = int64_t{1} << 37,
-                                          .cta_smem_bytes = 232448,
-                                          .sm_smem_bytes = 233472};
-
-model::ModelConfig small_config() {
-  model::ModelConfig config = model::preset("tiny");
-  config.dims.layers = 2;
-  config.dims.hidden = 192;
-  config.dims.inter = 768;
-  config.dims.heads = 16;
-  config.dims.kv_heads = 4;
-  config.dims.head_dim = 64;
-  config.dims.vocab = 1024;
-  config.layer_kinds = model::alternating_layers(2);
-  config.bos_id = config.pad_id = 0;
-  config.eos_ids = {1};
-  return config;
-}
 
 // Runs body(rank) for each rank at once.
 void on_ranks(int ranks, const std::function<void(int)>& body) {
@@ -188,7 +168,7 @@ class Two {
     }
   }
 
-  const model::ModelConfig config_ = small_config();
+  const model::ModelConfig config_ = small_model_of_ranks();
   const convert::DummyWeights weights_{config_, 1, nullptr};
   const backend::SamplingParams greedy_{.temperature = 0};
   RunConfig run_;
@@ -266,7 +246,7 @@ TEST_F(CardGroups, end_where_nccl_has_met_an_error) {
 }
 
 TEST_F(CardGroups, take_the_memory_that_the_budget_says) {
-  const model::ModelConfig config = small_config();
+  const model::ModelConfig config = small_model_of_ranks();
   const backend::BackendConfig whole =
       model::backend_config(config, {.max_tokens = 64, .max_rows = 16, .kv_pages = {64, 64}});
   const RunConfig run{.ranks = {.count = 2}};

@@ -5,6 +5,7 @@
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/rank_backend.h"
 #include "base/error.h"
+#include "cards_testing.h"
 #include "checkpoint/testing.h"
 #include "convert/synth.h"
 #include "first_tokens.h"
@@ -24,28 +25,8 @@ namespace {
 
 using backend::Ranks;
 using backend::RunConfig;
-
-const backend::cuda::DeviceFacts kCard = {.name = "a card",
-                                          .major = 9,
-                                          .minor = 0,
-                                          .multiprocessors = 132,
-                                          .memory_bytes = int64_t{1} << 37,
-                                          .cta_smem_bytes = 232448,
-                                          .sm_smem_bytes = 233472};
-
-// A half and a quarter of it are shapes that every kernel takes.
-model::ModelConfig small_model() {
-  model::ModelConfig config = model::preset("tiny");
-  config.dims.hidden = 192;
-  config.dims.inter = 768;
-  config.dims.heads = 16;
-  config.dims.kv_heads = 4;
-  config.dims.head_dim = 64;
-  config.dims.vocab = 1024;
-  config.bos_id = config.pad_id = 0;
-  config.eos_ids = {1};
-  return config;
-}
+using test::kCard;
+using test::small_model_of_ranks;
 
 class Cards : public testing::Test {
  protected:
@@ -63,7 +44,7 @@ class Cards : public testing::Test {
     return be.wait(*model::forward(be, gpt_, step));
   }
 
-  const model::ModelConfig config_ = small_model();
+  const model::ModelConfig config_ = small_model_of_ranks();
   const backend::BackendConfig backend_ =
       model::backend_config(config_, {.max_tokens = 64, .max_rows = 16, .kv_pages = {64, 64}});
   const convert::DummyWeights weights_{config_, 1, nullptr};

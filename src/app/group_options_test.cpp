@@ -1,5 +1,7 @@
 #include "app/group_options.h"
 
+#include "app/speculation_options.h"
+
 #include "checkpoint/testing.h"
 
 #include <gtest/gtest.h>
@@ -26,6 +28,19 @@ TEST(GroupOptions, cards_that_are_too_few_are_refused_by_name) {
                      Code::kInvalidRequest,
                      "environment CUDA_VISIBLE_DEVICES 2,3: want a card for LOCAL_RANK 2, found 2");
   test::expect_error([] { (void)card_of({{"LOCAL_RANK", "x"}}); }, Code::kInvalidRequest, "environment LOCAL_RANK");
+}
+
+TEST(GroupOptions, a_head_is_refused_where_each_process_has_a_card) {
+  ModelOptions options;
+  options.speculation.method = engine::DraftMethod::kEagle3;
+  options.speculative_model = "a head";
+  options.run.backend = BackendKind::kCuda;
+  EXPECT_NO_THROW(require_speculation(options));
+  options.group.count = 2;
+  test::expect_error([&] { require_speculation(options); }, Code::kUnsupported,
+                     "--speculative eagle3: want one process where cards compute, found --nnodes 2");
+  options.run.backend = BackendKind::kCpu;
+  EXPECT_NO_THROW(require_speculation(options));
 }
 
 }  // namespace

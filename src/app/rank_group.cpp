@@ -4,6 +4,7 @@
 #include "app/interrupt.h"
 #include "app/memory_budget.h"
 #include "app/rank_card.h"
+#include "app/speculation_options.h"
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ranks/process_group.h"
@@ -154,8 +155,11 @@ std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, con
 }
 
 int follow(const ModelOptions& options, Terminal& terminal, std::string_view beside) {
-  ModelOptions alone = options;
-  alone.speculation = {};  // rank 0 makes the guesses
+  require_speculation(options);
+  ModelOptions alone = options;  // rank 0 makes the guesses
+  alone.speculation = {};
+  alone.speculative_model.clear();
+  alone.tap_reading = checkpoint::TapReading::kAuto;
   const ModelSource source = open_model(alone, terminal);
   const bool on_card = options.run.backend == BackendKind::kCuda;
   RankCard card;

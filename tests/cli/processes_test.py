@@ -106,6 +106,7 @@ class Processes(Case):
     def test_guesses_are_made_by_rank_0(self):
         want = self.ok("run", *PROMPT, *support.EXACT).json()["token_ids"]
         self.assertEqual(self.texts(2, *support.EXACT, "--speculative", "ngram"), want)
+        self.assertEqual(self.texts(2, *support.EXACT, "--speculative", "eagle3", "--speculative-model", f"{TINY}/eagle3"), want)
 
     def test_the_variables_of_launchers(self):
         want = self.ok("run", *PROMPT, *support.EXACT).json()["token_ids"]

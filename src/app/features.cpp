@@ -50,11 +50,11 @@ constexpr FeatureValue kKv[] = {
     {"auto", kUnrounded}, {"bf16", kUnrounded}, {"f32", kUnrounded}, {"fp8", kRounded}, {"int8", kRounded, kOnCpu}};
 constexpr FeatureValue kSpeculation[] = {
     {"off", kUnrounded},
-    {"auto", kUnrounded, kOfHost},
+    {"auto", kUnrounded, kOnHopper},
     {"ngram", kUnrounded, kOfHost},
-    {"suffix", kUnrounded, kOfHost},
-    {"eagle3", kUnrounded, kOfHost, "--speculative-model models/nibble-tiny/eagle3"}};
-constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOfHost, "--speculative eagle3"}};
+    {"suffix", kUnrounded, kOnHopper},
+    {"eagle3", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"}};
+constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnHopper, "--speculative eagle3"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
 constexpr FeatureValue kTapReadings[] = {
     {"auto", kUnrounded}, {"outputs", kUnrounded, kOfHost, kWithHead}, {"boundaries", kUnrounded, kOfHost, kWithHead}};
@@ -68,7 +68,7 @@ constexpr FeatureValue kPolicies[] = {{"fcfs", kUnrounded}, {"priority", kUnroun
 constexpr FeatureValue kRanks[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnHopper}};
 constexpr FeatureValue kWholeExperts[] = {{"false", kUnrounded},
                                           {"true", kUnrounded, kOnHopper, "--tensor-parallel-size 2"}};
-constexpr FeatureValue kReplicas[] = {{"1", kUnrounded}, {"2", kUnrounded, kOfHost}};
+constexpr FeatureValue kReplicas[] = {{"1", kUnrounded}, {"2", kUnrounded, kOnHopper}};
 constexpr FeatureValue kIsas[] = {{"auto", kUnrounded},
                                   {"baseline", kUnrounded, kOnCpu},
                                   {"avx2", kUnrounded, kOnCpu},

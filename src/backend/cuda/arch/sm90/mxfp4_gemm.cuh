@@ -359,8 +359,10 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     WgmmaSums<Tile> sums = {};
     for (int slice = 0; slice < k.slices; ++slice) walk.multiply(count, slice == 0 ? k.missing : 0, sums);
     walk.finish(sums);
-    if constexpr (Tile::kInput == Mxfp4Input::kRowCodes)
+    if constexpr (Tile::kInput == Mxfp4Input::kRowCodes) {
       scale_tokens<Tile>(args, work.count, rings.row_scales_of(walk.last_slice(rings)), sums);
+      __syncwarp();  // one lane gives the scales' stage back for all
+    }
     if (stored) store<Tile, kOrder>(args, work, row_tile, bias, sums);
     if (list.waves.before > 0 && !work.down) ptx::mbarrier_arrive(rings.stored());
   }

@@ -1,7 +1,7 @@
 #pragma once
 // `nibble bench --speculative`: how long steps with guesses take, how often guesses must be right to pay, and what they
-// gain at an acceptance that is given or was recorded. The text is random: the model continues random tokens, and its
-// own output without guesses decides which guesses are right.
+// gain at an acceptance that is given or was recorded. The text is random: the model continues random tokens at the
+// highest temperature, and its own output without guesses decides which guesses are right.
 
 #include "engine/proposer.h"
 

@@ -165,7 +165,8 @@ class DraftBench {
     const Run plain = run(lengths, nullptr, options_.speculation);
     const auto proposer = make(plain.answers);
     const Run with = run(lengths, proposer.get(), options_.speculation);
-    row.tokens += plain.tokens;
+    row.plain_tokens += plain.tokens;
+    row.tokens += with.tokens;
     row.plain_seconds += plain.seconds;
     row.seconds += with.seconds;
     row.proposals += proposer->proposals();
@@ -236,11 +237,16 @@ class DraftBench {
     const int64_t tokens = run.tokens, steps = loop.stats().steps;
     run.drafting = 0;
     const double start = seconds_now(counts_cpu_time(options_));
-    while (!loop.idle()) step();
+    const bool equal =
+        std::ranges::all_of(lengths, [&](const Length& each) { return each.answer == lengths[0].answer; });
+    const auto goes_on = [&] { return equal ? loop.stats().running == std::ssize(lengths) : !loop.idle(); };
+    while (goes_on()) step();
     run.seconds = seconds_now(counts_cpu_time(options_)) - start;
     run.tokens -= tokens;
     run.steps = loop.stats().steps - steps;
     run.drafts = loop.stats().drafts;
+    loop.cancel_all();
+    while (!loop.idle()) loop.step();
     ++run_;
     return run;
   }

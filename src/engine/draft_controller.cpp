@@ -26,6 +26,7 @@ constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is
 constexpr double kMostAbovePrior = 0.5;
 constexpr double kFadeOfTimes = 0.95, kSlopeWeight = 0.5;  // the slope counts for so many times
 constexpr double kMore = 0.5;   // what a guess behind the most that were seen costs, of what these do
+constexpr int kWarmUps = 2;     // steps of as many tokens that say little: a card loads kernels, then captures a graph
 constexpr int kPause = 8;       // steps without proposals after some that nothing was hoped from
 constexpr int kFirstShare = 4;  // a first draft has guesses for one in so many sequences
 
@@ -112,6 +113,7 @@ double DraftController::price(const Verifying* verifying, const Step& step) {
   size_t below = bucket, above = bucket;
   while (below > 0 && !is_seen(below)) --below;
   while (above < kTokenBuckets && !is_seen(above)) ++above;
+  if (below == 0 && above == kTokenBuckets) return std::max(kLeastPrice, guesses * slope);
   double price = seen_price(below);
   if (below != bucket && above < kTokenBuckets) {
     const double from = tokens_of(below), to = tokens_of(above);
@@ -211,6 +213,7 @@ void DraftController::took(const Step& step, const Seconds& seconds, int right) 
 }
 
 void DraftController::add_times(const Step& step, double seconds, int right) {
+  const bool warm = met_[step.decoding + step.drafted]++ >= kWarmUps;
   Plain& like = plain_[key_of(step)];
   if (step.drafted == 0 && !step.late) {
     like.seconds.add(seconds);
@@ -226,7 +229,7 @@ void DraftController::add_times(const Step& step, double seconds, int right) {
     verifying.late.add(times);
     return;
   }
-  verifying.by_drafted[bucket_of(step.drafted)].add(times);
+  if (warm) verifying.by_drafted[bucket_of(step.drafted)].add(times);
   verifying.above = kFadeOfTimes * verifying.above + times - 1;
   verifying.shares = kFadeOfTimes * verifying.shares + share;
   verifying.most = std::max(verifying.most, step.drafted);

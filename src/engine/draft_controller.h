@@ -94,6 +94,7 @@ class DraftController {
   const bool adaptive_;
   std::map<int64_t, Plain> plain_;                 // a few hundred at most
   std::map<int, Verifying> verifying_;             // some twenty
+  std::map<int, int64_t> met_;                     // steps by tokens, a few hundred
   std::array<DraftRates, kMatchBuckets> rates_{};  // of all requests, by what was matched
   bool drafting_ = false;
   int in_vain_ = 0;  // steps until proposals are looked at again

@@ -26,7 +26,7 @@ constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is
 constexpr double kMostAbovePrior = 0.5;
 constexpr double kFadeOfTimes = 0.95, kSlopeWeight = 0.5;  // the slope counts for so many times
 constexpr double kMore = 0.5;   // what a guess behind the most that were seen costs, of what these do
-constexpr int kWarmUps = 2;     // steps of as many tokens that say little: a card loads kernels, then captures a graph
+constexpr int kWarmUps = 2;     // steps of as many tokens that are no measure: a card loads kernels, then makes a graph
 constexpr int kPause = 8;       // steps without proposals after some that nothing was hoped from
 constexpr int kFirstShare = 4;  // a first draft has guesses for one in so many sequences
 
@@ -205,15 +205,18 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
   return best_drafted == 0 ? Why::kLoses : pays ? Why::kPays : Why::kProbe;
 }
 
-void DraftController::took(const Step& step, const Seconds& seconds, int right) {
-  add_times(step, seconds.step, right);
+// What a new size of steps takes longer is not the guesses' doing: it comes once.
+void DraftController::took(const Step& step, Seconds seconds, int right) {
+  const double unit = plain_[key_of(step)].seconds.usual;
+  const bool warm = met_[step.decoding + step.drafted]++ >= kWarmUps;
+  if (step.drafted > 0 && !warm) seconds.step = std::min(seconds.step, unit * (1 + price(step)));
+  add_times(step, seconds.step, right, warm);
   account(step, seconds, right);
   in_vain_ = std::max(0, in_vain_ - 1);
   drafting_ = balance_ > 0 && (step.why == Why::kPays || (drafting_ && step.why == Why::kNothing));
 }
 
-void DraftController::add_times(const Step& step, double seconds, int right) {
-  const bool warm = met_[step.decoding + step.drafted]++ >= kWarmUps;
+void DraftController::add_times(const Step& step, double seconds, int right, bool warm) {
   Plain& like = plain_[key_of(step)];
   if (step.drafted == 0 && !step.late) {
     like.seconds.add(seconds);

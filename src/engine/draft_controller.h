@@ -47,7 +47,7 @@ class DraftController {
   // Fills in what is chosen, at most `room` together.
   [[nodiscard]] Why choose(const Step& step, int room, std::span<Candidate> candidates);
   // `right`: guesses of the step that were drawn.
-  void took(const Step& step, const Seconds& seconds, int right);
+  void took(const Step& step, Seconds seconds, int right);
   // Of a draft `tried` guesses were compared with what was drawn, and the first `right` of them were that.
   void verified(DraftRates& rates, int matched, int tried, int right);
 
@@ -88,7 +88,7 @@ class DraftController {
   [[nodiscard]] static double price(const Verifying* verifying, const Step& step);
   [[nodiscard]] double price_of_late(const Verifying* verifying) const;
   void add_chances(const Candidate& candidate);
-  void add_times(const Step& step, double seconds, int right);
+  void add_times(const Step& step, double seconds, int right, bool warm);
   void account(const Step& step, const Seconds& seconds, int right);
 
   const bool adaptive_;

@@ -25,10 +25,10 @@ constexpr int kMostSincePlain = 64;   // steps with drafts before a plain one is
 // measured. What is measured above that and this is some other program's.
 constexpr double kMostAbovePrior = 0.5;
 constexpr double kFadeOfTimes = 0.95, kSlopeWeight = 0.5;  // the slope counts for so many times
-constexpr double kMore = 0.5;   // what a guess behind the most that were seen costs, of what these do
-constexpr int kWarmUps = 2;     // steps of as many tokens that are no measure: a card loads kernels, then makes a graph
-constexpr int kPause = 8;       // steps without proposals after some that nothing was hoped from
-constexpr int kFirstShare = 4;  // a first draft has guesses for one in so many sequences
+constexpr double kMore = 0.5;  // what a guess behind the most that were seen costs, of what these do
+constexpr double kAny = 0.5;  // of what the fewest that were seen cost: that there are any, which has other kernels run
+constexpr int kWarmUps = 2;   // steps of as many tokens that are no measure: a card loads kernels, then makes a graph
+constexpr int kPause = 8;     // steps without proposals after some that nothing was hoped from
 
 // Guesses that a step may have, so that few kinds of steps are met: how long each takes is soon known, and a card
 // captures each but once.
@@ -58,9 +58,12 @@ int64_t key_of(const DraftController::Step& step) {
   return (int64_t{sequences_bucket(step.decoding)} << 8) + depth;
 }
 
+// Guesses per sequence: what they are believed to cost before any was measured.
+double share_of(const DraftController::Step& step) { return static_cast<double>(step.drafted) / step.decoding; }
+
 // In plain steps, as far as guesses are to blame.
 double times_of(const DraftController::Step& step, double seconds, double plain) {
-  const double most = 1 + static_cast<double>(step.drafted) / step.decoding + kMostAbovePrior;
+  const double most = 1 + share_of(step) + kMostAbovePrior;
   return std::clamp(seconds / plain, 1 / most, most);
 }
 
@@ -117,6 +120,7 @@ double DraftController::price(const Verifying* verifying, const Step& step) {
   double price = seen_price(below);
   if (below != bucket && above < kTokenBuckets) {
     const double from = tokens_of(below), to = tokens_of(above);
+    if (below == 0) price = kAny * seen_price(above);
     price += (seen_price(above) - price) * std::min(1.0, (guesses - from) / std::max(1.0, to - from));
   } else if (below != bucket) {
     price *= 1 + kMore * (guesses / tokens_of(below) - 1);
@@ -151,8 +155,8 @@ DraftController::Why DraftController::outlook(const Step& step) const {
 }
 
 // No step's guesses cost more than the account has, were they all wrong; and none has more than twice as many as were
-// seen, so that the price is known. What is not expected to pay is tried while it may pay for all that is known, and
-// else when the account is full.
+// seen, or, to begin with, one for each sequence: that any sequence has one may be what costs. What is not expected to
+// pay is tried while it may pay for all that is known, and else when the account is full.
 DraftController::Why DraftController::choose(const Step& step, int room, std::span<Candidate> candidates) {
   int all = 0;
   for (Candidate& candidate : candidates) {
@@ -176,13 +180,13 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
   std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return chances_[a] > chances_[b]; });
 
   const Verifying* const known = verifying(step);
-  const int first = std::max(1, step.decoding / kFirstShare);
-  const int most =
-      std::min({room, static_cast<int>(order_.size()), known == nullptr ? first : std::max(first, 2 * known->most)});
+  const int most = std::min(
+      {room, static_cast<int>(order_.size()), std::max(step.decoding, known == nullptr ? 0 : 2 * known->most)});
   const double unit = plain(step)->seconds.usual, late = price_of_late(known);
   double tokens = step.decoding, hoped = tokens, best = 0, best_hoped = 0;  // tokens per plain step
   int drafted = 0, best_drafted = 0;
-  for (size_t bucket = drafting_ ? 1 : bucket_of(std::min(first, most)); kBucketTokens[bucket] <= most; ++bucket) {
+  const int least = drafting_ ? 1 : std::min(step.decoding, most);
+  for (size_t bucket = least > 0 ? bucket_of(least + 1) - 1 : 1; kBucketTokens[bucket] <= most; ++bucket) {
     Step with = step;
     with.drafted = kBucketTokens[bucket];
     for (; drafted < with.drafted; ++drafted) {
@@ -209,7 +213,8 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
 void DraftController::took(const Step& step, Seconds seconds, int right) {
   const double unit = plain_[key_of(step)].seconds.usual;
   const bool warm = met_[step.decoding + step.drafted]++ >= kWarmUps;
-  if (step.drafted > 0 && !warm) seconds.step = std::min(seconds.step, unit * (1 + price(step)));
+  if (step.drafted > 0 && !warm)
+    seconds.step = std::min(seconds.step, unit * (1 + std::max(price(step), kAny * share_of(step))));
   add_times(step, seconds.step, right, warm);
   account(step, seconds, right);
   in_vain_ = std::max(0, in_vain_ - 1);
@@ -226,7 +231,6 @@ void DraftController::add_times(const Step& step, double seconds, int right, boo
   if (step.drafted > 0) like.drafts_since += right > 0 ? 1 : 4;
   if (like.seconds.count == 0) return;
   Verifying& verifying = verifying_[sequences_bucket(step.decoding)];
-  const double share = static_cast<double>(step.drafted) / step.decoding;
   const double times = times_of(step, seconds, like.seconds.usual);
   if (step.drafted == 0) {
     verifying.late.add(times);
@@ -234,7 +238,7 @@ void DraftController::add_times(const Step& step, double seconds, int right, boo
   }
   if (warm) verifying.by_drafted[bucket_of(step.drafted)].add(times);
   verifying.above = kFadeOfTimes * verifying.above + times - 1;
-  verifying.shares = kFadeOfTimes * verifying.shares + share;
+  verifying.shares = kFadeOfTimes * verifying.shares + share_of(step);
   verifying.most = std::max(verifying.most, step.drafted);
 }
 

@@ -61,8 +61,9 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
       if (chosen > 0) controller.verified(rates[i], 5, std::min(chosen, right + 1), right);
       right_of_all += right;
     }
-    // No step has more than twice the guesses that were seen, nor more than the account could pay, were all wrong.
-    EXPECT_LE(done.drafted, std::max({1, traffic.n / 4, 2 * most})) << step;
+    // No step has more than twice the guesses that were seen, or one for each sequence, nor more than the account could
+    // pay, were all wrong.
+    EXPECT_LE(done.drafted, std::max(traffic.n, 2 * most)) << step;
     most = std::max(most, done.drafted);
     if (done.drafted > 0 && traffic.jitter == 0 && !traffic.changes) {
       EXPECT_LE(controller.price(done) * 0.01, balance + 1e-9) << step;
@@ -156,7 +157,8 @@ TEST(draft_controller, loses_what_its_account_says_whatever_comes) {
     DraftController controller(SpeculationLimits{});
     std::vector<DraftRates> rates;
     int n = 1;
-    double chance = 0, time = 0, lost = 0, most_over = 0, least = 0;
+    double chance = 0, time = 0, lost = 0, most_over = 0, uncharged = 0, least = 0;
+    std::map<int, int> met;  // by tokens
     bool drafted_before = false;
     for (int step = 0; step < 20000; ++step) {
       if (step % 100 == 0 && between(0, 1) < 0.3) {
@@ -184,6 +186,9 @@ TEST(draft_controller, loses_what_its_account_says_whatever_comes) {
       done.late = done.drafted == 0 && drafted_before;
       const double seconds = machine.of(n, done.drafted) + (done.late ? late * machine.unit : 0);
       const double spent = asked ? proposing * machine.unit : 0, balance = controller.balance();
+      const double believed = std::max(controller.price(done), 0.5 * done.drafted / n);
+      if (met[n + done.drafted]++ < 2 && done.drafted > 0)
+        uncharged += std::max(0.0, seconds - machine.unit * (1 + believed));
       controller.took(done, {.step = seconds, .proposing = spent}, right);
       drafted_before = done.drafted > 0;
       if (done.drafted > 0 || done.late || asked)
@@ -192,8 +197,8 @@ TEST(draft_controller, loses_what_its_account_says_whatever_comes) {
       lost += seconds + spent - machine.unit * (1 + static_cast<double>(right) / n);
       const double above = lost - 0.005 * time;
       least = std::min(least, above);
-      ASSERT_LE(above, kCredit * kLongest + most_over) << seed << ' ' << step;
-      ASSERT_LE(above - least, kMostWon * kLongest + most_over) << seed << ' ' << step;
+      ASSERT_LE(above, kCredit * kLongest + most_over + uncharged) << seed << ' ' << step;
+      ASSERT_LE(above - least, kMostWon * kLongest + most_over + uncharged) << seed << ' ' << step;
       if (step >= 1000) {
         ASSERT_LE(lost, 0.015 * time) << seed << ' ' << step;
       }
@@ -255,7 +260,7 @@ TEST(draft_controller, steps_of_a_new_size_say_nothing_about_those_to_come) {
     traffic.cold = cold;
     return run(traffic, 400).gain();
   };
-  EXPECT_GT(gain(2), 0.9 * gain(1));
+  EXPECT_GT(gain(2), 0.8 * gain(1));
 }
 
 // Half of the sequences guess well: they get the tokens.

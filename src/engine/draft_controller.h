@@ -1,6 +1,6 @@
 #pragma once
 // How many guessed tokens a step verifies, 0 included: those that give most tokens per second, by what steps took and
-// how often guesses were right; docs/decisions/0026. Pure: it is told the times.
+// how often guesses were right; docs/decisions/0026 and 0044. Pure: it is told the times.
 
 #include "engine/proposer.h"
 

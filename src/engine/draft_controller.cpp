@@ -28,7 +28,7 @@ constexpr double kFadeOfTimes = 0.95, kSlopeWeight = 0.5;  // the slope counts f
 constexpr double kMore = 0.5;  // what a guess behind the most that were seen costs, of what these do
 constexpr double kAny = 0.5;  // of what the fewest that were seen cost: that there are any, which has other kernels run
 constexpr int kWarmUps = 2;   // steps of as many tokens that are no measure: a card loads kernels, then makes a graph
-constexpr int kPause = 8;     // steps without proposals after some that nothing was hoped from
+constexpr int kPause = 8;     // steps without proposals after some of which none was verified
 
 // Guesses that a step may have, so that few kinds of steps are met: how long each takes is soon known, and a card
 // captures each but once.
@@ -201,12 +201,13 @@ DraftController::Why DraftController::choose(const Step& step, int room, std::sp
     best_drafted = with.drafted;
   }
   const bool pays = best >= (drafting_ ? 1 : 1 + kMargin) * step.decoding;
-  if (!pays && best_hoped < step.decoding && balance_ < kCredit * unit) {
+  const bool hopeless = !pays && best_hoped < step.decoding && balance_ < kCredit * unit;
+  if (best_drafted == 0 || hopeless) {
     in_vain_ = kPause;
     return Why::kLoses;
   }
   for (int i = 0; i < best_drafted; ++i) ++candidates[of_[order_[static_cast<size_t>(i)]]].chosen;
-  return best_drafted == 0 ? Why::kLoses : pays ? Why::kPays : Why::kProbe;
+  return pays ? Why::kPays : Why::kProbe;
 }
 
 // What a new size of steps takes longer is not the guesses' doing: it comes once.

@@ -229,9 +229,8 @@ std::string gain_line(const GainRow& row) {
   return fmt::format(
       "| {:>5} | {:<19} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:>9} | {:.3f} |\n",
       row.batch, row.test, row.method, row.acceptance_length(), row.drafted, row.accepted,
-      1e6 * row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals)),
-      static_cast<double>(row.tokens) / row.plain_seconds, static_cast<double>(row.tokens) / row.seconds,
-      row.predicted > 0 ? fmt::format("{:.3f}", row.predicted) : "", row.gain());
+      1e6 * row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals)), row.plain_rate(),
+      row.rate(), row.predicted > 0 ? fmt::format("{:.3f}", row.predicted) : "", row.gain());
 }
 
 Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow> gains) {
@@ -255,8 +254,8 @@ Json speculation_json(std::span<const VerifyRow> verify, std::span<const GainRow
          {"drafted", row.drafted},
          {"accepted", row.accepted},
          {"propose_seconds", row.propose_seconds / static_cast<double>(std::max<int64_t>(1, row.proposals))},
-         {"plain_tokens_per_second", static_cast<double>(row.tokens) / row.plain_seconds},
-         {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
+         {"plain_tokens_per_second", row.plain_rate()},
+         {"tokens_per_second", row.rate()},
          {"predicted_gain", row.predicted > 0 ? Json(row.predicted) : Json()},
          {"gain", row.gain()}});
   return json;

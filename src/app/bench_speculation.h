@@ -1,7 +1,7 @@
 #pragma once
 // `nibble bench --speculative`: how long steps with guesses take, how often guesses must be right to pay, and what they
-// gain at an acceptance that is given or was recorded. The text is random: the model continues random tokens, and its
-// own output without guesses decides which guesses are right.
+// gain at an acceptance that is given or was recorded. The text is random: the model continues random tokens at the
+// highest temperature, and its own output without guesses decides which guesses are right.
 
 #include "engine/proposer.h"
 
@@ -44,13 +44,15 @@ struct GainRow {
   int batch = 1;
   std::string test;    // "acceptance 0.70", or the recorded set
   std::string method;  // who drafted: the recorded answers, or a proposer
-  // Over all repetitions; the runs without guesses gave as many tokens.
-  int64_t tokens = 0;
+  // Over all repetitions, without guesses and with them.
+  int64_t plain_tokens = 0, tokens = 0;
   double plain_seconds = 0, seconds = 0;
   int64_t drafts = 0, drafted = 0, accepted = 0, proposals = 0;
   double propose_seconds = 0;
   double predicted = 0;  // gain; 0: not known
-  [[nodiscard]] double gain() const { return plain_seconds / seconds; }
+  [[nodiscard]] double plain_rate() const { return static_cast<double>(plain_tokens) / plain_seconds; }
+  [[nodiscard]] double rate() const { return static_cast<double>(tokens) / seconds; }
+  [[nodiscard]] double gain() const { return rate() / plain_rate(); }
   // Tokens per sequence and step, over the steps with a draft.
   [[nodiscard]] double acceptance_length() const {
     return drafts == 0 ? 1 : 1 + static_cast<double>(accepted) / static_cast<double>(drafts);

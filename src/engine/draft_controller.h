@@ -1,6 +1,6 @@
 #pragma once
 // How many guessed tokens a step verifies, 0 included: those that give most tokens per second, by what steps took and
-// how often guesses were right; docs/decisions/0026. Pure: it is told the times.
+// how often guesses were right; docs/decisions/0026 and 0044. Pure: it is told the times.
 
 #include "engine/proposer.h"
 
@@ -47,7 +47,7 @@ class DraftController {
   // Fills in what is chosen, at most `room` together.
   [[nodiscard]] Why choose(const Step& step, int room, std::span<Candidate> candidates);
   // `right`: guesses of the step that were drawn.
-  void took(const Step& step, const Seconds& seconds, int right);
+  void took(const Step& step, Seconds seconds, int right);
   // Of a draft `tried` guesses were compared with what was drawn, and the first `right` of them were that.
   void verified(DraftRates& rates, int matched, int tried, int right);
 
@@ -60,19 +60,19 @@ class DraftController {
   [[nodiscard]] double balance() const { return balance_; }
 
  private:
-  // The last values of things that are much alike.
+  // The last values of things that are much alike, of which disturbances only make some longer.
   template <size_t kKept>
   struct Recent {
     std::array<float, kKept> values{};
     int64_t count = 0;
-    double usual = 0;  // the mean of their middle half; 0: none
+    double usual = 0;  // their lower quartile; 0: none
     void add(double value);
   };
   struct Plain {        // steps without guesses, of about as many sequences and as deep
     Recent<4> seconds;  // few: a machine gets slower and faster
     int drafts_since = 0;
   };
-  static constexpr size_t kTokenBuckets = 21;
+  static constexpr size_t kTokenBuckets = 29;
   // Steps with guesses, of about as many sequences: how many times as long they took as those without did just before.
   struct Verifying {
     std::array<Recent<16>, kTokenBuckets> by_drafted;
@@ -83,20 +83,26 @@ class DraftController {
   static constexpr size_t kMatchBuckets = 7;
 
   [[nodiscard]] const Plain* plain(const Step& step) const;
+  [[nodiscard]] const Verifying* verifying(const Step& step) const;
+  // Of the guesses; of waiting for the step before, which a first draft pays, too.
   [[nodiscard]] static double price(const Verifying* verifying, const Step& step);
+  [[nodiscard]] double price_of_late(const Verifying* verifying) const;
   void add_chances(const Candidate& candidate);
-  void add_times(const Step& step, double seconds, int right);
-  void account(const Step& step, double proposing, int right);
+  void add_times(const Step& step, double seconds, int right, bool warm);
+  void account(const Step& step, const Seconds& seconds, int right);
 
   const bool adaptive_;
   std::map<int64_t, Plain> plain_;                 // a few hundred at most
   std::map<int, Verifying> verifying_;             // some twenty
+  std::map<int, int64_t> met_;                     // steps by tokens, a few hundred
   std::array<DraftRates, kMatchBuckets> rates_{};  // of all requests, by what was matched
   bool drafting_ = false;
+  int in_vain_ = 0;  // steps until proposals are looked at again
   double balance_ = 0;
   bool began_ = false;
-  // Of the tokens of all drafts: how likely each is drawn, whose it is; and their order.
-  std::vector<double> chances_;
+  // Of the tokens of all drafts: how likely each is drawn, how likely it may be as far as is known, whose it is; and
+  // their order.
+  std::vector<double> chances_, hopes_;
   std::vector<size_t> of_, order_;
 };
 

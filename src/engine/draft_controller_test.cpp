@@ -4,13 +4,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <random>
+#include <vector>
 
 namespace nibble::engine {
 namespace {
 
 using Why = DraftController::Why;
+constexpr double kCredit = 3, kMostWon = 8;  // steps that may be lost before anything was won, and of what was won
 
 // `n` sequences with a draft of eight each at every step; each guess is right with a chance, given those before it.
 struct Traffic {
@@ -19,6 +24,7 @@ struct Traffic {
   std::function<double(int drafted)> cost;  // of a step of one unit, with so many guesses
   double jitter = 0;
   double proposing = 0;                                          // units, of the host, where drafts are asked for
+  double cold = 1;                                               // times as long: the first two steps of a size
   bool changes = false;                                          // the machine gets slower and faster, by `unit`
   std::function<double(int step)> unit = [](int) { return 1; };  // the machine gets slower and faster
 };
@@ -36,6 +42,7 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
   Result result;
   double tokens = 0, time = 0, plain_time = 0;
   int most = 0;
+  std::map<int, int> met;  // by guesses
   for (int step = 0; step < steps; ++step) {
     std::vector<DraftController::Candidate> candidates;
     for (DraftRates& each : rates) candidates.push_back({.rates = &each, .matched = 5, .length = 8});
@@ -54,17 +61,19 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
       if (chosen > 0) controller.verified(rates[i], 5, std::min(chosen, right + 1), right);
       right_of_all += right;
     }
-    // No step has more than twice the guesses that were seen, nor more than the account could pay, were all wrong.
-    EXPECT_LE(done.drafted, std::max(1, 2 * most)) << step;
+    // No step has more than twice the guesses that were seen, or one for each sequence, nor more than the account could
+    // pay, were all wrong.
+    EXPECT_LE(done.drafted, std::max(traffic.n, 2 * most)) << step;
     most = std::max(most, done.drafted);
     if (done.drafted > 0 && traffic.jitter == 0 && !traffic.changes) {
       EXPECT_LE(controller.price(done) * 0.01, balance + 1e-9) << step;
     }
     const double noise = 1 + traffic.jitter * std::uniform_real_distribution<>(0, 1)(random);
-    const double unit = 0.01 * traffic.unit(step), seconds = unit * traffic.cost(done.drafted) * noise;
+    const double cold = met[done.drafted]++ < 2 && done.drafted > 0 ? traffic.cold : 1;
+    const double unit = 0.01 * traffic.unit(step), seconds = unit * traffic.cost(done.drafted) * noise * cold;
     controller.took(done, {.step = seconds, .proposing = unit * proposing}, right_of_all);
     tokens += traffic.n + right_of_all;
-    time += traffic.cost(done.drafted) + proposing;
+    time += cold * traffic.cost(done.drafted) + proposing;
     plain_time += traffic.cost(0) * (1 + static_cast<double>(right_of_all) / traffic.n);
     result.lost = std::max(result.lost, (time - plain_time) / traffic.cost(0) - 0.005 * (step + 1));
     result.drafted += done.drafted;
@@ -85,7 +94,7 @@ double cheap(int drafted) { return 1 + 0.05 * drafted; }
 // Grows by steps, as kernels for more tokens take over.
 double steep(int drafted) { return 1 + 0.1 * drafted + (drafted > 8 ? 2 : 0) + (drafted > 64 ? 6 : 0); }
 
-// What is lost is half a percent and two steps, whatever a guess costs: then never more than the account is told of.
+// What is lost is half a percent and three steps, whatever a guess costs: then never more than the account is told of.
 TEST(draft_controller, loses_what_its_account_says_where_no_guess_is_right) {
   for (const int n : {1, 8, 64}) {
     const auto as_tokens = [n](int drafted) { return 1 + static_cast<double>(drafted) / n; };
@@ -95,7 +104,7 @@ TEST(draft_controller, loses_what_its_account_says_where_no_guess_is_right) {
       for (const double proposing : {0.0, 0.02}) {
         const Result result =
             run({.n = n, .chance = [](int, int) { return 0.0; }, .cost = cost, .proposing = proposing}, 20000);
-        EXPECT_LT(result.lost, 2 + 0.01) << n << ' ' << proposing;
+        EXPECT_LT(result.lost, kCredit + 0.01) << n << ' ' << proposing;
         EXPECT_GT(result.drafted, 0) << "it keeps looking";
         const Result few =
             run({.n = n, .chance = [](int, int) { return 0.0; }, .cost = cost, .proposing = proposing}, 600);
@@ -126,10 +135,82 @@ TEST(draft_controller, loses_no_more_than_a_fiftieth_whatever_the_clock_says) {
   }
 }
 
+// Batches that come and go, texts that guess well and badly, steps whose guesses cost whatever, plain steps held up
+// behind drafts, a host that proposes for some time: what was lost so far is half a percent of the time so far and
+// three steps, but for the one step whose price was not known yet.
+TEST(draft_controller, loses_what_its_account_says_whatever_comes) {
+  constexpr double kLongest = 2e-3;  // seconds of a plain step
+  for (const uint64_t seed : {1, 2, 3, 4, 5}) {
+    std::mt19937_64 random(seed);
+    const auto between = [&](double from, double to) { return std::uniform_real_distribution<>(from, to)(random); };
+    struct Machine {
+      double unit, first, each, bend;  // seconds of a plain step; of it, what guesses add
+      [[nodiscard]] double of(int n, int drafted) const {
+        const double share = static_cast<double>(drafted) / n;
+        return unit * (1 + (drafted > 0 ? first : 0) + each * share + (share > 2 ? bend : 0));
+      }
+    };
+    std::map<int, Machine> machines;
+    for (const int n : {1, 2, 3, 7, 8, 24, 64})
+      machines[n] = {kLongest * between(0.5, 1), between(0, 0.2), between(0.02, 1), between(0, 0.3)};
+    const double late = between(0, 0.2), proposing = seed % 2 == 0 ? 0.004 : 0;
+    DraftController controller(SpeculationLimits{});
+    std::vector<DraftRates> rates;
+    int n = 1;
+    double chance = 0, time = 0, lost = 0, most_over = 0, uncharged = 0, least = 0;
+    std::map<int, int> met;  // by tokens
+    bool drafted_before = false;
+    for (int step = 0; step < 20000; ++step) {
+      if (step % 100 == 0 && between(0, 1) < 0.3) {
+        n = std::next(machines.begin(), static_cast<int>(between(0, 6.99)))->first;
+        rates.assign(static_cast<size_t>(n), {});
+      }
+      if (step % 100 == 50 && between(0, 1) < 0.3) chance = between(0, 1) < 0.7 ? 0 : between(0, 0.95);
+      rates.resize(static_cast<size_t>(n));
+      std::vector<DraftController::Candidate> candidates;
+      for (DraftRates& each : rates) candidates.push_back({.rates = &each, .matched = 1, .length = 7});
+      DraftController::Step done{.decoding = n, .depth = 100};
+      done.why = controller.outlook(done);
+      const bool asked = done.why == Why::kPays || done.why == Why::kProbe;
+      if (asked) done.why = controller.choose(done, 512, candidates);
+      int right = 0;
+      for (size_t i = 0; i < candidates.size(); ++i) {
+        const int chosen = candidates[i].chosen;
+        int of = 0;
+        while (of < chosen && between(0, 1) < chance) ++of;
+        if (chosen > 0) controller.verified(rates[i], 1, std::min(chosen, of + 1), of);
+        done.drafted += chosen;
+        right += of;
+      }
+      const Machine& machine = machines.at(n);
+      done.late = done.drafted == 0 && drafted_before;
+      const double seconds = machine.of(n, done.drafted) + (done.late ? late * machine.unit : 0);
+      const double spent = asked ? proposing * machine.unit : 0, balance = controller.balance();
+      const double believed = std::max(controller.price(done), 0.5 * done.drafted / n);
+      if (met[n + done.drafted]++ < 2 && done.drafted > 0)
+        uncharged += std::max(0.0, seconds - machine.unit * (1 + believed));
+      controller.took(done, {.step = seconds, .proposing = spent}, right);
+      drafted_before = done.drafted > 0;
+      if (done.drafted > 0 || done.late || asked)
+        most_over = std::max(most_over, seconds - machine.unit + spent - std::max(0.0, balance));
+      time += seconds + spent;
+      lost += seconds + spent - machine.unit * (1 + static_cast<double>(right) / n);
+      const double above = lost - 0.005 * time;
+      least = std::min(least, above);
+      ASSERT_LE(above, kCredit * kLongest + most_over + uncharged) << seed << ' ' << step;
+      ASSERT_LE(above - least, kMostWon * kLongest + most_over + uncharged) << seed << ' ' << step;
+      if (step >= 1000) {
+        ASSERT_LE(lost, 0.015 * time) << seed << ' ' << step;
+      }
+    }
+    EXPECT_LT(least, 0) << "it opens where guesses pay";
+  }
+}
+
 // No step verifies more than twice what was seen, nor what the account could not pay were all of it wrong.
 TEST(draft_controller, a_price_that_leaps_is_met_once) {
   const Result result = run({.n = 8, .chance = [](int, int) { return 0.3; }, .cost = steep}, 3000);
-  EXPECT_LT(result.lost, 2 + 8) << "two steps, and once what one leap cost";
+  EXPECT_LT(result.lost, kCredit + 8) << "three steps, and once what one leap cost";
   EXPECT_GT(result.gain(), 0.98);
 }
 
@@ -149,7 +230,7 @@ TEST(draft_controller, nobody_is_asked_for_guesses_that_cannot_be_paid_for) {
     asked += drafts ? 1 : 0;
   }
   EXPECT_GT(asked, 10);
-  EXPECT_LT(asked, 30) << "0.005 of a step each, 0.6 a guess";
+  EXPECT_LT(asked, 2000 / 8 + 30) << "now and then";
 }
 
 TEST(draft_controller, drafts_where_guesses_are_right_and_cheap) {
@@ -170,6 +251,16 @@ TEST(draft_controller, verifies_less_where_it_costs_more) {
   EXPECT_GT(cheap_ones, some + 1);
   EXPECT_GT(some, none + 0.5);
   EXPECT_LT(none, 0.1);
+}
+
+// As on a card that loads kernels, then captures a graph: what is met for the first time is no price.
+TEST(draft_controller, steps_of_a_new_size_say_nothing_about_those_to_come) {
+  const auto gain = [](double cold) {
+    Traffic traffic{.n = 4, .chance = [](int, int) { return 0.8; }, .cost = [](int d) { return 1 + 0.05 * d; }};
+    traffic.cold = cold;
+    return run(traffic, 400).gain();
+  };
+  EXPECT_GT(gain(2), 0.8 * gain(1));
 }
 
 // Half of the sequences guess well: they get the tokens.

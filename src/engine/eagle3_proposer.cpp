@@ -30,14 +30,15 @@ void Eagle3Proposer::saw(std::span<const Seen> all) {
     if (from >= end) continue;
     check(end < std::ssize(text.tokens), "a row is a residual and the token after it");
     const int64_t width = std::ssize(shown.values) / shown.count;
-    const bool prompt = from < text.prompt_tokens, now = each.wanted || prompt;
-    if (prompt && !each.wanted) from = end < text.prompt_tokens ? end : std::max(from, end - kUnwantedPromptRows);
+    const bool prompt = from < text.prompt_tokens;
+    if (prompt && !each.wanted) from = end < text.prompt_tokens ? end : std::max(from, end - kPassRows);
     if (from > state.seen || !each.wanted) forget_waiting(state);
     state.seen = end;
     if (from == end) continue;
     const auto fresh = shown.values.last(static_cast<size_t>((end - from) * width));
     const bool alone = state.waiting == 0;
     state.waiting += end - from;
+    const bool now = prompt || state.waiting >= kPassRows;
     if (!now || !alone) state.residuals.insert(state.residuals.end(), fresh.begin(), fresh.end());
     if (now) at_once.push_back({&text, &state, alone ? fresh : state.residuals});
   }

@@ -23,12 +23,13 @@ namespace nibble::engine {
 // draft is made, and comes back with the model's own residuals once it is of the text. Tokens that the prefix cache
 // gave have no residuals: the head does without them. What is computed again after a preemption is known already.
 //
-// While drafts pay, all is read as it comes. While they do not, of a prompt the last rows are, and of what is generated
-// the last step's wait for a draft that is asked for all the same; the head does without those before: a head of no use
-// costs little.
+// Prompts are read as they come; what is generated waits for the draft that needs it, or until it fills a pass: steps
+// without drafts, which drafts are compared with, run alone. While drafts do not pay, of a prompt the last rows are
+// read, and of what is generated the last step's wait for a draft that is asked for all the same; the head does without
+// those before: a head of no use costs little.
 class Eagle3Proposer final : public Proposer {
  public:
-  static constexpr int64_t kUnwantedPromptRows = 64;  // a pass of a card's runner
+  static constexpr int64_t kPassRows = 64;  // of a card's runner
 
   // `boundaries`: that the runner's head reads.
   Eagle3Proposer(std::unique_ptr<backend::HeadRunner> runner, std::vector<int> boundaries)

@@ -124,7 +124,7 @@ TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
 }
 
 TEST_F(Eagle3, while_no_draft_is_wanted_the_end_of_a_prompt_is_read) {
-  constexpr size_t kPrompt = 150, kRows = Eagle3Proposer::kUnwantedPromptRows;
+  constexpr size_t kPrompt = 150, kRows = Eagle3Proposer::kPassRows;
   const Written long_one(kPrompt + 2);
   const auto show = [&](RequestId id, size_t from, size_t end, bool wanted) {
     Proposer::Seen one{.text = long_one.text(id, end + 1), .residuals = long_one.of(from, end), .wanted = wanted};

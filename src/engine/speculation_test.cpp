@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <string>
 
 namespace nibble::engine {
 namespace {
@@ -270,6 +271,118 @@ TEST(speculation, guesses_that_are_right_pay_on_a_backend_that_runs_ahead_too) {
     rig.loop.propose_with(knows(want.tokens, 9));
     EXPECT_EQ(rig.run(request).tokens, want.tokens);
     EXPECT_LT(rig.be.seconds, 0.5 * 800 * 10e-3) << async;
+  }
+}
+
+// Guesses that are right with a chance, given those before it. `seconds`: what the backend takes to draft, in all and
+// per token; then it is a head's, which drafts what it is asked for.
+class Chancy final : public Proposer {
+ public:
+  Chancy(testing::FakeBackend& be, const std::vector<testing::Alone>& answers, double chance,
+         std::array<double, 2> seconds)
+      : be_(be), answers_(answers), right_(chance), seconds_(seconds) {}
+  [[nodiscard]] bool drafts_to_order() const override { return seconds_[0] > 0; }
+  void propose(const Text& text, int most, Draft& draft) override {
+    const Asked asked{.text = text, .most = most, .draft = &draft};
+    propose_all({&asked, 1});
+  }
+  void propose_all(std::span<const Asked> all) override {
+    int longest = 0;
+    for (const auto& [text, most, draft] : all) {
+      longest = std::max(longest, most);
+      draft->tokens.clear();
+      draft->matched = drafts_to_order() ? 1 : 5;
+      const std::vector<int32_t>& answer = answers_[static_cast<size_t>(text.id) - 1].tokens;
+      bool right = true;
+      for (auto at = text.tokens.size() - static_cast<size_t>(text.prompt_tokens);
+           at < answer.size() && std::ssize(draft->tokens) < most; ++at) {
+        right = right && right_(random_);
+        draft->tokens.push_back(right ? answer[at] : (answer[at] + 1) % 38);
+      }
+    }
+    if (longest > 0 && seconds_[0] > 0) be_.work(seconds_[0] + longest * seconds_[1]);
+  }
+  void ended(const Text&) override {}
+
+ private:
+  testing::FakeBackend& be_;
+  const std::vector<testing::Alone>& answers_;
+  std::bernoulli_distribution right_;
+  const std::array<double, 2> seconds_;
+  std::mt19937_64 random_{5};
+};
+
+// What a step takes by its tokens, 1 + guesses of each sequence; what a head takes.
+struct Machine {
+  int sequences, guesses;
+  std::vector<double> seconds;  // by guesses of each sequence, from none on
+  std::array<double, 2> head;
+};
+// Milliseconds of an H200 (docs/speculation.md): 120b and 20b with a head of their shape; 20b and guesses that cost
+// nothing.
+const Machine kMachines[] = {{1, 3, {1.738, 2.410, 2.964, 3.441}, {0.06, 0.189}},
+                             {1, 3, {1.248, 1.675, 1.956, 2.219}, {0.06, 0.188}},
+                             {8, 3, {5.452, 9.641, 10.721, 12.507}, {0.08, 0.217}},
+                             {1, 3, {1.245, 1.663, 1.946, 2.212}, {0, 0}},
+                             {8, 2, {3.003, 4.195, 4.517}, {0, 0}}};
+
+// Of a token, until the first answer is whole.
+double seconds_on(const Machine& machine, double chance, bool adaptive, int guesses) {
+  EngineLimits limits = limits_with(std::max(guesses, 1), adaptive);
+  limits.max_sequences = 8;
+  limits.kv_tokens = 8 * limits.max_context;
+  limits.async_scheduling = true;
+  if (guesses == 0) limits.speculation.method = DraftMethod::kOff;
+  Rig rig(limits);
+  rig.be.runs_ahead = true;
+  for (size_t tokens = 1; tokens <= static_cast<size_t>(machine.sequences * (machine.guesses + 1)); ++tokens) {
+    const double each = std::max(0.0, static_cast<double>(tokens) / machine.sequences - 1);
+    const auto below = std::min(static_cast<size_t>(each), machine.seconds.size() - 2);
+    const double from = machine.seconds[below], to = machine.seconds[below + 1],
+                 above = each - static_cast<double>(below);
+    // That there is a guess at all is most of what the first ones cost: other kernels take over.
+    const double share = below > 0 || above == 0 || machine.sequences == 1 ? above : 0.8 + 0.2 * above;
+    rig.be.seconds_of.push_back(1e-3 * (from + share * (to - from)));
+  }
+  std::vector<testing::Alone> answers;
+  for (int i = 0; i < machine.sequences; ++i) answers.push_back(alone(ask(some(20, i), 600)));
+  if (guesses > 0)
+    rig.loop.propose_with(
+        std::make_unique<Chancy>(rig.be, answers, chance, std::array{1e-3 * machine.head[0], 1e-3 * machine.head[1]}));
+  for (int i = 0; i < machine.sequences; ++i) rig.add(ask(some(20, i), 600));
+  while (std::ranges::any_of(rig.heard, [](const auto& heard) { return heard->tokens.empty(); })) rig.loop.step();
+  const double start = rig.be.seconds;
+  const int64_t before = rig.loop.stats().generated_tokens;
+  while (rig.loop.stats().running == machine.sequences) rig.loop.step();
+  return (rig.be.seconds - start) / static_cast<double>(rig.loop.stats().generated_tokens - before);
+}
+
+double tokens_of(int guesses, double chance) {
+  double sum = 1, product = 1;
+  for (int i = 0; i < guesses; ++i) sum += product *= chance;
+  return sum;
+}
+
+// 600 tokens of each, what is found out included: as fast as the best number of guesses would be throughout, within a
+// tenth; and never slower than without by more than a fiftieth.
+TEST(speculation, gains_what_the_times_of_steps_and_the_acceptance_say) {
+  for (const Machine& machine : kMachines) {
+    const double plain = seconds_on(machine, 0, false, 0);
+    std::vector<double> wrong;  // seconds of a step, in plain ones
+    for (int guesses = 1; guesses <= machine.guesses; ++guesses)
+      wrong.push_back(seconds_on(machine, 0, false, guesses) / plain);
+    for (const double tokens : {1.0, 1.5, 2.0, 2.5, 3.0}) {
+      double chance = 0;
+      while (tokens_of(machine.guesses, chance) < std::min(tokens, machine.guesses + 0.9)) chance += 1e-4;
+      double predicted = 1;
+      for (int guesses = 1; guesses <= machine.guesses; ++guesses)
+        predicted = std::max(predicted, tokens_of(guesses, chance) / wrong[static_cast<size_t>(guesses) - 1]);
+      const double gain = plain / seconds_on(machine, chance, true, machine.guesses);
+      const std::string where = std::to_string(&machine - kMachines) + ", tokens a step " + std::to_string(tokens);
+      EXPECT_GT(gain, 0.9 * predicted) << where;
+      EXPECT_GT(gain, 0.98) << where;
+      EXPECT_LT(gain, 1.1 * predicted) << where;
+    }
   }
 }
 

@@ -163,12 +163,16 @@ class FakeBackend final : public backend::Backend {
   int64_t fed_back = 0;  // ids that named a token in flight
   // What a step takes, by a clock of its own.
   double step_seconds = 0, token_seconds = 0, key_seconds = 0;
-  double seconds = 0;       // by that clock
-  bool runs_ahead = false;  // as a card does: a step takes its time while the host goes on
+  std::vector<double> seconds_of{};  // instead of the first two: by tokens, from one on; behind the last, the last
+  double seconds = 0;                // by that clock
+  bool runs_ahead = false;           // as a card does: a step takes its time while the host goes on
   [[nodiscard]] std::chrono::steady_clock::time_point now() const {
     using namespace std::chrono;
     return steady_clock::time_point(duration_cast<steady_clock::duration>(duration<double>(1 + seconds)));
   }
+
+  // What else runs there, which the host waits for.
+  void work(double takes) { seconds = step_ends_ = std::max(step_ends_, seconds) + takes; }
 
   [[nodiscard]] std::string_view name() const override { return "fake"; }
   backend::WeightHandle upload(const backend::HostWeight&) override { return {}; }
@@ -189,7 +193,10 @@ class FakeBackend final : public backend::Backend {
       tokens_.push_back(id >= 0 ? id : std::max(0, results_.back().second.at(static_cast<size_t>(-1 - id)).token));
     }
     states_.assign(tokens_.size(), {});
-    step_ends_ = std::max(step_ends_, seconds) + step_seconds + token_seconds * static_cast<double>(args.ids.size());
+    const size_t count = args.ids.size();
+    const double takes = seconds_of.empty() ? step_seconds + token_seconds * static_cast<double>(count)
+                                            : seconds_of[std::min(count, seconds_of.size()) - 1];
+    step_ends_ = std::max(step_ends_, seconds) + takes;
     if (!runs_ahead) seconds = step_ends_;
     tokens_computed += static_cast<int64_t>(tokens_.size());
     ++steps;

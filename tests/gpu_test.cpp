@@ -1,6 +1,7 @@
 // The CUDA backend behind the waist, against itself and the CPU: chunks, generated tokens, graphs, tickets, refusals.
 
 #include "base/error.h"
+#include "engine/draft_model_proposer.h"
 #include "first_tokens.h"
 #include "gpu_testing.h"
 #include "page_copy.h"
@@ -138,9 +139,12 @@ TEST_F(Gpu, guesses_change_no_token_where_kernels_sum_alike) {
       engine::EngineLimits with = test::engine_limits(limits);
       with.async_scheduling = async;
       const auto tokens = [&](engine::DraftMethod method) {
-        Loaded loaded(source, limits, Which::kCuda,
-                      {.kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference});
-        with.speculation = {.method = method, .most_tokens = 7, .adaptive = false};
+        const backend::RunConfig numbers{
+            .kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference};
+        Loaded loaded(source, limits, Which::kCuda, numbers), draft(source, limits, Which::kCuda, numbers);
+        const engine::DraftModel draft_model{
+            .be = *draft.be, .model = draft.gpt, .limits = engine::draft_step_limits(test::step_limits(limits))};
+        with.speculation = {.method = method, .most_tokens = 7, .draft_model = &draft_model, .adaptive = false};
         engine::Loop loop(*loaded.be, loaded.gpt, with);
         std::vector<int32_t> all;
         for (int i = 0; i < 3; ++i) {
@@ -154,11 +158,15 @@ TEST_F(Gpu, guesses_change_no_token_where_kernels_sum_alike) {
         }
         drafted += loop.stats().drafts.tokens;
         right += loop.stats().drafts.accepted;
+        if (method == engine::DraftMethod::kDraft) {
+          EXPECT_GT(loop.stats().drafts.accepted, loop.stats().drafts.tokens * 9 / 10) << "its own, drawn or likeliest";
+        }
         return all;
       };
       const std::vector<int32_t> want = tokens(engine::DraftMethod::kOff);
       EXPECT_EQ(tokens(engine::DraftMethod::kSuffix), want) << temperature;
       EXPECT_EQ(tokens(engine::DraftMethod::kNgram), want) << temperature;
+      EXPECT_EQ(tokens(engine::DraftMethod::kDraft), want) << temperature;
     }
     std::printf("guesses: %lld of %lld right\n", static_cast<long long>(right), static_cast<long long>(drafted));
     EXPECT_GT(drafted, 100);

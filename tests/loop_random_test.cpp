@@ -3,6 +3,7 @@
 //
 // Every run has 200,000 steps, which take a few seconds; NIBBLE_RANDOM_STEPS=1000000 changes that.
 
+#include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
 #include "engine/testing.h"
 
@@ -34,7 +35,9 @@ struct Load {
   double poison = 0;       // per request
   double long_ones = 0.1;  // of the requests: many tokens asked
   int64_t priorities = 1;
-  double right = 0;  // with speculation: a guess is right with this chance; some are random
+  double right = 0;         // with speculation: a guess is right with this chance; some are random
+  int32_t draft_pages = 0;  // of a draft model's cache, at most; with speculation: it guesses instead; 0: none does
+  uint64_t draft_errs = 0;  // as FakeBackend's
   double step_seconds = 0, token_seconds = 0, key_seconds = 0;
 };
 
@@ -80,17 +83,27 @@ class World {
         random_(seed),
         gpt_(testing::fake_model(load.window)),
         be_(gpt_, step_limits(load.limits, gpt_.config.dims)),
+        draft_limits_(draft_limits(load, step_limits(load.limits, gpt_.config.dims))),
+        draft_be_(gpt_, draft_limits_),
         loop_(be_, gpt_, load.limits, [this] { return be_.now(); }) {
     be_.step_seconds = load.step_seconds;
     be_.token_seconds = load.token_seconds;
     be_.key_seconds = load.key_seconds;
     be_.runs_ahead = load.limits.async_scheduling;
-    if (load.limits.speculation.method != DraftMethod::kOff)
+    if (load.limits.speculation.method == DraftMethod::kOff) return;
+    if (load.draft_pages > 0) {
+      draft_be_.errs = load.draft_errs;
+      auto proposer = std::make_unique<DraftModelProposer>(DraftModel{
+          .be = draft_be_, .model = gpt_, .limits = draft_limits_, .prefix_cache = load.limits.prefix_cache});
+      draft_model_ = proposer.get();
+      loop_.propose_with(std::move(proposer));
+    } else {
       loop_.propose_with(std::make_unique<Oracle>(load.right, seed, [this](RequestId id) -> const auto& {
         for (const auto& [of, client] : live_)
           if (of == id) return alone(*client).tokens;
         throw std::logic_error("a draft of nobody");
       }));
+    }
   }
 
   void run(int64_t steps) {
@@ -99,6 +112,7 @@ class World {
     ASSERT_TRUE(live_.empty());
     const EngineStats stats = loop_.stats();
     EXPECT_EQ(stats.kv_pages_used, 0);
+    EXPECT_EQ(draft_model_ == nullptr ? 0 : draft_model_->pages_used(), 0);
     EXPECT_EQ(stats.running + stats.waiting, 0);
     done += stats.steps;
   }
@@ -109,6 +123,11 @@ class World {
   int64_t masked_accepted = 0;   // right guesses of requests with a mask
 
  private:
+  static model::StepLimits draft_limits(const Load& load, const model::StepLimits& of_model) {
+    model::StepLimits limits = draft_step_limits(of_model);
+    for (int32_t& pages : limits.kv_pages) pages = std::min(pages, std::max(load.draft_pages, 1));
+    return limits;
+  }
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
 
@@ -120,14 +139,22 @@ class World {
       loop_.cancel(id);
       EXPECT_EQ(client->heard.finished.size(), 1u) << "a cancelled request ends at once";
     }
-    if (chance(load_.faults)) be_.calls_to_fault = below(20);
-    const int64_t faults = be_.faults;
-    loop_.step();
+    if (chance(load_.faults)) (chance(0.3) ? draft_be_ : be_).calls_to_fault = below(20);
+    const int64_t faults = be_.faults + draft_be_.faults;
+    try {
+      loop_.step();
+    } catch (const Error& why) {  // of the draft model: as the engine does
+      EXPECT_GT(draft_be_.faults, 0);
+      loop_.fail_all(why);
+    }
     ++now_;
-    if (be_.faults != faults) {
+    if (be_.faults + draft_be_.faults != faults) {
       for (auto& [id, client] : live_) client->fault_seen = true;
     }
-    if (now_ % 16 == 0) loop_.check_integrity();
+    if (now_ % 16 == 0) {
+      loop_.check_integrity();
+      if (draft_model_ != nullptr) draft_model_->check_integrity();
+    }
     std::erase_if(live_, [&](const auto& entry) {
       if (entry.second->heard.finished.empty()) {
         // Nobody waits for ever. The bound is ten times what a full queue needs.
@@ -228,7 +255,10 @@ class World {
   std::mt19937_64 random_;
   model::GptOss gpt_;
   FakeBackend be_;
+  const model::StepLimits draft_limits_;
+  FakeBackend draft_be_;
   Loop loop_;
+  const DraftModelProposer* draft_model_ = nullptr;  // the loop's
   std::vector<std::pair<RequestId, std::unique_ptr<Client>>> live_;
   std::vector<std::vector<int32_t>> past_;  // prompts with their outputs
   RequestId last_id_ = 0;
@@ -268,6 +298,8 @@ Load load_of(uint64_t seed) {
   load.limits.speculation = {.method = pick(DraftMethod::kOff, DraftMethod::kSuffix, DraftMethod::kSuffix),
                              .most_tokens = pick(1, 3, 8, 32),
                              .adaptive = pick(1, 0, 0) != 0};
+  load.draft_pages = pick(0, 5, 1000);
+  load.draft_errs = pick(uint64_t{0}, uint64_t{2}, uint64_t{2}, uint64_t{8});
   return load;
 }
 
@@ -276,6 +308,7 @@ struct Sum {
   int64_t steps = 0, preemptions = 0, prefix_hits = 0, drafted = 0, accepted = 0;
   // With guesses.
   int64_t guessing_steps = 0, guessing_preemptions = 0, cancelled_drafts = 0, masked_accepted = 0;
+  int64_t by_model = 0, by_model_right = 0, by_model_preemptions = 0;  // guesses of a draft model
 };
 
 void run_world(uint64_t seed, int64_t steps, Sum& sum) {
@@ -294,6 +327,10 @@ void run_world(uint64_t seed, int64_t steps, Sum& sum) {
   sum.guessing_preemptions += stats.preemptions;
   sum.cancelled_drafts += world.cancelled_drafts;
   sum.masked_accepted += world.masked_accepted;
+  if (load.draft_pages == 0) return;
+  sum.by_model += stats.drafts.tokens;
+  sum.by_model_right += stats.drafts.accepted;
+  sum.by_model_preemptions += stats.preemptions;
 }
 
 int64_t steps_asked_for() {
@@ -309,17 +346,21 @@ TEST(loop_random, every_request_gets_what_it_gets_alone) {
   for (uint64_t seed = 1; sum.steps < steps && !HasFailure(); ++seed) run_world(seed, 2000, sum);
   fmt::print(
       "{} steps, {} with guesses among them; {} preemptions, {} prompt tokens from the cache; {} of {} guesses right, "
-      "{} of them under a grammar; {} cancelled with drafts, {} preempted\n",
+      "{} of them under a grammar; {} cancelled with drafts, {} preempted; {} of {} guesses of draft models right, {} "
+      "preempted\n",
       sum.steps, sum.guessing_steps, sum.preemptions, sum.prefix_hits, sum.accepted, sum.drafted, sum.masked_accepted,
-      sum.cancelled_drafts, sum.guessing_preemptions);
+      sum.cancelled_drafts, sum.guessing_preemptions, sum.by_model_right, sum.by_model, sum.by_model_preemptions);
   EXPECT_GT(sum.preemptions, 50);
   EXPECT_GT(sum.prefix_hits, 10000);
   EXPECT_GT(sum.guessing_steps, steps / 2);
   EXPECT_GT(sum.accepted, 10000);
-  EXPECT_GT(sum.drafted, 2 * sum.accepted);
+  EXPECT_GT(sum.drafted, sum.accepted * 3 / 2);
   EXPECT_GT(sum.masked_accepted, 100);
   EXPECT_GT(sum.cancelled_drafts, 20);
   EXPECT_GT(sum.guessing_preemptions, 30);
+  EXPECT_GT(sum.by_model_right, 1000);
+  EXPECT_GT(sum.by_model, sum.by_model_right * 3 / 2);
+  EXPECT_GT(sum.by_model_preemptions, 10);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
+#include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
 #include "model/gpt_oss.h"
@@ -22,9 +23,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 
 namespace nibble {
@@ -39,6 +42,29 @@ using engine::Request;
 
 const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
 
+// The model's weights, but for the rows of its embedding, which lie a little elsewhere: it says something else now and
+// then.
+struct Perturbed {
+  explicit Perturbed(std::vector<backend::HostWeight> of) : weights(std::move(of)) {
+    for (backend::HostWeight& weight : weights) {
+      if (weight.role != backend::WeightRole::kEmbedding) continue;
+      check(weight.values.dtype == DType::kBf16, "an embedding in bf16");
+      bytes.assign(weight.values.bytes.begin(), weight.values.bytes.end());
+      std::mt19937 random(3);
+      std::normal_distribution<float> normal(1, 0.6f);
+      for (size_t i = 0; i < bytes.size(); i += sizeof(Bf16)) {
+        Bf16 value;
+        std::memcpy(&value, &bytes[i], sizeof(value));
+        value = Bf16::from_float(value.to_float() * normal(random));
+        std::memcpy(&bytes[i], &value, sizeof(value));
+      }
+      weight.values.bytes = bytes;
+    }
+  }
+  std::vector<backend::HostWeight> weights;
+  std::vector<std::byte> bytes;
+};
+
 struct Files {
   model::ModelConfig config = model::from_hf(checkpoint::read_hf_config(kTiny));
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(kTiny);
@@ -47,14 +73,18 @@ struct Files {
   text::GrammarCompiler grammars{tokenizer};
   std::string text = read_text_file(kTiny / "heldout.txt", 1 << 20);
   model::eagle3::Head head{model::eagle3::load(kTiny / "eagle3", {config, weights}, checkpoint::TapReading::kAuto)};
+  Perturbed perturbed{weights};
 };
 
 struct Loaded {
   Loaded(const Files& files, const model::StepLimits& limits, Activations activations, bool reference = false)
-      : be(reference ? backend::make_reference_backend(model::backend_config(files.config, limits), {})
-                     : backend::make_cpu_backend(model::backend_config(files.config, limits),
+      : Loaded(files.config, files.weights, limits, activations, reference) {}
+  Loaded(const model::ModelConfig& config, std::span<const backend::HostWeight> weights,
+         const model::StepLimits& limits, Activations activations, bool reference = false)
+      : be(reference ? backend::make_reference_backend(model::backend_config(config, limits), {})
+                     : backend::make_cpu_backend(model::backend_config(config, limits),
                                                  {.threads = 2, .activations = activations})),
-        gpt(model::load(*be, files.config, files.weights)) {}
+        gpt(model::load(*be, config, weights)) {}
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;
 };
@@ -183,12 +213,23 @@ class Speculation : public testing::TestWithParam<Activations> {
     size_t requests = 0;
     int64_t tokens = 0;
     size_t at_once = 1;
+    std::span<const backend::HostWeight> draft{};  // kDraft: the weights of the model that drafts
   };
   // The receiver ends every third request, as at a stop string.
   static std::vector<Answer> answers(const Case& of, const std::vector<Answer>* known, double right,
                                      engine::EngineStats& stats) {
-    Loaded loaded(*files, engine::step_limits(of.limits, files->config.dims), GetParam());
-    engine::Loop loop(*loaded.be, loaded.gpt, of.limits);
+    const model::StepLimits steps = engine::step_limits(of.limits, files->config.dims);
+    Loaded loaded(*files, steps, GetParam());
+    std::optional<Loaded> draft;
+    std::optional<engine::DraftModel> draft_model;
+    EngineLimits limits = of.limits;
+    if (limits.speculation.method == DraftMethod::kDraft) {
+      draft.emplace(files->config, of.draft, engine::draft_step_limits(steps), GetParam());
+      draft_model.emplace(
+          engine::DraftModel{.be = *draft->be, .model = draft->gpt, .limits = engine::draft_step_limits(steps)});
+      limits.speculation.draft_model = &*draft_model;
+    }
+    engine::Loop loop(*loaded.be, loaded.gpt, limits);
     if (known != nullptr && right >= 0) loop.propose_with(std::make_unique<Oracle>(*known, right));
     std::vector<Answer> all(of.requests);
     for (size_t first = 0; first < of.requests; first += of.at_once) {
@@ -239,6 +280,21 @@ class Speculation : public testing::TestWithParam<Activations> {
     expect_same(answers(of, nullptr, -1, stats), want);
     EXPECT_GT(stats.drafts.accepted, stats.drafts.drafts / 4);
     EXPECT_LT(stats.steps, steps);
+    of.limits.speculation.method = DraftMethod::kDraft;
+    of.draft = files->weights;
+    expect_same(answers(of, nullptr, -1, stats), want);
+    // All right, at temperature 0.8 as well; but a draft counts no grammar, and in int8 steps of several tokens round
+    // in another order.
+    EXPECT_GT(stats.drafts.accepted, stats.drafts.tokens * 9 / 10);
+    EXPECT_LT(stats.steps, steps / 2);
+    of.draft = files->perturbed.weights;
+    expect_same(answers(of, nullptr, -1, stats), want);
+    EXPECT_GT(stats.drafts.accepted, stats.drafts.tokens / 4);
+    EXPECT_LT(stats.drafts.accepted, stats.drafts.tokens * 3 / 4);
+    of.limits.speculation.adaptive = true;
+    expect_same(answers(of, nullptr, -1, stats), want);
+    EXPECT_GT(stats.drafts.tokens, 0);
+    of.limits.speculation = {.method = DraftMethod::kSuffix, .most_tokens = 7, .adaptive = false};
     expect_same(answers(of, &want, 0.8, stats), want);
     EXPECT_GT(stats.drafts.accepted, stats.drafts.tokens / 4);
     EXPECT_LT(stats.steps, steps * 2 / 3);

@@ -66,8 +66,9 @@ class DraftBench {
  public:
   DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, Terminal& terminal)
       : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {
-    if (auto runner = engine::make_head_runner(loaded.backend(), limits.speculation))
-      head_ = engine::make_proposer(limits.speculation, std::move(runner));
+    const engine::SpeculationLimits& drafts = limits.speculation;
+    if (drafts.head != nullptr || drafts.draft_model != nullptr)
+      head_ = engine::make_proposer(drafts, engine::make_head_runner(loaded.backend(), drafts));
   }
 
   struct Interrupted {};
@@ -97,8 +98,11 @@ class DraftBench {
   }
 
   GainRow chance(int batch, double acceptance, std::span<const VerifyRow> verify) {
-    GainRow row{
-        .batch = batch, .test = fmt::format("acceptance {:.2f}", acceptance), .method = head_ ? "a head" : "answers"};
+    GainRow row{.batch = batch,
+                .test = fmt::format("acceptance {:.2f}", acceptance),
+                .method = std::string(!head_                                ? "answers"
+                                      : limits_.speculation.head != nullptr ? "a head"
+                                                                            : "a model")};
     const double chance = chance_of(acceptance, options_.speculation.most_tokens);
     row.predicted = predicted_gain(chance, verify);
     begin(fmt::format("batch {}, {}", batch, row.test), 2 * options_.repetitions);
@@ -254,7 +258,7 @@ class DraftBench {
   LoadedModel& loaded_;
   const BenchOptions& options_;
   const engine::EngineLimits limits_;
-  std::unique_ptr<engine::Proposer> head_;  // of eagle3
+  std::unique_ptr<engine::Proposer> head_;  // of eagle3; of draft: another model
   Terminal& terminal_;
   const Interrupt interrupt_;
   std::string what_;
@@ -289,10 +293,16 @@ void check_asked(const BenchOptions& options) {
     throw Error(Code::kInvalidRequest, "--speculative: want --output md or json, found csv");
   if (options.profile || options.tune)
     throw Error(Code::kInvalidRequest, "--speculative: want it without --profile and --tune");
-  if (options.speculation.method == engine::DraftMethod::kEagle3 && !options.recorded.empty())
+  const bool looks_up = options.speculation.method == engine::DraftMethod::kNgram ||
+                        options.speculation.method == engine::DraftMethod::kSuffix;
+  if (!looks_up && !options.recorded.empty())
     throw Error(Code::kInvalidRequest,
-                "--speculative-texts: want --speculative ngram or suffix, found eagle3: nobody "
-                "knows what a made-up head would draft there");
+                "--speculative-texts: want --speculative ngram or suffix, found {}: nobody knows what it would draft "
+                "there",
+                engine::name_of(options.speculation.method));
+  if (options.speculation.method != engine::DraftMethod::kDraft && !options.model.speculative_model.empty())
+    throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative draft, found {}",
+                engine::name_of(options.speculation.method));
   const double most = 1 + options.speculation.most_tokens;
   if (const auto over = std::ranges::find_if(options.acceptances, [&](double each) { return each > most; });
       over != options.acceptances.end())
@@ -317,13 +327,14 @@ int bench_drafts(const BenchOptions& asked) {
     for (RecordedText& text : read_recorded(file)) texts.push_back(std::move(text));
   }
   BenchOptions options = asked;
+  if (asked.speculation.method == engine::DraftMethod::kDraft) options.model.speculation = asked.speculation;
   const auto steps_of = [&](const model::ModelConfig& config) {
     model::StepLimits steps = engine::step_limits(limits_of(options, texts), config.dims);
     if (options.speculation.method == engine::DraftMethod::kEagle3) steps.taps = convert::dummy_head_boundaries(config);
     return steps;
   };
   options.model =
-      resolved(with_backend(with_files(asked.model, terminal),
+      resolved(with_backend(with_files(options.model, terminal),
                             [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
   terminal.progress("measuring the device", 0, "");
   const backend::DevicePeaks peaks = measured(options.model);
@@ -340,6 +351,7 @@ int bench_drafts(const BenchOptions& asked) {
     limits.speculation.head_threads = thread_count(options.model);
   }
   LoadedModel loaded(source, options.model, engine::step_limits(limits, source.config.dims), {terminal, {}});
+  limits = loaded.with_draft(limits);
   const double startup = std::chrono::duration<double>(Clock::now() - start).count();
 
   const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";

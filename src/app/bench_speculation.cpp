@@ -117,6 +117,11 @@ void HeadProposer::saw(std::span<const Seen> all) {
   head_.saw(all);
 }
 
+int64_t HeadProposer::read(std::span<const Text> texts) {
+  const Timed timed(seconds_);
+  return head_.read(texts);
+}
+
 void HeadProposer::propose(const Text& text, int most, engine::Draft& draft) {
   const Asked asked{.text = text, .most = most, .draft = &draft};
   propose_all({&asked, 1});

@@ -101,6 +101,8 @@ class HeadProposer final : public engine::Proposer {
   void saw(std::span<const Seen> all) override;
   void propose(const Text& text, int most, engine::Draft& draft) override;
   void propose_all(std::span<const Asked> all) override;
+  [[nodiscard]] int64_t unread(const Text& text) const override { return head_.unread(text); }
+  int64_t read(std::span<const Text> texts) override;
   [[nodiscard]] bool drafts_to_order() const override { return head_.drafts_to_order(); }
   void ended(const Text& text) override;
 

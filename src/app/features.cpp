@@ -53,8 +53,10 @@ constexpr FeatureValue kSpeculation[] = {
     {"auto", kUnrounded, kOnHopper},
     {"ngram", kUnrounded, kOfHost},
     {"suffix", kUnrounded, kOnHopper},
-    {"eagle3", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"}};
-constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnHopper, "--speculative eagle3"}};
+    {"eagle3", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"},
+    {"draft", kUnrounded, kOfHost, "--speculative-model models/nibble-tiny"}};
+constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnHopper, "--speculative eagle3"},
+                                   {"models/nibble-tiny", kUnrounded, kOfHost, "--speculative draft"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
 constexpr FeatureValue kTapReadings[] = {
     {"auto", kUnrounded}, {"outputs", kUnrounded, kOfHost, kWithHead}, {"boundaries", kUnrounded, kOfHost, kWithHead}};
@@ -113,7 +115,8 @@ constexpr Feature kFeatures[] = {
      "On a card a step with more than 7 guesses of a sequence is not captured"},
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
-     "--speculative eagle3: a directory with an EAGLE-3 head of the model", "No head of gpt-oss was run"},
+     "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
+     "No head of gpt-oss was run, and no draft model on a card"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},
@@ -184,6 +187,8 @@ constexpr Refusal kRefusals[] = {
     {"cuda", "--attention-activation fp8 --kv-cache-dtype fp8 --attention-backend reference"},
     {"cuda", "--kv-cache-dtype int8"},
     {"cuda", "--no-mmap true"},
+    {"cuda", "--speculative draft"},
+    {"cuda", "--speculative draft --speculative-model models/nibble-tiny --tensor-parallel-size 2"},
     {"cuda", "--moe-tile 64x128 --moe-activation mxfp8", "h100"},
     {"cuda", "--moe-tile 64x128", "gb10"},
     {"cuda", "--moe-tile 64x128 --moe-activation mxfp8 --moe-kernel marlin", "gb10"},

@@ -43,5 +43,23 @@ TEST(GroupOptions, a_head_is_refused_where_each_process_has_a_card) {
   EXPECT_NO_THROW(require_speculation(options));
 }
 
+TEST(GroupOptions, a_draft_model_is_refused_where_ranks_are_processes_or_cards) {
+  ModelOptions options;
+  options.speculation.method = engine::DraftMethod::kDraft;
+  test::expect_error([&] { require_speculation(options); }, Code::kInvalidRequest,
+                     "--speculative draft: want --speculative-model MODEL");
+  options.speculative_model = "a model";
+  options.run.backend = BackendKind::kCuda;
+  EXPECT_NO_THROW(require_speculation(options));
+  options.run.ranks.count = 2;
+  test::expect_error([&] { require_speculation(options); }, Code::kUnsupported,
+                     "--speculative draft: want one card, found --tensor-parallel-size 2");
+  options.run.backend = BackendKind::kCpu;
+  EXPECT_NO_THROW(require_speculation(options));
+  options.group.count = 2;
+  test::expect_error([&] { require_speculation(options); }, Code::kUnsupported,
+                     "--speculative draft: want one process, found --nnodes 2");
+}
+
 }  // namespace
 }  // namespace nibble::app

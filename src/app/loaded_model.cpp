@@ -22,6 +22,7 @@
 #include "checkpoint/hf_config.h"
 #include "convert/gguf_config.h"
 #include "convert/gguf_weights.h"
+#include "engine/draft_model_proposer.h"
 #include "model/gpt_oss.h"
 
 #include <fmt/format.h>
@@ -163,7 +164,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
       gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
   check_end_tokens(tokenizer, options, config.eos_ids);
   if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
-  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}, {}};
+  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}, {}, {}};
   ThreadPool pool(thread_count(options));
   if (options.load_format != LoadFormat::kDummy && !source.gguf)
     source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
@@ -182,6 +183,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
         model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
   }
   source.head = open_head(options, source);
+  source.draft = open_draft(options, source, terminal);
   for (const std::string& note : notes) terminal.note(note);
   terminal.end_progress();
   return source;
@@ -262,7 +264,9 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const backend::CostModel cost{source.config.dims, stored_formats(options, source.weights)};
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.run.backend == BackendKind::kCuda;
-  const auto note = [&](const std::string& text) { view.terminal.note(view.terminal.dim(text)); };
+  const auto note = [&](const std::string& text) {
+    view.terminal.note(view.terminal.dim(std::string(view.whose) + text));
+  };
   for (const std::string& why : {options.backend_why, options.fast_why})
     if (!why.empty() && !view.terminal.is_json()) note(why);
   const std::string_view each = options.run.ranks.count > 1 ? " of each card" : "";
@@ -286,6 +290,19 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   if (card)
     note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.run.sinks;
+  if (!source.draft) return;
+  const model::StepLimits steps = engine::draft_step_limits(limits);
+  draft_ = std::make_unique<LoadedModel>(
+      *source.draft, draft_options(options), steps,
+      LoadView{.terminal = view.terminal, .on_load = view.on_load, .whose = "draft model: "});
+  draft_model_.emplace(engine::DraftModel{.be = draft_->backend(), .model = draft_->model(), .limits = steps});
+}
+
+engine::EngineLimits LoadedModel::with_draft(engine::EngineLimits limits) {
+  if (!draft_model_) return limits;
+  draft_model_->prefix_cache = limits.prefix_cache;
+  limits.speculation.draft_model = &*draft_model_;
+  return limits;
 }
 
 void LoadedModel::join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
@@ -317,7 +334,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(with_head(limits, source, options), source.config.dims),
               {terminal, {}}),
-      loop_(loaded_.backend(), loaded_.model(), with_head(limits, source, options)) {
+      loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source, options))) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
@@ -337,7 +354,35 @@ std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, cons
       model::eagle3::load(options.speculative_model, {source.config, source.weights}, options.tap_reading));
 }
 
+namespace {
+
+void require_vocabulary(const ModelOptions& options, const model::ModelConfig& config,
+                        const model::ModelConfig& draft) {
+  if (draft.dims.vocab != config.dims.vocab)
+    throw Error(Code::kInvalidRequest, "--speculative-model {}: want the vocabulary of {}, {} tokens, found {}",
+                options.speculative_model.string(), options.model, config.dims.vocab, draft.dims.vocab);
+}
+
+}  // namespace
+
+std::unique_ptr<ModelSource> open_draft(const ModelOptions& options, const ModelSource& source, Terminal& terminal) {
+  if (options.speculation.method != engine::DraftMethod::kDraft) return nullptr;
+  const ModelOptions of = draft_options(options);
+  require_vocabulary(options, source.config, open_config(of).config);
+  auto draft = std::make_unique<ModelSource>(open_model(of, terminal));
+  for (int32_t id = 0; id < source.config.dims.vocab; ++id)
+    if (token_text(source.tokenizer, id) != token_text(draft->tokenizer, id))
+      throw Error(Code::kInvalidRequest, "--speculative-model {}: want the tokens of {}, found another token {}",
+                  options.speculative_model.string(), options.model, id);
+  if (options.run.ranks.count > 1) backend::validate(options.run.ranks, draft->config.dims);
+  return draft;
+}
+
 model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options, const model::ModelConfig& config) {
+  if (options.speculation.method == engine::DraftMethod::kDraft) {
+    require_speculation(options);
+    require_vocabulary(options, config, open_config(draft_options(options)).config);
+  }
   if (options.speculation.method != engine::DraftMethod::kEagle3) return limits;
   require_speculation(options);
   limits.taps = model::eagle3::boundaries_of(checkpoint::read_eagle3_config(options.speculative_model),

@@ -40,6 +40,7 @@ struct ModelSource {
   std::optional<convert::DummyWeights> dummy;
   std::vector<backend::HostWeight> weights;
   std::unique_ptr<model::eagle3::Head> head;  // of --speculative eagle3; null: none
+  std::unique_ptr<ModelSource> draft;         // of --speculative draft; null: none
 
   [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };
@@ -85,9 +86,10 @@ struct LoadView {
   Terminal& terminal;
   OnLoad on_load;                                         // may be empty
   std::function<void(const std::string& why)> on_lost{};  // called if the group of ranks is lost; from any thread
+  std::string_view whose{};                               // what its notes begin with
 };
 
-// A model on a backend. The source outlives it.
+// A model on a backend, and the source's draft model on another. The source outlives it.
 class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
@@ -98,6 +100,8 @@ class LoadedModel {
   [[nodiscard]] backend::Backend& backend() const { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
   void end_group();  // ends the other ranks, if there are any
+  // With its draft model, for one engine, which it outlives.
+  [[nodiscard]] engine::EngineLimits with_draft(engine::EngineLimits limits);
 
  private:
   // As rank 0 of a group.
@@ -108,6 +112,8 @@ class LoadedModel {
   std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
+  std::unique_ptr<LoadedModel> draft_;             // null: none
+  std::optional<engine::DraftModel> draft_model_;  // the same, for an engine
 };
 
 // A loaded model, and an engine's loop that generates with it.
@@ -127,7 +133,12 @@ class Runtime {
 
 // The head for --speculative eagle3; null for other methods.
 [[nodiscard]] std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source);
-// With what it reads, for a backend that is planned before there is a source. Needs the head's config.json alone.
+// The model for --speculative draft; null for other methods. Throws Error(kInvalidRequest) if its vocabulary is not the
+// source's, and what open_model() throws.
+[[nodiscard]] std::unique_ptr<ModelSource> open_draft(const ModelOptions& options, const ModelSource& source,
+                                                      Terminal& terminal);
+// With what it reads, for a backend that is planned before there is a source. Needs the head's config.json alone. Of
+// a draft model nothing but its config is looked at, and refused as by open_draft().
 [[nodiscard]] model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options,
                                           const model::ModelConfig& config);
 // With the source's.

@@ -1,14 +1,17 @@
 #include "app/memory_budget.h"
 
 #include "app/loaded_model.h"
+#include "app/speculation_options.h"
 #include "app/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "engine/draft_model_proposer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -123,7 +126,12 @@ std::vector<int> cards_of(const ModelOptions& options) {
   return cards;
 }
 
-Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
+namespace {
+
+constexpr std::array kParts = {&MemoryNeeds::weights, &MemoryNeeds::kv, &MemoryNeeds::activations, &MemoryNeeds::graphs,
+                               &MemoryNeeds::upload};
+
+Budget budget_alone(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = fullest_card(options);
     const auto in = options.group.count > 1 ? backend::RanksIn::kSeveralProcesses : backend::RanksIn::kOneProcess;
@@ -148,10 +156,24 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   return {needs, host_limit()};
 }
 
+}  // namespace
+
+Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
+  Budget budget = budget_alone(options, config, cost);
+  if (options.speculation.method != engine::DraftMethod::kDraft) return budget;
+  const ModelOptions draft = draft_options(options);
+  const model::ModelConfig drafts = open_config(draft).config;
+  const model::StepLimits steps = engine::draft_step_limits(
+      {.max_tokens = config.max_tokens, .max_rows = config.max_rows, .kv_pages = config.kv_pages});
+  const MemoryNeeds more = budget_alone(draft, model::backend_config(drafts, steps, draft.run.dense),
+                                        {drafts.dims, stored_formats(draft, {})})
+                               .needs;
+  for (int64_t MemoryNeeds::* part : kParts) budget.needs.*part += more.*part;
+  return budget;
+}
+
 Budget times(int count, Budget budget) {
-  for (int64_t* bytes :
-       {&budget.needs.weights, &budget.needs.kv, &budget.needs.activations, &budget.needs.graphs, &budget.needs.upload})
-    *bytes *= count;
+  for (int64_t MemoryNeeds::* part : kParts) budget.needs.*part *= count;
   return budget;
 }
 

@@ -51,7 +51,7 @@ void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, st
 
 // What a model's backend allocates, and the memory that is there for it. On a host, weights that are mapped from files
 // or made as dummies do not count. With several cards: what the first rank allocates, and the memory of the card with
-// the least free. Throws what the backend throws if it cannot run.
+// the least free. A draft model's backend counts as well. Throws what a backend throws if it cannot run.
 struct Budget {
   backend::MemoryNeeds needs;
   MemoryLimit limit;

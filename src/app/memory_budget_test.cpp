@@ -1,5 +1,6 @@
 #include "app/memory_budget.h"
 
+#include "app/loaded_model.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"
 
@@ -100,6 +101,33 @@ TEST(memory_budget, a_context_that_does_not_fit_is_refused_with_one_that_does) {
     EXPECT_EQ(e.code(), Code::kOutOfMemory);
     EXPECT_THAT(e.what(), HasSubstr("would fit: --max-model-len "));
   }
+}
+
+// With as many pages as the model's, and smaller steps.
+TEST(memory_budget, a_draft_model_counts) {
+  const model::ModelConfig config = model::gpt_oss_120b();
+  ModelOptions options;
+  options.model = "gpt-oss-120b";
+  options.load_format = LoadFormat::kDummy;
+  options.run.backend = BackendKind::kCpu;
+  options.run.dense.qkv = backend::WeightFormat::kMxfp8;
+  const auto budget = [&](const ModelOptions& of, const model::ModelConfig& model, const model::StepLimits& limits) {
+    const backend::CostModel cost{model.dims, stored_formats(of, {})};
+    return budget_of(of, model::backend_config(model, limits, of.run.dense), cost).needs;
+  };
+  const model::StepLimits limits{.max_tokens = 2048, .max_rows = 256, .kv_pages = {100, 1000}};
+  const MemoryNeeds alone = budget(options, config, limits);
+  const MemoryNeeds draft =
+      budget(options, model::gpt_oss_20b(), {.max_tokens = 512, .max_rows = 64, .kv_pages = {100, 1000}});
+  options.speculation.method = engine::DraftMethod::kDraft;
+  options.speculative_model = "gpt-oss-20b";
+  const MemoryNeeds both = budget(options, config, limits);
+  EXPECT_EQ(both.weights, alone.weights + draft.weights);
+  EXPECT_EQ(both.kv, alone.kv + draft.kv);
+  EXPECT_EQ(both.activations, alone.activations + draft.activations);
+  EXPECT_GT(draft.weights, 0) << "requantised layers";
+  EXPECT_GT(draft.kv, 1000 * backend::kPageTokens * 12 * 2 * 8 * 64 * 2);
+  EXPECT_EQ(times(2, {both, {}}).needs.total(), 2 * both.total());
 }
 
 }  // namespace

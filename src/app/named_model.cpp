@@ -2,6 +2,7 @@
 
 #include "app/pull_model.h"
 #include "app/settings.h"
+#include "app/speculation_options.h"
 #include "base/error.h"
 #include "hub/cache.h"
 #include "hub/find_model.h"
@@ -121,12 +122,18 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
               fmt::join(hub::places_for(asked, options.hub), ", "), help);
 }
 
+void find_draft(ModelOptions& options, Terminal& terminal) {
+  if (options.speculation.method == engine::DraftMethod::kDraft && !options.speculative_model.empty())
+    options.speculative_model = find_named(draft_options(options), terminal).path;
+}
+
 ModelOptions with_files(ModelOptions options, Terminal& terminal) {
   for (const std::string& note : options.settings.notes) terminal.note(note);
   const NamedModel named = find_named(options, terminal);
   options.name = last_part(options.model);
   options.model = named.path;
   note_resolved(options.settings, "--model", named.path);
+  find_draft(options, terminal);
   return options;
 }
 

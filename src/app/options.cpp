@@ -434,10 +434,10 @@ void add_bench(Flags flags, BenchOptions& o) {
           .type("A B");
   Flag report = add_report(flags, o.report);
   const Flag method =
-      add_bench_speculation(flags, o.speculation,
+      add_bench_speculation(flags, o,
                             "Instead: what steps with guesses take, from which acceptance on they pay, and what "
                             "they give. The proposer named drafts for --speculative-texts; eagle3: a dummy head of "
-                            "the model's shape drafts, and its time counts");
+                            "the model's shape drafts, and its time counts; draft: so does the one named");
   report.excludes(method);
   flags.group(HelpGroup::kPerformance);
   add_acceptances(flags, o.acceptances).needs(method);

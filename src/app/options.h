@@ -76,7 +76,7 @@ struct ModelOptions {
   GroupOptions group;                       // for run and serve
   backend::Range cards;                     // that may be used; empty: the first ones, one per rank
   engine::SpeculationLimits speculation;    // of commands that answer; otherwise off
-  std::filesystem::path speculative_model;  // for eagle3: the head's directory
+  std::filesystem::path speculative_model;  // for eagle3: the head's directory; for draft: as `model`
   checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
 };
 

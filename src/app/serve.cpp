@@ -171,10 +171,11 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
     ModelOptions of = o.model;
     of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
     if (!in_a_group(of)) of.cards = {int64_t{i} * of.run.ranks.count, of.run.ranks.count};
-    const LoadedModel& loaded =
+    LoadedModel& loaded =
         *running.replicas.emplace_back(std::make_unique<LoadedModel>(*running.source, of, steps, view));
     engine::KvEventSink sink = o.kv_events.on ? running.kv_events[static_cast<size_t>(i)]->sink() : nullptr;
-    engines.push_back(std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), limits, std::move(sink)));
+    engines.push_back(
+        std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), loaded.with_draft(limits), std::move(sink)));
   }
   running.grammars.emplace(running.source->tokenizer);
   running.engines.emplace(std::move(engines), steps.kv_pages[static_cast<size_t>(backend::LayerKind::kFull)]);
@@ -232,6 +233,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   model.model = named.path;
   note_resolved(model.settings, "--model", named.path);
   if (o.served_names.empty()) o.served_names = std::move(named.names);
+  find_draft(model, terminal);
   model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {
     return least_limits(o, with, config);
   });

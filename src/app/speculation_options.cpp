@@ -16,11 +16,8 @@ namespace {
 using engine::DraftMethod;
 
 std::vector<std::pair<std::string, DraftMethod>> methods() {
-  return {{"off", DraftMethod::kOff},
-          {"auto", DraftMethod::kSuffix},
-          {"ngram", DraftMethod::kNgram},
-          {"suffix", DraftMethod::kSuffix},
-          {"eagle3", DraftMethod::kEagle3}};
+  return {{"off", DraftMethod::kOff},       {"auto", DraftMethod::kSuffix},   {"ngram", DraftMethod::kNgram},
+          {"suffix", DraftMethod::kSuffix}, {"eagle3", DraftMethod::kEagle3}, {"draft", DraftMethod::kDraft}};
 }
 
 Flag add_limits(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
@@ -42,8 +39,14 @@ Flag add_limits(Flags flags, engine::SpeculationLimits& o, const std::string& ab
 
 }  // namespace
 
-Flag add_bench_speculation(Flags flags, engine::SpeculationLimits& o, const std::string& about) {
-  return add_limits(flags, o, about);
+Flag add_bench_speculation(Flags flags, BenchOptions& o, const std::string& about) {
+  const Flag method = add_limits(flags, o.speculation, about);
+  flags.group(HelpGroup::kPerformance);
+  flags.value("--speculative-model", o.model.speculative_model, "draft: the model that drafts")
+      .not_empty()
+      .needs(method);
+  flags.group(HelpGroup::kCommon);
+  return method;
 }
 
 Flag add_acceptances(Flags flags, std::vector<double>& into) {
@@ -75,11 +78,13 @@ void add_speculation(Flags flags, ModelOptions& options) {
   static_cast<void>(add_limits(
       flags, options.speculation,
       "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
-      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (docs/speculation.md)"));
+      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model; draft: by another model "
+      "(docs/speculation.md)"));
   flags.group(HelpGroup::kPerformance);
   flags
       .value("--speculative-model", options.speculative_model,
-             "eagle3: the head's directory, with config.json and model.safetensors")
+             "eagle3: the head's directory, with config.json and model.safetensors; draft: a smaller model of the same "
+             "vocabulary, named as with --model")
       .not_empty();
   flags.group(HelpGroup::kExpert);
   add_choice<TapReading>(
@@ -92,7 +97,8 @@ void add_speculation(Flags flags, ModelOptions& options) {
 }
 
 void require_speculation(const ModelOptions& options) {
-  const bool head = options.speculation.method == engine::DraftMethod::kEagle3;
+  const bool head = options.speculation.method == DraftMethod::kEagle3,
+             draft = options.speculation.method == DraftMethod::kDraft;
   if (head && options.speculative_model.empty())
     throw Error(Code::kInvalidRequest,
                 "--speculative eagle3: want --speculative-model DIR, the directory of a head, found none");
@@ -101,12 +107,34 @@ void require_speculation(const ModelOptions& options) {
                 "--speculative eagle3: want one process where cards compute, found --nnodes {}: their steps leave "
                 "nothing for a head to read",
                 options.group.count);
-  if (!head && !options.speculative_model.empty())
-    throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative eagle3, found {}",
+  if (draft && options.speculative_model.empty())
+    throw Error(
+        Code::kInvalidRequest,
+        "--speculative draft: want --speculative-model MODEL, a smaller model of the same vocabulary, found none");
+  if (draft && options.group.count > 1)
+    throw Error(Code::kUnsupported, "--speculative draft: want one process, found --nnodes {}", options.group.count);
+  if (draft && options.run.backend == BackendKind::kCuda && options.run.ranks.count > 1)
+    throw Error(Code::kUnsupported, "--speculative draft: want one card, found --tensor-parallel-size {}",
+                options.run.ranks.count);
+  if (!head && !draft && !options.speculative_model.empty())
+    throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative eagle3 or draft, found {}",
                 engine::name_of(options.speculation.method));
   if (!head && options.tap_reading != checkpoint::TapReading::kAuto)
     throw Error(Code::kInvalidRequest, "--speculative-tap-reading: want --speculative eagle3, found {}",
                 engine::name_of(options.speculation.method));
+}
+
+ModelOptions draft_options(const ModelOptions& options) {
+  ModelOptions draft = options;
+  draft.settings = {};
+  draft.model = options.speculative_model.string();
+  draft.name.clear();
+  if (draft.load_format != LoadFormat::kDummy) draft.load_format = LoadFormat::kAuto;
+  draft.backend_why.clear();
+  draft.fast_why.clear();
+  draft.speculation = {};
+  draft.speculative_model.clear();
+  return draft;
 }
 
 std::string describe_speculation(const engine::SpeculationLimits& limits) {

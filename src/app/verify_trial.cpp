@@ -1,7 +1,9 @@
 #include "app/verify_trial.h"
 
 #include "app/bench_loop.h"
+#include "app/terminal.h"
 #include "base/error.h"
+#include "engine/draft_model_proposer.h"
 
 #include <fmt/format.h>
 
@@ -97,13 +99,29 @@ const std::vector<float>& Trials::exact_of(const ModelOptions& model) {
 Trials::Measured Trials::measured(const ServeOptions& options) const {
   const model::ModelConfig& config = source_.config;
   const auto head = open_head(options.model, source_);  // for these options, not the source's
+  Terminal quiet({.quiet = true});
+  const auto draft = open_draft(options.model, source_, quiet);
   engine::EngineLimits limits = trial_limits(options);
   limits.speculation.head = head.get();
   limits.speculation.head_threads = thread_count(options.model);
   const RunConfig& run = options.model.run;
-  const auto be = make_(run, model::backend_config(config, engine::step_limits(limits, config.dims), run.dense));
-  model::GptOss model = model::load(*be, config, source_.weights);
-  model.attention_sinks = run.sinks;
+  const auto on_backend = [&](const ModelSource& of, const model::StepLimits& steps) {
+    auto be = make_(run, model::backend_config(of.config, steps, run.dense));
+    model::GptOss model = model::load(*be, of.config, of.weights);
+    model.attention_sinks = run.sinks;
+    return std::pair(std::move(be), std::move(model));
+  };
+  const model::StepLimits steps = engine::step_limits(limits, config.dims),
+                          draft_steps = engine::draft_step_limits(steps);
+  const auto [be, model] = on_backend(source_, steps);
+  decltype(on_backend(source_, steps)) draft_on;
+  std::optional<engine::DraftModel> drafter;
+  if (draft) {
+    draft_on = on_backend(*draft, draft_steps);
+    drafter.emplace(engine::DraftModel{
+        .be = *draft_on.first, .model = draft_on.second, .limits = draft_steps, .prefix_cache = limits.prefix_cache});
+    limits.speculation.draft_model = &*drafter;
+  }
   engine::Loop loop(*be, model, limits);
   Measured result;
   size_t at = 0;

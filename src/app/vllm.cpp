@@ -128,8 +128,10 @@ void note(Settings& settings, std::string text) {
   std::string fields, values;
   for (const ForeignRow& row : vllm_table()) {
     if (row.becomes != Becomes::kFlag || !row.names.starts_with(flag + ".")) continue;
-    if (has_word(row.names, name)) values = fmt::format("{}", fmt::join(words_of(row.values), " or "));
-    fields += fmt::format("{}{}", fields.empty() ? "" : ", ", row.names.substr(flag.size() + 1));
+    if (has_word(row.names, name))
+      values += fmt::format("{}{}", values.empty() ? "" : " or ", fmt::join(words_of(row.values), " or "));
+    const bool again = fields.ends_with(row.names.substr(flag.size() + 1));  // the same with other values
+    if (!again) fields += fmt::format("{}{}", fields.empty() ? "" : ", ", row.names.substr(flag.size() + 1));
   }
   if (!values.empty()) refuse_value(name, fmt::format("want {}, found {}", values, field.value));
   refuse_value(flag, fmt::format("want fields {}, found {}", fields, field.name));

@@ -12,11 +12,12 @@ namespace {
 // Of a plain step's time, what may be lost at once before anything was won, and per step; and what may be lost of what
 // was won.
 constexpr double kCredit = 3, kAllowance = 0.005, kMostWon = 8;
-constexpr double kMargin = 0.03;     // what drafts must win before they begin; none while they go on
-constexpr double kGuess = 0.5;       // of the first token of a draft, before any was verified
-constexpr double kGuessWeight = 2;   // verified drafts that this counts for
-constexpr double kOthersWeight = 6;  // likewise what is known of other requests, for a new one
-constexpr double kHope = 2;          // standard deviations
+constexpr double kMostForReading = 256;  // plain steps: what may be spent on reading of what was won
+constexpr double kMargin = 0.03;         // what drafts must win before they begin; none while they go on
+constexpr double kGuess = 0.5;           // of the first token of a draft, before any was verified
+constexpr double kGuessWeight = 2;       // verified drafts that this counts for
+constexpr double kOthersWeight = 6;      // likewise what is known of other requests, for a new one
+constexpr double kHope = 2;              // standard deviations
 constexpr float kFadeOfOne = 0.95f, kFadeOfAll = 0.99f;
 constexpr int64_t kPlainSeen = 4;     // plain steps that are measured before the first draft
 constexpr double kLeastPrice = 0.02;  // of a plain step: what guesses cost at the least, as times are noisy
@@ -249,9 +250,23 @@ void DraftController::account(const Step& step, const Seconds& seconds, int righ
   if (unit == 0) return;
   if (!std::exchange(began_, true)) balance_ = kCredit * unit;
   if (balance_ < kCredit * unit) balance_ = std::min(balance_ + kAllowance * unit, kCredit * unit);
+  double won = -seconds.proposing;
   if (step.drafted > 0 || step.late)
-    balance_ += unit * (1 + static_cast<double>(right) / step.decoding - times_of(step, seconds.step, unit));
-  balance_ = std::min(balance_ - seconds.proposing, kMostWon * unit);
+    won += unit * (1 + static_cast<double>(right) / step.decoding - times_of(step, seconds.step, unit));
+  balance_ = std::min(balance_ + won, kMostWon * unit);
+  reading_balance_ = std::min(reading_balance_ + won + kAllowance * unit, kMostForReading * unit);
+}
+
+bool DraftController::may_read(int64_t planned, int64_t tokens) const {
+  if (!adaptive_) return true;
+  if (read_tokens_ == 0) return planned == 0;
+  return static_cast<double>(planned + tokens) * read_seconds_ / read_tokens_ <= reading_balance_;
+}
+
+void DraftController::took_reading(int64_t tokens, double seconds) {
+  read_tokens_ = kFadeOfTimes * read_tokens_ + static_cast<double>(tokens);
+  read_seconds_ = kFadeOfTimes * read_seconds_ + seconds;
+  reading_balance_ -= seconds;
 }
 
 void DraftController::verified(DraftRates& rates, int matched, int tried, int right) {

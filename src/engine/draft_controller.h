@@ -51,6 +51,12 @@ class DraftController {
   // Of a draft `tried` guesses were compared with what was drawn, and the first `right` of them were that.
   void verified(DraftRates& rates, int matched, int tried, int right);
 
+  // Whether whoever drafts may read a text of so many tokens first, beside `planned` tokens of others: drafts have won
+  // what that is expected to cost. Before anything was read, one text may be.
+  [[nodiscard]] bool may_read(int64_t planned, int64_t tokens) const;
+  // It read so many tokens of texts, while nothing else went on.
+  void took_reading(int64_t tokens, double seconds);
+
   // The last step that might have had guesses had some because they pay.
   [[nodiscard]] bool drafting() const { return !adaptive_ || drafting_; }
 
@@ -100,6 +106,8 @@ class DraftController {
   int in_vain_ = 0;  // steps until proposals are looked at again
   double balance_ = 0;
   bool began_ = false;
+  double reading_balance_ = 0;                 // what drafts have won, less what was spent on reading
+  double read_tokens_ = 0, read_seconds_ = 0;  // sums, fading
   // Of the tokens of all drafts: how likely each is drawn, how likely it may be as far as is known, whose it is; and
   // their order.
   std::vector<double> chances_, hopes_;

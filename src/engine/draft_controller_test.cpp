@@ -326,5 +326,31 @@ TEST(draft_controller, verifies_all_where_it_is_not_asked) {
   EXPECT_EQ(candidates[1].chosen, 3);
 }
 
+// Of steps of 10 ms half a percent may go to reading, and what drafts have won.
+TEST(draft_controller, reading_is_paid_from_what_drafts_have_won) {
+  DraftController controller(SpeculationLimits{});
+  const auto steps = [&](int count, int drafted) {
+    for (int i = 0; i < count; ++i)
+      controller.took({.decoding = 1, .drafted = drafted, .why = Why::kPays}, {.step = 0.01}, drafted);
+  };
+  EXPECT_TRUE(controller.may_read(0, 100000)) << "what it costs is not known";
+  EXPECT_FALSE(controller.may_read(1, 1)) << "but one text is read to find out";
+  controller.took_reading(100, 0.1);  // a millisecond a token
+  EXPECT_FALSE(controller.may_read(0, 1));
+  steps(1990, 0);
+  EXPECT_FALSE(controller.may_read(0, 1));
+  steps(210, 0);
+  EXPECT_TRUE(controller.may_read(0, 9));
+  EXPECT_FALSE(controller.may_read(0, 11));
+  EXPECT_FALSE(controller.may_read(5, 6));
+  steps(100, 1);
+  EXPECT_TRUE(controller.may_read(0, 700)) << "as many plain steps were saved, at a few percent each";
+  EXPECT_FALSE(controller.may_read(0, 1020));
+  steps(1000, 1);
+  EXPECT_TRUE(controller.may_read(0, 2550));
+  EXPECT_FALSE(controller.may_read(0, 2570)) << "what was won long ago does not count";
+  EXPECT_TRUE(DraftController({.adaptive = false}).may_read(1000, 1000));
+}
+
 }  // namespace
 }  // namespace nibble::engine

@@ -124,7 +124,7 @@ void Loop::fail_all(const std::exception& why) {
 }
 
 void Loop::step() {
-  const auto scheduled = now_();
+  auto scheduled = now_();
   if (flight_ && limits_.async_scheduling && speculation_)
     speculation_->look_ahead(scheduler_.running(), scheduler_.room_for_drafts());
   // What the last step left is overwritten by the next one.
@@ -141,6 +141,8 @@ void Loop::step() {
   // Prompts were left out of the batch, but they hold the pages that all others need.
   if (batch->rows.empty() && !flight_) batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
+  const auto reading = flight_ ? Sequence::Time::duration() : read_for_drafts(*batch);
+  scheduled += reading;
   const auto before_drafts = now_();
   const DraftController::Why why = add_drafts(*batch);
   const double proposing = flight_ ? 0 : seconds(before_drafts, now_());
@@ -155,7 +157,7 @@ void Loop::step() {
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
       next->step->late = drafts_wait;
-      if (!drafts_wait) next->step.reset();
+      if (!drafts_wait || reading.count() > 0) next->step.reset();
     }
   }
   if (flight_) read_flight();
@@ -200,9 +202,23 @@ Batch& Loop::schedule() {
 
 // Steps that read prompts have none: they are long already. Nor has one whose proposer does not know the last step:
 // that drafts might pay was not seen before it was read.
+bool Loop::may_have_drafts(const Batch& batch) const {
+  return speculation_ && !measured_ && !unshown_ && !batch.rows.empty() && !holds_prompts(batch);
+}
+
+// How long who drafts has read in texts of the batch. That is not a part of the step's time.
+Sequence::Time::duration Loop::read_for_drafts(const Batch& batch) {
+  if (!may_have_drafts(batch)) return {};
+  const auto before = now_();
+  const int64_t tokens = speculation_->read(batch);
+  if (tokens == 0) return {};
+  const auto took = now_() - before;
+  speculation_->took_reading(tokens, std::chrono::duration<double>(took).count());
+  return took;
+}
+
 DraftController::Why Loop::add_drafts(Batch& batch) {
-  if (!speculation_ || measured_ || unshown_ || batch.rows.empty() || holds_prompts(batch))
-    return DraftController::Why::kNothing;
+  if (!may_have_drafts(batch)) return DraftController::Why::kNothing;
   const DraftController::Why why = speculation_->draft(batch, scheduler_.room_for_drafts());
   for (Batch::Row& row : batch.rows)
     if (!row.sequence->draft.tokens.empty()) scheduler_.add_draft(row);
@@ -491,24 +507,9 @@ EngineStats Loop::stats() const {
 }
 
 void Loop::check_integrity() const {
-  PerKind<std::vector<int>> holders;
-  for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool_.total(kind)), 0);
-  cache_.check_integrity(holders);
-  for (const auto& [id, s] : sequences_) {
-    for (const LayerKind kind : kKinds) {
-      for (size_t p = s->pages.nodes.size(); p < s->pages.ids[kind].size(); ++p) {
-        if (s->pages.ids[kind][p] >= 0) ++holders[kind][static_cast<size_t>(s->pages.ids[kind][p])];
-      }
-    }
-  }
-  for (const LayerKind kind : kKinds) {
-    int64_t held = 0;
-    for (const int count : holders[kind]) {
-      check(count <= 1, "a page has one holder");
-      held += count;
-    }
-    check(held + pool_.free_pages(kind) == pool_.total(kind), "a page is held or free");
-  }
+  std::vector<const SequencePages*> of;
+  for (const auto& [id, s] : sequences_) of.push_back(&s->pages);
+  check_pages(pool_, cache_, of);
 }
 
 }  // namespace nibble::engine

@@ -85,6 +85,8 @@ class Loop {
   };
 
   [[nodiscard]] Batch& schedule();
+  [[nodiscard]] bool may_have_drafts(const Batch& batch) const;
+  [[nodiscard]] Sequence::Time::duration read_for_drafts(const Batch& batch);
   [[nodiscard]] DraftController::Why add_drafts(Batch& batch);
   void copy_pages(Batch& batch);
   void make_masks(Batch& batch);

@@ -414,4 +414,25 @@ void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
     check(unused[kind] == available(kind) - pool_.free_pages(kind), "the orders of eviction hold all that may go");
 }
 
+void check_pages(const PagePool& pool, const PrefixCache& cache, std::span<const SequencePages* const> of) {
+  PerKind<std::vector<int>> holders;
+  for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
+  cache.check_integrity(holders);
+  for (const SequencePages* const pages : of) {
+    for (const LayerKind kind : kKinds) {
+      for (size_t p = pages->nodes.size(); p < pages->ids[kind].size(); ++p) {
+        if (pages->ids[kind][p] >= 0) ++holders[kind][static_cast<size_t>(pages->ids[kind][p])];
+      }
+    }
+  }
+  for (const LayerKind kind : kKinds) {
+    int64_t held = 0;
+    for (const int count : holders[kind]) {
+      check(count <= 1, "a page has one holder");
+      held += count;
+    }
+    check(held + pool.free_pages(kind) == pool.total(kind), "a page is held or free");
+  }
+}
+
 }  // namespace nibble::engine

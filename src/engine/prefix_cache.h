@@ -138,4 +138,8 @@ class PrefixCache {
   std::vector<KvEvent> events_;
 };
 
+// Aborts when a page is lost, or has two holders among the cache and sequences, whose pages `of` are all there are. For
+// tests.
+void check_pages(const PagePool& pool, const PrefixCache& cache, std::span<const SequencePages* const> of);
+
 }  // namespace nibble::engine

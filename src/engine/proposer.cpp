@@ -1,6 +1,7 @@
 #include "engine/proposer.h"
 
 #include "base/error.h"
+#include "engine/draft_model_proposer.h"
 #include "engine/eagle3_proposer.h"
 #include "model/eagle3/head.h"
 
@@ -105,6 +106,9 @@ std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits, std::un
     case DraftMethod::kEagle3:
       check(runner != nullptr && limits.head != nullptr, "a head drafts");
       return std::make_unique<Eagle3Proposer>(std::move(runner), limits.head->boundaries());
+    case DraftMethod::kDraft:
+      check(limits.draft_model != nullptr, "a model drafts");
+      return std::make_unique<DraftModelProposer>(*limits.draft_model);
   }
   return nullptr;
 }

@@ -1,10 +1,12 @@
 #pragma once
 // Who guesses what comes next, for the model to verify. Guesses are copied from what was said before, which costs no
-// model, or drafted by a head that reads the model's residuals (eagle3_proposer.h).
+// model, or drafted by a head that reads the model's residuals (eagle3_proposer.h), or by another model
+// (draft_model_proposer.h).
 
 #include "backend/draft_head.h"
 #include "engine/request.h"
 #include "engine/token_index.h"
+#include "model/gpt_oss.h"
 
 #include <array>
 #include <cstdint>
@@ -23,11 +25,19 @@ namespace nibble::engine {
 inline constexpr int kMostDrafted = 32;  // tokens of a draft
 inline constexpr int kMostLookup = 16;   // of an n-gram
 
-enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix, kEagle3 };
+enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix, kEagle3, kDraft };
 [[nodiscard]] constexpr std::string_view name_of(DraftMethod method) {
-  constexpr std::array<std::string_view, 4> kNames = {"off", "ngram", "suffix", "eagle3"};
+  constexpr std::array<std::string_view, 5> kNames = {"off", "ngram", "suffix", "eagle3", "draft"};
   return kNames[static_cast<size_t>(method)];
 }
+
+// A model that drafts, on a backend of its own, which was made with `limits`, draft_step_limits() of the other's.
+struct DraftModel {
+  backend::Backend& be;
+  const model::GptOss& model;
+  model::StepLimits limits;
+  bool prefix_cache = true;
+};
 
 struct SpeculationLimits {
   DraftMethod method = DraftMethod::kOff;
@@ -37,6 +47,7 @@ struct SpeculationLimits {
   // kEagle3: who drafts, and how many threads compute it where the backend does not. Outlives the engine.
   const model::eagle3::Head* head = nullptr;
   int head_threads = 1;
+  const DraftModel* draft_model = nullptr;  // kDraft: who drafts. Outlives the engine
   bool adaptive = true;  // false: every draft is verified whole, whatever it costs; for measurements and tests
 };
 
@@ -52,7 +63,8 @@ class Proposer {
     RequestId id;
     std::span<const int32_t> tokens;  // at least one
     int64_t prompt_tokens;
-    bool shares;  // it may take from other requests and leave something for them
+    bool shares;                                        // it may take from other requests and leave something for them
+    const backend::SamplingParams* sampling = nullptr;  // how its tokens are drawn; null: the likeliest
   };
 
   Proposer() = default;
@@ -76,6 +88,14 @@ class Proposer {
     bool wanted = true;  // drafts pay, as far as is known: one is likely to be asked for next
   };
   virtual void saw(std::span<const Seen> /*all*/) {}  // each of another text
+
+  // Tokens of the text that it has to read before it drafts; those that a draft reads on its way are not counted. Of
+  // who reads residuals or looks tokens up: none. kNoDraft: nothing is read, and nothing would be drafted now.
+  static constexpr int64_t kNoDraft = -1;
+  [[nodiscard]] virtual int64_t unread(const Text& /*text*/) const { return 0; }
+  // Reads on in texts that have such tokens, no more than one step of it takes. Returns how many it read; fewer than
+  // there are, down to none, where it has no room for them.
+  virtual int64_t read(std::span<const Text> /*texts*/) { return 0; }
 
   // At most `most` tokens that may come after the text; none where nothing is known.
   virtual void propose(const Text& text, int most, Draft& draft) = 0;

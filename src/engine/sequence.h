@@ -49,6 +49,7 @@ struct Sequence {
   int right = 0;                      // guesses of the step that is being read that were drawn
   bool waits = false;                 // a draft is in flight, or is to be made once what is in flight is read
   int64_t drafted = 0, accepted = 0;  // guesses so far
+  bool draft_reads = false;           // who drafts has begun to read the text, and will read it to its end
 
   Time submitted, started{}, first_token{};
   bool running = false;  // has a seat and pages

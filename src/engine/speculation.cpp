@@ -12,7 +12,8 @@ Proposer::Text text_of(const Sequence& s) {
   return {.id = s.id,
           .tokens = s.tokens,
           .prompt_tokens = s.prompt_count,
-          .shares = s.request.prefix_cache && s.request.leaves_prefix};
+          .shares = s.request.prefix_cache && s.request.leaves_prefix,
+          .sampling = &s.request.sampling};
 }
 
 // Of sequences that decode.
@@ -43,7 +44,7 @@ void Speculation::ask(Sequence& s, int known_later) {
   const int64_t most =
       std::min({int64_t{limits_.drafts.most_tokens}, s.request.max_tokens - (length - s.prompt_count) - 1,
                 limits_.max_context - length - 1});
-  if (most <= 0 || drafted_.size() == kMostDrafting) return;
+  if (most <= 0 || drafted_.size() == kMostDrafting || proposer_->unread(text_of(s)) != 0) return;
   drafted_.push_back(&s);
   asked_.push_back({.text = text_of(s), .most = static_cast<int>(most), .draft = &s.draft});
 }
@@ -107,6 +108,26 @@ void Speculation::look_ahead(std::span<Sequence* const> running, int room) {
     drafted_[i]->waits = candidates_[i].chosen > 0;
     drafted_[i]->draft.tokens.clear();
   }
+  int64_t planned = 0;
+  for (Sequence* s : running.first(std::min(running.size(), kMostDrafting)))
+    if (s->pending == 1 && !s->waits && may_read(*s, planned)) s->waits = true;
+}
+
+// `planned`: tokens of others that are to be read before.
+bool Speculation::may_read(Sequence& s, int64_t& planned) const {
+  const int64_t unread = proposer_->unread(text_of(s));
+  s.draft_reads = unread > 0 && (s.draft_reads || controller_.may_read(planned, unread));
+  if (s.draft_reads) planned += unread;
+  return s.draft_reads;
+}
+
+int64_t Speculation::read(const Batch& batch) {
+  if (!wants_drafts(controller_.outlook(draft_step(batch)))) return 0;
+  std::vector<Proposer::Text> texts;
+  int64_t planned = 0;
+  for (const Batch::Row& row : std::span(batch.rows).first(std::min(batch.rows.size(), kMostDrafting)))
+    if (row.draws && may_read(*row.sequence, planned)) texts.push_back(text_of(*row.sequence));
+  return texts.empty() ? 0 : proposer_->read(texts);
 }
 
 DraftController::Why Speculation::draft(Batch& batch, int room) {

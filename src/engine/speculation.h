@@ -28,6 +28,10 @@ class Speculation {
   // Whether a step that may hold so much could have drafts once what is in flight is read: sets Sequence::waits of
   // those that would have one.
   void look_ahead(std::span<Sequence* const> running, int room);
+  // Lets who drafts read on in texts of a batch that holds no prompts, if drafts could be let through and have won what
+  // that costs. Returns how many tokens were read, which took_reading() is then told with the time they took.
+  int64_t read(const Batch& batch);
+  void took_reading(int64_t tokens, double seconds) { controller_.took_reading(tokens, seconds); }
   // Gives drafts to rows of a batch that holds no prompts; what becomes of them in the batch is for the scheduler.
   DraftController::Why draft(Batch& batch, int room);
 
@@ -51,6 +55,7 @@ class Speculation {
  private:
   [[nodiscard]] bool wanted() const { return stats_.drafts == 0 || controller_.drafting(); }
   void begin();
+  [[nodiscard]] bool may_read(Sequence& sequence, int64_t& planned) const;
   void ask(Sequence& sequence, int known_later);
   void propose();
   void order();

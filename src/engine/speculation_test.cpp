@@ -8,6 +8,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -400,6 +401,83 @@ TEST(speculation, steps_that_read_prompts_have_no_drafts) {
   EXPECT_EQ(rig.loop.stats().drafts.tokens, before);
   rig.run();
   EXPECT_EQ(first.tokens, alone(request).tokens);
+}
+
+// Reads texts before it guesses, on the backend's clock.
+class Scholar final : public Proposer {
+ public:
+  Scholar(testing::FakeBackend& be, double token_seconds, Guesser::Guess guess)
+      : be_(be), token_seconds_(token_seconds), guesses_(std::move(guess)) {}
+  [[nodiscard]] int64_t unread(const Text& text) const override {
+    const auto found = read_.find(text.id);
+    const int64_t left = std::ssize(text.tokens) - (found == read_.end() ? 0 : found->second);
+    return left > 8 ? left : 0;
+  }
+  int64_t read(std::span<const Text> texts) override {
+    int64_t most = 32, all = 0;
+    for (const Text& text : texts) {
+      const int64_t count = std::min(unread(text), most);
+      read_[text.id] += count;
+      all += count;
+      most -= count;
+    }
+    tokens += all;
+    be_.seconds += token_seconds_ * static_cast<double>(all);
+    return all;
+  }
+  [[nodiscard]] bool drafts_to_order() const override { return true; }
+  void propose(const Text& text, int most, Draft& draft) override {
+    EXPECT_EQ(unread(text), 0);
+    guesses_.propose(text, most, draft);
+    read_[text.id] = std::ssize(text.tokens);
+  }
+  void ended(const Text&) override {}
+
+  int64_t tokens = 0;  // that it read
+
+ private:
+  testing::FakeBackend& be_;
+  const double token_seconds_;
+  Guesser guesses_;
+  std::map<RequestId, int64_t> read_;
+};
+
+// A step takes 10 ms. Reading a prompt takes 150 ms, and 20 requests come one after the other.
+TEST(speculation, texts_are_read_for_drafts_as_far_as_drafts_win_it) {
+  for (const bool async : {false, true}) {
+    EngineLimits limits = limits_with(6, true);
+    limits.async_scheduling = async;
+    const auto run = [&](bool drafts, Guesser::Guess guess) {
+      if (!drafts) limits.speculation.method = DraftMethod::kOff;
+      Rig rig(limits);
+      rig.be.runs_ahead = async;
+      rig.be.step_seconds = 9e-3;
+      rig.be.token_seconds = 1e-3;
+      auto proposer = std::make_unique<Scholar>(rig.be, 1e-3, std::move(guess));
+      const Scholar& scholar = *proposer;
+      if (drafts) rig.loop.propose_with(std::move(proposer));
+      for (int i = 0; i < 20; ++i) {
+        const Request request = ask(some(150, i), 200);
+        EXPECT_EQ(rig.run(request).tokens, alone(request).tokens);
+      }
+      return std::pair(rig.be.seconds, drafts ? scholar.tokens : 0);
+    };
+    std::map<RequestId, std::vector<int32_t>> answers;
+    for (int i = 0; i < 20; ++i) answers[static_cast<RequestId>(i) + 1] = alone(ask(some(150, i), 200)).tokens;
+    const auto right = [&](const Proposer::Text& text, size_t place) {
+      const std::vector<int32_t>& answer = answers.at(text.id);
+      const auto at = static_cast<size_t>(std::ssize(text.tokens) - text.prompt_tokens) + place;
+      return at < answer.size() ? answer[at] : 38;
+    };
+    const auto [gain, read] = run(true, right);
+    const auto [loss, read_in_vain] = run(true, [](const Proposer::Text&, size_t) { return 38; });
+    const auto [plain, none] = run(false, {});
+    EXPECT_LT(gain, 0.6 * plain) << async;
+    EXPECT_GT(read, 15 * 150) << async << ": nearly all prompts";
+    EXPECT_GT(read_in_vain, 0) << async;
+    EXPECT_LT(read_in_vain, 3 * 160) << async;
+    EXPECT_LT(loss, 1.02 * plain + 0.16) << async << ": and the first text, which is read before anything is known";
+  }
 }
 
 }  // namespace

@@ -166,6 +166,7 @@ class FakeBackend final : public backend::Backend {
   std::vector<double> seconds_of{};  // instead of the first two: by tokens, from one on; behind the last, the last
   double seconds = 0;                // by that clock
   bool runs_ahead = false;           // as a card does: a step takes its time while the host goes on
+  uint64_t errs = 0;                 // one of so many draws is another model's; 0: none
   [[nodiscard]] std::chrono::steady_clock::time_point now() const {
     using namespace std::chrono;
     return steady_clock::time_point(duration_cast<steady_clock::duration>(duration<double>(1 + seconds)));
@@ -255,7 +256,10 @@ class FakeBackend final : public backend::Backend {
     fault();
     check(args.rows.size() == rows_.size(), "a sample row per row of logits");
     std::vector<backend::Drawn> drawn;
-    for (size_t r = 0; r < rows_.size(); ++r) drawn.push_back(fake_draw(rows_[r], args.rows[r]));
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      drawn.push_back(fake_draw(rows_[r], args.rows[r]));
+      if (errs > 0 && mix(rows_[r].hash, 1) % errs == 0) drawn.back().token = (drawn.back().token + 1) % (kVocab - 1);
+    }
     results_.emplace_back(++ticket_, std::move(drawn));
     ends_[static_cast<size_t>(ticket_) % ends_.size()] = step_ends_;
     if (results_.size() > 3) results_.pop_front();

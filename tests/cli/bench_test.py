@@ -96,6 +96,15 @@ class Tables(Case):
             self.assertEqual(row["drafting_seconds"] > 0, row["drafted"] > 0)
         self.assertEqual([(row["method"], row["plain_tokens_per_second"] > 0) for row in json["gains"]], [("a head", True)] * 2)
         self.refused(USAGE, *drafts, "--speculative-texts", "x.jsonl", says="want --speculative ngram or suffix")
+        self.refused(USAGE, *drafts, "--speculative-model", TINY, says="--speculative-model: want --speculative draft, found eagle3")
+
+    def test_guesses_of_a_draft_model(self):
+        drafts = (*BENCH, "-n", 24, "-d", 8, "-r", 1, "--speculative", "draft", "--speculative-tokens", 2)
+        json = self.ok(*drafts, "--speculative-model", TINY, "--speculative-acceptance", "0,1.5", "--json").json()["speculation"]
+        self.assertEqual([row["drafted"] for row in json["verify"]], [0, 1, 2])
+        for row in json["verify"]:
+            self.assertEqual(row["drafting_seconds"] > 0, row["drafted"] > 0)
+        self.refused(USAGE, *drafts, says="want --speculative-model MODEL")
 
     def test_tuning_wants_a_card_and_dummies(self):
         self.refused(USAGE, *BENCH, "--tune", "-o", "csv", says="want --output md")

@@ -154,15 +154,58 @@ class Flags(Case):
                               (("--speculative", "auto", "--speculative-tokens", 3), ("auto", "3", "5", "2"))):
             settings = self.config(TINY, *flags)
             self.assertEqual(tuple(settings[name]["value"] for name in names), wanted, flags)
-        for flags, says in ((('{"method": "draft_model", "model": "x"}',), ("--speculative-config.method", "draft_model", "want ngram, suffix or eagle3")),
-                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix or eagle3, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
+        for flags in (("--speculative-config", json.dumps({"method": "draft_model", "model": str(TINY), "num_speculative_tokens": 4, "draft_tensor_parallel_size": 1})),
+                      ("-sc.method=draft_model", "-sc.model", TINY, "--speculative-config.num_speculative_tokens", 4), ("--speculative", "draft", "--speculative-model", TINY, "--speculative-tokens", 4)):
+            settings = self.config(TINY, *flags)
+            self.assertEqual(tuple(settings[name]["value"] for name in ("speculative", "speculative-model", "speculative-tokens")), ("draft", str(TINY), "4"), flags)
+        for flags, says in ((('{"method": "p-eagle", "model": "x"}',), ("--speculative-config.method", "p-eagle", "want ngram, suffix, eagle3 or draft_model")),
+                            (('{"method": "dflash", "model": "x"}',), ("--speculative-config.method", "dflash", "want ngram, suffix, eagle3 or draft_model")),
+                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix or eagle3 or draft_model, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
                             (("{}",), ("--speculative-config", "method")), (('{"num_speculative_tokens": 99}',), "--speculative-tokens")):
             self.refused(2, "serve", TINY, "--speculative-config", *flags, says=says)
         self.refused(2, "serve", TINY, "--speculative", "ngram", "--prompt-lookup-max", 1, says=("--prompt-lookup-min", "found 2"))
         eagle3 = ("--speculative", "eagle3", "--speculative-model")
-        for code, flags, says in ((2, ("--speculative", "eagle3"), "want --speculative-model DIR"), (2, ("--speculative-model", head), "want --speculative eagle3, found off"),
+        for code, flags, says in ((2, ("--speculative", "eagle3"), "want --speculative-model DIR"), (2, ("--speculative-model", head), "want --speculative eagle3 or draft, found off"),
                                   (5, (*eagle3, "/nowhere"), "/nowhere/config.json"), (3, (*eagle3, TINY), "want one of an EAGLE-3 head"),
                                   (4, (*eagle3, head, "--speculative-tap-reading", "outputs"), "want states of 0 to 8")):
+            self.refused(code, "run", TINY, "-p", "a", "--backend", "cpu", *flags, says=says)
+
+    def test_draft_models(self):
+        prompt = ("run", TINY, "-p", "Once upon a time", "-n", 40, "--temperature", 0, "--json")
+        want = {backend: self.ok(*prompt, *flags).json()["token_ids"] for backend, flags in (("cpu", support.EXACT), ("reference", ("--backend", "reference")))}
+        draft = ("--speculative", "draft", "--speculative-model", TINY)
+        gguf = self.dir / "tiny.gguf"
+        self.ok("convert", "-m", TINY, "-o", gguf)
+        for backend, flags in (("cpu", (*support.EXACT, *draft)), ("cpu", (*support.EXACT, *draft, "--tensor-parallel-size", 2)), ("reference", ("--backend", "reference", *draft)),
+                               ("cpu", (*support.EXACT, "--speculative", "draft", "--speculative-model", gguf))):
+            found = self.ok(*prompt, *flags).json()
+            self.assertEqual(found["token_ids"], want[backend], flags)
+            self.assertGreater(found["usage"]["drafted_tokens"], 0, flags)
+            self.assertGreater(found["usage"]["accepted_tokens"], 0, flags)
+        self.assertRegex(self.ok(*prompt[:-1], *support.EXACT, *draft).err, r"guessed \d+ tokens, \d+ right")
+        server = Server(*support.EXACT, *draft)
+        self.assertIn("Paris", server.chat(temperature=0).json()["choices"][0]["message"]["content"])
+        drafted, right = (server.metric(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted"))
+        self.assertGreater(right, 0)
+        self.assertGreaterEqual(drafted, right)
+        self.assertEqual(server.stop(), 0)
+
+    def test_draft_models_that_do_not_fit(self):
+        cut, other, torn = self.copy_of_tiny("cut"), self.copy_of_tiny("other"), self.copy_of_tiny("torn")
+        support.edit_json(cut / "config.json", lambda config: config.update(vocab_size=config["vocab_size"] - 1))
+        text = (other / "tokenizer.json").read_text()
+        swapped = json.loads(text)
+        vocab = swapped["model"]["vocab"]
+        a, b = "!", "a"
+        vocab[a], vocab[b] = vocab[b], vocab[a]
+        support.replace(other / "tokenizer.json", json.dumps(swapped).encode())
+        shard = torn / "model-00001-of-00002.safetensors"
+        support.replace(shard, shard.read_bytes()[:1000])
+        draft = ("--speculative", "draft", "--speculative-model")
+        for code, flags, says in ((2, ("--speculative", "draft"), "want --speculative-model MODEL"), (5, (*draft, "me/nowhere"), "me/nowhere"), (2, (*draft, cut), ("--speculative-model", "want the vocabulary of", "tokens, found")),
+                                  (2, (*draft, other), ("--speculative-model", "want the tokens of", "found another token")), (4, (*draft, torn), "model-00001-of-00002.safetensors: header of"),
+                                  (3, (*draft, f"{TINY}/eagle3"), "eagle3/config.json: want model_type"), (3, (*draft, TINY, "--nnodes", 2, "--node-rank", 0, "--master-addr", "127.0.0.1", "--tensor-parallel-size", 2), "--speculative draft: want one process, found --nnodes 2"),
+                                  (2, (*draft, TINY, "--speculative-tap-reading", "outputs"), "--speculative-tap-reading: want --speculative eagle3, found draft")):
             self.refused(code, "run", TINY, "-p", "a", "--backend", "cpu", *flags, says=says)
 
     def test_kv_events(self):

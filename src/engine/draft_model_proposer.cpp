@@ -1,0 +1,273 @@
+#include "engine/draft_model_proposer.h"
+
+#include "base/error.h"
+#include "engine/speculation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nibble::engine {
+
+model::StepLimits draft_step_limits(const model::StepLimits& of_model) {
+  return {.max_tokens = std::min(of_model.max_tokens, DraftModelProposer::kMostStepTokens),
+          .max_rows = std::min(of_model.max_rows, static_cast<int>(Speculation::kMostDrafting)),
+          .kv_pages = of_model.kv_pages};
+}
+
+DraftModelProposer::DraftModelProposer(const DraftModel& of)
+    : be_(of.be),
+      model_(of.model),
+      max_tokens_(of.limits.max_tokens),
+      max_context_(of.model.config.dims.max_context),
+      pool_(of.limits.kv_pages),
+      cache_(pool_, of.model.config.dims.sliding_window,
+             of.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff) {}
+
+DraftModelProposer::State::State(const Text& text)
+    : sequence(text.id,
+               {.prompt = {text.tokens.begin(), text.tokens.end()},
+                .sampling = text.sampling != nullptr ? *text.sampling : backend::SamplingParams{.temperature = 0},
+                .prefix_cache = text.shares},
+               {}, {}) {
+  sequence.prompt_count = text.prompt_tokens;
+  sequence.pages.resume_lengths[1] = text.prompt_tokens;
+}
+
+// After a failure of the backend nobody knows what the pages hold.
+template <class Work>
+auto DraftModelProposer::or_forget(const Work& work) {
+  try {
+    return work();
+  } catch (...) {
+    forget_all();
+    throw;
+  }
+}
+
+int64_t DraftModelProposer::unread(const Text& text) const {
+  const auto found = of_.find(text.id);
+  const bool is_new = found == of_.end();
+  if (std::ssize(text.tokens) > max_context_ || (!is_new && found->second.corrupt)) return kNoDraft;
+  const int64_t pages = pages_for(std::ssize(text.tokens));
+  for (const LayerKind kind : kKinds)
+    if ((is_new || std::ssize(found->second.sequence.pages.ids[kind]) < pages) && cache_.available(kind) == 0)
+      return kNoDraft;
+  int64_t read = 0;
+  if (!is_new) {
+    read = found->second.sequence.computed;
+  } else if (text.shares) {
+    read = cache_.resumable(text.tokens.first(text.tokens.size() - 1));
+  }
+  const int64_t left = std::ssize(text.tokens) - read;
+  return left > kReadByDraft ? left : 0;
+}
+
+int64_t DraftModelProposer::read(std::span<const Text> texts) {
+  return or_forget([&] {
+    std::vector<State*> states;
+    for (const Text& text : texts)
+      if (unread(text) > 0) states.push_back(&known(text));
+    return feed(states);
+  });
+}
+
+// Its state, with all of the text. Guesses that came true are computed.
+DraftModelProposer::State& DraftModelProposer::known(const Text& text) {
+  const auto [at, is_new] = of_.try_emplace(text.id, text);
+  State& state = at->second;
+  Sequence& s = state.sequence;
+  if (is_new) {
+    PrefixCache::Copies copies;
+    s.computed = cache_.resume(s.skippable(), s.pages, copies);
+    for (const backend::PageCopy& copy : copies) be_.copy_page(copy);
+    return state;
+  }
+  const auto fresh = text.tokens.subspan(s.tokens.size());
+  s.computed += std::ranges::mismatch(state.guessed, fresh).in1 - state.guessed.begin();
+  if (!fresh.empty()) state.guessed.clear();
+  s.tokens.insert(s.tokens.end(), fresh.begin(), fresh.end());
+  return state;
+}
+
+// Gives it pages for `length` tokens, as far as there are any. Returns for how many tokens it has pages.
+int64_t DraftModelProposer::grow(Sequence& s, int64_t length) {
+  int64_t got = length;
+  for (const LayerKind kind : kKinds) {
+    std::vector<int32_t>& ids = s.pages.ids[kind];
+    while (std::ssize(ids) < pages_for(length)) {
+      const int32_t page = cache_.take(kind);
+      if (page < 0) break;
+      ids.push_back(page);
+    }
+    got = std::min(got, std::ssize(ids) * backend::kPageTokens);
+  }
+  return got;
+}
+
+// Its tokens that are not computed, up to `end`. The last one of a text is computed for a draft alone, which draws
+// after it.
+bool DraftModelProposer::add_row(State& state, int64_t end) {
+  Sequence& s = state.sequence;
+  if (end <= s.computed) return false;
+  batch_.rows.push_back({.sequence = &s,
+                         .from = s.computed,
+                         .count = static_cast<int32_t>(end - s.computed),
+                         .score_from = 0,
+                         .score_to = 0,
+                         .draws = end >= std::ssize(s.tokens)});
+  return true;
+}
+
+backend::Ticket DraftModelProposer::enqueue() {
+  const StepBuilder::Built built = builder_.build(batch_, StepBuilder::Draws::kOneAtLeast);
+  const std::optional<backend::Ticket> ticket = model::forward(be_, model_, built.step);
+  check(ticket.has_value(), "a step that draws has a ticket");
+  int32_t logit_row = 0;
+  for (const Batch::Row& row : batch_.rows) {
+    row.sequence->computed += row.count;
+    if (!row.draws) continue;
+    row.sequence->pending = 1;
+    row.sequence->pending_row = logit_row++;
+  }
+  return *ticket;
+}
+
+// A step that reads on in texts, all but the last token of each. Returns how many tokens it read.
+int64_t DraftModelProposer::feed(std::span<State* const> states) {
+  batch_.rows.clear();
+  int64_t left = max_tokens_;
+  for (State* const state : states) {
+    Sequence& s = state->sequence;
+    cache_.insert(s.settled(), s.pages);
+    cache_.slide(s.computed, s.pages);
+    const int64_t end = std::min(s.computed + left, std::ssize(s.tokens) - 1);
+    if (end > s.computed && add_row(*state, std::min(end, grow(s, end)))) left -= batch_.rows.back().count;
+    if (left == 0) break;
+  }
+  if (batch_.rows.empty()) return 0;
+  static_cast<void>(be_.wait(enqueue()));
+  return max_tokens_ - left;
+}
+
+void DraftModelProposer::propose_all(std::span<const Asked> all) {
+  or_forget([&] {
+    begin(all);
+    catch_up();
+    draw();
+    finish();
+  });
+}
+
+// Drafts are as long as there are pages for what is fed: all but their last token.
+void DraftModelProposer::begin(std::span<const Asked> all) {
+  drafting_.clear();
+  for (const Asked& asked : all) {
+    asked.draft->tokens.clear();
+    asked.draft->matched = 1;  // nothing was looked up
+    if (unread(asked.text) == kNoDraft) continue;
+    State& state = known(asked.text);
+    Sequence& s = state.sequence;
+    const int64_t length = std::ssize(s.tokens);
+    state.guessed.clear();
+    s.computed = std::min(s.computed, length - 1);  // what comes after the last token is drawn anew
+    cache_.insert(s.settled(), s.pages);
+    cache_.slide(s.computed, s.pages);
+    const int64_t most = std::min<int64_t>(asked.most, max_context_ - length + 1);
+    const int64_t room = grow(s, length + most - 1) - length + 1;
+    if (std::min(most, room) > 0)
+      drafting_.push_back({.state = &state, .draft = asked.draft, .length = length, .most = std::min(most, room)});
+  }
+  check(std::ssize(drafting_) <= max_tokens_, "a step holds a token of every text that drafts");
+}
+
+// Until one step holds all that is not computed.
+void DraftModelProposer::catch_up() {
+  std::vector<State*> states;
+  for (const Drafting& each : drafting_) states.push_back(each.state);
+  const auto left = [&] {
+    int64_t sum = 0;
+    for (const Drafting& each : drafting_) sum += each.length - each.state->sequence.computed;
+    return sum;
+  };
+  while (left() > max_tokens_) check(feed(states) > 0, "texts that draft have their pages");
+}
+
+void DraftModelProposer::draw() {
+  const bool ahead = std::ranges::none_of(
+      drafting_, [](const Drafting& each) { return each.state->sequence.request.sampling.counts_tokens(); });
+  std::optional<Flight> before;
+  for (int64_t nth = 0;; ++nth) {
+    std::optional<Flight> next = enqueue_draws(nth);
+    if (before) take(*before);
+    before = std::move(next);
+    if (!before) return;
+    if (!ahead) take(*std::exchange(before, std::nullopt));
+  }
+}
+
+// The draws after `nth` tokens of each draft; none: all are as long as asked for.
+std::optional<DraftModelProposer::Flight> DraftModelProposer::enqueue_draws(int64_t nth) {
+  Flight flight{};
+  batch_.rows.clear();
+  for (Drafting& each : drafting_) {
+    if (nth >= each.most) continue;
+    check(add_row(*each.state, each.length + nth), "the last token is not computed");
+    flight.rows.push_back(&each);
+  }
+  if (flight.rows.empty()) return std::nullopt;
+  flight.ticket = enqueue();
+  return flight;
+}
+
+void DraftModelProposer::take(const Flight& flight) {
+  const std::vector<backend::Drawn> drawn = be_.wait(flight.ticket);
+  check(drawn.size() == flight.rows.size(), "a result per row of logits");
+  for (size_t r = 0; r < drawn.size(); ++r) {
+    Drafting& each = *flight.rows[r];
+    each.stopped |= drawn[r].error.has_value();
+    each.state->corrupt |= drawn[r].error && drawn[r].error->code() != Code::kInvalidRequest;
+    if (!each.stopped) each.draft->tokens.push_back(drawn[r].token);
+    each.state->sequence.tokens.push_back(std::max(0, drawn[r].token));
+  }
+}
+
+void DraftModelProposer::finish() {
+  bool corrupt = false;
+  for (const Drafting& each : drafting_) {
+    Sequence& s = each.state->sequence;
+    s.tokens.resize(static_cast<size_t>(each.length));
+    s.computed = each.length;
+    s.pending = 0;
+    const std::vector<int32_t>& tokens = each.draft->tokens;
+    if (each.state->corrupt) {
+      cache_.release({}, s.pages);
+      s.computed = 0;
+      corrupt = true;
+    } else if (!tokens.empty()) {
+      each.state->guessed.assign(tokens.begin(), tokens.end() - 1);
+    }
+  }
+  if (corrupt) cache_.clear();  // its pages may have come from there
+}
+
+void DraftModelProposer::ended(const Text& text) {
+  const auto found = of_.find(text.id);
+  if (found == of_.end()) return;
+  Sequence& s = found->second.sequence;
+  cache_.release(s.settled(), s.pages);
+  of_.erase(found);
+}
+
+void DraftModelProposer::forget_all() {
+  for (auto& [id, state] : of_) cache_.release({}, state.sequence.pages);
+  of_.clear();
+  cache_.clear();
+}
+
+void DraftModelProposer::check_integrity() const {
+  std::vector<const SequencePages*> held;
+  for (const auto& [id, state] : of_) held.push_back(&state.sequence.pages);
+  check_pages(pool_, cache_, held);
+}
+
+}  // namespace nibble::engine

@@ -69,13 +69,14 @@ std::string all_metadata(const Json& metadata) {
 
 std::string verdicts(const Json& checks) {
   std::string out =
-      "<div class=\"wide\"><table>\n<tr><th>level</th><th>check</th><th>verdict</th><th>found</th></tr>\n";
+      "<div class=\"wide\"><table>\n<tr><th>level</th><th>check</th><th>verdict</th><th class=\"n\">seconds</th><th>found</th></tr>\n";
   for (const Json& check : checks) {
     const std::string verdict = text_of(value_at(check, "verdict"));
     const char* const look = verdict == "pass" ? "pass" : verdict == "fail" ? "fail" : "faint";
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td class=\"{}\">{}</td><td>{}</td></tr>\n",
-                       html_escape(text_of(value_at(check, "level"))), html_escape(text_of(value_at(check, "check"))),
-                       look, html_escape(verdict), html_escape(text_of(value_at(check, "found"))));
+    out += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td class=\"{}\">{}</td><td class=\"n\">{:.1f}</td><td>{}</td></tr>\n",
+        html_escape(text_of(value_at(check, "level"))), html_escape(text_of(value_at(check, "check"))), look,
+        html_escape(verdict), number_at(check, "seconds"), html_escape(text_of(value_at(check, "found"))));
   }
   return out + "</table></div>\n";
 }
@@ -282,8 +283,11 @@ std::string report_html(const std::string& command, const Json& result, const st
   const std::string model = text_of(value_at(metadata, "model.name"));
   const std::string title = fmt::format("{}: {}", command, model);
   std::string body = fmt::format("<h1>{}</h1>\n{}", html_escape(title), facts(metadata));
-  if (checks.is_array())
-    body += section(value_at(result, "passed") == true ? "Checks: all hold" : "Checks: not all hold", verdicts(checks));
+  const Json passed = value_at(result, "passed");
+  const char* const all = passed.is_null() ? "Checks so far"
+                          : passed == true ? "Checks: all hold"
+                                           : "Checks: not all hold";
+  if (checks.is_array()) body += section(all, verdicts(checks));
   body += rows_section(value_at(result, "rows"));
   if (before != nullptr) body += comparison_section(*before);
   for (const ReportSection& each : sections) body += section(each.title, "<pre>" + html_escape(each.text) + "</pre>\n");

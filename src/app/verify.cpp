@@ -212,14 +212,14 @@ Metadata json_of(const Verified& result, bool ended) {
   return json;
 }
 
-std::string features_text(const Verified& result) {
+std::string features_section(const Verified& result) {
   return result.features ? "\n## Features\n" + feature_report_text(*result.features) : "";
 }
 
 std::string verify_html(const Verified& result, bool ended) {
   const Metadata json = json_of(result, ended);
-  std::vector<ReportSection> sections{{"Times", verify_times(result.checks.all())}};
-  if (result.features) sections.push_back({"Features", features_text(result)});
+  std::vector<ReportSection> sections{{"Times", verify_times(result.checks.all()), true}};
+  if (result.features) sections.push_back({"Features", feature_report_text(*result.features), true});
   std::optional<ResultComparison> before;
   if (result.baseline && result.figures)
     before = compare_results(*result.baseline, {"this run", json}, Mismatch::kAllow);
@@ -231,7 +231,7 @@ void keep_report(const std::filesystem::path& path, const Verified& result, bool
   write_report(path, report_format(path) == ReportFormat::kHtml
                          ? verify_html(result, ended)
                          : verify_page(result.checks.all(), result.metadata, ended ? "" : ", not at its end") +
-                               features_text(result));
+                               features_section(result));
 }
 
 // Writes the tables to the feature's page. The exit code and one line say whether all is right.
@@ -287,7 +287,7 @@ int execute(const VerifyOptions& options) {
   if (options.output.json) {
     terminal.print_json(json_of(result, true));
   } else {
-    terminal.print(fmt::format("{}\n{}\n{}\n", features_text(result), verify_summary(checks), verify_times(checks)));
+    terminal.print(fmt::format("{}\n{}\n{}\n", features_section(result), verify_summary(checks), verify_times(checks)));
   }
   if (!options.save_baseline.empty()) save_baseline(options.save_baseline, result);
   return result.checks.failed() ? kExitFailure : kExitOk;

@@ -12,7 +12,7 @@
 namespace nibble::app {
 namespace {
 
-constexpr int kNameWidth = 54;  // of "kernel=gemm activation=mxfp8 mxfp4-layers=all kv=fp8" and the like
+constexpr int kNameWidth = 57;  // of "activation=auto mxfp4-layers=none kv=bf16 speculation=off"
 
 }  // namespace
 

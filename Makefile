@@ -83,13 +83,14 @@ fuzz: ## run each fuzz target for SECONDS (60)
 	$(call compile,fuzz)
 	@tools/fuzz.sh $(SECONDS)
 
-test-page: setup ## the chat page in a headless Chromium, before a stub and before nibble serve
+test-page: setup ## the chat page (before a stub and nibble serve) and pages of --report in a headless Chromium
 	@tools/setup.sh python page
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-page tests/page/requirements.txt
 	@.venv-page/bin/python tests/page/page_test.py
 	@NIBBLE=build/cpu/src/app/nibble .venv-page/bin/python tests/page/server_test.py
+	@NIBBLE=build/cpu/src/app/nibble .venv-page/bin/python tests/page/report_test.py
 
 lint: ## layers and house rules, formatting, naming
 	@tools/setup.sh lint

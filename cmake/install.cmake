@@ -4,7 +4,8 @@ install(TARGETS nibble)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/nibble-tiny DESTINATION share/nibble/models
   PATTERN goldens.json EXCLUDE)
 # What level 5 of nibble verify finds by itself.
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/baselines DESTINATION share/nibble FILES_MATCHING PATTERN "*.json")
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/baselines DESTINATION share/nibble FILES_MATCHING PATTERN "*.json"
+  PATTERN shared EXCLUDE)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/nibble)
 # What --help and messages call docs/….
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/nibble FILES_MATCHING PATTERN "*.md"

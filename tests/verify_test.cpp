@@ -122,6 +122,37 @@ TEST_F(Verify, benchmarks_of_a_wrong_path_are_invalid) {
   EXPECT_THAT(failures(checks), HasSubstr("INVALID"));
 }
 
+TEST_F(Verify, another_setting_than_was_asked_for_is_found_when_it_starts) {
+  make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    backend::RunConfig forced = run;
+    forced.activations = backend::Activations::kMxfp4;
+    return make_backend(run.backend, forced, config);
+  };
+  VerifyChecks checks;
+  verify_smoke(subject(), checks);
+  EXPECT_THAT(failures(checks), HasSubstr("dispatch line: want "));
+}
+
+TEST_F(Verify, a_stage_that_differs_from_the_reference_is_found) {
+  make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    backend::BackendConfig coarse = config;
+    coarse.dense.o = backend::WeightFormat::kMxfp8;
+    return make_backend(run.backend, run, coarse);
+  };
+  VerifyChecks checks;
+  verify_correctness(subject(), checks);
+  EXPECT_THAT(failures(checks), HasSubstr("stage by stage against the reference: layer 0 attn_out"));
+}
+
+TEST_F(Verify, each_check_is_told_as_it_ends) {
+  std::vector<std::string> told;
+  VerifyChecks checks([&](const VerifyCheck& check) { told.push_back(check.name); });
+  verify_smoke(subject(), checks);
+  EXPECT_EQ(told, (std::vector<std::string>{"starts", "one request", "dispatch line"}));
+  EXPECT_GT(checks.all()[0].seconds, 0);
+  EXPECT_THAT(verify_times(checks.all()), HasSubstr(" s: level 1 "));
+}
+
 TEST_F(Verify, a_nan_is_found_in_its_stage) {
   const uint16_t nan = 0x7FC0;  // bf16
   std::memcpy(copy_of(backend::WeightRole::kMlpNorm, 3).data(), &nan, sizeof nan);
@@ -152,7 +183,7 @@ class VerifyFeatures : public Verify {
     o.rounds = 1;
     Terminal terminal({.quiet = true});
     VerifyChecks checks;
-    add_checks(try_features(o, source_, make_, terminal), checks);
+    static_cast<void>(try_features(o, subject(), terminal, checks));
     return checks;
   }
 };
@@ -162,6 +193,19 @@ TEST_F(VerifyFeatures, pass_where_nothing_is_wrong) {
   EXPECT_EQ(failures(checks), "");
   EXPECT_EQ(checks.all().size(), 5U) << "four that run, and one reason why others do not";
   EXPECT_THAT(checks.all().back().found, HasSubstr("--moe-kernel: want --backend cuda"));
+}
+
+// A large model takes seconds to load: once for each combination, besides the exact one, a warm-up and the first again.
+TEST_F(VerifyFeatures, load_the_model_once_each) {
+  int engines = 0, all = 0;
+  make_ = [&](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    ++all;
+    engines += config.kv_pages[0] > 16 ? 1 : 0;
+    return make_backend(run.backend, run, config);
+  };
+  EXPECT_EQ(failures(verify("activation=f32,kv=bf16/fp8")), "");
+  EXPECT_EQ(engines, 4);
+  EXPECT_EQ(all, 6) << "and the logits of level 1.5's text, on a CPU";
 }
 
 TEST_F(VerifyFeatures, a_rounding_that_does_not_run_is_found) {
@@ -193,7 +237,7 @@ TEST_F(VerifyFeatures, a_text_that_changes_with_guesses_is_found) {
     if (of_engine && ++engines > 2) forced.activations = backend::Activations::kMxfp4;  // behind warm-up and first
     return make_backend(run.backend, forced, config);
   };
-  EXPECT_THAT(failures(verify("activation=f32,speculation=off/suffix")), HasSubstr("speculation=suffix: token "));
+  EXPECT_THAT(failures(verify("activation=f32,speculation=off/suffix")), HasSubstr("is another than without"));
 }
 
 TEST_F(VerifyFeatures, too_many_are_refused_with_their_number) {

@@ -25,10 +25,10 @@ body{margin:0 auto;max-width:75rem;padding:1.5rem;background:var(--ground);color
 h1{font-size:1.5rem;margin:0 0 .5rem}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 table{border-collapse:collapse;font-size:.9rem}td,th{border-bottom:1px solid var(--line);padding:.25rem .7rem .25rem 0;text-align:left;
 vertical-align:top;overflow-wrap:anywhere}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-th{color:var(--faint);font-weight:600}.wide{overflow-x:auto}.plots{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;max-width:100%}
+th{color:var(--faint);font-weight:600;white-space:nowrap}td.pass,td.fail,td.faint{white-space:nowrap}td.name{min-width:16rem}.wide{overflow-x:auto}.plots{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;max-width:100%}
 svg{display:block;max-width:100%;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .faint{fill:var(--faint)}
 svg .grid{stroke:var(--line)}svg .axis{stroke:var(--faint)}figcaption{font-weight:600;margin-bottom:.25rem}
-pre{overflow-x:auto;font-size:.85rem}.pass{color:var(--good)}.fail{color:var(--bad);font-weight:700}.faint{color:var(--faint)}
+pre{margin:0;font-size:.85rem}.pass{color:var(--good)}.fail{color:var(--bad);font-weight:700}.faint{color:var(--faint)}
 )";
 
 }  // namespace
@@ -66,9 +66,15 @@ std::string html_table(const HtmlTable& table) {
     }
     return out + "</tr>\n";
   };
-  std::string out = "<div class=\"wide\"><table>\n" + row(table.head, "th");
-  for (const std::vector<std::string>& cells : table.rows) out += row(cells, "td");
-  return out + "</table></div>\n";
+  std::string rows;
+  if (std::ranges::any_of(table.head, [](const std::string& cell) { return !cell.empty(); }))
+    rows += row(table.head, "th");
+  for (const std::vector<std::string>& cells : table.rows) rows += row(cells, "td");
+  return html_wide("<table>\n" + rows + "</table>");
+}
+
+std::string html_wide(std::string_view content) {
+  return fmt::format("<div class=\"wide\" tabindex=\"0\">{}</div>\n", content);
 }
 
 std::string html_page(std::string_view title, std::string_view body) {
@@ -76,7 +82,7 @@ std::string html_page(std::string_view title, std::string_view body) {
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{}</title>\n<style>{}</style>\n"
-      "</head>\n<body>\n{}</body>\n</html>\n",
+      "</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n",
       html_escape(title), kStyle, body);
 }
 

@@ -17,6 +17,8 @@ struct HtmlTable {
   std::vector<size_t> numbers{};
 };
 [[nodiscard]] std::string html_table(const HtmlTable& table);
+// HTML that may be wider than the window: it scrolls by itself, by keys too.
+[[nodiscard]] std::string html_wide(std::string_view content);
 
 // A whole page: it loads nothing, runs nothing, and follows the reader's choice of light or dark. `title` is plain
 // text, `body` HTML.

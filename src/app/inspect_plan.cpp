@@ -10,7 +10,6 @@
 #include "backend/cost.h"
 #include "backend/cpu/plan.h"
 #include "backend/cuda/card/cards.h"
-#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/layout/mx_a_m16k32.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
@@ -138,35 +137,6 @@ Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool)
   return scales;
 }
 
-// What each rank holds; on a card, also how much KV cache its memory leaves.
-Json ranks_json(const InspectOptions& options, const backend::CostModel& cost, const model::ModelConfig& config,
-                const std::optional<backend::cuda::DeviceFacts>& card) {
-  Json json = Json::array();
-  const backend::Ranks& ranks = options.model.run.ranks;
-  const RanksOn on = card ? RanksOn::kCards : RanksOn::kHost;
-  for (const RankMemory& of : rank_memory(cost, config, ranks, options.depths.front(), on)) {
-    const backend::Shard& s = of.shard;
-    Json& rank = json.emplace_back(Json{{"rank", s.rank},
-                                        {"heads", s.heads.count},
-                                        {"kv_heads", s.kv_heads.count},
-                                        {"experts", s.experts.count},
-                                        {"inter", s.inter.count},
-                                        {"weight_bytes", of.weights},
-                                        {"kv_context", options.depths.front()},
-                                        {"kv_bytes", of.kv}});
-    if (card) {
-      const MemoryLimit limit = device_limit(card->memory_bytes, card->memory_bytes,
-                                             *backend::with_defaults(options.model.run).gpu_memory_utilization);
-      rank["memory_bytes"] = limit.bytes;
-      rank["mailbox_bytes"] = backend::cuda::comm_bytes(ranks.count);
-      rank["kv_tokens"] = kv_tokens_beside(cost, config, of, limit.bytes - backend::cuda::comm_bytes(ranks.count));
-    } else {
-      rank["copied_bytes"] = of.copied;
-    }
-  }
-  return json;
-}
-
 class Planner {
  public:
   Planner(const InspectOptions& options, const model::ModelConfig& config, std::span<const backend::HostWeight> weights)
@@ -197,7 +167,11 @@ class Planner {
                  : fmt::format("cpu, {} threads", options_.model.run.threads);
   }
 
-  [[nodiscard]] Json ranks() const { return ranks_json(options_, cost_, config_, card_); }
+  [[nodiscard]] Json ranks() const {
+    const backend::RunConfig& run = options_.model.run;
+    return ranks_json(cost_, config_, run.ranks, options_.depths.front(),
+                      card_ ? std::optional(memory_of_a_card(card_->memory_bytes, run)) : std::nullopt);
+  }
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
   // About the MXFP4 weights on a card; otherwise empty.
   [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
@@ -263,26 +237,6 @@ class Planner {
   Scales scales_;
 };
 
-std::string ranks_text(const Json& ranks, Terminal& terminal) {
-  const bool card = ranks.front().contains("kv_tokens");
-  const auto bytes = [](const Json& value) { return format_bytes(value.get<double>()); };
-  std::string out = terminal.bold(fmt::format("memory of each of {} ranks", ranks.size()));
-  out += fmt::format("\n  {:>4}  {:>5}  {:>8}  {:>7}  {:>5}  {:>9}  {:>9}  {:>20}", "rank", "heads", "KV heads",
-                     "experts", "width", "weights", card ? "of" : "copied",
-                     fmt::format("KV of {} tokens", ranks.front()["kv_context"].get<int64_t>()));
-  out += card ? fmt::format("  {:>12}\n", "KV tokens") : "\n";
-  for (const Json& rank : ranks) {
-    const auto number = [&](const char* name) { return rank[name].get<int64_t>(); };
-    out += fmt::format("  {:>4}  {:>5}  {:>8}  {:>7}  {:>5}  {:>9}  {:>9}  {:>20}", number("rank"), number("heads"),
-                       number("kv_heads"), number("experts"), number("inter"), bytes(rank["weight_bytes"]),
-                       bytes(rank[card ? "memory_bytes" : "copied_bytes"]), bytes(rank["kv_bytes"]));
-    out += !card                     ? "\n"
-           : number("kv_tokens") > 0 ? fmt::format("  {:>12}\n", number("kv_tokens"))
-                                     : fmt::format("  {:>12}\n", "does not fit");
-  }
-  return out;
-}
-
 std::string text(const Json& plan, Terminal& terminal) {
   std::string out = terminal.bold(fmt::format("{}: {:.3f} GB, {:.2f} GFLOP", plan["step"].get<std::string>(),
                                               plan["bytes"].get<double>() / 1e9, plan["flops"].get<double>() / 1e9));
@@ -343,7 +297,9 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   if (!planner.kernels().empty()) terminal.print(fmt::format("kernels: {}\n", planner.kernels()));
   if (!planner.conversions().empty()) terminal.print(fmt::format("weights: {}\n", planner.conversions()));
   if (!planner.scales().empty()) terminal.print(fmt::format("MXFP4 scales: {}\n", planner.scales()));
-  if (several) terminal.print(ranks_text(json["ranks"], terminal));
+  if (several)
+    terminal.print(terminal.bold(fmt::format("memory of each of {} ranks", json["ranks"].size())) + "\n" +
+                   ranks_text(json["ranks"]));
   for (const Json& each : json["plans"]) terminal.print(text(each, terminal));
   return kExitOk;
 }

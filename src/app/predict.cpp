@@ -6,6 +6,7 @@
 #include "app/named_model.h"
 #include "app/predict_report.h"
 #include "app/predictor.h"
+#include "app/rank_memory.h"
 #include "app/terminal.h"
 #include "backend/cost.h"
 #include "backend/kv_dtype.h"
@@ -86,6 +87,12 @@ int execute(const PredictOptions& asked) {
         of_a_card({config.dims, backend::StoredFormats::of({}, weights.dense)}, options.model.run.ranks);
     PredictedTable& table = prediction.tables.emplace_back(weights.name, cost.weight_bytes());
     for (const PredictShape& shape : shapes_of(options)) table.rows.push_back(predictor.row(shape));
+    if (ranks > 1) {
+      backend::CostModel whole{config.dims, backend::StoredFormats::of({}, weights.dense)};
+      whole.formats.kv_row_bytes = kv_row_bytes(options.model, config.dims);
+      table.ranks = ranks_json(whole, config, options.model.run.ranks, options.depths.front(),
+                               memory_of_a_card(card.facts.memory_bytes, options.model.run));
+    }
   }
   if (options.output.json) {
     terminal.print_json(predict_json(prediction));

@@ -1,5 +1,6 @@
 #include "app/predict_report.h"
 
+#include "app/rank_memory.h"
 #include "app/terminal.h"
 #include "backend/cuda/program/kernel_share.h"
 
@@ -130,6 +131,8 @@ std::string predict_markdown(const Prediction& prediction) {
     for (const PredictedRow& row : table.rows)
       out += fmt::format(kLine, row.shape.name(), rate(row.tokens_per_second()), rate(row.limit_tokens_per_second()),
                          percent(row.of_limit()), memory(row), farthest(row));
+    if (!table.ranks.is_null())
+      out += fmt::format("\nMemory of each rank, activations not among it:\n\n```\n{}```\n", ranks_text(table.ranks));
   }
   out += "\n";
   if (!prediction.tables.empty() && !prediction.tables.front().rows.empty())
@@ -162,6 +165,7 @@ Json predict_json(const Prediction& prediction) {
     json["tables"].push_back(
         {{"weights", table.weights}, {"weight_bytes", table.weight_bytes}, {"rows", Json::array()}});
     for (const PredictedRow& row : table.rows) json["tables"].back()["rows"].push_back(json_of(row));
+    if (!table.ranks.is_null()) json["tables"].back()["ranks"] = table.ranks;
   }
   if (prediction.ranks > 1) {
     const backend::cuda::KnownLink& link = prediction.link;

@@ -16,6 +16,7 @@ struct PredictedTable {
   std::string weights;  // "experts MXFP4, the rest bf16 (exact)"
   int64_t weight_bytes = 0;
   std::vector<PredictedRow> rows;
+  nlohmann::ordered_json ranks = {};  // what each holds (rank_memory.h), if there are several
 };
 
 struct Prediction {

@@ -5,7 +5,13 @@
 #include "backend/shards.h"
 #include "model/config.h"
 
+#include "backend/run_config.h"
+
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace nibble::app {
@@ -31,5 +37,15 @@ enum class RanksOn : uint8_t { kHost, kCards };
 // weights alone do not fit.
 [[nodiscard]] int64_t kv_tokens_beside(const backend::CostModel& cost, const model::ModelConfig& config,
                                        const RankMemory& of, int64_t memory);
+
+// What each rank holds, of `context` tokens of one sequence; on cards with this much memory for it also how many tokens
+// of KV cache the weights and what sums take leave room for, in all full layers.
+[[nodiscard]] nlohmann::ordered_json ranks_json(const backend::CostModel& cost, const model::ModelConfig& config,
+                                                const backend::Ranks& ranks, int64_t context,
+                                                std::optional<int64_t> card_bytes);
+// Of that, a table: a head and a line for each rank.
+[[nodiscard]] std::string ranks_text(const nlohmann::ordered_json& ranks);
+// What --gpu-memory-utilization leaves of an empty card's memory.
+[[nodiscard]] int64_t memory_of_a_card(int64_t card_bytes, const backend::RunConfig& run);
 
 }  // namespace nibble::app

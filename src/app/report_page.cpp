@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
+#include <sstream>
 
 namespace nibble::app {
 namespace {
@@ -69,15 +71,55 @@ std::string all_metadata(const Json& metadata) {
 
 std::string verdicts(const Json& checks) {
   std::string out =
-      "<div class=\"wide\"><table>\n<tr><th>level</th><th>check</th><th>verdict</th><th>found</th></tr>\n";
+      "<table>\n<tr><th>level</th><th>check</th><th>verdict</th><th class=\"n\">seconds</th><th>found</th></tr>\n";
   for (const Json& check : checks) {
     const std::string verdict = text_of(value_at(check, "verdict"));
     const char* const look = verdict == "pass" ? "pass" : verdict == "fail" ? "fail" : "faint";
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td class=\"{}\">{}</td><td>{}</td></tr>\n",
-                       html_escape(text_of(value_at(check, "level"))), html_escape(text_of(value_at(check, "check"))),
-                       look, html_escape(verdict), html_escape(text_of(value_at(check, "found"))));
+    out += fmt::format(
+        "<tr><td>{}</td><td class=\"name\">{}</td><td class=\"{}\">{}</td><td class=\"n\">{:.1f}</td><td>{}</td></tr>\n",
+        html_escape(text_of(value_at(check, "level"))), html_escape(text_of(value_at(check, "check"))), look,
+        html_escape(verdict), number_at(check, "seconds"), html_escape(text_of(value_at(check, "found"))));
   }
-  return out + "</table></div>\n";
+  return html_wide(out + "</table>");
+}
+
+std::vector<std::string> cells_of(std::string_view row) {
+  constexpr std::string_view kSpace = " ";
+  std::vector<std::string> cells;
+  for (size_t at = 0; at + 1 < row.size();) {
+    const size_t end = std::min(row.find('|', at + 1), row.size());
+    std::string_view cell = row.substr(at + 1, end - at - 1);
+    cell.remove_prefix(std::min(cell.find_first_not_of(kSpace), cell.size()));
+    cells.emplace_back(cell.substr(0, cell.find_last_not_of(kSpace) + 1));
+    at = end;
+  }
+  return cells;
+}
+
+// Tables, headings and lines; what else Markdown has stays as it is.
+std::string html_of_markdown(const std::string& text) {
+  std::string out;
+  std::optional<HtmlTable> table;
+  std::istringstream lines(text + "\n\n");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("|---") || line.starts_with("|--:")) continue;
+    if (line.starts_with('|')) {
+      std::vector<std::string> cells = cells_of(line);
+      if (table) {
+        table->rows.push_back(std::move(cells));
+      } else {
+        table = HtmlTable{.head = std::move(cells), .rows = {}};
+      }
+      continue;
+    }
+    if (table) out += html_table(*table);
+    table.reset();
+    if (line.starts_with("### "))
+      out += fmt::format("<h3>{}</h3>\n", html_escape(line.substr(4)));
+    else if (!line.empty())
+      out += fmt::format("<p>{}</p>\n", html_escape(line));
+  }
+  return out;
 }
 
 bool is_prompt(const Json& row) { return number_at(row, "prompt") > 0; }
@@ -282,11 +324,16 @@ std::string report_html(const std::string& command, const Json& result, const st
   const std::string model = text_of(value_at(metadata, "model.name"));
   const std::string title = fmt::format("{}: {}", command, model);
   std::string body = fmt::format("<h1>{}</h1>\n{}", html_escape(title), facts(metadata));
-  if (checks.is_array())
-    body += section(value_at(result, "passed") == true ? "Checks: all hold" : "Checks: not all hold", verdicts(checks));
+  const Json passed = value_at(result, "passed");
+  const char* const all = passed.is_null() ? "Checks so far"
+                          : passed == true ? "Checks: all hold"
+                                           : "Checks: not all hold";
+  if (checks.is_array()) body += section(all, verdicts(checks));
   body += rows_section(value_at(result, "rows"));
   if (before != nullptr) body += comparison_section(*before);
-  for (const ReportSection& each : sections) body += section(each.title, "<pre>" + html_escape(each.text) + "</pre>\n");
+  for (const ReportSection& each : sections)
+    body += section(each.title, each.markdown ? html_of_markdown(each.text)
+                                              : html_wide("<pre>" + html_escape(each.text) + "</pre>"));
   return html_page(title, body + section("Where this comes from", all_metadata(metadata)));
 }
 

@@ -26,6 +26,7 @@ void write_report(const std::filesystem::path& path, const std::string& text);
 
 struct ReportSection {
   std::string title, text;  // as a terminal shows it
+  bool markdown = false;    // shown as such
 };
 
 // `result`: what --json prints for nibble bench, load or verify. `before`: the comparison with a baseline; null: there

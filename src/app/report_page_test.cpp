@@ -101,9 +101,21 @@ TEST(ReportPage, of_checks_says_which_failed) {
                     {{"level", "2"}, {"check", "finite"}, {"verdict", "fail"}, {"found", "nan"}}};
   const std::string page = report_html("nibble verify", json, {{"Features", "a <table>"}});
   EXPECT_THAT(page, HasSubstr("Checks: not all hold"));
-  EXPECT_THAT(page, HasSubstr("<td class=\"fail\">fail</td><td>nan</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"fail\">fail</td><td class=\"n\">0.0</td><td>nan</td>"));
   EXPECT_THAT(page, HasSubstr("<td>&lt;b&gt;</td>"));
   EXPECT_THAT(page, HasSubstr("<pre>a &lt;table&gt;</pre>"));
+  json.erase("passed");
+  EXPECT_THAT(report_html("nibble verify", json), HasSubstr("Checks so far"));
+}
+
+TEST(ReportPage, markdown_becomes_tables_and_lines) {
+  const std::string page = report_html("nibble verify", {{"metadata", whole_metadata()}},
+                                       {{.title = "Features",
+                                         .text = "all of it\n\n### Alone\n| a | b |\n|---|--:|\n| <i> |  2 |\n",
+                                         .markdown = true}});
+  EXPECT_THAT(page, HasSubstr("<p>all of it</p>\n<h3>Alone</h3>\n"));
+  EXPECT_THAT(page, HasSubstr("<tr><th>a</th><th>b</th></tr>\n<tr><td>&lt;i&gt;</td><td>2</td></tr>\n</table>"));
+  EXPECT_THAT(page, Not(HasSubstr("|")));
 }
 
 TEST(ReportPage, before_and_after_stand_side_by_side) {
@@ -121,7 +133,7 @@ TEST(ReportPage, foreign_text_stays_text) {
   make_hostile(bench);
   make_hostile(load);
   expect_safe(report_html(kHostile, bench, {{kHostile, kHostile}}));
-  expect_safe(report_html(kHostile, load));
+  expect_safe(report_html(kHostile, load, {{.title = kHostile, .text = kHostile, .markdown = true}}));
   NamedResult a{kHostile, bench_result()}, b{kHostile, bench_result()};
   a.json["rows"].push_back({{"test", kHostile}, {"prompt", 1}, {"generate", 0}, {"batch", 1}, {"seconds", {1.0}}});
   b.json["rows"][0]["test"] = kHostile;

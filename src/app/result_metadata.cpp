@@ -233,16 +233,20 @@ Metadata metadata_of(const ResultOrigin& origin) {
           {"peak_memory_bytes", {{"host", peak_host_bytes()}, {"device", nullptr}}}};
 }
 
-void add_process(Metadata& metadata, const ProcessRun& run) {
-  metadata["device"] = device_of(run.peaks, run.model.run);
-  metadata["model"] = model_of(run.source, run.model);
-  if (run.model.run.backend != BackendKind::kCuda) return;
+int64_t used_on_cards(const ModelOptions& model) {
   int64_t used = 0;
-  for (const int card : cards_of(run.model)) {
+  if (model.run.backend != BackendKind::kCuda) return used;
+  for (const int card : cards_of(model)) {
     const backend::CudaMemory memory = backend::cuda_memory(card);
     used += memory.total_bytes - memory.free_bytes;
   }
-  metadata["peak_memory_bytes"]["device"] = used;
+  return used;
+}
+
+void add_process(Metadata& metadata, const ProcessRun& run) {
+  metadata["device"] = device_of(run.peaks, run.model.run);
+  metadata["model"] = model_of(run.source, run.model);
+  if (run.model.run.backend == BackendKind::kCuda) metadata["peak_memory_bytes"]["device"] = used_on_cards(run.model);
 }
 
 std::string hash_of(std::span<const HashedFile> files) {

@@ -42,6 +42,8 @@ struct ProcessRun {
   const ModelOptions& model;  // resolved
   const backend::DevicePeaks& peaks;
 };
+// Memory in use on the cards that the options' backend has, by all programs; 0 without cards.
+[[nodiscard]] int64_t used_on_cards(const ModelOptions& model);
 // Adds the device as it is now, the model, and the device's memory in use.
 void add_process(Metadata& metadata, const ProcessRun& run);
 

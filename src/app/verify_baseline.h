@@ -21,6 +21,8 @@ struct Figures {
 
 // Adds "rows" (as nibble bench has them), "memory_bytes" and "accuracy" to a result.
 void add_figures(nlohmann::ordered_json& result, const Figures& figures);
+// In one line.
+[[nodiscard]] std::string figures_text(const Figures& figures);
 // Throws Error(kInvalidRequest), naming the file, if it is not a baseline or its metadata has gaps.
 [[nodiscard]] Figures figures_of(const NamedResult& baseline);
 

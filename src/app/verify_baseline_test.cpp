@@ -151,6 +151,51 @@ TEST(VerifyBaseline, of_something_else_is_refused_by_name) {
   EXPECT_EQ(other([](Json& m) { m["settings"]["level"]["value"] = "all"; }), "");
 }
 
+TEST(VerifyBaseline, of_made_up_weights_is_of_their_shape_too) {
+  const auto dummy = [](const char* name) {
+    Json m = whole_metadata();
+    m["model"] = {{"name", name}, {"sha256", nullptr}, {"dummy_seed", 1}};
+    return m;
+  };
+  EXPECT_EQ(mismatch(dummy("gpt-oss-20b"), dummy("gpt-oss-20b")), "");
+  EXPECT_EQ(mismatch(dummy("gpt-oss-120b"), dummy("gpt-oss-20b")),
+            R"(model.name: want "gpt-oss-20b", found "gpt-oss-120b")");
+  Json renamed = whole_metadata();
+  renamed["model"]["name"] = "elsewhere";
+  EXPECT_EQ(mismatch(renamed, whole_metadata()), "") << "files are known by their hash";
+}
+
+TEST(VerifyBaseline, of_a_card_does_not_mind_how_many_threads_feed_it) {
+  Json kept = whole_metadata(), now = whole_metadata();
+  kept["device"]["backend"] = now["device"]["backend"] = "cuda";
+  kept["settings"]["threads"] = {{"value", "32"}, {"origin", "default"}};
+  EXPECT_EQ(mismatch(kept, now), "");
+}
+
+// Each is read wherever level 5 looks for one: a broken one would end every run.
+TEST(VerifyBaseline, those_that_come_along_are_whole) {
+  const std::filesystem::path folder = std::filesystem::path(NIBBLE_SOURCE_DIR) / "bench/baselines";
+  int count = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".json") continue;
+    ++count;
+    std::ifstream file(entry.path());
+    const NamedResult one{entry.path().string(), Json::parse(file)};
+    const Figures kept = figures_of(one);  // refuses metadata with gaps
+    std::string labels;
+    for (const BenchRow& row : kept.speed.rows) {
+      labels += row.label() + ";";
+      EXPECT_GE(row.seconds.size(), 7U) << one.name;
+    }
+    EXPECT_EQ(labels, "pp512;tg32, batch 1;tg32, batch 8;") << one.name;
+    EXPECT_GT(kept.speed.host_bytes, 0) << one.name;
+    EXPECT_EQ(kept.speed.device_bytes.has_value(), one.json["metadata"]["device"]["backend"] == "cuda") << one.name;
+    EXPECT_GT(kept.perplexity, 1) << one.name;
+    EXPECT_EQ(mismatch(one.json["metadata"], one.json["metadata"]), "") << one.name;
+  }
+  EXPECT_GE(count, 3);
+}
+
 TEST(VerifyBaseline, what_is_none_is_refused) {
   const auto refused = [](const std::function<void(Json&)>& change) {
     NamedResult kept = baseline();

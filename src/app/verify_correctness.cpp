@@ -209,7 +209,7 @@ class Correctness {
         checks_.skip(lossy.flag, e.what());
         continue;
       }
-      const Divergence d = divergence(exact, logits, vocab_);
+      const Divergence d = divergence(exact, logits, vocab_, thread_count(subject_.model));
       const Reference* const bound =
           reference_ && (*reference_)["losses"].contains(lossy.flag) ? &(*reference_)["losses"][lossy.flag] : nullptr;
       if (bound == nullptr) {

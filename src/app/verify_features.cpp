@@ -222,8 +222,9 @@ std::string FeatureGain::verdict() const {
   return score > 1 ? "helps" : "costs";
 }
 
-FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, const MakeBackend& make,
-                           Terminal& terminal) {
+FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject, Terminal& terminal,
+                           VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kFeatures);
   FeatureReport report;
   std::vector<Combination> combinations;
   if (!o.presets.empty()) {
@@ -244,9 +245,10 @@ FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, co
     if (!o.features.empty() || !o.review.empty())
       throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}", why);
     report.rows.push_back(std::move(planned.front().row));  // flags of the command do not go with the usual product
+    skip_refused(report, checks);
     return report;
   }
-  Trials trials(source, o.model, make);
+  Trials trials(subject.with(o.model));
   int64_t done = 0;
   const auto show = [&](const Planned& at, int round) {
     terminal.progress("verifying level 6", static_cast<double>(done) / static_cast<double>(count),
@@ -263,6 +265,7 @@ FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, co
       if (base == nullptr) rounds = rounds_of(o, trials, next.options);
       next.row.trial = trials.run(next.options);
       if (base == nullptr) base = &next;
+      if (rounds == 1) add_check(next.row, checks);
     } catch (const Error& e) {
       if (e.code() != Code::kUnsupported) throw;
       next.row.refused = e.what();
@@ -274,24 +277,25 @@ FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, co
       if (!next.row.trial) continue;
       show(next, round);
       next.row.trial->rounds.push_back(trials.rates(next.options));
+      if (round == rounds) add_check(next.row, checks);
     }
   }
   if (base != nullptr && count > 1) report.again = trials.rates(base->options);
   for (Planned& next : planned) report.rows.push_back(std::move(next.row));
+  skip_refused(report, checks);
   return report;
 }
 
-void add_checks(const FeatureReport& report, VerifyChecks& checks) {
-  checks.begin(VerifyLevel::kFeatures);
-  for (const FeatureRow& row : report.rows) {
-    if (!row.trial) continue;
-    const Trial& t = *row.trial;
-    const bool right = t.wrong.empty();
-    const std::string bound = t.bound.empty() ? "no bound known" : t.bound;
-    checks.add(row.combination.name, right,
-               right ? fmt::format("{}; {} ({})", rates_text(t.rounds), loss_of(t), bound)
-                     : fmt::format("{}; INVALID: {}", t.wrong, rates_text(t.rounds)));
-  }
+void add_check(const FeatureRow& row, VerifyChecks& checks) {
+  const Trial& t = *row.trial;
+  const bool right = t.wrong.empty();
+  const std::string bound = t.bound.empty() ? "no bound known" : t.bound;
+  checks.add(row.combination.name, right,
+             right ? fmt::format("{}; {} ({})", rates_text(t.rounds), loss_of(t), bound)
+                   : fmt::format("{}; INVALID: {}", t.wrong, rates_text(t.rounds)));
+}
+
+void skip_refused(const FeatureReport& report, VerifyChecks& checks) {
   for (const auto& [reason, names] : refused_of(report))
     checks.skip(
         names.size() == 1 ? names.front() : fmt::format("{} combinations, {} the first", names.size(), names.front()),

@@ -45,13 +45,14 @@ struct FeatureGain {
 // REQUIRES as many rounds of both.
 [[nodiscard]] FeatureGain gain_of(std::span<const TrialRates> base, std::span<const TrialRates> other, double drift);
 
-// Tries them. `options`: with a backend, otherwise as given. Throws Error(kInvalidRequest) if more than
-// o.most_combinations would run.
-[[nodiscard]] FeatureReport try_features(const VerifyOptions& o, const ModelSource& source, const MakeBackend& make,
-                                         Terminal& terminal);
-
-// Adds a check per combination that was tried, and a skipped one per reason of refusal.
-void add_checks(const FeatureReport& report, VerifyChecks& checks);
+// Tries them. Adds a check per combination when its figures are there, and a skipped one per reason of refusal.
+// `options`: with a backend, otherwise as given. Throws Error(kInvalidRequest) if more than o.most_combinations would
+// run.
+[[nodiscard]] FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject, Terminal& terminal,
+                                         VerifyChecks& checks);
+// What it adds. REQUIRES a row that was tried.
+void add_check(const FeatureRow& row, VerifyChecks& checks);
+void skip_refused(const FeatureReport& report, VerifyChecks& checks);
 // Markdown: alone, together, refused.
 [[nodiscard]] std::string feature_report_text(const FeatureReport& report);
 [[nodiscard]] nlohmann::ordered_json feature_report_json(const FeatureReport& report);

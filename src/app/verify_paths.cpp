@@ -27,7 +27,7 @@ using backend::PlannedStage;
 using backend::RunConfig;
 using backend::Stage;
 
-constexpr int64_t kPathTokens = 48;
+constexpr int64_t kPathTokens = 48, kPathGenerated = 8;
 
 // Words in kernel names that show a larger instruction set than `isa`.
 std::vector<std::string> beyond(CpuIsa isa) {
@@ -189,23 +189,20 @@ std::set<std::string> kernels_of(const backend::cuda::Program& program, bool exp
   return names;
 }
 
+engine::EngineLimits path_limits(const VerifySubject& subject) {
+  return one_sequence(subject.model, kPathTokens + kPathGenerated + 1);
+}
+
 // Runs one request, step by step: the kernels of its programs must have been launched, and those of other choices of
 // --moe-kernel must not.
-void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
+void verify_card(const VerifySubject& subject, const OnBackend& on, VerifyChecks& checks) {
   const auto card = backend::cuda_plan_device();
   check(card.has_value(), "a card that runs");
-  const model::ModelConfig& config = subject.source.config;
-  RunConfig run = subject.model.run;
-  constexpr int64_t kGenerate = 8;
-  const engine::EngineLimits limits = one_sequence(subject.model, kPathTokens + kGenerate + 1);
-  const backend::BackendConfig backend_config =
-      model::backend_config(config, engine::step_limits(limits, config.dims), run.dense);
-  const backend::BackendConfig of_a_rank = backend::cuda_config(backend_config, run.ranks);
+  const RunConfig& run = subject.model.run;
+  const backend::BackendConfig of_a_rank = backend::cuda_config(on.config, run.ranks);
   const auto reduce = backend::cuda::planned_reduce(run.ranks);
-  const auto be = subject.make(run, backend_config);
-  const auto& cuda = static_cast<const backend::CudaBackend&>(*be);
-  const model::GptOss model = model::load(*be, config, subject.source.weights);
-  engine::Loop loop(*be, model, limits);
+  const auto& cuda = static_cast<const backend::CudaBackend&>(*on.backend);
+  engine::Loop loop(*on.backend, on.model, path_limits(subject));
   std::set<std::string> must, must_not;
   loop.watch([&](const model::Step& step) -> model::Probe {
     const backend::StepShape shape{.rows = step.rows, .logit_rows = static_cast<int64_t>(step.logit_tokens.size())};
@@ -224,8 +221,9 @@ void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
     }
     return {};
   });
-  loop.serve({.prompt = verify_tokens(subject, kPathTokens), .max_tokens = kGenerate, .sampling = {.temperature = 0}},
-             [](const engine::TokenEvent&) { return true; });
+  loop.serve(
+      {.prompt = verify_tokens(subject, kPathTokens), .max_tokens = kPathGenerated, .sampling = {.temperature = 0}},
+      [](const engine::TokenEvent&) { return true; });
   std::set<std::string> ran;
   for (const backend::KernelLaunches& launches : cuda.launches()) ran.insert(std::string(launches.kernel));
   std::string missing, forbidden;
@@ -241,17 +239,22 @@ void verify_card(const VerifySubject& subject, VerifyChecks& checks) {
 
 }  // namespace
 
-std::string wrong_path(const VerifySubject& subject, std::span<const float> exact) {
+std::string wrong_path(const VerifySubject& subject, const OnBackend& on, std::span<const float> exact) {
   const RunConfig& run = subject.model.run;
   if (run.backend == BackendKind::kCpu && has_table(subject))
-    return wrong_on_cpu(subject, run, exact, run_step(subject, run, verify_tokens(subject, kPathTokens)));
+    return wrong_on_cpu(subject, run, exact, run_step(on, verify_tokens(subject, kPathTokens)));
   if (run.backend != BackendKind::kCuda) return {};
   VerifyChecks checks;
-  verify_card(subject, checks);
+  verify_card(subject, on, checks);
   std::string wrong;
   for (const VerifyCheck& check : checks.all())
     if (check.verdict == Verdict::kFail) wrong += fmt::format("{}{}", wrong.empty() ? "" : "; ", check.found);
   return wrong;
+}
+
+model::StepLimits path_step(const VerifySubject& subject) {
+  if (subject.model.run.backend != BackendKind::kCuda) return whole_step(kPathTokens);
+  return engine::step_limits(path_limits(subject), subject.source.config.dims);
 }
 
 std::vector<float> exact_path(const VerifySubject& subject) {
@@ -262,7 +265,7 @@ void verify_paths(const VerifySubject& subject, VerifyChecks& checks) {
   checks.begin(VerifyLevel::kPaths);
   switch (subject.model.run.backend) {
     case BackendKind::kCpu: return CpuPaths(subject, checks).verify();
-    case BackendKind::kCuda: return verify_card(subject, checks);
+    case BackendKind::kCuda: return verify_card(subject, load(subject, subject.model.run, path_step(subject)), checks);
     default: return checks.skip("kernels", "the reference has plain loops only");
   }
 }

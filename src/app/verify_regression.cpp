@@ -77,8 +77,8 @@ Figures measure_figures(const VerifySubject& subject) {
   figures.perplexity = score({subject.source, subject.model, text, kScoredWindow}, quiet).perplexity();
   const std::vector<int32_t> ids = verify_tokens(subject, kDivergenceTokens);
   const std::vector<float> exact = run_step(subject, exact_run(subject.model.run), ids).logits;
-  const Divergence loss =
-      divergence(exact, run_step(subject, subject.model.run, ids).logits, subject.source.config.dims.vocab);
+  const Divergence loss = divergence(exact, run_step(subject, subject.model.run, ids).logits,
+                                     subject.source.config.dims.vocab, thread_count(subject.model));
   figures.kl = loss.mean_kl;
   figures.top1 = loss.top1;
   return figures;

@@ -6,9 +6,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace nibble::app {
+namespace {
+
+constexpr int kNameWidth = 57;  // of "activation=auto mxfp4-layers=none kv=bf16 speculation=off"
+
+}  // namespace
+
 std::string_view name_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kPass: return "pass";
@@ -19,11 +26,19 @@ std::string_view name_of(Verdict verdict) {
 }
 
 void VerifyChecks::add(std::string name, bool holds, std::string found) {
-  checks_.push_back({level_, std::move(name), holds ? Verdict::kPass : Verdict::kFail, std::move(found)});
+  put({level_, std::move(name), holds ? Verdict::kPass : Verdict::kFail, std::move(found)});
 }
 
 void VerifyChecks::skip(std::string name, std::string why) {
-  checks_.push_back({level_, std::move(name), Verdict::kSkipped, std::move(why)});
+  put({level_, std::move(name), Verdict::kSkipped, std::move(why)});
+}
+
+void VerifyChecks::put(VerifyCheck check) {
+  const auto now = std::chrono::steady_clock::now();
+  check.seconds = std::chrono::duration<double>(now - last_).count();
+  last_ = now;
+  checks_.push_back(std::move(check));
+  if (watch_) watch_(checks_.back());
 }
 
 bool VerifyChecks::failed() const {
@@ -35,14 +50,20 @@ bool VerifyChecks::failed(VerifyLevel level) const {
                              [level](const VerifyCheck& c) { return c.level == level && c.verdict == Verdict::kFail; });
 }
 
+std::string check_head() {
+  return fmt::format(
+      "| level | {:<{}} | verdict | seconds | found |\n| :---- | :{:-<{}} | :------ | ------: | :---- |\n", "check",
+      kNameWidth, "", kNameWidth - 1);
+}
+
+std::string check_row_of(const VerifyCheck& check) {
+  return fmt::format("| {:<5} | {:<{}} | {:<7} | {:>7.1f} | {} |\n", name_of(check.level), check.name, kNameWidth,
+                     name_of(check.verdict), check.seconds, markdown_cell(check.found));
+}
+
 std::string verify_table(std::span<const VerifyCheck> checks) {
-  size_t width = 5;
-  for (const VerifyCheck& check : checks) width = std::max(width, check.name.size());
-  std::string out = fmt::format("| level | {:<{}} | verdict | found |\n| :---- | :{:-<{}} | :------ | :---- |\n",
-                                "check", width, "", width - 1);
-  for (const VerifyCheck& check : checks)
-    out += fmt::format("| {:<5} | {:<{}} | {:<7} | {} |\n", name_of(check.level), check.name, width,
-                       name_of(check.verdict), markdown_cell(check.found));
+  std::string out = check_head();
+  for (const VerifyCheck& check : checks) out += check_row_of(check);
   return out;
 }
 
@@ -52,19 +73,34 @@ std::string verify_summary(std::span<const VerifyCheck> checks) {
                      count(Verdict::kSkipped));
 }
 
+std::string verify_times(std::span<const VerifyCheck> checks) {
+  std::map<VerifyLevel, double> of_level;
+  double all = 0;
+  for (const VerifyCheck& check : checks) {
+    of_level[check.level] += check.seconds;
+    all += check.seconds;
+  }
+  std::string out;
+  for (const auto& [level, seconds] : of_level)
+    out += fmt::format("{}level {} {:.1f} s", out.empty() ? "" : ", ", name_of(level), seconds);
+  return fmt::format("{:.1f} s: {}", all, out);
+}
+
 nlohmann::ordered_json verify_json(std::span<const VerifyCheck> checks) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const VerifyCheck& check : checks)
     json.push_back({{"level", name_of(check.level)},
                     {"check", check.name},
                     {"verdict", check.verdict == Verdict::kFail ? "fail" : name_of(check.verdict)},
-                    {"found", check.found}});
+                    {"found", check.found},
+                    {"seconds", check.seconds}});
   return json;
 }
 
-std::string verify_page(std::span<const VerifyCheck> checks, const nlohmann::ordered_json& metadata) {
-  return fmt::format("# nibble verify: {}\n\n{}\n{}", verify_summary(checks), verify_table(checks),
-                     metadata_section(metadata));
+std::string verify_page(std::span<const VerifyCheck> checks, const nlohmann::ordered_json& metadata,
+                        std::string_view state) {
+  return fmt::format("# nibble verify: {}{}\n\n{}\nIt took {}.\n{}", verify_summary(checks), state,
+                     verify_table(checks), verify_times(checks), metadata_section(metadata));
 }
 
 }  // namespace nibble::app

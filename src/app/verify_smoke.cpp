@@ -29,12 +29,8 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
   const model::ModelConfig& config = subject.source.config;
   const auto start = std::chrono::steady_clock::now();
   const engine::EngineLimits limits = one_sequence(subject.model, kSmokePrompt + kSmokeTokens + 1);
-  const auto be =
-      subject.make(subject.model.run,
-                   model::backend_config(config, engine::step_limits(limits, config.dims), subject.model.run.dense));
-  model::GptOss model = model::load(*be, config, subject.source.weights);
-  model.attention_sinks = subject.model.run.sinks;
-  engine::Loop loop(*be, model, limits);
+  const OnBackend on = load(subject, subject.model.run, engine::step_limits(limits, config.dims));
+  engine::Loop loop(*on.backend, on.model, limits);
   checks.add("starts", true, fmt::format("{} loaded in {:.2f} s", subject.model.name, seconds_since(start)));
   bool in_vocab = true;
   const engine::Finished end = loop.serve(
@@ -46,7 +42,7 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
   checks.add("one request",
              in_vocab && end.reason == engine::FinishReason::kLength && end.generated_tokens == kSmokeTokens,
              fmt::format("{} tokens of {}, ended by {}", end.generated_tokens, kSmokeTokens, name_of(end.reason)));
-  const std::string modes = be->modes();
+  const std::string modes = on.backend->modes();
   if (subject.model.run.backend == BackendKind::kCpu) {
     const std::string want = backend::describe_cpu(subject.model.run);
     checks.add("dispatch line", modes.find(want) != std::string::npos,
@@ -68,10 +64,8 @@ MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
                          .chunk_tokens = backend::with_defaults(subject.model.run).max_num_batched_tokens,
                          .async_scheduling = card};
   const model::StepLimits steps = engine::step_limits(engine_limits(shape), config.dims);
-  const auto be = subject.make(subject.model.run, model::backend_config(config, steps, subject.model.run.dense));
-  model::GptOss model = model::load(*be, config, subject.source.weights);
-  model.attention_sinks = subject.model.run.sinks;
-  BenchLoop loop(*be, model, shape);
+  const OnBackend on = load(subject, subject.model.run, steps);
+  BenchLoop loop(*on.backend, on.model, shape);
   const auto go_on = [] { return true; };
   check(loop.fill(kBatch, 0, go_on), "nobody interrupts");
   MeasuredSpeed speed{.rows = {{.prompt = kPrompt, .seconds = {}},

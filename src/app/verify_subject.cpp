@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/thread_pool.h"
 #include "engine/step_builder.h"
 
 #include <fmt/format.h>
@@ -45,54 +46,76 @@ std::string not_finite_in(backend::Backend& be, Stage stage, int layer) {
 }
 
 struct Softmax {
-  std::vector<double> log_p;
-  size_t top = 0;
-};
+  explicit Softmax(std::span<const float> of) : logits(of) {
+    top = static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
+    double sum = 0;
+    for (const float v : logits) sum += std::exp(double{v} - logits[top]);
+    log_all = logits[top] + std::log(sum);
+  }
+  [[nodiscard]] double log_p(size_t token) const { return double{logits[token]} - log_all; }
 
-Softmax softmax(std::span<const float> logits) {
-  const auto top = static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
-  double sum = 0;
-  for (const float v : logits) sum += std::exp(double{v} - logits[top]);
-  Softmax result{.log_p = {}, .top = top};
-  for (const float v : logits) result.log_p.push_back(double{v} - logits[top] - std::log(sum));
-  return result;
-}
+  std::span<const float> logits;
+  size_t top = 0;
+  double log_all = 0;
+};
 
 }  // namespace
 
+OnBackend load(const VerifySubject& subject, const backend::RunConfig& run, const model::StepLimits& limits) {
+  OnBackend on{.config = model::backend_config(subject.source.config, limits, run.dense), .backend = {}, .model = {}};
+  on.backend = subject.make(run, on.config);
+  on.model = model::load(*on.backend, subject.source.config, subject.source.weights);
+  on.model.attention_sinks = run.sinks;
+  if (subject.loaded) subject.loaded();
+  return on;
+}
+
+model::StepLimits whole_step(int64_t tokens) {
+  const auto count = static_cast<int>(tokens);
+  const auto pages = static_cast<int32_t>(engine::pages_for(tokens));
+  return {.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages}};
+}
+
 RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, std::span<const int32_t> tokens,
                  Scan scan) {
-  const auto count = static_cast<int>(tokens.size());
-  const auto pages = static_cast<int32_t>(engine::pages_for(count));
-  const model::StepLimits limits{.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages}};
-  const auto be = subject.make(run, model::backend_config(subject.source.config, limits, run.dense));
-  model::GptOss model = model::load(*be, subject.source.config, subject.source.weights);
-  model.attention_sinks = run.sinks;
+  return run_step(load(subject, run, whole_step(std::ssize(tokens))), tokens, scan);
+}
+
+RunStep run_step(const OnBackend& on, std::span<const int32_t> tokens, Scan scan) {
   model::Step step = engine::step_alone(tokens);
   step.logit_tokens.resize(tokens.size());
   std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
-  RunStep result{.logits = {}, .not_finite = {}, .modes = be->modes()};
+  RunStep result{.logits = {}, .not_finite = {}, .modes = on.backend->modes()};
   // With a probe, a backend runs verb by verb.
-  model::forward(*be, model, step, [&](Stage stage, int layer) {
-    if (scan == Scan::kStages && result.not_finite.empty()) result.not_finite = not_finite_in(*be, stage, layer);
+  model::forward(*on.backend, on.model, step, [&](Stage stage, int layer) {
+    if (scan == Scan::kStages && result.not_finite.empty())
+      result.not_finite = not_finite_in(*on.backend, stage, layer);
   });
-  result.logits = be->peek(Slot::kLogits).values;
+  result.logits = on.backend->peek(Slot::kLogits).values;
   return result;
 }
 
-Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab) {
+Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab, int threads) {
   check(exact.size() == other.size() && vocab > 0, "distributions over the same tokens");
   const auto width = static_cast<size_t>(vocab);
-  const size_t rows = exact.size() / width;
-  Divergence d;
-  for (size_t r = 0; r < rows; ++r) {
-    const Softmax p = softmax(exact.subspan(r * width, width)), q = softmax(other.subspan(r * width, width));
+  struct OfRow {
     double kl = 0;
-    for (size_t v = 0; v < width; ++v) kl += std::exp(p.log_p[v]) * (p.log_p[v] - q.log_p[v]);
-    if (!std::isfinite(kl)) kl = HUGE_VAL;  // not a distribution at all
-    d.mean_kl += kl / static_cast<double>(rows);
-    d.largest_kl = std::max(d.largest_kl, kl);
-    d.top1 += (p.top == q.top ? 1.0 : 0.0) / static_cast<double>(rows);
+    bool same_top = false;
+  };
+  std::vector<OfRow> rows(exact.size() / width);
+  ThreadPool(threads).parallel_chunks(std::ssize(rows), 1, [&](IndexRange range) {
+    for (auto r = static_cast<size_t>(range.begin); r < static_cast<size_t>(range.end); ++r) {
+      const Softmax p(exact.subspan(r * width, width)), q(other.subspan(r * width, width));
+      double kl = 0;
+      for (size_t v = 0; v < width; ++v) kl += std::exp(p.log_p(v)) * (p.log_p(v) - q.log_p(v));
+      rows[r] = {.kl = std::isfinite(kl) ? kl : HUGE_VAL, .same_top = p.top == q.top};  // infinite: no distribution
+    }
+  });
+  Divergence d;
+  for (const OfRow& row : rows) {
+    d.mean_kl += row.kl / static_cast<double>(rows.size());
+    d.largest_kl = std::max(d.largest_kl, row.kl);
+    d.top1 += (row.same_top ? 1.0 : 0.0) / static_cast<double>(rows.size());
   }
   return d;
 }

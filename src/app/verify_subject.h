@@ -27,7 +27,19 @@ struct VerifySubject {
   const ModelSource& source;
   const ModelOptions& model;  // resolved
   MakeBackend make;
+  std::function<void()> loaded = {};  // called while a model is loaded; may be empty
+
+  [[nodiscard]] VerifySubject with(const ModelOptions& other) const { return {source, other, make, loaded}; }
 };
+
+// The model on a backend of its own.
+struct OnBackend {
+  backend::BackendConfig config;
+  std::unique_ptr<backend::Backend> backend;
+  model::GptOss model;
+};
+[[nodiscard]] OnBackend load(const VerifySubject& subject, const backend::RunConfig& run,
+                             const model::StepLimits& limits);
 
 // A step of one sequence in which every token has logits.
 struct RunStep {
@@ -38,12 +50,16 @@ struct RunStep {
 enum class Scan : uint8_t { kNone, kStages };  // kStages: every slot after every stage
 [[nodiscard]] RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run,
                                std::span<const int32_t> tokens, Scan scan = Scan::kNone);
+// On a model that is loaded, with room for whole_step() of as many tokens. Writes the first pages.
+[[nodiscard]] RunStep run_step(const OnBackend& on, std::span<const int32_t> tokens, Scan scan = Scan::kNone);
+[[nodiscard]] model::StepLimits whole_step(int64_t tokens);
 
 // How far the second distributions over tokens are from the first, in nats, and how often both have the same top token.
 struct Divergence {
   double mean_kl = 0, largest_kl = 0, top1 = 0;
 };
-[[nodiscard]] Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab);
+[[nodiscard]] Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab,
+                                    int threads);
 
 // The settings with nothing rounded beyond the weights' own formats: the comparison for lossy settings.
 [[nodiscard]] backend::RunConfig exact_run(const backend::RunConfig& run);
@@ -52,8 +68,10 @@ struct Divergence {
 [[nodiscard]] std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count);
 
 // Level 1.5 for the model's options only: what is wrong with the kernels that run; empty: nothing, or it cannot be
-// known. `exact`: the result of exact_path() with the same instruction set.
-[[nodiscard]] std::string wrong_path(const VerifySubject& subject, std::span<const float> exact);
+// known. `on`: fresh, with the model's options and room for path_step(). `exact`: the result of exact_path() with the
+// same instruction set.
+[[nodiscard]] std::string wrong_path(const VerifySubject& subject, const OnBackend& on, std::span<const float> exact);
+[[nodiscard]] model::StepLimits path_step(const VerifySubject& subject);
 [[nodiscard]] std::vector<float> exact_path(const VerifySubject& subject);
 
 // What is known about a model, from a file next to it: perplexity, and the losses of lossy flags; none if nobody has

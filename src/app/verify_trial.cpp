@@ -85,44 +85,49 @@ std::optional<KnownLoss> known_loss(const nlohmann::json& losses, const RunConfi
   return KnownLoss{.kl = root * root, .top1 = sum.top1};
 }
 
-Trials::Trials(const ModelSource& source, const ModelOptions& options, MakeBackend make)
-    : source_(source), make_(std::move(make)), reference_(reference_of(options)) {
-  ids_ = verify_tokens({source_, options, make_}, (1 + kTrialRepetitions) * 2 * kTrialPrompt);
-}
+Trials::Trials(const VerifySubject& subject)
+    : subject_(subject),
+      reference_(reference_of(subject.model)),
+      ids_(verify_tokens(subject, (1 + kTrialRepetitions) * 2 * kTrialPrompt)) {}
 
 const std::vector<float>& Trials::exact_of(const ModelOptions& model) {
   std::vector<float>& exact = paths_[std::string(name_of(model.run.isa))];
-  if (exact.empty() && model.run.backend == BackendKind::kCpu) exact = exact_path({source_, model, make_});
+  if (exact.empty() && model.run.backend == BackendKind::kCpu) exact = exact_path(subject_.with(model));
   return exact;
 }
 
-Trials::Measured Trials::measured(const ServeOptions& options) const {
-  const model::ModelConfig& config = source_.config;
-  const auto head = open_head(options.model, source_);  // for these options, not the source's
+Trials::Drafter::Drafter(std::unique_ptr<ModelSource> of, const VerifySubject& subject, const model::StepLimits& limits,
+                         bool prefix_cache)
+    : source(std::move(of)),
+      on(app::load({*source, subject.model, subject.make, subject.loaded}, subject.model.run, limits)),
+      model{.be = *on.backend, .model = on.model, .limits = limits, .prefix_cache = prefix_cache} {}
+
+// Loads the model once for all that is asked of a combination: from a large one's files or memory that takes seconds.
+Trials::Loaded Trials::load(const ServeOptions& options) const {
+  const VerifySubject subject = subject_.with(options.model);
+  Loaded loaded{
+      .head = open_head(options.model, subject_.source), .draft = {}, .limits = trial_limits(options), .on = {}};
+  loaded.limits.speculation.head = loaded.head.get();
+  loaded.limits.speculation.head_threads = thread_count(options.model);
+  model::StepLimits room = engine::step_limits(loaded.limits, subject_.source.config.dims);
   Terminal quiet({.quiet = true});
-  const auto draft = open_draft(options.model, source_, quiet);
-  engine::EngineLimits limits = trial_limits(options);
-  limits.speculation.head = head.get();
-  limits.speculation.head_threads = thread_count(options.model);
-  const RunConfig& run = options.model.run;
-  const auto on_backend = [&](const ModelSource& of, const model::StepLimits& steps) {
-    auto be = make_(run, model::backend_config(of.config, steps, run.dense));
-    model::GptOss model = model::load(*be, of.config, of.weights);
-    model.attention_sinks = run.sinks;
-    return std::pair(std::move(be), std::move(model));
-  };
-  const model::StepLimits steps = engine::step_limits(limits, config.dims),
-                          draft_steps = engine::draft_step_limits(steps);
-  const auto [be, model] = on_backend(source_, steps);
-  decltype(on_backend(source_, steps)) draft_on;
-  std::optional<engine::DraftModel> drafter;
-  if (draft) {
-    draft_on = on_backend(*draft, draft_steps);
-    drafter.emplace(engine::DraftModel{
-        .be = *draft_on.first, .model = draft_on.second, .limits = draft_steps, .prefix_cache = limits.prefix_cache});
-    limits.speculation.draft_model = &*drafter;
+  if (auto source = open_draft(options.model, subject_.source, quiet)) {
+    loaded.draft = std::make_unique<Drafter>(std::move(source), subject, engine::draft_step_limits(room),
+                                             loaded.limits.prefix_cache);
+    loaded.limits.speculation.draft_model = &loaded.draft->model;
   }
-  engine::Loop loop(*be, model, limits);
+  for (const model::StepLimits& other : {whole_step(kTrialLoss), path_step(subject)}) {
+    room.max_tokens = std::max(room.max_tokens, other.max_tokens);
+    room.max_rows = std::max(room.max_rows, other.max_rows);
+    for (size_t kind = 0; kind < room.kv_pages.size(); ++kind)
+      room.kv_pages[kind] = std::max(room.kv_pages[kind], other.kv_pages[kind]);
+  }
+  loaded.on = app::load(subject, options.model.run, room);
+  return loaded;
+}
+
+Trials::Measured Trials::measured(const Loaded& loaded) const {
+  engine::Loop loop(*loaded.on.backend, loaded.on.model, loaded.limits);
   Measured result;
   size_t at = 0;
   const auto next = [&](int64_t tokens) {
@@ -152,7 +157,7 @@ Trials::Measured Trials::measured(const ServeOptions& options) const {
   return result;
 }
 
-TrialRates Trials::rates(const ServeOptions& options) { return measured(options).rates; }
+TrialRates Trials::rates(const ServeOptions& options) { return measured(load(options)).rates; }
 
 // On a host, guesses, the prefix cache and the time at which a step begins do not change a text, since the same code
 // computes.
@@ -175,29 +180,31 @@ std::string Trials::wrong_text(const ServeOptions& options, const Measured& foun
 }
 
 Trial Trials::run(const ServeOptions& options) {
-  const VerifySubject subject{source_, options.model, make_};
+  const VerifySubject subject = subject_.with(options.model);
   const RunConfig& run = options.model.run;
   Trial trial;
   const auto fail = [&trial](const std::string& why) {
     if (!why.empty()) trial.wrong += (trial.wrong.empty() ? "" : "; ") + why;
   };
-  fail(wrong_path(subject, exact_of(options.model)));
-  const std::vector<int32_t> few(ids_.begin(), ids_.begin() + kTrialStages);
-  fail(run_step(subject, run, few, Scan::kStages).not_finite);
   const std::vector<int32_t> ids(ids_.begin(), ids_.begin() + kTrialLoss);
   if (exact_.empty()) {
     RunConfig exact = exact_run(run);
     exact.sinks = true;
     exact_ = run_step(subject, exact, ids).logits;
   }
-  trial.loss = divergence(exact_, run_step(subject, run, ids).logits, source_.config.dims.vocab);
+  const std::vector<float>& exact_of_path = exact_of(options.model);
+  const Loaded loaded = load(options);
+  fail(wrong_path(subject, loaded.on, exact_of_path));
+  fail(run_step(loaded.on, std::span(ids).first(kTrialStages), Scan::kStages).not_finite);
+  trial.loss = divergence(exact_, run_step(loaded.on, ids).logits, subject_.source.config.dims.vocab,
+                          thread_count(options.model));
   if (const auto known = reference_ ? known_loss((*reference_)["losses"], run) : std::nullopt) {
     trial.bound = fmt::format("at most {:.2g}, {:.1f} %", known->kl, 100 * known->top1);
     if (trial.loss.mean_kl > known->kl || trial.loss.top1 < known->top1)
       fail(fmt::format("KL {:.2e}, same top token {:.1f} %: want {}", trial.loss.mean_kl, 100 * trial.loss.top1,
                        trial.bound));
   }
-  Measured found = measured(options);
+  Measured found = measured(loaded);
   fail(wrong_text(options, found));
   trial.rounds.push_back(std::move(found.rates));
   return trial;

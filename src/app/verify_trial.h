@@ -32,8 +32,8 @@ struct Trial {
 
 class Trials {
  public:
-  // The source outlives it.
-  Trials(const ModelSource& source, const ModelOptions& options, MakeBackend make);
+  // The subject's source and options outlive it.
+  explicit Trials(const VerifySubject& subject);
   // REQUIRES resolved options. Throws Error(kUnsupported) for what the backend refuses.
   [[nodiscard]] Trial run(const ServeOptions& options);
   [[nodiscard]] TrialRates rates(const ServeOptions& options);
@@ -43,12 +43,27 @@ class Trials {
     TrialRates rates;
     std::vector<int32_t> text, again;  // of the first prompt, greedy; the same once more
   };
-  [[nodiscard]] Measured measured(const ServeOptions& options) const;
+  // A model that drafts; it stays where it is made.
+  struct Drafter {
+    Drafter(std::unique_ptr<ModelSource> of, const VerifySubject& subject, const model::StepLimits& limits,
+            bool prefix_cache);
+    std::unique_ptr<ModelSource> source;
+    OnBackend on;
+    engine::DraftModel model;
+  };
+  // A combination's model, the head or the model that drafts for it (null: none), and what its engine may do.
+  struct Loaded {
+    std::unique_ptr<model::eagle3::Head> head;
+    std::unique_ptr<Drafter> draft;
+    engine::EngineLimits limits;
+    OnBackend on;
+  };
+  [[nodiscard]] Loaded load(const ServeOptions& options) const;
+  [[nodiscard]] Measured measured(const Loaded& loaded) const;
   [[nodiscard]] const std::vector<float>& exact_of(const ModelOptions& model);
   [[nodiscard]] std::string wrong_text(const ServeOptions& options, const Measured& found);
 
-  const ModelSource& source_;
-  const MakeBackend make_;
+  const VerifySubject subject_;
   const std::optional<nlohmann::json> reference_;
   std::vector<int32_t> ids_;
   std::vector<float> exact_;                           // logits with nothing rounded

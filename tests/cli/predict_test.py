@@ -57,6 +57,14 @@ class Predictions(Case):
         self.assertEqual({k["held_by"] for k in sums[0] + sums[1]}, {"link"})
         self.assertTrue(all(k["kernel"].startswith("any_push_reduce") for k in sums[0]), sums[0])
         self.assertTrue(any(k["kernel"].startswith("any_share_reduce") for k in sums[1]), sums[1])
+        for table in two["tables"]:
+            self.assertEqual([rank["heads"] for rank in table["ranks"]], [32, 32])
+            for rank in table["ranks"]:
+                self.assertLess(rank["weight_bytes"] + rank["mailbox_bytes"] + rank["kv_tokens"] * 18 * 2 * 4 * 64 * 2, rank["memory_bytes"])
+        self.assertGreater(two["tables"][0]["ranks"][0]["weight_bytes"], two["tables"][2]["ranks"][0]["weight_bytes"])
+        self.assertNotIn("ranks", one["tables"][0])
+        told = self.ok("predict", "--card", "gb10", "--tensor-parallel-size", 2, "-b", 1, "-p", 0, "-d", 2048)
+        self.assertIn("Memory of each rank", told.out)
         far = [self.predict("gb10", *shape, "--tensor-parallel-size", 2, *flags)["tables"][0]["rows"][0]["tokens_per_second"]
                for flags in ((), ("--link-us", 5), ("--link", "nvlink4"))]
         self.assertLess(far[0], far[1])

@@ -3,6 +3,7 @@ import html.parser
 import json
 import os
 import shutil
+import subprocess
 import time
 import unittest
 
@@ -27,6 +28,26 @@ class InProcess(Case):
         text = page.read_text()
         for words in ("# nibble verify: ", " 0 failed", "dispatch line", found["metadata"]["model"]["sha256"], "build.commit"):
             self.assertIn(words, text)
+
+    def test_checks_and_report_come_as_they_end(self):
+        page = self.dir / "verify.md"
+        command = [support.NIBBLE, "verify", TINY, "--level", "1,3", "--max-model-len", "512", "--report", page]
+        with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True) as running:
+            rows = (line for line in running.stdout if line.startswith("| 1 "))
+            self.assertIn("| starts ", next(rows))
+            for _ in range(200):  # the report is written just behind the row
+                if page.exists() and "| starts " in page.read_text():
+                    break
+                time.sleep(0.01)
+            self.assertIsNone(running.poll(), "it should still run")
+            self.assertIn(", not at its end", page.read_text())
+            rest = running.stdout.read()
+        self.assertEqual(running.returncode, 0)
+        self.assertRegex(rest, r"\d+ passed, 0 failed, 0 skipped\n[0-9.]+ s: level 1 [0-9.]+ s, level 3 [0-9.]+ s\n$")
+        self.assertEqual(rest.count("| starts "), 0, "each row once")
+        text = page.read_text()
+        self.assertNotIn("not at its end", text)
+        self.assertIn("| all pages are back ", text)
 
     def test_stress_in_a_small_context(self):
         result = support.nibble("verify", TINY, "--level", "3", "--max-model-len", 512)
@@ -76,7 +97,7 @@ class Baselines(Case):
         found = result.json()
         self.assertEqual(problems(found), [])
         self.assertEqual({check["verdict"] for check in found["checks"]}, {"pass"})
-        self.assertEqual(len(found["checks"]), 8)
+        self.assertEqual(len(found["checks"]), 9)
 
     def test_what_is_planted_fails(self):
         def plant(baseline):
@@ -119,6 +140,14 @@ class Baselines(Case):
         self.assertFalse(kept.exists())
 
 
+class Committed(unittest.TestCase):
+    def test_baselines_are_results_of_the_schema(self):
+        files = sorted((support.SOURCE / "bench/baselines").rglob("*.json"))
+        self.assertGreater(len(files), 2)
+        for file in files:
+            self.assertEqual(problems(json.loads(file.read_text())), [], file)
+
+
 class Features(Case):
     def verify(self, *args):
         return support.nibble("verify", TINY, "--level", 6, "--rounds", 1, *args)
@@ -156,12 +185,12 @@ class Features(Case):
     def test_flags_that_the_usual_product_does_not_go_with(self):
         result = support.nibble("verify", TINY, "--level", 6, "--fast")
         self.assertEqual(result.code, 0, result.out)
-        self.assertIn("skipped | refused: --fast: it chooses the formats", result.out)
+        self.assertRegex(result.out, r"skipped \| +[0-9.]+ \| refused: --fast: it chooses the formats")
 
     def test_presets_of_cards_say_so_on_a_cpu(self):
         result = support.nibble("verify", TINY, "--preset", "B1,C4")
         self.assertEqual(result.code, 0, result.out)
-        self.assertIn("| 6     | 2 combinations, B1 the first | skipped | refused: --moe-kernel: want --backend cuda, found cpu |", result.out)
+        self.assertRegex(result.out, r"\| 6     \| 2 combinations, B1 the first +\| skipped \| +[0-9.]+ \| refused: --moe-kernel: want --backend cuda, found cpu \|")
         self.assertEqual(support.nibble("verify", TINY, "--preset", "B9").code, USAGE)
 
     def test_a_review_fills_its_page(self):

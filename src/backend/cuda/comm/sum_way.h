@@ -3,6 +3,7 @@
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share_box.h"
 
 #include <cstdint>
 #include <optional>
@@ -35,6 +36,12 @@ enum class SumOf : uint8_t { kValues, kParts };
   return bytes >= first_long_bytes(ranks, longer, of) ? longer : SumWay::kPush;
 }
 
+// Whether who makes values sends each to the rank that adds it up (share_box.h PartPlaces): where shares take them in
+// one message. There is nothing that a push would gain.
+[[nodiscard]] constexpr bool sends_parts(int ranks, int64_t bytes, SumWay longer) {
+  return sum_way(ranks, bytes, longer, SumOf::kParts) == SumWay::kShares && bytes <= 4 * share_shape(ranks).words();
+}
+
 inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
 
 struct SumShape {
@@ -50,7 +57,7 @@ struct SumPlan {
   int64_t launches = 1;
   PushCost cost;  // of all launches: what the rank with most sends
 };
-// What is combined is pushed, or goes by shares where it is one split: REQUIRES that there is no other way.
+// REQUIRES of what is combined that it is pushed, of what is sent that shares take it at once.
 [[nodiscard]] SumPlan plan_sum(const SumShape& shape);
 // The way of a kernel that plan_sum() names; none: it is another.
 [[nodiscard]] std::optional<SumWay> way_of(std::string_view kernel);

@@ -237,10 +237,13 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
       << "a part may have none of the rank's experts";
   EXPECT_THAT(kernels_of(Stage::kMoe, false, one, Sum::kNone), ElementsAre("moe_up", "gemv<moe_down>"));
   const std::vector<Row> long_prompt = {{0, 2000, 2000}};
-  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt),
-              ElementsAre("sm90_dense_gemm", "any_share_combine<sums>"));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt), ElementsAre("sm90_dense_gemm", "any_share_sum<bf16>"));
   EXPECT_THAT(kernels_of(Stage::kMoe, false, long_prompt),
-              testing::IsSupersetOf({"any_combine_f32", "any_share_reduce<bf16>"}));
+              testing::IsSupersetOf({"any_combine_f32", "any_share_sum<bf16>"}));
+  const std::vector<Row> longest = {{0, 9000, 9000}};
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, longest),
+              ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"))
+      << "more than a box holds";
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kOfValues),
               ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt, Sum::kNccl),

@@ -108,18 +108,18 @@ class Model {
       for (int other = 0; other < p_.ranks; ++other)
         if (other != rank) steps.push_back({op, chunk, other});
     };
-    const auto others_chunks = [&](auto&& body) {
-      for (int chunk = cta; chunk < p_.chunks; chunk += p_.ctas)
+    const auto others_chunks = [&](auto&& body, int dealt_to) {
+      for (int chunk = dealt_to; chunk < p_.chunks; chunk += p_.ctas)
         if (shape_.owner(chunk) != rank) body(chunk);
     };
     const auto send = [&](int chunk) { steps.push_back({Op::kSend, chunk, shape_.owner(chunk)}); };
     const auto flag = [&](int chunk) { steps.push_back({Op::kFlagPart, chunk, shape_.owner(chunk)}); };
     if (p_.sent_before) {
-      others_chunks(send);
+      others_chunks(send, cta);
       steps.push_back({Op::kEndSending, 0, rank});
-      others_chunks(flag);
+      others_chunks(flag, (cta + 1) % p_.ctas);  // two launches deal chunks each in its way
     } else {
-      others_chunks([&](int chunk) { send(chunk), flag(chunk); });
+      others_chunks([&](int chunk) { send(chunk), flag(chunk); }, cta);
     }
     for (int chunk = cta * p_.ranks + rank; chunk < p_.chunks; chunk += p_.ctas * p_.ranks) {
       if (p_.parts_awaited) others(Op::kAwaitPart, chunk);

@@ -30,7 +30,7 @@ __device__ __forceinline__ float lanes_sum(float value) {
 
 // What the router reads, from value `at` on: their sum is the residual.
 struct RouterRow {
-  float x[8] = {}, delta[8] = {}, rest[8] = {};
+  float x[8], delta[8] = {}, rest[8] = {};
 
   __device__ __forceinline__ void load(const RouterArgs& a, int64_t at) {
     read_floats(a.x + at, x);

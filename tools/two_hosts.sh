@@ -67,20 +67,20 @@ for signal in KILL STOP; do
   first=$!
   (there serve models/nibble-tiny --headless $(group 1)) >"$work/second" 2>&1 &
   second=$!
-  for _ in $(seq 600); do
-    (exec 3<>/dev/tcp/127.0.0.1/8001) 2>/dev/null && break
+  before=
+  until [ -n "$before" ]; do  # while it loads it answers 503
     kill -0 $first 2>/dev/null || { echo "the first rank ended:"; cat "$work/first" "$work/second"; exit 1; }
     sleep 0.1
+    before=$(text_of "$(ask 24 2>/dev/null || true)")
   done
-  before=$(text_of "$(ask 24)")
-  ask 3000 >/dev/null &
+  ask 20000 >/dev/null &
   client=$!
   sleep 0.5
   kill -KILL $client
   wait $client 2>/dev/null || true
   after=$(text_of "$(ask 24)")
-  [ -n "$before" ] && [ "$before" == "$after" ] || { echo "beside a killed client: want \"$before\", found \"$after\""; exit 1; }
-  ask 3000 >"$work/open" &
+  [ "$before" == "$after" ] || { echo "beside a killed client: want \"$before\", found \"$after\""; exit 1; }
+  ask 20000 >"$work/open" &
   client=$!
   sleep 0.5
   began=$(date +%s%N)

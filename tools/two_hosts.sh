@@ -31,7 +31,7 @@ nibble() {
   shift 2
   if [ "$backend" == cuda ]; then
     export CUDA_VISIBLE_DEVICES=$rank NCCL_HOSTID=$rank NCCL_SOCKET_IFNAME=$end NCCL_IB_DISABLE=1
-    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1
+    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_DEBUG=WARN
     set -- "$@" --backend cuda
   else
     set -- "$@" --moe-activation f32

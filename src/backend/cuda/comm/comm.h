@@ -48,8 +48,6 @@ class Comm {
   void reduce(const CombineArgs& parts, const Launch& on) const;
   // For who makes values that go by shares: where each is to be put (DeltaValues::sent).
   [[nodiscard]] PartPlaces places() const;
-  // For who adds up short values where it reads them; its launches count as those of a push.
-  [[nodiscard]] const PushLink& push_link() const { return link_; }
   // What that launches.
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
   // Of short messages, and of long ones.

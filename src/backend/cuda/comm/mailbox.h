@@ -46,28 +46,4 @@ inline constexpr int kSweptWords = 256;
   return int64_t{round / kPhases} * kSweptWords % words;
 }
 
-inline constexpr int kMostPushCtas = 256;  // of a launch
-
-// In the rank's memory: which round a launch's CTA is in, for each it may have. All begin as kFirstRound. A CTA counts
-// for itself, so that the end of a launch waits for no answer of memory; those that a launch has not are counted by its
-// others.
-struct PushRounds {
-  uint32_t of_cta[kMostPushCtas];
-};
-
-// One rank's end of the exchange. The mailboxes begin as zeros.
-struct PushLink {
-  uint64_t* mailboxes[kMaxPushRanks] = {};  // of each rank, by rank; the own is written by the others
-  PushRounds* rounds = nullptr;             // the rank's own
-  MailboxShape shape;
-  int rank = 0;
-  bool shares_card = true;  // with another rank, whose launches need room while this one's wait
-  // In the host's memory, not 0 once a rank has failed: who waits gives up, and leaves what it would have made
-  // unspecified. Asked after so many looks that found nothing: it lies a microsecond away. Null: never.
-  const int* given_up = nullptr;
-  int looks_between = 4096;
-};
-
-inline constexpr int kVectorWords = 4;  // of a thread: 16 bytes of values, 32 of a mailbox
-
 }  // namespace nibble::backend::cuda

@@ -6,7 +6,6 @@
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 
 #include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/push_words.cuh"
 #include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
@@ -25,8 +24,35 @@ __device__ __forceinline__ uint32_t begin_round(const PushLink& link, int cta) {
 
 __device__ __forceinline__ void end_round(const PushLink& link, uint32_t round, const PushShare& share) {
   __syncthreads();  // the CTA's threads have asked
-  count_round(link.rounds->of_cta, round_after(round), share.cta, share.ctas, static_cast<int>(threadIdx.x),
-              kPushThreads);
+  count_round(link.rounds->of_cta, round_after(round), share);
+}
+
+// Four words to every other rank, the next one first.
+__device__ __forceinline__ void send(const PushLink& link, uint32_t round, int64_t at, const uint4& words) {
+  const int64_t to = link.shape.first_word(phase_of(round), link.rank) + at;
+  for (int i = 1; i < link.shape.ranks; ++i) {
+    const int rank = link.rank + i < link.shape.ranks ? link.rank + i : link.rank + i - link.shape.ranks;
+    uint64_t* const mailbox = link.mailboxes[rank] + to;
+    ptx::store_peer2(mailbox, tagged(words.x, round), tagged(words.y, round));
+    ptx::store_peer2(mailbox + 2, tagged(words.z, round), tagged(words.w, round));
+  }
+}
+
+// The sender's four words, if all of them have come.
+__device__ __forceinline__ bool receive(const PushLink& link, uint32_t round, int sender, int64_t at, uint4& words) {
+  const uint64_t* const from = link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at;
+  uint64_t w[kVectorWords];
+  ptx::load_peer2(from, w[0], w[1]);
+  ptx::load_peer2(from + 2, w[2], w[3]);
+  words = {data_of(w[0]), data_of(w[1]), data_of(w[2]), data_of(w[3])};
+  return is_of(w[0], round) && is_of(w[1], round) && is_of(w[2], round) && is_of(w[3], round);
+}
+
+// By the first CTA: clears what of this round's words lies behind the sender's message.
+__device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int sender, int64_t message) {
+  const int64_t at = first_swept(round, link.shape.words) + 2 * int64_t{threadIdx.x};
+  if (2 * threadIdx.x >= kSweptWords || at < message) return;
+  ptx::store_peer2(link.mailboxes[link.rank] + link.shape.first_word(phase_of(round), sender) + at, 0, 0);
 }
 
 // own_words(vector): the rank's values; where they are made here, they are kept in a.values until the others' have
@@ -42,7 +68,7 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& 
     send(a.link, round, kVectorWords * i, words);
   }
   if (share.cta == 0)
-    for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, a.words, kPushThreads);
+    for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, a.words);
   for (int64_t i = share.first(); i < a.words / kVectorWords; i += share.step()) {
     const uint4 own = Own::kMade ? values[i] : own_words(i);
     uint4 before = {};  // what the sum is added to
@@ -98,7 +124,7 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
     send(a.link, round, kVectorWords * i, own[i]);
   for (int sender = 0; sender < ranks; ++sender) {
     const int64_t count = a.count[sender], message = a.rows * count;
-    if (share.cta == 0) sweep(a.link, round, sender, message, kPushThreads);
+    if (share.cta == 0) sweep(a.link, round, sender, message);
     for (int64_t i = share.first(); i < message / kVectorWords; i += share.step()) {
       const int64_t at = kVectorWords * i;
       uint4 words;
@@ -125,8 +151,7 @@ __device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare
   const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   if (share.cta == 0)
-    for (int sender = 0; sender < ranks; ++sender)
-      sweep(a.link, round, sender, kVectorWords * int64_t{a.rows}, kPushThreads);
+    for (int sender = 0; sender < ranks; ++sender) sweep(a.link, round, sender, kVectorWords * int64_t{a.rows});
   constexpr int kWarps = kPushThreads / kWarpLanes;
   for (int row = share.cta * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes; row < a.rows;
        row += share.ctas * kWarps) {
@@ -158,7 +183,7 @@ __global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_const
 
 __device__ __forceinline__ void push_barrier(const PushLink& link) {
   const uint32_t round = begin_round(link, 0);
-  for (int sender = 0; sender < link.shape.ranks; ++sender) sweep(link, round, sender, kVectorWords, kPushThreads);
+  for (int sender = 0; sender < link.shape.ranks; ++sender) sweep(link, round, sender, kVectorWords);
   if (threadIdx.x == 0) {
     ptx::fence_system();
     send(link, round, 0, {});

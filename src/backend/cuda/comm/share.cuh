@@ -143,7 +143,7 @@ __device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const Pus
   sum_share<kType>(a, round, share);
   await_sums(a, round, share);
   __syncthreads();
-  count_round(a.link.rounds->of_cta, round + 1, share.cta, share.ctas, static_cast<int>(threadIdx.x), kPushThreads);
+  count_round(a.link.rounds->of_cta, round + 1, share);
 }
 
 template <DeltaValues::Type kType>

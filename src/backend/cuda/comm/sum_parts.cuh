@@ -3,7 +3,6 @@
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/push_words.cuh"
 #include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/peer_memory.cuh"
@@ -16,6 +15,14 @@ struct PushShare {
   [[nodiscard]] __device__ int64_t first() const { return int64_t{cta} * kPushThreads + threadIdx.x; }
   [[nodiscard]] __device__ int64_t step() const { return int64_t{ctas} * kPushThreads; }
 };
+
+// By a CTA whose threads have done their round: the next one of its own, and of those that this launch has not, in
+// turns. Another launch may have them.
+template <class Round>
+__device__ __forceinline__ void count_round(Round (&of_cta)[kMostPushCtas], Round next, const PushShare& share) {
+  for (int64_t cta = share.cta + int64_t{threadIdx.x} * share.ctas; cta < kMostPushCtas; cta += share.step())
+    of_cta[cta] = next;
+}
 
 // A rank's own part of a message, by vectors of 16 bytes: as it lies in memory, or made of what it is the sum of.
 struct OwnValues {
@@ -75,5 +82,13 @@ struct PushValues<DeltaValues::Type::kBf16> {
             ptx::pack_bf16(v[6], v[7])};
   }
 };
+
+// After a look that found nothing.
+template <class Link>
+__device__ __forceinline__ bool gives_up(const Link& link, int& looks) {
+  if (++looks < link.looks_between || link.given_up == nullptr) return false;
+  looks = 0;
+  return ptx::load_host(link.given_up) != 0;
+}
 
 }  // namespace nibble::backend::cuda

@@ -45,14 +45,7 @@ void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on) {
 
 void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  const Kernel name = by_packing(kernel::kGemvQkv, args.packing);
-  if (args.ranks.rounds == nullptr) return launch_rows<QkvOp>(args, plan, name, on);
-  using layout::Packing;
-  switch (args.packing) {
-    case Packing::kBf16: return launch_op<Packing::kBf16, Columns::kVectors, QkvOfRanksOp<2>>(args, plan, name, on);
-    case Packing::kMxfp8: return launch_op<Packing::kMxfp8, Columns::kVectors, QkvOfRanksOp<2>>(args, plan, name, on);
-    case Packing::kMxfp4: return launch_op<Packing::kMxfp4, Columns::kBlocks, QkvOfRanksOp<1>>(args, plan, name, on);
-  }
+  launch_rows<QkvOp>(args, plan, by_packing(kernel::kGemvQkv, args.packing), on);
 }
 
 void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on) {

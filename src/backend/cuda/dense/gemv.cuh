@@ -136,7 +136,6 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
   if constexpr (kReadsRows<Op>) {
     RowLoader<Tile> rows;
     rows.before(args.op, slice, lane);
-    if constexpr (Op::kOfRanks) rows.round_guess = TwoRanks::guess_round(args.op.ranks);
     ptx::grid_dependency_wait();
     rows.after(Op(args.op, shared, lane), shared, slice, lane, x);
   } else {

@@ -2,13 +2,9 @@
 // ring, barriers, walks, norm, choice of experts and epilogues. What a GPU must still show: ptx/, timing, memory
 // ordering.
 
-// GCC 12 loses sight of a row's x where a lane waits for another rank.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
 #include "backend/cuda/dense/gemv_emulated_testing.h"
 #include "backend/cuda/experts/router.cuh"
 #include "backend/cuda/layout/mx_pack.h"
-#include "base/error.h"
 
 #include <gtest/gtest.h>
 
@@ -172,14 +168,12 @@ double page_value(const std::vector<uint8_t>& pages, KvDtype type, size_t i) {
   return std::bit_cast<float>(type == KvDtype::kF32 ? word : word << 16);
 }
 
-void check_qkv(Packing packing, int tokens, KvDtype type, bool of_two_ranks = false) {
+void check_qkv(Packing packing, int tokens, KvDtype type) {
   SCOPED_TRACE(testing::Message() << "packing " << static_cast<int>(packing) << ", " << tokens << " tokens, "
                                   << name_of(type));
   constexpr int kHeads = 3, kKvHeads = 2, kCols = 192, kPages = 3, kRows = (kHeads + 2 * kKvHeads) * 64;
   const Matrix w(packing, kRows, kCols, RowOrder::kHeads64, 5, {118, 121});
-  const NormedRows rows(tokens, kCols, 2, of_two_ranks);
-  OneOfTwoRanks rank(rows.other);
-  std::vector<float> sum(rows.sum.size(), kNan);
+  const NormedRows rows(tokens, kCols, 2);
   const std::vector<Bf16> bias = random_bf16(kRows, 7);
   const std::vector<float> cosine = random_floats(static_cast<size_t>(tokens * 32), 8, 1);
   const std::vector<float> sine = random_floats(static_cast<size_t>(tokens * 32), 9, 1);
@@ -192,7 +186,6 @@ void check_qkv(Packing packing, int tokens, KvDtype type, bool of_two_ranks = fa
                      .bias = bias.data(),
                      .in = {.x = rows.residual.data(),
                             .delta = {rows.delta[0].data(), rows.delta[1].data()},
-                            .sum = sum.data(),
                             .norm = rows.norm.data(),
                             .eps = NormedRows::kEps},
                      .q = q.data(),
@@ -203,13 +196,8 @@ void check_qkv(Packing packing, int tokens, KvDtype type, bool of_two_ranks = fa
                      .heads = kHeads,
                      .kv_heads = kKvHeads,
                      .cols = kCols,
-                     .tokens = tokens,
-                     .ranks = of_two_ranks ? rank.link() : PushLink{}};
-  rank.begin(OneOfTwoRanks::kRound - 1);  // a launch that looks early guesses wrong
-  run_qkv(args, plan_gemv({kRows, kCols, 1, packing}, kDevice),
-          {.predecessor = [&] { rank.begin(OneOfTwoRanks::kRound); }});
-  ASSERT_EQ(sum, rows.sum);
-  if (of_two_ranks) rank.expect_sent(rows);
+                     .tokens = tokens};
+  run_rows<QkvOp>(args, plan_gemv({kRows, kCols, 1, packing}, kDevice), {});
   const double rounding = type == KvDtype::kF32 ? 0 : type == KvDtype::kBf16 ? 0x1p-8 : 0x1p-4;
   size_t written = 0;
   for (size_t i = 0; i < kv_count; ++i) written += std::isnan(page_value(keys, type, i)) ? 0 : 1;
@@ -246,25 +234,14 @@ TEST(gemv_emulated, qkv_rotates_heads_and_fills_their_slots) {
   check_qkv(Packing::kMxfp8, 2, KvDtype::kBf16);
 }
 
-TEST(gemv_emulated, qkv_adds_up_two_ranks_where_it_reads_them) {
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp4, Packing::kMxfp8})
-    check_qkv(packing, 1, KvDtype::kBf16, true);
-}
-
-void router(const RouterArgs& args) {
-  args.ranks.rounds == nullptr ? any_router_f32_bf16<false>(args) : any_router_f32_bf16<true>(args);
-}
-
 TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
-  for (const auto& [tokens, hidden, experts, parts, of_two_ranks] :
-       {std::tuple{1, 2880, 6, 1, false}, std::tuple{1, 2880, 3, 2, false}, std::tuple{8, 2880, 3, 2, false},
-        std::tuple{3, 64, 8, 1, false}, std::tuple{3, 64, 8, 0, false}, std::tuple{1, 2880, 3, 2, true},
-        std::tuple{1, 64, 8, 1, true}}) {
+  for (const auto& [tokens, hidden, experts, parts] :
+       {std::tuple{1, 2880, 6, 1}, std::tuple{1, 2880, 3, 2}, std::tuple{8, 2880, 3, 2}, std::tuple{3, 64, 8, 1},
+        std::tuple{3, 64, 8, 0}}) {
     const bool added = parts == 0;  // x is the sum
     std::vector<Bf16> weight(static_cast<size_t>(experts * hidden));
     for (size_t i = 0; i < weight.size(); ++i) weight[i] = Bf16::from_float(symmetric(91, i));
-    const NormedRows rows(tokens, hidden, added ? 1 : parts, of_two_ranks);
-    OneOfTwoRanks rank(rows.other);
+    const NormedRows rows(tokens, hidden, added ? 1 : parts);
     const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(experts), 7);
     std::vector<float> x(rows.residual.size(), kNan), delta(x), rest(x), sum(x), normed(x),
         logits(static_cast<size_t>(tokens * experts), kNan);
@@ -282,19 +259,17 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
                           .hidden = hidden,
                           .experts = experts,
                           .tokens = tokens,
-                          .eps = NormedRows::kEps,
-                          .ranks = of_two_ranks ? rank.link() : PushLink{}};
+                          .eps = NormedRows::kEps};
     check_args(args);
     const emulation::Launch launch{.grid = experts, .threads = kRouterThreads, .predecessor = [&] {
                                      x = added ? rows.sum : rows.residual;
                                      delta = rows.delta[0];
                                      rest = rows.delta[1];
                                    }};
-    ASSERT_EQ(emulation::run(launch, [&] { router(args); }), "");
+    ASSERT_EQ(emulation::run(launch, [&] { any_router_f32_bf16(args); }), "");
     if (!added) {
       ASSERT_EQ(sum, rows.sum);
     }
-    if (of_two_ranks) rank.expect_sent(rows);
     for (size_t i = 0; i < normed.size(); ++i) {
       ASSERT_NEAR(normed[i], rows.normed[i], 1e-6 * std::abs(rows.normed[i])) << i;
       ASSERT_EQ(rounded[i].bits, F16::from_float(normed[i]).bits) << i;
@@ -311,35 +286,6 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
         ASSERT_NEAR(logits[static_cast<size_t>(t * experts + e)], want, 1e-6 * size) << t << ' ' << e;
       }
   }
-}
-
-// That the other is waited for at all, and that several tokens are not asked for.
-TEST(gemv_emulated, a_router_of_two_ranks_waits_for_the_other) {
-  const NormedRows rows(1, 64, 1);
-  const std::vector<Bf16> weight(8 * 64), bias(8);
-  std::vector<float> sum(64), logits(8);
-  std::vector<F16> rounded(64);
-  OneOfTwoRanks rank({});
-  RouterArgs args{.x = rows.residual.data(),
-                  .delta = rows.delta[0].data(),
-                  .sum = sum.data(),
-                  .norm = rows.norm.data(),
-                  .weight = weight.data(),
-                  .bias = bias.data(),
-                  .rounded = rounded.data(),
-                  .logits = logits.data(),
-                  .hidden = 64,
-                  .experts = 8,
-                  .tokens = 1,
-                  .ranks = rank.link()};
-  check_args(args);
-  EXPECT_NE(emulation::run({.grid = 8, .threads = kRouterThreads, .predecessor = {}}, [&] { router(args); }), "");
-  const int given_up = 1;
-  args.ranks.given_up = &given_up;
-  args.ranks.looks_between = 2;
-  EXPECT_EQ(emulation::run({.grid = 8, .threads = kRouterThreads, .predecessor = {}}, [&] { router(args); }), "");
-  args.tokens = 2;
-  EXPECT_THROW(check_args(args), Error);
 }
 
 TEST(gemv_emulated, requantised_blocks_are_those_of_mx_quantize) {

@@ -11,10 +11,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -161,27 +159,20 @@ void run_rows(const typename Op<1>::Args& args, const GemvPlan& plan, const emul
   if (args.tokens == 1) return run_op<Packing::kMxfp4, Columns::kBlocks, Op<1>>(args, plan, launch);
   run_op<Packing::kMxfp4, Columns::kVectors, Op<2>>(args, plan, launch);
 }
-inline void run_qkv(const QkvArgs& args, const GemvPlan& plan, const emulation::Launch& launch) {
-  args.ranks.rounds == nullptr ? run_rows<QkvOp>(args, plan, launch) : run_rows<QkvOfRanksOp>(args, plan, launch);
-}
 
-// The residual gets the parts of its delta, and of two ranks what the other one has sent, and is normed.
+// The residual gets the parts of its delta and is normed.
 struct NormedRows {
-  std::vector<float> residual, delta[2], other, sum, normed;
+  std::vector<float> residual, delta[2], sum, normed;
   std::vector<Bf16> norm;
   static constexpr float kEps = 1e-5f;
 
-  NormedRows(int rows, int64_t cols, int parts, bool of_two_ranks = false) {
+  NormedRows(int rows, int64_t cols, int parts) {
     const auto count = static_cast<size_t>(rows * cols);
     residual = random_floats(count, 30, 300);
     sum = residual;
     for (int part = 0; part < parts; ++part) {
       delta[part] = random_floats(count, 31 + 10 * static_cast<uint64_t>(part), 50);
       for (size_t i = 0; i < count; ++i) sum[i] += delta[part][i];
-    }
-    if (of_two_ranks) {
-      other = random_floats(count, 33, 50);
-      for (size_t i = 0; i < count; ++i) sum[i] = residual[i] + (own(i) + other[i]);
     }
     norm = random_bf16(static_cast<size_t>(cols), 32);
     normed.resize(count);
@@ -198,44 +189,6 @@ struct NormedRows {
         normed[static_cast<size_t>(t * cols + k)] =
             static_cast<float>(x[static_cast<size_t>(k)] * inverse * norm[static_cast<size_t>(k)].to_float());
     }
-  }
-  // Of this rank.
-  [[nodiscard]] float own(size_t i) const { return delta[1].empty() ? delta[0][i] : delta[0][i] + delta[1][i]; }
-};
-
-// Rank 1 of two, to which the other has sent NormedRows::other; or nothing yet.
-struct OneOfTwoRanks {
-  MailboxShape shape{.words = 12 * kSweptWords};
-  std::vector<uint64_t> mailbox, others;
-  PushRounds rounds{};
-  static constexpr uint32_t kRound = 7;
-
-  explicit OneOfTwoRanks(const std::vector<float>& sent)
-      : mailbox(static_cast<size_t>(shape.bytes() / 8) + 1), others(mailbox.size()) {
-    begin(kRound);
-    for (size_t i = 0; i < sent.size(); ++i)
-      mailbox[static_cast<size_t>(shape.first_word(phase_of(kRound), 0)) + i] =
-          tagged(std::bit_cast<uint32_t>(sent[i]), kRound);
-  }
-  ~OneOfTwoRanks() { ptx::land_stores(); }
-  OneOfTwoRanks(const OneOfTwoRanks&) = delete;
-  OneOfTwoRanks& operator=(const OneOfTwoRanks&) = delete;
-  [[nodiscard]] PushLink link() {
-    return {.mailboxes = {others.data(), mailbox.data()},
-            .rounds = &rounds,
-            .shape = shape,
-            .rank = 1,
-            .shares_card = false};
-  }
-  void begin(uint32_t round) { std::fill(std::begin(rounds.of_cta), std::end(rounds.of_cta), round); }
-  // The other has this rank's delta, and every CTA that a launch may have is in the next round.
-  void expect_sent(const NormedRows& rows) {
-    ptx::land_stores();
-    for (size_t i = 0; i < rows.residual.size(); ++i)
-      ASSERT_EQ(others[static_cast<size_t>(shape.first_word(phase_of(kRound), 1)) + i],
-                tagged(std::bit_cast<uint32_t>(rows.own(i)), kRound))
-          << i;
-    for (const uint32_t of_cta : rounds.of_cta) ASSERT_EQ(of_cta, round_after(kRound));
   }
 };
 

@@ -8,7 +8,6 @@
 //   sums         as gemv_tile.cuh leaves them, added over slices
 
 #include "backend/cuda/attention/page_rows.cuh"
-#include "backend/cuda/comm/push_words.cuh"
 #include "backend/cuda/dense/gemv_shared.cuh"
 #include "backend/cuda/dense/gemv_walk.h"
 #include "backend/cuda/ptx/atomic.cuh"
@@ -40,7 +39,7 @@ struct BiasPair {
 template <class TheArgs>
 struct RowsOp {
   using Args = TheArgs;
-  static constexpr bool kChooses = false, kOfRanks = false;
+  static constexpr bool kChooses = false;
   const Args& a;
   int lane;
 
@@ -142,29 +141,6 @@ struct QkvOp : RowsOp<QkvArgs> {
       store_page(is_key ? a.kv.keys : a.kv.values, a.kv.type, at, first);
       store_page(is_key ? a.kv.keys : a.kv.values, a.kv.type, at + kHalfHead, second);
     }
-  }
-};
-
-// Of the one token of QkvArgs::ranks.
-template <int kTokenColumns>
-struct QkvOfRanksOp : QkvOp<kTokenColumns> {
-  static constexpr bool kOfRanks = true;
-  using QkvOp<kTokenColumns>::QkvOp;
-  using QkvOp<kTokenColumns>::a;
-
-  __device__ void read8_of_ranks(const TwoRanks& ranks, bool sends, int k, float (&v)[8]) const {
-    float own[8], more[8] = {};
-    read_floats(a.in.delta[0] + k, own);
-    if (a.in.delta[1] != nullptr) read_floats(a.in.delta[1] + k, more);
-    read_floats(a.in.x + k, v);
-    if (sends) {
-      float sum[8];
-      for (int i = 0; i < 8; ++i) sum[i] = own[i] + more[i];
-      ranks.send8(k, sum);
-    }
-    float other[8] = {};
-    ranks.receive8(k, other);
-    for (int i = 0; i < 8; ++i) v[i] += own[i] + more[i] + other[i];
   }
 };
 

@@ -60,13 +60,6 @@ int64_t packed(layout::Packing packing, int64_t rows, int64_t cols) {
   return layout::packed_bytes(packing, rows, cols);
 }
 
-// Of two ranks that are added up where they are read.
-void require_ranks(const PushLink& ranks, int tokens, bool adds, const std::string& args) {
-  if (ranks.rounds == nullptr) return;
-  require(tokens == 1 && adds && ranks.shape.ranks == 2 && !ranks.shares_card, Code::kUnsupported,
-          "want a normed delta of one token of two ranks, not rounded, on cards of their own", args);
-}
-
 int64_t bytes_in(const RowsIn& in, int64_t values) {
   const int arrays =
       1 + (in.delta[0] != nullptr ? 1 : 0) + (in.delta[1] != nullptr ? 1 : 0) + (in.sum != nullptr ? 1 : 0);
@@ -172,8 +165,6 @@ void check_args(const QkvArgs& a) {
                   a.cols, a.tokens, fmt::ptr(a.weights), fmt::ptr(a.in.x), fmt::ptr(a.q));
   check_matrix({a.rows(), a.cols}, a.tokens, args);
   require(page_type(a.kv.type).alone, Code::kUnsupported, "want KV pages whose values stand alone", args);
-  require_ranks(a.ranks, a.tokens,
-                a.in.delta[0] != nullptr && a.in.which == nullptr && a.in.norm != nullptr && !a.in.in_mxfp8, args);
   require(aligned(a.weights) && aligned(a.in.x) && a.q != nullptr && a.bias != nullptr && a.cosine != nullptr &&
               a.sine != nullptr && a.kv_slots != nullptr && a.kv.keys != nullptr && a.kv.values != nullptr,
           Code::kInvalidRequest, "want weights and x 16-byte aligned, q, bias, rope table, slots and pages", args);
@@ -187,7 +178,6 @@ void check_args(const RouterArgs& a) {
           Code::kUnsupported, "want 1 to 8 tokens and up to 9216 columns, a multiple of 8", args);
   require((a.delta == nullptr) == (a.sum == nullptr) && (a.delta != nullptr || a.rest == nullptr),
           Code::kInvalidRequest, "want a sum where there is a delta", args);
-  require_ranks(a.ranks, a.tokens, a.delta != nullptr, args);
   require(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && (a.delta == nullptr || aligned(a.delta)) &&
               (a.rest == nullptr || aligned(a.rest)) && (a.sum == nullptr || aligned(a.sum)) &&
               (a.normed == nullptr || aligned(a.normed)) && aligned(a.rounded) && a.bias != nullptr &&

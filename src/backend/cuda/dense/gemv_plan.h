@@ -4,7 +4,6 @@
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
-#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/weights.h"
@@ -58,9 +57,7 @@ struct DenseArgs {
   int rows = 0, cols = 0, tokens = 0;
 };
 
-// q, k, v = W · x + bias; rope rotates q and k; k and v go into their slots, q to y. With `ranks`, of one token: x is
-// in.x + Σ (in.delta[0] + in.delta[1]) over two ranks, what a launch of push.h would add up before; here the launches
-// of both ranks meet each other, each on a card of its own.
+// q, k, v = W · x + bias; rope rotates q and k; k and v go into their slots, q to y.
 struct QkvArgs {
   layout::Packing packing = layout::Packing::kMxfp4;
   const uint8_t* weights = nullptr;  // [(heads + 2 * kv_heads) * 64, cols] RowOrder::kHeads64: q, k, v
@@ -72,12 +69,11 @@ struct QkvArgs {
   const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
   KvPages kv;                         // of a type whose values stand alone
   int heads = 0, kv_heads = 0, cols = 0, tokens = 0;
-  PushLink ranks{};  // rounds null: none
   [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
 };
 
-// sum = x + delta + rest, with `ranks` as QkvArgs; normed = rmsnorm(sum) * norm, once as it is and once rounded for the
-// experts; logits[t, e] = normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
+// sum = x + delta + rest; normed = rmsnorm(sum) * norm, once as it is and once rounded for the experts; logits[t, e] =
+// normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
   const float* delta = nullptr;  // likewise, or null: x has it
@@ -91,7 +87,6 @@ struct RouterArgs {
   float* logits = nullptr;       // [tokens, experts]
   int hidden = 0, experts = 0, tokens = 0;
   float eps = 0;
-  PushLink ranks{};
 };
 inline constexpr int kRouterThreads = 384, kRouterParts = 3;
 inline constexpr int kRouterHidden = kRouterThreads * kRouterParts * 8;  // the widest

@@ -101,29 +101,12 @@ __device__ void read_rows(const Op& op, const GemvShared& shared, const RowPart<
       for (int j = 0; j < part.kOwn; ++j) round_mx<backend::Activations::kMxfp8>(v[j]);  // four lanes have a block
 }
 
-// The one row of QkvArgs::ranks.
-template <class Tile, class Op>
-__device__ void read_row_of_ranks(const Op& op, const GemvShared& shared, const RowPart<Tile, true>& part,
-                                  const NormPart<Tile, true>& norm, uint32_t round_guess, float (&v)[1][8]) {
-  const TwoRanks ranks(op.a.ranks, round_guess);
-  if (part.has()) {
-    const int k = part.k(0);
-    // Each warp's slice by one CTA, as read_rows writes it.
-    const bool first = static_cast<int>(blockIdx.x) == min(part.slice, static_cast<int>(gridDim.x) - 1);
-    op.read8_of_ranks(ranks, first, k, v[0]);
-    if (first && op.a.in.sum != nullptr) write_floats(op.a.in.sum + k, v[0]);
-  }
-  normalise<Tile, true>(op, shared, part, norm, v);
-  ranks.end(op.a.cols, shared.slices * layout::kWarpLanes);
-}
-
 // Rows of floats, of which there are one or several: before and after the dependency wait.
 template <class Tile>
 struct RowLoader {
   static constexpr bool kBlocks = Tile::kColumns == Columns::kBlocks;
   NormPart<Tile, true> one;
   NormPart<Tile, kBlocks> several;
-  uint32_t round_guess = 0;  // of QkvArgs::ranks
 
   template <class Args>
   __device__ void before(const Args& args, int slice, int lane) {
@@ -137,17 +120,13 @@ struct RowLoader {
   __device__ void after(const Op& op, const GemvShared& shared, int slice, int lane, Activations<Tile>& x) const {
     if (kBlocks || op.a.tokens == 1) {
       float v[1][8] = {};
-      if constexpr (Op::kOfRanks) {
-        read_row_of_ranks<Tile>(op, shared, {lane, slice}, one, round_guess, v);
-      } else {
-        read_rows<Tile, true>(op, shared, {lane, slice}, one, v);
-      }
+      read_rows<Tile, true>(op, shared, {lane, slice}, one, v);
       if constexpr (kBlocks) {
         x.set(v, lane);
       } else {
         x.set_row(v[0], lane);
       }
-    } else if constexpr (!kBlocks && !Op::kOfRanks) {
+    } else if constexpr (!kBlocks) {
       float v[Tile::kBlocks][8] = {};
       read_rows<Tile, false>(op, shared, {lane, slice}, several, v);
       x.set(v, lane);

@@ -3,12 +3,9 @@
 // source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
 // hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
 // reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
-// kOfRanks: of RouterArgs::ranks, one token
 
 #include "backend/cuda/dense/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-
-#include <type_traits>
 
 namespace nibble::backend::cuda {
 
@@ -37,24 +34,13 @@ struct RouterRow {
     if (a.delta != nullptr) read_floats(a.delta + at, delta);
     if (a.rest != nullptr) read_floats(a.rest + at, rest);
   }
-  // delta and rest of two ranks.
-  __device__ __forceinline__ void add(const TwoRanks& ranks, bool sends, int64_t at) {
-    if (sends) {
-      float own[8];
-      for (int i = 0; i < 8; ++i) own[i] = delta[i] + rest[i];
-      ranks.send8(at, own);
-    }
-    float other[8] = {};
-    ranks.receive8(at, other);
-    for (int i = 0; i < 8; ++i) delta[i] = delta[i] + rest[i] + other[i], rest[i] = 0;
-  }
   __device__ __forceinline__ float sum(int i) const { return x[i] + delta[i] + rest[i]; }
 };
 
 // sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …,
 // a warp those of a token.
-template <class Ranks, class Inverse>
-__device__ __forceinline__ void write_normed(const RouterArgs& a, const Ranks& ranks, const Inverse& inverse_of) {
+template <class Inverse>
+__device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int grid = static_cast<int>(gridDim.x), groups = a.hidden / 8;
   for (int t = thread / layout::kWarpLanes; t < a.tokens; t += kRouterWarps)
@@ -62,7 +48,6 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Ranks& r
       const int64_t at = int64_t{t} * a.hidden + 8 * group;
       RouterRow row;
       row.load(a, at);
-      if constexpr (Ranks::kAdds) row.add(ranks, false, at);
       float x[8], factor[8];
       read_bf16(a.norm + 8 * group, factor);
       const float inverse = inverse_of(t);
@@ -78,9 +63,9 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Ranks& r
 
 // Each warp's parts of the sums of squares and products of tokens first, first + 1, …, at most kTokens, into shared
 // memory. All loads go out before the first use.
-template <int kTokens, class Ranks>
-__device__ __forceinline__ void add_tokens(const RouterArgs& a, const Ranks& ranks, int first,
-                                           const float (&weight)[kRouterParts][8], uint32_t sums) {
+template <int kTokens>
+__device__ __forceinline__ void add_tokens(const RouterArgs& a, int first, const float (&weight)[kRouterParts][8],
+                                           uint32_t sums) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int warp = thread / layout::kWarpLanes, groups = a.hidden / 8;
   float squares_of[kTokens] = {}, dot_of[kTokens] = {};
@@ -94,8 +79,6 @@ __device__ __forceinline__ void add_tokens(const RouterArgs& a, const Ranks& ran
       if (kTokens > 1 && first + n >= a.tokens) break;
       rows[n].load(a, int64_t{first + n} * a.hidden + 8 * group);
     }
-    if constexpr (Ranks::kAdds)  // which share the groups as write_normed does
-      rows[0].add(ranks, group % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x), 8 * group);
 #pragma unroll
     for (int n = 0; n < kTokens; ++n) {
       if (kTokens > 1 && first + n >= a.tokens) break;
@@ -115,9 +98,7 @@ __device__ __forceinline__ void add_tokens(const RouterArgs& a, const Ranks& ran
   }
 }
 
-template <bool kOfRanks>
-__global__ void __launch_bounds__(kRouterThreads, kOfRanks ? 1 : 0)
-    any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
+__global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
   const int thread = static_cast<int>(threadIdx.x), expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;
@@ -133,17 +114,13 @@ __global__ void __launch_bounds__(kRouterThreads, kOfRanks ? 1 : 0)
     for (int i = 0; i < 8; ++i) weight[p][i] *= norm[i];
   }
   const float bias = widen(a.bias[expert]);
-  uint32_t guess = 0;
-  if constexpr (kOfRanks) guess = TwoRanks::guess_round(a.ranks);
   ptx::grid_dependency_wait();
-  const std::conditional_t<kOfRanks, TwoRanks, NoRanks> ranks(a.ranks, guess);
-  if (kOfRanks || a.tokens == 1) {
-    add_tokens<1>(a, ranks, 0, weight, sums);
-  } else if constexpr (!kOfRanks) {
-    for (int first = 0; first < a.tokens; first += kTogether) add_tokens<kTogether>(a, ranks, first, weight, sums);
+  if (a.tokens == 1) {
+    add_tokens<1>(a, 0, weight, sums);
+  } else {
+    for (int first = 0; first < a.tokens; first += kTogether) add_tokens<kTogether>(a, first, weight, sums);
   }
   __syncthreads();
-  if constexpr (kOfRanks) ranks.end(a.hidden, kRouterThreads);
   const auto sum_of = [&](int t, int i) {
     float total = 0;
 #pragma unroll
@@ -153,7 +130,7 @@ __global__ void __launch_bounds__(kRouterThreads, kOfRanks ? 1 : 0)
   };
   const auto inverse_of = [&](int t) { return 1.0f / sqrtf(sum_of(t, 0) / static_cast<float>(a.hidden) + a.eps); };
   if (thread < a.tokens) a.logits[int64_t{thread} * a.experts + expert] = sum_of(thread, 1) * inverse_of(thread) + bias;
-  write_normed(a, ranks, inverse_of);
+  write_normed(a, inverse_of);
 }
 
 }  // namespace nibble::backend::cuda

@@ -73,7 +73,7 @@ void Maker::attn_in() {
   }
   gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
        {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
-       [input, n = tokens_, ranks = readers_link()](const Binding& b, const GemvPlan& plan, const Launch& on) {
+       [input, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
          const Dims& d = b.config.dims;
          const int64_t rope = d.head_dim / 2;
          for (int64_t t = 0; t < n; t += kGemvTokens) {
@@ -91,12 +91,10 @@ void Maker::attn_in() {
                           .heads = to_int(d.heads),
                           .kv_heads = to_int(d.kv_heads),
                           .cols = to_int(d.hidden),
-                          .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t)),
-                          .ranks = b.layer > 0 ? ranks : PushLink{}},
+                          .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t))},
                          plan, on);
          }
        });
-  wait_for_ranks();
 }
 
 void Maker::plain_attn_in() {

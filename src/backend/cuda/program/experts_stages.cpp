@@ -61,8 +61,8 @@ void Maker::route() {
     hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
     add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
         {kMlpNorm, kRouter, kRouterBias},
-        [n, exact, parts = delta_.form == Delta::Form::kParts, added = delta_.form == Delta::Form::kAdded,
-         ranks = readers_link()](const Binding& b, const Launch& on) {
+        [n, exact, parts = delta_.form == Delta::Form::kParts, added = delta_.form == Delta::Form::kAdded](
+            const Binding& b, const Launch& on) {
           b.kernels.router({.x = added ? b.at.residual : b.at.residual_sum,
                             .delta = added ? nullptr : b.at.delta,
                             .rest = parts ? b.rest(n) : nullptr,
@@ -76,11 +76,9 @@ void Maker::route() {
                             .hidden = to_int(b.config.dims.hidden),
                             .experts = to_int(b.config.dims.experts),
                             .tokens = n,
-                            .eps = b.config.rms_eps,
-                            .ranks = ranks},
+                            .eps = b.config.rms_eps},
                            on);
         });
-    wait_for_ranks();
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
     return;
   }

@@ -178,26 +178,13 @@ SumPlan Maker::sum_plan() const {
   return plan_sum(shape);
 }
 
-bool Maker::readers_add() const {
-  const Reduce* const reduce = args_.reduce;
-  return reduce != nullptr && reduce->fused && reduce->ranks == 2 && reduce->ranks_on_card == 1 && fused_ &&
-         !dense_gemms_ && pages_.alone && !rounds_dense(kQ) && tokens_ == 1;
-}
-
-void Maker::wait_for_ranks() {
-  if (!readers_add()) return;
-  Node& reader = program_.nodes.back();
-  reader.sends = cost(PushReduceArgs{.link = {.shape = {.ranks = 2}}, .words = d_.hidden}).bytes;
-  reader.tile += ", sums of 2 ranks";
-}
-
 bool Maker::adds_to_residual() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || !fused_ || readers_add()) return false;
+  if (args_.reduce == nullptr || !args_.reduce->fused || !fused_) return false;
   const DeltaValues values{.count = tokens_ * d_.hidden};
   return sum_way(args_.reduce->ranks, values.bytes(), args_.reduce->longer) == SumWay::kPush;
 }
 
-Node& Maker::add_to_residual() {
+void Maker::add_to_residual() {
   const bool parts = delta_.form == Delta::Form::kParts;
   delta_ = {Delta::Form::kRows};  // the parts of a rank are one message
   const SumPlan plan = sum_plan();
@@ -214,17 +201,11 @@ Node& Maker::add_to_residual() {
   delta_ = {Delta::Form::kAdded};
   hold(Slot::kDelta, Held::kNothing);
   hold(Slot::kResidual, Held::kNothing);  // it is one verb ahead
-  return own;
 }
 
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
-  if (adds_to_residual()) return static_cast<void>(add_to_residual());
-  if (readers_add()) {
-    hold(Slot::kDelta, Held::kNothing);  // a part
-    if (stage_ == Stage::kMoe) add_to_residual().only = {to_int(d_.layers) - 1};
-    return;
-  }
+  if (adds_to_residual()) return add_to_residual();
   const SumPlan plan = sum_plan();
   Node& own = add(plan.kernel, plan.tile, {},
                   [n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](

@@ -64,13 +64,8 @@ class Maker {
   // Of tiles: whoever makes a rank's values sends them.
   [[nodiscard]] bool sends_parts() const;
   void reduce_delta();
-  Node& add_to_residual();
+  void add_to_residual();
   [[nodiscard]] SumPlan sum_plan() const;
-  // Of a step of one token, between two cards: whoever reads a delta adds up the ranks'. Behind the last layer a launch
-  // does, for logits and taps.
-  [[nodiscard]] bool readers_add() const;
-  [[nodiscard]] PushLink readers_link() const { return readers_add() ? args_.reduce->link : PushLink{}; }
-  void wait_for_ranks();  // the last node does
   // Of a fused step: the launch that adds up the ranks' deltas adds them to the residual, too.
   [[nodiscard]] bool adds_to_residual() const;
   // The residual stream before the layers of BackendConfig::taps, and behind the last.

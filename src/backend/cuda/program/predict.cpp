@@ -87,13 +87,6 @@ NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
           .held = HeldBy::kLink};
 }
 
-// What a launch takes longer that adds up two ranks' where it reads them: a push, less the launch. Predicted.
-double waits_us(const PredictArgs& args, const Node& node) {
-  constexpr double kLaunch = 1.2;
-  const double bytes = static_cast<double>(node.sends) / 2;
-  return std::max(0.0, sum_us(args.between.link, {.ranks = 2, .bytes = bytes}) - kLaunch);
-}
-
 // Behind the draws: each rank's best of a row, to all others.
 NodeTime picking(const PredictArgs& args) {
   const auto& [ranks, link] = args.between;
@@ -127,12 +120,11 @@ StepTime predict_step(const PredictArgs& args) {
                                         .flops = node.cost.flops / launches,
                                         .tokens = tokens / launches},
                                        args.card);
-    const double waits = node.sends == 0 ? 0 : waits_us(args, node);
     const Cost cost{layers * node.cost.bytes, layers * node.cost.flops};
     step.nodes.push_back({.stage = node.stage,
                           .kernel = node.kernel,
                           .launches = static_cast<int64_t>(layers * launches),
-                          .us = layers * (launches * one.us + waits),
+                          .us = layers * launches * one.us,
                           .floor_us = floor_us(cost, args.card, peak),
                           .held = one.held});
     step.cost += cost;

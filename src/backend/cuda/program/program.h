@@ -8,7 +8,6 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/comm/delta_values.h"
-#include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
@@ -72,7 +71,6 @@ struct Binding {
 
 // A kernel's launch in each layer that it is of, or outside the layers.
 struct Node : PlannedStage {
-  int64_t sends = 0;  // bytes to every other rank, whose launches of the kind it waits for; sums of their own: cost
   std::function<void(const Binding&, const Launch&)> launch;
 };
 
@@ -114,7 +112,6 @@ struct Reduce {
   // bf16 rows need not be made before where a push takes them (sum_way.h SumOf); and short sums of a fused step go to
   // the residual.
   bool fused = true;
-  PushLink link{};  // for launches that add up where they read (TwoRanks of push_words.cuh)
   // Of values that are sent as they are made (sum_way.h sends_parts).
   PartPlaces places{};
   // parts: what makes the values; null: they are there.

@@ -45,7 +45,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   std::vector<Row> step_rows;
   for (int32_t t = 0; t < c.tokens; ++t) step_rows.push_back({t, 1, 100});
   int64_t reduced = 0;
-  Reduce twice{.launch = [&](const DeltaValues& values, const CombineArgs* parts, const Launch&) {
+  const Reduce twice{.launch = [&](const DeltaValues& values, const CombineArgs* parts, const Launch&) {
     if (parts != nullptr) {
       EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
     }
@@ -65,7 +65,6 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     auto* const own = static_cast<Bf16*>(values.at);
     for (int64_t i = 0; i < values.count; ++i) own[i] = Bf16::from_float(2 * own[i].to_float());
   }};
-  twice.ranks_on_card = 2;  // else nothing but the next kernel adds up one token
   const Program program = make_program({.config = config,
                                         .run = c.options,
                                         .step = {.rows = step_rows, .logit_rows = 1},
@@ -170,11 +169,10 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   const Bf16 o_bias{};
   uses() = {.bias = &o_bias};
   int before = -1;
-  Reduce reduce{.launch = [&](const DeltaValues&, const CombineArgs* parts, const Launch&) {
+  const Reduce reduce{.launch = [&](const DeltaValues&, const CombineArgs* parts, const Launch&) {
     if (parts != nullptr) uses().note(parts->bias);
     before = uses().count;
   }};
-  reduce.ranks_on_card = 2;
   const Program program = make_program(
       {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
   const Arena at{};
@@ -223,12 +221,11 @@ std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::
 
 TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   using testing::ElementsAre;
-  const std::vector<Row> one = {{0, 1, 100}}, two = {{0, 1, 100}, {1, 1, 100}}, prompt = {{0, 600, 600}};
+  const std::vector<Row> one = {{0, 1, 100}}, prompt = {{0, 600, 600}};
   std::vector<Row> many;
   for (int32_t t = 0; t < 20; ++t) many.push_back({t, 1, 100});
   for (const bool whole : {false, true}) {
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, two), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many), ElementsAre("sm90_split_gemm", "any_push_combine<sums>"));
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_push_combine<sums>"));
     EXPECT_THAT(kernels_of(Stage::kRoute, whole, prompt), ElementsAre("any_route_sums"));
@@ -251,52 +248,6 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
               ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt, Sum::kNccl),
               ElementsAre("sm90_dense_gemm", "any_combine_f32", "ncclDevKernel_AllReduce"));
-}
-
-// Of one token the next kernel adds up the ranks'; behind the last layer a launch does, whose reader may be a tap.
-TEST(RankProgram, of_one_token_is_added_up_where_it_is_read) {
-  Dims dims = kDims120b;
-  dims.layers = 3;
-  const Shard shard = cuda_shard(shard_of(dims, {2, false}, 1));
-  const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
-  const Card card(DeviceFacts{
-      .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  const std::vector<Row> row = {{0, 1, 100}};
-  PushRounds rounds{};
-  std::vector<bool> waits;  // by launch of qkv and router, layer by layer
-  Reduce reduce{.launch = nullptr};
-  reduce.link.rounds = &rounds;
-  const auto make = [&] {
-    return make_program(
-        {.config = config, .run = {}, .step = {.rows = row, .logit_rows = 1}, .card = card, .reduce = &reduce});
-  };
-  KernelTable kernels{};
-  static std::vector<bool>* told;
-  told = &waits;
-  kernels.qkv = [](const QkvArgs& args, const GemvPlan&, const Launch&) {
-    told->push_back(args.ranks.rounds != nullptr);
-  };
-  kernels.router = [](const RouterArgs& args, const Launch&) { told->push_back(args.ranks.rounds != nullptr); };
-  kernels.rope_table = [](const RopeTableLaunch&, const Launch&) {};
-  Arena at{};
-  at.kv.resize(3);
-  const StepPointers step;
-  const LayerPointers weights;
-  const Program program = make();
-  for (int layer = 0; layer < 3; ++layer)
-    for (const Stage stage : {Stage::kAttnIn, Stage::kRoute})
-      program.execute(stage,
-                      {.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = layer}, {});
-  EXPECT_THAT(waits, testing::ElementsAre(false, true, true, true, true, true)) << "the first layer has no delta";
-  for (const Node& node : program.nodes) {
-    const bool sum = way_of(node.kernel).has_value();
-    if (sum) {
-      EXPECT_THAT(node.only, testing::ElementsAre(2)) << node.kernel;
-    }
-    EXPECT_EQ(node.sends > 0, node.kernel == "gemv<qkv, bf16>" || node.kernel == "any_router_f32_bf16") << node.kernel;
-  }
-  reduce.ranks_on_card = 2;
-  for (const Node& node : make().nodes) EXPECT_EQ(node.sends, 0) << "launches of the other need room";
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by
 
 void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
   const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
-  check(sum_way(ranks(), values.bytes(), longer(), SumOf::kParts) == SumWay::kPush, "others add up what is combined");
+  check(sum_way(ranks(), values.bytes(), longer()) == SumWay::kPush, "others add up what is combined");
   push(values, &parts, on);
 }
 

@@ -11,8 +11,7 @@ namespace nibble::backend::cuda {
 
 SumPlan plan_sum(const SumShape& shape) {
   const int64_t words = shape.values.words(), bytes = shape.values.bytes();
-  const SumOf of = shape.combines ? SumOf::kParts : SumOf::kValues;
-  const SumWay by_push = shape.values.sent ? SumWay::kShares : sum_way(shape.ranks, bytes, shape.longer, of);
+  const SumWay by_push = shape.values.sent ? SumWay::kShares : sum_way(shape.ranks, bytes, shape.longer);
   SumPlan plan{.way = by_push == SumWay::kPush ? shape.shorter : by_push, .kernel = {}, .tile = {}, .cost = {}};
   const auto in_messages_of = [&](int64_t most) {
     plan.launches = (words + most - 1) / most;

@@ -132,7 +132,7 @@ Delta Maker::combined(const Delta& delta) const {
 bool Maker::combines_in_sum() const {
   if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
   const int64_t bytes = delta_.extent(d_, tokens_).bytes();
-  return sum_way(args_.reduce->ranks, bytes, args_.reduce->longer, SumOf::kParts) == SumWay::kPush;
+  return sum_way(args_.reduce->ranks, bytes, args_.reduce->longer) == SumWay::kPush;
 }
 
 bool Maker::sends_parts() const {

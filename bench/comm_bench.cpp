@@ -76,21 +76,33 @@ void bench(int count, int cards) {
     cuda_check(cudaDeviceSynchronize());
   }
   std::printf("%d ranks on %d cards; NCCL: %s\n%10s %12s", count, cards, nccl.what.c_str(), "tokens", "bytes (bf16)");
+  struct Column {
+    const char* name;
+    SumWay way;
+    DeltaValues::Type type;
+    bool sent = false;  // of parts that are said to be there: what is left of a sum behind who sends them
+  };
+  std::vector<Column> columns;
   for (const SumWay way : memory.ways())
-    for (const char* const type : {"bf16", "f32"})
-      std::printf(" %6s %4s", kSumWayNames[static_cast<size_t>(way)].data(), type);
+    for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32})
+      columns.push_back({kSumWayNames[static_cast<size_t>(way)].data(), way, type});
+  columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, true});
+  for (const Column& column : columns)
+    std::printf(" %6s %4s", column.name, column.type == DeltaValues::Type::kBf16 ? "bf16" : "f32");
   std::printf("  us\n");
   for (const int64_t tokens : {1, 8, 32, 64, 256, 2048, 8192}) {
     std::printf("%10lld %12lld", static_cast<long long>(tokens), static_cast<long long>(tokens * kRowBytes));
-    for (const SumWay way : memory.ways()) {
-      for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32}) {
-        for (size_t r = 0; r < ranks.size(); ++r) {
-          cuda_check(cudaSetDevice(ranks[r].card));
-          capture(ranks[r], memory.of(static_cast<int>(r)), way,
-                  {ranks[r].values.get(), tokens * kRowBytes / (type == DeltaValues::Type::kF32 ? 4 : 2), type});
-        }
-        std::printf(" %11.2f", median_us(ranks));
+    for (const Column& column : columns) {
+      const int64_t of_value = column.type == DeltaValues::Type::kF32 ? 4 : 2;
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        cuda_check(cudaSetDevice(ranks[r].card));
+        capture(ranks[r], memory.of(static_cast<int>(r)), column.way,
+                {.at = ranks[r].values.get(),
+                 .count = tokens * kRowBytes / of_value,
+                 .type = column.type,
+                 .sent = column.sent});
       }
+      std::printf(" %11.2f", median_us(ranks));
     }
     std::printf("\n");
   }

@@ -273,6 +273,7 @@ class StreamedCudaBackend final : public RankBackend {
                .shorter = rank_.comm->shorter(),
                .longer = rank_.comm->longer(),
                .fused = !alone_in_process(),
+               .places = rank_.comm->places(),
                .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
                  parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
                }};

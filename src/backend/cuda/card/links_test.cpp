@@ -9,15 +9,15 @@
 namespace nibble::backend::cuda {
 namespace {
 
-// Two H200 (bench/results/2026-11-26-h200-x2-candidates.json).
+// Two H200 (bench/results/2026-11-26-h200-x2-sent.json).
 TEST(links, nvlink_is_as_it_was_measured) {
   const KnownLink link = link_named("nvlink4");
   struct Measured {
     double bytes, push, shares;
   };
   for (const auto& [bytes, push, shares] :
-       {Measured{5760, 2.6, 7.6}, Measured{46080, 3.1, 8.4}, Measured{368640, 5.7, 9.0}, Measured{1474560, 12.1, 12.1},
-        Measured{11796480, 88, 48}, Measured{47185920, 346, 182}}) {
+       {Measured{5760, 2.7, 6.8}, Measured{46080, 3.2, 7.7}, Measured{368640, 5.7, 8.6}, Measured{1474560, 12.1, 12.2},
+        Measured{11796480, 88, 42}, Measured{47185920, 346, 154}}) {
     EXPECT_NEAR(sum_us(link, {.ranks = 2, .bytes = bytes}) / push, 1, 0.12) << bytes;
     EXPECT_NEAR(sum_us(link, {.ranks = 2, .bytes = bytes, .longer = true}) / shares, 1, 0.12) << bytes;
   }

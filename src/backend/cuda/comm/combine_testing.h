@@ -23,6 +23,22 @@ struct CombineCase {
   bool whole_experts = false;  // of 8, dealt to the ranks
 };
 
+// any_combine's launch.
+[[nodiscard]] inline emulation::Launch combine_launch(const CombineArgs& args) {
+  if (args.rows != nullptr) return {.grid = args.tokens, .threads = norm_threads(args.hidden), .predecessor = {}};
+  return {.grid = (args.tokens + 7) / 8,
+          .threads = kCombineThreads,
+          .grid_y = combine_parts(args.hidden),
+          .predecessor = {}};
+}
+inline void combine(const CombineArgs& args) {
+  switch (norm_delta(args)) {
+    case NormDelta::kSplits: return any_combine_f32<NormDelta::kSplits>(args);
+    case NormDelta::kExpertsF32: return any_combine_f32<NormDelta::kExpertsF32>(args);
+    case NormDelta::kExpertsBf16: return any_combine_f32<NormDelta::kExpertsBf16>(args);
+  }
+}
+
 class PartsOfRanks {
  public:
   PartsOfRanks(const CombineCase& c, int ranks, uint64_t seed) : c_(c), ranks_(static_cast<size_t>(ranks)) {
@@ -57,15 +73,7 @@ class PartsOfRanks {
   void expect_sums() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const CombineArgs args = args_to(static_cast<int>(r), ranks_[r].alone);
-      ASSERT_EQ(emulation::run({.grid = c_.tokens, .threads = norm_threads(c_.hidden), .predecessor = {}},
-                               [&] {
-                                 switch (c_.delta) {
-                                   case NormDelta::kSplits: return any_combine_f32<NormDelta::kSplits>(args);
-                                   case NormDelta::kExpertsF32: return any_combine_f32<NormDelta::kExpertsF32>(args);
-                                   case NormDelta::kExpertsBf16: return any_combine_f32<NormDelta::kExpertsBf16>(args);
-                                 }
-                               }),
-                "");
+      ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
     }
     for (int t = 0; t < c_.tokens; ++t)
       for (int d = 0; d < c_.hidden; ++d) {

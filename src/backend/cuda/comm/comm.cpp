@@ -46,9 +46,14 @@ void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by
 
 void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
   const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
-  const SumWay way = sum_way(ranks(), values.bytes(), longer(), SumOf::kParts);
-  check(way != SumWay::kNccl, "NCCL adds up what is combined");
-  return way == SumWay::kPush ? push(values, &parts, on) : share(values, &parts, on);
+  check(sum_way(ranks(), values.bytes(), longer()) == SumWay::kPush, "others add up what is combined");
+  push(values, &parts, on);
+}
+
+PartPlaces Comm::places() const {
+  PartPlaces places{.shape = shares_.shape, .rank = shares_.rank};
+  std::ranges::copy(shares_.boxes, places.boxes);
+  return places;
 }
 
 SumPlan Comm::reduce_plan(const DeltaValues& values) const {
@@ -62,9 +67,10 @@ SumPlan Comm::reduce_plan(const DeltaValues& values) const {
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
   check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
+  check(way == SumWay::kShares || !values.sent, "parts are sent to shares");
   switch (way) {
     case SumWay::kPush: return push(values, nullptr, on);
-    case SumWay::kShares: return share(values, nullptr, on);
+    case SumWay::kShares: return share(values, on);
     case SumWay::kNccl:
       if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
       return nccl_->all_reduce(rank(), values, on);
@@ -88,17 +94,15 @@ void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launc
   }
 }
 
-void Comm::share(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
+void Comm::share(const DeltaValues& values, const Launch& on) const {
   const int64_t words = values.words(), most = shares_.shape.words();
+  check(!values.sent || words <= most, "what is sent before is one message");
   for (int64_t at = 0; at < words; at += most) {
-    const ShareReduceArgs args{
-        .link = shares_, .values = static_cast<uint32_t*>(values.at) + at, .words = std::min(words - at, most)};
-    const PushPlan plan = plan_shares(args.words, sms_, ranks_on_card_);
-    if (parts == nullptr) {
-      reduce_by_shares(args, values.type, plan, on);
-    } else {
-      combine_by_shares(args, {*parts, at / kVectorWords}, plan, on);
-    }
+    const ShareReduceArgs args{.link = shares_,
+                               .values = static_cast<uint32_t*>(values.at) + at,
+                               .words = std::min(words - at, most),
+                               .sent = values.sent};
+    reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
   }
 }
 

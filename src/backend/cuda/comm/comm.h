@@ -43,9 +43,11 @@ class Comm {
   // (nccl_ranks.h). REQUIRES that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a
   // push or shares would be of other than whole vectors of 16 bytes.
   void reduce(const DeltaValues& values, const Launch& on) const;
-  // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them, or that
-  // they are one split and shares do (sum_way.h).
+  // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them
+  // (sum_way.h).
   void reduce(const CombineArgs& parts, const Launch& on) const;
+  // For who makes values that go by shares: where each is to be put (DeltaValues::sent).
+  [[nodiscard]] PartPlaces places() const;
   // What that launches.
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
   // Of short messages, and of long ones.
@@ -73,7 +75,7 @@ class Comm {
  private:
   // parts: where the values are still to be made; else null.
   void push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
-  void share(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
+  void share(const DeltaValues& values, const Launch& on) const;
 
   PushLink link_;
   ShareLink shares_;

@@ -246,7 +246,7 @@ class CommTest : public CudaTest {
     ranks.each([&](size_t rank) { EXPECT_EQ(all[rank].host(), want); });
   }
 
-  // A sum that combines on the way has the bits of one behind any_combine.
+  // A sum that combines on the way, or of parts that any_combine has sent, has the bits of one behind any_combine.
   static void check_combined(const RanksOnCards& ranks, int tokens, NormDelta delta, bool whole_experts = false) {
     constexpr int kHidden = 2880, kTopk = 4, kExperts = 8;
     const int splits = tokens < 1000 ? 3 : 1;
@@ -301,7 +301,12 @@ class CommTest : public CudaTest {
       any_combine(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
-      ranks.end(r).reduce(args, ranks.on(r));
+      if (!sends_parts(ranks.count(), static_cast<int64_t>(2 * tiles), SumWay::kShares))
+        return ranks.end(r).reduce(args, ranks.on(r));
+      args.places = ranks.end(r).places();
+      any_combine(args, ranks.on(r));
+      ranks.end(r).reduce({.at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = true},
+                          ranks.on(r));
     });
     ranks.wait();
     ranks.each([&](size_t r) {
@@ -321,7 +326,8 @@ class CommTest : public CudaTest {
         check_combined(ranks, tokens, delta);
     check_combined(ranks, 33, NormDelta::kExpertsF32, true);
     check_combined(ranks, 601, NormDelta::kExpertsBf16, true);
-    check_combined(ranks, 2048, NormDelta::kSplits);  // by shares
+    for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsBf16})
+      check_combined(ranks, 2048, delta);  // by shares
   }
 
   // Ranks that draw from their columns draw what one draws from all: greedy, at a temperature, with a mask, a bias,

@@ -12,6 +12,7 @@ struct DeltaValues {
   enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
   const float* rest = nullptr;  // as many floats, each rank's: added to its values
   float* into = nullptr;        // likewise: gets the sums added, and `at` is left alone
+  bool sent = false;            // each rank's are where PartPlaces says (share_box.h): the sum is by shares
 
   [[nodiscard]] constexpr int64_t bytes() const { return (type == Type::kF32 ? 4 : 2) * count; }
   [[nodiscard]] constexpr int64_t words() const { return (bytes() + 3) / 4; }  // of 32 bits

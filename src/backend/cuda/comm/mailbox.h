@@ -8,8 +8,6 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kMaxPushRanks = 8;
-
 // Rounds count from 1 and never are 0, so that memory of zeros holds no word of any. Behind the last comes 2: rounds go
 // on taking turns between odd and even.
 inline constexpr uint32_t kFirstRound = 1, kLastRound = 0xffffffff;

@@ -12,7 +12,7 @@ PushPlan plan_shares(int64_t words, int sms, int ranks_on_card) {
 PushCost cost(const ShareReduceArgs& a) {
   const int64_t ranks = a.link.shape.ranks, chunks = chunks_of(a.words);
   const int64_t own = std::min(a.words, (chunks + ranks - 1) / ranks * kChunkWords);
-  return {.bytes = 4 * (a.words - own + own * (ranks - 1)), .flops = own * (ranks - 1)};
+  return {.bytes = 4 * ((a.sent ? 0 : a.words - own) + own * (ranks - 1)), .flops = own * (ranks - 1)};
 }
 
 void check_args(const ShareReduceArgs& a) {

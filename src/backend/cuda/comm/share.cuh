@@ -38,24 +38,33 @@ __device__ __forceinline__ uint4 load_vector(const uint64_t* from) {
           static_cast<uint32_t>(high >> 32)};
 }
 
-// Its part of every chunk that another rank adds up, to that rank, with the address that the sum is to go to.
-template <class Own>
-__device__ __forceinline__ void send_parts(const ShareReduceArgs& a, const Own& own_words, uint64_t round,
-                                           const PushShare& share) {
+// Whose part of a chunk is there, and the address that the sum is to go to.
+__device__ __forceinline__ void flag_part(const ShareReduceArgs& a, uint64_t round, int64_t chunk) {
+  const ShareShape& shape = a.link.shape;
+  uint64_t* const flag = a.link.boxes[shape.owner(chunk)] + shape.part_flag(a.link.rank, chunk);
+  ptx::store_peer2(flag, 0, reinterpret_cast<uint64_t>(a.values));
+  ptx::store_release_system(flag, round);
+}
+
+// Its part of every chunk that another rank adds up, to that rank.
+__device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   for (int64_t chunk = share.cta; chunk < chunks_of(a.words); chunk += share.ctas) {
     if (shape.owner(chunk) == a.link.rank) continue;
-    uint64_t* const box = a.link.boxes[shape.owner(chunk)];
-    uint64_t* const part = box + shape.first_part(a.link.rank, chunk);
+    const auto* const values = static_cast<const uint4*>(a.values) + chunk * kChunkVectors;
+    uint64_t* const part = a.link.boxes[shape.owner(chunk)] + shape.first_part(a.link.rank, chunk);
     uint4 own[kThreadVectors];  // all are read before the first is sent
-    each_vector(a.words, chunk, [&](int k, int i) { own[k] = own_words(chunk * kChunkVectors + i); });
+    each_vector(a.words, chunk, [&](int k, int i) { own[k] = values[i]; });
     each_vector(a.words, chunk, [&](int k, int i) { store_vector(part + 2 * int64_t{i}, own[k]); });
     __syncthreads();  // so that the flag is behind all threads' words
-    if (threadIdx.x != 0) continue;
-    uint64_t* const flag = box + shape.part_flag(a.link.rank, chunk);
-    ptx::store_peer2(flag, 0, reinterpret_cast<uint64_t>(a.values));
-    ptx::store_release_system(flag, round);
+    if (threadIdx.x == 0) flag_part(a, round, chunk);
   }
+}
+
+// Likewise, where the launch before has sent it.
+__device__ __forceinline__ void flag_parts(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
+  for (int64_t chunk = share.first(); chunk < chunks_of(a.words); chunk += share.step())
+    if (a.link.shape.owner(chunk) != a.link.rank) flag_part(a, round, chunk);
 }
 
 __device__ __forceinline__ void await_flag(const ShareLink& link, const uint64_t* flag, uint64_t round) {
@@ -65,9 +74,8 @@ __device__ __forceinline__ void await_flag(const ShareLink& link, const uint64_t
 }
 
 // All ranks' parts of a chunk, added up and written where each rank has its values; nothing where one has given up.
-template <DeltaValues::Type kType, class Own>
-__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, const Own& own_words, uint64_t round,
-                                          int64_t chunk) {
+template <DeltaValues::Type kType>
+__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t round, int64_t chunk) {
   const ShareShape& shape = a.link.shape;
   const int ranks = shape.ranks;
   const uint64_t* const box = a.link.boxes[a.link.rank];
@@ -86,7 +94,8 @@ __device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, const Own& o
     if (rank >= ranks) continue;
     uint4 words[kThreadVectors];
     if (rank == a.link.rank) {
-      each_vector(a.words, chunk, [&](int k, int i) { words[k] = own_words(chunk * kChunkVectors + i); });
+      const auto* const values = static_cast<const uint4*>(a.values) + chunk * kChunkVectors;
+      each_vector(a.words, chunk, [&](int k, int i) { words[k] = values[i]; });
     } else {
       const uint64_t* const part = box + shape.first_part(rank, chunk);
       each_vector(a.words, chunk, [&](int k, int i) { words[k] = load_vector(part + 2 * int64_t{i}); });
@@ -99,9 +108,8 @@ __device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, const Own& o
       each_vector(a.words, chunk, [&](int k, int i) { store_vector(to[rank] + 2 * int64_t{i}, sums[k].words()); });
 }
 
-template <DeltaValues::Type kType, class Own>
-__device__ __forceinline__ void sum_share(const ShareReduceArgs& a, const Own& own_words, uint64_t round,
-                                          const PushShare& share) {
+template <DeltaValues::Type kType>
+__device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   const int64_t chunks = chunks_of(a.words), step = int64_t{share.ctas} * shape.ranks;
   for (int64_t chunk = int64_t{share.cta} * shape.ranks + a.link.rank; chunk < chunks; chunk += step) {
@@ -109,7 +117,7 @@ __device__ __forceinline__ void sum_share(const ShareReduceArgs& a, const Own& o
     if (other < shape.ranks && other != a.link.rank)
       await_flag(a.link, a.link.boxes[a.link.rank] + shape.part_flag(other, chunk), round);
     __syncthreads();
-    sum_chunk<kType>(a, own_words, round, chunk);
+    sum_chunk<kType>(a, round, chunk);
     __syncthreads();
     if (other < shape.ranks && other != a.link.rank)
       ptx::store_release_system(a.link.boxes[other] + shape.sum_flag(chunk), round);
@@ -122,13 +130,17 @@ __device__ __forceinline__ void await_sums(const ShareReduceArgs& a, uint64_t ro
     if (shape.owner(chunk) != a.link.rank) await_flag(a.link, a.link.boxes[a.link.rank] + shape.sum_flag(chunk), round);
 }
 
-template <DeltaValues::Type kType, class Own>
-__device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const Own& own_words, const PushShare& share) {
+template <DeltaValues::Type kType, bool kSent = false>
+__device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const PushShare& share) {
   if (!a.link.shares_card) ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const uint64_t round = ptx::load_relaxed(a.link.rounds->of_cta + share.cta);
-  send_parts(a, own_words, round, share);
-  sum_share<kType>(a, own_words, round, share);
+  if constexpr (kSent) {
+    flag_parts(a, round, share);
+  } else {
+    send_parts(a, round, share);
+  }
+  sum_share<kType>(a, round, share);
   await_sums(a, round, share);
   __syncthreads();
   count_round(a.link.rounds->of_cta, round + 1, share);
@@ -137,14 +149,11 @@ __device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const Own
 template <DeltaValues::Type kType>
 __global__ void __launch_bounds__(kPushThreads, kShareCtas)
     any_share_reduce(const __grid_constant__ ShareReduceArgs a) {
-  share_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values)},
-                      {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+  share_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
-__global__ void __launch_bounds__(kPushThreads, kShareCtas)
-    any_share_combine(const __grid_constant__ ShareReduceArgs a, const __grid_constant__ OwnParts parts) {
-  share_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<NormDelta::kSplits>{parts.of, parts.first},
-                                         {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+__global__ void __launch_bounds__(kPushThreads, kShareCtas) any_share_sum(const __grid_constant__ ShareReduceArgs a) {
+  share_reduce<DeltaValues::Type::kBf16, true>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 }  // namespace nibble::backend::cuda

@@ -14,7 +14,7 @@ namespace nibble::backend::cuda {
 namespace kernel {
 inline constexpr Kernel kShareReduce[] = {{"any_share_reduce<f32>"},
                                           {"any_share_reduce<bf16>"}};  // by DeltaValues::Type
-inline constexpr Kernel kShareCombine{"any_share_combine<sums>"};
+inline constexpr Kernel kShareSum{"any_share_sum<bf16>"};               // of parts that are sent
 }  // namespace kernel
 [[nodiscard]] constexpr Kernel share_reduce_kernel(DeltaValues::Type type) {
   return kernel::kShareReduce[static_cast<size_t>(type)];
@@ -37,26 +37,24 @@ struct ShareLink {
 };
 
 // values = Σ over ranks, in the order of the ranks: all get the same bits. bf16 is summed in f32 and rounded once. The
-// others write into values, too.
+// others write into values, too. sent: the parts are where PartPlaces says (share_box.h), of bf16 alone.
 struct ShareReduceArgs {
   ShareLink link;
   void* values = nullptr;  // 16-byte aligned, where all ranks' cards reach it
   int64_t words = 0;       // 32 bits each; a multiple of kVectorWords, at most link.shape.words()
+  bool sent = false;
 };
 
 // A CTA per chunk, or as many as fit the card at once: they take turns. Two of a multiprocessor, where the rank has the
 // card alone: a CTA waits for its chunk's words, for its flag to be behind them, and for the others'.
 inline constexpr int kShareCtas = 2;
 [[nodiscard]] PushPlan plan_shares(int64_t words, int sms, int ranks_on_card);
-// bytes: that the rank with most chunks sends the others, its parts and its sums.
+// bytes: that the rank with most chunks sends the others, its parts, unless these are sent, and its sums.
 [[nodiscard]] PushCost cost(const ShareReduceArgs& args);
 // Throws Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const ShareReduceArgs& args);
 
 void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);
-// As combine_by_push, of one split: it lies as the tiles do. Experts' rows do not, and are read slower here than by
-// any_combine, which takes them row by row (two H200, 8192 tokens: 489 us, apart 299).
-void combine_by_shares(const ShareReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on);
 // Before the first launch, as load_push_kernels().
 void load_share_kernels();
 

@@ -6,6 +6,8 @@
 
 namespace nibble::backend::cuda {
 
+inline constexpr int kMaxPushRanks = 8;
+
 // A message is dealt to its ranks in chunks, one after the other: chunk c is added up by rank c % ranks.
 inline constexpr int64_t kChunkWords = 4096;  // of 32 bits; what a CTA takes at a time
 
@@ -18,7 +20,9 @@ struct ShareShape {
   int ranks = 2;
 
   [[nodiscard]] constexpr int64_t words() const { return chunks * kChunkWords; }
-  [[nodiscard]] constexpr int owner(int64_t chunk) const { return static_cast<int>(chunk % ranks); }
+  [[nodiscard]] constexpr int owner(int64_t chunk) const {
+    return static_cast<int>(static_cast<uint32_t>(chunk) % static_cast<uint32_t>(ranks));
+  }
   [[nodiscard]] constexpr int64_t first_part(int sender, int64_t chunk) const {
     return place(sender, chunk) * (kChunkWords / 2);
   }
@@ -30,7 +34,8 @@ struct ShareShape {
 
  private:
   [[nodiscard]] constexpr int64_t place(int sender, int64_t chunk) const {
-    return sender * (chunks / ranks) + chunk / ranks;
+    const auto by = static_cast<uint32_t>(ranks);  // 32 bits divide fast
+    return sender * int64_t{static_cast<uint32_t>(chunks) / by} + static_cast<uint32_t>(chunk) / by;
   }
 };
 
@@ -41,5 +46,25 @@ struct ShareShape {
 }
 
 [[nodiscard]] constexpr int64_t chunks_of(int64_t words) { return (words + kChunkWords - 1) / kChunkWords; }
+
+// Where a kernel puts a rank's part of a message as it makes it, so that all is sent when the ranks' sum begins: what
+// the rank adds up itself stays among its values, the rest goes to the boxes of those who do. The kernel may begin when
+// the sum before has ended, and has ended when this one begins.
+struct PartPlaces {
+  uint64_t* boxes[kMaxPushRanks] = {};  // of each rank, by rank
+  ShareShape shape;                     // no chunks: nothing is sent
+  int rank = 0;
+
+  // Of a message's 256 bytes number `block`: where they go.
+  static constexpr int64_t kBlockWords = 64, kChunkBlocks = kChunkWords / kBlockWords;
+  [[nodiscard]] constexpr uint32_t* place(uint32_t* values, int64_t block) const {
+    if (shape.chunks == 0) return values + block * kBlockWords;
+    const int64_t chunk = block / kChunkBlocks;
+    const int owner = shape.owner(chunk);
+    if (owner == rank) return values + block * kBlockWords;
+    return reinterpret_cast<uint32_t*>(boxes[owner] + shape.first_part(rank, chunk)) +
+           block % kChunkBlocks * kBlockWords;
+  }
+};
 
 }  // namespace nibble::backend::cuda

@@ -42,6 +42,11 @@ struct ShareRanks {
     for (size_t r = 0; r < boxes.size(); ++r) own.boxes[r] = boxes[r].data();
     return own;
   }
+  [[nodiscard]] PartPlaces places(int rank) {
+    PartPlaces own{.shape = shape, .rank = rank};
+    for (size_t r = 0; r < boxes.size(); ++r) own.boxes[r] = boxes[r].data();
+    return own;
+  }
 };
 
 struct alignas(16) Vector {
@@ -50,7 +55,7 @@ struct alignas(16) Vector {
 
 template <DeltaValues::Type kType>
 void reduce(const ShareReduceArgs& args, const PushShare& share) {
-  share_reduce<kType>(args, OwnValues{static_cast<const uint4*>(args.values)}, share);
+  share_reduce<kType>(args, share);
 }
 
 // Rounds one after the other, as kernels of a stream; each rank's launch is so many CTAs.
@@ -96,37 +101,35 @@ TEST(share_emulated, eight_ranks) {
   check_rounds<kBf16>(ranks, kChunkWords + 8, 1, 1);
 }
 
-// In two messages, of which the second begins within the tiles.
-TEST(share_emulated, what_makes_the_values_is_combined_on_the_way) {
+// Whoever makes the parts sends them: launches of all ranks, of which each has ended when its rank's sum begins. Twice,
+// so that boxes are used again.
+TEST(share_emulated, parts_are_sent_as_they_are_combined) {
   constexpr int kRanks = 2, kCtas = 2;
   for (CombineCase c : combine_cases()) {
-    c.tokens *= 8;
+    while (split_pitch(c.tokens, c.hidden) / 2 <= kChunkWords) c.tokens *= 2;
     SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
-    ShareRanks ranks(kRanks, 2);
-    PartsOfRanks parts(c, kRanks, 90);
-    for (int64_t at = 0; at < parts.words(); at += 2 * kChunkWords)
-      ASSERT_EQ(emulation::run(
-                    {.grid = kRanks * kCtas, .threads = kPushThreads, .seed = 7, .predecessor = {}},
-                    [&] {
-                      const int rank = static_cast<int>(blockIdx.x) / kCtas;
-                      const PushShare share{static_cast<int>(blockIdx.x) % kCtas, kCtas};
-                      const CombineArgs own = parts.args(rank);
-                      const ShareReduceArgs args{.link = ranks.link(rank),
-                                                 .values = own.tiles + 2 * at,
-                                                 .words = std::min(parts.words() - at, 2 * kChunkWords)};
-                      const int64_t first = at / kVectorWords;
-                      switch (c.delta) {
-                        case NormDelta::kSplits:
-                          return share_reduce<kBf16>(args, OwnCombined<NormDelta::kSplits>{own, first}, share);
-                        case NormDelta::kExpertsF32:
-                          return share_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsF32>{own, first}, share);
-                        case NormDelta::kExpertsBf16:
-                          return share_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsBf16>{own, first}, share);
-                      }
-                    }),
-                "");
-    ptx::land_stores();
-    parts.expect_sums();
+    ShareRanks ranks(kRanks, 4);
+    for (const uint64_t seed : {90, 91}) {
+      PartsOfRanks parts(c, kRanks, seed);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        CombineArgs args = parts.args(rank);
+        args.places = ranks.places(rank);
+        ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
+      }
+      ASSERT_EQ(
+          emulation::run(
+              {.grid = kRanks * kCtas, .threads = kPushThreads, .seed = 7, .predecessor = {}},
+              [&] {
+                const int rank = static_cast<int>(blockIdx.x) / kCtas;
+                share_reduce<kBf16, true>(
+                    {.link = ranks.link(rank), .values = parts.args(rank).tiles, .words = parts.words(), .sent = true},
+                    {static_cast<int>(blockIdx.x) % kCtas, kCtas});
+              }),
+          "");
+      ptx::land_stores();
+      parts.expect_sums();
+    }
+    ranks.expect_round(3);
   }
 }
 

@@ -23,9 +23,11 @@ struct Protocol {
   bool parts_awaited = true;   // before they are added up
   bool sums_awaited = true;    // before a launch ends
   bool launches_apart = true;  // no CTA begins a round before its rank's others have ended the one before
+  bool sent_before = false;    // the parts by a launch of their own, before the sum's (PartPlaces)
+  bool stores_end = true;      // such a launch ends with its last store; else with its last instruction
 };
 
-enum class Op : uint8_t { kSend, kFlagPart, kAwaitPart, kSum, kFlagSum, kAwaitSum };
+enum class Op : uint8_t { kSend, kEndSending, kFlagPart, kAwaitPart, kSum, kFlagSum, kAwaitSum };
 struct Step {
   Op op;
   int chunk;
@@ -106,10 +108,18 @@ class Model {
       for (int other = 0; other < p_.ranks; ++other)
         if (other != rank) steps.push_back({op, chunk, other});
     };
-    for (int chunk = cta; chunk < p_.chunks; chunk += p_.ctas) {
-      if (shape_.owner(chunk) == rank) continue;
-      steps.push_back({Op::kSend, chunk, shape_.owner(chunk)});
-      steps.push_back({Op::kFlagPart, chunk, shape_.owner(chunk)});
+    const auto others_chunks = [&](auto&& body, int dealt_to) {
+      for (int chunk = dealt_to; chunk < p_.chunks; chunk += p_.ctas)
+        if (shape_.owner(chunk) != rank) body(chunk);
+    };
+    const auto send = [&](int chunk) { steps.push_back({Op::kSend, chunk, shape_.owner(chunk)}); };
+    const auto flag = [&](int chunk) { steps.push_back({Op::kFlagPart, chunk, shape_.owner(chunk)}); };
+    if (p_.sent_before) {
+      others_chunks(send, cta);
+      steps.push_back({Op::kEndSending, 0, rank});
+      others_chunks(flag, (cta + 1) % p_.ctas);  // two launches deal chunks each in its way
+    } else {
+      others_chunks([&](int chunk) { send(chunk), flag(chunk); }, cta);
     }
     for (int chunk = cta * p_.ranks + rank; chunk < p_.chunks; chunk += p_.ctas * p_.ranks) {
       if (p_.parts_awaited) others(Op::kAwaitPart, chunk);
@@ -152,6 +162,9 @@ class Model {
       case Op::kSend:
         store(part(step.other, rank, step.chunk), read(state, value(rank, step.chunk), own(round)), false);
         break;
+      case Op::kEndSending:
+        if (!sending_ended(state, rank)) return;
+        break;
       case Op::kFlagPart: store(part_flag(step.other, rank, step.chunk), round, true); break;
       case Op::kAwaitPart:
         if (!found(part_flag(rank, step.other, step.chunk))) return;
@@ -169,6 +182,19 @@ class Model {
         break;
     }
     visit(next);
+  }
+
+  // Whether all CTAs of the rank's launch that sends are at its end, and what they stored has landed.
+  [[nodiscard]] bool sending_ended(const State& state, int rank) const {
+    for (int cta = rank * p_.ctas; cta < (rank + 1) * p_.ctas; ++cta) {
+      const auto& steps = programs_[static_cast<size_t>(cta)];
+      const auto end = std::ranges::find(steps, Op::kEndSending, &Step::op) - steps.begin();
+      if (state.at[static_cast<size_t>(cta)] < end) return false;
+      if (p_.stores_end && state.at[static_cast<size_t>(cta)] == end &&
+          std::ranges::find(state.stores, cta, &Store::cta) != state.stores.end())
+        return false;
+    }
+    return true;
   }
 
   // A launch has ended when all its CTAs have: then the next kernel reads the sums and leaves other values.
@@ -236,6 +262,14 @@ TEST(share_protocol, loses_nothing_and_takes_nothing_stale_in_any_interleaving) 
   EXPECT_EQ(walk({.ranks = 3, .chunks = 2, .rounds = 2}), "") << "a rank has no chunk";
 }
 TEST(share_protocol, one_chunk_is_enough) { EXPECT_EQ(walk({.chunks = 1, .rounds = 8}), ""); }
+
+TEST(share_protocol, parts_may_be_sent_by_a_launch_before) {
+  EXPECT_EQ(walk({.chunks = 2, .rounds = 3, .sent_before = true}), "");
+  EXPECT_EQ(walk({.ctas = 2, .chunks = 3, .rounds = 2, .sent_before = true}), "");
+  EXPECT_EQ(walk({.ranks = 3, .chunks = 2, .rounds = 2, .sent_before = true}), "") << "a rank has no chunk";
+  EXPECT_NE(walk({.ctas = 2, .chunks = 4, .rounds = 2, .sent_before = true, .stores_end = false}), "")
+      << "a flag that comes before what another CTA has sent";
+}
 
 TEST(share_protocol, needs_each_of_its_parts) {
   EXPECT_NE(walk({.releases = false}), "") << "a flag that comes before its data";

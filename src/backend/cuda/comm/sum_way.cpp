@@ -11,8 +11,7 @@ namespace nibble::backend::cuda {
 
 SumPlan plan_sum(const SumShape& shape) {
   const int64_t words = shape.values.words(), bytes = shape.values.bytes();
-  const SumOf of = shape.combines ? SumOf::kParts : SumOf::kValues;
-  const SumWay by_push = sum_way(shape.ranks, bytes, shape.longer, of);
+  const SumWay by_push = shape.values.sent ? SumWay::kShares : sum_way(shape.ranks, bytes, shape.longer);
   SumPlan plan{.way = by_push == SumWay::kPush ? shape.shorter : by_push, .kernel = {}, .tile = {}, .cost = {}};
   const auto in_messages_of = [&](int64_t most) {
     plan.launches = (words + most - 1) / most;
@@ -26,9 +25,9 @@ SumPlan plan_sum(const SumShape& shape) {
       break;
     case SumWay::kShares: {
       const ShareShape box = share_shape(shape.ranks);
-      plan.kernel = shape.combines ? kernel::kShareCombine : share_reduce_kernel(shape.values.type);
+      plan.kernel = shape.values.sent ? kernel::kShareSum : share_reduce_kernel(shape.values.type);
       plan.tile = plan_shares(in_messages_of(box.words()), shape.sms, shape.ranks_on_card).to_string();
-      plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words});
+      plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words, .sent = shape.values.sent});
       break;
     }
     case SumWay::kNccl:
@@ -51,7 +50,7 @@ std::optional<SumWay> way_of(std::string_view kernel) {
   for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16}) {
     if (kernel == push_combine_kernel(delta).name) return SumWay::kPush;
   }
-  if (kernel == kernel::kShareCombine.name) return SumWay::kShares;
+  if (kernel == kernel::kShareSum.name) return SumWay::kShares;
   if (kernel == nccl_reduce_kernel().name) return SumWay::kNccl;
   return std::nullopt;
 }

@@ -21,9 +21,8 @@ TEST(sum_way, short_messages_are_pushed_and_long_ones_are_not) {
   }
   EXPECT_EQ(sum_way(2, kMega - 2, SumWay::kNccl), SumWay::kPush);
   EXPECT_EQ(sum_way(2, kMega, SumWay::kShares), SumWay::kShares);
-  EXPECT_EQ(sum_way(2, kMega, SumWay::kShares, SumOf::kParts), SumWay::kPush) << "it saves a launch";
   for (const int ranks : {2, 4, 8})
-    EXPECT_LE(first_long_bytes(ranks, SumWay::kShares, SumOf::kParts), 4 * kMessageWords) << "one message";
+    EXPECT_LE(first_long_bytes(ranks, SumWay::kNccl), 4 * kMessageWords) << "what a push combines is one message";
   EXPECT_EQ(sum_way(8, kMega / 4, SumWay::kNccl), SumWay::kNccl);
 }
 
@@ -44,6 +43,14 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
   EXPECT_EQ(prompt.launches, 1);
   EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
   EXPECT_EQ(plan(16384, SumWay::kShares).launches, 2);
+  const SumPlan sent = plan_sum(
+      {.values = {.count = 8192 * 2880, .type = DeltaValues::Type::kBf16, .sent = true}, .ranks = 2, .sms = 132});
+  EXPECT_EQ(sent.kernel.name, "any_share_sum<bf16>");
+  EXPECT_NEAR(static_cast<double>(sent.cost.bytes), 4096.0 * 5760, 5e4) << "its own half of the sums";
+  EXPECT_TRUE(sends_parts(2, int64_t{8192} * 5760, SumWay::kShares));
+  EXPECT_FALSE(sends_parts(2, int64_t{9000} * 5760, SumWay::kShares)) << "more than a box holds";
+  EXPECT_FALSE(sends_parts(2, int64_t{8192} * 5760, SumWay::kNccl));
+  EXPECT_FALSE(sends_parts(2, 5760, SumWay::kShares));
   const SumPlan nccl = plan(16384, SumWay::kNccl);
   EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
   EXPECT_EQ(nccl.launches, 2);

@@ -95,27 +95,43 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   }
 }
 
-// The same as one split of sums, rows as they are packed.
+// The same as one split of sums, rows as they are packed; of plain rows with the bias. Then as a message of a rank of
+// two: what the other one adds up lies in that one's box.
 template <int kTokens>
 void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, int tile) {
   const auto pitch = static_cast<size_t>(split_pitch(args.tokens, args.rows));
   std::vector<uint16_t> sums(pitch, 0xffff), rest = sums;
-  args.bias = nullptr;
+  if (args.order != RowOrder::kPlain) args.bias = nullptr;
   args.parts[0] = args.parts[1] = {};
   args.sums = sums.data();
-  run_gemm<Sm90Dense, Packing::kBf16, kTokens, RowOrder::kPlain>(
-      args, Sm90Dense::plan({args.rows, args.cols, args.tokens, 1, Packing::kBf16}, tile));
+  const GemmPlan plan = Sm90Dense::plan({args.rows, args.cols, args.tokens, 1, Packing::kBf16}, tile);
+  run_gemm<Sm90Dense, Packing::kBf16, kTokens, RowOrder::kPlain>(args, plan);
+  const std::vector<uint16_t> whole = sums;
   for (int t = 0; t < args.tokens; ++t)
     for (int r = 0; r < args.rows; ++r) {
       const auto from = static_cast<int>(layout::source_row(args.order, r / 16, r % 16));
       const GemmSum want = w.dot(from, x.data() + t * args.cols, true);
       const auto at = static_cast<size_t>(place_in_sums(args.tokens, t, r));
-      ASSERT_LE(std::abs(value_16(sums[at], true) - want.value),
-                kGemmError * (want.size + 1) + 0x1p-8 * std::abs(want.value))
+      const double exact = want.value + (args.bias == nullptr ? 0 : args.bias[r].to_float());
+      ASSERT_LE(std::abs(value_16(sums[at], true) - exact), kGemmError * (want.size + 1) + 0x1p-8 * std::abs(exact))
           << "token " << t << ", row " << r;
       sums[at] = 0xffff;
     }
   ASSERT_EQ(sums, rest);
+  const ShareShape shape{.chunks = (chunks_of(static_cast<int64_t>(pitch / 2)) + 1) / 2 * 2};
+  std::vector<uint64_t> box(static_cast<size_t>(shape.bytes() / 8));
+  args.places = {.boxes = {nullptr, box.data()}, .shape = shape};
+  run_gemm<Sm90Dense, Packing::kBf16, kTokens, RowOrder::kPlain>(args, plan);
+  for (size_t at = 0; at < pitch; ++at) {
+    if (whole[at] == 0xffff) continue;
+    const bool others = static_cast<int64_t>(at) / (2 * kChunkWords) % 2 == 1;
+    ASSERT_EQ(sums[at], others ? 0xffff : whole[at]) << at;
+    const auto* const sent = reinterpret_cast<const uint16_t*>(
+        box.data() + shape.first_part(0, static_cast<int64_t>(at) / (2 * kChunkWords)));
+    if (others) {
+      ASSERT_EQ(sent[at % (2 * kChunkWords)], whole[at]) << at;
+    }
+  }
 }
 
 template <class Arch, Packing kPacking, int kTokens>

@@ -238,13 +238,7 @@ void load_push_kernels() {}
 void reduce_by_shares(const ShareReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on) {
   check_args(args);
   on_card(on.stream);
-  cut(share_reduce_kernel(type), plan, on);
-}
-void combine_by_shares(const ShareReduceArgs& args, const OwnParts& parts, const PushPlan& plan, const Launch& on) {
-  check_args(args);
-  check_parts(parts, args.values, args.words);
-  on_card(on.stream);
-  cut(kernel::kShareCombine, plan, on);
+  cut(args.sent ? kernel::kShareSum : share_reduce_kernel(type), plan, on);
 }
 void load_share_kernels() {}
 

@@ -8,7 +8,7 @@
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
-#include "backend/cuda/norm_rope/combine.cuh"
+#include "backend/cuda/comm/combine_testing.h"
 #include "backend/shards.h"
 #include "backend/sliced_weight.h"
 
@@ -278,14 +278,14 @@ Made by_groups(const Rank& rank, const Step& step) {
                             .inter = rank.width()},
                            rank.width());
   std::vector<uint16_t> combined(static_cast<size_t>(split_pitch(step.tokens, step.hidden)), 0xffff);
-  const CombineArgs combine{.experts = {.at = y.data(), .weights = step.weights.data(), .topk = step.topk},
-                            .ids = step.ids.data(),
-                            .own = rank.own,
-                            .tiles = combined.data(),
-                            .tokens = step.tokens,
-                            .hidden = step.hidden};
-  check_args(combine);
-  emulate(step.tokens, norm_threads(step.hidden), [&] { any_combine_f32<NormDelta::kExpertsF32>(combine); });
+  const CombineArgs combined_args{.experts = {.at = y.data(), .weights = step.weights.data(), .topk = step.topk},
+                                  .ids = step.ids.data(),
+                                  .own = rank.own,
+                                  .tiles = combined.data(),
+                                  .tokens = step.tokens,
+                                  .hidden = step.hidden};
+  check_args(combined_args);
+  EXPECT_EQ(emulation::run(combine_launch(combined_args), [&] { combine(combined_args); }), "");
   for (int t = 0; t < step.tokens; ++t)
     for (int r = 0; r < step.hidden; ++r)
       made.y[static_cast<size_t>(t * step.hidden + r)] =

@@ -70,7 +70,15 @@ void any_combine(const CombineArgs& args, const Launch& on) {
   auto* const kernel = args.experts.at == nullptr                    ? any_combine_f32<NormDelta::kSplits>
                        : args.experts.type == ExpertSums::Type::kF32 ? any_combine_f32<NormDelta::kExpertsF32>
                                                                      : any_combine_f32<NormDelta::kExpertsBf16>;
-  launch_chained(kernel, {kernel::kCombine, on, args.tokens, norm_threads(args.hidden)}, args);
+  if (args.rows != nullptr)
+    return launch_chained(kernel, {kernel::kCombine, on, args.tokens, norm_threads(args.hidden)}, args);
+  launch_chained(kernel,
+                 {.name = kernel::kCombine,
+                  .on = on,
+                  .grid = (args.tokens + 7) / 8,
+                  .threads = kCombineThreads,
+                  .grid_y = combine_parts(args.hidden)},
+                 args);
 }
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {

@@ -2,6 +2,7 @@
 // What stands around the GEMMs of a step of many tokens, where decode steps have it fused into their kernels: norm,
 // rope, router. Arguments, cost and launchers. All pointers are device memory, rows of floats 16-byte aligned.
 
+#include "backend/cuda/comm/share_box.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
 
@@ -53,7 +54,8 @@ struct CombineArgs {
   const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
   OwnExperts own{};
   float* rows = nullptr;       // [tokens, hidden] out, or
-  uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says
+  uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says, as far as `places` leaves it there
+  PartPlaces places{};         // of tiles as a message
   int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden
 };
 

@@ -5,7 +5,7 @@
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/experts/route_testing.h"
 #include "backend/cuda/dense/split_gemm_testing.h"
-#include "backend/cuda/norm_rope/combine.cuh"
+#include "backend/cuda/comm/combine_testing.h"
 #include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
@@ -95,11 +95,7 @@ void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
                          .tokens = c.tokens,
                          .hidden = c.hidden};
   check_args(args);
-  emulate(c.tokens, norm_threads(c.hidden), [&] {
-    if (c.topk == 0) return any_combine_f32<NormDelta::kSplits>(args);
-    if (in.of_bf16()) return any_combine_f32<NormDelta::kExpertsBf16>(args);
-    any_combine_f32<NormDelta::kExpertsF32>(args);
-  });
+  ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
   for (size_t pair = 0; pair < ids.size(); ++pair)
     if (own.number_of(ids[pair]) < 0) std::fill_n(in.y.begin() + static_cast<int64_t>(pair * width), width, 0.0f);
   for (int t = 0; t < c.tokens; ++t)

@@ -3,12 +3,17 @@
 // ranks add up is then no more than that     source: torch/model.py MLPBlock; arguments: around_gemm.h CombineArgs
 // sums f32 [splits] of [tokens, hidden], or bf16 by tiles     experts f32 or bf16 [tokens, topk, hidden]
 // out  f32 [tokens, hidden], or bf16 by tiles
-// grid one CTA per token, half a row tile per thread     bytes, flops: cost()
-// rounding: f32 in a fixed order, the result once
+// grid half a row tile of a token per thread: CTAs of a token, or of eight, whose tiles fill lines, by a part of the
+// row bytes, flops: cost(), and what PartPlaces sends crosses the link meanwhile rounding: f32 in a fixed order, the
+// result once
 
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 
 namespace nibble::backend::cuda {
+
+// CTAs that make tiles. 480 threads are a sixth of a row of 2880.
+inline constexpr int kCombineThreads = 480;
+[[nodiscard]] constexpr int combine_parts(int hidden) { return (hidden + kCombineThreads - 1) / kCombineThreads; }
 
 // to += what the rank's own experts made of half a row tile of a token, as HalfTile::add; four experts' loads are under
 // way together.
@@ -70,18 +75,34 @@ __device__ __forceinline__ HalfTile half_tile_at(int tokens, int hidden, int64_t
 }
 
 template <NormDelta kDelta>
-__global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_constant__ CombineArgs a) {
+__device__ __forceinline__ void combine_row(const CombineArgs& a) {
   const HalfTile half{a.tokens, a.hidden, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x)};
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
   if (half.row() >= a.hidden) return;
   Quad sum[2];
   combine_half<kDelta>(a, half, sum);
-  if (a.rows != nullptr) {
-    for (int q = 0; q < 2; ++q) sum[q].store(a.rows + int64_t{half.token} * a.hidden + half.row() + 8 * q);
-    return;
-  }
-  *reinterpret_cast<uint4*>(a.tiles + place_in_sums(a.tokens, half.token, half.row())) = bf16_of(sum);
+  for (int q = 0; q < 2; ++q) sum[q].store(a.rows + int64_t{half.token} * a.hidden + half.row() + 8 * q);
+}
+
+// Of eight tokens a block of 256 bytes of every row tile: 16 threads'.
+template <NormDelta kDelta>
+__device__ __forceinline__ void combine_tiles(const CombineArgs& a) {
+  const auto blocks = static_cast<int>(gridDim.x), own = static_cast<int>(threadIdx.x) % 16;
+  const int tile = static_cast<int>(blockIdx.y) * (kCombineThreads / 16) + static_cast<int>(threadIdx.x) / 16;
+  if (tile >= a.hidden / layout::kTileRows) return;
+  const int64_t block = int64_t{tile} * blocks + blockIdx.x;
+  const HalfTile half = half_tile_at(a.tokens, a.hidden, block * 16 + own);
+  if (half.token >= a.tokens) return;
+  Quad sum[2];
+  combine_half<kDelta>(a, half, sum);
+  uint32_t* const to = a.places.place(reinterpret_cast<uint32_t*>(a.tiles), block) + 4 * own;
+  *reinterpret_cast<uint4*>(to) = bf16_of(sum);
+}
+
+template <NormDelta kDelta>
+__global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_constant__ CombineArgs a) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  a.rows != nullptr ? combine_row<kDelta>(a) : combine_tiles<kDelta>(a);
 }
 
 }  // namespace nibble::backend::cuda

@@ -272,11 +272,21 @@ void Maker::attn_out() {
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
+    hold(Slot::kDelta, Held::kNothing);
+    if (sends_parts() && !split_gemm_for(shape) && leaves_tiles(shape)) {
+      delta_ = {.form = Delta::Form::kCombined, .sent = true};
+      return gemm(
+          shape, reads, [](const Binding& b) { return b.w.o.data; },
+          [places = args_.reduce->places](const Binding& b, GemmArgs& args) {
+            args.bias = b.w.o_bias;
+            args.sums = b.at.combined;
+            args.places = places;
+          });
+    }
     const BiasOf bias = [](const Binding& b) { return b.w.o_bias; };
     const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; }, is_rank() ? bias : nullptr);
     delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits,
               is_rank()};
-    hold(Slot::kDelta, Held::kNothing);
     return combine();
   }
   const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_);

@@ -56,7 +56,7 @@ CombineArgs Delta::combine(const Binding& b, int tokens) const {
 DeltaValues Delta::extent(const Dims& dims, int64_t tokens) const {
   using enum DeltaValues::Type;
   check(!wants_combine(), "ranks add up a row per token");
-  if (form == Form::kCombined) return {nullptr, split_pitch(tokens, dims.hidden), kBf16};
+  if (form == Form::kCombined) return {.count = split_pitch(tokens, dims.hidden), .type = kBf16, .sent = sent};
   return {nullptr, (form == Form::kParts ? 2 : 1) * tokens * dims.hidden, kF32};
 }
 

@@ -22,6 +22,7 @@ struct Delta {
   } form = Form::kRows;
   int splits = 1;
   bool biased = false;  // kSums: it has o's bias
+  bool sent = false;    // kCombined: each value to the rank that adds it up
 
   // norm_sums that add it.
   [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const;

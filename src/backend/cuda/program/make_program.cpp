@@ -129,29 +129,34 @@ Delta Maker::combined(const Delta& delta) const {
   return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
 }
 
-bool Maker::combines_in_sum(const Delta& made) const {
+bool Maker::combines_in_sum() const {
   if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
   const int64_t bytes = delta_.extent(d_, tokens_).bytes();
-  switch (sum_way(args_.reduce->ranks, bytes, args_.reduce->longer, SumOf::kParts)) {
-    case SumWay::kPush: return true;
-    case SumWay::kShares: return made.form == Delta::Form::kTiles && made.splits == 1;
-    case SumWay::kNccl: return false;
-  }
-  return false;
+  return sum_way(args_.reduce->ranks, bytes, args_.reduce->longer) == SumWay::kPush;
+}
+
+bool Maker::sends_parts() const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return false;
+  const int64_t bytes = Delta{Delta::Form::kCombined}.extent(d_, tokens_).bytes();
+  return cuda::sends_parts(args_.reduce->ranks, bytes, args_.reduce->longer);
 }
 
 void Maker::combine() {
   const Delta made = delta_;
   delta_ = combined(made);
   if (delta_.form == made.form) return;
-  if (combines_in_sum(made)) {
+  if (combines_in_sum()) {
     parts_ = made;
     return;
   }
-  add(kernel::kCombine, per_token(tokens_), {},
-      [n = tokens(), made, own = own_, rows = delta_.form == Delta::Form::kRows](const Binding& b, const Launch& on) {
+  const bool rows = delta_.form == Delta::Form::kRows;
+  delta_.sent = !rows && sends_parts();
+  add(kernel::kCombine, rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
+      [n = tokens(), made, own = own_, rows, places = delta_.sent ? args_.reduce->places : PartPlaces{}](
+          const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);
         args.own = own;
+        args.places = places;
         if (rows) {
           args.rows = b.at.delta;
         } else {

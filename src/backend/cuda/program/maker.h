@@ -60,7 +60,9 @@ class Maker {
   void attn_out();
   // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
   void combine();
-  [[nodiscard]] bool combines_in_sum(const Delta& made) const;
+  [[nodiscard]] bool combines_in_sum() const;
+  // Of tiles: whoever makes a rank's values sends them.
+  [[nodiscard]] bool sends_parts() const;
   void reduce_delta();
   void add_to_residual();
   [[nodiscard]] SumPlan sum_plan() const;
@@ -292,13 +294,17 @@ class Maker {
       chosen.op.launch(args, chosen.plan, on);
     });
   }
+  // Whether the kernel of a GEMM that is not split leaves tiles.
+  [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const {
+    return gemm_for(shape).op.sums && shape.packing == Packing::kBf16;
+  }
   // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up; in rows it has the bias. Says in which form,
   // with no place.
   template <class Weights>
   SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
-      const bool tiles = gemm_for(shape).op.sums && shape.packing == Packing::kBf16;
+      const bool tiles = leaves_tiles(shape);
       gemm(shape, reads, weights, [tiles, bias](const Binding& b, GemmArgs& args) {
         if (tiles) {
           args.sums = reinterpret_cast<uint16_t*>(b.at.gemm_y);

@@ -72,7 +72,7 @@ NodeTime sampling(const PredictArgs& args) {
 }
 
 // A node that adds up the ranks' parts. What it sends says how long its message is: a push sends it twice to every
-// other rank.
+// other rank. Where the parts were sent as they were made, what is left is half, and takes half as long.
 NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
   const auto& [ranks, link] = args.between;
   const bool longer = way != SumWay::kPush;

@@ -109,9 +109,11 @@ struct Program {
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
   SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
-  // bf16 rows need not be made before where a push takes them (sum_way.h SumOf); and short sums of a fused step go to
+  // bf16 rows need not be made before where a push takes them; and short sums of a fused step go to
   // the residual.
   bool fused = true;
+  // Of values that are sent as they are made (sum_way.h sends_parts).
+  PartPlaces places{};
   // parts: what makes the values; null: they are there.
   std::function<void(const DeltaValues&, const CombineArgs* parts, const Launch&)> launch;
 };

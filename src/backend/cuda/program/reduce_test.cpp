@@ -221,13 +221,15 @@ std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::
 
 TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   using testing::ElementsAre;
-  const std::vector<Row> one = {{0, 1, 100}}, prompt = {{0, 600, 600}};
+  const std::vector<Row> one = {{0, 1, 100}}, prompt = {{0, 600, 600}}, few = {{0, 200, 200}};
   std::vector<Row> many;
   for (int32_t t = 0; t < 20; ++t) many.push_back({t, 1, 100});
   for (const bool whole : {false, true}) {
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, one), ElementsAre("gemv<dense, bf16>", "any_push_reduce<f32>"));
     EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, many), ElementsAre("sm90_split_gemm", "any_push_combine<sums>"));
-    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_push_combine<sums>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, prompt), ElementsAre("sm90_dense_gemm", "any_share_sum<bf16>"));
+    EXPECT_THAT(kernels_of(Stage::kAttnOut, whole, few),
+                ElementsAre("sm90_split_gemm", "any_combine_f32", "any_share_sum<bf16>"));
     EXPECT_THAT(kernels_of(Stage::kRoute, whole, prompt), ElementsAre("any_route_sums"));
     EXPECT_THAT(kernels_of(Stage::kMoe, whole, many),
                 ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>", "any_push_combine<experts f32>"));
@@ -237,10 +239,13 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
       << "a part may have none of the rank's experts";
   EXPECT_THAT(kernels_of(Stage::kMoe, false, one, Sum::kNone), ElementsAre("moe_up", "gemv<moe_down>"));
   const std::vector<Row> long_prompt = {{0, 2000, 2000}};
-  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt),
-              ElementsAre("sm90_dense_gemm", "any_share_combine<sums>"));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt), ElementsAre("sm90_dense_gemm", "any_share_sum<bf16>"));
   EXPECT_THAT(kernels_of(Stage::kMoe, false, long_prompt),
-              testing::IsSupersetOf({"any_combine_f32", "any_share_reduce<bf16>"}));
+              testing::IsSupersetOf({"any_combine_f32", "any_share_sum<bf16>"}));
+  const std::vector<Row> longest = {{0, 9000, 9000}};
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, longest),
+              ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"))
+      << "more than a box holds";
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kOfValues),
               ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt, Sum::kNccl),

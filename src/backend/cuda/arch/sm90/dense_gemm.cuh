@@ -277,27 +277,31 @@ __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork&
   }
 }
 
-// y as GemmArgs::sums: a word is two rows of a token, and of eight tokens a warp fills two lines.
+// y as GemmArgs::sums: a word is two rows of a token, and of eight tokens a warp fills two lines: another rank's, where
+// that one adds them up.
 template <class Tile>
 __device__ __forceinline__ void store_sums(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
-  constexpr int kWords = 64;  // of a row tile and eight tokens
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
-  const int64_t pitch = int64_t{(args.tokens + 7) / 8} * kWords;
-  uint32_t* to =
-      reinterpret_cast<uint32_t*>(args.sums) + row_tile * pitch + work.first / 8 * kWords + lane % 4 * 8 + lane / 4;
+  const int blocks = (args.tokens + 7) / 8;  // of a row tile and eight tokens
+  uint32_t* to[Tile::kOwn] = {};
 #pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n, to += kWords) {
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
     constexpr int kOf = Tile::kColumns / 8;
     if (__any_sync(0xffffffffu, 8 * n >= work.count)) break;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {  // tokens
-#pragma unroll
-      for (int t = 0; t < Tile::kOwn; ++t) {
-        if (row_tile + t >= args.rows / layout::kTileRows || 8 * n + own + i >= work.count) continue;
-        const float(&four)[4] = sums[t + n / kOf][n % kOf];
-        to[t * pitch + i * (kWords / 2)] = ptx::pack_bf16(four[i], four[2 + i]);
+    for (int t = 0; t < Tile::kOwn; ++t) {
+      if (row_tile + t >= args.rows / layout::kTileRows) continue;
+      const int64_t block = int64_t{row_tile + t} * blocks + work.first / 8 + n;
+      if (n == 0 || block % PartPlaces::kChunkBlocks == 0) {
+        to[t] = args.places.place(reinterpret_cast<uint32_t*>(args.sums), block) + lane % 4 * 8 + lane / 4;
+      } else {
+        to[t] += PartPlaces::kBlockWords;
       }
+      const float(&four)[4] = sums[t + n / kOf][n % kOf];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)  // tokens
+        if (8 * n + own + i < work.count) to[t][i * 32] = ptx::pack_bf16(four[i], four[2 + i]);
     }
   }
 }

@@ -35,17 +35,22 @@ struct HalfTile {
 
   // Where the first of them lies in a row.
   [[nodiscard]] __device__ int row() const { return half / 2 * layout::kTileRows + half % 2 * 4; }
-  // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
+  // Adds the splits in their order; the loads are under way together. What is there is asked for each, by a branch that
+  // all lanes take: as zeros the splits that there are not cost as many instructions as those that there are.
   __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {
     if (sums.order == SplitSums::Order::kTiles) {
-      const auto* const from = static_cast<const uint16_t*>(sums.at) + place_in_sums(tokens, token, row());
+      const auto* from = static_cast<const uint16_t*>(sums.at) + place_in_sums(tokens, token, row());
       const int64_t pitch = split_pitch(tokens, rows);
       uint4 all[kMaxSplits];
 #pragma unroll
-      for (int s = 0; s < kMaxSplits; ++s)
-        all[s] = s < sums.splits ? *reinterpret_cast<const uint4*>(from + s * pitch) : uint4{};
+      for (int s = 0; s < kMaxSplits; ++s) {
+        if (s >= sums.splits) break;
+        all[s] = *reinterpret_cast<const uint4*>(from);
+        from += pitch;
+      }
 #pragma unroll
       for (int s = 0; s < kMaxSplits; ++s) {
+        if (s >= sums.splits) break;
         const uint32_t pairs[] = {all[s].x, all[s].y, all[s].z, all[s].w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -25,9 +25,10 @@ template <class Rows>
 __device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
   constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
   const int rows = a.rows(), heads = rows / kGemvHeadDim, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int64_t warp = (int64_t{blockIdx.x} * kRopeThreads + threadIdx.x) / kWarpLanes;
-  const int head = static_cast<int>(warp / 2 % heads), own = head * kHalves + lane % kHalves;
-  const int first = static_cast<int>(warp / 2 / heads) * 2 * kTokens + static_cast<int>(warp % 2);
+  constexpr int kWarps = kRopeThreads / kWarpLanes;
+  const auto warp = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes;
+  const int eight = warp / 2 / heads, head = warp / 2 - eight * heads, own = head * kHalves + lane % kHalves;
+  const int first = eight * 2 * kTokens + warp % 2;
   const int token = min(first + lane / kHalves * 2, a.tokens - 1);  // beyond, lanes repeat what others do
   const int tile = own / 2, d = tile % kHeadTiles * 8 + own % 2 * 4;
   ptx::grid_dependency_launch();

@@ -22,6 +22,7 @@ constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
 constexpr std::string_view kH200Fp8 = "assumed: what one H200 reached (2026-11-26-h200-merged.json)";
 constexpr std::string_view kH200Fp8Pages = "assumed: what one H200 reached (2026-11-26-h200-fp8-attention.json)";
+constexpr std::string_view kAssumedGrouped = "assumed: counted from its instructions";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's",
                            kAssumedFp8 = "assumed: as any_attend_prefill of its own peak",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10",
@@ -183,6 +184,14 @@ constexpr KernelShare kShares[] = {
      .unit = kWgmma,
      .matrix = 0.68,
      .from = kH100Waves},
+    // As it, but x stays in shared memory.
+    {.kernel = "sm90_grouped",
+     .step_us = 8,
+     .bytes_per_cycle = 24,
+     .unit = kWgmma,
+     .matrix = 0.5,
+     .from = kAssumedGrouped,
+     .measured = false},
     // In FP8, which has twice the peak.
     {.kernel = "sm90_mxfp4_gemm<gate_up, e4m3>",
      .step_us = 4,

@@ -11,6 +11,7 @@ inline constexpr Kernel kSm90DenseGemm{"sm90_dense_gemm"};
 inline constexpr Kernel kSm90SplitGemm{"sm90_split_gemm"};
 inline constexpr Kernel kSm90Mxfp4Gemm{"sm90_mxfp4_gemm"}, kSm90GateUpGemm{"sm90_mxfp4_gemm<gate_up>"},
     kSm90ExpertsGemm{"sm90_mxfp4_gemm<experts>"};
+inline constexpr Kernel kSm90Grouped{"sm90_grouped"};
 // Of row codes: FP8 by wgmma.
 inline constexpr Kernel kSm90Mxfp4CodesGemm{"sm90_mxfp4_gemm<e4m3>"},
     kSm90GateUpCodesGemm{"sm90_mxfp4_gemm<gate_up, e4m3>"};

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
-#include "backend/cuda/arch/sm90/grouped.cuh"
+#include "backend/cuda/arch/sm90/grouped.h"
 #include "backend/cuda/arch/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {
@@ -35,29 +35,6 @@ void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) 
   launch<4, kOrder, kInput>(name, args, plan, on);
 }
 
-template <int kSlicePairs>
-void launch_grouped(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  auto* const kernel = sm90_grouped<kSlicePairs>;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes);
-  require_shape(status == cudaSuccess, kernel::kSm90Grouped, "a card with enough shared memory per block",
-                plan.smem_bytes);
-  launch_chained(
-      kernel, {kernel::kSm90Grouped, on, plan.grid_x, Sm90GroupedTile<kSlicePairs>::kThreads, plan.smem_bytes}, args);
-}
-
-// Both products, where plan_sm90_grouped says so.
-void launch_grouped(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  const Kernel name = kernel::kSm90Grouped;
-  require_shape(args.down.weights != nullptr && args.x_scales == nullptr, name, "both products, of f16", args.rows);
-  require_shape(args.cols % kSm90GroupedRows == 0 && layout::slices_of(args.cols).missing == 0, name,
-                "whole slices and groups of 64 rows", args.cols);
-  require_shape(plan.smem_bytes == sm90_grouped_bytes(args.cols), name, "the plan's shared memory", plan.smem_bytes);
-  require_shape(plan.grid_x <= multiprocessors(), name, "CTAs that all run at once, since they wait for each other",
-                plan.grid_x);
-  if (layout::slices_of(args.cols).blocks == 6) return launch_grouped<3>(args, plan, on);
-  launch_grouped<4>(args, plan, on);
-}
-
 }  // namespace
 
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
@@ -70,7 +47,7 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.x_rows > 0, kernel::kSm90Mxfp4Gemm, "x in panels of x_rows rows", args.x_rows);
   require_shape(args.packing == Packing::kMxfp4, kernel::kSm90Mxfp4Gemm, "bf16 or MXFP4",
                 static_cast<int64_t>(args.packing));
-  if (plan.rows == kSm90GroupedRows) return launch_grouped(args, plan, on);
+  if (plan.rows == kSm90GroupedRows) return sm90_grouped(args, plan, on);
   const bool codes = args.x_scales != nullptr;
   if (args.order == RowOrder::kGateUp) {
     require_shape(args.rows / 2 % layout::kBlockK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 32",

@@ -30,8 +30,12 @@ using testing::Not;
 
 constexpr Dims kDims = kDims120b;
 // Cards as cudaDeviceProp tells of them.
-const cuda::DeviceFacts kH200 = {
-    .name = "H200", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
+const cuda::DeviceFacts kH200 = {.name = "H200",
+                                 .major = 9,
+                                 .multiprocessors = 132,
+                                 .memory_bytes_per_s = 4.8e12,
+                                 .cta_smem_bytes = 232448,
+                                 .sm_smem_bytes = 233472};
 const cuda::DeviceFacts kGb10 = {
     .name = "GB10", .major = 12, .minor = 1, .multiprocessors = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
 constexpr WeightFormat kMxfp4 = WeightFormat::kMxfp4, kMxfp8 = WeightFormat::kMxfp8;

@@ -33,17 +33,21 @@ __device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
   const int tile = own / 2, d = tile % kHeadTiles * 8 + own % 2 * 4;
   ptx::grid_dependency_launch();
   if (first >= a.tokens) return;
-  HeadQuads quads{token, head, d, {}, {}};
-  quads.add_bias(a.bias);
+  // All that is loaded is under way before any of it is used.
+  const auto* const bias_from = reinterpret_cast<const uint2*>(a.bias + head * kGemvHeadDim + d);
+  const uint2 bias[2] = {bias_from[0], bias_from[kHalfHead / 4]};
+  const bool rotates = head < a.heads + a.kv_heads;
   ptx::grid_dependency_wait();
-  HalfTile{a.tokens, rows, token, own}.add(a.sums, quads.first, quads.second);
-  if (head < a.heads + a.kv_heads) {
-    Quad cosine, sine;
-    cosine.add(a.cosine + token * kHalfHead + d);
-    sine.add(a.sine + token * kHalfHead + d);
-    quads.rotate(cosine, sine);
+  float4 cosine = {}, sine = {};
+  if (rotates) {
+    cosine = *reinterpret_cast<const float4*>(a.cosine + token * kHalfHead + d);
+    sine = *reinterpret_cast<const float4*>(a.sine + token * kHalfHead + d);
   }
-  quads.store<Rows>(a, head < a.heads ? 0 : a.kv_slots[token]);
+  const int slot = head < a.heads ? 0 : a.kv_slots[token];
+  HeadQuads quads{token, head, d, {}, {}};
+  HalfTile{a.tokens, rows, token, own}.add<4>(a.sums, [&] { quads.start(bias); }, quads.first, quads.second);
+  if (rotates) quads.rotate(Quad::of(cosine), Quad::of(sine));
+  quads.store<Rows>(a, slot);
 }
 
 __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSumsArgs a) {

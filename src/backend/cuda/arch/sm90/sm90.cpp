@@ -66,11 +66,11 @@ PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts
           .tile = fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, kSm90PrefillTokens, ctas)};
 }
 
-// Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there sm90_mxfp4_gemm is held by what
-// decodes weights, at 64 % of the reads of 8 pairs per expert, and `grouped` is faster: by 15 % of a step of 4 pairs,
-// by 10 % of 8 (bench/results/2026-11-26-h200-grouped.json); sm90_grouped takes more than 2 pairs.
+// Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there the card is at its power limit
+// (docs/decisions/0047). `grouped` takes what an H100's sm90_mxfp4_gemm takes, up to where sm90_grouped is as fast: it
+// is slower by 2.7 % of a step of 4 pairs and faster by 1.3 % of 8.
 Tuned tuned_sm90(const DeviceFacts& card) {
-  return {.gemm_at_once_pairs = 64, .grouped_pairs = fast_memory(card) ? 2 : 3, .route_tokens = 512};
+  return {.gemm_at_once_pairs = 64, .grouped_pairs = fast_memory(card) ? 6 : 3, .route_tokens = 512};
 }
 
 }  // namespace

@@ -34,6 +34,15 @@ struct Sm90GroupedTile {
   [[nodiscard]] static constexpr int width(int i) { return 8 * (i + 1); }
 };
 
+// As multiply_narrowest, but the narrowest width is asked for first: most experts have it.
+template <class Tile, int kWidth = 0>
+__device__ __forceinline__ void multiply_widths(int count, WgmmaSums<Tile>& sums, const PairOperand<Tile::kInput>& a,
+                                                uint32_t stage) {
+  if constexpr (kWidth + 1 < Tile::kWidths)
+    if (count > Tile::width(kWidth)) return multiply_widths<Tile, kWidth + 1>(count, sums, a, stage);
+  multiply_narrowest<Tile, kWidth, kWidth>(count, sums, a, stage);
+}
+
 // Dynamic shared memory: two barriers each for full and empty | x, a panel of kTokens rows per 64 k | a ring per warp
 struct Sm90GroupedShared {
   uint32_t barriers, x;
@@ -124,7 +133,6 @@ struct Sm90Rows {
     }
   }
   __device__ __forceinline__ void multiply_slice(int count, uint32_t x, WgmmaSums<Tile>& sums) {
-    x = ptx::warp_max_u32(x);  // into a uniform register, where descriptors are made
     ptx::async_wait<Tile::kAhead - 1>();
     __syncwarp();  // every lane's copies are there, and the slice before this one is read
     feed.fetch(before);
@@ -138,7 +146,7 @@ struct Sm90Rows {
       ptx::wgmma_wait<Tile::kOperands - 1>();
       keep(a);
       staged[pair].widen(a, 0);
-      multiply_narrowest<Tile>(count, sums, a, x + static_cast<uint32_t>(pair * Tile::kPanelBytes));
+      multiply_widths<Tile>(count, sums, a, x + static_cast<uint32_t>(pair * Tile::kPanelBytes));
     }
     const int step = codes == last ? -(Tile::kStages - 1) * Tile::kPieceBytes : Tile::kPieceBytes;
     codes += static_cast<uint32_t>(step);

@@ -8,7 +8,7 @@ namespace nibble::backend::cuda {
 
 struct Tuned {
   // Who multiplies the experts of more than 8 tokens (program/choices.h experts_by_gemm). A pair is a token with one of
-  // its topk experts. `grouped` serves up to grouped_pairs pairs per expert; GEMMs serve more. A GEMM that does both
+  // its topk experts. `grouped` serves up to grouped_pairs pairs per expert; GEMMs (and sm90_grouped) serve more. A GEMM that does both
   // products in one launch serves small steps, too: of up to gemm_at_once_pairs pairs, or of models with so many
   // experts.
   int64_t gemm_at_once_pairs = 0, grouped_pairs = 0;

@@ -26,7 +26,7 @@ template <layout::RowOrder kOrder, Mxfp4Input kInput>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.down.weights == nullptr || plan.grid_x <= multiprocessors(), kernel::kSm90ExpertsGemm,
                 "CTAs that all run at once, since they wait for each other", plan.grid_x);
-  const Kernel name = kernel::sm90_mxfp4_kernel(args);
+  const Kernel name = kernel::sm90_mxfp4_kernel(args, plan);
   const layout::Slices slices = layout::slices_of(args.cols);
   if constexpr (kOrder == layout::RowOrder::kPlain)
     if (slices.missing > 0) return launch<layout::kShortSliceBlocks / 2, kOrder, kInput, true>(name, args, plan, on);

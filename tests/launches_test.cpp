@@ -40,6 +40,7 @@ const backend::cuda::DeviceFacts kH200 = {.name = "H200",
                                           .minor = 0,
                                           .multiprocessors = 132,
                                           .memory_bytes = int64_t{1} << 37,
+                                          .memory_bytes_per_s = 4.8e12,
                                           .cta_smem_bytes = 232448,
                                           .sm_smem_bytes = 233472};
 const backend::cuda::DeviceFacts kGb10 = {.name = "GB10",

@@ -159,7 +159,7 @@ TEST(arch, on_hopper_the_memory_says_up_to_where_experts_are_grouped) {
   card.memory_bytes_per_s = 3.35e12;
   EXPECT_EQ(Card(card).tuned().grouped_pairs, 3);
   card.memory_bytes_per_s = 4.9e12;
-  EXPECT_EQ(Card(card).tuned().grouped_pairs, 8);
+  EXPECT_EQ(Card(card).tuned().grouped_pairs, 6);
 }
 
 TEST(arch, every_operation_that_serves_wants_a_launcher) {

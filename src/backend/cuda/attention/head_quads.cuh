@@ -26,12 +26,10 @@ struct HeadQuads {
   int token, head, d;
   Quad first, second;
 
-  __device__ void add_bias(const Bf16* bias) {
-    const Quad a = Quad::of(bias + head * kGemvHeadDim + d), b = Quad::of(bias + head * kGemvHeadDim + d + kHalfHead);
-    for (int i = 0; i < 4; ++i) {
-      first.v[i] += a.v[i];
-      second.v[i] += b.v[i];
-    }
+  // Their bias, as loaded.
+  __device__ void start(const uint2 (&bias)[2]) {
+    first = Quad::of(bias[0]);
+    second = Quad::of(bias[1]);
   }
   __device__ void rotate(const Quad& cosine, const Quad& sine) {
     for (int i = 0; i < 4; ++i) rotate_pair(first.v[i], second.v[i], cosine.v[i], sine.v[i]);

@@ -9,6 +9,7 @@
 #include "backend/cuda/quantise/round.cuh"
 #include "backend/cuda/quantise/round_rows_testing.h"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
+#include "backend/cuda/arch/sm90/grouped.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_gemm.cuh"
 
@@ -63,6 +64,24 @@ struct Sm90Dense {
   }
 };
 
+// sm90_grouped, which does both products.
+struct Sm90Both {
+  static constexpr bool kPanels = true;
+  static inline int sms = 3;
+  static GemmPlan plan(const GemmShape& shape, int tile) {
+    const std::optional<GemmPlan> plan = plan_sm90_grouped(shape, sms);
+    EXPECT_TRUE(plan.has_value() && plan->tokens == tile);
+    return plan.value_or(GemmPlan{});
+  }
+};
+template <int kSlicePairs>
+void run_grouped(const GemmArgs& args, const GemmPlan& plan) {
+  check_args(args);
+  const emulation::Launch launch{
+      .grid = plan.grid_x, .threads = Sm90GroupedTile<kSlicePairs>::kThreads, .seed = 1, .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, [&] { sm90_grouped<kSlicePairs>(args); }), "");
+}
+
 template <class Arch, class Tile, RowOrder kOrder>
 void run_tile(const GemmArgs& args, const GemmPlan& plan) {
   check_args(args);
@@ -88,7 +107,10 @@ void run_mxfp4(const GemmArgs& args, const GemmPlan& plan) {
 
 template <class Arch, Packing kPacking, int kTokens, RowOrder kOrder>
 void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
-  if constexpr (std::is_same_v<Arch, Sm90>) {
+  if constexpr (std::is_same_v<Arch, Sm90Both>) {
+    if (layout::slices_of(args.cols).blocks == 6) return run_grouped<3>(args, plan);
+    run_grouped<4>(args, plan);
+  } else if constexpr (std::is_same_v<Arch, Sm90>) {
     run_mxfp4<kOrder, Mxfp4Input::kF16>(args, plan);
   } else {
     run_tile<Arch, typename Arch::template Tile<kPacking, kTokens>, kOrder>(args, plan);
@@ -494,6 +516,27 @@ TEST(gemm_emulated, both_products_at_once_are_the_plain_ones) {
   check_moe<Sm90, 64, 256, 256>(GemmRouting::kRandom, 12, 12);  // more tiles than CTAs
   check_moe<Sm90, 160, 192, 192>(GemmRouting::kSameForAll, 1, 4);
   check_moe<Sm90, 160, 576, 576>(GemmRouting::kSameForAll, 20, 4);
+}
+
+// Tiles of which two or three lie in a CTA's shared memory at a time, and of which one does; CTAs with all groups of
+// rows, with parts of a tile that leave warpgroups without any, and without any.
+TEST(gemm_emulated, grouped_on_wgmma_is_the_plain_product) {
+  const auto check = [](int sms, const auto& moe) {
+    Sm90Both::sms = sms;
+    moe();
+  };
+  constexpr int kTokens = kSm90GroupedTokens;
+  check(1, [] { check_moe<Sm90Both, kTokens, 512, 512>(GemmRouting::kRandom, 12, 5); });
+  check(3, [] { check_moe<Sm90Both, kTokens, 384, 384>(GemmRouting::kSameForAll, 1, 4); });
+  check(3, [] { check_moe<Sm90Both, kTokens, 384, 384>(GemmRouting::kRandom, 40, 6); });
+  check(7, [] { check_moe<Sm90Both, kTokens, 576, 576>(GemmRouting::kSameForAll, 30, 4); });  // two tiles an expert
+  check(40, [] { check_moe<Sm90Both, kTokens, 384, 384>(GemmRouting::kSameForAll, 20, 4); });
+}
+
+TEST(gemm_emulated, grouped_on_wgmma_of_a_rank_multiplies_its_experts_alone) {
+  Sm90Both::sms = 5;
+  check_moe<Sm90Both, kSm90GroupedTokens, 384, 384>(GemmRouting::kRandom, 12, 8, {0, 4});
+  check_moe<Sm90Both, kSm90GroupedTokens, 384, 384>(GemmRouting::kSameForAll, 12, 8, {4, 4});  // it has no pair
 }
 
 // Experts that multiply codes of rows: gate_up, its u rounded again, down.

@@ -1,6 +1,7 @@
 #include "backend/cuda/dense/gemm_plan.h"
 
 #include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/grouped_walk.h"
 #include "backend/cuda/arch/sm90/mxfp4_waves.h"
 #include "base/error.h"
 
@@ -106,6 +107,63 @@ TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
         for (const int times : taken) ASSERT_EQ(times, 1);
         for (const int count : work_tiles) ASSERT_EQ(count, waves.before_blocks);
       }
+}
+
+TEST(gemm_plan, warpgroups_of_sm90_grouped_take_every_group_once_and_in_turn) {
+  for (const auto& [up, down] : {std::pair{1, 1}, {12, 6}, {90, 45}})
+    for (const int tiles : {0, 1, 2, 7, 128})
+      for (const int ctas : {1, 3, 132}) {
+        SCOPED_TRACE(testing::Message() << up << " and " << down << " groups, " << tiles << " tiles, " << ctas);
+        std::vector<int> taken(static_cast<size_t>((up + down) * tiles));
+        for (int cta = 0; cta < ctas; ++cta) {
+          const Sm90Parts parts{{up, tiles, cta, ctas}, {down, tiles, cta, ctas}};
+          std::array<int, kSm90GroupedWarpgroups> counts = {};
+          for (int warpgroup = 0; warpgroup < kSm90GroupedWarpgroups; ++warpgroup) {
+            bool behind = false;
+            for (Sm90Groups own(parts, warpgroup); own.valid(); own.advance()) {
+              ASSERT_LT(own.part.tile, tiles);
+              ASSERT_TRUE(own.group >= own.part.first && own.group < own.part.end);
+              ASSERT_LE(behind, own.part.down);  // what others wait for comes first
+              behind = own.part.down;
+              const int at = own.part.tile * (behind ? down : up) + own.group;
+              ++taken[static_cast<size_t>((behind ? up * tiles : 0) + at)];
+              ++counts[static_cast<size_t>(warpgroup)];
+            }
+          }
+          EXPECT_LE(counts.front() - counts.back(), 1);
+        }
+        for (const int times : taken) ASSERT_EQ(times, 1);
+      }
+}
+
+TEST(gemm_plan, x_of_a_part_lies_beside_the_one_before_where_there_is_room) {
+  const auto lies = [](std::initializer_list<int> counts) {
+    Sm90Places places;
+    std::vector<std::pair<int, bool>> all;  // first row; whether the part before has to end
+    for (const int count : counts) {
+      const bool in_turn = places.take(count);
+      EXPECT_LE(places.first + places.rows, kSm90GroupedTokens);
+      all.emplace_back(places.first, in_turn);
+    }
+    return all;
+  };
+  using All = std::vector<std::pair<int, bool>>;
+  EXPECT_EQ(lies({1, 8, 3, 5}), (All{{0, false}, {8, false}, {0, false}, {8, false}}));
+  EXPECT_EQ(lies({16, 8, 9, 24}), (All{{0, false}, {16, false}, {0, false}, {0, true}}));
+  EXPECT_EQ(lies({16, 16, 24, 1}), (All{{0, false}, {0, true}, {0, true}, {0, true}}));
+}
+
+TEST(gemm_plan, sm90_grouped_takes_few_pairs_of_an_expert_whose_x_fits) {
+  const auto plan = [](int64_t cols, int64_t pairs, int64_t experts, int64_t rows = 0) {
+    return plan_sm90_grouped({rows > 0 ? rows : 2 * cols, cols, pairs, experts}, kSms);
+  };
+  EXPECT_EQ(plan(2880, 1024, 128),
+            (GemmPlan{.rows = 64, .tokens = 24, .grid_x = kSms, .grid_y = 1, .smem_bytes = 218112}));
+  EXPECT_EQ(plan(2880, 512, 32)->tokens, 24);
+  EXPECT_FALSE(plan(2880, 513, 32).has_value());
+  EXPECT_FALSE(plan(2880, 64, 32, 2880).has_value());  // down of other widths
+  EXPECT_FALSE(plan(4096, 64, 32).has_value());        // x of 24 tokens leaves no room for rings
+  EXPECT_FALSE(plan(192, 64, 32).has_value());         // a single slice
 }
 
 TEST(gemm_plan, the_last_wave_is_cut_into_what_the_ctas_can_take) {

@@ -65,6 +65,14 @@ class Gemm : public CudaTest {
     if (sms == 0) cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     return plan_sm90_gemm(shape, sms, tile);
   }
+  // Of both products of the experts in one launch: of sm90_grouped, where the tile is its own.
+  [[nodiscard]] static GemmPlan plan_at_once(const GemmShape& shape, int sms, int tile) {
+    if (tile != kSm90GroupedTokens) return plan_of(shape, true, sms, tile);
+    if (sms == 0) cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    const std::optional<GemmPlan> plan = plan_sm90_grouped(shape, sms);
+    EXPECT_TRUE(plan.has_value());
+    return plan.value_or(GemmPlan{});
+  }
   // Which kernels take this packing here: any_gemm, and sm90_gemm on its card.
   [[nodiscard]] static std::vector<bool> kernels_for(Packing packing) {
     int major = 0;
@@ -265,7 +273,7 @@ void Gemm::check_at_once(const Moe& c) {
   const auto at_once = [&] {
     moe.poison(stream_.get());
     any_moe_group_tiles(moe.groups.args(), on_);
-    sm90_gemm(both, plan_of(moe.shape(both), true, c.sms, c.tile), on_);
+    sm90_gemm(both, plan_at_once(moe.shape(both), c.sms, c.tile), on_);
   };
   for (int i = 0; i < 3; ++i) {
     at_once();
@@ -297,6 +305,21 @@ TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
     check_at_once({kSameForAll, 900, 4, kMxfp4Tokens, true, 576, 576, sms});
   }
   check_at_once({kRandom, 300, 4, kMxfp4Tokens, true});
+}
+
+// sm90_grouped against both launches of sm90_mxfp4_gemm: CTAs with all tiles, with parts of them, without any; experts
+// without pairs and with more than a tile.
+TEST_F(Gemm, experts_of_few_pairs_at_once_are_the_same_bits) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  using enum GemmRouting;
+  constexpr int kTile = kSm90GroupedTokens;
+  for (const int tokens : {1, 9, 20, 28})
+    for (const GemmRouting routing : {kRandom, kSameForAll})
+      for (const int width : {384, 512, 576})
+        for (const int sms : {1, 5, 0}) check_at_once({routing, tokens, 7, kTile, true, width, width, sms});
+  for (const int sms : {7, 0}) check_at_once({kRandom, 150, 40, kTile, true, 384, 384, sms});
+  check_at_once({kSameForAll, 12, 128, kTile, true, 384, 384});
+  check_at_once({kRandom, 14, 4, kTile, true});
 }
 
 TEST_F(Gemm, moe_is_the_plain_product_for_ragged_empty_and_full_experts) {

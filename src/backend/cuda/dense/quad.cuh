@@ -10,6 +10,7 @@ namespace nibble::backend::cuda {
 struct Quad {
   float v[4] = {};
   __device__ void add(const float* from) { add(*reinterpret_cast<const float4*>(from)); }
+  __device__ static Quad of(const float4& four) { return {{four.x, four.y, four.z, four.w}}; }
   __device__ void add(const float4& four) {
     v[0] += four.x;
     v[1] += four.y;
@@ -35,31 +36,48 @@ struct HalfTile {
 
   // Where the first of them lies in a row.
   [[nodiscard]] __device__ int row() const { return half / 2 * layout::kTileRows + half % 2 * 4; }
-  // Adds the splits in their order, and zeros for those that there are not; the loads are under way together.
-  __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {
+  // Adds the splits in their order, kTogether loads under way at a time. Whether there is a split asks a branch that
+  // all lanes take: as zeros, splits that there are not cost as many instructions as those that there are. `meanwhile`
+  // runs when the first loads are under way: what waits for other loads belongs there, since lanes wait in order.
+  // REQUIRES a split.
+  template <int kTogether = kMaxSplits, class Meanwhile>
+  __device__ __forceinline__ void add(const SplitSums& sums, const Meanwhile& meanwhile, Quad& first,
+                                      Quad& second) const {
     if (sums.order == SplitSums::Order::kTiles) {
-      const auto* const from = static_cast<const uint16_t*>(sums.at) + place_in_sums(tokens, token, row());
+      const auto* from = static_cast<const uint16_t*>(sums.at) + place_in_sums(tokens, token, row());
       const int64_t pitch = split_pitch(tokens, rows);
-      uint4 all[kMaxSplits];
+#pragma unroll 1
+      for (int begun = 0; begun < sums.splits; begun += kTogether) {
+        uint4 all[kTogether];
 #pragma unroll
-      for (int s = 0; s < kMaxSplits; ++s)
-        all[s] = s < sums.splits ? *reinterpret_cast<const uint4*>(from + s * pitch) : uint4{};
+        for (int s = 0; s < kTogether; ++s) {
+          if (begun + s >= sums.splits) break;
+          all[s] = *reinterpret_cast<const uint4*>(from);
+          from += pitch;
+        }
+        if (begun == 0) meanwhile();
 #pragma unroll
-      for (int s = 0; s < kMaxSplits; ++s) {
-        const uint32_t pairs[] = {all[s].x, all[s].y, all[s].z, all[s].w};
+        for (int s = 0; s < kTogether; ++s) {
+          if (begun + s >= sums.splits) break;
+          const uint32_t pairs[] = {all[s].x, all[s].y, all[s].z, all[s].w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          first.v[i] += __uint_as_float(pairs[i] << 16);
-          second.v[i] += __uint_as_float(pairs[i] & 0xffff0000u);
+          for (int i = 0; i < 4; ++i) {
+            first.v[i] += __uint_as_float(pairs[i] << 16);
+            second.v[i] += __uint_as_float(pairs[i] & 0xffff0000u);
+          }
         }
       }
       return;
     }
+    meanwhile();
     const float* const from = static_cast<const float*>(sums.at) + int64_t{token} * rows + row();
     for (int s = 0; s < sums.splits; ++s) {
       first.add(from + s * int64_t{tokens} * rows);
       second.add(from + s * int64_t{tokens} * rows + 8);
     }
+  }
+  __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {
+    add(sums, [] {}, first, second);
   }
 };
 

@@ -30,10 +30,14 @@ struct SplitGemmArgs {
 
 // Sums are bf16 (docs/decisions/0011) and lie as warps hold them: by row tile, then by eight tokens, the even ones
 // first; of a token rows g and g + 8 of the tile are neighbours.
-[[nodiscard]] constexpr int64_t split_pitch(int64_t tokens, int64_t rows) { return (tokens + 7) / 8 * 8 * rows; }
+// Unsigned inside: a signed division by a power of two is several instructions of a kernel, of 64 bits ten.
+[[nodiscard]] constexpr int64_t split_pitch(int64_t tokens, int64_t rows) {
+  return int64_t{(static_cast<uint32_t>(tokens) + 7) / 8 * 8} * rows;
+}
 [[nodiscard]] constexpr int64_t place_in_sums(int64_t tokens, int64_t token, int64_t row) {
-  return (row / 16 * ((tokens + 7) / 8) + token / 8) * 128 + (token % 2 * 4 + token % 8 / 2) * 16 + row % 8 * 2 +
-         row % 16 / 8;
+  const auto eights = (static_cast<uint32_t>(tokens) + 7) / 8, t = static_cast<uint32_t>(token),
+             r = static_cast<uint32_t>(row);
+  return (int64_t{r / 16} * eights + t / 8) * 128 + ((t % 2 * 4 + t % 8 / 2) * 16 + r % 8 * 2 + r % 16 / 8);
 }
 
 // Splits depend on the shape and the card only, and so does the order of a sum: bitwise repeatable, whatever the other

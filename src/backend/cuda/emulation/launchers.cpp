@@ -171,7 +171,8 @@ void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_args(args);
-  cut(args.packing == layout::Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::sm90_mxfp4_kernel(args), plan, on);
+  cut(args.packing == layout::Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::sm90_mxfp4_kernel(args, plan), plan,
+      on);
 }
 void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   check_mx_args(args);

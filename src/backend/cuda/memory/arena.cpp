@@ -6,6 +6,7 @@
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/experts/grouped_plan.h"
 
 #include <algorithm>
 
@@ -57,7 +58,7 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.gemm_pairs = carver.take<int32_t>(places);
   a.gemm_places = carver.take<int32_t>(pairs);
-  a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGemmLeastTokens));
+  a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGrouped.rows));
   a.gemm_tile_counts = carver.take<int32_t>(kTileCounts);
 }
 

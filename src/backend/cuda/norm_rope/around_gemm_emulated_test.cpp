@@ -145,6 +145,7 @@ TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_ca
       {.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = KvDtype::kF32},
       run);
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvDtype::kE4m3}, run);
+  for (const int splits : {1, kMaxSplits}) check_rope<HostArray>({.tokens = 9, .kv_heads = 1, .splits = splits}, run);
 }
 
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {

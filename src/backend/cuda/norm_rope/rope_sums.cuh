@@ -25,24 +25,29 @@ template <class Rows>
 __device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
   constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
   const int rows = a.rows(), heads = rows / kGemvHeadDim, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int64_t warp = (int64_t{blockIdx.x} * kRopeThreads + threadIdx.x) / kWarpLanes;
-  const int head = static_cast<int>(warp / 2 % heads), own = head * kHalves + lane % kHalves;
-  const int first = static_cast<int>(warp / 2 / heads) * 2 * kTokens + static_cast<int>(warp % 2);
+  constexpr int kWarps = kRopeThreads / kWarpLanes;
+  const auto warp = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes;
+  const int eight = warp / 2 / heads, head = warp / 2 - eight * heads, own = head * kHalves + lane % kHalves;
+  const int first = eight * 2 * kTokens + warp % 2;
   const int token = min(first + lane / kHalves * 2, a.tokens - 1);  // beyond, lanes repeat what others do
   const int tile = own / 2, d = tile % kHeadTiles * 8 + own % 2 * 4;
   ptx::grid_dependency_launch();
   if (first >= a.tokens) return;
-  HeadQuads quads{token, head, d, {}, {}};
-  quads.add_bias(a.bias);
+  // All that is loaded is under way before any of it is used.
+  const auto* const bias_from = reinterpret_cast<const uint2*>(a.bias + head * kGemvHeadDim + d);
+  const uint2 bias[2] = {bias_from[0], bias_from[kHalfHead / 4]};
+  const bool rotates = head < a.heads + a.kv_heads;
   ptx::grid_dependency_wait();
-  HalfTile{a.tokens, rows, token, own}.add(a.sums, quads.first, quads.second);
-  if (head < a.heads + a.kv_heads) {
-    Quad cosine, sine;
-    cosine.add(a.cosine + token * kHalfHead + d);
-    sine.add(a.sine + token * kHalfHead + d);
-    quads.rotate(cosine, sine);
+  float4 cosine = {}, sine = {};
+  if (rotates) {
+    cosine = *reinterpret_cast<const float4*>(a.cosine + token * kHalfHead + d);
+    sine = *reinterpret_cast<const float4*>(a.sine + token * kHalfHead + d);
   }
-  quads.store<Rows>(a, head < a.heads ? 0 : a.kv_slots[token]);
+  const int slot = head < a.heads ? 0 : a.kv_slots[token];
+  HeadQuads quads{token, head, d, {}, {}};
+  HalfTile{a.tokens, rows, token, own}.add<4>(a.sums, [&] { quads.start(bias); }, quads.first, quads.second);
+  if (rotates) quads.rotate(Quad::of(cosine), Quad::of(sine));
+  quads.store<Rows>(a, slot);
 }
 
 __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSumsArgs a) {

@@ -20,6 +20,7 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Grouped = "2026-11-22-h100-grouped.json";
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
+constexpr std::string_view kH200FewPairs = "assumed: what one H200 reached (2026-11-26-h200-few-pairs.json)";
 constexpr std::string_view kH200Fp8 = "assumed: what one H200 reached (2026-11-26-h200-merged.json)";
 constexpr std::string_view kH200Fp8Pages = "assumed: what one H200 reached (2026-11-26-h200-fp8-attention.json)";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's",
@@ -29,8 +30,8 @@ constexpr std::string_view kAssumedMma = "assumed: as bf16's",
 
 // Fitted to an H100 and rounded: to its profiles, kernel by kernel; token_us of the decode kernels to what its steps of
 // 8 sequences take beyond their bytes, which tells the sum and not how it divides among the three. No figure of another
-// card is in it but those of FP8, an H200's; which families feed themselves, and that the others do not, was decided
-// with an H200's in view. predictor_test.cpp holds both cards to it.
+// card is in it but those of FP8 and of sm90_grouped, an H200's; which families feed themselves, and that the others do
+// not, was decided with an H200's in view. predictor_test.cpp holds both cards to it.
 constexpr KernelShare kShares[] = {
     // Decode kernels of up to 8 tokens. Their fixed part is what a dependency costs; in bf16 the ring is filled before
     // the kernel ahead has ended, which hides most of it.
@@ -183,6 +184,14 @@ constexpr KernelShare kShares[] = {
      .unit = kWgmma,
      .matrix = 0.68,
      .from = kH100Waves},
+    // As it, but x stays in shared memory. What an H200 takes in at its power limit.
+    {.kernel = "sm90_grouped",
+     .step_us = 8,
+     .bytes_per_cycle = 12.5,
+     .unit = kWgmma,
+     .matrix = 0.5,
+     .from = kH200FewPairs,
+     .measured = false},
     // In FP8, which has twice the peak.
     {.kernel = "sm90_mxfp4_gemm<gate_up, e4m3>",
      .step_us = 4,

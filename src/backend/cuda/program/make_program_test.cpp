@@ -30,8 +30,12 @@ using testing::Not;
 
 constexpr Dims kDims = kDims120b;
 // Cards as cudaDeviceProp tells of them.
-const cuda::DeviceFacts kH200 = {
-    .name = "H200", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
+const cuda::DeviceFacts kH200 = {.name = "H200",
+                                 .major = 9,
+                                 .multiprocessors = 132,
+                                 .memory_bytes_per_s = 4.8e12,
+                                 .cta_smem_bytes = 232448,
+                                 .sm_smem_bytes = 233472};
 const cuda::DeviceFacts kGb10 = {
     .name = "GB10", .major = 12, .minor = 1, .multiprocessors = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
 constexpr WeightFormat kMxfp4 = WeightFormat::kMxfp4, kMxfp8 = WeightFormat::kMxfp8;
@@ -309,14 +313,15 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
 
 TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const cuda::Program hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
-  EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_dense_gemm", "sm90_mxfp4_gemm<experts>", "any_moe_group_tiles"}));
-  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_mxfp4_gemm<experts>");  // the next norm adds the experts
+  EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_dense_gemm", "sm90_grouped", "any_moe_group_tiles"}));
+  EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_grouped");  // the next norm adds the experts
   EXPECT_EQ(kernels(hopper, Stage::kLogits).front(), "any_norm_sums_f32");
-  const cuda::GemmPlan up =
-      cuda::plan_sm90_gemm({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts}, kH200.multiprocessors);
-  EXPECT_EQ(tile(hopper, "sm90_mxfp4_gemm<experts>"), up.to_string());
+  const std::optional<cuda::GemmPlan> up =
+      cuda::plan_sm90_grouped({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts}, kH200.multiprocessors);
+  ASSERT_TRUE(up.has_value());
+  EXPECT_EQ(tile(hopper, "sm90_grouped"), up->to_string());
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
-              ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
+              ElementsAre("any_group_round_f32", "sm90_grouped"));
   // The router of many tokens tells where pairs lie.
   const cuda::Program many = plan({{0, 2048, 2048}}, {});
   EXPECT_THAT(kernels(many, Stage::kRoute), ElementsAre("any_route_sums"));

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/arch/sm90/dense_gemm.h"
+#include "backend/cuda/arch/sm90/grouped.h"
 #include "backend/cuda/arch/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {
@@ -25,7 +26,7 @@ template <layout::RowOrder kOrder, Mxfp4Input kInput>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.down.weights == nullptr || plan.grid_x <= multiprocessors(), kernel::kSm90ExpertsGemm,
                 "CTAs that all run at once, since they wait for each other", plan.grid_x);
-  const Kernel name = kernel::sm90_mxfp4_kernel(args);
+  const Kernel name = kernel::sm90_mxfp4_kernel(args, plan);
   const layout::Slices slices = layout::slices_of(args.cols);
   if constexpr (kOrder == layout::RowOrder::kPlain)
     if (slices.missing > 0) return launch<layout::kShortSliceBlocks / 2, kOrder, kInput, true>(name, args, plan, on);
@@ -46,6 +47,7 @@ void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.x_rows > 0, kernel::kSm90Mxfp4Gemm, "x in panels of x_rows rows", args.x_rows);
   require_shape(args.packing == Packing::kMxfp4, kernel::kSm90Mxfp4Gemm, "bf16 or MXFP4",
                 static_cast<int64_t>(args.packing));
+  if (plan.rows == kSm90GroupedRows) return sm90_grouped(args, plan, on);
   const bool codes = args.x_scales != nullptr;
   if (args.order == RowOrder::kGateUp) {
     require_shape(args.rows / 2 % layout::kBlockK == 0, kernel::kSm90GateUpGemm, "inter a multiple of 32",

@@ -12,6 +12,8 @@ namespace {
 // Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
 // the pairs of an uneven router would be cut into too many.
 constexpr int kNarrowPairs = 24;
+// Of sm90_grouped: hardly any expert has more than a tile.
+constexpr int kGroupedPairs = 16;
 constexpr int kWiden = 32;  // of a tile's work, in tokens: weights are widened once per tile
 
 // Cycles of a tile of sm90_dense_gemm: of each 64 k wgmma's, or those in which an SM gets its weights and x from L2, 36
@@ -87,6 +89,21 @@ int mxfp4_tile(const GemmShape& s, int sms) {
 GemmPlan plan_sm90_gemm(const GemmShape& s, int sms, int tile_tokens) {
   require_tiles(s);
   return s.packing == layout::Packing::kBf16 ? dense_plan(s, sms, tile_tokens) : mxfp4_plan(s, sms, tile_tokens);
+}
+
+std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& s, int sms) {
+  require_tiles(s);
+  const layout::Slices slices = layout::slices_of(s.cols);
+  const int64_t bytes = sm90_grouped_bytes(s.cols);
+  if (s.tokens > kGroupedPairs * s.experts || s.rows != 2 * s.cols || s.cols % kSm90GroupedRows != 0 ||
+      slices.missing > 0 || slices.count < kSm90GroupedStages - 1 || bytes > kSm90SharedBytes)
+    return std::nullopt;
+  const int64_t groups = max_expert_tiles(s.tokens, s.experts, kSm90GroupedTokens) * (s.rows / kSm90GroupedRows);
+  return GemmPlan{.rows = kSm90GroupedRows,
+                  .tokens = kSm90GroupedTokens,
+                  .grid_x = static_cast<int>(std::min<int64_t>(sms, groups)),
+                  .grid_y = 1,
+                  .smem_bytes = static_cast<int>(bytes)};
 }
 
 GemmPlan plan_sm90_gemm(const GemmShape& s, int sms) {

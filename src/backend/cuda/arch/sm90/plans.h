@@ -7,8 +7,11 @@
 #include "backend/kv_dtype.h"
 
 #include <cstdint>
+#include <optional>
 
 namespace nibble::backend::cuda {
+
+inline constexpr int kSm90SharedBytes = 227 * 1024;  // of a CTA, at most
 
 // sm90_mxfp4_gemm: row tiles of a CTA's tile, one for each warp of three warpgroups; columns of a tile, at most.
 inline constexpr int kMxfp4RowTiles = 12, kMxfp4WarpgroupTiles = 4;
@@ -24,6 +27,11 @@ enum class Mxfp4Input : uint8_t { kF16, kRowCodes };
 [[nodiscard]] constexpr int mxfp4_row_bytes(Mxfp4Input input) {  // of 64 k
   return input == Mxfp4Input::kF16 ? layout::kAtomRowBytes : layout::kByteRowBytes;
 }
+// sm90_grouped, of experts with few pairs: of a tile at most so many, whose x stays in shared memory while rows go by;
+// warpgroups, a row tile to a warp, which has a ring of so many slices.
+inline constexpr int kSm90GroupedTokens = 24, kSm90GroupedStages = 3;
+inline constexpr int kSm90GroupedWarpgroups = 4, kSm90GroupedWarps = kSm90GroupedWarpgroups * kMxfp4WarpgroupTiles;
+inline constexpr int kSm90GroupedRows = kMxfp4WarpgroupTiles * layout::kTileRows;  // that a warpgroup takes at once
 // sm90_dense_gemm, for bf16: widths of a CTA's tile, and one for steps of up to so many tokens: all of them, of fewer
 // rows. It does not apply rope.
 inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide = 256;
@@ -35,6 +43,10 @@ inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide =
 // rows. Throws Error(kUnsupported) for a shape that has no tiles.
 [[nodiscard]] GemmPlan plan_sm90_gemm(const GemmShape& shape, int sms);
 [[nodiscard]] GemmPlan plan_sm90_gemm(const GemmShape& shape, int sms, int tile_tokens);
+
+// Of both products of the experts, whose gate and up rows `shape` is. None where sm90_grouped does not take it: more
+// pairs per expert, other widths of down, or a hidden size for whose x there is no room.
+[[nodiscard]] std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& shape, int sms);
 
 // sm90_mxfp4_gemm's shared memory: stages of x (64 k of a tile's tokens) and of weights (a slice of the row tiles).
 struct WgmmaRings {
@@ -63,13 +75,17 @@ inline constexpr int kWgmmaBarrierBytes = 512;
             wide = mxfp4_ring_bytes(slice_pairs, kMxfp4Tokens, input);
   return kWgmmaBarrierBytes + 1024 + (narrow > wide ? narrow : wide);  // 1024: to align the rings
 }
+[[nodiscard]] constexpr int64_t sm90_grouped_bytes(int64_t cols) {
+  return kWgmmaBarrierBytes + 1024 + cols * 2 * kSm90GroupedTokens +
+         int64_t{kSm90GroupedWarps} * kSm90GroupedStages * layout::slice_bytes(layout::slices_of(cols).blocks);
+}
 // sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
 [[nodiscard]] constexpr int dense_stage_bytes(int tokens) {
   return tokens * 128 + dense_row_tiles(tokens) * layout::pair_bytes(layout::Packing::kBf16);
 }
 [[nodiscard]] constexpr int dense_stages(int tokens) {
-  constexpr int kMost = 227 * 1024 - 1024;  // of a CTA; 1024: to align the ring
-  return kMost / (dense_stage_bytes(tokens) + 16);
+  return (kSm90SharedBytes - 1024) /  // 1024: to align the ring
+         (dense_stage_bytes(tokens) + 16);
 }
 [[nodiscard]] constexpr int dense_shared_bytes(int tokens) {
   return 1024 + dense_stages(tokens) * (dense_stage_bytes(tokens) + 16);

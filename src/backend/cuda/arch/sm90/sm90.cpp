@@ -29,14 +29,22 @@ int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const Devi
   return split_count(rows, cols, card.multiprocessors) * split_pitch(std::min<int64_t>(tokens, kSplitMaxTokens), rows);
 }
 
+bool fast_memory(const DeviceFacts& card) {
+  constexpr double kFast = 28e9;  // bytes a second and multiprocessor, of memory_bytes_per_s
+  return card.memory_bytes_per_s > kFast * card.multiprocessors;
+}
+
 std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const DeviceFacts& card) {
   if (s.wide_scales) return std::nullopt;
   const bool codes = s.activations == Activations::kMxfp8 && s.byte_scales;
   GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts},
       down{s.hidden, layout::pair_width(s.inter), s.pairs, s.experts};
   gate_up.row_codes = down.row_codes = codes;
-  const GemmPlan first = plan_sm90_gemm(gate_up, card.multiprocessors);
   const bool at_once = !rounds(s.activations) && s.hidden == s.inter;
+  if (at_once && fast_memory(card))
+    if (const std::optional<GemmPlan> plan = plan_sm90_grouped(gate_up, card.multiprocessors))
+      return ExpertsPlan{.gate_up = kernel::kSm90Grouped, .down = {}, .first = *plan, .second = {}, .at_once = true};
+  const GemmPlan first = plan_sm90_gemm(gate_up, card.multiprocessors);
   return ExpertsPlan{.gate_up = at_once ? kernel::kSm90ExpertsGemm
                                 : codes ? kernel::kSm90GateUpCodesGemm
                                         : kernel::kSm90GateUpGemm,
@@ -58,13 +66,11 @@ PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts
           .tile = fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, kSm90PrefillTokens, ctas)};
 }
 
-// Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there sm90_mxfp4_gemm is held by what
-// decodes weights, at 64 % of the reads of 8 pairs per expert, and `grouped` is faster: by 15 % of a step of 4 pairs,
-// by 10 % of 8 (bench/results/2026-11-26-h200-grouped.json).
+// Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there the card is at its power limit
+// (docs/decisions/0047). `grouped` takes what an H100's sm90_mxfp4_gemm takes, up to where sm90_grouped is as fast: it
+// is slower by 2.7 % of a step of 4 pairs and faster by 1.3 % of 8.
 Tuned tuned_sm90(const DeviceFacts& card) {
-  constexpr double kFastMemory = 28e9;  // bytes a second and multiprocessor, of memory_bytes_per_s
-  const bool fast = card.memory_bytes_per_s > kFastMemory * card.multiprocessors;
-  return {.gemm_at_once_pairs = 64, .grouped_pairs = fast ? 8 : 3, .route_tokens = 512};
+  return {.gemm_at_once_pairs = 64, .grouped_pairs = fast_memory(card) ? 6 : 3, .route_tokens = 512};
 }
 
 }  // namespace

@@ -122,8 +122,8 @@ void check_args(const GemmArgs& a) {
                    "y16, 16-byte aligned, of plain MXFP4 rows", a);
   if (a.sums != nullptr)
     return require(
-        a.packing == layout::Packing::kBf16 && !grouped && a.x_rows > 0 && a.bias == nullptr && aligned(a.sums),
-        "sums, 16-byte aligned, of bf16 without a bias", a);
+        !grouped && (a.packing == layout::Packing::kBf16) == (a.x_rows > 0) && a.bias == nullptr && aligned(a.sums),
+        "sums, 16-byte aligned, without a bias, of bf16 in panels or of codes", a);
   int row = 0;
   const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {

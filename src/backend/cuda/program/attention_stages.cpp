@@ -149,13 +149,15 @@ void Maker::gemm_attn_in() {
 }
 
 void Maker::rope_sums() {
+  const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_.dtype, d_.head_dim);
   add(kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
       [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b, const Launch& on) {
         RopeSumsArgs rope = rope_of(b, n);
         rope.sums = sums;
         rope.sums.at = gemms ? b.at.gemm_y : b.at.qkv;
         b.kernels.rope_sums(rope, on);
-      });
+      })
+      .moved = moves(qkv_sums_.bytes() * (d_.q_width() + kv) + 4 * d_.q_width() + kv_bytes);
 }
 
 void Maker::attend() {
@@ -242,15 +244,18 @@ void Maker::attend(LayerKind kind) {
   if (program_.shares.prefill.empty()) return;
   const auto tiles = std::ssize(program_.shares.prefill);
   const PrefillPlan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
-  place(add(prefill_kernel_, plan.tile, {},
-            [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
-              FlashArgs args = args_of(b);
-              args.tiles = b.step.attend_tiles;
-              args.tile_count = to_int(tiles);
-              args.ctas = ctas;
-              launch(args, b.kv().type, on);
-            }),
-        prefills);
+  Node& own = add(prefill_kernel_, plan.tile, {},
+                  [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
+                    FlashArgs args = args_of(b);
+                    args.tiles = b.step.attend_tiles;
+                    args.tile_count = to_int(tiles);
+                    args.ctas = ctas;
+                    launch(args, b.kv().type, on);
+                  });
+  place(own, prefills);
+  int64_t read = 0;
+  for (const Row& row : prefills) read += row.tokens;
+  own.moved = static_cast<double>(read * d_.q_width() * (4 + (attend_stores_input() ? kInputBytes : 4)));
 }
 
 bool Maker::attend_stores_input() const {

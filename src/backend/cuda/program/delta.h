@@ -23,6 +23,9 @@ struct Delta {
   int splits = 1;
   bool biased = false;  // kSums: it has o's bias
 
+  // Of a token.
+  [[nodiscard]] int64_t bytes(const Dims& dims) const;
+
   // norm_sums that add it.
   [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const;
 

@@ -347,8 +347,9 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const int tiles = mx_tiles<Tile>(args);
-  int idx = static_cast<int>(blockIdx.x);
-  for (GemmWork work = mx_work<Tile>(args, tiles, idx), next; work.count > 0; work = next) {
+  for (int idx = static_cast<int>(blockIdx.x);; idx += static_cast<int>(gridDim.x)) {
+    const GemmWork work = mx_work<Tile>(args, tiles, idx);
+    if (work.count == 0) return;
     const int row_tile = work.first_row_tile + warp * Tile::kRowTiles;
     const bool multiplies = row_tile < row_tiles;  // else the warp only copies
     const MxRowTiles<Tile> of_tiles(args, geometry, work.expert, row_tile);
@@ -377,8 +378,7 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
       for (int m = 0; m < Tile::kRowTiles; ++m) w[m] = ahead[m];
     }
     ptx::async_wait<0>();
-    idx += static_cast<int>(gridDim.x);
-    next = mx_work<Tile>(args, tiles, idx);
+    const GemmWork next = mx_work<Tile>(args, tiles, idx + static_cast<int>(gridDim.x));
     if (next.count > 0)  // while this one's results leave
       MxRowTiles<Tile>(args, geometry, next.expert, next.first_row_tile + warp * Tile::kRowTiles).fetch(geometry, 0);
     if constexpr (kResults == MxResults::kGated) {

@@ -328,6 +328,7 @@ struct MxRowTiles {
       static_assert(Tile::kRowTiles == 2);
       const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
       const int end = min(first + geometry.piece_bytes, static_cast<int>(geometry.tile_bytes));
+#pragma unroll 1  // one round, of slices of 8 blocks two
       for (int byte = first + lane % kLanes * kLine; byte < end; byte += kLanes * kLine)
         ptx::prefetch_l2((lane < kLanes ? at[0] : at[1]) + byte);
     }

@@ -244,18 +244,19 @@ void Maker::attend(LayerKind kind) {
   if (program_.shares.prefill.empty()) return;
   const auto tiles = std::ssize(program_.shares.prefill);
   const PrefillPlan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
-  Node& own = add(prefill_kernel_, plan.tile, {},
-                  [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
-                    FlashArgs args = args_of(b);
-                    args.tiles = b.step.attend_tiles;
-                    args.tile_count = to_int(tiles);
-                    args.ctas = ctas;
-                    launch(args, b.kv().type, on);
-                  });
-  place(own, prefills);
+  place(add(prefill_kernel_, plan.tile, {},
+            [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
+              FlashArgs args = args_of(b);
+              args.tiles = b.step.attend_tiles;
+              args.tile_count = to_int(tiles);
+              args.ctas = ctas;
+              launch(args, b.kv().type, on);
+            }),
+        prefills);
   int64_t read = 0;
   for (const Row& row : prefills) read += row.tokens;
-  own.moved = static_cast<double>(read * d_.q_width() * (4 + (attend_stores_input() ? kInputBytes : 4)));
+  program_.nodes.back().moved =
+      static_cast<double>(read * d_.q_width() * (4 + (attend_stores_input() ? kInputBytes : 4)));
 }
 
 bool Maker::attend_stores_input() const {

@@ -157,29 +157,30 @@ void Maker::route_sums() {
   const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
   hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
-  Node& own = add(kernel::kRouteSums, "32 or 64 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
-                  [n = tokens(), adds = norms_while_rounding_, delta = delta_, ranges = leaves_ranges_](
-                      const Binding& b, const Launch& on) {
-                    const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
-                    b.kernels.route_sums({.x = b.at.residual,
-                                          .sums = left.sums,
-                                          .bias = left.bias,
-                                          .norm = b.w.mlp_norm,
-                                          .weight = b.w.router,
-                                          .router_bias = b.w.router_bias,
-                                          .inverse = b.at.inverse,
-                                          .logits = b.at.router_logits,
-                                          .ids = b.at.expert_ids,
-                                          .weights = b.at.expert_weights,
-                                          .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{},
-                                          .tokens = n,
-                                          .hidden = to_int(b.config.dims.hidden),
-                                          .experts = to_int(b.config.dims.experts),
-                                          .topk = to_int(b.config.dims.topk),
-                                          .eps = b.config.rms_eps},
-                                         on);
-                  });
-  own.moved = moves(norms_while_rounding_ ? delta_.bytes(d_) + kResidualBytes * d_.hidden : 4 * d_.hidden);
+  add(kernel::kRouteSums, "32 or 64 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
+      [n = tokens(), adds = norms_while_rounding_, delta = delta_, ranges = leaves_ranges_](const Binding& b,
+                                                                                            const Launch& on) {
+        const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
+        b.kernels.route_sums({.x = b.at.residual,
+                              .sums = left.sums,
+                              .bias = left.bias,
+                              .norm = b.w.mlp_norm,
+                              .weight = b.w.router,
+                              .router_bias = b.w.router_bias,
+                              .inverse = b.at.inverse,
+                              .logits = b.at.router_logits,
+                              .ids = b.at.expert_ids,
+                              .weights = b.at.expert_weights,
+                              .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{},
+                              .tokens = n,
+                              .hidden = to_int(b.config.dims.hidden),
+                              .experts = to_int(b.config.dims.experts),
+                              .topk = to_int(b.config.dims.topk),
+                              .eps = b.config.rms_eps},
+                             on);
+      });
+  program_.nodes.back().moved =
+      moves(norms_while_rounding_ ? delta_.bytes(d_) + kResidualBytes * d_.hidden : 4 * d_.hidden);
 }
 
 void Maker::moe() {

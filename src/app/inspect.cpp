@@ -1,6 +1,7 @@
 #include "app/commands.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
+#include "app/predictor.h"
 #include "app/terminal.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
@@ -101,6 +102,23 @@ Json report(const model::ModelConfig& config, const convert::ModelNumbers& n, co
   return json;
 }
 
+// What one sequence of each context takes of a known card, as `nibble predict` counts it.
+void add_card(Json& json, const InspectOptions& options, const model::ModelConfig& config) {
+  const backend::cuda::KnownCard card = backend::cuda::card_named(options.card);
+  ModelOptions on_card = options.model;
+  on_card.run.backend = BackendKind::kCuda;
+  on_card.run = backend::with_defaults(on_card.run);
+  const Predictor predictor{on_card, config, on_card.run.dense, card};
+  for (Json& memory : json["memory"]) {
+    const auto context = memory["context"].get<int64_t>();
+    if (context > config.dims.max_context) continue;
+    const PredictedRow row = predictor.row({.depth = context - 1});
+    memory["card_bytes"] = row.needs.total();
+    memory["fits"] = row.fits();
+    json["card"] = {{"device", card.facts.name}, {"room_bytes", row.room.bytes}};
+  }
+}
+
 std::string text_report(const Json& j, Terminal& terminal) {
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) {
@@ -126,9 +144,17 @@ std::string text_report(const Json& j, Terminal& terminal) {
   for (const auto& [name, value] : j["decode_bytes_per_token"].items())
     line(name, fmt::format("{:.3f} GB", value.get<double>() / 1e9));
   out += terminal.bold("memory (weights + bf16 KV of one sequence)") + "\n";
-  for (const Json& m : j["memory"])
+  for (const Json& m : j["memory"]) {
+    const std::string on_card = m.contains("fits")
+                                    ? fmt::format("; with work space {} of a card: {}", bytes(m["card_bytes"]),
+                                                  m["fits"].get<bool>() ? "fits" : "too much")
+                                    : "";
     line(fmt::format("context {}", m["context"].get<int64_t>()),
-         fmt::format("{} (KV {})", bytes(m["total_bytes"]), bytes(m["kv_bytes"])));
+         fmt::format("{} (KV {}){}", bytes(m["total_bytes"]), bytes(m["kv_bytes"]), on_card));
+  }
+  if (j.contains("card"))
+    line("the card",
+         fmt::format("{}, {} to use", j["card"]["device"].get<std::string>(), bytes(j["card"]["room_bytes"])));
   return out;
 }
 
@@ -151,6 +177,7 @@ int execute(const InspectOptions& asked) {
     }
   }
   Json json = report(config, numbers, contexts);
+  if (!options.card.empty()) add_card(json, options, config);
   if (options.output.json) {
     for (const ListedTensor& row : rows) {
       if (options.tensors)

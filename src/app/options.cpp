@@ -302,6 +302,9 @@ void add_inspect(Flags flags, InspectOptions& o) {
   add_model(flags, o.model);
   flags.turn("--tensors", o.tensors, "List every tensor");
   flags.value("--context", o.contexts, "Context lengths to compute memory for; repeatable").whole(1, 1 << 24);
+  add_card(flags, o.card, {"auto"},
+           "Which contexts a card has memory for; with --plan --backend cuda, the card that runs the steps, auto: this "
+           "machine's, else h200");
   const Flag plan =
       flags.turn("--plan", o.plan, "What would run for a step, stage by stage: kernels, tiles, bytes, flops");
   const size_t before = flags.all().size();
@@ -313,7 +316,6 @@ void add_inspect(Flags flags, InspectOptions& o) {
              "With --plan: most prompt tokens computed in one step; of a longer prompt the first step and the last one")
       .whole(1, 65536)
       .usual(fmt::format("{}, with --backend cuda {}", backend::kHostStepTokens, backend::kCardStepTokens));
-  add_card(flags, o.card, {"auto"}, "With --plan --backend cuda, the card; auto: this machine's, else h200");
   add_backend(flags, o.model);
   add_kernels(flags, o.model);
   add_ranks(flags, o.model);

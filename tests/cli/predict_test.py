@@ -43,6 +43,17 @@ class Predictions(Case):
         self.assertNotIn("too much", self.ok("predict", "gpt-oss-20b", "--card", "4090", "-b", 1, "-p", 0).out)
         self.assertEqual(self.predict("a100", TINY, "-b", 1, "-p", 0, "-d", 64)["model"], "nibble-tiny")
 
+    def test_inspect_says_which_contexts_a_card_has_memory_for(self):
+        shape = ("--load-format", "dummy", "--context", 4096, "--context", 131072)
+        small = self.ok("inspect", "gpt-oss-20b", *shape, "--card", "3090", "--json").json()
+        self.assertEqual([m["fits"] for m in small["memory"]], [True, True])
+        self.assertTrue(all(m["card_bytes"] > m["total_bytes"] for m in small["memory"]))
+        self.assertEqual(small["card"]["device"], "RTX 3090")
+        large = self.ok("inspect", "gpt-oss-120b", *shape, "--card", "a100-40gb").out
+        self.assertEqual(large.count("too much"), 2)
+        self.assertNotIn("fits", large)
+        self.assertNotIn("card", self.ok("inspect", "gpt-oss-20b", *shape, "--json").json())
+
     def test_ranks_share_the_weights_and_pay_for_sums(self):
         shape = ("-b", "1", "-p", 2048, "-d", 2048)
         one, two = self.predict("h100", *shape), self.predict("h100", *shape, "--tensor-parallel-size", 2)

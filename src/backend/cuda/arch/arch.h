@@ -35,7 +35,8 @@ struct GemmKernel {
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
   bool codes = false;   // x is in codes of MXFP8 (InputType); such shapes alone are served
-  bool sums = false;    // of bf16 weights it leaves sums as a split GEMM does (GemmArgs::sums), where asked for
+  // Of bf16 weights, or of codes, it leaves sums as a split GEMM does (GemmArgs::sums), where asked for.
+  bool sums = false;
 };
 
 // The same with K split among CTAs; whoever reads the result adds the parts. Takes panels.

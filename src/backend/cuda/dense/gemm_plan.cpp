@@ -121,9 +121,9 @@ void check_args(const GemmArgs& a) {
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),
                    "y16, 16-byte aligned, of plain MXFP4 rows", a);
   if (a.sums != nullptr)
-    return require(a.packing == layout::Packing::kBf16 && !grouped && a.x_rows > 0 && aligned(a.sums) &&
-                       (a.bias == nullptr || a.order == layout::RowOrder::kPlain),
-                   "sums, 16-byte aligned, of bf16, with a bias of plain rows", a);
+    return require(!grouped && (a.packing == layout::Packing::kBf16) == (a.x_rows > 0) && aligned(a.sums) &&
+                       (a.bias == nullptr || (a.x_rows > 0 && a.order == layout::RowOrder::kPlain)),
+                   "sums, 16-byte aligned, of bf16 in panels, perhaps with a bias of plain rows, or of codes", a);
   int row = 0;
   const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {

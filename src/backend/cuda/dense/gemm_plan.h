@@ -103,8 +103,9 @@ struct GemmArgs {
   const float* x_scales = nullptr;
   int scale_top = layout::kMaxNarrowScaleCode;  // likewise: the largest scale code of the weights
   uint16_t* y16 = nullptr;                      // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
-  uint16_t* sums = nullptr;                     // sm90_dense_gemm, instead of parts: one split of split_gemm_plan.h
-  PartPlaces places{};                          // of sums as a message
+  // sm90_dense_gemm and sm121_mx_gemm (of no bias), instead of parts: one split of split_gemm_plan.h
+  uint16_t* sums = nullptr;
+  PartPlaces places{};  // of sm90_dense_gemm's sums as a message
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u = nullptr;  // [tokens, layout::pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;

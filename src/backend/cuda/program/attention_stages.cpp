@@ -149,13 +149,15 @@ void Maker::gemm_attn_in() {
 }
 
 void Maker::rope_sums() {
+  const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_.dtype, d_.head_dim);
   add(kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
       [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b, const Launch& on) {
         RopeSumsArgs rope = rope_of(b, n);
         rope.sums = sums;
         rope.sums.at = gemms ? b.at.gemm_y : b.at.qkv;
         b.kernels.rope_sums(rope, on);
-      });
+      })
+      .moved = moves(qkv_sums_.bytes() * (d_.q_width() + kv) + 4 * d_.q_width() + kv_bytes);
 }
 
 void Maker::attend() {
@@ -251,6 +253,10 @@ void Maker::attend(LayerKind kind) {
               launch(args, b.kv().type, on);
             }),
         prefills);
+  int64_t read = 0;
+  for (const Row& row : prefills) read += row.tokens;
+  program_.nodes.back().moved =
+      static_cast<double>(read * d_.q_width() * (4 + (attend_stores_input() ? kInputBytes : 4)));
 }
 
 bool Maker::attend_stores_input() const {
@@ -273,7 +279,8 @@ void Maker::attn_out() {
   if (dense_gemms_) {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
     hold(Slot::kDelta, Held::kNothing);
-    if (sends_parts() && !split_gemm_for(shape) && leaves_tiles(shape)) {
+    // Tiles of codes are not sent as they are made.
+    if (sends_parts() && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
       delta_ = {.form = Delta::Form::kCombined, .sent = true};
       return gemm(
           shape, reads, [](const Binding& b) { return b.w.o.data; },

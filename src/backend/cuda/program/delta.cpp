@@ -15,6 +15,20 @@ ExpertSums experts_of(const Binding& b, Delta::Form form) {
 
 }  // namespace
 
+int64_t Delta::bytes(const Dims& dims) const {
+  switch (form) {
+    case Form::kRows:
+    case Form::kSums: return 4 * dims.hidden;
+    case Form::kParts: return 8 * dims.hidden;
+    case Form::kTiles: return 2 * splits * dims.hidden;
+    case Form::kExpertsF32: return 4 * dims.topk * dims.hidden;
+    case Form::kExpertsBf16: return 2 * dims.topk * dims.hidden;
+    case Form::kCombined: return 2 * dims.hidden;
+    case Form::kAdded: return 0;
+  }
+  return 0;
+}
+
 NormSumsArgs Delta::sums(const Binding& b, int tokens) const {
   NormSumsArgs args{
       .x = b.at.residual, .tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden), .eps = b.config.rms_eps};

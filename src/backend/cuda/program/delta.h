@@ -24,6 +24,9 @@ struct Delta {
   bool biased = false;  // kSums: it has o's bias
   bool sent = false;    // kCombined: each value to the rank that adds it up
 
+  // Of a token.
+  [[nodiscard]] int64_t bytes(const Dims& dims) const;
+
   // norm_sums that add it.
   [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const;
 

@@ -179,6 +179,8 @@ void Maker::route_sums() {
                               .eps = b.config.rms_eps},
                              on);
       });
+  program_.nodes.back().moved =
+      moves(norms_while_rounding_ ? delta_.bytes(d_) + kResidualBytes * d_.hidden : 4 * d_.hidden);
 }
 
 void Maker::moe() {

@@ -133,7 +133,7 @@ constexpr KernelShare kShares[] = {
      .measured = false},
     {.kernel = "any_rope_sums",
      .step_us = 1.5,
-     .read = 0.8,
+     .read = 0.67,
      .bytes_per_cycle = 14,
      .activation_bytes = 12,
      .from = kH100Sums},
@@ -219,7 +219,7 @@ constexpr KernelShare kShares[] = {
     {.kernel = "any_gemm<mxfp8>", .step_us = 24, .unit = kMma, .matrix = 0.47, .from = kAssumedMma, .measured = false},
     // The experts': a weight is widened once per 64 tokens, be they as many or not.
     {.kernel = "any_gemm", .step_us = 4, .bytes_per_cycle = 10, .unit = kMma, .matrix = 0.55, .from = kH100AsSm80Gemms},
-    // A row of codes in, a row of codes or of bf16 out, for each of a token's four experts; dense: f32 out.
+    // A row of codes in, a row of codes or of bf16 out, for each of a token's four experts; dense: bf16 out.
     {.kernel = "sm121_mx_gemm<gate_up",
      .step_us = 4,
      .unit = kMxf8f6f4,
@@ -252,7 +252,7 @@ constexpr KernelShare kShares[] = {
      .step_us = 24,
      .unit = kMxf8f6f4,
      .matrix = 0.65,
-     .activation_bytes = 7,
+     .activation_bytes = 4,
      .from = kAssumedMx,
      .measured = false},
 

@@ -25,9 +25,11 @@ struct KernelShare {
   double bytes_per_cycle = 0;  // most that one multiprocessor takes in; 0: reads are slower on every card measured
   Feeding feeding = Feeding::kRing;
   MatrixUnit unit = MatrixUnit::kNone;
-  double matrix = 0;            // share of the unit's peak
-  double activation_bytes = 0;  // read and written per token and value of hidden, where the plan's cost has none
-  std::string_view from;        // a file of bench/results, or: assumed, and why
+  double matrix = 0;  // share of the unit's peak
+  // Read and written per token and value of hidden, where the plan's cost has none; but for a multiprocessor's cycles
+  // Node::moved goes first.
+  double activation_bytes = 0;
+  std::string_view from;  // a file of bench/results, or: assumed, and why
   bool measured = true;
 };
 

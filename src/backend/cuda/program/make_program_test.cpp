@@ -396,6 +396,10 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
   EXPECT_THAT(kernels(spark, Stage::kAttnIn),
               ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm121_mx_gemm<mxfp8>"));
   EXPECT_THAT(kernels(spark, Stage::kAttnOut), ElementsAre("sm121_mx_gemm<mxfp4>"));  // attention stores codes
+  for (const cuda::Node& node : spark.nodes) {  // o's result is read in bf16, beside the residual in f32
+    if (node.stage != Stage::kRoute || node.kernel != "any_norm_sums_f32") continue;
+    EXPECT_EQ(node.moved, 9.0 * 2880 * (2 + 8 + 2));
+  }
   EXPECT_EQ(spark.attn_input.type, cuda::InputType::kMxfp8);
   EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::Held::kNothing);
   EXPECT_THAT(kernels(spark, Stage::kLogits), testing::Contains("any_gemm<bf16>"));  // not named: exact

@@ -153,6 +153,10 @@ class Maker {
   // Of a fused step: down is a gemv, whose columns are the pairs.
   [[nodiscard]] bool few_pairs() const { return tokens_ * d_.topk <= kGemvTokens && own_.all(); }
 
+  // What a launch moves, of so many bytes of a token.
+  [[nodiscard]] double moves(int64_t bytes) const { return static_cast<double>(tokens_ * bytes); }
+  static constexpr int64_t kResidualBytes = 8, kInputBytes = 2;  // read and written; of 16 bits, codes are less
+
   // Launches that several stages have.
 
   template <class Args>
@@ -203,11 +207,13 @@ class Maker {
     // any_norm_sums knows how many of them run at once.
     const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
     const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
-    return add(kernel::kNormSums, tile, reads, [=, n = tokens()](const Binding& b, const Launch& on) {
+    Node& own = add(kernel::kNormSums, tile, reads, [=, n = tokens()](const Binding& b, const Launch& on) {
       NormSumsArgs args = delta.sums(b, n);
       more(b, args);
       b.kernels.norm_sums(args, on);
     });
+    own.moved = moves(delta.bytes(d_) + kResidualBytes * d_.hidden + kInputBytes * d_.hidden);
+    return own;
   }
 
   template <class From, class To>
@@ -296,7 +302,8 @@ class Maker {
   }
   // Whether the kernel of a GEMM that is not split leaves tiles.
   [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const {
-    return gemm_for(shape).op.sums && shape.packing == Packing::kBf16;
+    const GemmKernel op = gemm_for(shape).op;
+    return op.sums && (op.codes || shape.packing == Packing::kBf16);
   }
   // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up; in rows it has the bias. Says in which form,
   // with no place.

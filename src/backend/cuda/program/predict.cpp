@@ -12,9 +12,9 @@ namespace {
 
 constexpr double kMicro = 1e6;
 
-// What one launch does.
+// What one launch does. taken: the bytes that instructions are told by, whose number a kernel's form changes little.
 struct Work {
-  double bytes = 0, flops = 0, tokens = 0;
+  double bytes = 0, taken = 0, flops = 0, tokens = 0;
 };
 
 struct LaunchTime {
@@ -33,7 +33,7 @@ LaunchTime launch_time(const KernelShare& share, const Work& work, const KnownCa
   const double fixed = share.step_us + share.token_us * work.tokens + (chained ? 0 : kUnchainedUs);
   const double reads = work.bytes / (card.read_bytes_per_s * share.read) * kMicro;
   const double cycles_per_s = card.facts.multiprocessors * card.ghz * 1e9;
-  const double takes = share.bytes_per_cycle > 0 ? work.bytes / (cycles_per_s * share.bytes_per_cycle) * kMicro : 0;
+  const double takes = share.bytes_per_cycle > 0 ? work.taken / (cycles_per_s * share.bytes_per_cycle) * kMicro : 0;
   double matrix = 0;
   if (share.unit != MatrixUnit::kNone && work.flops > 0) {
     const double peak = peak_of(card, share.unit);
@@ -63,7 +63,7 @@ double floor_us(const Cost& cost, const KnownCard& card, double peak) {
 NodeTime sampling(const PredictArgs& args) {
   const KernelShare& share = share_of(kernel::kSampleDraw.name);
   const double bytes = static_cast<double>(args.program.logit_rows * args.dims.vocab) * sizeof(float);
-  const LaunchTime time = launch_time(share, {.bytes = bytes}, args.card);
+  const LaunchTime time = launch_time(share, {.bytes = bytes, .taken = bytes}, args.card);
   return {.stage = Stage::kLogits,
           .kernel = std::string(kernel::kSampleDraw.name),
           .launches = 1,
@@ -114,9 +114,11 @@ StepTime predict_step(const PredictArgs& args) {
     const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
     const auto launches = static_cast<double>(node.launches);
     const double tokens = tokens_of(args.program, node);
-    const double activations = share.activation_bytes * tokens * static_cast<double>(args.dims.hidden);
+    const double activations = share.activation_bytes * tokens * static_cast<double>(args.dims.hidden) / launches;
+    const double moved = node.moved > 0 ? node.moved : activations;
     const LaunchTime one = launch_time(share,
-                                       {.bytes = node.cost.bytes + activations / launches,  // each reads the weights
+                                       {.bytes = node.cost.bytes + moved,  // each reads the weights
+                                        .taken = node.cost.bytes + activations,
                                         .flops = node.cost.flops / launches,
                                         .tokens = tokens / launches},
                                        args.card);

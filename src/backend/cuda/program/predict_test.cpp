@@ -102,6 +102,13 @@ TEST(predict, what_moves_activations_is_told_by_the_steps_tokens) {
   EXPECT_NEAR(time_of(node(Stage::kRoute, "any_norm_sums_f32", {}), 4096).us, 2 * (share.step_us + us), 1e-6);
 }
 
+TEST(predict, a_node_that_counts_what_it_moves_is_told_by_that) {
+  const KernelShare& share = share_of("any_rope_sums");
+  Node counted = node(Stage::kAttend, "any_rope_sums_f32", {});
+  counted.moved = 5e9;
+  EXPECT_NEAR(time_of(counted, 4096).us, 2 * (share.step_us + 5e9 / (1e12 * share.read) * 1e6), 1e-6);
+}
+
 TEST(predict, a_step_is_the_sum_of_its_launches_and_the_draw) {
   Program program;
   program.tokens = program.logit_rows = 2;

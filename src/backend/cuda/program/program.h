@@ -72,6 +72,7 @@ struct Binding {
 // A kernel's launch in each layer that it is of, or outside the layers.
 struct Node : PlannedStage {
   std::function<void(const Binding&, const Launch&)> launch;
+  double moved = 0;  // bytes of activations that a launch reads and writes; 0: nobody has counted (KernelShare)
 };
 
 // What a step leaves in a slot of backend.h, once the stage that writes it has run.

@@ -2,7 +2,8 @@
 // y = W·x for many tokens on block-scaled products: the dense layers, W in MXFP8 or MXFP4, x in MXFP8 (e4m3); a step's
 // pairs by expert, W in MXFP4, x in MXFP8, MXFP6 (e2m3) or MXFP4
 // source: torch/model.py Linear, MLPBlock, activations rounded (backend/activations.h); arguments: dense/gemm_plan.h
-// W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's
+// W    layout/packed.h, from memory straight into registers, one pair of 32-blocks ahead: a byte is one warp's. MXFP4
+//      is asked for a slice earlier still, into L2
 // x, u layout/mx_b_n8k64.h rows; x is gathered by the copies, a row per token; u is rounded where it is made
 // grid persistent: a CTA of 4 warps takes works of 8 tiles of 16 rows by up to 64 or 128 tokens in turn; row blocks run
 //      fastest, so that a tile of tokens and an expert's weights are read from DRAM once. x by cp.async in 3 or 4
@@ -26,6 +27,7 @@
 #include "backend/cuda/layout/e2m1_e5m2.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/prefetch.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
@@ -34,7 +36,7 @@ namespace nibble::backend::cuda {
 enum class MxResults : uint8_t {
   kGated,   // GemmArgs::u, in codes
   kRows16,  // GemmArgs::y16
-  kRows,    // GemmArgs::parts
+  kRows,    // GemmArgs::sums or parts
 };
 
 template <layout::Packing kThePacking, InputType kTheCodes, int kTheTokens>
@@ -253,6 +255,23 @@ __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWo
   }
 }
 
+// A row tile as GemmArgs::sums: a word is two rows of a token, and of eight tokens a warp fills two lines.
+template <class Tile>
+__device__ __forceinline__ void store_sums(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const float (&sums)[Tile::kColTiles][4]) {
+  constexpr int kWords = 64;  // of a row tile and eight tokens
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
+  uint32_t* to = reinterpret_cast<uint32_t*>(args.sums) +
+                 (int64_t{row_tile} * ((args.tokens + 7) / 8) + work.first / 8) * kWords + lane % 4 * 8 + lane / 4;
+#pragma unroll
+  for (int n = 0; n < Tile::kColTiles; ++n, to += kWords) {
+    if (8 * n >= work.count) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)  // tokens
+      if (8 * n + own + i < work.count) to[i * (kWords / 2)] = ptx::pack_bf16(sums[n][i], sums[n][2 + i]);
+  }
+}
+
 // A tile's rows in f32: GemmArgs::parts[0], which has all. A store has eight rows of four tokens: whole sectors.
 template <class Tile>
 __device__ __forceinline__ void store_rows32(const GemmArgs& args, const GemmWork& work, int row_tile,
@@ -292,6 +311,30 @@ __device__ __forceinline__ GemmWork mx_work(const GemmArgs& args, int tiles, int
   return {tile.expert, tile.first, tile.count, first_row_tile};
 }
 
+// A warp's row tiles. What lies beyond the last is computed like it and not stored.
+template <class Tile>
+struct MxRowTiles {
+  const uint8_t* at[Tile::kRowTiles];
+  __device__ MxRowTiles(const GemmArgs& args, const layout::Geometry& geometry, int expert, int row_tile) {
+    const int row_tiles = args.rows / layout::kTileRows;
+    for (int m = 0; m < Tile::kRowTiles; ++m)
+      at[m] = args.weights + (int64_t{expert} * row_tiles + min(row_tile + m, row_tiles - 1)) * geometry.tile_bytes;
+  }
+  // The slice that starts at this byte of each, to L2. A pair ahead in registers is 8.7 KB of an SM, which two CTAs
+  // ask for and await in turn: too little to keep memory busy. A line that two slices share is the later one's.
+  __device__ void fetch(const layout::Geometry& geometry, int first) const {
+    if constexpr (Tile::kPacking == layout::Packing::kMxfp4) {
+      constexpr int kLine = 128, kLanes = layout::kWarpLanes / Tile::kRowTiles;
+      static_assert(Tile::kRowTiles == 2);
+      const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+      const int end = min(first + geometry.piece_bytes, static_cast<int>(geometry.tile_bytes));
+#pragma unroll 1  // one round, of slices of 8 blocks two
+      for (int byte = first + lane % kLanes * kLine; byte < end; byte += kLanes * kLine)
+        ptx::prefetch_l2((lane < kLanes ? at[0] : at[1]) + byte);
+    }
+  }
+};
+
 template <class Mma, class Tile, MxResults kResults>
 __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
     sm121_mx_gemm(const __grid_constant__ GemmArgs args) {
@@ -310,21 +353,22 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
     if (work.count == 0) return;
     const int row_tile = work.first_row_tile + warp * Tile::kRowTiles;
     const bool multiplies = row_tile < row_tiles;  // else the warp only copies
-    const uint8_t* of_tiles[Tile::kRowTiles];      // what lies beyond the last is computed like it and not stored
-    for (int m = 0; m < Tile::kRowTiles; ++m)
-      of_tiles[m] =
-          args.weights + (int64_t{work.expert} * row_tiles + min(row_tile + m, row_tiles - 1)) * geometry.tile_bytes;
+    const MxRowTiles<Tile> of_tiles(args, geometry, work.expert, row_tile);
     WeightPair<Tile::kPacking> w[Tile::kRowTiles], ahead[Tile::kRowTiles];
     PairWalk<Tile::kPacking> walk(geometry);
-    for (int m = 0; m < Tile::kRowTiles; ++m) w[m].load(of_tiles[m], walk, lane);
+    for (int m = 0; m < Tile::kRowTiles; ++m) w[m].load(of_tiles.at[m], walk, lane);
+    of_tiles.fetch(geometry, walk.slice + geometry.piece_bytes);
     __syncthreads();  // nobody reads what is copied over next
     const MxInputCopy<Tile> copy(args, work);
     copy.copy_scales(args, work, scales);
     for (int i = 0; i < Tile::kStages - 1; ++i) copy.issue(ring, i, pairs);
     MxSums<Tile> sums = {};
     for (int pair = 0; pair < pairs; ++pair) {
-      if (pair + 1 < pairs) walk.next();  // else the last again
-      for (int m = 0; m < Tile::kRowTiles; ++m) ahead[m].load(of_tiles[m], walk, lane);
+      if (pair + 1 < pairs) {  // else the last again
+        walk.next();
+        if (walk.own == 0) of_tiles.fetch(geometry, walk.slice + geometry.piece_bytes);
+      }
+      for (int m = 0; m < Tile::kRowTiles; ++m) ahead[m].load(of_tiles.at[m], walk, lane);
       ptx::async_wait<Tile::kStages - 2>();
       __syncthreads();  // everybody's copies have landed, and nobody reads the stage that is filled next
       copy.issue(ring, pair + Tile::kStages - 1, pairs);
@@ -335,6 +379,9 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
       for (int m = 0; m < Tile::kRowTiles; ++m) w[m] = ahead[m];
     }
     ptx::async_wait<0>();
+    const GemmWork next = mx_work<Tile>(args, tiles, idx + static_cast<int>(gridDim.x));
+    if (next.count > 0)  // while this one's results leave
+      MxRowTiles<Tile>(args, geometry, next.expert, next.first_row_tile + warp * Tile::kRowTiles).fetch(geometry, 0);
     if constexpr (kResults == MxResults::kGated) {
       __syncthreads();  // x has been read
       leave_gated<Tile>(args, work, row_tile, ring, sums);
@@ -345,7 +392,11 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
       for (int m = 0; m < Tile::kRowTiles; ++m) {
         if (row_tile + m >= row_tiles) continue;
         if constexpr (kResults == MxResults::kRows) {
-          store_rows32<Tile>(args, work, row_tile + m, sums[m]);
+          if (args.sums != nullptr) {
+            store_sums<Tile>(args, work, row_tile + m, sums[m]);
+          } else {
+            store_rows32<Tile>(args, work, row_tile + m, sums[m]);
+          }
           continue;
         }
         const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,

@@ -96,6 +96,14 @@ TEST(mx_gemm_emulated, dense_layers_are_the_plain_products_at_edges_of_tokens_an
   }
 }
 
+TEST(mx_gemm_emulated, dense_layers_leave_sums_where_their_readers_find_them) {
+  for (const layout::Packing packing : kPackings) {
+    for (const int tokens : {9, 63, 65})
+      check<ScalarMx>({.packing = packing, .tokens = tokens, .rows = 144, .sums = true});
+    check<ScalarMx>({.packing = packing, .tokens = 133, .rows = 160, .tile = 128, .sms = 1, .sums = true});
+  }
+}
+
 TEST(mx_gemm_emulated, dense_layers_have_every_column_where_it_belongs) {
   for (const layout::Packing packing : kPackings)
     check<ScalarMx>({.packing = packing, .tokens = 192, .rows = 128, .input = MxDenseCase::Input::kOneHot});

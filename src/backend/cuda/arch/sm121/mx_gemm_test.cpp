@@ -86,8 +86,14 @@ TEST_F(MxGemm, dense_layers_are_the_plain_products_at_edges_of_tokens) {
   for (const int tile : kMxGemmTokens)
     for (const layout::Packing packing : kPackings)
       for (const int tokens : {9, 63, 64, 65, 127, 128, 129, 300})
-        check(MxDenseCase{
-            .packing = packing, .tokens = tokens, .rows = 144, .tile = tile, .sms = 40, .bias = tokens % 2 == 0});
+        for (const bool sums : {false, true})
+          check(MxDenseCase{.packing = packing,
+                            .tokens = tokens,
+                            .rows = 144,
+                            .tile = tile,
+                            .sms = 40,
+                            .bias = !sums && tokens % 2 == 0,
+                            .sums = sums});
 }
 
 TEST_F(MxGemm, dense_layers_are_the_plain_products_at_the_model_s_widths) {

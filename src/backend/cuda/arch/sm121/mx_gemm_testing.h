@@ -5,6 +5,7 @@
 #include "backend/activations.h"
 #include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "base/mx.h"
 
@@ -229,6 +230,7 @@ struct MxDenseCase {
   int tokens = 9, rows = 256, cols = 192;
   int tile = 64, sms = 3;
   bool bias = false;
+  bool sums = false;            // GemmArgs::sums instead of a part
   GemmMatrix::Scales scales{};  // of the weights
   enum class Input : uint8_t {
     kRandom,  // blocks of very different size
@@ -265,7 +267,7 @@ template <template <class> class Memory, class Run>
 void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.rows << " x " << c.cols << ", tiles of " << c.tile
                                   << ", packing " << static_cast<int>(c.packing) << ", input "
-                                  << static_cast<int>(c.input));
+                                  << static_cast<int>(c.input) << (c.sums ? ", sums" : ""));
   const std::vector<Bf16> bias = gemm_bias(c.rows, 22);
   const std::vector<uint8_t> rows = to_mx_rows(mx_dense_input(c), c.cols);
   const std::vector<float> x = from_mx_rows(rows, c.cols);
@@ -275,6 +277,7 @@ void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
   std::vector<float> want;
   for (const bool again : {false, true}) {
     const Memory<float> y(static_cast<size_t>(c.tokens) * static_cast<size_t>(c.rows));
+    const Memory<uint16_t> sums(static_cast<size_t>(split_pitch(c.tokens, c.rows)));
     GemmArgs args{.packing = c.packing,
                   .weights = on_w.get(),
                   .bias = c.bias ? on_bias.get() : nullptr,
@@ -282,7 +285,11 @@ void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
                   .rows = c.rows,
                   .cols = c.cols,
                   .tokens = c.tokens};
-    args.parts[0] = {y.get(), 0, c.rows};
+    if (c.sums) {
+      args.sums = sums.get();
+    } else {
+      args.parts[0] = {y.get(), 0, c.rows};
+    }
     check_mx_args(args);
     run(args, plan_mx_gemm({.rows = c.rows,
                             .cols = c.cols,
@@ -290,17 +297,26 @@ void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
                             .packing = c.packing,
                             .activations = Activations::kMxfp8},
                            card, c.tile));
-    if (again) {
-      ASSERT_EQ(y.host(), want) << "not repeatable";
+    std::vector<float> got = y.host();
+    if (c.sums) {
+      const std::vector<uint16_t> left = sums.host();
+      for (int64_t at = 0; at < std::ssize(got); ++at)
+        got[static_cast<size_t>(at)] =
+            Bf16{left[static_cast<size_t>(place_in_sums(c.tokens, at / c.rows, at % c.rows))]}.to_float();
     }
-    want = y.host();
+    if (again) {
+      ASSERT_EQ(got, want) << "not repeatable";
+    }
+    want = got;
   }
   for (int t = 0; t < c.tokens; ++t)
     for (int r = t % c.stride; r < c.rows; r += c.stride) {
       const GemmSum sum = mx_dot(w, r, x.data() + static_cast<size_t>(t) * static_cast<size_t>(c.cols));
       const double exact = sum.value + (c.bias ? bias[static_cast<size_t>(r)].to_float() : 0.0);
       const float got = want[static_cast<size_t>(t) * static_cast<size_t>(c.rows) + static_cast<size_t>(r)];
-      ASSERT_LE(std::abs(got - exact), kGemmError * (sum.size + (c.bias ? 1 : 0))) << "token " << t << ", row " << r;
+      const double rounded = c.sums ? 0x1p-8 * std::abs(exact) : 0;  // to bf16
+      ASSERT_LE(std::abs(got - exact), kGemmError * (sum.size + (c.bias ? 1 : 0)) + rounded)
+          << "token " << t << ", row " << r;
     }
 }
 

@@ -42,9 +42,8 @@ GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_toke
 
 GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
   const MxFormat codes = element_of(a.codes);
-  const int64_t results = a.u != nullptr     ? layout::mx_row_bytes(codes, layout::pair_width(a.rows / 2))
-                          : a.y16 != nullptr ? int64_t{2} * a.rows
-                                             : int64_t{4} * a.rows;
+  const int64_t results = a.u != nullptr ? layout::mx_row_bytes(codes, layout::pair_width(a.rows / 2))
+                                         : int64_t{a.y16 != nullptr || a.sums != nullptr ? 2 : 4} * a.rows;
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
                    int64_t{a.tokens} / a.x_share * layout::mx_row_bytes(codes, a.cols) + a.tokens * results,
@@ -57,9 +56,9 @@ void check_mx_args(const GemmArgs& a) {
   require_mx(a.cols % layout::kMxPairK == 0, "cols in pairs of blocks of 32", a);
   require_mx(a.x_rows == 0 && a.down.weights == nullptr, "rows of codes, a launch per product", a);
   const bool grouped = a.tiles != nullptr;
-  require_mx(
-      grouped ? a.u != nullptr || a.y16 != nullptr : a.parts[0].rows == a.rows && a.order == layout::RowOrder::kPlain,
-      "u or y16 of experts, else one part of rows as they are packed", a);
+  require_mx(grouped ? a.u != nullptr || a.y16 != nullptr
+                     : (a.sums != nullptr || a.parts[0].rows == a.rows) && a.order == layout::RowOrder::kPlain,
+             "u or y16 of experts, else sums or one part of rows as they are packed", a);
   require_mx(a.packing == layout::Packing::kMxfp4 || (!grouped && a.packing == layout::Packing::kMxfp8),
              "MXFP4 weights, or MXFP8 of no experts", a);
   require_mx(grouped || a.codes == InputType::kMxfp8, "MXFP8 codes, or experts", a);

@@ -47,7 +47,7 @@ static_assert(mx_ctas(128) * (mx_shared_bytes(InputType::kMxfp8, 128, 4096) + 10
 // Activations are a code and a 32nd of a byte each, u's too.
 [[nodiscard]] GemmCost mx_cost(const GemmArgs& args, int distinct_experts);
 // GemmArgs, of which x and u are codes: x of tokens / x_share rows, u of tokens. Grouped: MXFP4 weights, u or y16; else
-// MXFP4 or MXFP8 weights with MXFP8 codes, one part. Throws as check_args there.
+// MXFP4 or MXFP8 weights with MXFP8 codes, sums or one part. Throws as check_args there.
 void check_mx_args(const GemmArgs& args);
 
 }  // namespace nibble::backend::cuda

@@ -49,7 +49,7 @@ Arch sm121() {
   return {
       .name = "sm121",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
-      .gemm = {.serve = serve_sm121_dense, .codes = true},
+      .gemm = {.serve = serve_sm121_dense, .codes = true, .sums = true},
       .experts_gemm = {.serve = serve_sm121_experts},
       .prefill = {.serve = serve_sm121_prefill,
                   .plan = plan_sm121_prefill,

@@ -172,6 +172,7 @@ Flag Flag::within(double least, double most) {
 }
 
 Flag Flag::positive() {
+  finite();
   option_->check(CLI::PositiveNumber);
   return *this;
 }

@@ -49,7 +49,7 @@ class Flag {
   Flag whole(int64_t least, int64_t most, const std::string& word = "");
   Flag within(double least, double most);  // and finite
   Flag finite();
-  Flag positive();
+  Flag positive();  // and finite
   Flag not_empty();
   Flag yes_or_no();
   Flag check(const Check& wrong);

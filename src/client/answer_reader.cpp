@@ -1,5 +1,7 @@
 #include "client/answer_reader.h"
 
+#include "base/read_json.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -31,9 +33,9 @@ std::string reason_of(const Json& json) {
   return error->is_string() ? error->get<std::string>() : error->dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-std::string reason_of(const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
-  return short_text(json.is_discarded() ? body : reason_of(json));
+std::string reason_of(std::string_view body) {
+  const Json json = read_json(body);
+  return short_text(json.is_discarded() ? std::string(body) : reason_of(json));
 }
 
 std::string_view text_of(const Json& object, const char* name) {
@@ -148,7 +150,7 @@ void AnswerReader::event(std::string_view data, double now) {
   }
   const Json json = Json::parse(data, nullptr, false);
   if (!json.is_object()) return fail(Failure::kMalformed, fmt::format("want a JSON object, found {}", data));
-  if (find(json, "error") != nullptr) return fail(Failure::kReported, reason_of(json));
+  if (find(json, "error") != nullptr) return fail(Failure::kReported, reason_of(data));
   const Json* usage = find(json, "usage");
   if (usage != nullptr) {
     outcome_.prompt_tokens = count_of(*usage, "prompt_tokens");

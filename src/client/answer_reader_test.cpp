@@ -90,6 +90,8 @@ TEST(AnswerReader, names_what_went_wrong) {
   const Outcome told = read({token, R"({"error":{"message":"no pages"}})", "[DONE]"});
   EXPECT_EQ(told.failure, Failure::kReported);
   EXPECT_EQ(told.message, "no pages");
+  const std::string brackets = std::string(100'000, '[') + std::string(100'000, ']');  // would exhaust the stack
+  EXPECT_EQ(read({R"({"error":)" + brackets + "}"}).failure, Failure::kReported);
 }
 
 TEST(AnswerReader, a_refusal_says_why) {

@@ -62,9 +62,10 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
     int32_t id = -1;
     const char* end = name.data() + name.size();
     const auto [rest, error] = std::from_chars(name.data(), end, id);
-    const double number = number_of(bias, path);
+    const double number = number_of(bias, fmt::format("{}.{}", path, name));
     if (error != std::errc() || rest != end || id < 0 || number < -100 || number > 100)
-      throw ApiError(path, fmt::format("logit_bias: want token ids with values from -100 to 100, found {}", name));
+      throw ApiError(path, fmt::format("logit_bias: want token ids with values from -100 to 100, found \"{}\": {}",
+                                       name, to_text(bias)));
     biases.emplace_back(id, static_cast<float>(number));
   }
   return biases;

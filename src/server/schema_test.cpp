@@ -209,5 +209,18 @@ TEST(schema, too_many_stop_tokens_are_counted) {
   }
 }
 
+TEST(schema, a_refused_bias_is_told_with_its_value) {
+  for (const auto& [bias, told] : {std::pair(R"({"5":101})", "\"5\": 101"),
+                                   {R"({"5":0,"x":1})", "\"x\": 1"},
+                                   {R"({"5":"a"})", "logit_bias.5: want a number, found \"a\""}}) {
+    try {
+      static_cast<void>(parse_completion(parse_json(fmt::format(R"({{"prompt":"a","logit_bias":{}}})", bias))));
+      ADD_FAILURE() << bias;
+    } catch (const ApiError& e) {
+      EXPECT_NE(std::string_view(e.what()).find(told), std::string_view::npos) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -173,6 +173,18 @@ class Tools(Case):
         self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="deep")
         self.chat("[" * deep + "]" * deep, USAGE)
 
+    def test_json_of_brackets_alone_is_refused_wherever_it_stands(self):
+        depth = 50_000  # one argument holds 128 KB
+        deep = "[" * depth + "]" * depth
+        for flag in ("--compilation-config", "--speculative-config", "--kv-events-config"):
+            self.refused(USAGE, "serve", TINY, flag, '{"a": ' + deep + "}", says=f"{flag}: want a JSON object")
+        tools, result = self.dir / "deep.json", self.dir / "result.json"
+        tools.write_text(deep)
+        result.write_text('{"metadata": {"workload": ' + deep + '}, "rows": [{"test": "pp1", "prompt": 1, "seconds": [1]}]}')
+        for flag in ("--tools", "--json-schema"):
+            self.refused(USAGE, "load", "--base-url", "http://127.0.0.1:1", "--endpoint", "chat", flag, tools, says="levels")
+        self.refused(USAGE, "bench", "--compare", result, result, "--allow-mismatch", says="levels")
+
     def test_odd_tools_are_tools(self):
         for text in ("[]", '[{"name": "f", "parameters": null}]', '[{"name": "f", "parameters": 7}]',
                      '[{"type": "function", "function": {"name": "f", "parameters": {"type": ["string", "null"], "enum": [1, null]}}}]'):

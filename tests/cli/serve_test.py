@@ -442,6 +442,7 @@ class Others(Shared):
         chat = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json()["count"]
         self.assertGreater(chat, 20)
         self.refusal(self.server.post("/detokenize", {"tokens": [-1]}), 400, "tokens")
+        self.assertEqual(self.server.post("/detokenize", {}).json()["error"]["code"], "missing_required_parameter")
         self.refusal(self.server.post("/detokenize", {"tokens": [10**12]}), 400, "tokens")
 
     def test_metrics_count(self):

@@ -55,8 +55,8 @@ class Line {
     if (rest_[0] == '\'' || rest_[0] == '"') return quoted(rest_[0]);
     if (format_ == Format::kToml) return bare();
     if (std::string_view("{}[]&*!|>%@`,?").find(rest_[0]) != std::string_view::npos) refuse(rest_);
-    const size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
-    if (end == 0 || rest_.substr(0, end).find(": ") != std::string_view::npos) refuse(rest_);
+    size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
+    if (rest_.substr(0, end).find(": ") != std::string_view::npos) refuse(rest_);
     const std::string_view text = rest_.substr(0, rest_.find_last_not_of(kBlanks, end - 1) + 1);
     skip(end);
     return std::string(text);

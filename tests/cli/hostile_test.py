@@ -85,6 +85,18 @@ class CommandLine(Case):
                 with self.subTest(flag=flag, value=value):
                     self.refused(USAGE, *RUN, "-p", "a", f"{flag}={value}" if flag.startswith("--") and value else flag, *([] if flag.startswith("--") and value else [value]))
 
+    def test_switches_are_true_or_false(self):
+        """CLI11 alone counts with numbers, and fails at large ones."""
+        huge = "9" * 20
+        for flag in (f"--json={huge}", f"--no-enable-expert-parallel={huge}", "--ignore-eos=-1", "--quiet=maybe", "--fast="):
+            name, value = flag.split("=")
+            self.refused(USAGE, *RUN, "-p", "a", flag, says=f"{name}: want true or false, found {value}")
+        self.refused(USAGE, *RUN, "-p", "a", says=f"NIBBLE_NO_MMAP: --no-mmap: want true or false, found {huge}", env={**os.environ, "NIBBLE_NO_MMAP": huge})
+        config = self.dir / "serve.toml"
+        config.write_text(f"no-enable-prefix-caching = {huge}\n")
+        self.refused(USAGE, "serve", TINY, "--config", config, says=f"{config}: no-enable-prefix-caching: want true or false, found {huge}")
+        self.assertTrue(self.ok(*RUN, "-p", "--json=5", "--json=False").out)  # a value may look like a flag
+
     def test_numbers_are_decimal(self):
         """CLI11 alone reads 010 as 8."""
         self.assertEqual(self.ok(*RUN[:3], "-p", "a", "-n", "010", "--ignore-eos", "--json").json()["usage"]["completion_tokens"], 10)

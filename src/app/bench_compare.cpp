@@ -6,6 +6,7 @@
 #include "app/terminal.h"
 #include "app/text_input.h"
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 
@@ -19,9 +20,10 @@ namespace {
 NamedResult read_result(const std::string& path) {
   const std::string text = read_text(std::filesystem::path(path));
   if (std::optional<NamedResult> foreign = import_result(path, text)) return *std::move(foreign);
-  NamedResult result{path, nlohmann::ordered_json::parse(text, nullptr, false)};
+  NamedResult result{path, read_ordered_json(text)};
   if (!result.json.is_object())
-    throw Error(Code::kInvalidRequest, "--compare: want a JSON object in {}, found another text", path);
+    throw Error(Code::kInvalidRequest, "--compare: want a JSON object of at most {} levels in {}, found another text",
+                kMostJsonDepth, path);
   return result;
 }
 

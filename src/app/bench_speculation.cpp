@@ -3,6 +3,7 @@
 #include "app/bench_report.h"
 #include "app/text_input.h"
 #include "base/error.h"
+#include "base/read_json.h"
 #include "text/tokenizer.h"
 
 #include <fmt/format.h>
@@ -169,7 +170,7 @@ std::vector<RecordedText> read_recorded(const std::filesystem::path& file) {
     from = end + 1;
     ++line_number;
     if (line.empty()) continue;
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = read_json(line);
     const auto field = [&](const char* name) {
       if (!json.is_object() || !json.contains(name) || !json[name].is_string() || json[name].get<std::string>().empty())
         throw Error(Code::kCorrupt, "{}: line {}: want an object with the text \"{}\"", file.string(), line_number,

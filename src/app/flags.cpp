@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <numeric>
@@ -40,9 +41,12 @@ std::string not_finite(const std::string& found) {
              : fmt::format("want a finite number, found {}", found);
 }
 
-std::string neither_yes_nor_no(const std::string& found) {
-  bool value = false;
-  return CLI::detail::lexical_cast(found, value) ? "" : "want true or false, found " + found;
+// The library's own words for a switch. It also takes numbers, as counts, and fails at large ones.
+std::string neither_yes_nor_no(std::string found) {
+  constexpr std::string_view kWords[] = {"true", "on", "yes", "enable", "1", "false", "off", "no", "disable", "0"};
+  std::string word = found;
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::ranges::find(kWords, word) != std::end(kWords) ? "" : "want true or false, found " + found;
 }
 
 std::vector<std::string> long_names(const CLI::App& command) {
@@ -172,6 +176,7 @@ Flag Flag::within(double least, double most) {
 }
 
 Flag Flag::positive() {
+  finite();
   option_->check(CLI::PositiveNumber);
   return *this;
 }
@@ -182,7 +187,6 @@ Flag Flag::check(const Check& wrong) {
 }
 
 Flag Flag::finite() { return check(not_finite); }
-Flag Flag::yes_or_no() { return check(neither_yes_nor_no); }
 
 // "" is what a shell makes of a variable that is not set: a key that lets everybody in, another model than was meant.
 Flag Flag::not_empty() {
@@ -241,11 +245,18 @@ bool Flag::is_switch() const { return option_->get_expected_min() == 0; }
 std::vector<std::string> Flag::values() const { return option_->reduced_results(); }
 std::string Flag::usual() const { return option_->get_default_str(); }
 
+std::string Flag::wrong_for_switch(const std::string& value) const {
+  return is_switch() ? neither_yes_nor_no(value) : std::string();
+}
+
 std::string Flag::switched(const std::string& name, const std::string& value) const {
   return option_->get_flag_value(name.substr(2), value);
 }
 
 void Flag::set(const std::vector<std::string>& values, const std::string& origin) {
+  for (const std::string& value : values)
+    if (const std::string wrong = wrong_for_switch(value); !wrong.empty())
+      throw Error(Code::kInvalidRequest, "{}: {}: {}", origin, name(), wrong);
   try {
     option_->add_result(values);
     option_->run_callback();
@@ -359,7 +370,24 @@ std::vector<CommandFacts> CommandLine::facts() const {
   return all;
 }
 
+void CommandLine::refuse_switch_values(const std::vector<std::string>& arguments) const {
+  const std::optional<Flags> command = arguments.empty() ? std::nullopt : find(arguments[0]);
+  for (size_t i = 1; command && i < arguments.size() && arguments[i] != "--"; ++i) {
+    const size_t end = std::min(arguments[i].find('='), arguments[i].size());
+    const std::string name = arguments[i].substr(0, end);
+    const std::optional<Flag> flag = name.starts_with('-') ? command->find(name) : std::nullopt;
+    if (!flag) continue;
+    if (end == arguments[i].size()) {
+      if (!flag->is_switch()) ++i;  // its value, whatever that looks like
+    } else if (const std::string wrong = flag->wrong_for_switch(arguments[i].substr(end + 1)); !wrong.empty()) {
+      throw Error(Code::kInvalidRequest, "nibble {}: {}: {} (nibble {} --help)", arguments[0], name, wrong,
+                  arguments[0]);
+    }
+  }
+}
+
 CommandLine::Parsed CommandLine::parse(std::vector<std::string> arguments) {
+  refuse_switch_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as the library wants them
   const auto command = [this] {
     const std::vector<CLI::App*> used = app_->get_subcommands();

@@ -49,9 +49,8 @@ class Flag {
   Flag whole(int64_t least, int64_t most, const std::string& word = "");
   Flag within(double least, double most);  // and finite
   Flag finite();
-  Flag positive();
+  Flag positive();  // and finite
   Flag not_empty();
-  Flag yes_or_no();
   Flag check(const Check& wrong);
   Flag rewrite(const std::function<std::string(const std::string& found)>& rewritten);  // before any check
 
@@ -70,6 +69,7 @@ class Flag {
   [[nodiscard]] bool is_switch() const;                   // takes no value
   [[nodiscard]] std::vector<std::string> values() const;  // as they were understood
   [[nodiscard]] std::string usual() const;
+  [[nodiscard]] std::string wrong_for_switch(const std::string& value) const;  // empty: nothing, or it is no switch
   // For a switch: the value that `name` with this value means; a --no-… turns true into false.
   [[nodiscard]] std::string switched(const std::string& name, const std::string& value) const;
   // As if it had been given. Throws Error(kInvalidRequest) that begins with `origin`.
@@ -132,6 +132,8 @@ class CommandLine {
   [[nodiscard]] Parsed parse(std::vector<std::string> arguments);
 
  private:
+  void refuse_switch_values(const std::vector<std::string>& arguments) const;
+
   std::unique_ptr<CLI::App> app_;
 };
 

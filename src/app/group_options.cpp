@@ -29,11 +29,12 @@ std::string value_of(const Variables& environment, const char* name) {
 }
 
 int number_of(const Variables& environment, const char* name) {
+  constexpr int kMost = 1 << 20;
   const std::string found = value_of(environment, name);
   int value = 0;
   const auto [rest, error] = std::from_chars(found.data(), found.data() + found.size(), value);
-  if (error != std::errc() || rest != found.data() + found.size() || value < 0)
-    throw Error(Code::kInvalidRequest, "environment {}: want a whole number from 0 on, found {}", name,
+  if (error != std::errc() || rest != found.data() + found.size() || value < 0 || value > kMost)
+    throw Error(Code::kInvalidRequest, "environment {}: want a whole number from 0 to {}, found {}", name, kMost,
                 found.empty() ? "none" : found);
   return value;
 }

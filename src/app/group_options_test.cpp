@@ -28,6 +28,8 @@ TEST(GroupOptions, cards_that_are_too_few_are_refused_by_name) {
                      Code::kInvalidRequest,
                      "environment CUDA_VISIBLE_DEVICES 2,3: want a card for LOCAL_RANK 2, found 2");
   test::expect_error([] { (void)card_of({{"LOCAL_RANK", "x"}}); }, Code::kInvalidRequest, "environment LOCAL_RANK");
+  test::expect_error([] { (void)card_of({{"LOCAL_RANK", "2147483647"}}); }, Code::kInvalidRequest,
+                     "environment LOCAL_RANK: want a whole number from 0 to 1048576, found 2147483647");
 }
 
 TEST(GroupOptions, a_head_is_refused_where_each_process_has_a_card) {

@@ -7,6 +7,7 @@
 #include "app/verify_server.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/read_json.h"
 #include "client/answer_check.h"
 #include "client/conversations.h"
 #include "client/http_requests.h"
@@ -65,7 +66,7 @@ constexpr std::array<std::pair<std::string_view, int64_t>, 2> kVocabByName = {
 int64_t listed_vocab(const client::Server& server, const std::string& model) {
   try {
     const client::PlainAnswer answer = client::get(server, server.endpoint.prefix + "/models", kPatience);
-    const auto json = nlohmann::json::parse(answer.body, nullptr, false);
+    const auto json = read_json(answer.body);
     if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array()) return 0;
     for (const auto& entry : json["data"]) {
       if (!entry.is_object() || entry.value("id", nlohmann::json()) != model) continue;
@@ -91,7 +92,7 @@ Vocab vocab_of(const client::Server& server, const std::string& model) {
 // {"version": …} as vLLM and nibble say it; null where the server does not.
 Metadata version_of(const client::Server& server) {
   try {
-    const auto json = Metadata::parse(client::get(server, "/version", kPatience).body, nullptr, false);
+    const auto json = read_ordered_json(client::get(server, "/version", kPatience).body);
     return json.is_object() && json.contains("version") ? json["version"] : Metadata();
   } catch (const Error&) {  // it need not have one
     return nullptr;

@@ -2,6 +2,7 @@
 
 #include "app/text_input.h"
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -28,8 +29,10 @@ constexpr std::string_view kBuiltInSchema = R"({
 
 std::string document_named(const char* flag, const std::string& name, std::string_view built_in) {
   const std::string text = name == kBuiltIn ? std::string(built_in) : read_text(std::filesystem::path(name));
-  const auto json = nlohmann::ordered_json::parse(text, nullptr, false);  // a schema's order may matter to a server
-  if (json.is_discarded()) throw Error(Code::kInvalidRequest, "{} {}: want JSON, found something else", flag, name);
+  const auto json = read_ordered_json(text);  // a schema's order may matter to a server
+  if (json.is_discarded())
+    throw Error(Code::kInvalidRequest, "{} {}: want JSON of at most {} levels, found something else", flag, name,
+                kMostJsonDepth);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

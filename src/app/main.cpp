@@ -43,9 +43,12 @@ std::string_view kind_of(Code code) {
   return plain ? std::string_view() : name_of(code);
 }
 
-// One line, whatever text a file or an argument holds. If this fails, there is no other way to report it.
+// One line of a size to read, whatever text a file or an argument holds. If this fails, there is no other way to report
+// it.
 int fail(ExitCode code, std::string_view kind, std::string_view what) {
+  constexpr size_t kMost = 2000;
   std::string line = fmt::format("nibble: {}{}{}", kind, kind.empty() ? "" : ": ", what);
+  if (line.size() > kMost) line = line.substr(0, kMost) + "…";
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }

@@ -355,7 +355,6 @@ void add_compare(Flags flags, CompareOptions& o) {
   add_choice(flags, "--a", backends(o.a), "One backend");
   add_choice(flags, "--b", backends(o.b), "The other backend");
   flags.value("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
-      .finite()
       .positive()
       .usual(fmt::format("{}", o.tolerance));
   add_runtime(flags, o.model);

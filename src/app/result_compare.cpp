@@ -3,6 +3,7 @@
 #include "app/bench_report.h"
 #include "app/result_metadata.h"
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 
@@ -107,7 +108,8 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
       }
     }
   } catch (const ResultJson::exception& e) {
-    throw Error(Code::kInvalidRequest, "{}: a row is not one of nibble {}: {}", result.name, kind, e.what());
+    throw Error(Code::kInvalidRequest, "{}: a row is not one of nibble {}: {}", result.name, kind,
+                plain_json_error(e.what()));
   }
   return rows;
 }

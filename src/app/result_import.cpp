@@ -3,6 +3,7 @@
 #include "app/bench_report.h"
 #include "app/result_metadata.h"
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ constexpr double kNanoseconds = 1e9;
 
 // A list, or one object per line; null if the text is neither.
 Json objects_of(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false);
+  Json json = read_ordered_json(text);
   if (json.is_array()) return json;
   if (json.is_object()) return Json::array({json});
   Json lines = Json::array();
@@ -28,7 +29,7 @@ Json objects_of(const std::string& text) {
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.empty()) continue;
-    lines.push_back(Json::parse(line, nullptr, false));
+    lines.push_back(read_ordered_json(line));
     if (!lines.back().is_object()) return nullptr;
   }
   return lines;
@@ -151,7 +152,7 @@ std::optional<NamedResult> import_result(const std::string& name, const std::str
     return bench ? of_llama_bench(name, objects) : of_llama_benchy(name, objects[0]);
   } catch (const Json::exception& e) {
     throw Error(Code::kInvalidRequest, "{}: it is not as {} writes it: {}", name,
-                bench ? "llama-bench" : "llama-benchy", e.what());
+                bench ? "llama-bench" : "llama-benchy", plain_json_error(e.what()));
   }
 }
 

@@ -72,7 +72,6 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
   flags
       .turn("--async-scheduling,!--no-async-scheduling", o.async_scheduling,
             "Begin a step before the last one's tokens are read; default: on cuda")
-      .yes_or_no()
       .last_counts();
   flags.group(HelpGroup::kCommon);
   flags.value("--api-key", o.api_keys, "Key that clients must give; repeatable").one_value().not_empty();

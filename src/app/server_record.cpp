@@ -1,5 +1,7 @@
 #include "app/server_record.h"
 
+#include "base/read_json.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -48,7 +50,7 @@ std::string write_private(const fs::path& path, const std::string& text) {
 std::optional<ServerRecord> read_record(const fs::path& path) {
   std::ifstream file(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = read_json(text);
   ServerRecord record;
   try {
     record = {json.at("pid"), json.at("started_ticks"), json.at("since"), json.at("url"), json.at("model")};

@@ -60,8 +60,11 @@ Layers read_config(const Flags& flags, const std::string& path) {
     const std::optional<Flag> option = flags.find(flag);
     const bool known = option && flag != "--config" && flag != "--help" && flag != "--print-config";
     if (!known) throw refuse("nibble serve has no setting " + setting.name);
-    if (option->is_switch() && setting.values.size() == 1)  // --no-…: true is false
-      setting.values = {option->switched(flag, setting.values[0])};
+    if (option->is_switch() && setting.values.size() == 1) {
+      if (const std::string wrong = option->wrong_for_switch(setting.values[0]); !wrong.empty())
+        throw refuse(fmt::format("{}: {}", setting.name, wrong));
+      setting.values = {option->switched(flag, setting.values[0])};  // --no-…: true is false
+    }
     const bool is_new = layers.emplace(option->name(), Layered{std::move(setting.values), "file " + path}).second;
     if (!is_new) throw refuse(fmt::format("{} stands there twice", option->name()));
   }

@@ -13,14 +13,13 @@ namespace {
 double per_second(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 
 struct Rates {
-  int64_t computed_prompt;
   double prompt_per_second;
   double decode_per_second;  // the first token belongs to the prompt's computation
 };
 
 Rates rates_of(const engine::Finished& f) {
-  const int64_t computed = f.prompt_tokens - f.cached_tokens;
-  return {computed, per_second(computed, f.prefill_seconds), per_second(f.generated_tokens - 1, f.decode_seconds)};
+  return {per_second(f.prompt_tokens - f.cached_tokens, f.prefill_seconds),
+          per_second(f.generated_tokens - 1, f.decode_seconds)};
 }
 
 }  // namespace

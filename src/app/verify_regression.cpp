@@ -5,6 +5,7 @@
 #include "app/result_metadata.h"
 #include "app/text_input.h"
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 NamedResult read_baseline(const fs::path& file) {
-  NamedResult result{file.string(), nlohmann::ordered_json::parse(read_text(file), nullptr, false)};
+  NamedResult result{file.string(), read_ordered_json(read_text(file))};
   if (!result.json.is_object())
     throw Error(Code::kInvalidRequest, "{}: want a baseline, a JSON object, found another text", file.string());
   return result;

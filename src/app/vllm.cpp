@@ -1,6 +1,7 @@
 #include "app/vllm.h"
 
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -91,7 +92,7 @@ std::vector<ConfigField> config_fields(const std::string& flag, const std::strin
     std::replace(name.begin(), name.end(), '-', '_');
     return {{name, value.substr(mark + 1)}};
   }
-  const nlohmann::json json = nlohmann::json::parse(value, nullptr, false);
+  const nlohmann::json json = read_json(value);
   if (!json.is_object()) refuse_value(flag, "want a JSON object such as {\"name\": \"value\"}, found " + value);
   std::vector<ConfigField> fields;
   for (const auto& [name, field] : json.items())

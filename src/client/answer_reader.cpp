@@ -1,5 +1,7 @@
 #include "client/answer_reader.h"
 
+#include "base/read_json.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -31,9 +33,9 @@ std::string reason_of(const Json& json) {
   return error->is_string() ? error->get<std::string>() : error->dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-std::string reason_of(const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
-  return short_text(json.is_discarded() ? body : reason_of(json));
+std::string reason_in(std::string_view body) {
+  const Json json = read_json(body);
+  return short_text(json.is_discarded() ? std::string(body) : reason_of(json));
 }
 
 std::string_view text_of(const Json& object, const char* name) {
@@ -74,8 +76,13 @@ Piece piece_of(const Json& choice) {
 
 std::string short_text(std::string_view text) {
   std::string out(text.substr(0, kMostMessage));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  const auto is_c1 = [&out](size_t i) {  // two bytes in UTF-8: C2 80 to C2 9F
+    return out[i] == '\xC2' && i + 1 < out.size() && static_cast<unsigned char>(out[i + 1]) < 0xA0;
+  };
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (is_c1(i)) out.replace(i, 2, "  ");
+    if (static_cast<unsigned char>(out[i]) < 0x20 || out[i] == 0x7F) out[i] = ' ';
+  }
   return out + (text.size() > kMostMessage ? "…" : "");
 }
 
@@ -104,7 +111,7 @@ void AnswerReader::body(std::string_view bytes, double now) {
 
 void AnswerReader::end() {
   if (over_) return;
-  if (outcome_.status != 200) return fail(Failure::kStatus, reason_of(refusal_));
+  if (outcome_.status != 200) return fail(Failure::kStatus, reason_in(refusal_));
   fail(Failure::kTruncated, fmt::format("the stream ended after {} events, without [DONE]", outcome_.events));
 }
 
@@ -148,7 +155,7 @@ void AnswerReader::event(std::string_view data, double now) {
   }
   const Json json = Json::parse(data, nullptr, false);
   if (!json.is_object()) return fail(Failure::kMalformed, fmt::format("want a JSON object, found {}", data));
-  if (find(json, "error") != nullptr) return fail(Failure::kReported, reason_of(json));
+  if (find(json, "error") != nullptr) return fail(Failure::kReported, reason_in(data));
   const Json* usage = find(json, "usage");
   if (usage != nullptr) {
     outcome_.prompt_tokens = count_of(*usage, "prompt_tokens");

@@ -90,6 +90,9 @@ TEST(AnswerReader, names_what_went_wrong) {
   const Outcome told = read({token, R"({"error":{"message":"no pages"}})", "[DONE]"});
   EXPECT_EQ(told.failure, Failure::kReported);
   EXPECT_EQ(told.message, "no pages");
+  EXPECT_EQ(short_text("a\x1b[31m\u009b31m\n\u00e9"), "a [31m  31m \u00e9") << "nothing that controls a terminal";
+  const std::string brackets = std::string(100'000, '[') + std::string(100'000, ']');  // would exhaust the stack
+  EXPECT_EQ(read({R"({"error":)" + brackets + "}"}).failure, Failure::kReported);
 }
 
 TEST(AnswerReader, a_refusal_says_why) {

@@ -2,6 +2,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/read_json.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/part_file.h"
@@ -169,7 +170,7 @@ constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
 
 // config.json with what says that the experts are MXFP4 now.
 std::string quantized_config(const fs::path& path) {
-  auto json = nlohmann::ordered_json::parse(read_text_file(path, kMaxConfigBytes), nullptr, false);
+  auto json = read_ordered_json(read_text_file(path, kMaxConfigBytes));
   if (!json.is_object()) throw Error(Code::kCorrupt, "{}: want a JSON object", path.string());
   json["quantization_config"] = {
       {"modules_to_not_convert",

@@ -392,11 +392,10 @@ std::unique_ptr<Call> Api::detokenize(const Visit& visit, const Served& served) 
   const Json body = parse_json(visit.http.body);
   Fields fields(body, "");
   check_model(fields.string("model").value_or(""), served.model);
-  const Json* tokens = fields.array("tokens");
-  if (tokens == nullptr) throw ApiError("tokens", "tokens: want an array of token ids, found nothing");
+  const Json& tokens = array_of(fields.required("tokens", "an array of token ids"), "tokens");
   fields.done();
   std::string text;
-  for (const Json& item : *tokens) {
+  for (const Json& item : tokens) {
     const int64_t id = integer_of(item, "tokens");
     if (id < 0 || id >= served.model.vocab || !served.model.tokenizer->contains(static_cast<int32_t>(id)))
       throw ApiError("tokens", fmt::format("tokens: want token ids, found {}", id));

@@ -1,5 +1,6 @@
 #include "server/api_error.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <string_view>
@@ -32,10 +33,11 @@ int status_of(Code code) {
 
 std::string beginning_of(std::string_view text) {
   constexpr size_t kMost = 1000;
-  if (text.size() <= kMost) return std::string(text);
-  size_t end = kMost;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) --end;  // whole characters
-  return std::string(text.substr(0, end)) + "…";
+  size_t end = std::min(text.size(), kMost);
+  while (end > 0 && end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) --end;  // whole characters
+  std::string out = std::string(text.substr(0, end)) + (end < text.size() ? "…" : "");
+  std::replace(out.begin(), out.end(), '\0', '?');  // what() would end there
+  return out;
 }
 
 }  // namespace

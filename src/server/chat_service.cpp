@@ -3,6 +3,7 @@
 #include "base/random.h"
 #include "text/grammar.h"
 #include "text/harmony_render.h"
+#include "text/typescript_schema.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -94,6 +95,17 @@ std::optional<int64_t> most_reasoning(const TurnRequest& turn) {
 
 ApiError bad_schema(const OutputFormat& format, const Error& error) {
   return {format.field, error.what(), 400, "invalid_json_schema"};
+}
+
+// Whether the prompt can hold the format's schema: it does not nest too deeply.
+bool can_be_told(const OutputFormat& format) {
+  if (format.kind != OutputFormat::Kind::kJsonSchema) return true;
+  try {
+    static_cast<void>(text::compact_json(format.schema.schema, format.field));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 using ToolNames = std::vector<std::string>;
@@ -227,12 +239,17 @@ uint64_t seed_of(const GenerationFields& fields) {
 
 std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const auto encode = [&model](std::string_view text) { return model.tokenizer->encode(text); };
-  return text::to_tokens(text::render_for_completion(conversation_of(turn, date)), model.ids, encode);
+  try {
+    return text::to_tokens(text::render_for_completion(conversation_of(turn, date)), model.ids, encode);
+  } catch (const Error& e) {
+    if (e.code() != Code::kInvalidRequest) throw;
+    if (!can_be_told(turn.format)) throw bad_schema(turn.format, e);
+    throw ApiError("tools", e.what(), 400, "invalid_function_parameters");
+  }
 }
 
 std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const GenerationFields& fields = turn.generation;
-  const MaskSource mask = turn_mask(*model.grammars, turn);
   engine::Request request = base_request(model, fields);
   if (!fields.ignore_eos) {  // these ids end a turn, whatever the model's files list
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
@@ -240,6 +257,7 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   }
   request.prompt = turn_prompt(model, turn, date);
   check_length(model, request, turn.prompt_field);
+  const MaskSource mask = turn_mask(*model.grammars, turn);  // behind the check: it may take seconds
   const int64_t room = std::min(request.max_tokens, model.max_context - static_cast<int64_t>(request.prompt.size()));
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;

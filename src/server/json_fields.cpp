@@ -1,5 +1,7 @@
 #include "server/json_fields.h"
 
+#include "base/read_json.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,13 +18,6 @@ ApiError want(const std::string& path, std::string_view what, const Json& found,
   return {path, fmt::format("{}: want {}, found {}", path.empty() ? "the request" : path, what, text), 400, code};
 }
 
-// The library's message without its own tag and without the text it read.
-std::string plain(std::string_view what) {
-  what = what.substr(0, what.find("; last read"));
-  const size_t tag = what.find("] ");
-  return std::string(tag == std::string_view::npos ? what : what.substr(tag + 2));
-}
-
 bool is_empty(const Json& value) {
   return value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
 }
@@ -35,7 +30,7 @@ Json parse_json(std::string_view text) {
   const auto on_event = [&open](int depth, Json::parse_event_t event, Json& parsed) {
     using E = Json::parse_event_t;
     if (event == E::object_start || event == E::array_start) {
-      if (depth >= kMaxJsonDepth) throw ApiError("", fmt::format("the JSON nests deeper than {}", kMaxJsonDepth));
+      if (depth >= kMostJsonDepth) throw ApiError("", fmt::format("the JSON nests deeper than {}", kMostJsonDepth));
       open.emplace_back();
     } else if (event == E::object_end || event == E::array_end) {
       open.pop_back();
@@ -48,7 +43,7 @@ Json parse_json(std::string_view text) {
   try {
     return Json::parse(text, on_event);
   } catch (const Json::exception& e) {
-    throw ApiError("", fmt::format("the body is no JSON: {}", plain(e.what())));
+    throw ApiError("", fmt::format("the body is no JSON: {}", plain_json_error(e.what())));
   }
 }
 

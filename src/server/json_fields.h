@@ -12,10 +12,8 @@
 
 namespace nibble::server {
 
-inline constexpr int kMaxJsonDepth = 100;
-
-// Throws ApiError for text that is not JSON or not UTF-8, is deeper than kMaxJsonDepth, has a name twice in one object,
-// or has a number that no double holds.
+// Throws ApiError for text that is not JSON or not UTF-8, is deeper than kMostJsonDepth, has a name twice in one
+// object, or has a number that no double holds.
 [[nodiscard]] Json parse_json(std::string_view text);
 
 // Return the typed value, or throw ApiError naming `path`.

@@ -86,11 +86,6 @@ class ChatPresenter final : public Presenter {
     send_done();
   }
 
-  void failed(const ApiError& error) override {
-    send(error.json());
-    send_done();
-  }
-
   Json body() override {
     Json json = head("chat.completion");
     json["choices"] = Json::array();

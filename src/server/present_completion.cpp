@@ -111,11 +111,6 @@ class CompletionPresenter final : public Presenter {
     send_done();
   }
 
-  void failed(const ApiError& error) override {
-    send(error.json());
-    send_done();
-  }
-
   Json body() override {
     Json json = head();
     json["choices"] = Json::array();

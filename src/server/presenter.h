@@ -67,7 +67,10 @@ class Presenter {
   // All choices have finished.
   virtual void end() = 0;
   // A stream ends here, unfinished.
-  virtual void failed(const ApiError& error) = 0;
+  virtual void failed(const ApiError& error) {
+    send(error.json());
+    send_done();
+  }
   // The whole answer. REQUIRES end(), and that it is not a stream.
   [[nodiscard]] virtual Json body() = 0;
   [[nodiscard]] virtual Usage usage() const = 0;

@@ -168,7 +168,9 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
     into.prompts.emplace_back(ids_of(list));
     return;
   }
-  if (list.size() > kMostPrompts) throw ApiError("prompt", fmt::format("prompt: want at most {}", kMostPrompts));
+  if (list.size() > kMostPrompts)
+    throw ApiError("prompt",
+                   fmt::format("prompt: want at most {} in one request, found {}", kMostPrompts, list.size()));
   for (const Json& item : list) {
     if (item.is_string())
       into.prompts.emplace_back(item.get<std::string>());
@@ -230,13 +232,14 @@ CompletionRequest parse_completion(const Json& body) {
   generation.max_tokens = fields.integer("max_tokens", {0, kMostTokens}).value_or(kCompletionTokens);
   generation.request.logprobs = static_cast<int>(fields.integer("logprobs", {0, kMostLogprobs}).value_or(-1));
   if (request.prompts.size() * static_cast<size_t>(generation.n) > kMostPrompts)
-    throw ApiError("n", fmt::format("n: want at most {} answers to all prompts together", kMostPrompts));
+    throw ApiError("n", fmt::format("n: want at most {} answers to all prompts together, found {} to each of {}",
+                                    kMostPrompts, generation.n, request.prompts.size()));
   request.echo = fields.boolean("echo").value_or(false);
   request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   if (*generation.max_tokens == 0 && !request.echo)
     throw ApiError("max_tokens", "max_tokens: want at least 1 unless the prompt is echoed");
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
-    throw ApiError("best_of", "best_of: only the value of n is supported");
+    throw ApiError("best_of", fmt::format("best_of: want the value of n, {}, found {}", generation.n, *best));
   request.format = read_response_format(fields);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");

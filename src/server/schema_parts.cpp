@@ -53,18 +53,19 @@ std::vector<int32_t> read_ids(Fields& fields, std::string_view name) {
 
 std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   std::vector<std::pair<int32_t, float>> biases;
+  if (!fields.object("logit_bias")) return biases;
   const Json* value = fields.find("logit_bias");
-  if (value == nullptr) return biases;
   const std::string path = fields.path("logit_bias");
-  if (!value->is_object() || value->size() > kMostBiases)
-    throw ApiError(path, fmt::format("logit_bias: want an object of at most {} entries", kMostBiases));
+  if (value->size() > kMostBiases)
+    throw ApiError(path, fmt::format("logit_bias: want at most {} entries, found {}", kMostBiases, value->size()));
   for (const auto& [name, bias] : value->items()) {
     int32_t id = -1;
     const char* end = name.data() + name.size();
     const auto [rest, error] = std::from_chars(name.data(), end, id);
-    const double number = number_of(bias, path);
+    const double number = number_of(bias, fmt::format("{}.{}", path, name));
     if (error != std::errc() || rest != end || id < 0 || number < -100 || number > 100)
-      throw ApiError(path, fmt::format("logit_bias: want token ids with values from -100 to 100, found {}", name));
+      throw ApiError(path, fmt::format("logit_bias: want token ids with values from -100 to 100, found \"{}\": {}",
+                                       name, to_text(bias)));
     biases.emplace_back(id, static_cast<float>(number));
   }
   return biases;
@@ -80,7 +81,6 @@ void read_function(Fields& function, TurnRequest& into) {
   const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
   if (std::any_of(into.tools.begin(), into.tools.end(), same))
     throw ApiError(path, fmt::format("{}: two tools are called {}", path, tool.name));
-  if (into.tools.size() == kMostTools) throw ApiError("tools", fmt::format("want at most {} tools", kMostTools));
   if (const auto parameters = function.object("parameters")) tool.parameters = *function.find("parameters");
   if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
   into.tools.push_back(std::move(tool));
@@ -154,13 +154,15 @@ const std::string& checked_name(const std::string& name, const std::string& path
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
   if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
-    throw ApiError(path, fmt::format("{}: want 1 to 64 of a-z, A-Z, 0-9, _ and -", path));
+    throw ApiError(path, fmt::format("{}: want 1 to 64 of a-z, A-Z, 0-9, _ and -, found \"{}\"", path, name));
   return name;
 }
 
 void read_tools(Fields& fields, FunctionForm form, TurnRequest& into) {
   const bool nested = form == FunctionForm::kNested;
   if (const Json* tools = fields.array("tools")) {
+    if (tools->size() > kMostTools)
+      throw ApiError("tools", fmt::format("tools: want at most {}, found {}", kMostTools, tools->size()));
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
       tool.only("type", "function", "there are no built-in or custom tools");
@@ -220,7 +222,8 @@ OutputFormat read_json_schema(Fields& fields) {
 
 std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) throw ApiError(path, fmt::format("{}: want a string or an array of parts", path));
+  if (!content.is_array())
+    throw ApiError(path, fmt::format("{}: want a string or an array of parts, found {}", path, to_text(content)));
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     Fields part(content[i], fmt::format("{}[{}]", path, i));

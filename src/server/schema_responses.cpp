@@ -93,7 +93,7 @@ void read_input(Fields& fields, ResponsesRequest& into) {
   }
   const Json& items = array_of(input, "input");
   for (size_t i = 0; i < items.size(); ++i) read_item(items, i, into);
-  if (into.turn.history.empty()) throw ApiError("input", "input: want at least one item, found none");
+  if (into.turn.history.empty()) throw ApiError("input", "input: want an item that says something, found none");
 }
 
 void read_text(Fields& fields, TurnRequest& into) {

@@ -209,5 +209,24 @@ TEST(schema, too_many_stop_tokens_are_counted) {
   }
 }
 
+TEST(schema, refusals_say_what_was_found) {
+  for (const auto& [fields, told] :
+       {std::pair(R"("logit_bias":{"5":101})", "found \"5\": 101"),
+        {R"("logit_bias":{"x":1})", "found \"x\": 1"},
+        {R"("logit_bias":{"5":"a"})", "logit_bias.5: want a number, found \"a\""},
+        {R"("logit_bias":[1])", "logit_bias: want an object, found [1]"},
+        {R"("best_of":2)", "want the value of n, 1, found 2"},
+        {R"("n":128,"prompt":["a","a","a","a","a","a","a","a","a"])", "found 128 to each of 9"}}) {
+    const std::string prompt =
+        std::string_view(fields).find("prompt") == std::string_view::npos ? R"("prompt":"a",)" : "";
+    try {
+      static_cast<void>(parse_completion(parse_json("{" + prompt + fields + "}")));
+      ADD_FAILURE() << fields;
+    } catch (const ApiError& e) {
+      EXPECT_NE(std::string_view(e.what()).find(told), std::string_view::npos) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble::server

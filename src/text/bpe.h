@@ -26,10 +26,10 @@ class Bpe {
  public:
   static constexpr uint32_t kNever = UINT32_MAX;
 
-  // Precondition: `merges` name tokens of the table, no pair occurs twice, and every byte is a token.
+  // REQUIRES that `merges` name tokens of the table, no pair occurs twice, and every byte is a token.
   Bpe(TokenTable tokens, std::span<const Merge> merges, WholePiece whole_piece);
 
-  // Appends the tokens of the piece. Precondition: shorter than 2^31 bytes.
+  // Appends the tokens of the piece. REQUIRES less than 2^31 bytes.
   void encode(std::string_view piece, std::vector<int32_t>& out) const;
 
   // The same by merges alone, using only those with a priority below `limit`.

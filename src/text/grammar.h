@@ -86,7 +86,7 @@ class GrammarMatcher {
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 
   // Sets bit t % 32 of word t / 32 if token t may come next, and clears the others. At least one bit is set.
-  // Precondition: the mask has a bit for every id of the tokenizer.
+  // REQUIRES that the mask has a bit for every id of the tokenizer.
   void fill(std::span<uint32_t> mask);
   // Takes the token that came. False: it was not allowed, and from now on only the end is.
   bool accept(int32_t token);

@@ -23,7 +23,7 @@ class HeaderTrie {
   static constexpr Kinds kAllKinds = 0xFF;
 
   HeaderTrie();
-  // Precondition: no header is the beginning of another.
+  // REQUIRES that no header is the beginning of another.
   void add(std::span<const Segment> header, size_t message_rule, Kinds kind);
   // The node before a <|start|>assistant, which leads to the root.
   [[nodiscard]] Node before_start() const { return before_start_; }

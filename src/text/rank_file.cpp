@@ -61,7 +61,7 @@ std::vector<RankedToken> parse_ranks(std::string_view file, std::string_view nam
     int32_t rank = -1;
     const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
     if (bytes.empty() || error != std::errc() || stop != number.data() + number.size() || rank < 0) {
-      throw Error(Code::kCorrupt, "{}, line {}: expected \"<base64> <rank>\", found \"{}\"", name, line_number,
+      throw Error(Code::kCorrupt, "{}, line {}: want \"<base64> <rank>\", found \"{}\"", name, line_number,
                   line.substr(0, 80));
     }
     ranks.push_back({rank, std::move(bytes)});
@@ -76,7 +76,7 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
   int32_t id_end = 0;
   const auto take_id = [&](int32_t id) {
     if (id < 0 || id >= limit) {
-      throw Error(Code::kCorrupt, "{}: expected ids from 0 to {} for {} tokens, found {}", name, limit - 1, count, id);
+      throw Error(Code::kCorrupt, "{}: want ids from 0 to {} for {} tokens, found {}", name, limit - 1, count, id);
     }
     id_end = std::max(id_end, id + 1);
   };

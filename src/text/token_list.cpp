@@ -25,7 +25,7 @@ class ListReader {
 
   TokenizerParts read() const {
     if (list_.kinds.size() != list_.tokens.size()) {
-      fail("token_type: expected one for each of {} tokens, found {}", list_.tokens.size(), list_.kinds.size());
+      fail("token_type: want one for each of {} tokens, found {}", list_.tokens.size(), list_.kinds.size());
     }
     if (list_.tokens.size() > static_cast<size_t>(INT32_MAX)) fail("tokens: found {}", list_.tokens.size());
     std::vector<AddedToken> added = read_added();
@@ -49,7 +49,7 @@ class ListReader {
       const TokenKind kind = list_.kinds[i];
       if (kind != TokenKind::kControl && kind != TokenKind::kUserDefined) continue;
       const std::string& content = list_.tokens[i];
-      if (content.empty()) fail("tokens[{}]: expected a text that is not empty", i);
+      if (content.empty()) fail("tokens[{}]: want a text that is not empty", i);
       if (!contents.insert(content).second) fail("tokens[{}]: {} occurred before", i, shown(content));
       added.push_back({static_cast<int32_t>(i), content, kind == TokenKind::kControl});
     }
@@ -70,12 +70,12 @@ class ListReader {
         case TokenKind::kNormal:
           bytes.clear();
           if (token.empty() || !from_byte_level(token, bytes)) {
-            fail("tokens[{}]: expected characters of the byte-level alphabet, found {}", i, shown(token));
+            fail("tokens[{}]: want characters of the byte-level alphabet, found {}", i, shown(token));
           }
           done = tokens.insert(id, bytes, TokenTable::Lookup::kByBytes);
           break;
         default:
-          fail("token_type[{}]: expected 1 (normal), 3 (control), 4 (user-defined) or 5 (unused), found {}", i,
+          fail("token_type[{}]: want 1 (normal), 3 (control), 4 (user-defined) or 5 (unused), found {}", i,
                static_cast<int32_t>(list_.kinds[i]));
       }
       if (done != TokenTable::Insert::kDone) fail("tokens[{}]: {} occurred before", i, shown(token));
@@ -95,7 +95,7 @@ class ListReader {
       const auto token_of = [&](std::string_view byte_level) {
         bytes.clear();
         const int32_t id = from_byte_level(byte_level, bytes) ? tokens.find(bytes) : kNoToken;
-        if (id == kNoToken) fail("merges[{}]: expected two tokens and what they make, found {}", i, shown(merge));
+        if (id == kNoToken) fail("merges[{}]: want two tokens and what they make, found {}", i, shown(merge));
         return id;
       };
       const std::string_view left = merge.substr(0, space);
@@ -120,7 +120,7 @@ TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { r
 
 TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
   if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {
-    throw Error(Code::kCorrupt, "expected token ids below {}, found {}", vocab, parts.tokens.max_id());
+    throw Error(Code::kCorrupt, "want token ids below {}, found {}", vocab, parts.tokens.max_id());
   }
   TokenList list{.tokens = std::vector<std::string>(vocab),
                  .kinds = std::vector<TokenKind>(vocab, TokenKind::kNormal),

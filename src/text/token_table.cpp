@@ -64,7 +64,7 @@ void require_all_bytes(const TokenTable& tokens, std::string_view name) {
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     if (tokens.find({&byte, 1}) == kNoToken) {
-      throw Error(Code::kCorrupt, "{}: expected every byte to be a token, found none for byte 0x{:02X}", name, b);
+      throw Error(Code::kCorrupt, "{}: want every byte to be a token, found none for byte 0x{:02X}", name, b);
     }
   }
 }

@@ -17,10 +17,10 @@ class TokenTable {
   enum class Insert { kDone, kDuplicateId, kDuplicateBytes };
   enum class Lookup { kByBytes, kByIdOnly };  // added tokens are never found by their bytes
 
-  // `expected` tokens with ids in [0, id_limit). Precondition: both non-negative.
+  // `expected` tokens with ids in [0, id_limit). REQUIRES that neither is negative.
   TokenTable(size_t expected, int32_t id_limit);
 
-  // Precondition: 0 <= id < id_limit. A token that is not kDone is not inserted.
+  // REQUIRES 0 <= id < id_limit. A token that is not kDone is not inserted.
   [[nodiscard]] Insert insert(int32_t id, std::string_view bytes, Lookup lookup);
 
   // The id of a kByBytes token, or kNoToken.
@@ -29,7 +29,7 @@ class TokenTable {
   [[nodiscard]] bool contains(int64_t id) const {
     return id >= 0 && id < static_cast<int64_t>(tokens_.size()) && tokens_[static_cast<size_t>(id)].used;
   }
-  // Precondition: contains(id).
+  // REQUIRES contains(id).
   [[nodiscard]] std::string_view bytes(int32_t id) const {
     const Token& t = tokens_[static_cast<size_t>(id)];
     return std::string_view(arena_).substr(t.offset, t.length);

@@ -88,9 +88,8 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   if (is_json(file)) return from_json(file, path.string());
   const std::vector<RankedToken> ranks = parse_ranks(file, path.string());
   if (ranks.size() != kO200kRanks) {
-    throw Error(Code::kUnsupported,
-                "{}: expected a tokenizer.json or a rank file of o200k_base ({} ranks), found {} ranks", path.string(),
-                kO200kRanks, ranks.size());
+    throw Error(Code::kUnsupported, "{}: want a tokenizer.json or a rank file of o200k_base ({} ranks), found {} ranks",
+                path.string(), kO200kRanks, ranks.size());
   }
   return Tokenizer(parts_from_ranks(ranks, o200k_harmony_specials(), path.string()));
 }
@@ -99,7 +98,7 @@ Tokenizer Tokenizer::o200k_harmony() { return from_ranks(o200k_ranks(), o200k_ha
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens specials) const {
   if (text.size() > size_t{std::numeric_limits<int32_t>::max()}) {
-    throw Error(Code::kInvalidRequest, "expected less than 2 GiB of text to encode, found {} bytes", text.size());
+    throw Error(Code::kInvalidRequest, "want less than 2 GiB of text to encode, found {} bytes", text.size());
   }
   const Matcher& matcher = specials == SpecialTokens::kAllowed ? all_ : always_;
   std::vector<int32_t> out;
@@ -149,7 +148,7 @@ std::vector<TokenPiece> Tokenizer::encode_pieces(std::string_view text, SpecialT
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   if (!bpe_.tokens().contains(id)) {
-    throw Error(Code::kInvalidRequest, "expected a token id from 0 to {}, found {}, which is no token", max_id(), id);
+    throw Error(Code::kInvalidRequest, "want a token id from 0 to {}, found {}, which is no token", max_id(), id);
   }
   return bpe_.tokens().bytes(id);
 }

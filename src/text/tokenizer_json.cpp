@@ -65,7 +65,7 @@ class Scan {
   }
 
   bool key(std::string& v) {
-    if (at_ == Place::kTree && open_.back()->contains(v)) fail("expected every key once, found \"{}\" again", shown(v));
+    if (at_ == Place::kTree && open_.back()->contains(v)) fail("want every key once, found \"{}\" again", shown(v));
     key_ = std::move(v);
     return true;
   }
@@ -102,7 +102,7 @@ class Scan {
   }
 
   bool parse_error(size_t position, const std::string& /*token*/, const SortedJson::exception& /*says*/) {
-    fail("expected JSON, found none at byte {}", position);
+    fail("want JSON, found none at byte {}", position);
   }
 
  private:
@@ -115,7 +115,7 @@ class Scan {
 
   [[noreturn]] void bad_merge(std::string_view expected, std::string_view found) {
     const size_t index = out_.merges.size() - (at_ == Place::kMergePair ? 1 : 0);
-    fail("model.merges[{}]: expected {}, found {}", index, expected, found);
+    fail("model.merges[{}]: want {}, found {}", index, expected, found);
   }
 
   static std::string_view shown(std::string_view text) { return text.substr(0, 80); }
@@ -144,7 +144,7 @@ class Scan {
 
   bool open(SortedJson empty, std::string_view what) {
     SortedJson* added = add(std::move(empty), what);
-    if (open_.size() >= kMaxDepth) fail("expected at most {} levels of nesting, found more", kMaxDepth);
+    if (open_.size() >= kMaxDepth) fail("want at most {} levels of nesting, found more", kMaxDepth);
     open_.push_back(added);
     return true;
   }
@@ -160,7 +160,7 @@ class Scan {
   }
 
   SortedJson* add(SortedJson v, std::string_view what) {
-    if (at_ == Place::kVocab) fail("model.vocab, token \"{}\": expected an id, found {}", shown(key_), what);
+    if (at_ == Place::kVocab) fail("model.vocab, token \"{}\": want an id, found {}", shown(key_), what);
     if (at_ != Place::kTree) bad_merge("a string \"left right\" or a pair of strings", what);
     if (open_.empty()) {
       out_.root = std::move(v);
@@ -240,7 +240,7 @@ class JsonReader {
   // An object of which we know every key.
   void check_object(const SortedJson& value, std::string_view where,
                     std::initializer_list<std::string_view> known) const {
-    if (!value.is_object()) fail(Code::kCorrupt, "{}: expected an object, found {}", where, shown(value));
+    if (!value.is_object()) fail(Code::kCorrupt, "{}: want an object, found {}", where, shown(value));
     for (const auto& [key, unused] : value.items()) {
       if (std::ranges::find(known, key) == known.end()) {
         fail(Code::kUnsupported, "{}: the key {} is not known here", where, escaped(key));
@@ -255,13 +255,13 @@ class JsonReader {
     if (found == object.end() || std::ranges::find(served, *found) != served.end()) return;
     std::string list;
     for (const SortedJson& s : served) list += (list.empty() ? "" : " or ") + shown(s);
-    fail(Code::kUnsupported, "{}.{}: expected {}, found {}", where, key, list, shown(*found));
+    fail(Code::kUnsupported, "{}.{}: want {}, found {}", where, key, list, shown(*found));
   }
 
   bool flag(const SortedJson& object, const char* key, std::string_view where) const {
     const auto found = object.find(key);
     if (found == object.end()) return false;
-    if (!found->is_boolean()) fail(Code::kCorrupt, "{}.{}: expected a boolean, found {}", where, key, shown(*found));
+    if (!found->is_boolean()) fail(Code::kCorrupt, "{}.{}: want a boolean, found {}", where, key, shown(*found));
     return found->get<bool>();
   }
 
@@ -271,7 +271,7 @@ class JsonReader {
                  {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
     for (const char* key : {"model", "pre_tokenizer", "decoder"}) {
-      if (!root.contains(key)) fail(Code::kCorrupt, "expected the key \"{}\", found none", key);
+      if (!root.contains(key)) fail(Code::kCorrupt, "want the key \"{}\", found none", key);
     }
     check_value(root, "version", "the file", {"1.0"});
     for (const char* key : {"truncation", "padding", "normalizer"}) check_value(root, key, "the file", {nullptr});
@@ -287,7 +287,7 @@ class JsonReader {
     require_value(sequence, "type", "pre_tokenizer", "Sequence");
     const SortedJson& steps = sequence.contains("pretokenizers") ? sequence.at("pretokenizers") : SortedJson();
     if (!steps.is_array() || steps.size() != 2) {
-      fail(Code::kUnsupported, "pre_tokenizer: expected Split and ByteLevel, found {}", shown(steps));
+      fail(Code::kUnsupported, "pre_tokenizer: want Split and ByteLevel, found {}", shown(steps));
     }
     const std::string_view where = "pre_tokenizer.pretokenizers[0]", second = "pre_tokenizer.pretokenizers[1]";
     const SortedJson& split = steps[0];
@@ -305,7 +305,7 @@ class JsonReader {
 
   void require_value(const SortedJson& object, const char* key, std::string_view where,
                      const SortedJson& served) const {
-    if (!object.contains(key)) fail(Code::kUnsupported, "{}.{}: expected {}, found none", where, key, shown(served));
+    if (!object.contains(key)) fail(Code::kUnsupported, "{}.{}: want {}, found none", where, key, shown(served));
     check_value(object, key, where, {served});
   }
 
@@ -334,14 +334,14 @@ class JsonReader {
     check_value(model, "byte_fallback", "model", {false});
     flag(model, "ignore_merges", "model");
     flag(model, "fuse_unk", "model");  // no character is unknown, so either way
-    if (!scan_.has_vocab) fail(Code::kCorrupt, "model.vocab: expected an object of tokens and ids, found none");
-    if (!scan_.has_merges) fail(Code::kCorrupt, "model.merges: expected an array, found none");
+    if (!scan_.has_vocab) fail(Code::kCorrupt, "model.vocab: want an object of tokens and ids, found none");
+    if (!scan_.has_merges) fail(Code::kCorrupt, "model.merges: want an array, found none");
   }
 
   std::vector<AddedToken> read_added() const {
     std::vector<AddedToken> added;
     const SortedJson list = scan_.root.value("added_tokens", SortedJson::array());
-    if (!list.is_array()) fail(Code::kCorrupt, "added_tokens: expected an array, found {}", shown(list));
+    if (!list.is_array()) fail(Code::kCorrupt, "added_tokens: want an array, found {}", shown(list));
     std::unordered_set<std::string> contents;
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string where = fmt::format("added_tokens[{}]", i);
@@ -350,14 +350,14 @@ class JsonReader {
       for (const char* key : {"single_word", "lstrip", "rstrip"}) check_value(entry, key, where, {false});
       flag(entry, "normalized", where);  // there is no normalizer
       const SortedJson id = entry.value("id", SortedJson()), content = entry.value("content", SortedJson());
-      if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: expected an integer, found {}", where, shown(id));
+      if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: want an integer, found {}", where, shown(id));
       if (!content.is_string() || content == "") {
-        fail(Code::kCorrupt, "{}.content: expected a string that is not empty, found {}", where, shown(content));
+        fail(Code::kCorrupt, "{}.content: want a string that is not empty, found {}", where, shown(content));
       }
       added.push_back(
           {checked_id(to_int64(id), [&] { return where; }), content.get<std::string>(), flag(entry, "special", where)});
       if (!contents.insert(added.back().content).second) {
-        fail(Code::kCorrupt, "{}: expected every content once, found {} again", where, shown(content));
+        fail(Code::kCorrupt, "{}: want every content once, found {} again", where, shown(content));
       }
     }
     return added;
@@ -377,8 +377,8 @@ class JsonReader {
   int32_t checked_id(int64_t id, const Where& where) const {
     const int64_t limit = std::min<int64_t>(id_limit_for(token_count()), INT32_MAX);
     if (id < 0 || id >= limit) {
-      fail(Code::kCorrupt, "{}: expected an id from 0 to {} among {} tokens, found {}", where(), limit - 1,
-           token_count(), id);
+      fail(Code::kCorrupt, "{}: want an id from 0 to {} among {} tokens, found {}", where(), limit - 1, token_count(),
+           id);
     }
     return static_cast<int32_t>(id);
   }
@@ -406,8 +406,7 @@ class JsonReader {
       }
       bytes.clear();
       if (vocab_key(v).empty() || !from_byte_level(vocab_key(v), bytes)) {
-        fail(Code::kCorrupt, "{}: expected characters of the byte-level alphabet, found others or none",
-             vocab_place(v));
+        fail(Code::kCorrupt, "{}: want characters of the byte-level alphabet, found others or none", vocab_place(v));
       }
       check_inserted(tokens.insert(id, bytes, TokenTable::Lookup::kByBytes), [&] { return vocab_place(v); }, id);
     }
@@ -443,7 +442,7 @@ class JsonReader {
       const auto id_of = [&](std::string_view bytes) {
         const int32_t id = tokens.find(bytes);
         if (id == kNoToken) {
-          fail(Code::kCorrupt, "model.merges[{}]: expected tokens of model.vocab, found {}", i,
+          fail(Code::kCorrupt, "model.merges[{}]: want tokens of model.vocab, found {}", i,
                escaped(to_byte_level(bytes)));
         }
         return id;

@@ -253,17 +253,17 @@ void SchemaWriter::append_json(const Json& value, std::string& out) {
     out += number_text(value.get<double>());
   } else if (value.is_array() || value.is_object()) {
     const bool is_object = value.is_object();
-    enter("default");
     std::string_view comma;
     out += is_object ? '{' : '[';
     for (const auto& [key, item] : value.items()) {
       out += comma;
       if (is_object) out += Json(key).dump(-1, ' ', false, Json::error_handler_t::replace) + ":";
+      enter(is_object ? std::string_view(key) : "items");
       append_json(item, out);
+      leave();
       comma = ",";
     }
     out += is_object ? '}' : ']';
-    leave();
   } else {
     out += value.dump(-1, ' ', false, Json::error_handler_t::replace);
   }

@@ -85,6 +85,18 @@ class CommandLine(Case):
                 with self.subTest(flag=flag, value=value):
                     self.refused(USAGE, *RUN, "-p", "a", f"{flag}={value}" if flag.startswith("--") and value else flag, *([] if flag.startswith("--") and value else [value]))
 
+    def test_switches_are_true_or_false(self):
+        """CLI11 alone counts with numbers, and fails at large ones."""
+        huge = "9" * 20
+        for flag in (f"--json={huge}", f"--no-enable-expert-parallel={huge}", "--ignore-eos=-1", "--quiet=maybe", "--fast="):
+            name, value = flag.split("=")
+            self.refused(USAGE, *RUN, "-p", "a", flag, says=f"{name}: want true or false, found {value}")
+        self.refused(USAGE, *RUN, "-p", "a", says=f"NIBBLE_NO_MMAP: --no-mmap: want true or false, found {huge}", env={**os.environ, "NIBBLE_NO_MMAP": huge})
+        config = self.dir / "serve.toml"
+        config.write_text(f"no-enable-prefix-caching = {huge}\n")
+        self.refused(USAGE, "serve", TINY, "--config", config, says=f"{config}: no-enable-prefix-caching: want true or false, found {huge}")
+        self.assertTrue(self.ok(*RUN, "-p", "--json=5", "--json=False").out)  # a value may look like a flag
+
     def test_numbers_are_decimal(self):
         """CLI11 alone reads 010 as 8."""
         self.assertEqual(self.ok(*RUN[:3], "-p", "a", "-n", "010", "--ignore-eos", "--json").json()["usage"]["completion_tokens"], 10)
@@ -172,6 +184,18 @@ class Tools(Case):
         deep = 100_000
         self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="deep")
         self.chat("[" * deep + "]" * deep, USAGE)
+
+    def test_json_of_brackets_alone_is_refused_wherever_it_stands(self):
+        depth = 50_000  # one argument holds 128 KB
+        deep = "[" * depth + "]" * depth
+        for flag in ("--compilation-config", "--speculative-config", "--kv-events-config"):
+            self.refused(USAGE, "serve", TINY, flag, '{"a": ' + deep + "}", says=f"{flag}: want a JSON object")
+        tools, result = self.dir / "deep.json", self.dir / "result.json"
+        tools.write_text(deep)
+        result.write_text('{"metadata": {"workload": ' + deep + '}, "rows": [{"test": "pp1", "prompt": 1, "seconds": [1]}]}')
+        for flag in ("--tools", "--json-schema"):
+            self.refused(USAGE, "load", "--base-url", "http://127.0.0.1:1", "--endpoint", "chat", flag, tools, says="levels")
+        self.refused(USAGE, "bench", "--compare", result, result, "--allow-mismatch", says="levels")
 
     def test_odd_tools_are_tools(self):
         for text in ("[]", '[{"name": "f", "parameters": null}]', '[{"name": "f", "parameters": 7}]',

@@ -308,7 +308,8 @@ class AgainstOthers(Case):
                       ("--base-url", "http://a", "--endpoint", "chat", "-m", "x", "--json-schema", bad),
                       ("--base-url", "http://127.0.0.1:1", "--insecure"), ("--base-url", "http://127.0.0.1:1", "--cacert", "x"),
                       ("--base-url", "https://a", "--insecure", "--cacert", "x"),
-                      ("--base-url", "http://a", "-c", "1", "--request-rate", "2"),
+                      ("--base-url", "http://a", "-c", "1", "--request-rate", "2"), ("--base-url", "http://a", "--request-rate", "nan"),
+                      ("--base-url", "http://a", "--request-rate", "inf"),
                       ("--base-url", "http://a", "--prefix-len", "9", "--isl", "8")):
             self.assertEqual(support.nibble("load", *flags).code, USAGE, flags)
 

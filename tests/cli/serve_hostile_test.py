@@ -70,6 +70,14 @@ class Hostile(Case):
         too_large = self.server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b"a" * 0x100000 + b"\r\n") * 6)
         self.assertEqual(too_large[9:12], b"413")
 
+    def test_a_zero_byte_does_not_end_a_message(self):
+        self.assertEqual(self.server.get("/%00x").json()["error"]["message"], "there is no /?x here")
+        self.assertEqual(self.server.chat(**{"a\0b": 1}).json()["error"]["message"], "there is no field a?b")
+
+    def test_a_prompt_that_is_too_long_is_refused_before_its_grammar_is_made(self):
+        answer = self.server.chat("ab " * 350_000, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}})
+        self.assertEqual((answer.status, answer.json()["error"]["code"]), (400, "context_length_exceeded"))
+
     def test_what_takes_another_method_says_which(self):
         for method, path, allowed in (("DELETE", "/health", "GET, HEAD"), ("GET", "/v1/completions", "POST"), ("POST", "/v1/models/nibble-tiny", "GET, HEAD"), ("PUT", "/ping", "GET, HEAD, POST")):
             answer = self.server.request(method, path)

@@ -23,6 +23,10 @@ PARIS = "The capital of France is Paris."
 ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 
 
+def nested_lists(depth):
+    return {"type": "array", "items": nested_lists(depth - 1)} if depth else {"type": "string"}
+
+
 class Shared(Case):
     """One server for all tests of a class."""
 
@@ -215,6 +219,7 @@ class ChatCompletions(Shared):
             ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),
             ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "call_1"}]}, "messages[0].tool_call_id"),
+            ({"tools": [{"type": "function", "function": {"name": "f", "parameters": nested_lists(70)}}]}, "tools"), ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": nested_lists(70)}}}, "response_format"),
             ({"tools": [{"type": "function"}]}, "tools[0].function"), ({"tools": [{"type": "browser"}]}, "tools[0].type"),
             ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"), ({"tool_choice": "sometimes"}, "tool_choice"),
             ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
@@ -442,6 +447,7 @@ class Others(Shared):
         chat = self.server.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json()["count"]
         self.assertGreater(chat, 20)
         self.refusal(self.server.post("/detokenize", {"tokens": [-1]}), 400, "tokens")
+        self.assertEqual(self.server.post("/detokenize", {}).json()["error"]["code"], "missing_required_parameter")
         self.refusal(self.server.post("/detokenize", {"tokens": [10**12]}), 400, "tokens")
 
     def test_metrics_count(self):

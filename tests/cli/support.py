@@ -72,6 +72,7 @@ class Case(unittest.TestCase):
         self.assertEqual(len(lines), 1, result.err)
         self.assertTrue(lines[0].startswith("nibble: "), result.err)
         self.assertNotIn("internal error", result.err)
+        self.assertLess(len(result.err), 2200)
         self.assertNotRegex(result.err, r"\[[a-z_]+\] |json\.exception")  # inner names
         for words in [says] if isinstance(says, str) else says:
             self.assertIn(words, result.err)

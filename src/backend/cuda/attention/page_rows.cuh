@@ -219,15 +219,6 @@ __device__ __forceinline__ RowPlace place_of(int64_t at, int head_dim) {
     return {page + Row::code_bytes(in_page), page + codes + in_page / Row::kBlock * kScale};
   }
 }
-// A value's scale.
-template <class Row>
-__device__ __forceinline__ typename Row::Scale scale_at(const void* pages, const RowPlace& place) {
-  if constexpr (Row::kAlone) {
-    return {};
-  } else {
-    return *reinterpret_cast<const typename Row::Scale*>(static_cast<const uint8_t*>(pages) + place.scale);
-  }
-}
 template <class Row>
 __device__ __forceinline__ void store_scale(void* pages, const RowPlace& place, typename Row::Scale scale) {
   if constexpr (!Row::kAlone)

@@ -30,8 +30,7 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// One row tile's weights of a pair of blocks, and the A operands of its first block; next_block makes the second the
-// first.
+// One row tile's weights of a pair of blocks, as they lie: who multiplies codes takes them (arch/sm121).
 template <layout::Packing kPacking>
 struct WeightPair;
 
@@ -45,18 +44,8 @@ struct WeightPair<layout::Packing::kMxfp4> {
     scales =
         *reinterpret_cast<const uint32_t*>(slice + layout::scale_word_offset(2 * at.slice_pairs, lane / 4, at.own));
   }
-  __device__ void a(int step, uint32_t (&to)[4]) const {
-    const layout::E2m1Pairs pairs = layout::widen_e2m1x8(step == 0 ? codes.x : codes.y);
-    for (int i = 0; i < 4; ++i) to[i] = pairs.pair[i];
-  }
-  __device__ void next_block() {
-    codes.x = codes.z;
-    codes.y = codes.w;
-    scales >>= 8;
-  }
 };
 
-// As it lies: who multiplies codes takes them (arch/sm121).
 template <>
 struct WeightPair<layout::Packing::kMxfp8> {
   uint4 codes[2];  // of a block

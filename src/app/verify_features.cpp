@@ -142,7 +142,7 @@ std::string steadiness(const FeatureReport& report) {
 constexpr std::string_view kColumns = "pp256 | tg32 | four at a time | same prompt again | all | loss";
 
 std::string alone_text(const FeatureReport& report) {
-  std::string out = fmt::format("| feature | {} | |\n|---|--:|--:|--:|--:|--:|---|---|\n", kColumns);
+  std::string out = fmt::format("| feature | {} | verdict |\n|---|--:|--:|--:|--:|--:|---|---|\n", kColumns);
   for (const auto& [row, gain] : gains_of(report))
     if (report.features.empty() ? row != report.base() : row->combination.changed() == 1)
       out += gain_row(*row, gain, gain.verdict());

@@ -292,7 +292,7 @@ class Comparisons(Case):
 class Page(html.parser.HTMLParser):
     """Every tag that is opened is closed, none that a page of ours has not, and nothing is loaded or run."""
     VOID = {"meta", "br"}
-    KNOWN = VOID | {"html", "head", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "pre", "details", "summary", "table", "tr", "th", "td",
+    KNOWN = VOID | {"html", "head", "title", "style", "body", "main", "h1", "h2", "h3", "p", "ul", "li", "div", "pre", "details", "summary", "table", "tr", "th", "td",
                     "figure", "figcaption", "svg", "text", "line", "rect", "polyline", "circle"}
 
     def __init__(self, text):

@@ -98,12 +98,12 @@ void AnswersProposer::propose(const Text& text, int most, engine::Draft& draft) 
 namespace {
 
 // Adds up what it lives.
-class AddsTime {
+class Timed {
  public:
-  explicit AddsTime(double& seconds) : seconds_(seconds) {}
-  ~AddsTime() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  AddsTime(const AddsTime&) = delete;
-  AddsTime& operator=(const AddsTime&) = delete;
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  ~Timed() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
 
  private:
   double& seconds_;
@@ -113,7 +113,7 @@ class AddsTime {
 }  // namespace
 
 void HeadProposer::saw(std::span<const Seen> all) {
-  const AddsTime timed(seconds_);
+  const Timed timed(seconds_);
   head_.saw(all);
 }
 
@@ -127,7 +127,7 @@ void HeadProposer::propose_all(std::span<const Asked> all) {
   std::vector<Asked> of_head(all.begin(), all.end());
   for (size_t i = 0; i < all.size(); ++i) of_head[i].draft = &drafts_[i];
   {
-    const AddsTime timed(seconds_);
+    const Timed timed(seconds_);
     head_.propose_all(of_head);
   }
   for (size_t i = 0; i < all.size(); ++i) {

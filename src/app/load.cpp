@@ -26,7 +26,7 @@
 namespace nibble::app {
 namespace {
 
-constexpr double kAnswerSeconds = 30;                    // seconds for an answer that needs no model
+constexpr double kPatience = 30;                         // seconds for an answer that needs no model
 constexpr uint64_t kWarmUpRequests = uint64_t{1} << 40;  // numbered from here on: no prompt comes twice
 constexpr int kStreamsPerThread = 64, kMostThreads = 4;
 
@@ -64,7 +64,7 @@ constexpr std::array<std::pair<std::string_view, int64_t>, 2> kVocabByName = {
 
 int64_t listed_vocab(const client::Server& server, const std::string& model) {
   try {
-    const client::PlainAnswer answer = client::get(server, server.endpoint.prefix + "/models", kAnswerSeconds);
+    const client::PlainAnswer answer = client::get(server, server.endpoint.prefix + "/models", kPatience);
     const auto json = nlohmann::json::parse(answer.body, nullptr, false);
     if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array()) return 0;
     for (const auto& entry : json["data"]) {
@@ -91,7 +91,7 @@ Vocab vocab_of(const client::Server& server, const std::string& model) {
 // {"version": …} as vLLM and nibble say it; null where the server does not.
 Metadata version_of(const client::Server& server) {
   try {
-    const auto json = Metadata::parse(client::get(server, "/version", kAnswerSeconds).body, nullptr, false);
+    const auto json = Metadata::parse(client::get(server, "/version", kPatience).body, nullptr, false);
     return json.is_object() && json.contains("version") ? json["version"] : Metadata();
   } catch (const Error&) {  // it need not have one
     return nullptr;

@@ -17,7 +17,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-struct ShareProtocol {
+struct Protocol {
   int ranks = 2, ctas = 1, chunks = 2, rounds = 2;
   bool releases = true;        // else a flag lands whenever it likes
   bool parts_awaited = true;   // before they are added up
@@ -32,29 +32,29 @@ struct Step {
   int other;  // rank
 };
 
-struct ShareStore {
+struct Store {
   uint8_t cta, place, word;
   bool release;
 };
 
-struct ShareState {
+struct State {
   std::vector<uint8_t> round, at;  // by CTA: the round, from 1, and the next of its steps
   std::vector<uint8_t> memory;
-  std::vector<ShareStore> stores;  // not landed, in the order of their issue
+  std::vector<Store> stores;  // not landed, in the order of their issue
 
   [[nodiscard]] std::string key() const {
     std::string k(round.begin(), round.end());
     k.append(at.begin(), at.end()).append(memory.begin(), memory.end());
-    for (const ShareStore& s : stores)
+    for (const Store& s : stores)
       k += {static_cast<char>(s.cta), static_cast<char>(s.place), static_cast<char>(s.word),
             static_cast<char>(s.release ? 1 : 0)};
     return k;
   }
 };
 
-class ShareModel {
+class Model {
  public:
-  explicit ShareModel(const ShareProtocol& protocol) : p_(protocol) {
+  explicit Model(const Protocol& protocol) : p_(protocol) {
     const int dealt = (p_.chunks + p_.ranks - 1) / p_.ranks * p_.ranks;
     shape_ = {.chunks = dealt, .ranks = p_.ranks};
     for (int rank = 0; rank < p_.ranks; ++rank)
@@ -62,15 +62,15 @@ class ShareModel {
   }
 
   // Empty, or what goes wrong in some interleaving.
-  std::string walk_shares() {
-    ShareState begin;
+  std::string walk() {
+    State begin;
     begin.round.assign(programs_.size(), 1);
     begin.at.assign(programs_.size(), 0);
     begin.memory.resize(static_cast<size_t>(p_.ranks * cells()));
     for (int rank = 0; rank < p_.ranks; ++rank) fill(begin, rank, 1);
     visit(begin);
     while (!open_.empty() && wrong_.empty()) {
-      const ShareState state = std::move(open_.back());
+      const State state = std::move(open_.back());
       open_.pop_back();
       any_ = false;
       for (size_t cta = 0; cta < programs_.size(); ++cta) advance(state, cta);
@@ -122,26 +122,26 @@ class ShareModel {
     return steps;
   }
 
-  void visit(const ShareState& state) {
+  void visit(const State& state) {
     any_ = true;
     if (seen_.insert(state.key()).second) open_.push_back(state);
   }
   // What the kernel before leaves.
-  void fill(ShareState& state, int rank, int round) const {
+  void fill(State& state, int rank, int round) const {
     for (int chunk = 0; chunk < p_.chunks; ++chunk) state.memory[static_cast<size_t>(value(rank, chunk))] = own(round);
   }
-  uint8_t read(const ShareState& state, int place, uint8_t want) {
+  uint8_t read(const State& state, int place, uint8_t want) {
     const uint8_t found = state.memory[static_cast<size_t>(place)];
     if (found != want) wrong_ = "want " + std::to_string(want) + ", read " + std::to_string(found);
     return found;
   }
 
-  void advance(const ShareState& state, size_t cta) {
+  void advance(const State& state, size_t cta) {
     const int round = state.round[cta], rank = static_cast<int>(cta) / p_.ctas;
     if (round > p_.rounds) return;
     if (state.at[cta] == programs_[cta].size()) return end(state, cta);
     const Step& step = programs_[cta][state.at[cta]];
-    ShareState next = state;
+    State next = state;
     ++next.at[cta];
     const auto store = [&](int place, int word, bool release) {
       next.stores.push_back(
@@ -172,10 +172,10 @@ class ShareModel {
   }
 
   // A launch has ended when all its CTAs have: then the next kernel reads the sums and leaves other values.
-  void end(const ShareState& state, size_t cta) {
+  void end(const State& state, size_t cta) {
     const size_t first = cta / static_cast<size_t>(p_.ctas) * static_cast<size_t>(p_.ctas);
     const int round = state.round[cta], rank = static_cast<int>(cta) / p_.ctas;
-    ShareState next = state;
+    State next = state;
     if (!p_.launches_apart) {
       ++next.round[cta];
       next.at[cta] = 0;
@@ -197,51 +197,51 @@ class ShareModel {
   }
 
   // Any store lands, but not before an earlier one to the same place, and a release behind its CTA's.
-  void land(const ShareState& state) {
+  void land(const State& state) {
     for (size_t i = 0; i < state.stores.size(); ++i) {
-      const ShareStore& store = state.stores[i];
+      const Store& store = state.stores[i];
       const bool behind = std::any_of(
-          state.stores.begin(), state.stores.begin() + static_cast<std::ptrdiff_t>(i), [&](const ShareStore& earlier) {
+          state.stores.begin(), state.stores.begin() + static_cast<std::ptrdiff_t>(i), [&](const Store& earlier) {
             return earlier.place == store.place || (store.release && earlier.cta == store.cta);
           });
       if (behind) continue;
-      ShareState next = state;
+      State next = state;
       next.memory[store.place] = store.word;
       next.stores.erase(next.stores.begin() + static_cast<std::ptrdiff_t>(i));
       visit(next);
     }
   }
 
-  const ShareProtocol p_;
+  const Protocol p_;
   ShareShape shape_;
   std::vector<std::vector<Step>> programs_;  // by CTA
-  std::vector<ShareState> open_;
+  std::vector<State> open_;
   std::unordered_set<std::string> seen_;
   bool any_ = false;  // some step was possible
   std::string wrong_;
 };
 
-std::string walk_shares(const ShareProtocol& protocol) {
-  ShareModel model(protocol);
-  const std::string wrong = model.walk_shares();
+std::string walk(const Protocol& protocol) {
+  Model model(protocol);
+  const std::string wrong = model.walk();
   testing::Test::RecordProperty("states", static_cast<int>(model.states()));
   EXPECT_TRUE(model.states() > 100 || !wrong.empty());
   return wrong;
 }
 
 TEST(share_protocol, loses_nothing_and_takes_nothing_stale_in_any_interleaving) {
-  EXPECT_EQ(walk_shares({.chunks = 2, .rounds = 4}), "");
-  EXPECT_EQ(walk_shares({.chunks = 3, .rounds = 2}), "");
-  EXPECT_EQ(walk_shares({.ctas = 2, .chunks = 3, .rounds = 2}), "");
-  EXPECT_EQ(walk_shares({.ranks = 3, .chunks = 2, .rounds = 2}), "") << "a rank has no chunk";
+  EXPECT_EQ(walk({.chunks = 2, .rounds = 4}), "");
+  EXPECT_EQ(walk({.chunks = 3, .rounds = 2}), "");
+  EXPECT_EQ(walk({.ctas = 2, .chunks = 3, .rounds = 2}), "");
+  EXPECT_EQ(walk({.ranks = 3, .chunks = 2, .rounds = 2}), "") << "a rank has no chunk";
 }
-TEST(share_protocol, one_chunk_is_enough) { EXPECT_EQ(walk_shares({.chunks = 1, .rounds = 8}), ""); }
+TEST(share_protocol, one_chunk_is_enough) { EXPECT_EQ(walk({.chunks = 1, .rounds = 8}), ""); }
 
 TEST(share_protocol, needs_each_of_its_parts) {
-  EXPECT_NE(walk_shares({.releases = false}), "") << "a flag that comes before its data";
-  EXPECT_NE(walk_shares({.parts_awaited = false}), "") << "parts that nobody waits for";
-  EXPECT_NE(walk_shares({.sums_awaited = false}), "") << "sums that nobody waits for";
-  EXPECT_NE(walk_shares({.ctas = 2, .chunks = 4, .rounds = 3, .launches_apart = false}), "") << "launches that overlap";
+  EXPECT_NE(walk({.releases = false}), "") << "a flag that comes before its data";
+  EXPECT_NE(walk({.parts_awaited = false}), "") << "parts that nobody waits for";
+  EXPECT_NE(walk({.sums_awaited = false}), "") << "sums that nobody waits for";
+  EXPECT_NE(walk({.ctas = 2, .chunks = 4, .rounds = 3, .launches_apart = false}), "") << "launches that overlap";
 }
 
 }  // namespace

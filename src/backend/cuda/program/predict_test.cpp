@@ -181,7 +181,7 @@ TEST(cards, an_unknown_one_is_refused_with_those_that_are_known) {
 }
 
 // Steps on both sides of where kernels take turns.
-std::vector<std::vector<Row>> measured_steps() {
+std::vector<std::vector<Row>> steps() {
   std::vector<std::vector<Row>> all;
   for (const int32_t tokens : {1, 8, 9, 64, 128, 256, 512, 2048, 8192}) {
     all.push_back({{0, tokens, tokens}});
@@ -208,7 +208,7 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
                             {.moe = MoeKernel::kGemm}};
   const auto expect_shares = [](const KnownCard& card, const DenseFormats& dense, const RunConfig& run) {
     const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
-    for (const std::vector<Row>& rows : measured_steps()) {
+    for (const std::vector<Row>& rows : steps()) {
       const Program program = make_program({.config = config,
                                             .run = resolved_cuda(config, run),
                                             .step = {.rows = rows, .logit_rows = std::ssize(rows)},
@@ -254,7 +254,7 @@ TEST(predict, every_kernel_of_ranks_programs_has_a_share) {
       const BackendConfig config =
           cuda_config({.dims = kDims, .layer_kinds = kTwoLayers, .rope_inv_freq = {}, .dense = {}}, ranks);
       const auto reduce = planned_reduce(ranks);
-      for (const std::vector<Row>& rows : measured_steps()) {
+      for (const std::vector<Row>& rows : steps()) {
         const Program program = make_program({.config = config,
                                               .run = resolved_cuda(config, {}),
                                               .step = {.rows = rows, .logit_rows = std::ssize(rows)},

@@ -1,5 +1,7 @@
 // A name for each rule of .clang-tidy that breaks it, for tools/lint.sh to see that the rules bite. Never compiled.
-namespace Rooms {}             // namespace Rooms
+namespace Rooms {  // breaks it: a namespace
+struct Inside {};
+}  // namespace Rooms
 class lower_class {};          // breaks it: a class
 struct lower_struct {};        // breaks it: a struct
 enum class lower_enum { kA };  // breaks it: an enumeration

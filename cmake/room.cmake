@@ -1,14 +1,14 @@
-# nibble_unity(<variable> NAME … BELOW <folder> SOURCES …): the sources, sixteen to a file that includes them. Most of what a
+# nibble_unity(<variable> NAME … BELOW <folder> SOURCES …): the sources, 24 to a file that includes them. Most of what a
 # file costs to compile is headers and templates that its neighbours need too (tools/compile_cost.py). A source with flags
-# of its own stays alone; so do all with -DNIBBLE_UNITY=OFF. The presets share the files, so that ccache knows them again.
-option(NIBBLE_UNITY "Compile a room's sources sixteen at a time" ON)
+# of its own stays alone, and so does a last one; so do all with -DNIBBLE_UNITY=OFF. The presets share the files, so that ccache knows them again.
+option(NIBBLE_UNITY "Compile a room's sources 24 at a time" ON)
 set(NIBBLE_UNITY_DIR ${CMAKE_BINARY_DIR}/unity CACHE PATH "Where the files that include them are written")
 function(nibble_unity variable)
   cmake_parse_arguments(L "" "NAME;BELOW" "SOURCES" ${ARGN})
   set(alone)
   set(unity_files)
+  set(held)
   set(text)
-  set(count 0)
   foreach(source IN LISTS L_SOURCES ITEMS last)
     if(NOT source STREQUAL last)
       get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
@@ -17,17 +17,21 @@ function(nibble_unity variable)
         list(APPEND alone ${source})
         continue()
       endif()
-      file(RELATIVE_PATH name ${L_BELOW} ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+      get_filename_component(path ${source} ABSOLUTE)
+      file(RELATIVE_PATH name ${L_BELOW} ${path})
       string(APPEND text "#include \"${name}\"\n")
-      math(EXPR count "${count} + 1")
+      list(APPEND held ${source})
     endif()
-    if(text AND (count EQUAL 16 OR source STREQUAL last))
+    list(LENGTH held count)
+    if(count EQUAL 1 AND source STREQUAL last)
+      list(APPEND alone ${held})
+    elseif(count EQUAL 24 OR (count GREATER 1 AND source STREQUAL last))
       list(LENGTH unity_files at)
       set(file ${NIBBLE_UNITY_DIR}/${L_NAME}_${at}.cpp)
       file(CONFIGURE OUTPUT ${file} CONTENT "${text}")
       list(APPEND unity_files ${file})
+      set(held)
       set(text)
-      set(count 0)
     endif()
   endforeach()
   set(${variable} ${unity_files} ${alone} PARENT_SCOPE)
@@ -100,12 +104,17 @@ function(nibble_masked_tests name)
   endforeach()
 endfunction()
 
-# nibble_test(<name> SOURCES … DEPS … [LABEL …] [BY_ISA]): tests find their data through NIBBLE_SOURCE_DIR. BY_ISA: they
+# nibble_test(<name> SOURCES … DEPS … [LABEL …] [BY_ISA] [ONE_BY_ONE]): tests find their data through NIBBLE_SOURCE_DIR. BY_ISA: they
 # depend on the CPU backend's instruction set, heed NIBBLE_CPU_MASK, and run under each of NIBBLE_CPU_MASKS, too. Those of
-# label gpu heed NIBBLE_CUDA_ARCH.
+# label gpu heed NIBBLE_CUDA_ARCH. ONE_BY_ONE: no unity sources here, nor for label gpu. Tests are compiled more often than
+# they run, hence -O1.
 function(nibble_test name)
-  cmake_parse_arguments(T "BY_ISA" "LABEL" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(T "BY_ISA;ONE_BY_ONE" "LABEL" "SOURCES;DEPS" ${ARGN})
+  if(NOT T_ONE_BY_ONE AND NOT "${T_LABEL}" STREQUAL gpu)
+    nibble_unity(T_SOURCES NAME ${name} BELOW ${CMAKE_SOURCE_DIR}/src SOURCES ${T_SOURCES})
+  endif()
   add_executable(${name} ${T_SOURCES})
+  target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
   target_link_libraries(${name} PRIVATE ${T_DEPS} GTest::gmock GTest::gtest)
   if(T_BY_ISA)
     target_link_libraries(${name} PRIVATE cpu_mask_main)

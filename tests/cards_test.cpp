@@ -79,7 +79,7 @@ TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
   }
 }
 
-std::map<std::string, int64_t> counts_of(const backend::CudaBackend& be) {
+std::map<std::string, int64_t> launches_of(const backend::CudaBackend& be) {
   std::map<std::string, int64_t> counts;
   for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
   return counts;
@@ -88,7 +88,7 @@ std::map<std::string, int64_t> counts_of(const backend::CudaBackend& be) {
 TEST_F(Cards, add_up_twice_in_a_layer_and_pick_once) {
   const auto be = make({.ranks = {.count = 2}});
   for (int i = 0; i < 5; ++i) run(*be);  // eager, captured, replayed
-  std::map<std::string, int64_t> counts = counts_of(*be);
+  std::map<std::string, int64_t> counts = launches_of(*be);
   EXPECT_EQ(counts["any_push_reduce<f32>"], 5 * 2 * config_.dims.layers);
   EXPECT_EQ(counts["any_push_pick"], 5);
   EXPECT_EQ(counts["any_push_gather"] + counts["any_sample_pick"], 0);
@@ -108,7 +108,7 @@ TEST_F(Cards, gather_logits_where_a_draw_needs_them_all) {
     model::Step step = decode_step(2);
     change(step.sample_rows[1]);
     run(*be, step);
-    std::map<std::string, int64_t> counts = counts_of(*be);
+    std::map<std::string, int64_t> counts = launches_of(*be);
     EXPECT_EQ(counts["any_push_gather"] + counts["any_push_pick"], 1);
     EXPECT_EQ(counts["any_push_gather"], counts["any_sample_pick"]);
     return counts["any_push_gather"];
@@ -122,7 +122,7 @@ TEST_F(Cards, gather_logits_where_a_draw_needs_them_all) {
 TEST_F(Cards, alone_neither_add_up_nor_gather) {
   const auto be = make({});
   run(*be);
-  for (const auto& [kernel, count] : counts_of(*be)) EXPECT_EQ(kernel.find("push"), std::string::npos) << kernel;
+  for (const auto& [kernel, count] : launches_of(*be)) EXPECT_EQ(kernel.find("push"), std::string::npos) << kernel;
 }
 
 TEST_F(Cards, take_the_memory_that_the_budget_says_each) {

@@ -24,6 +24,15 @@ python3 tools/check_layers.py || failed=1
 step "formatting"
 sources | xargs -r clang-format-19 --dry-run -Werror || { failed=1; echo "lint: \`make format\` repairs this"; }
 
+step "what the naming rules find"
+misnamed=tools/misnamed.cpp
+found=$(clang-tidy-19 --config-file=.clang-tidy --quiet $misnamed -- -std=c++20 2>/dev/null | sed -nE 's|.*/misnamed\.cpp:([0-9]+):.* error: invalid case style.*|\1|p' | sort -nu || true)
+planted=$(grep -n '// breaks it' $misnamed | cut -d: -f1)
+if [ "$found" != "$planted" ]; then
+  failed=1
+  echo "lint: $misnamed: want errors in lines" $planted, found "in" $found
+fi
+
 check_naming() {  # source, stamp
   if clang-tidy-19 -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-deprecated-declarations "$1" >"$2.log" 2>&1; then
     mv "$2.log" "$2"
@@ -43,8 +52,9 @@ rules=$(grep -hv NIBBLE_COMMIT= .clang-tidy "$build/compile_commands.json" | sha
 declare -A read_by
 while IFS=$'\t' read -r source file; do
   read_by[$source]+=" $file"
-done < <(ninja -C "$build" -t deps | awk -v root="    $(realpath --relative-to="$build" .)/" '
+done < <(ninja -C "$build" -t deps | awk -v root="    $(realpath --relative-to="$build" .)/" -v unity="    $(realpath -m --relative-to="$build" build/unity)/" '
   /^[^ ]/ { source = ""; next }
+  index($0, unity) == 1 { source = "build/unity/" substr($0, 1 + length(unity)); next }
   index($0, root) == 1 { file = substr($0, 1 + length(root)); if (source == "") source = file; print source "\t" file }' | sort -u)
 headers=$(sources | grep -E '\.(h|cuh)$')
 due=()

@@ -7,7 +7,7 @@ namespace {
 
 using backend::Stage;
 
-const backend::DevicePeaks kPeaks{
+const backend::DevicePeaks kCardPeaks{
     .device = "a card", .read_bytes_per_s = 1e12, .matrix = {{.type = "bf16", .exact16 = true, .flops_per_s = 1e14}}};
 
 model::ModelConfig two_layers() {
@@ -49,7 +49,7 @@ TEST(bench_profile, costs_are_those_of_all_layers_and_steps) {
 }
 
 TEST(bench_profile, kernels_and_pauses_add_up_to_the_step) {
-  const auto json = profile_json(profile(), kPeaks);
+  const auto json = profile_json(profile(), kCardPeaks);
   double us = json["between_kernels_us_per_step"].get<double>() + json["between_steps_us_per_step"].get<double>(),
          of = 0;
   for (const auto& kernel : json["kernels"]) {
@@ -67,7 +67,7 @@ TEST(bench_profile, kernels_and_pauses_add_up_to_the_step) {
 }
 
 TEST(bench_profile, the_table_has_a_line_for_each_kernel_and_for_what_lies_between) {
-  const std::string table = profile_table({.generate = 2, .seconds = {1}}, profile(), kPeaks);
+  const std::string table = profile_table({.generate = 2, .seconds = {1}}, profile(), kCardPeaks);
   for (const char* line : {"tg2, batch 1: per step, over 2 steps and all layers", "| attend   | attend ",
                            "|          | between kernels ", "|     12.0 |", "|   800.0 |   80.0% |"})
     EXPECT_NE(table.find(line), std::string::npos) << line << table;

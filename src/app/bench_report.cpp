@@ -28,7 +28,7 @@ std::string csv_field(std::string_view text) {
   return quoted + "\"";
 }
 
-std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
+std::string percent_of_limit(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
 
 double ideal_tokens_per_second(const BenchRow& row, const backend::DevicePeaks& peaks) {
   return static_cast<double>(row.tokens()) / peaks_beside(row, peaks).ideal_seconds(row.cost());
@@ -146,8 +146,8 @@ std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks)
   return fmt::format(
       "| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>10.1f} | {:>7} | {:>9} | {:>8} |\n", row.name(),
       row.batch, fmt::format("{:.2f} ± {:.2f}", rate.mean, rate.sd), ideal_tokens_per_second(row, peaks),
-      row.cost().bytes / 1e9, row.cost().flops / 1e9, peaks_beside(row, peaks).read_bytes_per_s / 1e9, percent(of.read),
-      percent(of.matrix), percent(of.limit));
+      row.cost().bytes / 1e9, row.cost().flops / 1e9, peaks_beside(row, peaks).read_bytes_per_s / 1e9,
+      percent_of_limit(of.read), percent_of_limit(of.matrix), percent_of_limit(of.limit));
 }
 
 std::string csv_head() {

@@ -16,13 +16,13 @@
 namespace nibble::app {
 namespace {
 
-constexpr int kRows = 64;  // of logits in a step: bounds memory
+constexpr int kStepRows = 64;  // of logits in a step: bounds memory
 
 }  // namespace
 
 Score score(const ScoreArgs& args, Terminal& terminal) {
   engine::EngineLimits limits = one_sequence(args.model, args.window);
-  limits.max_batched_tokens = limits.max_logit_rows = std::min(kRows, limits.max_batched_tokens);
+  limits.max_batched_tokens = limits.max_logit_rows = std::min(kStepRows, limits.max_batched_tokens);
   limits.prefix_cache = false;
   Runtime runtime(args.source, args.model, limits, terminal);
   Score sum;

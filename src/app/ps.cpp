@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kBetween = std::chrono::milliseconds(500);  // between the two readings from which tok/s follows
 
-struct Load {
+struct ServerLoad {
   double running = 0, waiting = 0, kv_share = 0, generated = 0;
 };
 
@@ -35,7 +35,7 @@ double value_of(std::string_view text, std::string_view name) {
 
 struct Look {
   std::string state;  // serving, loading, no answer
-  Load load;
+  ServerLoad load;
 };
 
 Look look_at(hub::Http& http, const ServerRecord& server) {
@@ -122,7 +122,7 @@ int execute(const PsOptions& options) {
   terminal.print(fmt::format("{:>8}  {:<{}}  {:<{}}  {:>10}  {:<9}  {:>7}  {:>7}  {:>5}  {:>7}\n", "PID", "MODEL",
                              model, "URL", url, "UP", "STATE", "RUNNING", "WAITING", "KV", "TOK/S"));
   for (const Row& row : rows) {
-    const Load& load = row.look.load;
+    const ServerLoad& load = row.look.load;
     terminal.print(fmt::format("{:>8}  {:<{}}  {:<{}}  {:>10}  {:<9}  {:>7}  {:>7}  {:>3.0f} %  {:>7.1f}\n",
                                row.server.pid, terminal.safe(row.server.model), model, terminal.safe(row.server.url),
                                url, time_since(row.server.since), row.look.state, load.running, load.waiting,

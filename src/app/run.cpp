@@ -16,13 +16,13 @@
 namespace nibble::app {
 namespace {
 
-constexpr int64_t kDefaultContext = 4096;
+constexpr int64_t kRunContext = 4096;
 
 }  // namespace
 
 RunOptions resolved(const RunOptions& options, Terminal& terminal) {
   RunOptions with = options;
-  with.model = resolved_alone(with_files(options.model, terminal), kDefaultContext);
+  with.model = resolved_alone(with_files(options.model, terminal), kRunContext);
   return with;
 }
 
@@ -39,7 +39,7 @@ int execute(const RunOptions& asked) {
     throw Error(Code::kInvalidRequest,
                 "want a prompt of at least one token (-p TEXT, -f FILE or standard input), found an empty one");
   const int64_t wanted = static_cast<int64_t>(prompt.size()) + std::max<int64_t>(options.generate.max_tokens, 1);
-  const int64_t context = context_length(model, source.config, std::max(kDefaultContext, wanted));
+  const int64_t context = context_length(model, source.config, std::max(kRunContext, wanted));
   const engine::Request request = make_request(options.generate, source.config, context, std::move(prompt));
   Runtime runtime(source, model, one_sequence(model, context), terminal);
 

@@ -19,7 +19,7 @@ namespace nibble::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPatience = std::chrono::minutes(10);  // for a group of requests
+constexpr auto kGroupPatience = std::chrono::minutes(10);  // for a group of requests
 constexpr auto kLeavePatience = std::chrono::seconds(10);
 constexpr int kSequential = 100;
 constexpr int64_t kShortTokens = 8;
@@ -72,13 +72,13 @@ class Crowd {
     }
     bool wait() {
       std::unique_lock lock(mutex_);
-      return changed_.wait_for(lock, kPatience, [this] {
+      return changed_.wait_for(lock, kGroupPatience, [this] {
         return std::ranges::all_of(told_, [](const Told& t) { return t.end.has_value(); });
       });
     }
     bool wait_token(size_t at) {
       std::unique_lock lock(mutex_);
-      return changed_.wait_for(lock, kPatience, [&] { return !told_[at].tokens.empty() || told_[at].end; });
+      return changed_.wait_for(lock, kGroupPatience, [&] { return !told_[at].tokens.empty() || told_[at].end; });
     }
     std::vector<Told> told() {
       const std::lock_guard lock(mutex_);

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Outcome answer(const std::string& text) {
+Outcome said(const std::string& text) {
   Outcome o;
   o.ended = true;
   o.text = text;
@@ -26,7 +26,7 @@ TEST(Conversations, every_answer_is_part_of_the_next_prompt) {
   Conversations conversations(w, 100, 6);
   const Json first = messages(conversations, 3);
   ASSERT_EQ(first.size(), 1U);
-  Outcome o = answer("one \"quoted\"");
+  Outcome o = said("one \"quoted\"");
   conversations.ended(3, o);
   EXPECT_EQ(o.text, "");
   const Json second = messages(conversations, 4);
@@ -35,13 +35,13 @@ TEST(Conversations, every_answer_is_part_of_the_next_prompt) {
   EXPECT_EQ(second[1], Json({{"role", "assistant"}, {"content", "one \"quoted\""}}));
   EXPECT_EQ(second[2]["role"], "user");
   EXPECT_NE(second[2], first[0]);
-  o = answer("two");
+  o = said("two");
   conversations.ended(4, o);
   const Json third = messages(conversations, 5);
   ASSERT_EQ(third.size(), 5U);
   EXPECT_TRUE(std::equal(second.begin(), second.end(), third.begin()));
   EXPECT_EQ(third[3]["content"], "two");
-  o = answer("three");
+  o = said("three");
   conversations.ended(5, o);
   EXPECT_EQ(messages(conversations, 5).size(), 1U);  // it is over
   EXPECT_EQ(messages(conversations, 0).size(), 1U);  // others know nothing of it
@@ -54,7 +54,7 @@ TEST(Conversations, every_answer_is_part_of_the_next_prompt) {
 TEST(Conversations, calls_of_tools_are_answered) {
   const Workload w{.api = Api::kChat, .isl = 9, .turns = 2, .tools = "[]"};
   Conversations conversations(w, 0, 2);
-  Outcome o = answer("");
+  Outcome o = said("");
   o.calls = {{"a", "add", "{}"}, {"b", "now", "{\"x\":1}"}};
   conversations.ended(0, o);
   EXPECT_TRUE(o.calls.empty());
@@ -69,7 +69,7 @@ TEST(Conversations, calls_of_tools_are_answered) {
 TEST(Conversations, one_that_failed_is_forgotten) {
   const Workload w{.api = Api::kChat, .isl = 9, .turns = 2};
   Conversations conversations(w, 0, 2);
-  Outcome o = answer("x");
+  Outcome o = said("x");
   o.failure = Failure::kTimeout;
   conversations.ended(0, o);
   EXPECT_EQ(messages(conversations, 1).size(), 1U);

@@ -23,12 +23,12 @@ namespace {
 using testing::HasSubstr;
 
 Server at(const std::string& url) { return {.endpoint = parse_base_url(url), .api_key = {}}; }
-std::string body_of(size_t request) { return fmt::format("{{\"request\":{}}}", request); }
+std::string numbered_body(size_t request) { return fmt::format("{{\"request\":{}}}", request); }
 
 Outcome one(const std::string& url, double timeout = 60) {
   const Server server = at(url);
-  const std::vector<Outcome> outcomes =
-      run_requests({.server = server, .path = "/completions", .count = 1, .body = body_of, .timeout_seconds = timeout});
+  const std::vector<Outcome> outcomes = run_requests(
+      {.server = server, .path = "/completions", .count = 1, .body = numbered_body, .timeout_seconds = timeout});
   EXPECT_TRUE(outcomes.front().ended);
   return outcomes.front();
 }
@@ -47,7 +47,7 @@ TEST(HttpRequests, each_request_is_sent_once_and_read_whole) {
   });
   const Server where{.endpoint = parse_base_url(server.url()), .api_key = "key"};
   const auto outcomes = run_requests(
-      {.server = where, .path = "/completions", .count = 100, .body = body_of, .concurrency = 16, .threads = 3});
+      {.server = where, .path = "/completions", .count = 100, .body = numbered_body, .concurrency = 16, .threads = 3});
   for (const Outcome& o : outcomes) {
     EXPECT_TRUE(o.ok()) << o.kind() << o.message;
     EXPECT_EQ(o.events, 7);
@@ -75,8 +75,8 @@ TEST(HttpRequests, as_many_run_at_a_time_as_asked) {
     send_tokens(send, 1);
   });
   const Server where = at(server.url());
-  const auto outcomes =
-      run_requests({.server = where, .path = "/x", .count = 30, .body = body_of, .concurrency = kAtOnce, .threads = 2});
+  const auto outcomes = run_requests(
+      {.server = where, .path = "/x", .count = 30, .body = numbered_body, .concurrency = kAtOnce, .threads = 2});
   EXPECT_TRUE(std::ranges::all_of(outcomes, &Outcome::ok));
   // The stand-in may see the next one before it has closed the one before.
   EXPECT_GE(server.most_at_once(), kAtOnce);
@@ -97,7 +97,7 @@ TEST(HttpRequests, arrivals_come_whatever_still_runs) {
   });
   const Server where = at(server.url());
   const auto outcomes = run_requests(
-      {.server = where, .path = "/x", .count = 5, .body = body_of, .arrivals = {0, 0.01, 0.02, 0.02, 0.05}});
+      {.server = where, .path = "/x", .count = 5, .body = numbered_body, .arrivals = {0, 0.01, 0.02, 0.02, 0.05}});
   for (const Outcome& o : outcomes) EXPECT_TRUE(o.ok()) << o.message;
   EXPECT_EQ(outcomes[4].sent, 0.05);
   EXPECT_GE(outcomes[0].first, 0.05);
@@ -117,7 +117,7 @@ TEST(HttpRequests, turns_of_a_conversation_follow_each_other) {
                                             const size_t c = i / kTurns;
                                             EXPECT_EQ(asked[c]++, i % kTurns);
                                             EXPECT_EQ(ended[c], i % kTurns);
-                                            return body_of(i);
+                                            return numbered_body(i);
                                           },
                                       .turns = kTurns,
                                       .pause = [](size_t) { return 1e-3; },
@@ -215,10 +215,12 @@ TEST(HttpRequests, a_run_that_is_cut_leaves_what_has_not_ended) {
   });
   self = &server;
   const Server where = at(server.url());
-  const auto outcomes = run_requests(
-      {.server = where, .path = "/x", .count = 8, .body = body_of, .concurrency = 4, .keep_going = [](size_t done) {
-         return done < 1;
-       }});
+  const auto outcomes = run_requests({.server = where,
+                                      .path = "/x",
+                                      .count = 8,
+                                      .body = numbered_body,
+                                      .concurrency = 4,
+                                      .keep_going = [](size_t done) { return done < 1; }});
   EXPECT_TRUE(outcomes[0].ok());
   EXPECT_EQ(std::ranges::count(outcomes, true, &Outcome::ended), 1);
 }
@@ -235,7 +237,7 @@ TEST(HttpRequests, a_request_that_is_left_tells_the_server) {
   const auto outcomes = run_requests({.server = where,
                                       .path = "/x",
                                       .count = 3,
-                                      .body = body_of,
+                                      .body = numbered_body,
                                       .options = [](size_t) { return AnswerOptions{.close_after = 4}; },
                                       .concurrency = 3});
   for (const Outcome& o : outcomes) EXPECT_TRUE(o.cancelled && o.events >= 4);

@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 // n tokens, the first after `ttft`, each further one `gap` later.
-Outcome answer(double sent, double ttft, double gap, int n) {
+Outcome timed_answer(double sent, double ttft, double gap, int n) {
   Outcome o;
   o.ended = true;
   o.sent = sent;
@@ -50,7 +50,7 @@ TEST(LoadSummary, percentiles_are_numpys) {
 
 TEST(LoadSummary, rates_are_of_what_went_well_over_all_the_time) {
   const std::array runs = {std::vector{
-      answer(0, 1, 0.25, 9), answer(1, 2, 0.5, 5), failed(2, 9.5, Failure::kStatus, 429, "full"),
+      timed_answer(0, 1, 0.25, 9), timed_answer(1, 2, 0.5, 5), failed(2, 9.5, Failure::kStatus, 429, "full"),
       failed(2, 3, Failure::kStatus, 429, "still full"), failed(2, 3, Failure::kTimeout, 0, "late"), Outcome{}}};
   const LoadSummary s = summary_of(runs);
   EXPECT_EQ(s.ok, 2);
@@ -70,7 +70,7 @@ TEST(LoadSummary, rates_are_of_what_went_well_over_all_the_time) {
 }
 
 TEST(LoadSummary, one_event_says_nothing_of_the_time_between_tokens) {
-  Outcome o = answer(0, 1, 0, 1);
+  Outcome o = timed_answer(0, 1, 0, 1);
   o.output_tokens = 50;
   const std::array runs = {std::vector{o}};
   const LoadSummary s = summary_of(runs);
@@ -80,7 +80,7 @@ TEST(LoadSummary, one_event_says_nothing_of_the_time_between_tokens) {
 }
 
 TEST(LoadSummary, repetitions_have_rates_of_their_own) {
-  const std::array runs = {std::vector{answer(0, 1, 0.25, 9)}, std::vector{answer(0, 1, 0.5, 9)}};
+  const std::array runs = {std::vector{timed_answer(0, 1, 0.25, 9)}, std::vector{timed_answer(0, 1, 0.5, 9)}};
   const LoadSummary s = summary_of(runs);
   ASSERT_EQ(s.output_rates.size(), 2U);
   EXPECT_DOUBLE_EQ(s.output_rates[0], 9 / 3.5);
@@ -89,7 +89,7 @@ TEST(LoadSummary, repetitions_have_rates_of_their_own) {
 }
 
 TEST(LoadSummary, each_turn_has_its_own_time_to_the_first_token) {
-  std::vector<Outcome> outcomes = {answer(0, 1, 0.1, 2), answer(5, 3, 0.1, 2), answer(0, 2, 0.1, 2),
+  std::vector<Outcome> outcomes = {timed_answer(0, 1, 0.1, 2), timed_answer(5, 3, 0.1, 2), timed_answer(0, 2, 0.1, 2),
                                    failed(5, 6, Failure::kNoCall, 200, "none")};
   outcomes[1].turn = outcomes[3].turn = 1;
   outcomes[1].prompt_tokens = 250;
@@ -102,7 +102,7 @@ TEST(LoadSummary, each_turn_has_its_own_time_to_the_first_token) {
   EXPECT_DOUBLE_EQ(s.turns[1].ttft.p99, 3);
   EXPECT_EQ(json_of(s)["turns"][1]["prompt_tokens"], 250);
   EXPECT_THAT(turn_table(std::array{s}), HasSubstr("|         0/s |    2 |     1 |           250 |"));
-  const std::array single = {std::vector{answer(0, 1, 0.1, 2)}};
+  const std::array single = {std::vector{timed_answer(0, 1, 0.1, 2)}};
   EXPECT_TRUE(summary_of(single).turns.empty());
   EXPECT_EQ(turn_table(std::array{summary_of(single)}), "");
 }

@@ -12,7 +12,7 @@ namespace nibble::convert {
 namespace {
 
 // gpt-oss-20b's layers over small widths.
-model::ModelConfig small() {
+model::ModelConfig many_layers() {
   model::ModelConfig config = model::preset("tiny");
   config.dims.layers = 24;
   config.layer_kinds.assign(24, backend::LayerKind::kFull);
@@ -20,7 +20,7 @@ model::ModelConfig small() {
 }
 
 TEST(dummy_head, is_of_the_usual_shape_and_drafts_tokens_of_the_model) {
-  const model::ModelConfig config = small();
+  const model::ModelConfig config = many_layers();
   const DummyWeights weights(config, 1, nullptr);
   model::eagle3::Head head(dummy_head({config, weights.weights()}, {.draft_vocab = 100, .seed = 3}));
   const backend::HeadDims& dims = head.weights().dims;
@@ -49,7 +49,7 @@ TEST(dummy_head, is_of_the_usual_shape_and_drafts_tokens_of_the_model) {
 }
 
 TEST(dummy_head, is_the_same_for_any_number_of_threads) {
-  const model::ModelConfig config = small();
+  const model::ModelConfig config = many_layers();
   const DummyWeights weights(config, 1, nullptr);
   ThreadPool pool(3);
   const auto one = dummy_head({config, weights.weights()}, {.draft_vocab = 50});

@@ -26,7 +26,7 @@ using test::expect_error;
 using test::ScratchDir;
 
 // tiny() with a vocabulary that keeps the tests quick.
-ModelConfig small() {
+ModelConfig small_vocab() {
   ModelConfig config = tiny();
   config.dims.vocab = 512;
   config.bos_id = 509;
@@ -69,7 +69,7 @@ std::vector<double> dense_values(const ManifestItem& item) {
 
 TEST(synth, bytes_do_not_depend_on_threads_or_pieces) {
   ThreadPool three(3);
-  for (const ManifestItem& item : manifest(truncated(small(), 1), Naming::kHuggingFace)) {
+  for (const ManifestItem& item : manifest(truncated(small_vocab(), 1), Naming::kHuggingFace)) {
     const std::vector<std::byte> want = whole(item, 7, nullptr);
     EXPECT_EQ(whole(item, 7, &three), want) << item.name;
     std::vector<std::byte> pieces(want.size());
@@ -82,16 +82,17 @@ TEST(synth, bytes_do_not_depend_on_threads_or_pieces) {
 }
 
 TEST(synth, every_tensor_and_seed_has_its_own_stream) {
-  const auto items = manifest(small(), Naming::kHuggingFace);
+  const auto items = manifest(small_vocab(), Naming::kHuggingFace);
   const auto& a = item_named(items, "model.layers.0.mlp.experts.down_proj_blocks");
   const auto& b = item_named(items, "model.layers.1.mlp.experts.down_proj_blocks");
   EXPECT_NE(whole(a, 1, nullptr), whole(b, 1, nullptr));
   EXPECT_NE(whole(a, 1, nullptr), whole(a, 2, nullptr));
 }
 
-TEST(synth, bytes_are_the_same_on_every_machine) {  // FNV-1a over all tensors of small(), seed 1; computed here first
+TEST(synth,
+     bytes_are_the_same_on_every_machine) {  // FNV-1a over all tensors of small_vocab(), seed 1; computed here first
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const ManifestItem& item : manifest(small(), Naming::kHuggingFace)) {
+  for (const ManifestItem& item : manifest(small_vocab(), Naming::kHuggingFace)) {
     for (const std::byte b : whole(item, 1, nullptr)) hash = (hash ^ static_cast<uint8_t>(b)) * 0x100000001b3u;
   }
   EXPECT_EQ(hash, 1325866146511643631u);
@@ -118,7 +119,7 @@ TEST(synth, dense_weights_have_the_scale_of_their_fan_in) {
 TEST(synth, dequantised_experts_have_the_scale_of_their_fan_in) {
   constexpr double kCodes[16] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6};
   for (const int64_t hidden : {int64_t{2880}, int64_t{64}, int64_t{4096}}) {
-    ModelConfig config = truncated(small(), 1);
+    ModelConfig config = truncated(small_vocab(), 1);
     config.dims.hidden = hidden;
     const auto items = manifest(config, Naming::kHuggingFace);
     const auto blocks = whole(item_named(items, "model.layers.0.mlp.experts.gate_up_proj_blocks"), 1, nullptr);
@@ -140,7 +141,8 @@ TEST(synth, a_written_checkpoint_binds_to_the_dummys_bytes) {
   const ScratchDir dir;
   ThreadPool pool(2);
   int64_t last = 0;
-  synth_checkpoint(small(), dir / "model", {.seed = 5, .shard_bytes = 150'000, .tokenizer_json = "{}", .pool = &pool},
+  synth_checkpoint(small_vocab(), dir / "model",
+                   {.seed = 5, .shard_bytes = 150'000, .tokenizer_json = "{}", .pool = &pool},
                    [&](const SynthProgress& p) {
                      EXPECT_GT(p.done_bytes, last);
                      last = p.done_bytes;
@@ -153,7 +155,7 @@ TEST(synth, a_written_checkpoint_binds_to_the_dummys_bytes) {
             fmt::format("model-00000-of-{:05}.safetensors", opened.files().size() - 1));
   EXPECT_EQ(read_text_file(dir / "model/tokenizer.json", 100), "{}");
   const ModelConfig config = from_hf(checkpoint::read_hf_config(opened.directory()));
-  EXPECT_EQ(config, small());
+  EXPECT_EQ(config, small_vocab());
 
   const std::vector<backend::HostWeight> from_file = bind_weights(opened.entries(), config);
   DummyWeights made(config, 5, nullptr);
@@ -174,7 +176,7 @@ TEST(synth, a_written_checkpoint_binds_to_the_dummys_bytes) {
 
 TEST(synth, a_small_checkpoint_is_one_file_without_index) {
   const ScratchDir dir;
-  synth_checkpoint(small(), dir.path(), {.layers = 1}, {});
+  synth_checkpoint(small_vocab(), dir.path(), {.layers = 1}, {});
   EXPECT_TRUE(std::filesystem::exists(dir / "model.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(dir / "model.safetensors.index.json"));
   EXPECT_FALSE(std::filesystem::exists(dir / "tokenizer.json"));
@@ -186,14 +188,14 @@ TEST(synth, a_small_checkpoint_is_one_file_without_index) {
 
 TEST(synth, refuses_impossible_options_and_used_directories) {
   const ScratchDir dir;
-  expect_error([&] { synth_checkpoint(small(), dir / "a", {.layers = 5}, {}); }, Code::kInvalidRequest,
+  expect_error([&] { synth_checkpoint(small_vocab(), dir / "a", {.layers = 5}, {}); }, Code::kInvalidRequest,
                "layers: want 1 to 4, found 5");
-  expect_error([&] { synth_checkpoint(small(), dir / "a", {.shard_bytes = 0}, {}); }, Code::kInvalidRequest,
+  expect_error([&] { synth_checkpoint(small_vocab(), dir / "a", {.shard_bytes = 0}, {}); }, Code::kInvalidRequest,
                "shard_bytes: want at least 1, found 0");
   dir.write("f", "x");
-  expect_error([&] { synth_checkpoint(small(), dir.path(), {}, {}); }, Code::kInvalidRequest,
+  expect_error([&] { synth_checkpoint(small_vocab(), dir.path(), {}, {}); }, Code::kInvalidRequest,
                "want an absent or empty directory");
-  expect_error([&] { synth_checkpoint(small(), dir / "f", {}, {}); }, Code::kIo, "cannot create");
+  expect_error([&] { synth_checkpoint(small_vocab(), dir / "f", {}, {}); }, Code::kIo, "cannot create");
 }
 
 TEST(config_json, survives_the_way_through_its_json) {

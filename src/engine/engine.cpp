@@ -142,6 +142,10 @@ struct Engine::Impl {
     if (kv_events) {
       if (const std::vector<KvEvent> events = loop.take_kv_events(); !events.empty()) kv_events(events);
     }
+    show();
+  }
+
+  void show() {
     const std::lock_guard lock(mutex);
     shown = loop.stats();
   }
@@ -173,8 +177,11 @@ RequestId Engine::submit(Request request, Receiver receiver) {
                 most, most + 1);
   }
   const RequestId id = ++impl_->last_id;
-  const auto counted = [&unfinished = impl_->unfinished, receiver = std::move(receiver)](const Event& event) {
-    if (std::holds_alternative<Finished>(event)) --unfinished;  // first: the receiver may submit the next one at once
+  const auto counted = [impl = impl_.get(), receiver = std::move(receiver)](const Event& event) {
+    if (std::holds_alternative<Finished>(event)) {  // first: the receiver may submit the next one, or ask for stats()
+      --impl->unfinished;
+      impl->show();
+    }
     receiver(event);
   };
   impl_->inbox.push(Submit{id, std::move(request), counted});

@@ -75,7 +75,7 @@ class Engine {
   RequestId submit(Request request, Receiver receiver);
   // Ends it as kCancelled within one step. Ignored if it has finished.
   void cancel(RequestId id);
-  [[nodiscard]] EngineStats stats() const;
+  [[nodiscard]] EngineStats stats() const;  // of the last step; whoever was told Finished finds that in it, too
 
  private:
   struct Impl;

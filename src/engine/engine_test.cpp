@@ -20,7 +20,7 @@ using testing::FakeBackend;
 using testing::Heard;
 using testing::Mailbox;
 
-constexpr int64_t kWindow = 128;
+using testing::kWindow;
 
 Request ask(int32_t what, int64_t max_tokens) {
   Request request{.max_tokens = max_tokens, .sampling = {.seed = static_cast<uint64_t>(what)}};
@@ -28,8 +28,8 @@ Request ask(int32_t what, int64_t max_tokens) {
   return request;
 }
 
-struct Rig {
-  explicit Rig(EngineLimits of)
+struct OneEngine {
+  explicit OneEngine(EngineLimits of)
       : limits(of), be(gpt, step_limits(of, gpt.config.dims)), engine(std::make_unique<Engine>(be, gpt, of)) {}
   EngineLimits limits;
   model::GptOss gpt = testing::fake_model(kWindow);
@@ -38,7 +38,7 @@ struct Rig {
 };
 
 TEST(engine, many_threads_get_what_each_would_get_alone) {
-  Rig rig({.max_context = 400, .max_sequences = 6, .max_batched_tokens = 80, .kv_tokens = 1200});
+  OneEngine rig({.max_context = 400, .max_sequences = 6, .max_batched_tokens = 80, .kv_tokens = 1200});
   constexpr int kThreads = 4, kEach = 40;
   std::vector<std::jthread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -69,7 +69,7 @@ TEST(engine, many_threads_get_what_each_would_get_alone) {
 
 TEST(engine, a_burst_fills_slots_and_queue_and_one_more_is_refused) {
   constexpr int kSlots = 4, kWaiting = 3;
-  Rig rig({.max_context = 400, .max_sequences = kSlots, .max_batched_tokens = 80, .max_waiting = kWaiting});
+  OneEngine rig({.max_context = 400, .max_sequences = kSlots, .max_batched_tokens = 80, .max_waiting = kWaiting});
   std::latch burst_is_over(1);
   Mailbox first, boxes[kSlots + kWaiting - 1], refused;
   rig.engine->submit(ask(100, 200), [&, heard = first.receiver()](const Event& event) {
@@ -94,7 +94,7 @@ TEST(engine, a_burst_fills_slots_and_queue_and_one_more_is_refused) {
 }
 
 TEST(engine, a_request_that_cannot_be_served_is_refused_before_any_event) {
-  Rig rig({.max_context = 100});
+  OneEngine rig({.max_context = 100});
   Mailbox box;
   EXPECT_THROW(rig.engine->submit({.prompt = {}, .max_tokens = 5}, box.receiver()), Error);
   EXPECT_THROW(rig.engine->submit(ask(149, 5), box.receiver()), Error);
@@ -125,7 +125,7 @@ TEST(engine, limits_out_of_range_are_refused_by_their_flags) {
 }
 
 TEST(engine, a_receiver_may_cancel_and_submit) {
-  Rig rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
+  OneEngine rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
   Mailbox first, second;
   std::atomic<RequestId> id = 0;
   const Receiver inner = first.receiver(), follow = second.receiver();
@@ -140,7 +140,7 @@ TEST(engine, a_receiver_may_cancel_and_submit) {
 }
 
 TEST(engine, cancelling_stops_the_work) {
-  Rig rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
+  OneEngine rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
   Mailbox box;
   std::latch cancelled(1);
   const Receiver inner = box.receiver();
@@ -160,7 +160,7 @@ TEST(engine, cancelling_stops_the_work) {
 TEST(engine, its_end_cancels_what_runs_and_what_waits) {
   std::vector<std::unique_ptr<Mailbox>> boxes;
   {
-    Rig rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
+    OneEngine rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
     for (int i = 0; i < 40; ++i) {
       boxes.push_back(std::make_unique<Mailbox>());
       rig.engine->submit(ask(i, 3500), boxes.back()->receiver());
@@ -177,7 +177,7 @@ TEST(engine, its_end_cancels_what_runs_and_what_waits) {
 }
 
 TEST(engine, times_and_counts_are_told) {
-  Rig rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
+  OneEngine rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
   Mailbox box;
   rig.engine->submit(ask(100, 20), box.receiver());
   const Finished end = box.wait_finished().finished[0];
@@ -187,6 +187,19 @@ TEST(engine, times_and_counts_are_told) {
   EXPECT_GT(end.prefill_seconds, 0);
   EXPECT_GT(end.decode_seconds, 0);
   rig.engine.reset();
+}
+
+TEST(engine, who_is_told_of_an_end_finds_it_in_the_stats) {
+  OneEngine rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
+  Mailbox box;
+  EngineStats then;
+  rig.engine->submit(ask(100, 20), [&, heard = box.receiver()](const Event& event) {
+    if (std::holds_alternative<Finished>(event)) then = rig.engine->stats();
+    heard(event);
+  });
+  box.wait_finished();
+  EXPECT_EQ(then.generated_tokens, 20);
+  EXPECT_EQ(then.running, 0);
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ using testing::ask;
 using testing::Heard;
 using testing::some;
 
-struct Rig : testing::Rig {
-  explicit Rig(EngineLimits of) : testing::Rig(of) {
+struct TimedRig : testing::Rig {
+  explicit TimedRig(EngineLimits of) : testing::Rig(of) {
     be.step_seconds = 3e-3;
     be.token_seconds = 1e-4;
     be.key_seconds = 1e-7;
@@ -39,8 +39,8 @@ INSTANTIATE_TEST_SUITE_P(scheduling, LoopPaceTest, ::testing::Values(false, true
 
 // Four streams, two prompts of 900 tokens that take twenty and more steps each, and then a question of 20: all by the
 // backend's clock.
-struct Crowd : Rig {
-  explicit Crowd(EngineLimits of) : Rig(of) {
+struct Crowd : TimedRig {
+  explicit Crowd(EngineLimits of) : TimedRig(of) {
     for (int i = 0; i < 4; ++i) streams.push_back(&add(ask(some(20, i), 900)));
     while (streams.back()->tokens.size() < 30) loop.step();
     const double start = be.seconds;
@@ -68,7 +68,7 @@ TEST_P(LoopPaceTest, a_question_waits_for_a_step_and_its_own_whatever_prompts_ar
 
 TEST_P(LoopPaceTest, streams_and_prompts_go_on_beside_each_other) {
   EngineLimits with = limits();
-  Rig alone(with);
+  TimedRig alone(with);
   alone.add(ask(some(900), 1));
   alone.run();
   Crowd crowd(with);
@@ -95,7 +95,7 @@ TEST_P(LoopPaceTest, a_target_of_the_streams_is_kept) {
 }
 
 TEST(loop_pace, a_step_that_reads_on_is_waited_for_before_the_next) {
-  Rig rig({.max_context = 1024, .max_sequences = 4, .max_batched_tokens = 64});
+  TimedRig rig({.max_context = 1024, .max_sequences = 4, .max_batched_tokens = 64});
   rig.add(ask(some(500), 4));
   for (int i = 0; i < 7; ++i) {
     rig.loop.step();

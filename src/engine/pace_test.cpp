@@ -12,7 +12,7 @@ namespace nibble::engine {
 namespace {
 
 // A machine whose steps take base + decode × decoding, or with prompts fixed + token × tokens + key × keys.
-struct Machine {
+struct PacedMachine {
   double decode = 0, fixed = 0, token = 0, key = 0;
   double noise = 0;      // a step takes up to so much more
   double disturbed = 0;  // and so often four times as long
@@ -25,12 +25,12 @@ struct Machine {
   }
 };
 // What was measured on an H200 with 120b shapes and 32 streams, 2026-11; the keys' share is a guess.
-constexpr Machine kCard{.decode = 12.0e-3, .fixed = 21e-3, .token = 19e-6, .key = 0.25e-9};
+constexpr PacedMachine kCard{.decode = 12.0e-3, .fixed = 21e-3, .token = 19e-6, .key = 0.25e-9};
 // nibble-tiny on two cores, where keys are most of it.
-constexpr Machine kHost{.decode = 3e-3, .fixed = 2.5e-3, .token = 60e-6, .key = 0.2e-6};
+constexpr PacedMachine kHost{.decode = 3e-3, .fixed = 2.5e-3, .token = 60e-6, .key = 0.2e-6};
 
 struct Drive {
-  Drive(const Machine& of, const Pace::Rule& rule) : machine(of), pace(rule), most(rule.max_tokens) {}
+  Drive(const PacedMachine& of, const Pace::Rule& rule) : machine(of), pace(rule), most(rule.max_tokens) {}
 
   // One step beside `decoding`, reading a prompt at `depth`; returns its seconds and its prompt tokens.
   std::pair<double, int64_t> step(int decoding, int64_t depth) {
@@ -61,7 +61,7 @@ struct Drive {
     return seconds;
   }
 
-  Machine machine;
+  PacedMachine machine;
   Pace pace;
   int64_t most;
   std::mt19937_64 random{7};
@@ -111,7 +111,7 @@ TEST(pace, it_is_seen_again_after_a_while) {
 }
 
 struct Scene {
-  Machine machine;
+  PacedMachine machine;
   Pace::Rule rule;
   int streams;
   int64_t prompt;
@@ -155,7 +155,7 @@ TEST(pace, other_programs_do_not_make_steps_long) {
 }
 
 TEST(pace, where_few_decode_prompts_keep_their_speed) {
-  Machine machine = kCard;
+  PacedMachine machine = kCard;
   machine.decode = 4e-3;
   Drive drive(machine, kCardRule);
   drive.read(0, 5000);

@@ -8,7 +8,7 @@
 namespace nibble::engine {
 namespace {
 
-constexpr int64_t kWindow = 128;
+constexpr int64_t kSlidingWindow = 128;
 
 std::vector<int32_t> text(size_t count, int32_t seed = 0) {
   std::vector<int32_t> tokens(count);
@@ -22,7 +22,7 @@ std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& 
 }
 
 struct Kept {
-  explicit Kept(int32_t sliding = 100, int32_t full = 100, int64_t window = kWindow)
+  explicit Kept(int32_t sliding = 100, int32_t full = 100, int64_t window = kSlidingWindow)
       : pool({sliding, full}), cache(pool, window, PrefixCache::Mode::kOn) {}
 
   int64_t resume(const std::vector<int32_t>& tokens, SequencePages& pages) {
@@ -281,7 +281,7 @@ TEST(prefix_cache, what_lost_its_window_is_found_again_once_it_is_recomputed) {
 TEST(prefix_cache, a_text_behind_its_window_gives_its_sliding_pages_up) {
   for (const auto mode : {PrefixCache::Mode::kOff, PrefixCache::Mode::kOn}) {
     PagePool pool({5, 100});
-    PrefixCache cache(pool, kWindow, mode);
+    PrefixCache cache(pool, kSlidingWindow, mode);
     SequencePages pages;
     const std::vector<int32_t> all = text(3000);
     for (size_t at = 0; at < all.size(); ++at) {
@@ -292,7 +292,7 @@ TEST(prefix_cache, a_text_behind_its_window_gives_its_sliding_pages_up) {
         }
       }
       for (size_t p = 0; p < pages.ids[LayerKind::kSliding].size(); ++p) {
-        const bool seen = static_cast<int64_t>(p * 64 + 63) > static_cast<int64_t>(at) - kWindow;
+        const bool seen = static_cast<int64_t>(p * 64 + 63) > static_cast<int64_t>(at) - kSlidingWindow;
         ASSERT_EQ(pages.ids[LayerKind::kSliding][p] >= 0, seen) << at << " page " << p;
       }
       cache.insert(std::span(all).first(at + 1), pages);

@@ -23,7 +23,7 @@ using testing::FakeBackend;
 using testing::Heard;
 using testing::Mailbox;
 
-constexpr int64_t kWindow = 128;
+using testing::kWindow;
 
 std::vector<int32_t> text_of(uint64_t what, size_t tokens) {
   std::vector<int32_t> text;
@@ -121,8 +121,8 @@ TEST(placement, the_latest_pages_are_known_and_no_more_than_the_cache_has) {
 
 // ---- and that nobody notices ----
 
-struct Rig {
-  Rig(size_t count, const EngineLimits& limits) {
+struct ManyEngines {
+  ManyEngines(size_t count, const EngineLimits& limits) {
     std::vector<std::unique_ptr<Engine>> engines;
     for (size_t i = 0; i < count; ++i) {
       backends.push_back(std::make_unique<FakeBackend>(gpt, step_limits(limits, gpt.config.dims)));
@@ -140,11 +140,11 @@ struct Rig {
   std::unique_ptr<Replicas> replicas;
 };
 
-const EngineLimits kLimits{
+const EngineLimits kEachLimits{
     .max_context = 800, .max_sequences = 6, .max_batched_tokens = 80, .max_waiting = 200, .kv_tokens = 4000};
 
 TEST(replicas, many_threads_get_what_each_would_get_alone) {
-  Rig rig(3, kLimits);
+  ManyEngines rig(3, kEachLimits);
   std::vector<std::jthread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&rig, t] {
@@ -172,9 +172,9 @@ TEST(replicas, many_threads_get_what_each_would_get_alone) {
 }
 
 TEST(replicas, stats_are_the_sum_of_each) {
-  EngineLimits limits = kLimits;
+  EngineLimits limits = kEachLimits;
   limits.speculation = {.method = DraftMethod::kNgram, .least_lookup = 1, .most_lookup = 1, .adaptive = false};
-  Rig rig(2, limits);
+  ManyEngines rig(2, limits);
   for (uint64_t talk = 0; talk < 8; ++talk) static_cast<void>(rig.ask(text_of(talk, 300), 30));
   while (rig.replicas->stats().running > 0) std::this_thread::yield();
   DraftStats sum;
@@ -192,7 +192,7 @@ TEST(replicas, stats_are_the_sum_of_each) {
 }
 
 TEST(replicas, the_second_turn_of_a_conversation_is_read_from_the_cache) {
-  Rig rig(3, kLimits);
+  ManyEngines rig(3, kEachLimits);
   for (uint64_t talk = 0; talk < 9; ++talk) {
     std::vector<int32_t> prompt = text_of(talk, 200);
     const Heard first = rig.ask(prompt, 30);
@@ -206,10 +206,10 @@ TEST(replicas, the_second_turn_of_a_conversation_is_read_from_the_cache) {
 }
 
 TEST(replicas, are_busy_only_when_all_are) {
-  EngineLimits limits = kLimits;
+  EngineLimits limits = kEachLimits;
   limits.max_sequences = 1;
   limits.max_waiting = 1;
-  Rig rig(2, limits);
+  ManyEngines rig(2, limits);
   std::deque<Mailbox> boxes;
   std::vector<RequestId> ids;
   int refused = 0;
@@ -239,7 +239,7 @@ TEST(replicas, are_busy_only_when_all_are) {
 }
 
 TEST(replicas, what_no_engine_can_serve_is_refused) {
-  Rig rig(2, kLimits);
+  ManyEngines rig(2, kEachLimits);
   EXPECT_THROW(rig.replicas->submit({.prompt = {}, .max_tokens = 1}, [](const Event&) {}), Error);
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kAnswer = "<|channel|>final<|message|>Yes.<|return|>";
 constexpr const char* kChat = R"({"messages":[{"role":"user","content":"hi"}]})";
 
-struct Reply {
+struct Answer {
   int status = 0;
   Json json;
   std::string text;
@@ -34,11 +34,11 @@ class ApiTest : public ::testing::Test {
   std::unique_ptr<Call> call(const std::string& path, std::string body, const std::string& method = "POST") {
     return api_->handle({.method = method, .path = path, .authorization = key_, .body = std::move(body)}, [] {});
   }
-  Reply ask(const std::string& path, const std::string& body, const std::string& method = "POST") {
+  Answer ask(const std::string& path, const std::string& body, const std::string& method = "POST") {
     const auto c = call(path, body, method);
     Call::Output out;
     while (!(out = c->poll()).done) std::this_thread::yield();  // what it cancelled ends, what takes long is made
-    Reply reply{.status = out.head->status, .json = {}, .text = out.body};
+    Answer reply{.status = out.head->status, .json = {}, .text = out.body};
     if (out.head->content_type == "application/json") reply.json = parse_json(out.body);
     return reply;
   }
@@ -51,7 +51,7 @@ class ApiTest : public ::testing::Test {
 
 TEST_F(ApiTest, a_chat_goes_to_the_engine_and_back) {
   start({kAnswer});
-  const Reply reply = ask("/v1/chat/completions", kChat);
+  const Answer reply = ask("/v1/chat/completions", kChat);
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.json["choices"][0]["message"]["content"], "Yes.");
   EXPECT_EQ(reply.json["model"], "tiny");
@@ -90,7 +90,7 @@ TEST_F(ApiTest, who_goes_before_the_first_token_does_not_count_among_its_times) 
 
 TEST_F(ApiTest, a_stop_string_cancels_and_is_a_stop) {
   start({"<|channel|>final<|message|>one two three…"});
-  const Reply reply = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stop":"two"})");
+  const Answer reply = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stop":"two"})");
   EXPECT_EQ(reply.json["choices"][0]["message"]["content"], "one ");
   EXPECT_EQ(reply.json["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(reply.json["usage"]["prompt_tokens"], 9);
@@ -103,7 +103,7 @@ TEST_F(ApiTest, what_goes_on_where_a_grammar_ends_cannot_go_with_one) {
   for (const auto& [param, field] :
        {std::pair{"min_tokens", R"("min_tokens":1)"}, {"ignore_eos", R"("ignore_eos":true)"}}) {
     EXPECT_EQ(ask("/v1/chat/completions", chat + field + "}").status, 200) << param;
-    const Reply reply = ask("/v1/chat/completions", chat + field + R"(,"response_format":{"type":"json_object"}})");
+    const Answer reply = ask("/v1/chat/completions", chat + field + R"(,"response_format":{"type":"json_object"}})");
     EXPECT_EQ(reply.status, 400);
     EXPECT_EQ(reply.json["error"]["param"], param);
   }
@@ -116,7 +116,7 @@ TEST_F(ApiTest, priority_goes_to_an_engine_that_goes_by_it_and_is_refused_by_oth
   for (const auto& [path, body] : {std::pair<std::string, std::string>{"/v1/chat/completions", chat + "3}"},
                                    {"/v1/completions", R"({"prompt":"hi","priority":3})"},
                                    {"/v1/responses", R"({"input":"hi","priority":3})"}}) {
-    const Reply reply = ask(path, body);
+    const Answer reply = ask(path, body);
     EXPECT_EQ(reply.status, 400) << path;
     EXPECT_EQ(reply.json["error"]["param"], "priority");
     EXPECT_NE(reply.text.find("--scheduling-policy priority, found 3"), std::string::npos) << reply.text;
@@ -266,7 +266,7 @@ TEST_F(ApiTest, no_budget_is_no_reasoning) {
   const auto may = [&bits](int32_t id) { return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1U) != 0; };
   EXPECT_TRUE(may(testing::tokens("final")[0]));
   EXPECT_FALSE(may(testing::tokens("analysis")[0]));
-  const Reply reply = ask(
+  const Answer reply = ask(
       "/v1/chat/completions",
       R"({"messages":[{"role":"user","content":"hi"}],"thinking_token_budget":5,"ignore_eos":true,"max_tokens":9})");
   EXPECT_EQ(reply.json["error"]["param"], "ignore_eos");
@@ -304,7 +304,7 @@ TEST_F(ApiTest, a_schema_that_no_grammar_expresses_is_refused_with_openais_code)
         {"/v1/chat/completions",
          chat + R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" + schema + "}}]}",
          "tools", "invalid_function_parameters"}}) {
-    const Reply reply = ask(c.path, c.body);
+    const Answer reply = ask(c.path, c.body);
     EXPECT_EQ(reply.status, 400);
     EXPECT_EQ(reply.json["error"]["param"], c.param) << reply.text;
     EXPECT_EQ(reply.json["error"]["code"], c.code) << reply.text;
@@ -320,7 +320,7 @@ TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {
   for (const std::string& body : {R"({"messages":[{"role":")" + large + R"("}]})",
                                   R"({"messages":[{"role":"user","content":"hi"}],")" + large + R"(":1})",
                                   R"({"model":")" + large + R"(","messages":[{"role":"user","content":"hi"}]})"}) {
-    const Reply reply = ask("/v1/chat/completions", body);
+    const Answer reply = ask("/v1/chat/completions", body);
     EXPECT_EQ(reply.status / 100, 4);
     EXPECT_LT(reply.text.size(), 3000);
     EXPECT_NE(reply.text.find("aaa…"), std::string::npos);
@@ -342,7 +342,7 @@ TEST_F(ApiTest, responses_are_kept_bounded) {
 TEST_F(ApiTest, a_response_larger_than_all_room_pushes_out_no_other) {
   start({kAnswer}, {.stored_bytes = 4500});
   const std::string small = ask("/v1/responses", R"({"input":"hi"})").json["id"];
-  const Reply reply = ask("/v1/responses", R"({"input":")" + std::string(1800, ' ') + "\"}");
+  const Answer reply = ask("/v1/responses", R"({"input":")" + std::string(1800, ' ') + "\"}");
   ASSERT_EQ(reply.status, 200) << reply.text;
   const std::string large = reply.json["id"];
   EXPECT_EQ(ask("/v1/responses/" + large, "", "GET").status, 404);

@@ -93,7 +93,7 @@ Number big_endian(int64_t value) {
   return bytes;
 }
 
-int64_t number_of(std::string_view bytes) {
+int64_t from_big_endian(std::string_view bytes) {
   uint64_t value = 0;
   for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
   return static_cast<int64_t>(value);
@@ -251,7 +251,7 @@ struct KvPublisher::Impl {
     if (!asked) return false;
     if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // not a valid request
     const std::string& id = asked->front();
-    const int64_t from = number_of((*asked)[2]);
+    const int64_t from = from_big_endian((*asked)[2]);
     for (const Kept& batch : kept)
       if (batch.number >= from) send(replay, {id, {}, o.topic, view(big_endian(batch.number)), batch.bytes});
     send(replay, {id, {}, {}, view(big_endian(-1)), {}});

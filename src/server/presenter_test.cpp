@@ -11,7 +11,7 @@
 namespace nibble::server {
 namespace {
 
-constexpr std::string_view kAnswer =
+constexpr std::string_view kWholeAnswer =
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes, it is.<|return|>";
 constexpr std::string_view kCall =
     "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": [1<|call|>";  // short by two brackets
@@ -54,14 +54,14 @@ TEST(chunk_template, filled_is_the_chunk_with_the_text) {
 TEST(present_chat, a_whole_answer_has_reasoning_content_and_usage) {
   const ServedModel model = testing::model();
   const auto presenter = present_chat(model, kId, turn(""));
-  play(*presenter, kAnswer);
+  play(*presenter, kWholeAnswer);
   const Json json = presenter->body();
   const Json& message = json["choices"][0]["message"];
   EXPECT_EQ(message["content"], "Yes, it is.");
   EXPECT_EQ(message["reasoning_content"], "Hm.");
   EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
-  EXPECT_EQ(json["usage"]["completion_tokens"], testing::tokens(kAnswer).size());
+  EXPECT_EQ(json["usage"]["completion_tokens"], testing::tokens(kWholeAnswer).size());
 }
 
 TEST(present_chat, a_call_that_is_no_json_is_a_call_all_the_same) {
@@ -78,7 +78,7 @@ TEST(present_chat, a_stream_carries_the_same_text_and_ends_with_the_usage) {
   const ServedModel model = testing::model();
   const auto presenter =
       present_chat(model, kId, turn(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true)"));
-  const std::vector<Json> events = play(*presenter, kAnswer);
+  const std::vector<Json> events = play(*presenter, kWholeAnswer);
   std::string content, tokens, reasoning;
   for (const Json& e : events) {
     for (const Json& c : e["choices"]) {
@@ -98,7 +98,7 @@ TEST(present_chat, a_stream_carries_the_same_text_and_ends_with_the_usage) {
 TEST(present_chat, logprobs_end_where_a_stop_string_cut) {
   const ServedModel model = testing::model();
   const auto presenter = present_chat(model, kId, turn(R"(,"stop":", it","logprobs":true)"));
-  play(*presenter, kAnswer);
+  play(*presenter, kWholeAnswer);
   const Json choice = presenter->body()["choices"][0];
   EXPECT_EQ(choice["message"]["content"], "Yes");
   std::string tokens;
@@ -108,7 +108,7 @@ TEST(present_chat, logprobs_end_where_a_stop_string_cut) {
 
 TEST(present_chat, a_turn_cut_by_the_limit_says_length) {
   const ServedModel model = testing::model();
-  for (const std::string_view script : {kAnswer, kCall}) {
+  for (const std::string_view script : {kWholeAnswer, kCall}) {
     const auto presenter = present_chat(model, kId, turn(kTools));
     play(*presenter, script.substr(0, script.size() - 10), engine::FinishReason::kLength);
     EXPECT_EQ(presenter->body()["choices"][0]["finish_reason"], "length");

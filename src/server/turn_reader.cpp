@@ -5,7 +5,9 @@
 
 namespace nibble::server {
 
+namespace {
 using What = TurnEvent::What;
+}  // namespace
 
 TurnReader::TurnReader(const text::Tokenizer& tokenizer, const text::HarmonyIds& ids, const TurnOptions& options)
     : tokenizer_(tokenizer),

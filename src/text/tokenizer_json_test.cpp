@@ -18,7 +18,7 @@ namespace nibble::text {
 namespace {
 
 using ::testing::HasSubstr;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 std::string tiny_text() { return read_text_file(NIBBLE_SOURCE_DIR "/tests/data/tiny_tokenizer.json", 1 << 20); }
 

@@ -8,7 +8,8 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr AttendDevice kHopper{.sms = 132, .sm_smem_bytes = 233472}, kSpark{.sms = 48, .sm_smem_bytes = 102400};
+constexpr AttendDevice kHopperSizes{.sms = 132, .sm_smem_bytes = 233472},
+    kSparkSizes{.sms = 48, .sm_smem_bytes = 102400};
 
 TEST(attend_plan, short_rows_decode_and_long_rows_make_tiles_by_rising_position) {
   const std::vector<Row> rows = {{0, 1, 900}, {1, 33, 133}, {34, 8, 8}, {42, 9, 9}};
@@ -36,18 +37,18 @@ TEST(attend_plan, tiles_never_exceed_their_bound) {
 }
 
 TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
-  const DecodePlan one = plan_decode({1, 8, 128}, kHopper);
+  const DecodePlan one = plan_decode({1, 8, 128}, kHopperSizes);
   EXPECT_EQ(one, (DecodePlan{.target = 33, .grid = 34, .smem_bytes = 100352, .ring = kDecodeRing}));
-  EXPECT_EQ(plan_decode({1, 8, 128}, kSpark).target, 6);
+  EXPECT_EQ(plan_decode({1, 8, 128}, kSparkSizes).target, 6);
   EXPECT_LE(one.smem_bytes, 99 * 1024);
-  EXPECT_EQ(plan_decode({33, 8, 128}, kHopper).ring, kDecodeRing);  // all of them at once
-  EXPECT_EQ(plan_decode({34, 8, 128}, kHopper), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
-  EXPECT_EQ(plan_decode({66, 8, 128}, kHopper).ring, kSmallDecodeRing);  // likewise
-  EXPECT_EQ(plan_decode({67, 8, 128}, kHopper), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
+  EXPECT_EQ(plan_decode({33, 8, 128}, kHopperSizes).ring, kDecodeRing);  // all of them at once
+  EXPECT_EQ(plan_decode({34, 8, 128}, kHopperSizes), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
+  EXPECT_EQ(plan_decode({66, 8, 128}, kHopperSizes).ring, kSmallDecodeRing);  // likewise
+  EXPECT_EQ(plan_decode({67, 8, 128}, kHopperSizes), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
   EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
   for (int tokens = 1; tokens <= 300; ++tokens) {
-    const DecodePlan plan = plan_decode({tokens, 8, 128}, kHopper);
-    ASSERT_LE(plan.target, most_target(8, 128, kHopper));
+    const DecodePlan plan = plan_decode({tokens, 8, 128}, kHopperSizes);
+    ASSERT_LE(plan.target, most_target(8, 128, kHopperSizes));
     int pages = 0, units = 0, split = 0;
     const auto pages_of = [](int t) { return 1 + t * 37 % 300 + (t == 3 ? 2000 : 0); };
     for (int t = 0; t < tokens; ++t) pages += pages_of(t);
@@ -80,8 +81,8 @@ TEST(attend_plan, chunks_cover_all_pages_once_and_differ_by_one_at_most) {
 TEST(attend_plan, a_window_is_never_split_and_needs_a_cta_per_token) {
   EXPECT_TRUE(never_split(128) && never_split(1));
   EXPECT_FALSE(never_split(0) || never_split(129));
-  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .row_bytes = 128, .window = 128}, kHopper).grid, 5);
-  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .row_bytes = 128, .window = 4096}, kHopper).grid, 33 + 5);
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .row_bytes = 128, .window = 128}, kHopperSizes).grid, 5);
+  EXPECT_EQ(plan_decode({.tokens = 5, .kv_heads = 8, .row_bytes = 128, .window = 4096}, kHopperSizes).grid, 33 + 5);
   EXPECT_EQ(visible_keys(127, 128).first, 0);
   EXPECT_EQ(visible_keys(128, 128).first, 1);
   for (int position = 0; position < 400; ++position)

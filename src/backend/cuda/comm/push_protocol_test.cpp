@@ -16,7 +16,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-struct Protocol {
+struct PushProtocol {
   int ranks = 2;
   std::vector<int> message;  // words, by round; a thread per word, which change places now and then
   int phases = kPhases;
@@ -33,8 +33,8 @@ struct Word {
   uint8_t flag = 0;  // as it is compared, of a count that begins anew
 };
 
-struct Store {
-  uint8_t place = 0;  // in Model::words
+struct PushStore {
+  uint8_t place = 0;  // in PushModel::words
   Word word;
   bool data = true, flag = true;  // what lands
 };
@@ -45,10 +45,10 @@ struct Thread {
   bool swept = false;
 };
 
-struct State {
-  std::vector<Thread> threads;  // [ranks, threads]
-  std::vector<Word> words;      // [ranks, phases, senders, words]
-  std::vector<Store> stores;    // not landed, in the order of their issue
+struct PushState {
+  std::vector<Thread> threads;    // [ranks, threads]
+  std::vector<Word> words;        // [ranks, phases, senders, words]
+  std::vector<PushStore> stores;  // not landed, in the order of their issue
 
   [[nodiscard]] std::string key() const {
     std::string k;
@@ -62,7 +62,7 @@ struct State {
       k += static_cast<char>(w.flag);
     }
     std::string late;
-    for (const Store& s : stores) {
+    for (const PushStore& s : stores) {
       late += static_cast<char>(s.place);
       late += static_cast<char>(s.word.data);
       late += static_cast<char>(s.word.flag);
@@ -72,22 +72,22 @@ struct State {
   }
 };
 
-class Model {
+class PushModel {
  public:
-  explicit Model(const Protocol& protocol)
+  explicit PushModel(const PushProtocol& protocol)
       : p_(protocol), threads_(*std::ranges::max_element(p_.message)), steps_(static_cast<int>(p_.message.size())) {
     uint32_t round = kFirstRound;
     for (int s = 0; s <= steps_; ++s, round = round_after(round, p_.last_round)) rounds_.push_back(round);
   }
 
   // Walks through every state that can be reached. Empty, or what goes wrong in some.
-  std::string walk() {
-    State begin;
+  std::string walk_pushes() {
+    PushState begin;
     begin.threads.resize(static_cast<size_t>(p_.ranks * threads_));
     begin.words.resize(static_cast<size_t>(p_.ranks * p_.phases * p_.ranks * threads_));
     visit(begin);
     while (!open_.empty() && wrong_.empty()) {
-      const State state = std::move(open_.back());
+      const PushState state = std::move(open_.back());
       open_.pop_back();
       any_ = false;
       for (int rank = 0; rank < p_.ranks; ++rank)
@@ -101,7 +101,7 @@ class Model {
   [[nodiscard]] size_t states() const { return seen_.size(); }
 
  private:
-  void visit(const State& state) {
+  void visit(const PushState& state) {
     any_ = true;
     if (seen_.insert(state.key()).second) open_.push_back(state);
   }
@@ -113,7 +113,7 @@ class Model {
   }
 
   // Every next step of a thread.
-  void advance(const State& state, int rank, int t) {
+  void advance(const PushState& state, int rank, int t) {
     const auto own = static_cast<size_t>(rank * threads_ + t);
     const Thread& thread = state.threads[own];
     if (thread.step > steps_ || !may_run(state, rank, thread)) return;
@@ -121,7 +121,7 @@ class Model {
     const unsigned others = ((1u << p_.ranks) - 1u) & ~(1u << rank);
     if (word >= message) {
       if (p_.sweeps && !thread.swept) {
-        State next = state;
+        PushState next = state;
         for (int sender = 0; sender < p_.ranks; ++sender) next.words[place(rank, thread.step, sender, word)] = {};
         next.threads[own].swept = true;
         return visit(next);
@@ -139,7 +139,7 @@ class Model {
   }
 
   // A kernel begins when the one before has ended.
-  [[nodiscard]] bool may_run(const State& state, int rank, const Thread& thread) const {
+  [[nodiscard]] bool may_run(const PushState& state, int rank, const Thread& thread) const {
     if (!p_.rounds_apart) return true;
     for (int t = 0; t < threads_; ++t)
       if (state.threads[static_cast<size_t>(rank * threads_ + t)].step < thread.step) return false;
@@ -149,12 +149,12 @@ class Model {
   struct Path {
     int from, to, word;
   };
-  void send(const State& state, size_t own, const Path& path) {
-    State next = state;
+  void send(const PushState& state, size_t own, const Path& path) {
+    PushState next = state;
     Thread& thread = next.threads[own];
     thread.sent = static_cast<uint8_t>(thread.sent | 1u << path.to);
-    const Store store{.place = static_cast<uint8_t>(place(path.to, thread.step, path.from, path.word)),
-                      .word = {thread.step, static_cast<uint8_t>(round(thread.step))}};
+    const PushStore store{.place = static_cast<uint8_t>(place(path.to, thread.step, path.from, path.word)),
+                          .word = {thread.step, static_cast<uint8_t>(round(thread.step))}};
     if (p_.whole_words) {
       next.stores.push_back(store);
     } else {
@@ -164,8 +164,8 @@ class Model {
     visit(next);
   }
 
-  void receive(const State& state, size_t own, const Path& path) {
-    State next = state;
+  void receive(const PushState& state, size_t own, const Path& path) {
+    PushState next = state;
     Thread& thread = next.threads[own];
     const Word& word = state.words[place(path.to, thread.step, path.from, path.word)];
     if (p_.flags && word.flag != static_cast<uint8_t>(round(thread.step))) return;  // looks again later
@@ -175,22 +175,22 @@ class Model {
     visit(next);
   }
 
-  void end_step(const State& state, size_t own) {
-    State next = state;
+  void end_step(const PushState& state, size_t own) {
+    PushState next = state;
     next.threads[own] = {.step = static_cast<uint8_t>(state.threads[own].step + 1)};
     visit(next);
   }
 
   // Any store lands, but not before an earlier one to the same bits.
-  void land(const State& state) {
+  void land(const PushState& state) {
     for (size_t i = 0; i < state.stores.size(); ++i) {
-      const Store& store = state.stores[i];
+      const PushStore& store = state.stores[i];
       const bool behind = std::any_of(
-          state.stores.begin(), state.stores.begin() + static_cast<std::ptrdiff_t>(i), [&](const Store& earlier) {
+          state.stores.begin(), state.stores.begin() + static_cast<std::ptrdiff_t>(i), [&](const PushStore& earlier) {
             return earlier.place == store.place && ((earlier.data && store.data) || (earlier.flag && store.flag));
           });
       if (behind) continue;
-      State next = state;
+      PushState next = state;
       Word& word = next.words[store.place];
       if (store.data) word.data = store.word.data;
       if (store.flag) word.flag = store.word.flag;
@@ -199,45 +199,45 @@ class Model {
     }
   }
 
-  const Protocol p_;
+  const PushProtocol p_;
   const int threads_, steps_;
   std::vector<uint32_t> rounds_;  // by step
-  std::vector<State> open_;
+  std::vector<PushState> open_;
   std::unordered_set<std::string> seen_;
   bool any_ = false;  // some step was possible
   std::string wrong_;
 };
 
-std::string walk(const Protocol& protocol) {
-  Model model(protocol);
-  const std::string wrong = model.walk();
+std::string walk_pushes(const PushProtocol& protocol) {
+  PushModel model(protocol);
+  const std::string wrong = model.walk_pushes();
   testing::Test::RecordProperty("states", static_cast<int>(model.states()));
   EXPECT_TRUE(model.states() > 100 || !wrong.empty());
   return wrong;
 }
 
 TEST(push_protocol, loses_nothing_and_takes_nothing_stale_in_any_interleaving) {
-  EXPECT_EQ(walk({.message = {2, 2, 2}}), "");
-  EXPECT_EQ(walk({.message = {1, 1, 1, 1, 1}}), "");
-  EXPECT_EQ(walk({.ranks = 3, .message = {1, 1, 1}}), "");
-  EXPECT_EQ(walk({.message = {2, 1, 2, 2}}), "");
+  EXPECT_EQ(walk_pushes({.message = {2, 2, 2}}), "");
+  EXPECT_EQ(walk_pushes({.message = {1, 1, 1, 1, 1}}), "");
+  EXPECT_EQ(walk_pushes({.ranks = 3, .message = {1, 1, 1}}), "");
+  EXPECT_EQ(walk_pushes({.message = {2, 1, 2, 2}}), "");
 }
 
 TEST(push_protocol, goes_on_when_rounds_begin_anew) {
-  EXPECT_EQ(walk({.message = {1, 1, 1, 1, 1, 1}, .last_round = 5}), "");
+  EXPECT_EQ(walk_pushes({.message = {1, 1, 1, 1, 1, 1}, .last_round = 5}), "");
 }
 
 TEST(push_protocol, words_that_no_message_reached_for_all_rounds_are_clear) {
   const std::vector<int> long_and_short = {2, 2, 1, 1, 1, 2};
-  EXPECT_EQ(walk({.message = long_and_short, .last_round = 5}), "");
-  EXPECT_EQ(walk({.message = long_and_short, .last_round = 5, .sweeps = false}), "in round 6 data of round 2");
+  EXPECT_EQ(walk_pushes({.message = long_and_short, .last_round = 5}), "");
+  EXPECT_EQ(walk_pushes({.message = long_and_short, .last_round = 5, .sweeps = false}), "in round 6 data of round 2");
 }
 
 TEST(push_protocol, needs_each_of_its_parts) {
-  EXPECT_NE(walk({.message = {1, 1, 1}, .phases = 1}), "") << "one phase";
-  EXPECT_NE(walk({.message = {1, 1, 1}, .flags = false}), "") << "a flag that nobody looks at";
-  EXPECT_NE(walk({.message = {1, 1, 1}, .whole_words = false}), "") << "a flag that comes before its data";
-  EXPECT_NE(walk({.message = {2, 2, 2}, .rounds_apart = false}), "") << "rounds that overlap on a rank";
+  EXPECT_NE(walk_pushes({.message = {1, 1, 1}, .phases = 1}), "") << "one phase";
+  EXPECT_NE(walk_pushes({.message = {1, 1, 1}, .flags = false}), "") << "a flag that nobody looks at";
+  EXPECT_NE(walk_pushes({.message = {1, 1, 1}, .whole_words = false}), "") << "a flag that comes before its data";
+  EXPECT_NE(walk_pushes({.message = {2, 2, 2}, .rounds_apart = false}), "") << "rounds that overlap on a rank";
 }
 
 TEST(push_protocol, rounds_take_turns_and_are_never_zero) {

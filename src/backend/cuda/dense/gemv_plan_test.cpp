@@ -71,19 +71,25 @@ TEST(gemv_plan, prints_itself) {
 
 alignas(16) constexpr uint8_t kBytes[16] = {};
 alignas(16) F16 activations[8];
-alignas(16) float sums[4];
+alignas(16) float test_sums[4];
 constexpr Bf16 kBias[1] = {};
 
 DenseArgs dense() {
-  return {.weights = kBytes, .bias = kBias, .in = {.x = sums}, .y = sums, .rows = 5120, .cols = 2880, .tokens = 8};
+  return {.weights = kBytes,
+          .bias = kBias,
+          .in = {.x = test_sums},
+          .y = test_sums,
+          .rows = 5120,
+          .cols = 2880,
+          .tokens = 8};
 }
 
 GemvDownArgs down() {
   return {.weights = kBytes,
           .bias = kBias,
           .u = activations,
-          .choice = {.logits = sums, .experts = 128, .topk = 4},
-          .y = {sums, sums},
+          .choice = {.logits = test_sums, .experts = 128, .topk = 4},
+          .y = {test_sums, test_sums},
           .hidden = 2880,
           .inter = 2880,
           .tokens = 2,
@@ -136,9 +142,9 @@ TEST(gemv_plan, arguments_are_checked_and_printed) {
   MoeDownArgs rows{.weights = kBytes,
                    .bias = kBias,
                    .u = activations,
-                   .choice = {.logits = sums, .experts = 128, .topk = 4},
-                   .y = sums,
-                   .sums = sums,
+                   .choice = {.logits = test_sums, .experts = 128, .topk = 4},
+                   .y = test_sums,
+                   .sums = test_sums,
                    .finished = finished,
                    .hidden = 2880,
                    .inter = 2880,

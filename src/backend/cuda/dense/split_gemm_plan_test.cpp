@@ -8,10 +8,11 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr int kSms = 132;
+constexpr int kHopperSms = 132;
 
 TEST(split_gemm_plan, gives_each_sm_a_cta_at_the_model_s_widths) {
-  const SplitGemmPlan qkv = plan_split_gemm({5120, 2880, 64}, kSms), o = plan_split_gemm({2880, 4096, 16}, kSms);
+  const SplitGemmPlan qkv = plan_split_gemm({5120, 2880, 64}, kHopperSms),
+                      o = plan_split_gemm({2880, 4096, 16}, kHopperSms);
   EXPECT_EQ(qkv, (SplitGemmPlan{.tokens = 64, .token_tiles = 1, .row_blocks = 40, .splits = 3, .smem_bytes = 197888}));
   EXPECT_EQ(o, (SplitGemmPlan{.tokens = 32, .token_tiles = 1, .row_blocks = 23, .splits = 5, .smem_bytes = 206080}));
   EXPECT_EQ(qkv.to_string(), "128 rows x 64 tokens, K in 3, grid 1 x 40 x 3, 197888 B shared");
@@ -20,7 +21,7 @@ TEST(split_gemm_plan, gives_each_sm_a_cta_at_the_model_s_widths) {
 
 TEST(split_gemm_plan, splits_do_not_depend_on_tokens_and_rings_fit) {
   for (int tokens = 1; tokens <= kSplitMaxTokens; ++tokens) {
-    const SplitGemmPlan plan = plan_split_gemm({5120, 2880, tokens}, kSms);
+    const SplitGemmPlan plan = plan_split_gemm({5120, 2880, tokens}, kHopperSms);
     EXPECT_EQ(plan.splits, 3);
     EXPECT_GE(plan.tokens * plan.token_tiles, tokens);
     EXPECT_LT(plan.tokens * (plan.token_tiles - 1), tokens);
@@ -29,29 +30,29 @@ TEST(split_gemm_plan, splits_do_not_depend_on_tokens_and_rings_fit) {
 }
 
 TEST(split_gemm_plan, parts_of_k_are_never_empty) {
-  EXPECT_EQ(split_count(16, 192, kSms), 3);
-  EXPECT_EQ(split_count(16, 4096, kSms), kMaxSplits);
-  EXPECT_EQ(split_count(201088, 2880, kSms), 1);
+  EXPECT_EQ(split_count(16, 192, kHopperSms), 3);
+  EXPECT_EQ(split_count(16, 4096, kHopperSms), kMaxSplits);
+  EXPECT_EQ(split_count(201088, 2880, kHopperSms), 1);
 }
 
 TEST(split_gemm_plan, what_has_no_tiles_or_many_tokens_is_refused) {
-  EXPECT_THROW(static_cast<void>(plan_split_gemm({5120, 2880, kSplitMaxTokens + 1}, kSms)), Error);
-  EXPECT_THROW(static_cast<void>(plan_split_gemm({5121, 2880, 8}, kSms)), Error);
-  EXPECT_THROW(static_cast<void>(plan_split_gemm({5120, 2881, 8}, kSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_split_gemm({5120, 2880, kSplitMaxTokens + 1}, kHopperSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_split_gemm({5121, 2880, 8}, kHopperSms)), Error);
+  EXPECT_THROW(static_cast<void>(plan_split_gemm({5120, 2881, 8}, kHopperSms)), Error);
 }
 
 TEST(split_gemm_plan, costs_are_weights_once_and_every_split_s_sums) {
   const SplitGemmArgs args{.rows = 5120, .cols = 2880, .tokens = 64};
-  const GemmCost c = cost(args, plan_split_gemm({5120, 2880, 64}, kSms));
+  const GemmCost c = cost(args, plan_split_gemm({5120, 2880, 64}, kHopperSms));
   EXPECT_EQ(c.bytes, int64_t{5120} * 2880 * 2 + int64_t{64} * 2880 * 2 + int64_t{3} * 64 * 5120 * 2);
   EXPECT_EQ(c.flops, int64_t{2} * 64 * 5120 * 2880);
 }
 
 TEST(route_plan, gives_each_sm_a_share_of_the_tiles_for_16_experts) {
-  const RoutePlan few = plan_route({64, 2880, 128}, kSms), many = plan_route({512, 2880, 128}, kSms);
+  const RoutePlan few = plan_route({64, 2880, 128}, kHopperSms), many = plan_route({512, 2880, 128}, kHopperSms);
   EXPECT_EQ(few.to_string(), "16 experts, tiles of 8 tokens, grid 8 x 8, 480 threads, 7696 B shared");
   EXPECT_EQ(many.shares, 16);
-  EXPECT_EQ(plan_route({9, 192, 200}, kSms).grid(), 13 * 2);
+  EXPECT_EQ(plan_route({9, 192, 200}, kHopperSms).grid(), 13 * 2);
 }
 
 TEST(around_gemm, arguments_out_of_range_are_refused) {

@@ -46,7 +46,7 @@ Dims dims(int layers, int experts) {
 }
 
 // Decode steps deep in their texts, prompts from their beginning.
-std::vector<std::vector<Row>> steps() {
+std::vector<std::vector<Row>> card_steps() {
   std::vector<std::vector<Row>> all;
   for (const int32_t count : {1, 2, 8, 32, 256}) {
     std::vector<Row>& rows = all.emplace_back();
@@ -82,7 +82,7 @@ TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
           for (const DenseFormats& dense :
                {DenseFormats{},
                 DenseFormats{.qkv = WeightFormat::kMxfp8, .o = WeightFormat::kMxfp4, .lm_head = WeightFormat::kMxfp8}})
-            for (const std::vector<Row>& rows : steps()) {
+            for (const std::vector<Row>& rows : card_steps()) {
               const BackendConfig config{.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
               RunConfig options{.kv = kv, .moe = moe};
               if (moe == MoeKernel::kGemv) options.activations = Activations::kInt8;
@@ -126,7 +126,7 @@ TEST(every_card, has_alike_programs_for_all_ranks_of_a_step) {
       for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{8}, Ranks{2, true}, Ranks{4, true}, Ranks{8, true}})
         for (const MoeKernel moe :
              {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference})
-          for (const std::vector<Row>& rows : steps()) {
+          for (const std::vector<Row>& rows : card_steps()) {
             const auto of_rank = [&](int rank) {
               const BackendConfig config = config_of({.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}},
                                                      cuda_shard(shard_of(d, ranks, rank)));

@@ -12,8 +12,8 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <set>
-#include <sstream>
 
 namespace nibble::app {
 namespace {
@@ -100,8 +100,9 @@ std::vector<std::string> cells_of(std::string_view row) {
 std::string html_of_markdown(const std::string& text) {
   std::string out;
   std::optional<HtmlTable> table;
-  std::istringstream lines(text + "\n\n");
-  for (std::string line; std::getline(lines, line);) {
+  const std::string lines = text + "\n\n";
+  for (const auto part : std::views::split(lines, '\n')) {
+    const std::string line(part.begin(), part.end());
     if (line.starts_with("|---") || line.starts_with("|--:")) continue;
     if (line.starts_with('|')) {
       std::vector<std::string> cells = cells_of(line);

@@ -13,7 +13,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 
 namespace nibble::app {
 namespace {
@@ -100,8 +99,11 @@ std::vector<std::string> cells_of(std::string_view row) {
 std::string html_of_markdown(const std::string& text) {
   std::string out;
   std::optional<HtmlTable> table;
-  std::istringstream lines(text + "\n\n");
-  for (std::string line; std::getline(lines, line);) {
+  const std::string_view all = text;
+  for (size_t begin = 0; begin <= all.size();) {
+    const size_t end = std::min(all.find('\n', begin), all.size());
+    const std::string_view line = all.substr(begin, end - begin);
+    begin = end + 1;
     if (line.starts_with("|---") || line.starts_with("|--:")) continue;
     if (line.starts_with('|')) {
       std::vector<std::string> cells = cells_of(line);
@@ -119,6 +121,7 @@ std::string html_of_markdown(const std::string& text) {
     else if (!line.empty())
       out += fmt::format("<p>{}</p>\n", html_escape(line));
   }
+  if (table) out += html_table(*table);
   return out;
 }
 

@@ -12,7 +12,6 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <set>
 
 namespace nibble::app {
@@ -100,9 +99,11 @@ std::vector<std::string> cells_of(std::string_view row) {
 std::string html_of_markdown(const std::string& text) {
   std::string out;
   std::optional<HtmlTable> table;
-  const std::string lines = text + "\n\n";
-  for (const auto part : std::views::split(lines, '\n')) {
-    const std::string line(part.begin(), part.end());
+  const std::string_view all = text;
+  for (size_t begin = 0; begin <= all.size();) {
+    const size_t end = std::min(all.find('\n', begin), all.size());
+    const std::string_view line = all.substr(begin, end - begin);
+    begin = end + 1;
     if (line.starts_with("|---") || line.starts_with("|--:")) continue;
     if (line.starts_with('|')) {
       std::vector<std::string> cells = cells_of(line);
@@ -120,6 +121,7 @@ std::string html_of_markdown(const std::string& text) {
     else if (!line.empty())
       out += fmt::format("<p>{}</p>\n", html_escape(line));
   }
+  if (table) out += html_table(*table);
   return out;
 }
 

@@ -115,6 +115,7 @@ TEST(report, gathers_refusals_by_their_reason) {
   }
   EXPECT_THAT(feature_report_text(report), HasSubstr("| 2 | kv=fp8 | --kv-cache-dtype fp8: not here |"));
   VerifyChecks checks;
+  checks.begin(VerifyLevel::kFeatures);
   for (const FeatureRow& row : report.rows)
     if (row.trial) add_check(row, checks);
   skip_refused(report, checks);
@@ -127,6 +128,7 @@ TEST(report, of_a_wrong_combination_fails_and_its_speed_is_invalid) {
   FeatureReport report = report_of({1, 1.1, 1.2, 1.3});
   report.rows[1].trial->wrong = "layer 3 route: nan";
   VerifyChecks checks;
+  checks.begin(VerifyLevel::kFeatures);
   for (const FeatureRow& row : report.rows)
     if (row.trial) add_check(row, checks);
   skip_refused(report, checks);

@@ -22,7 +22,7 @@ using testing::Mailbox;
 
 using testing::kWindow;
 
-Request ask(int32_t what, int64_t max_tokens) {
+Request numbered(int32_t what, int64_t max_tokens) {
   Request request{.max_tokens = max_tokens, .sampling = {.seed = static_cast<uint64_t>(what)}};
   for (int32_t i = 0; i < 5 + what % 150; ++i) request.prompt.push_back((i * 7 + what / 3) % 37);
   return request;
@@ -46,13 +46,13 @@ TEST(engine, many_threads_get_what_each_would_get_alone) {
       std::vector<std::unique_ptr<Mailbox>> boxes;
       for (int i = 0; i < kEach; ++i) {
         boxes.push_back(std::make_unique<Mailbox>());
-        const RequestId id = rig.engine->submit(ask(t * kEach + i, 30), boxes.back()->receiver());
+        const RequestId id = rig.engine->submit(numbered(t * kEach + i, 30), boxes.back()->receiver());
         if (i % 5 == 4) rig.engine->cancel(id);
         if (i % 7 == 6) static_cast<void>(rig.engine->stats());
       }
       for (int i = 0; i < kEach; ++i) {
         const Heard heard = boxes[static_cast<size_t>(i)]->wait_finished();
-        const testing::Alone want = expect_alone(ask(t * kEach + i, 30), kWindow, 400);
+        const testing::Alone want = expect_alone(numbered(t * kEach + i, 30), kWindow, 400);
         EXPECT_EQ(heard.finished.size(), 1u);
         if (heard.finished[0].reason == FinishReason::kCancelled) {
           EXPECT_EQ(i % 5, 4);
@@ -72,13 +72,13 @@ TEST(engine, a_burst_fills_slots_and_queue_and_one_more_is_refused) {
   OneEngine rig({.max_context = 400, .max_sequences = kSlots, .max_batched_tokens = 80, .max_waiting = kWaiting});
   std::latch burst_is_over(1);
   Mailbox first, boxes[kSlots + kWaiting - 1], refused;
-  rig.engine->submit(ask(100, 200), [&, heard = first.receiver()](const Event& event) {
+  rig.engine->submit(numbered(100, 200), [&, heard = first.receiver()](const Event& event) {
     burst_is_over.wait();  // the engine's thread, so that nobody else gets a slot
     heard(event);
   });
-  for (Mailbox& box : boxes) rig.engine->submit(ask(100, 30), box.receiver());
+  for (Mailbox& box : boxes) rig.engine->submit(numbered(100, 30), box.receiver());
   try {
-    rig.engine->submit(ask(5, 3), refused.receiver());
+    rig.engine->submit(numbered(5, 3), refused.receiver());
     ADD_FAILURE() << "want a refusal";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kBusy);
@@ -89,7 +89,7 @@ TEST(engine, a_burst_fills_slots_and_queue_and_one_more_is_refused) {
   EXPECT_EQ(first.wait_finished().tokens.size(), 200u);
   EXPECT_TRUE(refused.now().finished.empty());
   Mailbox again[kSlots + kWaiting];  // there is room for all at once
-  for (Mailbox& box : again) rig.engine->submit(ask(5, 3), box.receiver());
+  for (Mailbox& box : again) rig.engine->submit(numbered(5, 3), box.receiver());
   for (Mailbox& box : again) EXPECT_EQ(box.wait_finished().tokens.size(), 3u);
 }
 
@@ -97,9 +97,9 @@ TEST(engine, a_request_that_cannot_be_served_is_refused_before_any_event) {
   OneEngine rig({.max_context = 100});
   Mailbox box;
   EXPECT_THROW(rig.engine->submit({.prompt = {}, .max_tokens = 5}, box.receiver()), Error);
-  EXPECT_THROW(rig.engine->submit(ask(149, 5), box.receiver()), Error);
+  EXPECT_THROW(rig.engine->submit(numbered(149, 5), box.receiver()), Error);
   Mailbox served;
-  rig.engine->submit(ask(1, 5), served.receiver());
+  rig.engine->submit(numbered(1, 5), served.receiver());
   served.wait_finished();
   EXPECT_TRUE(box.now().finished.empty());
 }
@@ -129,9 +129,9 @@ TEST(engine, a_receiver_may_cancel_and_submit) {
   Mailbox first, second;
   std::atomic<RequestId> id = 0;
   const Receiver inner = first.receiver(), follow = second.receiver();
-  id = rig.engine->submit(ask(3, 390), [&](const Event& event) {
+  id = rig.engine->submit(numbered(3, 390), [&](const Event& event) {
     inner(event);
-    if (std::holds_alternative<Finished>(event)) rig.engine->submit(ask(4, 4), follow);
+    if (std::holds_alternative<Finished>(event)) rig.engine->submit(numbered(4, 4), follow);
     while (id == 0) std::this_thread::yield();  // submit has not returned yet
     rig.engine->cancel(id);
   });
@@ -145,7 +145,7 @@ TEST(engine, cancelling_stops_the_work) {
   std::latch cancelled(1);
   const Receiver inner = box.receiver();
   int events = 0;
-  const RequestId id = rig.engine->submit(ask(3, 3900), [&](const Event& event) {
+  const RequestId id = rig.engine->submit(numbered(3, 3900), [&](const Event& event) {
     inner(event);
     if (++events == 10) cancelled.wait();  // holds the engine, which is faster than this test's thread
   });
@@ -163,7 +163,7 @@ TEST(engine, its_end_cancels_what_runs_and_what_waits) {
     OneEngine rig({.max_context = 4000, .max_sequences = 2, .max_batched_tokens = 64});
     for (int i = 0; i < 40; ++i) {
       boxes.push_back(std::make_unique<Mailbox>());
-      rig.engine->submit(ask(i, 3500), boxes.back()->receiver());
+      rig.engine->submit(numbered(i, 3500), boxes.back()->receiver());
     }
     boxes[0]->wait_tokens(3);
     rig.engine.reset();
@@ -179,7 +179,7 @@ TEST(engine, its_end_cancels_what_runs_and_what_waits) {
 TEST(engine, times_and_counts_are_told) {
   OneEngine rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
   Mailbox box;
-  rig.engine->submit(ask(100, 20), box.receiver());
+  rig.engine->submit(numbered(100, 20), box.receiver());
   const Finished end = box.wait_finished().finished[0];
   EXPECT_EQ(end.prompt_tokens, 105);
   EXPECT_EQ(end.generated_tokens, 20);
@@ -193,7 +193,7 @@ TEST(engine, who_is_told_of_an_end_finds_it_in_the_stats) {
   OneEngine rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
   Mailbox box;
   EngineStats then;
-  rig.engine->submit(ask(100, 20), [&, heard = box.receiver()](const Event& event) {
+  rig.engine->submit(numbered(100, 20), [&, heard = box.receiver()](const Event& event) {
     if (std::holds_alternative<Finished>(event)) then = rig.engine->stats();
     heard(event);
   });

@@ -16,12 +16,12 @@ using testing::kPoison;
 using testing::kWindow;
 using testing::some;
 
-constexpr int64_t kContext = 700;
-constexpr int kStepTokens = 96, kGuesses = 5;
+constexpr int64_t kDraftContext = 700;
+constexpr int kStepTokens = 96, kMostGuesses = 5;
 
 // A draft model that says what the model itself would.
 struct Drafter {
-  explicit Drafter(int32_t pages = 40, int64_t context = kContext)
+  explicit Drafter(int32_t pages = 40, int64_t context = kDraftContext)
       : gpt(testing::fake_model(kWindow, context)),
         limits{.max_tokens = kStepTokens, .max_rows = 8, .kv_pages = {pages, pages}},
         be(gpt, limits),
@@ -56,7 +56,7 @@ struct Drafter {
   void read(const Proposer::Text& text) {
     while (proposer.unread(text) > 0) ASSERT_GT(proposer.read({&text, 1}), 0);
   }
-  std::vector<int32_t> drafted(const Proposer::Text& text, int most = kGuesses) {
+  std::vector<int32_t> drafted(const Proposer::Text& text, int most = kMostGuesses) {
     read(text);
     Draft draft;
     proposer.propose(text, most, draft);
@@ -76,10 +76,10 @@ TEST(draft_model, drafts_what_it_would_say) {
     for (const int32_t kind : {0, 1}) {  // the other one's penalties count the guesses
       Drafter drafter;
       const Drafter::Text text = Drafter::text(prompt, kind);
-      EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kGuesses)) << prompt << ' ' << kind;
+      EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kMostGuesses)) << prompt << ' ' << kind;
       EXPECT_EQ(drafter.be.unread(), 0);
       if (kind == 0) {
-        EXPECT_EQ(drafter.be.fed_back, kGuesses - 1) << "a step waits for no token of the last";
+        EXPECT_EQ(drafter.be.fed_back, kMostGuesses - 1) << "a step waits for no token of the last";
       }
     }
   }
@@ -88,20 +88,21 @@ TEST(draft_model, drafts_what_it_would_say) {
 TEST(draft_model, goes_on_from_what_was_right) {
   Drafter drafter;
   const Drafter::Text text = Drafter::text(150);
-  EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kGuesses));
+  EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kMostGuesses));
   int64_t computed = drafter.be.tokens_computed;
-  EXPECT_EQ(drafter.drafted(text.with(2 + kGuesses)), text.after(2 + kGuesses, kGuesses)) << "all were";
-  EXPECT_EQ(drafter.be.tokens_computed - computed, 2 + kGuesses - 1);
+  EXPECT_EQ(drafter.drafted(text.with(2 + kMostGuesses)), text.after(2 + kMostGuesses, kMostGuesses)) << "all were";
+  EXPECT_EQ(drafter.be.tokens_computed - computed, 2 + kMostGuesses - 1);
   computed = drafter.be.tokens_computed;
-  EXPECT_EQ(drafter.drafted(text.with(5 + kGuesses), 2), text.after(5 + kGuesses, 2)) << "two were";
+  EXPECT_EQ(drafter.drafted(text.with(5 + kMostGuesses), 2), text.after(5 + kMostGuesses, 2)) << "two were";
   EXPECT_EQ(drafter.be.tokens_computed - computed, 1 + 1);
-  EXPECT_EQ(drafter.drafted(text.with(5 + kGuesses)), text.after(5 + kGuesses, kGuesses)) << "of the same text";
+  EXPECT_EQ(drafter.drafted(text.with(5 + kMostGuesses)), text.after(5 + kMostGuesses, kMostGuesses))
+      << "of the same text";
 }
 
 // The text goes on otherwise than was guessed, across a page: what was guessed leaves nothing.
 TEST(draft_model, forgets_what_was_wrong) {
   const Drafter::Text text = Drafter::text(60);
-  for (size_t right = 0; right <= kGuesses; ++right) {
+  for (size_t right = 0; right <= kMostGuesses; ++right) {
     Drafter drafter;
     static_cast<void>(drafter.drafted(text.with(1)));
     Drafter::Text other = text;
@@ -111,7 +112,8 @@ TEST(draft_model, forgets_what_was_wrong) {
     Request rest = text.request;
     rest.prompt = other.all;
     const auto want = expect_alone(rest, kWindow, 4096).tokens;
-    EXPECT_EQ(drafter.drafted(other.with(1 + right + 2)), std::vector(want.begin(), want.begin() + kGuesses)) << right;
+    EXPECT_EQ(drafter.drafted(other.with(1 + right + 2)), std::vector(want.begin(), want.begin() + kMostGuesses))
+        << right;
   }
 }
 
@@ -147,27 +149,27 @@ TEST(draft_model, reads_long_texts_in_parts_and_together) {
   for (int64_t left = 250 + 130 - kStepTokens; left > 0; left -= kStepTokens)
     EXPECT_EQ(drafter.proposer.read(both), std::min<int64_t>(left, kStepTokens));
   EXPECT_EQ(drafter.proposer.unread(both[0]), 0);
-  EXPECT_EQ(drafter.drafted(both[0]), a.after(1, kGuesses));
-  EXPECT_EQ(drafter.drafted(both[1]), b.after(1, kGuesses));
+  EXPECT_EQ(drafter.drafted(both[0]), a.after(1, kMostGuesses));
+  EXPECT_EQ(drafter.drafted(both[1]), b.after(1, kMostGuesses));
   EXPECT_EQ(drafter.proposer.unread(a.with(9, 1)), 0) << "a draft reads so few itself";
   EXPECT_EQ(drafter.proposer.unread(a.with(30, 1)), 29);
-  EXPECT_EQ(drafter.drafted(a.with(30, 1)), a.after(30, kGuesses));
+  EXPECT_EQ(drafter.drafted(a.with(30, 1)), a.after(30, kMostGuesses));
 }
 
 TEST(draft_model, what_another_text_began_with_is_not_read_again) {
   Drafter drafter;
   const Drafter::Text text = Drafter::text(300);
-  EXPECT_EQ(drafter.drafted(text.with(1, 1)), text.after(1, kGuesses));
+  EXPECT_EQ(drafter.drafted(text.with(1, 1)), text.after(1, kMostGuesses));
   drafter.proposer.ended(text.with(2, 1));
   EXPECT_EQ(drafter.proposer.pages_used(), 0);
   EXPECT_EQ(drafter.proposer.unread(text.with(20, 2)), 19);
   const int64_t computed = drafter.be.tokens_computed;
-  EXPECT_EQ(drafter.drafted(text.with(20, 2)), text.after(20, kGuesses));
-  EXPECT_EQ(drafter.be.tokens_computed - computed, 19 + kGuesses - 1);
+  EXPECT_EQ(drafter.drafted(text.with(20, 2)), text.after(20, kMostGuesses));
+  EXPECT_EQ(drafter.be.tokens_computed - computed, 19 + kMostGuesses - 1);
   Drafter::Text own = text;
   own.shares = false;
   EXPECT_EQ(drafter.proposer.unread(own.with(20, 3)), 320);
-  EXPECT_EQ(drafter.drafted(own.with(20, 3)), text.after(20, kGuesses));
+  EXPECT_EQ(drafter.drafted(own.with(20, 3)), text.after(20, kMostGuesses));
   drafter.proposer.ended(own.with(20, 3));
   drafter.proposer.ended(text.with(20, 2));
   EXPECT_EQ(drafter.proposer.pages_used(), 0);
@@ -177,18 +179,18 @@ TEST(draft_model, what_another_text_began_with_is_not_read_again) {
 TEST(draft_model, who_finds_no_page_gets_no_draft_until_there_are_some) {
   Drafter drafter(4);
   const Drafter::Text a = Drafter::text(190), b = Drafter::text(100, 3);
-  EXPECT_EQ(drafter.drafted(a.with(1, 1)), a.after(1, kGuesses));
+  EXPECT_EQ(drafter.drafted(a.with(1, 1)), a.after(1, kMostGuesses));
   EXPECT_EQ(drafter.proposer.pages_used(), 4) << "as far as the draft goes";
   EXPECT_EQ(drafter.proposer.unread(b.with(1, 2)), Proposer::kNoDraft);
   Draft draft;
-  drafter.proposer.propose(b.with(1, 2), kGuesses, draft);
+  drafter.proposer.propose(b.with(1, 2), kMostGuesses, draft);
   EXPECT_TRUE(draft.tokens.empty());
   Drafter::Text longer = a;
   longer.all.resize(190 + 60);
   longer.all.insert(longer.all.end(), 7, 3);
   EXPECT_EQ(drafter.drafted(longer.with(65, 1)).size(), 2u) << "255 tokens, and a guess after the 256th";
   drafter.proposer.ended(a.with(60, 1));
-  EXPECT_EQ(drafter.drafted(b.with(1, 2)), b.after(1, kGuesses));
+  EXPECT_EQ(drafter.drafted(b.with(1, 2)), b.after(1, kMostGuesses));
 }
 
 TEST(draft_model, drafts_no_further_than_its_context) {
@@ -207,7 +209,7 @@ TEST(draft_model, numbers_that_are_not_finite_end_its_drafts) {
   bad.all[70] = kPoison;
   EXPECT_TRUE(drafter.drafted(bad.with(1, 1)).empty());
   EXPECT_EQ(drafter.proposer.unread(bad.with(2, 1)), Proposer::kNoDraft);
-  EXPECT_EQ(drafter.drafted(good.with(1, 2)), good.after(1, kGuesses));
+  EXPECT_EQ(drafter.drafted(good.with(1, 2)), good.after(1, kMostGuesses));
   drafter.proposer.ended(bad.with(2, 1));
   drafter.proposer.ended(good.with(2, 2));
   EXPECT_EQ(drafter.proposer.pages_used(), 0);
@@ -231,7 +233,7 @@ TEST(draft_model, a_fault_leaves_no_page_behind) {
     drafter.be.calls_to_fault = -1;
     drafter.proposer.check_integrity();
     if (drafter.be.unread() == 0) {
-      EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kGuesses)) << call;
+      EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kMostGuesses)) << call;
     }
   }
   EXPECT_GT(faults, 30);

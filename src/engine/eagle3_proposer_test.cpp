@@ -35,7 +35,7 @@ struct Written {
   }
 };
 
-class Eagle3 : public testing::Test {
+class Eagle3 : public ::testing::Test {
  protected:
   std::vector<int32_t> drafted(RequestId id, size_t length) {
     Draft draft;

@@ -55,10 +55,11 @@ struct PartPlaces {
   ShareShape shape;                     // no chunks: nothing is sent
   int rank = 0;
 
+  [[nodiscard]] constexpr bool sends() const { return shape.chunks != 0; }
   // Of a message's 256 bytes number `block`: where they go.
   static constexpr int64_t kBlockWords = 64, kChunkBlocks = kChunkWords / kBlockWords;
   [[nodiscard]] constexpr uint32_t* place(uint32_t* values, int64_t block) const {
-    if (shape.chunks == 0) return values + block * kBlockWords;
+    if (!sends()) return values + block * kBlockWords;
     const int64_t chunk = block / kChunkBlocks;
     const int owner = shape.owner(chunk);
     if (owner == rank) return values + block * kBlockWords;

@@ -60,7 +60,8 @@ struct Sm90Dense {
   using Tile = DenseTile<kTokens>;
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_dense_gemm<Tile>(args, DenseWalk(args, Tile::kTokens));
+    const auto run = args.places.sends() ? sm90_dense_gemm<Tile, true> : sm90_dense_gemm<Tile, false>;
+    run(args, DenseWalk(args, Tile::kTokens));
   }
 };
 

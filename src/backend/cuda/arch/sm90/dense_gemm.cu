@@ -12,7 +12,7 @@ constexpr Kernel kName = kernel::kSm90DenseGemm;
 template <int kTokens>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using Tile = DenseTile<kTokens>;
-  auto* const kernel = sm90_dense_gemm<Tile>;
+  auto* const kernel = args.places.sends() ? sm90_dense_gemm<Tile, true> : sm90_dense_gemm<Tile, false>;
   require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);

@@ -11,8 +11,7 @@
 // bytes, flops: cost()
 // bounds (cycles per 64 k of 256 rows, H200): DRAM 440 at 1.78 GHz, 395 at 1.6, where the power limit holds it;
 //      instructions 336; shared memory 136, and 32 for each 8 tokens
-// measured 2026-11-26 (H200, 120b, both products, with 91 instructions of a warp a pair instead of 84), share of reads:
-//      12 tokens 163 us (78 %), 64 435 us (77 %), 256 541 us (70 %)
+// measured 2026-11-26 (H200, 120b, both products), share of reads: 12 tokens 156 us (81 %), 256 543 us (70 %)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/arch/sm90/grouped_walk.h"

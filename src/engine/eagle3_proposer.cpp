@@ -42,10 +42,10 @@ void Eagle3Proposer::saw(std::span<const Seen> all) {
     if (!now || !alone) state.residuals.insert(state.residuals.end(), fresh.begin(), fresh.end());
     if (now) at_once.push_back({&text, &state, alone ? fresh : state.residuals});
   }
-  read(at_once);
+  read_parts(at_once);
 }
 
-void Eagle3Proposer::read(std::span<const Part> parts) {
+void Eagle3Proposer::read_parts(std::span<const Part> parts) {
   std::vector<backend::HeadRunner::Rows> rows;
   for (const auto& [text, state, residuals] : parts) {
     const int64_t from = state->seen - state->waiting;
@@ -71,7 +71,7 @@ void Eagle3Proposer::propose_all(std::span<const Asked> all) {
     drafts.push_back({.sequence = asked.text.id, .most = asked.most, .tokens = &asked.draft->tokens});
     if (state.waiting > 0) waiting.push_back({&asked.text, &state, state.residuals});
   }
-  read(waiting);
+  read_parts(waiting);
   if (!drafts.empty()) runner_->draft(drafts);
 }
 

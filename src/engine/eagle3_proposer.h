@@ -58,7 +58,7 @@ class Eagle3Proposer final : public Proposer {
   };
   static void forget_waiting(State& state);
   // What waits.
-  void read(std::span<const Part> parts);
+  void read_parts(std::span<const Part> parts);
 
   std::unique_ptr<backend::HeadRunner> runner_;
   const std::vector<int> boundaries_;

@@ -62,6 +62,7 @@ constexpr FeatureValue kTapReadings[] = {
     {"auto", kUnrounded}, {"outputs", kUnrounded, kOfHost, kWithHead}, {"boundaries", kUnrounded, kOfHost, kWithHead}};
 constexpr FeatureValue kGuesses[] = {
     {"8", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}, {"32", kUnrounded, kOfHost}};
+constexpr FeatureValue kGuessControl[] = {{"auto", kUnrounded, kOnHopper}, {"off", kUnrounded, kOfHost}};
 constexpr FeatureValue kLookupMax[] = {{"5", kUnrounded, kOfHost}, {"16", kUnrounded, kOfHost}};
 constexpr FeatureValue kLookupMin[] = {{"2", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}};
 constexpr FeatureValue kOnByDefault[] = {{"true", kUnrounded}, {"false", kUnrounded}};
@@ -117,6 +118,8 @@ constexpr Feature kFeatures[] = {
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
      "No head of gpt-oss was run, and no draft model on a card"},
+    {"guess-control", "--speculative-control", "auto", kGuessControl, "--speculative",
+     "off can lose: it is for measurements and for proof that guesses are verified"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},

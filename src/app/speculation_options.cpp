@@ -87,6 +87,8 @@ void add_speculation(Flags flags, ModelOptions& options) {
              "vocabulary, named as with --model")
       .not_empty();
   flags.group(HelpGroup::kExpert);
+  add_choice<bool>(flags, "--speculative-control", {options.speculation.adaptive, {{"auto", true}, {"off", false}}},
+                   "auto: verify the guesses that pay by measured times, none too; off: verify all that are made");
   add_choice<TapReading>(
       flags, "--speculative-tap-reading",
       {options.tap_reading,
@@ -119,6 +121,8 @@ void require_speculation(const ModelOptions& options) {
   if (!head && !draft && !options.speculative_model.empty())
     throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative eagle3 or draft, found {}",
                 engine::name_of(options.speculation.method));
+  if (!options.speculation.adaptive && options.speculation.method == DraftMethod::kOff)
+    throw Error(Code::kInvalidRequest, "--speculative-control off: want --speculative with a method, found off");
   if (!head && options.tap_reading != checkpoint::TapReading::kAuto)
     throw Error(Code::kInvalidRequest, "--speculative-tap-reading: want --speculative eagle3, found {}",
                 engine::name_of(options.speculation.method));
@@ -139,7 +143,8 @@ ModelOptions draft_options(const ModelOptions& options) {
 
 std::string describe_speculation(const engine::SpeculationLimits& limits) {
   if (limits.method == engine::DraftMethod::kOff) return "no speculation";
-  return fmt::format("speculation {}, up to {} tokens", engine::name_of(limits.method), limits.most_tokens);
+  return fmt::format("speculation {}, {} {} tokens", engine::name_of(limits.method),
+                     limits.adaptive ? "up to" : "always", limits.most_tokens);
 }
 
 }  // namespace nibble::app

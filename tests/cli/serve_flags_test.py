@@ -163,6 +163,7 @@ class Flags(Case):
                             (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix or eagle3 or draft_model, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
                             (("{}",), ("--speculative-config", "method")), (('{"num_speculative_tokens": 99}',), "--speculative-tokens")):
             self.refused(2, "serve", TINY, "--speculative-config", *flags, says=says)
+        self.refused(2, "serve", TINY, "--speculative-control", "off", says=("--speculative-control off", "found off"))
         self.refused(2, "serve", TINY, "--speculative", "ngram", "--prompt-lookup-max", 1, says=("--prompt-lookup-min", "found 2"))
         eagle3 = ("--speculative", "eagle3", "--speculative-model")
         for code, flags, says in ((2, ("--speculative", "eagle3"), "want --speculative-model DIR"), (2, ("--speculative-model", head), "want --speculative eagle3 or draft, found off"),
@@ -173,11 +174,11 @@ class Flags(Case):
     def test_draft_models(self):
         prompt = ("run", TINY, "-p", "Once upon a time", "-n", 40, "--temperature", 0, "--json")
         want = {backend: self.ok(*prompt, *flags).json()["token_ids"] for backend, flags in (("cpu", support.EXACT), ("reference", ("--backend", "reference")))}
-        draft = ("--speculative", "draft", "--speculative-model", TINY)
+        draft = ("--speculative", "draft", "--speculative-model", TINY, "--speculative-control", "off")
         gguf = self.dir / "tiny.gguf"
         self.ok("convert", "-m", TINY, "-o", gguf)
         for backend, flags in (("cpu", (*support.EXACT, *draft)), ("cpu", (*support.EXACT, *draft, "--tensor-parallel-size", 2)), ("reference", ("--backend", "reference", *draft)),
-                               ("cpu", (*support.EXACT, "--speculative", "draft", "--speculative-model", gguf))):
+                               ("cpu", (*support.EXACT, *draft[:3], gguf, *draft[4:]))):
             found = self.ok(*prompt, *flags).json()
             self.assertEqual(found["token_ids"], want[backend], flags)
             self.assertGreater(found["usage"]["drafted_tokens"], 0, flags)
@@ -185,6 +186,7 @@ class Flags(Case):
         self.assertRegex(self.ok(*prompt[:-1], *support.EXACT, *draft).err, r"guessed \d+ tokens, \d+ right")
         server = Server(*support.EXACT, *draft)
         self.assertIn("Paris", server.chat(temperature=0).json()["choices"][0]["message"]["content"])
+        server.idle()
         drafted, right = (server.metric(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted"))
         self.assertGreater(right, 0)
         self.assertGreaterEqual(drafted, right)

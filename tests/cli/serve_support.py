@@ -1,4 +1,5 @@
 """A running `nibble serve` and a small HTTP client. Standard library only."""
+import atexit
 import http.client
 import json
 import os
@@ -29,6 +30,7 @@ class Server:
         named = [str(model)] if model else []
         command = [NIBBLE, "serve", *named, "--port", "0", "--date", "2026-11-21", *map(str, flags)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+        atexit.register(self.process.kill)  # where a test fails before stop()
         self.log, self._seen = [], threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
         self.port = int(self.wait_log(r"listening on \w+://.*:(\d+)")[1])

@@ -54,15 +54,16 @@ constexpr FeatureValue kSpeculation[] = {
     {"ngram", kUnrounded, kOfHost},
     {"suffix", kUnrounded, kOnHopper},
     {"eagle3", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"},
-    {"draft", kUnrounded, kOfHost, "--speculative-model models/nibble-tiny"}};
+    {"draft", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny"}};
 constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnHopper, "--speculative eagle3"},
-                                   {"models/nibble-tiny", kUnrounded, kOfHost, "--speculative draft"}};
+                                   {"models/nibble-tiny", kUnrounded, kOnHopper, "--speculative draft"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
 constexpr FeatureValue kTapReadings[] = {
     {"auto", kUnrounded}, {"outputs", kUnrounded, kOfHost, kWithHead}, {"boundaries", kUnrounded, kOfHost, kWithHead}};
 constexpr FeatureValue kGuesses[] = {
     {"8", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}, {"32", kUnrounded, kOfHost}};
-constexpr FeatureValue kGuessControl[] = {{"auto", kUnrounded, kOnHopper}, {"off", kUnrounded, kOfHost}};
+constexpr FeatureValue kGuessControl[] = {{"auto", kUnrounded, kOnHopper},
+                                          {"off", kUnrounded, kOfHost, "--speculative suffix"}};
 constexpr FeatureValue kLookupMax[] = {{"5", kUnrounded, kOfHost}, {"16", kUnrounded, kOfHost}};
 constexpr FeatureValue kLookupMin[] = {{"2", kUnrounded, kOfHost}, {"1", kUnrounded, kOfHost}};
 constexpr FeatureValue kOnByDefault[] = {{"true", kUnrounded}, {"false", kUnrounded}};
@@ -117,7 +118,7 @@ constexpr Feature kFeatures[] = {
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
-     "No head of gpt-oss was run, and no draft model on a card"},
+     "No published head of gpt-oss was run"},
     {"guess-control", "--speculative-control", "auto", kGuessControl, "--speculative",
      "off can lose: it is for measurements and for proof that guesses are verified"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},

@@ -48,7 +48,7 @@ struct SpeculationLimits {
   const model::eagle3::Head* head = nullptr;
   int head_threads = 1;
   const DraftModel* draft_model = nullptr;  // kDraft: who drafts. Outlives the engine
-  bool adaptive = true;  // false: every draft is verified whole, whatever it costs
+  bool adaptive = true;                     // false: every draft is verified whole, whatever it costs
 };
 
 struct Draft {

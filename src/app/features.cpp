@@ -54,9 +54,9 @@ constexpr FeatureValue kSpeculation[] = {
     {"ngram", kUnrounded, kOfHost},
     {"suffix", kUnrounded, kOnHopper},
     {"eagle3", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"},
-    {"draft", kUnrounded, kOfHost, "--speculative-model models/nibble-tiny"}};
+    {"draft", kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny"}};
 constexpr FeatureValue kHeads[] = {{"models/nibble-tiny/eagle3", kUnrounded, kOnHopper, "--speculative eagle3"},
-                                   {"models/nibble-tiny", kUnrounded, kOfHost, "--speculative draft"}};
+                                   {"models/nibble-tiny", kUnrounded, kOnHopper, "--speculative draft"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
 constexpr FeatureValue kTapReadings[] = {
     {"auto", kUnrounded}, {"outputs", kUnrounded, kOfHost, kWithHead}, {"boundaries", kUnrounded, kOfHost, kWithHead}};
@@ -85,50 +85,50 @@ constexpr Feature kFeatures[] = {
     {"backend", "--backend", "auto", kBackendWords, "cuda wants a build with CUDA and a card from Ampere on",
      "Nothing has run on a GB10"},
     {"kernel", "--moe-kernel", "auto", kMoeKernels, "marlin, gemm and gemv want shapes that can be packed",
-     "Scales above 2^4 in any MXFP4 matrix send all GEMMs of its packing to any_gemm: slower, exact"},
+     "With a scale above 2^4 in any MXFP4 matrix, all GEMMs of its packing run as any_gemm: slower, exact"},
     {"activation", "--moe-activation", "auto", kMoeActivations, "int8 on a CPU wants AVX2, or SDOT on Arm",
      "auto is int8, so lossy, where a CPU has it. int8: a token's last bits depend on how many share its step. mxfp8 on "
-     "SM90: scales of experts more than 2^16 apart are multiplied as values"},
+     "SM90: experts whose scales are more than 2^16 apart are multiplied as values"},
     {"tile", "--moe-tile", "auto", kMoeTiles, "a card of compute capability 12, --moe-kernel auto or gemm",
-     "Where 128 tokens are the better tile is not measured"},
+     "Not measured: where 128 tokens are the better tile"},
     {"dense-activation", "--dense-activation", "auto", kDenseActivations,
      "mxfp8: layers of --mxfp4-layers or "
      "--mxfp8-layers",
-     "auto follows --moe-activation int8 on a CPU. Its test on a card was not seen to its end"},
+     "auto follows --moe-activation int8 on a CPU. Its test on a card has not been watched to the end"},
     {"mxfp4-layers", "--mxfp4-layers", "none", kMxfp4Layers,
      "a layer in one of --mxfp4-layers and --mxfp8-layers; a "
      "list with commas",
-     "32 sequences of 20b on an H100 are slower with all of them than in bf16"},
+     "32 sequences of 20b on an H100 are slower with all layers than in bf16"},
     {"mxfp8-layers", "--mxfp8-layers", "none", kMxfp8Layers, "as --mxfp4-layers"},
     {"fast", "--fast", "false", kFast, "alone: it chooses activations, layers and KV type",
      "What it chooses was measured on nibble-tiny"},
     {"attention", "--attention-backend", "auto", kAttention, "flash: head_dim 64, pages of bf16 or fp8",
-     "Pages of fp8 are widened, but with --attention-activation fp8"},
+     "Pages of fp8 are widened, except with --attention-activation fp8"},
     {"attention-activation", "--attention-activation", "auto", kAttentionActivations,
      "fp8 on cards: what --attention-backend flash wants",
-     "Cards from 8.9 on but for Hopper multiply prompts' attention in FP8; none of them has run it, a Hopper has"},
-    {"sinks", "--attention-sinks", "on", kSinks, "", "off makes text of another model: gpt-oss was trained with them"},
-    {"eager", "--enforce-eager", "false", kEager, "serve says that it makes no difference where no card is used"},
-    {"kv", "--kv-cache-dtype", "auto", kKv, "",
-     "fp8 on Hopper: prompts' attention falls back to the kernels of every card"},
+     "Cards from 8.9 on, except Hopper, multiply prompts' attention in FP8; none of them has run it"},
+    {"sinks", "--attention-sinks", "on", kSinks, "", "off gives another model's text: gpt-oss was trained with sinks"},
+    {"eager", "--enforce-eager", "false", kEager, "without a card, serve says that it makes no difference"},
+    {"kv", "--kv-cache-dtype", "auto", kKv, "", "fp8 on Hopper: prompts' attention uses the kernels of every card"},
     {"speculation", "--speculative", "off", kSpeculation, "run, chat and serve",
-     "On a card a step with more than 7 guesses of a sequence is not captured"},
+     "On a card, a step with more than 7 guesses of a sequence runs without a CUDA graph"},
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
-     "No head of gpt-oss was run, and no draft model on a card"},
+     "No published head of gpt-oss has been run"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},
     {"prefix-cache", "--enable-prefix-caching", "true", kOnByDefault, "serve"},
-    {"async", "--async-scheduling", "on cuda", kAsync, "serve", "On a CPU it is pure cost"},
+    {"async", "--async-scheduling", "on cuda", kAsync, "serve", "On a CPU it only costs"},
     {"policy", "--scheduling-policy", "fcfs", kPolicies, "serve"},
-    {"tp", "--tensor-parallel-size", "1", kRanks, "heads that can be dealt to so many; of cards one for each",
+    {"tp", "--tensor-parallel-size", "1", kRanks,
+     "a number of ranks that the heads divide into; on cards, one card each",
      "Ranks of a CPU divide its threads: nothing gets faster"},
     {"ep", "--enable-expert-parallel", "false", kWholeExperts},
-    {"dp", "--data-parallel-size", "1", kReplicas, "serve; of cards as many for each as it has ranks"},
+    {"dp", "--data-parallel-size", "1", kReplicas, "serve; on cards, as many cards each as it has ranks"},
     {"isa", "--cpu-isa", "auto", kIsas, "a CPU that has it"},
-    {"no-mmap", "--no-mmap", "false", kCopies, "memory for the weights once more", "The start is slower"},
+    {"no-mmap", "--no-mmap", "false", kCopies, "memory for the weights once more", "Start-up is slower"},
 };
 
 constexpr std::string_view kNoFeatures[] = {"--max-waiting",
@@ -196,12 +196,12 @@ constexpr Refusal kRefusals[] = {
 
 // Sinks are on in all of them: C4 only says so.
 constexpr Preset kPresetRows[] = {
-    {"B1", "--moe-kernel marlin --moe-activation bf16", "streaming kernels, activations of 16 bits"},
+    {"B1", "--moe-kernel marlin --moe-activation bf16", "streaming kernels, 16-bit activations"},
     {"C1", "--moe-kernel gemm --moe-activation bf16", "tensor-core GEMMs beyond eight tokens"},
-    {"C2", "--moe-kernel gemm --moe-activation mxfp8", "and activations rounded to E4M3 in blocks of 32"},
-    {"C3", "--moe-kernel gemm --moe-activation mxfp8 --speculative suffix", "and guesses from past text"},
+    {"C2", "--moe-kernel gemm --moe-activation mxfp8", "as C1, with activations rounded to E4M3 in blocks of 32"},
+    {"C3", "--moe-kernel gemm --moe-activation mxfp8 --speculative suffix", "as C2, with guesses from past text"},
     {"C4", "--moe-kernel gemm --moe-activation mxfp8 --speculative suffix --attention-sinks on",
-     "the same, sinks asked for by name"},
+     "as C3, with sinks named explicitly"},
 };
 
 }  // namespace

@@ -115,7 +115,7 @@ constexpr Feature kFeatures[] = {
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
-     "No published head of gpt-oss has been run"},
+     "No published head of gpt-oss was run"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},

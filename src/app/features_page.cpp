@@ -67,22 +67,24 @@ std::string effects_of(const Feature& feature) {
 
 constexpr std::string_view kHead = R"(# Features
 
-Made by `nibble features --markdown` from the table in `src/app/features.cpp` and the flags; a test holds this page
-against both. Combinations: level 6 of [`nibble verify`](verify.md#features-alone-and-together). Reviews of single
-features: [features/](features/TEMPLATE.md).
+Every choice of how a model is run: its flag, its values, and where each value runs. `nibble features` prints the list.
+To measure them alone and together: level 6 of [`nibble verify`](verify.md#features-alone-and-together). Reviews of
+single features: [features/](features/TEMPLATE.md).
+
+`nibble features --markdown` makes this page from the table in `src/app/features.cpp` and the flags; a test compares.
 
 | | |
 |---|---|
-| exact | nothing is rounded beside what the weights bring |
+| exact | nothing is rounded beyond the weights' own formats |
 | lossy | something is |
-| as chosen | as what it becomes, or what stands beside it |
-| yes | taken, and has run there |
-| as values | taken, and has run there: rounded, then multiplied as if exact, so not faster |
-| not run | taken, compiled, held against the reference on a host; has never run there |
+| as chosen | depends on what it becomes, or on the flags beside it |
+| yes | accepted, and has run there |
+| as values | accepted, and has run there: rounded, then multiplied as if exact, so not faster |
+| not run | accepted, compiled, compared with the reference on a host; has never run there |
 | – | refused |
 
-"Every card" are the kernels that every card from Ampere on runs; they have run on H100s, as those of an A100 too
-([cards.md](cards.md)). "SM90" is Hopper, "SM121" GB10.
+"Every card" is the kernels for every card from Ampere on. They have run on H100s, also as an A100 would run them
+([cards.md](cards.md)). "SM90" is Hopper, "SM121" is GB10.
 )";
 
 }  // namespace
@@ -115,7 +117,7 @@ std::string features_page(const CommandFacts& flags) {
     out += fmt::format("| {}{} | `{}` | {} |\n", r.backend, r.card.empty() ? "" : fmt::format(" ({})", r.card), r.words,
                        refusal_of(r));
   out +=
-      "\n## Presets\n`nibble serve --preset C2`, `nibble verify --preset B1,C1,C2`. A flag that is given counts before them. Sinks are on in all: gpt-oss was "
+      "\n## Presets\n`nibble serve --preset C2`, `nibble verify --preset B1,C1,C2`. Flags that you give count before them. Sinks are on in all: gpt-oss was "
       "trained with them.\n\n| preset | flags | |\n|---|---|---|\n";
   for (const Preset& p : presets()) out += fmt::format("| {} | `{}` | {} |\n", p.name, p.words, p.what);
   return out;

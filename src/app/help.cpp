@@ -37,8 +37,8 @@ then the environment, then --config. vLLM's flags are understood: docs/serving.m
   nibble pull ggml-org/gpt-oss-20b-GGUF
   nibble pull openai/gpt-oss-120b --include "original/*"
 
-What is there already is not fetched again, and what was cut goes on where it stopped. HF_HOME says where models are
-kept, HF_TOKEN who asks, HF_ENDPOINT whom; https_proxy and HF_HUB_OFFLINE are heeded: docs/models.md.)"},
+Files that are there are not fetched again, and an interrupted download resumes. HF_HOME is where models are kept,
+HF_TOKEN the access token, HF_ENDPOINT a mirror; https_proxy and HF_HUB_OFFLINE work, too: docs/models.md.)"},
     {"features", "  nibble features\n  nibble features --markdown >feature-matrix.md"},
     {"man", "  nibble man | man -l -"},
     {"completion", R"(  nibble completion bash >~/.local/share/bash-completion/completions/nibble

@@ -42,7 +42,7 @@ void add_conversations(Flags flags, LoadOptions& o) {
 void add_load_flags(Flags flags, LoadOptions& o) {
   constexpr int64_t kMostTokens = 1 << 24;
   client::Workload& w = o.workload;
-  flags.value("--base-url", o.base_url, "The server: http(s)://HOST:PORT, a path other than /v1 behind it").required();
+  flags.value("--base-url", o.base_url, "The server: http(s)://HOST:PORT, and a path if it is not /v1").required();
   flags.value("-m,--model", w.model, "The name to ask for; default: the first that the server lists").not_empty();
   flags.show_defaults(true);
   flags.value("--isl,--input-len", w.isl, "Most tokens of a prompt").whole(1, kMostTokens);

@@ -504,7 +504,7 @@ void add_predict(Flags flags, PredictOptions& o) {
   add_list(flags, "-b,--batch", {o.batches, 0, 1024}, "Steps of so many sequences that generate; 0: none");
   add_list(flags, "-p,--n-prompt", {o.prompts, 0, 1 << 24}, "Prompts of so many tokens; 0: none");
   add_list(flags, "-d,--n-depth", {o.depths, 0, 1 << 24},
-           "Tokens in the context before; more than one sequence: behind the fewest of them, prompts: behind none");
+           "Tokens of context before; more than one sequence: after the fewest of them, prompts: after none");
   add_ranks(flags, o.model);
   add_links(flags, o);
   add_kernels(flags, o.model, KernelFlags::kOfCards);

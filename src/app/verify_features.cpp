@@ -363,7 +363,7 @@ std::string review_results(const FeatureReport& report, const nlohmann::ordered_
       told(metadata, "/command"), told(metadata, "/date"), told(metadata, "/build/commit"),
       told(metadata, "/build/type"), told(metadata, "/host/cpu"), told(metadata, "/host/processors"),
       told(metadata, "/device/kernels"), told(metadata, "/model/name"),
-      "three repetitions behind one that does not count; loss:", feature_report_text(report));
+      "three repetitions after one that does not count; loss:", feature_report_text(report));
 }
 
 std::string with_results(const std::string& page, const std::string& results, const std::string& file) {

@@ -2,7 +2,7 @@
 
 #include "app/loaded_model.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/program/choices.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"

@@ -1,6 +1,5 @@
-#include "backend/cuda/cards_backend.h"
-
 #include "backend/cuda/rank_backend.h"
+
 #include "backend/draft_head.h"
 #include "backend/joined_slot.h"
 #include "base/bound_threads.h"

@@ -1,14 +1,12 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/cards_backend.h"
 #include "backend/cuda/rank_backend.h"
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/card/card.h"
-#include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/program/choices.h"
 #include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"

@@ -17,9 +17,8 @@
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/ptx/convert.cuh"
-#include "backend/cuda/ptx/matrix_load.cuh"
-#include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
+#include "backend/cuda/ptx/mma.cuh"
 
 #include <cstddef>
 #include <cstdint>

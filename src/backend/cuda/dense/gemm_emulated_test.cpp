@@ -7,7 +7,7 @@
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round.cuh"
-#include "backend/cuda/quantise/round_rows_testing.h"
+#include "backend/cuda/quantise/round_testing.h"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
 #include "backend/cuda/arch/sm90/grouped.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"

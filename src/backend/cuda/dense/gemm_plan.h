@@ -1,10 +1,9 @@
 #pragma once
-// Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan and cost.
-// Plain C++; launchers: gemm.h.
+// Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan, cost
+// and launchers. Plain C++.
 
 #include "backend/activations.h"
 #include "backend/cuda/comm/share_box.h"
-#include "backend/cuda/experts/expert_tile.h"
 #include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/layout/packed.h"
@@ -14,6 +13,8 @@
 #include <string>
 
 namespace nibble::backend::cuda {
+
+struct Launch;  // launch/kernel_table.h
 
 inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGroupMaxExperts = 256;
@@ -211,5 +212,13 @@ struct GemmCost {
 // Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const GemmArgs& args);
 void check_args(const GroupArgs& args);
+
+// Launchers. They check the arguments (Error as check_args says), launch, return.
+// plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
+void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
+void any_round(const RoundArgs& args, const Launch& on);
+// Both: `args` rounded to the places that it finds, a copy for each of a token's pairs; for group_while_rounding.
+void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

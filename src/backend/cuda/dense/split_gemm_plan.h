@@ -1,7 +1,7 @@
 #pragma once
 // Dense matrix products for 9 to 256 tokens, where a GEMM's row blocks would leave most of a card idle: K is split
 // among CTAs too, and whoever reads the result adds the splits. Arguments, checks, plan and cost. Plain C++; launcher:
-// arch/sm90/split_gemm.h.
+// arch/sm90/kernels.h.
 
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/packed.h"

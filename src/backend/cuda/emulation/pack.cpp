@@ -2,7 +2,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/quantise/pack.cuh"
 #include "base/error.h"
 

@@ -7,7 +7,7 @@
 // earlier lanes. Atomics add up counts only: the same lists every time.
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/expert_places.cuh"
+#include "backend/cuda/experts/expert_ranges.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/redux.cuh"
 

@@ -1,7 +1,7 @@
 #include "backend/cuda/experts/router.cuh"
 
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 
 namespace nibble::backend::cuda {
 

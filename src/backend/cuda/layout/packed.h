@@ -101,3 +101,13 @@ static_assert(pairs_bijective());
 }  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout
+
+namespace nibble::backend::cuda {
+
+// A matrix in this layout.
+struct PackedMatrix {
+  const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
+  layout::Packing packing = layout::Packing::kBf16;
+};
+
+}  // namespace nibble::backend::cuda

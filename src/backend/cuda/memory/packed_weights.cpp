@@ -1,6 +1,6 @@
 #include "backend/cuda/memory/packed_weights.h"
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "base/error.h"
 
 #include <algorithm>

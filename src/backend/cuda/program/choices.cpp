@@ -1,7 +1,7 @@
 #include "backend/cuda/program/choices.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "base/error.h"
 

@@ -5,11 +5,11 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/plans.h"
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "base/error.h"
 
-#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,8 +3,7 @@
 // else includes it.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/dense/linear_plan.h"
-#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/program/choices.h"

@@ -11,7 +11,7 @@
 #include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/memory/packed_matrix.h"
+#include "backend/cuda/layout/packed.h"
 #include "backend/plan.h"
 
 #include <algorithm>

@@ -27,7 +27,7 @@
 #include "backend/cuda/layout/e2m1_e5m2.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
+#include "backend/cuda/ptx/load_l2.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {

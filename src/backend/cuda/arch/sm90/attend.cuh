@@ -21,9 +21,7 @@
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/ptx/named_barrier.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
+#include "backend/cuda/ptx/load_l2.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
@@ -174,10 +172,10 @@ template <class Tile>
 __device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, uint32_t queries,
                                              float (&score)[Tile::kKeyTiles][4]) {
   ptx::wgmma_fence();
-  ptx::wgmma_m64k16_first(score, layout::matrix_descriptor(queries, 0), layout::matrix_descriptor(ring.stage(i), 0));
+  ptx::wgmma_first(score, layout::matrix_descriptor(queries, 0), layout::matrix_descriptor(ring.stage(i), 0));
 #pragma unroll
   for (int s = 1; s < kDimSteps; ++s)
-    ptx::wgmma_m64k16(score, layout::matrix_descriptor(queries, s), layout::matrix_descriptor(ring.stage(i), s));
+    ptx::wgmma(score, layout::matrix_descriptor(queries, s), layout::matrix_descriptor(ring.stage(i), s));
   ptx::wgmma_commit();
 }
 
@@ -188,19 +186,8 @@ __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
   ptx::wgmma_fence();
 #pragma unroll
   for (uint32_t s = 0; s < Tile::kKeyTiles / 2; ++s)
-    ptx::wgmma_m64k16_rows(state.out, p[s],
-                           layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0));
+    ptx::wgmma_rows(state.out, p[s], layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0));
   ptx::wgmma_commit();
-}
-
-// No use of a wgmma's registers moves above the wait that precedes this.
-template <int kTiles>
-__device__ __forceinline__ void keep(float (&tiles)[kTiles][4]) {
-#pragma unroll
-  for (auto& tile : tiles) {
-#pragma unroll
-    for (float& x : tile) ptx::keep(x);
-  }
 }
 
 // A warpgroup's rows of a work. Its pages are `first` and on in the ring, the last one's first: of all pages a row sees
@@ -228,7 +215,7 @@ class AttendRows {
     ring_.wait_full(first_);
     start_scores(ring_, first_, queries_, even);
     ptx::wgmma_wait<0>();
-    keep(even);
+    ptx::keep(even);
     const int count = work_.visible.pages();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
@@ -281,16 +268,12 @@ class AttendRows {
     // For the next scores, here and not where they are read: ptxas serializes all wgmmas where a loop's next turn reads
     // what this one has begun.
     ptx::wgmma_wait<1>();
-    keep(next);
+    ptx::keep(next);
   }
 
   __device__ __forceinline__ void keep_values() {
-    keep(state_.out);
-#pragma unroll
-    for (auto& step : p_) {
-#pragma unroll
-      for (uint32_t& x : step) ptx::keep(x);
-    }
+    ptx::keep(state_.out);
+    ptx::keep(p_);
   }
   __device__ __forceinline__ void give_back(int i) const {
     if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring_.empty(first_ + i));

@@ -17,13 +17,11 @@
 #include "backend/cuda/arch/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
-#include "backend/cuda/ptx/wgmma_wide.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -164,7 +162,7 @@ struct DenseConsumer {
   template <int kFirst>
   __device__ __forceinline__ void step(int own, Operand& a, Sums (&sums)[2]) {
     ptx::wgmma_wait<Tile::kOwn - 1>();
-    keep(a);
+    ptx::keep(a);
 #pragma unroll
     for (int s = 0; s < Tile::kOwn; ++s) {
       const uint4 words = ptx::load_shared16(
@@ -176,19 +174,10 @@ struct DenseConsumer {
     for (int s = 0; s < Tile::kOwn; ++s)
 #pragma unroll
       for (int p = 0; p < Tile::kParts; ++p)
-        ptx::wgmma_m64k16(
-            sums[own + p], a[s],
-            layout::matrix_descriptor(at.stage + static_cast<uint32_t>(p * Tile::kColumns * layout::kAtomRowBytes),
-                                      kFirst + s));
+        ptx::wgmma(sums[own + p], a[s],
+                   layout::matrix_descriptor(
+                       at.stage + static_cast<uint32_t>(p * Tile::kColumns * layout::kAtomRowBytes), kFirst + s));
     ptx::wgmma_commit();
-  }
-  // Behind the wait for the wgmmas that read it: ptx/wgmma.cuh.
-  __device__ static __forceinline__ void keep(Operand& a) {
-#pragma unroll
-    for (auto& step : a) {
-#pragma unroll
-      for (uint32_t& word : step) ptx::keep(word);
-    }
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
     constexpr int kOwn = Tile::kOwn;
@@ -207,16 +196,8 @@ struct DenseConsumer {
     }
     ptx::wgmma_wait<0>();
     ptx::mbarrier_arrive(Cursor::empty(held));
-#pragma unroll
-    for (Operand& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& tile : sums) {
-#pragma unroll
-      for (auto& column : tile) {
-#pragma unroll
-        for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-      }
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
 };
 

@@ -1,9 +1,6 @@
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/gemm.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/arch/sm90/dense_gemm.h"
-#include "backend/cuda/arch/sm90/grouped.h"
 #include "backend/cuda/arch/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {

@@ -125,13 +125,8 @@ struct Sm90Rows {
       feed.open();
     }
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& column : sums) {
-#pragma unroll
-      for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
   __device__ __forceinline__ void multiply_slice(int count, uint32_t x, WgmmaSums<Tile>& sums) {
     ptx::async_wait<Tile::kAhead - 1>();
@@ -145,7 +140,7 @@ struct Sm90Rows {
       PairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
       if (pair + 1 < Tile::kSlicePairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<Tile::kOperands - 1>();
-      keep(a);
+      ptx::keep(a);
       staged[pair].widen(a, 0);
       multiply_widths<Tile>(count, sums, a, x + static_cast<uint32_t>(pair * Tile::kPanelBytes));
     }

@@ -34,13 +34,10 @@
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/proxy_fence.cuh"
 #include "backend/cuda/ptx/redux.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
-#include "backend/cuda/ptx/wgmma_f16.cuh"
-#include "backend/cuda/ptx/wgmma_f8.cuh"
+#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
 
 #include <iterator>
 
@@ -110,12 +107,11 @@ __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& s
     ptx::wgmma_fence();
     if constexpr (Tile::kInput == Mxfp4Input::kF16) {
 #pragma unroll
-      for (int s = 0; s < 4; ++s)
-        ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(columns, a[s], layout::matrix_descriptor(stage, s));
+      for (int s = 0; s < 4; ++s) ptx::wgmma<ptx::WgmmaType::kF16>(columns, a[s], layout::matrix_descriptor(stage, s));
     } else {
 #pragma unroll
       for (int block = 0; block < 2; ++block)
-        ptx::wgmma_m64k32(columns, a[block], layout::byte_matrix_descriptor(stage, block));
+        ptx::wgmma<ptx::WgmmaType::kF8>(columns, a[block], layout::byte_matrix_descriptor(stage, block));
     }
     ptx::wgmma_commit();
   }
@@ -303,7 +299,7 @@ struct SliceWalk {
       PairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
       if (pair + 1 < kPairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
-      keep(a);
+      ptx::keep(a);
       give_back_before(pair);
       staged[pair].widen(a, offsets);
       wait_for_input(pair);
@@ -329,13 +325,8 @@ struct SliceWalk {
 
   __device__ __forceinline__ void finish(WgmmaSums<Tile>& sums) {
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& column : sums) {
-#pragma unroll
-      for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
 };
 

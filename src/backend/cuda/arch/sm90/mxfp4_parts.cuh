@@ -17,16 +17,6 @@ namespace nibble::backend::cuda {
 // The A operands of a pair of blocks: f16, a step of 16 k each, or e5m2, a block each.
 template <Mxfp4Input kInput>
 using PairOperand = uint32_t[kInput == Mxfp4Input::kF16 ? 4 : 2][4];
-// Behind the wait for the wgmmas that read them: for the compiler they end with the instruction, and their registers
-// would be written while the tensor cores still read them.
-template <int kSteps>
-__device__ __forceinline__ void keep(uint32_t (&a)[kSteps][4]) {
-#pragma unroll
-  for (auto& step : a) {
-#pragma unroll
-    for (uint32_t& word : step) ptx::keep(word);
-  }
-}
 
 // A scale's f16 exponent is its stored byte less an offset: 30 for the largest code, the top.
 inline constexpr int kLeastScaleTop = 30 - layout::kScaleBias;
@@ -84,7 +74,7 @@ struct StagedPair {
     const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
     const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
+    for (int i = 0; i < 4; ++i) to[i] = ptx::multiply_f16(pairs.pair[i], scale[i % 2]);
   }
 };
 

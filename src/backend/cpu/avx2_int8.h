@@ -111,7 +111,7 @@ template <class Form>
 int64_t chunks_of(int64_t cols) {
   return (cols / kMxBlock + Form::kBlocks - 1) / Form::kBlocks;
 }
-// Behind a row's chunks, where its blocks do not fill them: the row's last kBlocks blocks, with zeros for those that
+// After a row's chunks, where its blocks do not fill them: the row's last kBlocks blocks, with zeros for those that
 // had their turn. So every chunk of weights is read like the others.
 template <class Form>
 int64_t last_four(int64_t blocks) {

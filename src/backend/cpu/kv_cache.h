@@ -1,6 +1,6 @@
 #pragma once
 // One layer's keys and values in pages. A page of a kv head holds the codes of its rows as KvRow places them: keys
-// [head_dim, kPageTokens], values [kPageTokens, head_dim]; and behind either the scales of types that have some.
+// [head_dim, kPageTokens], values [kPageTokens, head_dim]; and after either the scales of types that have some.
 
 #include "backend/args.h"
 #include "backend/dims.h"

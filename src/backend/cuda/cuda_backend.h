@@ -1,12 +1,12 @@
 #pragma once
 // The GPU, or several that share every step. Weights exact as shipped unless BackendConfig::dense says otherwise, float
 // residual, one stream a card. Every sum's
-// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and
+// order is fixed by shapes and positions, so a step's bits repeat. With KernelFamily::kReference and
 // AttentionKernel::kReference a token does not see its batch neighbours either; else steps of one, of two to eight, of
 // up to 256 and of more tokens may differ in the last bits.
 
 #include "backend/backend.h"
-#include "backend/cuda/arch/tuned.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/run_config.h"
 #include "base/mmap_file.h"
 
@@ -19,8 +19,8 @@
 
 namespace nibble::backend {
 
-// With what was left open decided for the model's shapes, which needs no card. MoeKernel::kAuto stays where they can be
-// packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
+// With what was left open decided for the model's shapes, which needs no card. KernelFamily::kAuto stays where they can
+// be packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
 // A rank's shard as cards hold it: of no inner width, a block of zeros; of one that has no packing (3,104 and more),
@@ -61,7 +61,7 @@ class CudaBackend : public Backend {
  public:
   // What ran so far, kernels that never ran left out: shows which path served a step.
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const = 0;
-  [[nodiscard]] virtual MoeKernel moe_kernel() const = 0;  // what kAuto became
+  [[nodiscard]] virtual KernelFamily kernel_family() const = 0;  // what kAuto became
   [[nodiscard]] virtual int64_t graph_replays() const = 0;
 };
 

@@ -30,7 +30,7 @@ namespace nibble::backend::cuda {
 inline constexpr int kDimSteps = kHeadDim / 16;  // mma steps over the dimensions of q · k
 inline constexpr int kDimTiles = kHeadDim / 8;   // column tiles of an mma over the dimensions of p · v
 
-// Keys or values of some rows in shared memory: codes, and behind them scales.
+// Keys or values of some rows in shared memory: codes, and after them scales.
 struct SharedRows {
   uint32_t codes, scales;
 };

@@ -34,7 +34,7 @@ class Profiler final : public KernelProfiler {
   [[nodiscard]] KernelProfile take() override;
   void end() override { cupti_.reset(); }
 
-  // A step begins: its launches are kept behind those of the steps before it, or alone when nobody profiles.
+  // A step begins: its launches are kept after those of the steps before it, or alone when nobody profiles.
   void begin_step() {
     if (!cupti_) on_.trace->clear();
   }

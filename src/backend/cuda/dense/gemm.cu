@@ -30,7 +30,7 @@ void require_round(const RoundArgs& args, Kernel name) {
                     (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
                 name, "panels in atoms of 8 that hold every row", args.to.rows);
   require_shape(!in_codes(args.to.type) || (args.to.type == InputType::kMxfp8 && args.to.rows == 0 &&
-                                            args.cols % layout::kMxPairK == 0 && args.copies == 1),
+                                            args.cols % layout::kBlockPairK == 0 && args.copies == 1),
                 name, "16 bits, or MXFP8 in rows of pairs of blocks of 32", args.cols);
   require_shape((args.norm == nullptr) == (args.inverse == nullptr), name, "a norm and its inverses, or neither",
                 args.tokens);

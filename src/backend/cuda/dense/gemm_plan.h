@@ -108,12 +108,13 @@ struct GemmArgs {
   uint16_t* sums = nullptr;
   PartPlaces places{};  // of sm90_dense_gemm's sums as a message
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
-  uint16_t* u = nullptr;  // [tokens, layout::pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
+  uint16_t* u =
+      nullptr;  // [tokens, layout::block_pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;
   InputType codes = InputType::kMxfp8;  // sm121_mx_gemm: of x and u
   GemmDown down{};                      // sm90_gemm, rows = 2 * cols
 };
-// The launch of args.down on its own, behind that of the rest.
+// The launch of args.down on its own, after that of the rest.
 [[nodiscard]] GemmArgs down_alone(const GemmArgs& args);
 
 // Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i] where that is no

@@ -24,7 +24,7 @@ int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
 }
 
 // How many chunks of the ring may be asked for and not there. So many bytes keep DRAM busy; more would wait in its
-// queue, and behind them whatever the kernel before still wants (docs/decisions/0040-few-tokens.md).
+// queue, and after them whatever the kernel before still wants (docs/decisions/0040-few-tokens.md).
 int chunks_under_way(int64_t chunk_bytes, int64_t tiles_per_cta, int stages) {
   constexpr int64_t kBytes = 64 << 10;
   if (tiles_per_cta >= kManyTiles) return stages;
@@ -95,7 +95,7 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   plan.under_way = chunks_under_way(chunk, tiles / device.sms, plan.stages);
   plan.grid = static_cast<int>(std::min<int64_t>(device.sms, tiles));
   plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
-  // Never two of these on one SM: behind an early launch they would share it while another SM idles (seen on an H100).
+  // Never two of these on one SM: after an early launch they would share it while another SM idles (seen on an H100).
   plan.smem_bytes =
       std::max(fixed + plan.stages * chunk, std::min(device.cta_smem_bytes, device.sm_smem_bytes / 2) / 16 * 16);
   return plan;

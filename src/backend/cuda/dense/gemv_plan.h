@@ -82,7 +82,7 @@ struct QkvArgs {
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
   const float* delta = nullptr;  // likewise, or null: x has it
-  const float* rest = nullptr;   // likewise, or null: added behind delta
+  const float* rest = nullptr;   // likewise, or null: added after delta
   float* sum = nullptr;          // likewise; null where x is the sum
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
@@ -113,7 +113,7 @@ struct MoeUpArgs {
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const F16* x = nullptr;            // [tokens, hidden]
   ExpertChoice choice;
-  F16* u = nullptr;  // [tokens, topk, layout::pair_width(inter)]: what is filled up gets zeros
+  F16* u = nullptr;  // [tokens, topk, layout::block_pair_width(inter)]: what is filled up gets zeros
   int hidden = 0, inter = 0, tokens = 0;
   float swiglu_limit = 7.0f;
 };

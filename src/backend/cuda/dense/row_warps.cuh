@@ -73,7 +73,7 @@ struct RowFeed {
   __device__ void open() {
     if (!walk.valid()) return;
     if constexpr (Tile::kShort) {
-      const int lacks = missing * layout::kPairBytes;
+      const int lacks = missing * layout::kBlockPairBytes;
       from = weights + walk.tile() * (slices * Tile::kSliceBytes - lacks) - lacks + lane * layout::kLaneBytes;
     } else {
       from = weights + walk.tile() * (slices * Tile::kSliceBytes) + lane * layout::kLaneBytes;
@@ -162,9 +162,9 @@ __device__ __forceinline__ F16 swiglu_f16(float gate, float up, float limit) {
   return {__half_as_ushort(__float2half_rn(gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f)))};
 }
 
-// Of a pair's u, whose rows have pair_width channels.
+// Of a pair's u, whose rows have block_pair_width channels.
 __device__ __forceinline__ void store_channel(F16* u, int pair, int inter, int channel, F16 value) {
-  F16* const to = u + int64_t{pair} * layout::pair_width(inter) + channel;
+  F16* const to = u + int64_t{pair} * layout::block_pair_width(inter) + channel;
   *to = value;
   if (layout::fills_up(inter, channel)) to[layout::kBlockK] = {};
 }

@@ -16,7 +16,7 @@ inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may tak
 inline constexpr int kSplitRingBytes = 200 * 1024;         // at most
 inline constexpr int kSplitMaxTokens = 256;                // beyond, GEMMs have row blocks enough
 inline constexpr int kMaxSplits = 8;
-inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::pair_bytes(layout::Packing::kBf16);
+inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::block_pair_bytes(layout::Packing::kBf16);
 inline constexpr int kSplitBarrierBytes = 256;
 
 // sums[s, t, r] = W[r] · x[t] over the s-th part of K. All pointers are device memory.

@@ -82,7 +82,7 @@ __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) 
   }
 }
 
-// Behind the choice of all of the CTA's tokens.
+// After the choice of all of the CTA's tokens.
 template <class Tile>
 __device__ void store_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) {
   const int thread = static_cast<int>(threadIdx.x), first = static_cast<int>(blockIdx.x) * Tile::kRanges;

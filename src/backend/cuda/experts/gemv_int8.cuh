@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply_slices(const uint8_t* tile, int slices,
     const uint8_t* from = tile + int64_t{slice} * layout::slice_bytes(kBlocks);
     int first = 0;  // pair
     if constexpr (Tile::kShort) {
-      from -= missing * layout::kPairBytes;
+      from -= missing * layout::kBlockPairBytes;
       first = slice == 0 ? missing : 0;
     }
     uint4 codes[kBlocks / 2] = {};
@@ -131,7 +131,7 @@ __device__ void multiply_tile_int8(const Op& op, const ExpertTile& group, float*
   const int missing = Tile::kShort ? (slices * kSliceK - op.cols()) / (2 * layout::kBlockK) : 0;
   const int64_t tile = int64_t{group.expert} * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   float sums[kTokens][2] = {};
-  const int tile_bytes = slices * layout::slice_bytes(Tile::kBlocks) - missing * layout::kPairBytes;
+  const int tile_bytes = slices * layout::slice_bytes(Tile::kBlocks) - missing * layout::kBlockPairBytes;
   multiply_slices<Tile, kTokens>(op.a.weights + tile * tile_bytes, slices, missing, x, sums);
 #pragma unroll
   for (int t = 0; t < kTokens; ++t)

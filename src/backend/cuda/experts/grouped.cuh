@@ -65,7 +65,7 @@ struct GroupedDown {
   }
 };
 
-// What lies behind the rings: a barrier, and the pairs of the activations.
+// What lies after the rings: a barrier, and the pairs of the activations.
 __device__ inline uint32_t pairs_at(uint32_t extra) { return extra + 16; }
 static_assert(16 + 4 * kGrouped.rows <= kRowExtraBytes);
 

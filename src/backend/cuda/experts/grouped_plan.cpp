@@ -40,7 +40,7 @@ int grouped_tokens(int64_t hidden, int64_t inter, const GemvDevice& device) {
 GemvCost cost(const GroupedUpArgs& a, int pairs, int distinct_experts) {
   const int64_t rows = 2 * int64_t{a.inter};
   return {.bytes = distinct_experts * (layout::packed_bytes(rows, a.hidden) + 2 * rows) +
-                   2 * int64_t{pairs} * (a.hidden / a.groups.topk + layout::pair_width(a.inter)),
+                   2 * int64_t{pairs} * (a.hidden / a.groups.topk + layout::block_pair_width(a.inter)),
           .flops = 2 * int64_t{pairs} * rows * a.hidden};
 }
 

@@ -57,7 +57,7 @@ struct GroupedUpArgs {
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const F16* x = nullptr;            // [tokens, hidden]
   MoeGroups groups;
-  F16* u = nullptr;  // [tokens * topk, layout::pair_width(inter)]: what is filled up gets zeros
+  F16* u = nullptr;  // [tokens * topk, layout::block_pair_width(inter)]: what is filled up gets zeros
   int hidden = 0, inter = 0;
   float swiglu_limit = 7.0f;
 };

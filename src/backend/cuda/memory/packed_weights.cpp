@@ -50,7 +50,7 @@ MatrixShape matrix_shape(WeightRole role, const Dims& d) {
 
 MatrixShape packed_shape(WeightRole role, const Dims& d) {
   MatrixShape shape = matrix_shape(role, d);
-  if (role == WeightRole::kDown) shape.cols = layout::pair_width(shape.cols);
+  if (role == WeightRole::kDown) shape.cols = layout::block_pair_width(shape.cols);
   return shape;
 }
 

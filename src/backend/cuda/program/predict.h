@@ -28,7 +28,7 @@ enum class HeldBy : uint8_t { kLaunch, kReads, kInstructions, kMatrix, kLink };
   return kNames[static_cast<size_t>(held)];
 }
 
-// A node of the program over all its layers, or the sampling behind it.
+// A node of the program over all its layers, or the sampling after it.
 struct NodeTime {
   Stage stage = Stage::kEmbed;
   std::string kernel;

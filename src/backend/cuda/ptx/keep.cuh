@@ -7,7 +7,7 @@
 namespace nibble::backend::cuda::ptx {
 
 __device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
-// Reads that follow stay behind the waits that precede it.
+// Reads that follow stay after the waits that precede it.
 __device__ __forceinline__ void keep(float& value) { asm volatile("" : "+f"(value)::"memory"); }
 // Operands and sums of wgmmas, after the wait for these. For the compiler an operand's life ends with the instruction:
 // it would write its registers while the tensor cores still read them.

@@ -1,6 +1,6 @@
 #pragma once
 // PTX ISA §9.7.9.8 and §9.7.9.12 (ld.shared, st.shared) by shared address, so that the compiler need not prove the
-// state space of a pointer. Volatile: they stay behind the barrier waits that precede them.
+// state space of a pointer. Volatile: they stay after the barrier waits that precede them.
 
 #include <cstdint>
 

@@ -47,7 +47,7 @@ struct WgmmaText<WgmmaType::kF8> {
 
 // d += a·b. Until the group is waited for, d and a must not be touched. For ptxas (13.0) the life of `a` ends with the
 // instruction: it would let the next value have its registers while the tensor cores still read them. Name it once more
-// behind the wait: ptx::keep.
+// after the wait: ptx::keep.
 template <WgmmaType kType = WgmmaType::kBf16>
 __device__ __forceinline__ void wgmma(float (&d)[1][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(

@@ -78,7 +78,7 @@ struct PackPlace {
     const int64_t pairs = a.cols / (2 * layout::kBlockK), rest = i / layout::kWarpLanes / steps;
     p.pair = static_cast<int>(rest % pairs);
     p.tile = rest / pairs;
-    p.offset = layout::pair_offset(a.packing, g, p.tile, p.pair);
+    p.offset = layout::block_pair_offset(a.packing, g, p.tile, p.pair);
     return p;
   }
 };
@@ -87,7 +87,7 @@ __device__ inline void pack_bf16_piece(const PackArgs& a, const layout::Geometry
   const PackPlace p = PackPlace::at(a, g, i, 4);
   uint32_t words[4];
   for (int reg = 0; reg < 4; ++reg) {  // the two halves are neighbours in the row
-    const layout::PairElement e = layout::pair_element(p.lane, p.step, reg, 0);
+    const layout::BlockPairElement e = layout::block_pair_element(p.lane, p.step, reg, 0);
     const int64_t row = layout::source_row(a.order, p.tile, e.row);
     words[reg] = *reinterpret_cast<const uint32_t*>(a.values + 2 * (row * a.cols + p.pair * 64 + e.k));
   }
@@ -99,7 +99,7 @@ __device__ inline void pack_mxfp8_piece(const PackArgs& a, const layout::Geometr
   const PackPlace p = PackPlace::at(a, g, i, 2);
   uint32_t words[4] = {};
   for (int n = 0; n < 8; ++n) {
-    const layout::PairElement e = layout::pair_element(p.lane, 2 * p.step + n / 4, n % 4, 0);
+    const layout::BlockPairElement e = layout::block_pair_element(p.lane, 2 * p.step + n / 4, n % 4, 0);
     const int64_t row = layout::source_row(a.order, p.tile, e.row);
     const uint32_t two = *reinterpret_cast<const uint16_t*>(a.values + row * a.cols + p.pair * 64 + e.k);
     words[n / 2] |= two << (16 * (n % 2));
@@ -119,8 +119,9 @@ __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometr
     words[word] = layout::code_word(a.values + (row * row_blocks + block) * half_bytes,
                                     a.values + (row8 * row_blocks + block) * half_bytes, p.lane, word);
   }
-  *reinterpret_cast<uint4*>(a.packed + p.offset + layout::code_offset(layout::pair_in_slice(g, p.pair), p.lane)) = {
-      words[0], words[1], words[2], words[3]};
+  *reinterpret_cast<uint4*>(a.packed + p.offset +
+                            layout::code_offset(layout::block_pair_in_slice(g, p.pair), p.lane)) = {words[0], words[1],
+                                                                                                    words[2], words[3]};
   if (p.pair > 0 || p.lane >= layout::kTileRows / 2) return;
   for (int pair = 0; pair < g.missing; ++pair)  // their scales have a place
     *reinterpret_cast<uint32_t*>(a.packed + p.offset + layout::scale_word_offset(g.blocks, p.lane, pair)) = 0;
@@ -135,7 +136,7 @@ __device__ inline uint8_t pack_scale(const PackArgs& a, const layout::Geometry& 
   const uint8_t scale = a.scales[layout::source_row(a.order, tile, row) * row_blocks + block];
   const int offset = mxfp4 ? layout::scale_offset(g.blocks, row, (block + 2 * g.missing) % g.blocks)
                            : layout::mxfp8_scale_offset(row, block % 2);
-  a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
+  a.packed[layout::block_pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
   return scale;
 }

@@ -147,7 +147,7 @@ inline std::vector<float> int8_rounded(int64_t count, uint64_t seed) {
 template <template <class> class Memory, class Up, class Down>
 void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_down) {
   constexpr int kTopk = 4;
-  const int width = layout::pair_width(c.inter);
+  const int width = layout::block_pair_width(c.inter);
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, " << c.hidden << " x "
                                   << c.inter);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, layout::RowOrder::kGateUp, 51);

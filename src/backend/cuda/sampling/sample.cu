@@ -208,7 +208,7 @@ __device__ Ranked block_first(Ranked mine, Ranked* shared) {
   return mine;
 }
 
-// Four logits of a row, -infinity before the first and behind the last.
+// Four logits of a row, -infinity before the first and after the last.
 __device__ __forceinline__ float4 load_quad(const float* logits, int quad, int vocab) {
   const auto at = [&](int i) { return quad >= 0 && quad * 4 + i < vocab ? logits[quad * 4 + i] : -INFINITY; };
   if (quad < 0 || vocab % 4 != 0) return {at(0), at(1), at(2), at(3)};

@@ -39,7 +39,7 @@ struct SplitTile {
   static constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
   static constexpr int kStages = split_stages(kTokens);
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kPieceBytes = layout::block_pair_bytes(layout::Packing::kBf16);
   static constexpr int kStageBytes = kInputBytes + kSplitWeightBytes;
   static constexpr int kSharedBytes = split_shared_bytes(kTokens);
   static_assert(kInputBytes % layout::kAtomBytes == 0 && kStageBytes % layout::kAtomBytes == 0);

@@ -1,5 +1,5 @@
 #pragma once
-// The attention kernels' shares of a step: which tokens they take, how keys are split, what they cost; launchers. Plain
+// Attention on tensor cores: which tokens of a step each kernel takes, how keys are split, cost, launchers. Plain
 // C++. They take head_dim 64 and up to 8 query heads per kv head; AttendLaunch (launch/kernel_table.h) serves the rest.
 
 #include "backend/args.h"

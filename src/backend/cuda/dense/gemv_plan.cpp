@@ -250,7 +250,7 @@ RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDe
   // Warps before columns, down to 8. A warp has stages - 1 slices of 1.6 KB under way: 3.2 KB of `grouped`, 26 KB an SM
   // with 8 warps. An A100 (2 TB/s, 108 SMs) needs 15 to 18 KB for a latency of 0.8 to 1 us, an H100 20 to 24.
   for (const auto& [most, least] : {std::pair{16, 8}, {4, 4}})
-    for (int rows = wish.rows; rows > 0; rows -= kColumns)
+    for (int rows = wish.rows; rows > 0; rows -= kMmaColumns)
       for (int own = most; own >= least; own /= 2) {
         if (wish.warps != 0 && own != wish.warps) continue;
         bytes =

@@ -233,7 +233,7 @@ struct TranslateArgs {
 [[noreturn]] void throw_device_error(const char* what, const char* reason);
 
 // How the kernels that give a warp a row tile (row_warps.cuh) use a card.
-inline constexpr int kColumns = 8;          // of an mma
+inline constexpr int kMmaColumns = 8;       // tokens of an mma
 inline constexpr int kRowStages = 4;        // of a warp's ring of slices
 inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, routes
 

@@ -120,7 +120,7 @@ __device__ __forceinline__ void multiply_slice(uint32_t stage, int first, uint32
       const layout::E2m1Pairs high = layout::widen_e2m1x8(odd == 0 ? codes.y : codes.w);
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
-        const uint4 b = ptx::load_shared16(x + static_cast<uint32_t>(n * kColumns * pitch + (2 * q + odd) * 64));
+        const uint4 b = ptx::load_shared16(x + static_cast<uint32_t>(n * kMmaColumns * pitch + (2 * q + odd) * 64));
         ptx::mma_m16n8k16(products[n], low.pair, b.x, b.y);
         ptx::mma_m16n8k16(products[n], high.pair, b.z, b.w);
       }

@@ -22,7 +22,7 @@ struct MoeGroups {
 };
 
 inline constexpr RowWarpsWish kGrouped = {.rows = 24, .stages = 3};
-static_assert(kGrouped.rows == kColumns * kTileCounts);
+static_assert(kGrouped.rows == kMmaColumns * kTileCounts);
 // What a row tile costs with the activations of more than 8 * i pairs, in eighths of the cost of i = 0.
 [[nodiscard]] constexpr int grouped_cost(int i) { return i == 0 ? 8 : i == 1 ? 9 : 12; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// All device memory but the weights: one allocation, whose declaration (carve) also gives its size.
+// All device memory but the weights, as one allocation. carve() declares what is in it, and so gives its size, too.
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -36,7 +36,7 @@ class Carver {
 };
 
 struct Arena {
-  // Slots and what lies between them
+  // Slots, and scratch between them
   float* residual = nullptr;         // [tokens, hidden]
   float* residual_sum = nullptr;     // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
                                      // read residual when the first of them has added delta
@@ -115,7 +115,7 @@ struct ArenaNeeds {
   bool gemms = false, flash = false;  // choices.h
   Card card;
 };
-// What the run needs. Throws Error(kUnsupported) as choices.h does.
+// What a run needs. Throws Error(kUnsupported) as choices.h does.
 [[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card);
 [[nodiscard]] Arena carve(const ArenaNeeds& needs, Carver& carver);
 

@@ -4,9 +4,9 @@
 // launched as a CUDA graph, with programmatic dependent launch ("chain") and without ("graph"); median of the
 // repetitions.
 
-#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/gemv_int8.h"
-#include "backend/cuda/experts/grouped.h"
+#include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "base/random.h"
 #include "graph_timer.h"

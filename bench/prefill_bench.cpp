@@ -7,11 +7,10 @@
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/attention/attend_flash.h"
-#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/arch/sm90/attend.h"
-#include "backend/cuda/arch/sm90/gemm.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/card/measure.h"
 #include "base/random.h"
 #include "graph_timer.h"
@@ -67,7 +66,7 @@ void fill(uint8_t* to, int64_t bytes, const std::vector<uint32_t>& block) {
 // Packed experts whose slices have six blocks: random codes, scales of 2^-9 and 2^-8. What the bits are decides what
 // power the card takes, and so its clock.
 std::vector<uint32_t> packed_experts() {
-  constexpr size_t kSlice = layout::slice_bytes(6) / 4, kCodes = 6 * layout::kPairBytes / 2 / 4;
+  constexpr size_t kSlice = layout::slice_bytes(6) / 4, kCodes = 6 * layout::kBlockPairBytes / 2 / 4;
   std::vector<uint32_t> v(kSlice * 4096);
   for (size_t i = 0; i < v.size(); ++i) {
     v[i] = philox(2, i)[0];

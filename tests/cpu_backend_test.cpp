@@ -11,6 +11,7 @@
 #include "one_sequence.h"
 #include "page_copy.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -345,6 +346,13 @@ TEST(CpuBackend, dense_inputs_in_mxfp8_match_the_reference_that_rounds_so) {
         }
       }
   }
+}
+
+TEST(CpuBackend, int8_of_dense_layers_alone_is_refused) {
+  RunConfig run{.activations = Activations::kF32, .dense_activations = Activations::kInt8};
+  EXPECT_THAT([&] { static_cast<void>(backend::resolved_cpu(run)); },
+              testing::ThrowsMessage<Error>(
+                  testing::HasSubstr("--dense-activation int8: want --moe-activation int8, found f32")));
 }
 
 // One prompt in float and in int8, in all forms: few, some and many tokens per expert.

@@ -134,7 +134,7 @@ backend::BackendConfig config_for(const Source& source, int requests) {
 
 TEST_P(GpuCards, write_the_greedy_text_of_one) {
   const Source source(kTiny);
-  const RunConfig plain{.kv = Kv::kF32, .moe = MoeKernel::kReference};
+  const RunConfig plain{.kv = Kv::kF32, .family = KernelFamily::kReference};
   const backend::BackendConfig config = config_for(source, 1);
   const Generated want = generate(*backend::make_cuda_backend(config, plain), source, 1, 0);
   EXPECT_EQ(generate(*on_ranks(config, plain), source, 1, 0).tokens, want.tokens);

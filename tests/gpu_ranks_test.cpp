@@ -181,8 +181,8 @@ void compare(const Source& source, const Way& way) {
 
 TEST_F(Gpu, ranks_of_nibble_tiny_add_up_to_one) {
   const Source source(kTiny);
-  const RunConfig bf16{}, marlin{.moe = MoeKernel::kMarlin}, gemm{.moe = MoeKernel::kGemm},
-      plain{.kv = Kv::kF32, .moe = MoeKernel::kReference};
+  const RunConfig bf16{}, marlin{.family = KernelFamily::kStreaming}, gemm{.family = KernelFamily::kGemm},
+      plain{.kv = Kv::kF32, .family = KernelFamily::kReference};
   for (const Way& way :
        {Way{"tiny, 2 ranks", {2}, bf16}, Way{"tiny, 2 ranks, marlin", {2}, marlin},
         Way{"tiny, 2 ranks, gemm", {2}, gemm}, Way{"tiny, 2 ranks, plain", {2}, plain},
@@ -204,7 +204,7 @@ model::ModelConfig wide_model(int64_t experts) {
 
 TEST_F(Gpu, ranks_of_120b_s_widths_add_up_to_one) {
   const Source source(wide_model(16), 11);
-  const RunConfig automatic{}, gemm{.moe = MoeKernel::kGemm}, int8{.moe = MoeKernel::kGemv};
+  const RunConfig automatic{}, gemm{.family = KernelFamily::kGemm}, int8{.family = KernelFamily::kInt8};
   for (const Way& way :
        {Way{"120b, 2 ranks", {2}, automatic}, Way{"120b, 2 ranks, gemm", {2}, gemm},
         Way{"120b, 2 ranks, int8", {2}, int8}, Way{"120b, 4 ranks", {4}, automatic},

@@ -82,7 +82,7 @@ TEST_F(Gpu, logits_match_transformers_at_every_position) {
 
 // How both run, and how far CUDA may be from the reference: f16 activations before MX weights lose 2^-12 each.
 struct Path {
-  MoeKernel moe = MoeKernel::kReference;
+  KernelFamily family = KernelFamily::kReference;
   backend::DenseFormats dense = {};
   double tolerance = 1e-4;
   Activations activations = Activations::kAuto, dense_activations = Activations::kAuto;
@@ -97,10 +97,12 @@ struct Pair {
     reference = backend::make_reference_backend(config, {.backend = backend::BackendKind::kCuda,
                                                          .activations = path.activations,
                                                          .dense_activations = path.dense_activations});
-    cuda = backend::make_cuda_backend(
-        config,
-        {.kv = Kv::kF32, .moe = path.moe, .activations = path.activations, .dense_activations = path.dense_activations},
-        {}, path.architectures);
+    cuda = backend::make_cuda_backend(config,
+                                      {.kv = Kv::kF32,
+                                       .family = path.family,
+                                       .activations = path.activations,
+                                       .dense_activations = path.dense_activations},
+                                      {}, path.architectures);
     on_reference = model::load(*reference, source.config, source.weights);
     on_cuda = model::load(*cuda, source.config, source.weights);
     on_reference.attention_sinks = on_cuda.attention_sinks = path.attention_sinks;
@@ -108,7 +110,7 @@ struct Pair {
 
   void compare(const model::Step& step, std::string_view what) const {
     expect_same(model::compare({*reference, on_reference}, {*cuda, on_cuda}, step, path.tolerance), what,
-                path.moe == MoeKernel::kReference);
+                path.family == KernelFamily::kReference);
   }
 
   Path path;
@@ -160,18 +162,18 @@ const NamedFormats kDenseFormats[] = {
 
 class GpuFormats : public Gpu, public testing::WithParamInterface<NamedFormats> {
  protected:
-  static void compare_prompts(const Source& source, MoeKernel moe, std::initializer_list<size_t> counts,
+  static void compare_prompts(const Source& source, KernelFamily family, std::initializer_list<size_t> counts,
                               double tolerance) {
     for (const size_t count : counts)
       compare_prompt(source, some_tokens(count, source.config.dims.vocab),
-                     fmt::format("{}, {} tokens", GetParam().name, count), {moe, GetParam().dense, tolerance});
+                     fmt::format("{}, {} tokens", GetParam().name, count), {family, GetParam().dense, tolerance});
   }
 };
 INSTANTIATE_TEST_SUITE_P(formats, GpuFormats, testing::ValuesIn(kDenseFormats),
                          [](const auto& of) { return std::string(of.param.name); });
 
 TEST_P(GpuFormats, marlin_matches_the_reference_on_nibble_tiny_at_edge_token_counts) {
-  compare_prompts(Source(kTiny), MoeKernel::kMarlin, {1, 2, 3, 7, 8, 9, 17, 65}, 0.04);
+  compare_prompts(Source(kTiny), KernelFamily::kStreaming, {1, 2, 3, 7, 8, 9, 17, 65}, 0.04);
 }
 
 // Two layers of 120b. Few words: the reference multiplies them on the host, one product after the other.
@@ -184,7 +186,7 @@ model::ModelConfig two_layers_of_120b() {
 }
 
 TEST_P(GpuFormats, marlin_matches_the_reference_at_real_widths) {
-  compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kMarlin, {1, 3, 9}, 0.02);
+  compare_prompts(Source(two_layers_of_120b(), 7), KernelFamily::kStreaming, {1, 3, 9}, 0.02);
 }
 
 // What lies at a tie may fall to either side: a step of E4M3 is an eighth of a value, one of int8 a 127th of a block's
@@ -193,18 +195,18 @@ TEST_P(GpuFormats, marlin_matches_the_reference_at_real_widths) {
 TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
   const Source tiny(kTiny), wide(two_layers_of_120b(), 7);
   const auto name = [](const Path& path, size_t tokens) {
-    return fmt::format("{}, {}, {} tokens", name_of(path.moe), name_of(path.activations), tokens);
+    return fmt::format("{}, {}, {} tokens", name_of(path.family), name_of(path.activations), tokens);
   };
-  const Path int8{.moe = MoeKernel::kGemv, .tolerance = 0.3, .activations = Activations::kInt8};
+  const Path int8{.family = KernelFamily::kInt8, .tolerance = 0.3, .activations = Activations::kInt8};
   for (const size_t tokens : {1, 3, 8, 9, 65})
     compare_prompt(tiny, some_tokens(tokens, tiny.config.dims.vocab), name(int8, tokens), int8);
   compare_prompt(wide, some_tokens(2, wide.config.dims.vocab), name(int8, 2), int8);
-  for (const auto& [moe, tokens] :
-       {std::pair<MoeKernel, size_t>{MoeKernel::kAuto, 2}, {MoeKernel::kAuto, 9}, {MoeKernel::kGemm, 9}}) {
+  for (const auto& [family, tokens] :
+       {std::pair<KernelFamily, size_t>{KernelFamily::kAuto, 2}, {KernelFamily::kAuto, 9}, {KernelFamily::kGemm, 9}}) {
     const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
     // Without a near-tie in the first layer. A step of E2M1 is half of a value: too much for the layers behind.
     for (const auto format : {Activations::kMxfp8, Activations::kMxfp6}) {
-      const Path path{.moe = moe, .tolerance = 0.3, .activations = format};
+      const Path path{.family = family, .tolerance = 0.3, .activations = format};
       compare_prompt(wide, {prompt.begin() + 10, prompt.end()}, name(path, tokens), path);
     }
   }
@@ -224,7 +226,7 @@ TEST_F(Gpu, block_scaled_experts_match_the_reference_that_rounds_so) {
   const Source wide(two_layers_of_120b(), 7);
   for (const size_t tokens : {9, 33}) {
     const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
-    const Path path{.moe = MoeKernel::kGemm,
+    const Path path{.family = KernelFamily::kGemm,
                     .tolerance = 0.3,
                     .activations = Activations::kMxfp8,
                     .architectures = emulated_spark()};
@@ -243,7 +245,8 @@ TEST_F(Gpu, dense_layers_of_rounded_activations_match_the_reference_that_rounds_
     for (const size_t tokens : {1, 9, 33})
       for (const bool block_scaled : {false, true}) {
         const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
-        Path path{.moe = MoeKernel::kGemm, .dense = dense, .tolerance = 0.3, .dense_activations = Activations::kMxfp8};
+        Path path{
+            .family = KernelFamily::kGemm, .dense = dense, .tolerance = 0.3, .dense_activations = Activations::kMxfp8};
         if (block_scaled) path.architectures = emulated_spark();
         compare_prompt(wide, {prompt.begin() + 10, prompt.end()},
                        fmt::format("dense{}, {} tokens", block_scaled ? ", block-scaled" : "", tokens), path);
@@ -285,7 +288,8 @@ TEST_F(Gpu, block_scaled_products_lose_what_those_of_rounded_values_do) {
       const auto config = model::backend_config(
           source.config, test::step_limits({.max_context = count, .chunk_tokens = count, .max_logit_rows = count}),
           c.layers);
-      const backend::RunConfig run{.moe = MoeKernel::kGemm, .activations = c.experts, .dense_activations = c.dense};
+      const backend::RunConfig run{
+          .family = KernelFamily::kGemm, .activations = c.experts, .dense_activations = c.dense};
       const std::vector<int32_t> tokens = some_tokens(static_cast<size_t>(count), source.config.dims.vocab);
       double losses[2] = {};
       for (const bool block_scaled : {false, true}) {
@@ -304,10 +308,11 @@ TEST_F(Gpu, block_scaled_products_lose_what_those_of_rounded_values_do) {
 
 TEST_F(Gpu, activations_in_mx_blocks_have_their_bits_whoever_multiplies_them) {
   const Source source(kTiny);
-  for (const auto& [moe, count] : {std::pair{MoeKernel::kAuto, 3}, {MoeKernel::kAuto, 20}, {MoeKernel::kGemm, 20}}) {
+  for (const auto& [family, count] :
+       {std::pair{KernelFamily::kAuto, 3}, {KernelFamily::kAuto, 20}, {KernelFamily::kGemm, 20}}) {
     const test::OneSequence limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
     for (const auto activations : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4, Activations::kBf16}) {
-      Loaded cuda(source, limits, Which::kCuda, {.moe = moe, .activations = activations});
+      Loaded cuda(source, limits, Which::kCuda, {.family = family, .activations = activations});
       const model::Step step = engine::step_alone(some_tokens(static_cast<size_t>(count), source.config.dims.vocab));
       model::forward(*cuda.be, cuda.gpt, step);
       const std::vector<float> u = cuda.be->peek(backend::Slot::kExpertHidden).values;
@@ -316,7 +321,7 @@ TEST_F(Gpu, activations_in_mx_blocks_have_their_bits_whoever_multiplies_them) {
         return std::all_of(u.begin(), u.end(),
                            [bits](float value) { return (std::bit_cast<uint32_t>(value) & (0x7fffffu >> bits)) == 0; });
       };
-      SCOPED_TRACE(testing::Message() << name_of(moe) << ", " << name_of(activations) << ", " << count << " tokens");
+      SCOPED_TRACE(testing::Message() << name_of(family) << ", " << name_of(activations) << ", " << count << " tokens");
       EXPECT_EQ(at_most(3), activations != Activations::kBf16);
       EXPECT_EQ(at_most(1), activations == Activations::kMxfp4);
     }
@@ -325,11 +330,11 @@ TEST_F(Gpu, activations_in_mx_blocks_have_their_bits_whoever_multiplies_them) {
 
 // Beyond eight tokens: activations of 16 bits before every matrix, bf16 on Hopper.
 TEST_P(GpuFormats, gemms_match_the_reference_on_nibble_tiny) {
-  compare_prompts(Source(kTiny), MoeKernel::kGemm, {9, 17, 65}, 0.1);
+  compare_prompts(Source(kTiny), KernelFamily::kGemm, {9, 17, 65}, 0.1);
 }
 
 TEST_P(GpuFormats, gemms_match_the_reference_at_real_widths) {
-  compare_prompts(Source(two_layers_of_120b(), 7), MoeKernel::kGemm, {17}, 0.05);
+  compare_prompts(Source(two_layers_of_120b(), 7), KernelFamily::kGemm, {17}, 0.05);
 }
 
 // The reference reads the file's Q8_0 as the nearest bf16, as the card holds it: the same tolerances as without a file.
@@ -338,10 +343,10 @@ TEST_P(GpuFormats, gguf_matches_the_reference_that_rounds_as_the_card_does) {
   model::ModelConfig few_experts = two_layers_of_120b();
   few_experts.dims.experts = 16;
   const Source gguf(Source(kTiny), dir), wide(Source(few_experts, 7), wide_dir);
-  if (GetParam().dense.o == std::nullopt) compare_prompts(gguf, MoeKernel::kReference, {3}, 1e-4);
-  compare_prompts(gguf, MoeKernel::kMarlin, {3}, 0.04);
-  compare_prompts(gguf, MoeKernel::kGemm, {17}, 0.1);
-  compare_prompts(wide, MoeKernel::kMarlin, {2}, 0.02);
+  if (GetParam().dense.o == std::nullopt) compare_prompts(gguf, KernelFamily::kReference, {3}, 1e-4);
+  compare_prompts(gguf, KernelFamily::kStreaming, {3}, 0.04);
+  compare_prompts(gguf, KernelFamily::kGemm, {17}, 0.1);
+  compare_prompts(wide, KernelFamily::kStreaming, {2}, 0.02);
 }
 
 // Several sequences in one step, their pages interleaved, pages behind the window released.

@@ -120,7 +120,7 @@ class GpuTaps : public Gpu {
       std::printf("taps of %s: worst %.2e of a row's largest value\n", one.what.c_str(), most);
       std::fflush(stdout);
       EXPECT_LT(most, one.tolerance) << one.what;
-      EXPECT_EQ(cuda->graph_replays() > 0, one.run.moe != MoeKernel::kReference && !one.run.eager) << one.what;
+      EXPECT_EQ(cuda->graph_replays() > 0, one.run.family != KernelFamily::kReference && !one.run.eager) << one.what;
     }
   }
 
@@ -153,8 +153,8 @@ class GpuTaps : public Gpu {
 
 TEST_F(GpuTaps, are_the_residuals_of_the_reference) {
   compare(Source(kTiny), kSteps,
-          {{{.kv = Kv::kF32, .moe = MoeKernel::kReference}, 1e-4, "nibble-tiny, plain kernels"},
-           {{.kv = Kv::kF32, .moe = MoeKernel::kMarlin}, 5e-3, "nibble-tiny, decode kernels"},
+          {{{.kv = Kv::kF32, .family = KernelFamily::kReference}, 1e-4, "nibble-tiny, plain kernels"},
+           {{.kv = Kv::kF32, .family = KernelFamily::kStreaming}, 5e-3, "nibble-tiny, decode kernels"},
            {{}, 5e-2, "nibble-tiny as served"},
            {{.eager = true}, 5e-2, "nibble-tiny without graphs"},
            {{.ranks = {.count = 2}}, 1e-1, "nibble-tiny, two ranks", {0, 0}}});
@@ -182,7 +182,7 @@ TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
   for (const auto& [plain, async, on_host] : {Case{true, false, true}, Case{true, true, true}, Case{true, false, false},
                                               Case{true, true, false}, Case{false, true, false}}) {
     const RunConfig run =
-        plain ? RunConfig{.kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference}
+        plain ? RunConfig{.kv = Kv::kBf16, .attention = Attention::kReference, .family = KernelFamily::kReference}
               : RunConfig{};
     engine::DraftStats stats;
     int64_t replays = 0;

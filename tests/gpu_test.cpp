@@ -70,9 +70,10 @@ std::vector<float> batch_logits(Loaded& loaded, int rows, int decodes) {
 
 TEST_F(Gpu, the_same_batch_again_gives_the_same_bits) {
   const Source source(kTiny);
-  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {
+  for (const KernelFamily family :
+       {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kInt8}) {
     Loaded loaded(source, {.max_context = 128 * 64, .chunk_tokens = 1024, .max_logit_rows = 64}, Which::kCuda,
-                  {.moe = moe});
+                  {.family = family});
     for (const int rows : {1, 3, 8, 9, 33, 64}) {
       const std::vector<float> want = batch_logits(loaded, rows, 6);
       for (int again = 0; again < 8; ++again) {
@@ -82,7 +83,7 @@ TEST_F(Gpu, the_same_batch_again_gives_the_same_bits) {
         for (size_t i = got.size(); i-- > 0;)
           if (got[i] != want[i]) ++differ, first = i;
         const auto row = first / static_cast<size_t>(source.config.dims.vocab);
-        EXPECT_EQ(differ, 0U) << name_of(moe) << ", " << rows << " rows, time " << again << ": first in step "
+        EXPECT_EQ(differ, 0U) << name_of(family) << ", " << rows << " rows, time " << again << ": first in step "
                               << row / static_cast<size_t>(rows) << ", row " << row % static_cast<size_t>(rows);
       }
     }
@@ -140,7 +141,7 @@ TEST_F(Gpu, guesses_change_no_token_where_kernels_sum_alike) {
       with.async_scheduling = async;
       const auto tokens = [&](engine::DraftMethod method) {
         const backend::RunConfig numbers{
-            .kv = Kv::kBf16, .attention = Attention::kReference, .moe = MoeKernel::kReference};
+            .kv = Kv::kBf16, .attention = Attention::kReference, .family = KernelFamily::kReference};
         Loaded loaded(source, limits, Which::kCuda, numbers), draft(source, limits, Which::kCuda, numbers);
         const engine::DraftModel draft_model{
             .be = *draft.be, .model = draft.gpt, .limits = engine::draft_step_limits(test::step_limits(limits))};
@@ -221,7 +222,7 @@ TEST_F(Gpu, log_probabilities_are_those_of_the_step_that_draws) {
 TEST_F(Gpu, marlin_generates_the_greedy_tokens_of_the_cpu) {
   const Source source(kTiny);
   const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
-  Loaded cuda(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin}), cpu(source, limits, Which::kCpu);
+  Loaded cuda(source, limits, Which::kCuda, {.family = KernelFamily::kStreaming}), cpu(source, limits, Which::kCpu);
   const engine::Request request{.prompt = some_tokens(37, source.config.dims.vocab),
                                 .max_tokens = 60,
                                 .sampling = {.temperature = 0},
@@ -238,17 +239,17 @@ TEST_F(Gpu, generates_the_greedy_tokens_of_the_cpu_from_the_same_gguf_file) {
                                 .sampling = {.temperature = 0},
                                 .stop_ids = {}};
   Loaded cpu(source, limits, Which::kCpu);
-  for (const MoeKernel moe : {MoeKernel::kReference, MoeKernel::kAuto}) {
-    Loaded cuda(source, limits, Which::kCuda, {.moe = moe});
-    EXPECT_EQ(generate(cuda, request), generate(cpu, request)) << name_of(moe);
+  for (const KernelFamily family : {KernelFamily::kReference, KernelFamily::kAuto}) {
+    Loaded cuda(source, limits, Which::kCuda, {.family = family});
+    EXPECT_EQ(generate(cuda, request), generate(cpu, request)) << name_of(family);
   }
 }
 
 TEST_F(Gpu, replayed_graphs_give_the_tokens_and_launches_of_eager_steps) {
   const Source source(kTiny);
   const test::OneSequence limits{.max_context = 256, .chunk_tokens = 16, .max_logit_rows = 1};
-  Loaded eager(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin, .eager = true});
-  Loaded graphs(source, limits, Which::kCuda, {.moe = MoeKernel::kMarlin});
+  Loaded eager(source, limits, Which::kCuda, {.family = KernelFamily::kStreaming, .eager = true});
+  Loaded graphs(source, limits, Which::kCuda, {.family = KernelFamily::kStreaming});
   engine::Request request{
       .prompt = some_tokens(37, source.config.dims.vocab), .max_tokens = 100, .sampling = {}, .stop_ids = {}};
   const backend::SamplingParams all[] = {
@@ -270,12 +271,12 @@ TEST_F(Gpu, replayed_graphs_give_the_tokens_and_launches_of_eager_steps) {
 // Rows of different lengths that pass page boundaries, as many as a graph takes.
 TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
   const Source source(kTiny);
-  const auto run = [&](int most_rows, MoeKernel moe, bool eager) {
+  const auto run = [&](int most_rows, KernelFamily family, bool eager) {
     constexpr int kPages = 4, kSteps = 150;
     const model::StepLimits limits{
         .max_tokens = 64, .max_rows = 40, .kv_pages = {most_rows * kPages, most_rows * kPages}};
     const auto cuda =
-        backend::make_cuda_backend(model::backend_config(source.config, limits), {.moe = moe, .eager = eager});
+        backend::make_cuda_backend(model::backend_config(source.config, limits), {.family = family, .eager = eager});
     const model::GptOss gpt = model::load(*cuda, source.config, source.weights);
     const backend::SamplingParams greedy{.temperature = 0};
     std::vector<std::vector<int32_t>> drawn;
@@ -305,19 +306,19 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
     return drawn;
   };
   for (const int rows : {5, 10, 37})
-    for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kAuto})
-      EXPECT_EQ(run(rows, moe, false), run(rows, moe, true)) << rows << " rows, " << name_of(moe);
+    for (const KernelFamily family : {KernelFamily::kStreaming, KernelFamily::kAuto})
+      EXPECT_EQ(run(rows, family, false), run(rows, family, true)) << rows << " rows, " << name_of(family);
 }
 
 // Steps of sequences with guesses between steps without, which share their graphs: every draw is that of eager steps.
 TEST_F(Gpu, replayed_steps_with_guesses_draw_what_eager_ones_draw) {
   const Source source(kTiny);
-  const auto run = [&](MoeKernel moe, bool eager) {
+  const auto run = [&](KernelFamily family, bool eager) {
     constexpr int kPages = 8, kSequences = 3, kSteps = 60;
     const model::StepLimits limits{
         .max_tokens = 64, .max_rows = 40, .kv_pages = {kSequences * kPages, kSequences * kPages}};
     const auto cuda =
-        backend::make_cuda_backend(model::backend_config(source.config, limits), {.moe = moe, .eager = eager});
+        backend::make_cuda_backend(model::backend_config(source.config, limits), {.family = family, .eager = eager});
     const model::GptOss gpt = model::load(*cuda, source.config, source.weights);
     const backend::SamplingParams greedy{.temperature = 0};
     std::vector<std::vector<int32_t>> drawn;
@@ -356,8 +357,8 @@ TEST_F(Gpu, replayed_steps_with_guesses_draw_what_eager_ones_draw) {
     EXPECT_EQ(cuda->graph_replays() > 40, !eager);
     return drawn;
   };
-  for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kAuto})
-    EXPECT_EQ(run(moe, false), run(moe, true)) << name_of(moe);
+  for (const KernelFamily family : {KernelFamily::kStreaming, KernelFamily::kAuto})
+    EXPECT_EQ(run(family, false), run(family, true)) << name_of(family);
 }
 
 // As many layers as the largest model; a graph's size does not depend on their widths. Others on the card would be
@@ -388,8 +389,10 @@ TEST_F(Gpu, graphs_take_no_more_memory_than_the_budget_says) {
 TEST_F(Gpu, a_copied_page_is_as_good_as_the_first) {
   const Source source(kTiny);
   const model::StepLimits limits{.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}};
-  for (const auto& [kv, moe] : {std::pair{Kv::kF32, MoeKernel::kReference}, {Kv::kBf16, MoeKernel::kMarlin}}) {
-    const auto cuda = backend::make_cuda_backend(model::backend_config(source.config, limits), {.kv = kv, .moe = moe});
+  for (const auto& [kv, family] :
+       {std::pair{Kv::kF32, KernelFamily::kReference}, {Kv::kBf16, KernelFamily::kStreaming}}) {
+    const auto cuda =
+        backend::make_cuda_backend(model::backend_config(source.config, limits), {.kv = kv, .family = family});
     expect_page_copies(*cuda, model::load(*cuda, source.config, source.weights));
   }
 }

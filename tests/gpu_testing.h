@@ -34,7 +34,7 @@ namespace nibble {
 namespace fs = std::filesystem;
 using Kv = backend::KvDtype;
 using Attention = backend::AttentionKernel;
-using backend::MoeKernel;
+using backend::KernelFamily;
 
 inline const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
 
@@ -68,7 +68,7 @@ enum class Which { kCuda, kReference, kCpu };
 
 struct Loaded {
   Loaded(const Source& source, const test::OneSequence& limits_in, Which which,
-         const backend::RunConfig& options = {.kv = Kv::kF32, .moe = MoeKernel::kReference})
+         const backend::RunConfig& options = {.kv = Kv::kF32, .family = KernelFamily::kReference})
       : limits(limits_in) {
     const auto config = model::backend_config(source.config, test::step_limits(limits));
     if (which == Which::kReference) {
@@ -85,7 +85,7 @@ struct Loaded {
   // Scores in chunks; room for `tokens`.
   Loaded(const Source& source, size_t tokens, int chunk, Kv kv = Kv::kF32, Attention attention = Attention::kAuto)
       : Loaded(source, {.max_context = static_cast<int64_t>(tokens), .chunk_tokens = chunk, .max_logit_rows = chunk},
-               Which::kCuda, {.kv = kv, .attention = attention, .moe = MoeKernel::kReference}) {}
+               Which::kCuda, {.kv = kv, .attention = attention, .family = KernelFamily::kReference}) {}
 
   test::OneSequence limits;
   std::unique_ptr<backend::Backend> be;

@@ -29,7 +29,7 @@ namespace {
 
 using backend::Activations;
 using backend::DenseFormats;
-using backend::MoeKernel;
+using backend::KernelFamily;
 using backend::RunConfig;
 using backend::WeightFormat;
 using Attention = backend::AttentionKernel;
@@ -117,8 +117,8 @@ class Launches : public testing::Test {
                                      .run = c.options,
                                      .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
                                      .card = backend::cuda::Card(c.card)});
-    EXPECT_EQ(plan.moe, be->moe_kernel());
-    for (const backend::PlannedStage& s : plan.nodes) {
+    EXPECT_EQ(plan.family, be->kernel_family());
+    for (const backend::PlannedKernel& s : plan.nodes) {
       planned[s.kernel] += s.launches * backend::layers_of(s, config_.layer_kinds);
       const auto& tiles = backend::cuda::emulated_tiles();
       const auto cut = tiles.find(s.kernel);
@@ -134,9 +134,9 @@ class Launches : public testing::Test {
 // With what a head reads, in every form that a step leaves it in.
 TEST_F(Launches, of_steps_that_leave_residuals_are_those_of_their_programs) {
   const std::vector<int> taps = {0, 1, static_cast<int>(config_.dims.layers)};
-  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kReference}) {
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kReference}) {
     for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1}, {1, 1, 1}, std::vector<int32_t>(9, 1), {600}})
-      expect_planned({.options = {.moe = moe}}, lengths, taps);
+      expect_planned({.options = {.family = family}}, lengths, taps);
   }
 }
 
@@ -175,7 +175,7 @@ TEST_F(Launches, the_backend_says_what_its_options_became) {
   };
   EXPECT_EQ(modes({}, kH200),
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of sm90, then neutral");
-  EXPECT_EQ(modes({.moe = MoeKernel::kGemv, .eager = true}, kGb10),
+  EXPECT_EQ(modes({.family = KernelFamily::kInt8, .eager = true}, kGb10),
             "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of sm121, then neutral");
   EXPECT_EQ(modes({}, kH200, 80),
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of neutral");
@@ -190,9 +190,10 @@ TEST_F(Launches, of_a_rank_are_the_planned_ones) {
   const convert::DummyWeights weights(config, 1, nullptr);
   for (const auto& card : {kH200, kGb10})
     for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{2, true}, Ranks{8, true}})
-      for (const RunConfig& options : {RunConfig{}, RunConfig{.moe = MoeKernel::kMarlin},
-                                       RunConfig{.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8},
-                                       RunConfig{.moe = MoeKernel::kGemv}, RunConfig{.moe = MoeKernel::kReference}}) {
+      for (const RunConfig& options :
+           {RunConfig{}, RunConfig{.family = KernelFamily::kStreaming},
+            RunConfig{.family = KernelFamily::kGemm, .activations = Activations::kMxfp8},
+            RunConfig{.family = KernelFamily::kInt8}, RunConfig{.family = KernelFamily::kReference}}) {
         for (const int rank : {0, ranks.count - 1}) {
           backend::cuda::emulated_cuda() = {.card = card};
           const backend::Shard shard = backend::shard_of(config.dims, ranks, rank);
@@ -212,7 +213,7 @@ TEST_F(Launches, of_a_rank_are_the_planned_ones) {
                  .run = options,
                  .step = {.rows = step.rows, .logit_rows = static_cast<int64_t>(lengths.size())},
                  .card = backend::cuda::Card(card)});
-            for (const backend::PlannedStage& s : plan.nodes)
+            for (const backend::PlannedKernel& s : plan.nodes)
               planned[s.kernel] += s.launches * backend::layers_of(s, config.layer_kinds);
           }
           EXPECT_EQ(planned, counts_of(*be)) << ranks.count << " ranks";
@@ -221,13 +222,13 @@ TEST_F(Launches, of_a_rank_are_the_planned_ones) {
 }
 
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
-  for (const MoeKernel moe :
-       {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv}) {
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kReference, KernelFamily::kStreaming,
+                                    KernelFamily::kGemm, KernelFamily::kInt8}) {
     for (const Attention attention : {Attention::kAuto, Attention::kFlash, Attention::kReference}) {
       for (const std::vector<int32_t>& lengths : kSteps) {
-        SCOPED_TRACE(testing::Message() << name_of(moe) << ", attention " << static_cast<int>(attention) << ", "
+        SCOPED_TRACE(testing::Message() << name_of(family) << ", attention " << static_cast<int>(attention) << ", "
                                         << lengths.size() << " rows, first of " << lengths[0]);
-        expect_planned({.options = {.attention = attention, .moe = moe}}, lengths);
+        expect_planned({.options = {.attention = attention, .family = family}}, lengths);
       }
     }
   }
@@ -240,11 +241,11 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
                               {.qkv = kMxfp8, .o = {}, .lm_head = kMxfp4}};
   for (const DenseFormats& dense : all) {
     for (const auto& card : {kH200, kGb10}) {
-      for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+      for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm}) {
         for (const std::vector<int32_t>& lengths : kSteps) {
-          SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << lengths.size()
+          SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(family) << ", " << lengths.size()
                                           << " rows, first of " << lengths[0]);
-          expect_planned({.options = {.moe = moe}, .dense = dense, .card = card}, lengths);
+          expect_planned({.options = {.family = family}, .dense = dense, .card = card}, lengths);
         }
       }
     }
@@ -253,12 +254,12 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
 
 TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations) {
   for (const auto& card : {kH200, kGb10}) {
-    for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+    for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm}) {
       for (const auto format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
         for (const std::vector<int32_t>& lengths : kSteps) {
-          SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(moe) << ", " << name_of(format) << ", "
+          SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(family) << ", " << name_of(format) << ", "
                                           << lengths.size() << " rows, first of " << lengths[0]);
-          expect_planned({.options = {.moe = moe, .activations = format}, .card = card}, lengths);
+          expect_planned({.options = {.family = family, .activations = format}, .card = card}, lengths);
         }
       }
     }
@@ -267,11 +268,11 @@ TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations
 
 TEST_F(Launches, are_the_planned_ones_for_every_cache) {
   for (const Kv kv : {Kv::kBf16, Kv::kF32, Kv::kE4m3}) {
-    for (const MoeKernel moe : {MoeKernel::kReference, MoeKernel::kGemm}) {
+    for (const KernelFamily family : {KernelFamily::kReference, KernelFamily::kGemm}) {
       for (const std::vector<int32_t>& lengths : kSteps) {
-        SCOPED_TRACE(testing::Message() << "cache " << static_cast<int>(kv) << ", " << name_of(moe) << ", "
+        SCOPED_TRACE(testing::Message() << "cache " << static_cast<int>(kv) << ", " << name_of(family) << ", "
                                         << lengths.size() << " rows, first of " << lengths[0]);
-        expect_planned({.options = {.kv = kv, .moe = moe}}, lengths);
+        expect_planned({.options = {.kv = kv, .family = family}}, lengths);
       }
     }
   }
@@ -370,14 +371,15 @@ TEST_F(Launches, are_timed_by_cupti_or_refused_in_a_sentence) {
 TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
   const backend::BackendConfig config =
       model::backend_config(config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}});
-  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kReference, MoeKernel::kMarlin, MoeKernel::kGemm}) {
+  for (const KernelFamily family :
+       {KernelFamily::kAuto, KernelFamily::kReference, KernelFamily::kStreaming, KernelFamily::kGemm}) {
     for (const Attention attention : {Attention::kAuto, Attention::kFlash}) {
-      const RunConfig options = {.attention = attention, .moe = moe};
+      const RunConfig options = {.attention = attention, .family = family};
       backend::cuda::emulated_cuda() = {.card = kH200};
       const backend::MemoryNeeds needs = backend::cuda_memory_needs(config, options);
       const auto be = backend::make_cuda_backend(config, options);
       EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated), needs.kv + needs.activations, 4096)
-          << name_of(moe) << ", attention " << static_cast<int>(attention);
+          << name_of(family) << ", attention " << static_cast<int>(attention);
     }
   }
 }

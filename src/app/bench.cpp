@@ -15,7 +15,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
-#include "backend/cuda/card/slow_clock.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 

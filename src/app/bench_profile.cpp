@@ -80,7 +80,7 @@ void StageTimes::after(Stage stage) {
 }
 
 void KernelCosts::add(const backend::cuda::Program& program, const model::ModelConfig& config) {
-  for (const backend::PlannedStage& planned : program.nodes) {
+  for (const backend::PlannedKernel& planned : program.nodes) {
     const auto layers = static_cast<double>(backend::layers_of(planned, config.layer_kinds));
     auto at = std::find_if(costs_.begin(), costs_.end(), [&](const KernelCost& own) {
       return own.stage == planned.stage && own.kernel == planned.kernel;

@@ -116,7 +116,7 @@ void check_tune(const BenchOptions& options) {
   if (options.format != BenchFormat::kMarkdown)
     throw Error(Code::kInvalidRequest, "--tune: want --output md, found another");
   if (asked.run.backend != BackendKind::kCuda || asked.load_format != LoadFormat::kDummy ||
-      asked.run.moe != backend::MoeKernel::kAuto || asked.run.fast)
+      asked.run.family != backend::KernelFamily::kAuto || asked.run.fast)
     throw Error(Code::kUnsupported,
                 "--tune: want --backend cuda, --load-format dummy, no --moe-kernel and no --fast, found another");
   const backend::CudaAvailable available = backend::cuda_available();

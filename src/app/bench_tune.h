@@ -23,7 +23,7 @@ struct TuneRange {
 // Likewise with `above` = least.
 [[nodiscard]] int64_t crossover(std::span<const TuneRow> rows, double TuneRow::* other, int64_t least);
 
-// The rows as a table, and the line of an Arch (backend/cuda/arch/tuned.h) that they make.
+// The rows as a table, and the line of an Arch (Tuned, backend/cuda/card/device_facts.h) that they make.
 struct TuneSubject {
   std::string device, model, commit;
   int major = 0, minor = 0;

@@ -2,7 +2,7 @@
 
 #include "app/loaded_model.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/program/choices.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"
@@ -74,14 +74,14 @@ std::optional<FastPlace> place_on_cpu(const ModelOptions& options, const backend
 std::optional<FastPlace> place_on_card(const ModelOptions& options, const model::ModelConfig& config,
                                        const backend::cuda::DeviceFacts& card) {
   const backend::Dims& d = config.dims;
-  if (options.run.moe == backend::MoeKernel::kReference ||
+  if (options.run.family == backend::KernelFamily::kReference ||
       backend::cuda::why_not_packed(model::backend_config(config, {}, {})))
     return std::nullopt;
   const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
                    backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
                    backend::cuda::prefill_takes(card, KvDtype::kE4m3);
   if (!fp8) return kBf16Card;
-  return backend::cuda::multiplies_codes(options.run.moe, d, card) ? kBlockScaledCard : kCard;
+  return backend::cuda::multiplies_codes(options.run.family, d, card) ? kBlockScaledCard : kCard;
 }
 
 }  // namespace

@@ -64,14 +64,14 @@ TEST(fast, a_card_keeps_bf16_pages_where_its_own_attention_takes_no_others) {
   EXPECT_TRUE(spark.run.fp8_attention());
   EXPECT_FALSE(hopper.run.fp8_attention());
   ModelOptions streaming = asked;
-  streaming.run.moe = backend::MoeKernel::kMarlin;
+  streaming.run.family = backend::KernelFamily::kStreaming;
   EXPECT_EQ(with_fast(streaming, card_named("gb10").facts).run.activations, Activations::kAuto);
   EXPECT_FALSE(with_fast(streaming, card_named("gb10").facts).run.fp8_attention());
 }
 
 TEST(fast, plain_kernels_and_no_card_leave_all_as_it_is) {
   ModelOptions plain = fast_options(BackendKind::kCuda), attention = plain;
-  plain.run.moe = backend::MoeKernel::kReference;
+  plain.run.family = backend::KernelFamily::kReference;
   attention.run.attention = backend::AttentionKernel::kReference;
   EXPECT_EQ(with_fast(attention, card_named("gb10").facts).run.kv, KvDtype::kBf16);
   for (const ModelOptions& o :

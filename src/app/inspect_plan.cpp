@@ -183,7 +183,7 @@ class Planner {
   [[nodiscard]] Json json(const Scenario& scenario) const {
     const backend::StepShape step{.rows = scenario.rows, .logit_rows = static_cast<int64_t>(scenario.rows.size())};
     Json json = {{"step", scenario.name}, {"sequences", scenario.rows.size()}};
-    std::vector<backend::PlannedStage> stages;
+    std::vector<backend::PlannedKernel> stages;
     if (card_) {
       const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config_,
                                                                           .run = options_.model.run,
@@ -191,7 +191,7 @@ class Planner {
                                                                           .card = *card_,
                                                                           .reduce = reduce_ ? &*reduce_ : nullptr,
                                                                           .scales = scales_.codes});
-      json["moe_kernel"] = name_of(program.moe);
+      json["moe_kernel"] = name_of(program.family);
       json["moe_activation"] = name_of(program.activations);
       json["dense_activation"] = name_of(program.dense_activations);
       json["attention_backend"] =
@@ -202,7 +202,7 @@ class Planner {
           backend::cpu_plan({.dims = config_.dims, .formats = cost_.formats, .step = step, .run = options_.model.run});
     }
     json["stages"] = Json::array();
-    for (const backend::PlannedStage& planned : stages) {
+    for (const backend::PlannedKernel& planned : stages) {
       json["stages"].push_back({{"stage", name_of(planned.stage)},
                                 {"layers", layers(planned)},
                                 {"kernel", planned.kernel},
@@ -220,7 +220,7 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] std::string layers(const backend::PlannedStage& planned) const {
+  [[nodiscard]] std::string layers(const backend::PlannedKernel& planned) const {
     if (backend::outside_layers(planned.stage)) return "";
     const int64_t layers = backend::layers_of(planned, config_.layer_kinds);
     if (!planned.kind) return fmt::format("{}", layers);

@@ -108,11 +108,11 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
                        named(o.run.isa, {CpuIsa::kAuto, CpuIsa::kBaseline, CpuIsa::kAvx2, CpuIsa::kAvxVnni,
                                          CpuIsa::kAvx512, CpuIsa::kAmx, CpuIsa::kDotProd, CpuIsa::kI8mm}),
                        "CPU: instruction set; auto: the best there is");
-  using backend::MoeKernel;
-  add_choice<MoeKernel>(
+  using backend::KernelFamily;
+  add_choice<KernelFamily>(
       flags, "--moe-kernel",
-      named(o.run.moe,
-            {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}),
+      named(o.run.family, {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kInt8,
+                           KernelFamily::kReference}),
       "cuda: who multiplies; marlin: streaming kernels for few tokens (moe_up, moe_down, grouped, gemv); gemm: those up "
       "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; gemv: experts on dp4a (any_gemv_int8), "
       "activations in int8, lossy, all else as auto; reference: plain loops (any_moe_*, any_linear)");

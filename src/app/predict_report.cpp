@@ -54,7 +54,7 @@ std::map<std::string_view, std::set<std::string>> kernels_by_source(const Predic
       for (const NodeTime& node : row.nodes) {
         if (node.held == backend::cuda::HeldBy::kLink) continue;
         const KernelShare& share = backend::cuda::share_of(node.kernel);
-        if (share.measured == measured) by_source[share.from].insert(node.kernel);
+        if (share.measured() == measured) by_source[share.from].insert(node.kernel);
       }
   return by_source;
 }

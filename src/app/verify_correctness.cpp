@@ -43,7 +43,7 @@ std::vector<Lossy> lossy_options(const RunConfig& exact) {
   for (const Activations a : {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
     all.push_back({fmt::format("--moe-activation {}", name_of(a)), exact});
     all.back().run.activations = a;
-    if (a == Activations::kInt8 && card) all.back().run.moe = backend::MoeKernel::kGemv;
+    if (a == Activations::kInt8 && card) all.back().run.family = backend::KernelFamily::kInt8;
   }
   for (const backend::KvType& kv : backend::kKvTypes) {
     if (!kv.lossy || !kv.on.has(exact.backend)) continue;

@@ -23,7 +23,7 @@ namespace {
 using backend::Activations;
 using backend::CpuIsa;
 using backend::KvDtype;
-using backend::PlannedStage;
+using backend::PlannedKernel;
 using backend::RunConfig;
 using backend::Stage;
 
@@ -84,10 +84,10 @@ std::vector<PathRule> rules_of(const RunConfig& run) {
 }
 
 // What is wrong with the plan; empty: nothing.
-std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const RunConfig& run) {
+std::string wrong_in_plan(const std::vector<PlannedKernel>& plan, const RunConfig& run) {
   for (const PathRule& rule : rules_of(run)) {
     bool ran = false;
-    for (const PlannedStage& stage : plan) {
+    for (const PlannedKernel& stage : plan) {
       const bool told_of = stage.kernel.starts_with("multiply") || stage.kernel.starts_with("attend_");
       if (stage.stage != rule.stage || !told_of) continue;  // stages that only move values have no product
       ran = true;
@@ -96,7 +96,7 @@ std::string wrong_in_plan(const std::vector<PlannedStage>& plan, const RunConfig
     }
     if (!ran) return fmt::format("{}: want {}, found nothing", name_of(rule.stage), rule.must);
   }
-  for (const PlannedStage& stage : plan)
+  for (const PlannedKernel& stage : plan)
     for (const std::string& word : beyond(run.isa))
       if (stage.kernel.find(word) != std::string::npos)
         return fmt::format("{}: must not run {}", name_of(stage.stage), stage.kernel);
@@ -206,14 +206,15 @@ void verify_card(const VerifySubject& subject, const OnBackend& on, VerifyChecks
   std::set<std::string> must, must_not;
   loop.watch([&](const model::Step& step) -> model::Probe {
     const backend::StepShape shape{.rows = step.rows, .logit_rows = static_cast<int64_t>(step.logit_tokens.size())};
-    const auto program_of = [&](backend::MoeKernel kernel) {
+    const auto program_of = [&](backend::KernelFamily kernel) {
       RunConfig other = run;
-      other.moe = kernel;
+      other.family = kernel;
       return backend::cuda::make_program(
           {.config = of_a_rank, .run = other, .step = shape, .card = *card, .reduce = reduce ? &*reduce : nullptr});
     };
-    must.merge(kernels_of(program_of(cuda.moe_kernel()), false));
-    for (const auto kernel : {backend::MoeKernel::kMarlin, backend::MoeKernel::kGemm, backend::MoeKernel::kReference}) {
+    must.merge(kernels_of(program_of(cuda.kernel_family()), false));
+    for (const auto kernel :
+         {backend::KernelFamily::kStreaming, backend::KernelFamily::kGemm, backend::KernelFamily::kReference}) {
       try {
         must_not.merge(kernels_of(program_of(kernel), true));
       } catch (const Error&) {  // a choice that does not serve these shapes runs nothing

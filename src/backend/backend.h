@@ -38,7 +38,7 @@ struct BackendConfig {
   std::array<int32_t, kLayerKinds> kv_pages{};  // pages of each kind, by LayerKind
   std::optional<Range> own_experts{};           // of one rank of several: moe() sums over these alone; none: over all
   // Boundaries of layers, rising, at which each step leaves the residual stream of its tokens for copy_taps(), where
-  // the backend can: b lies before layer b, `layers` behind the last.
+  // the backend can: b lies before layer b, `layers` after the last.
   std::vector<int> taps{};
   const HeadWeights* head = nullptr;  // that drafts for the model, for head_runner(); outlives the backend
 };
@@ -145,7 +145,7 @@ class Backend {
   virtual Ticket sample(const SampleArgs& args) = 0;
 
   // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding: a step's, and that of the
-  // step enqueued behind it.
+  // step enqueued after it.
   [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
   // Whether each step leaves the residual stream at these boundaries. Else peek() shows residual and delta of a step
   // that is walked.

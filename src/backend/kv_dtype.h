@@ -25,7 +25,7 @@ enum class KvDtype : uint8_t {
 
 // All that there is to say of a type but how it is rounded. A new one is a name above, a line below and a case of
 // round_kv, which is all of it that the reference needs. A backend that is not in its `on` refuses it by name; one that
-// is has a struct for it, KvRow of cpu/kv_row.h, PageRow of cuda/attention/page_rows.cuh (all places that
+// is has a struct for it, KvRow of cpu/kv_cache.h, PageRow of cuda/attention/page_rows.cuh (all places that
 // name types: cuda/attention/README.md). The flag's words, the memory budget, tests over all types and `nibble verify`
 // follow from the line.
 struct KvType {

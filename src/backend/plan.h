@@ -21,7 +21,7 @@ enum class InLayers : uint8_t { kAll, kFirst, kAfterFirst };
 }
 
 // A kernel's launches, or one loop over a host's threads.
-struct PlannedStage {
+struct PlannedKernel {
   Stage stage = Stage::kEmbed;
   std::optional<LayerKind> kind{};  // in layers of this kind only; none: in all, or outside the layers
   std::string kernel;               // as the backend's counts and profilers name it
@@ -32,7 +32,7 @@ struct PlannedStage {
   InLayers layers = InLayers::kAll;
   std::vector<int> only{};  // of these layers; empty: of all of them
 };
-[[nodiscard]] inline bool runs_in(const PlannedStage& planned, int layer, LayerKind kind) {
+[[nodiscard]] inline bool runs_in(const PlannedKernel& planned, int layer, LayerKind kind) {
   const std::vector<int>& only = planned.only;
   return (!planned.kind || *planned.kind == kind) && is_in(planned.layers, layer) &&
          (only.empty() || std::find(only.begin(), only.end(), layer) != only.end());
@@ -41,7 +41,7 @@ struct PlannedStage {
 [[nodiscard]] constexpr bool outside_layers(Stage stage) { return stage == Stage::kEmbed || stage == Stage::kLogits; }
 
 // In how many layers of a model of these; 1 outside the layers.
-[[nodiscard]] inline int64_t layers_of(const PlannedStage& planned, std::span<const LayerKind> kinds) {
+[[nodiscard]] inline int64_t layers_of(const PlannedKernel& planned, std::span<const LayerKind> kinds) {
   if (outside_layers(planned.stage)) return 1;
   int64_t layers = 0;
   for (size_t l = 0; l < kinds.size(); ++l) layers += runs_in(planned, static_cast<int>(l), kinds[l]) ? 1 : 0;

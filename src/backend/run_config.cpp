@@ -40,7 +40,7 @@ std::vector<RunSetting> settings_of(const RunConfig& c) {
       {"--fast", yes_or_no(c.fast), c.fast, {kCpu, kCuda}},
       {"--cpu-isa", std::string(name_of(c.isa)), c.isa != CpuIsa::kAuto, {kCpu}},
       {"--no-mmap", yes_or_no(c.copy_weights), c.copy_weights, {kCpu}},
-      {"--moe-kernel", std::string(name_of(c.moe)), c.moe != MoeKernel::kAuto, {kCuda}},
+      {"--moe-kernel", std::string(name_of(c.family)), c.family != KernelFamily::kAuto, {kCuda}},
       {"--moe-tile", std::string(name_of(c.moe_tile)), c.moe_tile != MoeTile::kAuto, {kCuda}},
       {"--enforce-eager", yes_or_no(c.eager), c.eager, {kCuda}},
       {"--attention-backend", std::string(name_of(c.attention)), c.attention != AttentionKernel::kAuto, {kCuda}},

@@ -20,16 +20,17 @@
 
 namespace nibble::backend {
 
-// Who multiplies the experts on a card, and with them every matrix. kAuto: packed matrices, each step on what was
-// faster for its tokens; resolved, it stays where the shapes can be packed.
-enum class MoeKernel : uint8_t {
+// A card's kernels, of all that reads weights and of what stands around it (norms, rope): --moe-kernel, by vLLM's
+// words. kAuto: packed matrices, each step on what was faster for its tokens; resolved, it stays where the shapes can
+// be packed.
+enum class KernelFamily : uint8_t {
   kAuto,
-  kMarlin,     // W4A16 on tensor cores, weights packed once, at upload
-  kGemm,       // kMarlin for up to eight tokens; tensor-core GEMMs over the same weights for more
-  kGemv,       // experts on dp4a, their activations in int8: lossy; all else as kAuto
+  kStreaming,  // "marlin": W4A16 on tensor cores, weights packed once, at upload
+  kGemm,       // kStreaming for up to eight tokens; tensor-core GEMMs over the same weights for more
+  kInt8,       // "gemv": experts on dp4a, their activations in int8: lossy; all else as kAuto
   kReference,  // plain loops in float, weights in row order
 };
-[[nodiscard]] constexpr std::string_view name_of(MoeKernel kernel) {
+[[nodiscard]] constexpr std::string_view name_of(KernelFamily kernel) {
   constexpr std::array<std::string_view, 5> kNames = {"auto", "marlin", "gemm", "gemv", "reference"};
   return kNames[static_cast<size_t>(kernel)];
 }
@@ -90,7 +91,7 @@ struct RunConfig {
   Ranks ranks{};                                       // that share every step, and the threads
   std::optional<KvDtype> kv{};                         // none: auto, bf16
   AttentionKernel attention = AttentionKernel::kAuto;  // of a card
-  MoeKernel moe = MoeKernel::kAuto;                    // of a card
+  KernelFamily family = KernelFamily::kAuto;           // of a card
   Activations activations = Activations::kAuto;        // of the experts
   // Of dense layers. kAuto: exact, on a CPU as the experts' if those are in int8. kMxfp8: of those that `dense` names.
   Activations dense_activations = Activations::kAuto;

@@ -32,7 +32,7 @@ TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
     std::string_view says;
   } cases[] = {
       {{.attention = AttentionKernel::kFlash}, {kCuda}, "--attention-backend: want --backend cuda, found "},
-      {{.moe = MoeKernel::kMarlin}, {kCuda}, "--moe-kernel: want --backend cuda, found "},
+      {{.family = KernelFamily::kStreaming}, {kCuda}, "--moe-kernel: want --backend cuda, found "},
       {{.eager = true}, {kCuda}, "--enforce-eager: want --backend cuda, found "},
       {{.gpu_memory_utilization = 0.5}, {kCuda}, "--gpu-memory-utilization: want --backend cuda, found "},
       {{.isa = CpuIsa::kBaseline}, {kCpu}, "--cpu-isa: want --backend cpu, found "},
@@ -56,7 +56,7 @@ TEST(run_config, a_setting_is_refused_by_a_backend_that_has_it_not) {
     }
     EXPECT_EQ(refusal(config, kEveryBackend), "") << "of several, one is enough";
   }
-  EXPECT_EQ(refusal({.moe = MoeKernel::kGemm}, {kCpu}, "backend cpu: no card"),
+  EXPECT_EQ(refusal({.family = KernelFamily::kGemm}, {kCpu}, "backend cpu: no card"),
             "--moe-kernel: want --backend cuda, found backend cpu: no card");
 }
 
@@ -79,7 +79,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
                 .threads = 3,
                 .kv = KvDtype::kE4m3,
                 .attention = AttentionKernel::kFlash,
-                .moe = MoeKernel::kGemm,
+                .family = KernelFamily::kGemm,
                 .activations = Activations::kMxfp8,
                 .isa = CpuIsa::kAvx2,
                 .eager = true,

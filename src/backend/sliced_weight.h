@@ -22,7 +22,7 @@ struct Extent {
   int64_t rows = 0, cols = 0;
 };
 
-// `whole` as it is where it has no slice; behind the slice's rows and columns zeros, up to `filled`'s. Throws
+// `whole` as it is where it has no slice; after the slice's rows and columns zeros, up to `filled`'s. Throws
 // Error(kUnsupported) for a slice that cuts a block of its format, and Error(kOutOfMemory).
 [[nodiscard]] SlicedWeight sliced(const HostWeight& whole, const Extent& filled = {});
 

@@ -22,7 +22,7 @@ class Ahead {
     while (groups < 4 && groups * group < wanted) ++groups;
     return groups * count;
   }
-  // From a row on, which may lie behind w's last; `next`: MultiplyArgs'.
+  // From a row on, which may lie after w's last; `next`: MultiplyArgs'.
   Ahead(const WeightRows& w, const uint8_t* next, int row)
       : base_(row < w.rows      ? w.values_of(row)
               : next == nullptr ? w.values

@@ -1,5 +1,5 @@
 // AMX on the machine: the request for it, and activations in the order of its tiles.
-#include "backend/cpu/amx_attend.h"
+#include "backend/cpu/amx_bf16.h"
 
 #include <cpuid.h>
 #include <sys/syscall.h>

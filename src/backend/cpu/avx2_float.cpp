@@ -26,15 +26,10 @@ struct Weights {
   __m256 v[kVectors];
 };
 
-constexpr auto kScales = [] {
-  std::array<float, 256> values{};
-  for (int i = 0; i < 256; ++i) values[static_cast<size_t>(i)] = E8m0{static_cast<uint8_t>(i)}.to_float();
-  return values;
-}();
 constexpr auto kHalfScales = [] {  // of codes that are doubled
   std::array<float, 256> values{};
-  for (size_t i = 0; i < 255; ++i) values[i] = kScales[i] * 0.5f;
-  values[255] = kScales[255];
+  for (size_t i = 0; i < 255; ++i) values[i] = kE8m0Values[i] * 0.5f;
+  values[255] = kE8m0Values[255];
   return values;
 }();
 
@@ -126,7 +121,7 @@ struct Row<WeightFormat::kMxfp8> {
     }
     return w;
   }
-  [[nodiscard]] __m256 scale(int64_t block) const { return _mm256_broadcast_ss(&kScales[scales[block]]); }
+  [[nodiscard]] __m256 scale(int64_t block) const { return _mm256_broadcast_ss(&kE8m0Values[scales[block]]); }
 };
 
 // Formats without blocks: rows may have a last one that is short, which at() does not see.

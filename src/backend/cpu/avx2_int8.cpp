@@ -1,7 +1,6 @@
 // The tables of int8 products in 256 bits: AVX2's and AVX-VNNI's.
 #include "backend/cpu/avx2_int8.h"
 #include "backend/cpu/avx2_int8_lanes.h"
-#include "backend/cpu/avx2_int8_prepare.h"
 #include "backend/cpu/avx2_int8_rows.h"
 
 HWY_PUSH_ATTRIBUTES(NIBBLE_AVX2_TARGET)

@@ -16,19 +16,8 @@ struct LaneWeights {
   __m256 scale[kLaneVectors];
 };
 
-using RowPointers = std::array<const uint8_t*, kLaneRows>;
-
-struct LaneRows {
-  // The rows of w from `first` on.
-  LaneRows(const WeightRows& w, int first) {
-    for (int r = 0; r < kLaneRows; ++r) {
-      const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
-      values[static_cast<size_t>(r)] = w.values_of(row);
-      scales[static_cast<size_t>(r)] = has_scale_array(w.format) ? w.scales_of(row) : nullptr;
-    }
-  }
-  RowPointers values, scales;
-};
+using LaneRows = RowsOfLanes<kLaneRows>;
+using RowPointers = LaneRows::Pointers;
 
 // out[d], lane r = dword d of the 16 bytes at row r.
 inline void transpose(const RowPointers& rows, int64_t at, __m256i* out) {

@@ -450,6 +450,9 @@ RunConfig resolved_cpu(const RunConfig& run) {
   static_cast<void>(cpu::kernels_for(config.isa, config.activations));  // or it is refused
   if (config.dense_activations == Activations::kAuto)                   // as the experts', if in int8
     config.dense_activations = config.activations == Activations::kInt8 ? Activations::kInt8 : Activations::kBf16;
+  if (config.dense_activations == Activations::kInt8 && config.activations != Activations::kInt8)
+    throw Error(Code::kUnsupported, "--dense-activation int8: want --moe-activation int8, found {}",
+                name_of(config.activations));
   return config;
 }
 

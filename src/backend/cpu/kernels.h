@@ -195,9 +195,9 @@ struct IsaKernels {
   CpuIsa isa;
   Kernels kernels;
 };
-// The portable tables of this build that this CPU runs, best first.
+// The portable tables of this build that this CPU runs, best first; of AVX2 or more without float products.
 [[nodiscard]] std::vector<IsaKernels> portable_kernels();
-// A portable table of AVX2 or more with float products in AVX2's intrinsics.
+// Such a table with them, in AVX2's intrinsics.
 [[nodiscard]] Kernels with_avx2_floats(Kernels portable);
 // A portable table of AVX2 or more with int8 products in 256 bits.
 [[nodiscard]] Kernels with_avx2(Kernels portable);

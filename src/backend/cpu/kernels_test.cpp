@@ -27,9 +27,9 @@ constexpr std::array kFormats = {WeightFormat::kBf16,  WeightFormat::kF16,   Wei
 std::vector<Kernels> tables() {
   std::vector<Kernels> all;
   for (const IsaKernels& each : kernels_here()) all.push_back(each.kernels);
-  for (const IsaKernels& each : portable_kernels()) {
-    const auto same = [&](const Kernels& other) { return other.name == each.kernels.name; };
-    if (std::none_of(all.begin(), all.end(), same)) all.push_back(each.kernels);
+  for (const auto& [isa, kernels] : portable_kernels()) {
+    const auto same = [&](const Kernels& other) { return other.name == kernels.name; };
+    if (std::ranges::none_of(all, same)) all.push_back(isa == CpuIsa::kBaseline ? kernels : with_avx2_floats(kernels));
   }
   return all;
 }

@@ -74,7 +74,7 @@ void ReadMeter::each_piece(const Body& body) {
   });
 }
 
-// The buffer holds what is prefetched behind the end, too.
+// The buffer holds what is prefetched after the end, too.
 ReadMeter::ReadMeter(int threads) : pool_(threads), pieces_(buffer_bytes() / kPiece), buffer_((pieces_ + 1) * kPiece) {
   each_piece([](std::byte* piece) { std::fill_n(piece, kPiece, std::byte{1}); });  // where it is read, it is placed
 }

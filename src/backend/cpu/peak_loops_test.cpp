@@ -10,7 +10,7 @@ namespace nibble::backend {
 namespace {
 
 TEST(peak_loops, reading_reads_every_word_once) {
-  std::vector<uint64_t> words(512 + 256);  // and what is prefetched behind the end
+  std::vector<uint64_t> words(512 + 256);  // and what is prefetched after the end
   std::iota(words.begin(), words.end(), uint64_t{1});
   EXPECT_EQ(cpu::read_all(words.data(), 512), uint64_t{512} * 513 / 2);
   EXPECT_EQ(cpu::read_all(words.data() + 1, 256), uint64_t{257} * 258 / 2 - 1);

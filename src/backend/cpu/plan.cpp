@@ -12,7 +12,7 @@
 
 namespace nibble::backend {
 
-std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
+std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
   using enum WeightRole;
   const Shard shard = shard_of(args.dims, args.run.ranks, 0);
   const Dims d = dims_of(args.dims, shard);
@@ -21,7 +21,7 @@ std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args) {
   const RunConfig run = resolved_cpu(args.run);
   const cpu::Kernels kernels = cpu::kernels_for(run.isa, run.activations);
   const int threads = threads_of(0, run.ranks, run.threads);
-  std::vector<PlannedStage> stages;
+  std::vector<PlannedKernel> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
   const CostModel model{args.dims, args.formats, shard};
   const auto cost = [&](std::initializer_list<WeightRole> roles) {

@@ -19,6 +19,6 @@ struct CpuPlanArgs {
 
 // Norms, the choice of experts, SwiGLU and the draw have no row: they read no weights to speak of.
 // Throws Error(kUnsupported) where this CPU lacks the instruction set that the options ask for.
-[[nodiscard]] std::vector<PlannedStage> cpu_plan(const CpuPlanArgs& args);
+[[nodiscard]] std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args);
 
 }  // namespace nibble::backend

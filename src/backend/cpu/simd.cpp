@@ -143,6 +143,8 @@ void decode(const WeightRows& w, float* out) {
   }
 }
 
+// x86's AVX2 and more have theirs in intrinsics (with_avx2_floats, with_avx512).
+#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
 bool arranges(WeightFormat) { return false; }
 void arrange(WeightFormat, std::span<const float> x, float* out) { std::copy(x.begin(), x.end(), out); }
 
@@ -201,6 +203,7 @@ void multiply(const MultiplyArgs& args) {
     }
   }
 }
+#endif
 
 HWY_INLINE V load(const E4m3* p) {
   // The code's bits moved to those of an F16 make a value 2^8 too small, subnormals included.
@@ -365,16 +368,19 @@ void swiglu(const SwigluArgs& args) {
 }
 
 Kernels table(std::string_view name) {
-  return {.name = name,
-          .decode = decode,
-          .arranges = arranges,
-          .arrange = arrange,
-          .multiply = multiply,
-          .widen = widenings(),
-          .accumulate = accumulate,
-          .scale_max = scale_max,
-          .exp_sum = exp_sum,
-          .swiglu = swiglu};
+  Kernels all{.name = name,
+              .decode = decode,
+              .widen = widenings(),
+              .accumulate = accumulate,
+              .scale_max = scale_max,
+              .exp_sum = exp_sum,
+              .swiglu = swiglu};
+#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
+  all.arranges = arranges;
+  all.arrange = arrange;
+  all.multiply = multiply;
+#endif
+  return all;
 }
 
 }  // namespace nibble::backend::cpu::HWY_NAMESPACE

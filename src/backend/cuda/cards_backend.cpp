@@ -1,6 +1,5 @@
-#include "backend/cuda/cards_backend.h"
-
 #include "backend/cuda/rank_backend.h"
+
 #include "backend/draft_head.h"
 #include "backend/joined_slot.h"
 #include "base/bound_threads.h"
@@ -90,7 +89,7 @@ class CardsBackend final : public CudaBackend {
   }
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
-  [[nodiscard]] MoeKernel moe_kernel() const override { return first().moe_kernel(); }
+  [[nodiscard]] KernelFamily kernel_family() const override { return first().kernel_family(); }
   [[nodiscard]] int64_t graph_replays() const override { return first().graph_replays(); }
   [[nodiscard]] std::vector<KernelLaunches> launches() const override { return first().launches(); }
   [[nodiscard]] std::string modes() const override {

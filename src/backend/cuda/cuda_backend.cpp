@@ -1,14 +1,12 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/cards_backend.h"
 #include "backend/cuda/rank_backend.h"
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/card/card.h"
-#include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/program/choices.h"
 #include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -53,11 +51,11 @@ class StreamedCudaBackend final : public RankBackend {
         run_(resolved_cuda(config, run)),
         setup_(std::move(setup)),
         rank_(rank),
-        moe_kernel_(run_.moe),
+        family_(run_.family),
         card_(open_device(rank.device), architectures),
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
-        weights_({config_, matrices_of(moe_kernel_), setup_.files, run_.threads,
+        weights_({config_, matrices_of(family_), setup_.files, run_.threads,
                   card_.facts.integrated ? Uploader::Cached::kDropped : Uploader::Cached::kUsed},
                  stream_.get()) {
     require_moe_tile(config_, run_, card_);
@@ -91,13 +89,13 @@ class StreamedCudaBackend final : public RankBackend {
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
-  [[nodiscard]] MoeKernel moe_kernel() const override { return moe_kernel_; }
+  [[nodiscard]] KernelFamily kernel_family() const override { return family_; }
   [[nodiscard]] std::string modes() const override {
     std::string arches;
     for (const Arch& arch : card_.arches) arches += (arches.empty() ? "" : ", then ") + std::string(arch.name);
     const Activations dense = run_.dense_activations;
     return fmt::format("experts {}, activations {}{}, attention {}{}, CUDA graphs {}, kernels of {}",
-                       backend::name_of(moe_kernel_), backend::name_of(run_.activations),
+                       backend::name_of(family_), backend::name_of(run_.activations),
                        rounds(dense) ? fmt::format(" (dense layers' {})", backend::name_of(dense)) : "",
                        backend::name_of(run_.attention), run_.fp8_attention() ? " (operands fp8)" : "",
                        graphs_ ? "on" : "off", arches);
@@ -228,7 +226,7 @@ class StreamedCudaBackend final : public RankBackend {
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens, dims_.topk});
       case Slot::kExpertHidden: {
-        const Shape shape = {tokens, dims_.topk, layout::pair_width(dims_.inter)};
+        const Shape shape = {tokens, dims_.topk, layout::block_pair_width(dims_.inter)};
         if (held == Held::kPlaces) return placed_hidden();
         if (held == Held::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
         if (held == Held::kInt8)
@@ -252,8 +250,8 @@ class StreamedCudaBackend final : public RankBackend {
     size_t capacity = 0;
   };
 
-  static Matrices matrices_of(MoeKernel kernel) {
-    return kernel == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked;
+  static Matrices matrices_of(KernelFamily kernel) {
+    return kernel == KernelFamily::kReference ? Matrices::kRowOrder : Matrices::kPacked;
   }
 
   void zero(int* counters, int64_t count) {
@@ -431,7 +429,7 @@ class StreamedCudaBackend final : public RankBackend {
 
   // Where the model's weights lie, layer by layer: a model's are uploaded once.
   void point_at(const Weights& weights) {
-    const bool packed = matrices_of(moe_kernel_) == Matrices::kPacked;
+    const bool packed = matrices_of(family_) == Matrices::kPacked;
     const LayerWeights& outer = weights.outer;
     for (const LayerWeights& w : weights.layers) {
       LayerPointers own{.embedding = bf16(outer[WeightRole::kEmbedding]),
@@ -551,7 +549,7 @@ class StreamedCudaBackend final : public RankBackend {
     return data;
   }
 
-  // Without what is filled up behind the last channel.
+  // Without what is filled up after the last channel.
   [[nodiscard]] SlotData channels(SlotData rows) const {
     const int64_t width = std::exchange(rows.shape.back(), dims_.inter);
     const int64_t count = std::ssize(rows.values) / width;
@@ -564,7 +562,7 @@ class StreamedCudaBackend final : public RankBackend {
   // What the experts' first product left by place.
   [[nodiscard]] SlotData placed_hidden() {
     const int64_t pairs = program_->tokens * dims_.topk, rows = max_places(pairs, dims_.experts);
-    const std::vector<uint16_t> u = host_copy(at_.gemm_u, rows * layout::pair_width(dims_.inter));
+    const std::vector<uint16_t> u = host_copy(at_.gemm_u, rows * layout::block_pair_width(dims_.inter));
     const std::vector<int32_t> places = host_copy(at_.gemm_places, pairs);
     std::vector<float> values;
     values.reserve(static_cast<size_t>(pairs * dims_.inter));
@@ -583,7 +581,7 @@ class StreamedCudaBackend final : public RankBackend {
   const CudaSetup setup_;
   const Dims& dims_ = config_.dims;
   const CudaRank rank_;
-  const MoeKernel moe_kernel_;
+  const KernelFamily family_;
   const Card card_;
   const KernelTable kernels_;
   const Stream stream_;

@@ -1,12 +1,12 @@
 #pragma once
-// The GPU, or several that share every step. Weights exact as shipped unless BackendConfig::dense says otherwise, float
-// residual, one stream a card. Every sum's
-// order is fixed by shapes and positions, so a step's bits repeat. With MoeKernel::kReference and
-// AttentionKernel::kReference a token does not see its batch neighbours either; else steps of one, of two to eight, of
-// up to 256 and of more tokens may differ in the last bits.
+// One card, or several that share every step. Weights are kept as shipped unless BackendConfig::dense says otherwise.
+// The residual is float; a card has one stream. Shapes and positions fix the order of every sum, so the bits of a step
+// repeat. With KernelFamily::kReference and AttentionKernel::kReference the other tokens of a step do not change a
+// token's bits either. With other kernels its last bits may depend on whether the step has 1, 2 to 8, up to 256 or more
+// tokens.
 
 #include "backend/backend.h"
-#include "backend/cuda/arch/tuned.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/run_config.h"
 #include "base/mmap_file.h"
 
@@ -19,18 +19,19 @@
 
 namespace nibble::backend {
 
-// With what was left open decided for the model's shapes, which needs no card. MoeKernel::kAuto stays where they can be
-// packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the activations.
+// `run` with all that it leaves open decided by the model's shapes. Needs no card. KernelFamily::kAuto stays where the
+// matrices can be packed. Throws Error(kUnsupported) for kernels that do not take the shapes, the KV type or the
+// activations.
 [[nodiscard]] RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run);
 
-// A rank's shard as cards hold it: of no inner width, a block of zeros; of one that has no packing (3,104 and more),
-// the next that has one. Its backend's configuration is config_of() of this; uploads are slices of the shard itself.
+// A rank's shard as cards hold it. Without inner columns it gets a block of zeros; an inner width that has no packing
+// (3,104 and more) becomes the next one that has. The backend is configured by this; uploads are slices of `shard`.
 [[nodiscard]] Shard cuda_shard(Shard shard);
 // Columns of the experts' second product that cards hold of such a shard: filled up to pairs of blocks (1440 of two
 // ranks' to 1472), as the packing has them.
 [[nodiscard]] int64_t cuda_down_cols(const Shard& shard);
 
-// What a rank's card is configured with: of the whole model where there is one rank.
+// The configuration of a rank's card; the whole model's where there is one rank.
 [[nodiscard]] BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank = 0);
 
 namespace cuda {
@@ -39,16 +40,16 @@ struct Arch;
 struct Reduce;
 }  // namespace cuda
 
-// What is no setting.
+// What is given to a backend beside its settings.
 struct CudaSetup {
-  // Of each of run.ranks, by rank; one that is named more than once is shared, for tests. Empty: the first of them.
+  // The card of each of run.ranks. Ranks may share a card, for tests. Empty: the first cards.
   std::vector<int> devices{};
-  // Files that uploaded weights are mapped from: read past the page cache where it does not hold them yet.
+  // The files that uploaded weights are mapped from. What the page cache does not hold is read past it.
   std::vector<MappedSource> files{};
-  std::optional<cuda::Tuned> tuned{};  // instead of the card's (tuned.h), to measure it
-  // Of one rank of several (BackendConfig::own_experts): adds up their deltas, and outlives the backend.
+  std::optional<cuda::Tuned> tuned{};  // instead of the card's, for bench --tune
+  // For one rank of several (BackendConfig::own_experts): adds up the ranks' deltas. Outlives the backend.
   const cuda::Reduce* reduce = nullptr;
-  // This process is one rank of these, and run.ranks are all of them; outlives the backend.
+  // For ranks in several processes: this process's place among them. Outlives the backend.
   const cuda::CardGroup* group = nullptr;
 };
 
@@ -59,16 +60,16 @@ struct KernelLaunches {
 
 class CudaBackend : public Backend {
  public:
-  // What ran so far, kernels that never ran left out: shows which path served a step.
+  // The kernels that have run so far, with how often.
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const = 0;
-  [[nodiscard]] virtual MoeKernel moe_kernel() const = 0;  // what kAuto became
+  [[nodiscard]] virtual KernelFamily kernel_family() const = 0;  // what kAuto became
   [[nodiscard]] virtual int64_t graph_replays() const = 0;
 };
 
 // Whether make_cuda_backend could work here; when not, `reason` says why.
 struct CudaAvailable {
   bool yes = false;
-  bool expected = true;  // who reads the reason may want a card: this build is for cards, or there is one
+  bool expected = true;  // this build is for cards, or there is one: the reason is worth telling
   std::string reason;
 };
 [[nodiscard]] CudaAvailable cuda_available(int device = 0);
@@ -83,22 +84,21 @@ struct CudaMemory {
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
-// What make_cuda_backend allocates on the device in use, of several ranks on the first one's, and head_runner() for
-// BackendConfig::head. Weights are a head's alone; its keys and values are with the activations. Ranks of several
-// processes have NCCL's memory in it.
+// What make_cuda_backend allocates on the first rank's card, and head_runner() for BackendConfig::head. `weights`
+// counts only a head's; its keys and values are in `activations`. For ranks in several processes NCCL's memory is in
+// it, too.
 enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run,
                                             RanksIn in = RanksIn::kOneProcess);
 
-// Of the whole model: with several run.ranks each has its card, on a thread of its own, and this is all of them. With
-// setup.group it is that rank alone, whose uploads are its slices (HostWeight), but the embedding is whole.
-// Throws Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the
-// shapes do not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when
-// CUDA fails.
+// The backend of the whole model. With several run.ranks it has a card and a thread for each of them. With setup.group
+// it is one rank alone: it is given that rank's slices of the weights (HostWeight), and the whole embedding. Throws
+// Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the shapes do
+// not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                              CudaSetup setup = {});
-// The same with the kernels of these architectures (arch/arch.h), launchers included, instead of the build's: how a
-// test runs one card's on another.
+// The same with these architectures (arch/arch.h) and their launchers instead of the build's, so that a test can run
+// one card's kernels on another.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                              CudaSetup setup,
                                                              const std::vector<cuda::Arch>& architectures);

@@ -180,7 +180,7 @@ struct ProcessGroup::Impl {
         const bool open = read_frames(*stranger, buffer, [&](const Frame& frame) {
           done = true;
           greet(stranger, frame);
-          return false;  // what comes behind it is read with the group's
+          return false;  // what comes after it is read with the group's
         });
         if (!stranger) return true;  // it has come in
         stranger->heard = came;

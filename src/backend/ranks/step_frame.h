@@ -38,7 +38,7 @@ struct ReceivedStep {
 // Throws Error(kCorrupt) for pages that the configuration has not.
 void require_pages(const PageCopy& copy, const BackendConfig& config);
 
-// What stands behind the step in a kRun frame. Throws likewise.
+// What stands after the step in a kRun frame. Throws likewise.
 class ReceivedDraws {
  public:
   ReceivedDraws() = default;

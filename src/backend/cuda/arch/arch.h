@@ -8,7 +8,6 @@
 
 #include "backend/activations.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
-#include "backend/cuda/arch/tuned.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -22,7 +21,7 @@
 
 namespace nibble::backend::cuda {
 
-// Of an operation's kernel, what launches it for a shape. serve() gives none for a shape that the kernel does not take.
+// A kernel of an operation and its plan for a shape. serve() is empty for a shape that the kernel does not take.
 template <class Plan>
 struct Served {
   Kernel kernel;
@@ -34,8 +33,8 @@ struct GemmKernel {
   std::optional<Served<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
-  bool codes = false;   // x is in codes of MXFP8 (InputType); such shapes alone are served
-  // Of bf16 weights, or of codes, it leaves sums as a split GEMM does (GemmArgs::sums), where asked for.
+  bool codes = false;   // x is in codes of MXFP8 (InputType); it serves only such shapes
+  // With bf16 weights, or with codes, it can leave sums as a split GEMM does (GemmArgs::sums).
   bool sums = false;
 };
 
@@ -43,7 +42,7 @@ struct GemmKernel {
 struct SplitGemmKernel {
   std::optional<Served<SplitGemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) = nullptr;
-  // bf16 values that it leaves of the largest step that it takes, at most so many tokens.
+  // How many bf16 values it leaves in the largest step that it takes, of up to `tokens` tokens.
   int64_t (*most_values)(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts&) = nullptr;
 };
 
@@ -51,18 +50,18 @@ struct SplitGemmKernel {
 struct ExpertsShape {
   int64_t hidden = 0, inter = 0;
   int64_t pairs = 0, experts = 0;                // tokens times experts of a token
-  Activations activations = Activations::kBf16;  // as which both products take theirs
+  Activations activations = Activations::kBf16;  // the rounding of both products' inputs
   bool wide_scales = false;                      // GemmShape
   bool byte_scales = true;                       // layout::ScaleRange::fits_bytes
-  int tile_tokens = 0;                           // asked for; 0: the kernel chooses. Read where input is in codes
+  int tile_tokens = 0;                           // --moe-tile; 0: the kernel chooses. Only for inputs in codes
 };
 struct ExpertsPlan {
   Kernel gate_up, down;
-  GemmPlan first, second;  // of as many tokens to a tile
-  bool at_once = false;    // gate_up's launch does both; there is no second
-  // Of both; in codes: rounded by who makes them, and not by_place.
+  GemmPlan first, second;  // both with the same number of tokens to a tile
+  bool at_once = false;    // one launch makes both products; there is no second
+  // Of both products. Codes are made by the kernel before, and do not go with by_place.
   InputType input = InputType::kF16;
-  // Of by_place: x and u as codes of rows (quantise/round_rows.h), which a launch each makes, of u behind gate_up.
+  // With by_place: x and u are codes of rows (quantise/round_rows.h). A launch makes those of x, another those of u.
   bool row_codes = false;
 };
 struct ExpertsGemm {
@@ -89,7 +88,7 @@ struct PrefillKernel {
 };
 
 struct PeakLaunch;
-// What its matrix units can do.
+// Measures what the matrix units can do.
 struct PeakKernel {
   std::string_view of;                                          // for people: operands (instruction)
   double (*launch)(const PeakLaunch&, CUstream_st*) = nullptr;  // returns the flops of the launch
@@ -105,16 +104,16 @@ struct Arch {
   ExpertsGemm experts_gemm{};
   PrefillKernel prefill{};
   PeakKernel peak{};
-  Tuned (*tuned)(const DeviceFacts&) = nullptr;  // none: nothing was measured on it, and the next one's holds
+  Tuned (*tuned)(const DeviceFacts&) = nullptr;  // null: nothing was measured, the next architecture's holds
 };
 
 [[nodiscard]] Arch neutral();  // mma.sync: sm_80 and later
 [[nodiscard]] Arch sm90();     // wgmma: Hopper
 [[nodiscard]] Arch sm121();    // block-scaled mma.sync: GB10 and others of compute capability 12
-// Every architecture, without launchers, the most particular first; the last one runs everywhere. The only list.
+// All architectures, without launchers, the most particular first. The last one runs on every card. The only list.
 [[nodiscard]] std::vector<Arch> architectures();
 
-// Of one architecture, by its name: what launches the kernels that it serves with.
+// The launchers of one architecture, which is found by its name.
 struct Launchers {
   std::string_view of;
   decltype(GemmKernel::launch) gemm = nullptr;
@@ -123,9 +122,9 @@ struct Launchers {
   decltype(PrefillKernel::launch) prefill = nullptr;
   decltype(PeakKernel::launch) peak = nullptr;
 };
-// The first of an architecture's operations that serves without a launcher: "sm90: gemm". Empty: none.
+// The first operation of an architecture that has serve() and no launcher: "sm90: gemm". Empty where all have one.
 [[nodiscard]] std::string missing_launcher(const Arch& arch);
-// `all` with these. Aborts where some operation is left without one.
+// `all` with these launchers. Aborts where an operation has none.
 [[nodiscard]] std::vector<Arch> with_launchers(std::vector<Arch> all, std::span<const Launchers> launchers);
 // architectures() with the launchers of this build (launch/all_kernels.cpp).
 [[nodiscard]] std::vector<Arch> built_architectures();
@@ -136,8 +135,8 @@ struct Card {
   DeviceFacts facts;
   std::vector<Arch> arches;
 
-  // Of the most particular one that was measured. Whether it multiplies the experts of a step or leaves them to the
-  // next one makes no difference here.
+  // The limits of the most particular architecture that was measured, whether or not it serves the experts of a step.
+
   [[nodiscard]] Tuned tuned() const;
 };
 

@@ -5,13 +5,13 @@
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order
 // chain launched as a dependent: what a step leaves as it is (positions, pages, keys of earlier steps) is read before
-//      the dependency wait; the next kernel may start behind it
+//      the dependency wait; the next kernel may start after it
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
 //      heads with the low halves: the tile's idle half buys q and p of 16 bits
 // bytes keys * kv_heads * 2 rows per token; flops 4 * heads * 64 * keys per token
 // measured (H200, bf16, one token; between a qkv and an o, and as share of the read bandwidth in a chain of its own):
 //      window of 128 keys 2.2 µs; 128 keys 2.6; 2048 keys 4.7; 8192 keys 8.7; 32768 keys 20.4, 77 %; 131072 keys 91 %
-//      256 tokens of 20b, a warp each (H100): 1 to 32 keys 7.4 µs behind rope_sums, where CTAs of 4 warps took 22; 1024
+//      256 tokens of 20b, a warp each (H100): 1 to 32 keys 7.4 µs after rope_sums, where CTAs of 4 warps took 22; 1024
 //      keys, window and not by turns, 88 % of the read bandwidth
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable. Of Fp8Row q and p have 4 bits; their low
 //      halves are 0
@@ -213,13 +213,13 @@ struct DecodeSteps {
   __device__ bool has(int i) const { return first_key(i) <= keys.last; }
   __device__ uint32_t stage(int i) const { return ring + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes); }
 
-  // Of step i and the 31 behind it.
+  // Of step i and the 31 after it.
   __device__ void load_pages(int i) {
     const int mine = first_key(i + lane);
     ids[0] = mine <= keys.last ? pages[mine / kPageTokens] : 0;
     ids[1] = mine <= keys.last ? pages[min(mine + Tile::kStepKeys - 1, keys.last) / kPageTokens] : 0;
   }
-  // Copies step i's keys: those that no kernel of this step writes, the others, or all. Those behind the last become
+  // Copies step i's keys: those that no kernel of this step writes, the others, or all. Those after the last become
   // zero: perhaps nobody has written them.
   enum class Keys : uint8_t { kOld, kNew, kAll };
   __device__ void copy(int i, Keys which) const {
@@ -281,7 +281,7 @@ __device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_
   ptx::grid_dependency_wait();
   const OwnQuery<Tile> own(args, unit);  // before the copies, whose addresses take a while
   ptx::grid_dependency_launch();         // not before: what follows would take bandwidth from what this waits for
-  bool late = false;                     // some of these steps have keys of this one; then nothing comes behind them
+  bool late = false;                     // some of these steps have keys of this one; then nothing comes after them
   for (int i = 0; i < kAhead; ++i) {
     if (!steps.has(i) || steps.first_key(i) + Tile::kStepKeys - 1 <= steps.old) continue;
     steps.copy(i, Keys::kNew);

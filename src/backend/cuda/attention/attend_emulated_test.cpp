@@ -2,7 +2,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/attention/attend_emulated_testing.h"
+#include "backend/cuda/attention/attend_decode.cuh"
 #include "backend/cuda/arch/sm121/attend.cuh"
 #include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_fp8.cuh"
@@ -19,6 +19,23 @@
 
 namespace nibble::backend::cuda {
 namespace {
+
+// The decode kernel of a plan.
+template <class Kv>
+void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, const DecodePlan& plan) {
+  const auto run = [&](auto tile) {
+    ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
+    ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(args); }), "");
+  };
+  constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
+  if (plan.ring == kLarge) {
+    run(DecodeTile<Kv, kLarge.warps, kLarge.stages>{});
+  } else if (plan.ring == kSmall) {
+    run(DecodeTile<Kv, kSmall.warps, kSmall.stages>{});
+  } else {
+    run(DecodeTile<Kv, kLone.warps, kLone.stages>{});
+  }
+}
 
 using KvBf16 = PageRow<KvDtype::kBf16>;
 using KvE4m3 = PageRow<KvDtype::kE4m3>;

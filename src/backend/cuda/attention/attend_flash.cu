@@ -1,7 +1,7 @@
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 
 #include "backend/cuda/attention/attend_decode.cuh"
-#include "backend/cuda/attention/attend_fp8_launch.cuh"
+#include "backend/cuda/attention/attend_launch.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/launch/chained_launch.cuh"
 

@@ -1,9 +1,9 @@
 #pragma once
-// The attention kernels' shares of a step: which tokens they take, how keys are split, what they cost. Plain C++;
-// launchers: attend_flash.h.
+// Attention on tensor cores: which tokens of a step each kernel takes, how keys are split, cost, launchers. Plain
+// C++. They take head_dim 64 and up to 8 query heads per kv head; AttendLaunch (launch/kernel_table.h) serves the rest.
 
 #include "backend/args.h"
-#include "backend/cuda/dense/gemm_input.h"
+#include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "base/dtype.h"
 
@@ -14,6 +14,8 @@
 #include <vector>
 
 namespace nibble::backend::cuda {
+
+struct Launch;  // launch/kernel_table.h
 
 inline constexpr int kHeadDim = 64;            // the only one that the attention kernels take
 inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
@@ -161,5 +163,17 @@ struct AttendHeads {
 };
 [[nodiscard]] AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window,
                               const AttendHeads& heads);
+
+// Whether the kernels take these shapes; the launchers throw Error(kUnsupported) where this is false.
+[[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvDtype type) {
+  return head_dim == kHeadDim && kv_heads > 0 && heads % kv_heads == 0 && heads / kv_heads <= kGroupHeads &&
+         std::ranges::any_of(kPageTypes, [&](const PageType& t) { return t.dtype == type && t.decode; });
+}
+
+// Launchers. Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and
+// decode_scratch say.
+void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
+// args.tile_count tiles.
+void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on);
 
 }  // namespace nibble::backend::cuda

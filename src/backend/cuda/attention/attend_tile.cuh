@@ -74,7 +74,7 @@ inline constexpr float kScoreScale = 0.125f * kLog2E;  // 1 / sqrt(kHeadDim)
 static_assert(kHeadDim == 64);
 
 // Pages of e4m3 in a step whose attention is in FP8: queries and weights are rounded as backend/attention_rounding.h
-// says, and the queries' scale comes behind the products.
+// says, and the queries' scale comes after the products.
 struct Fp8Row : PageRow<KvDtype::kE4m3> {
   static constexpr bool kRounds = true;
 };

@@ -17,9 +17,8 @@
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/ptx/convert.cuh"
-#include "backend/cuda/ptx/matrix_load.cuh"
-#include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
+#include "backend/cuda/ptx/mma.cuh"
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +30,7 @@ namespace nibble::backend::cuda {
 inline constexpr int kDimSteps = kHeadDim / 16;  // mma steps over the dimensions of q · k
 inline constexpr int kDimTiles = kHeadDim / 8;   // column tiles of an mma over the dimensions of p · v
 
-// Keys or values of some rows in shared memory: codes, and behind them scales.
+// Keys or values of some rows in shared memory: codes, and after them scales.
 struct SharedRows {
   uint32_t codes, scales;
 };

@@ -1,4 +1,4 @@
-#include "backend/cuda/card/card.h"
+#include "backend/cuda/card/device.h"
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/eagle3/memory.h"

@@ -1,4 +1,4 @@
-#include "backend/cuda/card/cupti.h"
+#include "backend/cuda/card/profiler.h"
 
 #include "base/error.h"
 

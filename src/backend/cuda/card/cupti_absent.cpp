@@ -1,5 +1,5 @@
 // Stands in for cupti.cpp where the build found no cupti.h.
-#include "backend/cuda/card/cupti.h"
+#include "backend/cuda/card/profiler.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {

@@ -1,13 +1,29 @@
 #pragma once
 // The profile of a backend's one stream: its launches in order, each with the time that CUPTI gives it.
 
-#include "backend/cuda/card/cupti.h"
+#include "backend/cuda/launch/kernel_account.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/profile.h"
 
 #include <optional>
+#include <vector>
 
 namespace nibble::backend::cuda {
+
+// When each kernel of this process began and ended, from CUPTI's activity records. libcupti is loaded when it is first
+// asked for: it comes with the CUDA toolkit, not with the driver.
+class Cupti {
+ public:
+  // Begins to record the card's. One at a time: CUPTI's callbacks carry no pointer of ours. Throws Error(kUnsupported)
+  // when this build or this machine has no CUPTI, Error(kDevice) when it fails.
+  explicit Cupti(int card);
+  ~Cupti();
+  Cupti(const Cupti&) = delete;
+  Cupti& operator=(const Cupti&) = delete;
+
+  // Of the kernels that have ended, since the last call; all of them once the device has been waited for.
+  [[nodiscard]] std::vector<KernelSpan> take();
+};
 
 class Profiler final : public KernelProfiler {
  public:
@@ -18,7 +34,7 @@ class Profiler final : public KernelProfiler {
   [[nodiscard]] KernelProfile take() override;
   void end() override { cupti_.reset(); }
 
-  // A step begins: its launches are kept behind those of the steps before it, or alone when nobody profiles.
+  // A step begins: its launches are kept after those of the steps before it, or alone when nobody profiles.
   void begin_step() {
     if (!cupti_) on_.trace->clear();
   }

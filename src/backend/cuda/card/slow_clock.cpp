@@ -1,4 +1,4 @@
-#include "backend/cuda/card/slow_clock.h"
+#include "backend/cuda/card/measure.h"
 
 #include <fmt/format.h>
 

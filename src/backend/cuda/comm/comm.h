@@ -1,7 +1,7 @@
 #pragma once
-// What ranks that share a step say to each other. Those of one process: by push (push.h), and long sums by shares
-// (share.h) or, where somebody asks for it, by NCCL (nccl_ranks.h); each card must reach the others' memory, or ranks
-// share a card (tests). Those of several processes: all by NCCL (card_group.h).
+// How ranks that share a step exchange data. Ranks in one process push short messages (push.h) and add up long ones by
+// shares (share.h) or, if asked for, by NCCL (nccl_ranks.h): each card must reach the others' memory, or the ranks
+// share a card (tests). Ranks in several processes do everything by NCCL (card_group.h).
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/nccl_ranks.h"
@@ -17,8 +17,8 @@
 
 namespace nibble::backend::cuda {
 
-// One rank's end. Every rank makes the same calls in the same order, each on its card and on a stream of its own; a
-// call enqueues, and what it enqueues waits on the card for the others'.
+// One rank's end. Every rank makes the same calls in the same order, on its own card and stream. A call enqueues a
+// launch, which waits on the card for the other ranks' launches.
 class Comm {
  public:
   struct Ends {
@@ -46,14 +46,14 @@ class Comm {
   // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them
   // (sum_way.h).
   void reduce(const CombineArgs& parts, const Launch& on) const;
-  // For who makes values that go by shares: where each is to be put (DeltaValues::sent).
+  // For a kernel that makes values and sends them itself: where each goes (DeltaValues::sent).
   [[nodiscard]] PartPlaces places() const;
-  // What that launches.
+  // The launches of reduce().
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
   // Of short messages, and of long ones.
   [[nodiscard]] SumWay shorter() const { return shorter_; }
   [[nodiscard]] SumWay longer() const { return nccl_ != nullptr ? SumWay::kNccl : SumWay::kShares; }
-  // By a way that the size would not take, to compare them. Throws likewise, and where there is none such.
+  // The same by a given way, for benches. Throws likewise, and where the ranks do not have that way.
   void reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const;
 
   // Throws likewise, and where a row that is pushed is longer than kMessageWords.
@@ -64,12 +64,12 @@ class Comm {
     int32_t* tokens = nullptr;       // [rows] out
     int rows = 0, parts = 0, pitch = 0;
   };
-  // The first of all ranks' for each row (push.h PushPickArgs). REQUIRES ranks that push short messages. Throws where
-  // there are more rows than a message holds.
+  // For each row the best of all ranks' candidates (push.h PushPickArgs). REQUIRES ranks that push short messages.
+  // Throws where there are more rows than a message holds.
   void pick(const Candidates& of, const Launch& on) const;
-  // Throws Error(kDevice) where what was enqueued may have ended without the other ranks, as far as this end knows.
+  // Throws Error(kDevice) if launches may have ended without the other ranks.
   void require() const;
-  // What every rank enqueued before is done, and seen by all, before what it enqueues next.
+  // All that any rank has enqueued before is done, and visible to all, before what is enqueued next.
   void barrier(const Launch& on) const;
 
  private:
@@ -97,7 +97,7 @@ class CommMemory {
   [[nodiscard]] Comm of(int rank) const;
   [[nodiscard]] std::vector<SumWay> ways() const;
 
-  // A rank has failed: what waits for it on the card, now or later, ends without it. From any thread.
+  // Says that a rank has failed: launches that wait for it end without it, now and later. From any thread.
   void give_up() const;
 
  private:

@@ -152,7 +152,7 @@ class CommTest : public CudaTest {
     }
   }
 
-  // Sums by NCCL and by push behind each other in a graph of each rank, enqueued by one thread, rank by rank.
+  // Sums by NCCL and by push one after the other in a graph of each rank, enqueued by one thread, rank by rank.
   static void check_ways_in_a_graph(const RanksOnCards& ranks, SumWay large) {
     constexpr int kRounds = 24, kReplays = 20;
     const Rounds rounds({kBf16, 256 * 1440}, kRounds, ranks.count());
@@ -246,7 +246,7 @@ class CommTest : public CudaTest {
     ranks.each([&](size_t rank) { EXPECT_EQ(all[rank].host(), want); });
   }
 
-  // A sum that combines on the way, or of parts that any_combine has sent, has the bits of one behind any_combine.
+  // A sum that combines on the way, or of parts that any_combine has sent, has the bits of one after any_combine.
   static void check_combined(const RanksOnCards& ranks, int tokens, NormDelta delta, bool whole_experts = false) {
     constexpr int kHidden = 2880, kTopk = 4, kExperts = 8;
     const int splits = tokens < 1000 ? 3 : 1;

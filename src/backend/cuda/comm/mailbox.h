@@ -8,7 +8,7 @@
 
 namespace nibble::backend::cuda {
 
-// Rounds count from 1 and never are 0, so that memory of zeros holds no word of any. Behind the last comes 2: rounds go
+// Rounds count from 1 and never are 0, so that memory of zeros holds no word of any. After the last comes 2: rounds go
 // on taking turns between odd and even.
 inline constexpr uint32_t kFirstRound = 1, kLastRound = 0xffffffff;
 [[nodiscard]] constexpr uint32_t round_after(uint32_t round, uint32_t last = kLastRound) {

@@ -48,7 +48,7 @@ __device__ __forceinline__ bool receive(const PushLink& link, uint32_t round, in
   return is_of(w[0], round) && is_of(w[1], round) && is_of(w[2], round) && is_of(w[3], round);
 }
 
-// By the first CTA: clears what of this round's words lies behind the sender's message.
+// By the first CTA: clears what of this round's words lies after the sender's message.
 __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int sender, int64_t message) {
   const int64_t at = first_swept(round, link.shape.words) + 2 * int64_t{threadIdx.x};
   if (2 * threadIdx.x >= kSweptWords || at < message) return;

@@ -152,7 +152,7 @@ TEST(push_emulated, rounds_begin_anew_behind_the_last) {
   ranks.expect_round(4);
 }
 
-// What lay behind a message is gone once the sweep has passed: as long as two phases of one sweep each take.
+// What lay after a message is gone once the sweep has passed: as long as two phases of one sweep each take.
 TEST(push_emulated, old_words_do_not_stay) {
   HostRanks ranks(2, kSweptWords);
   check_rounds<kF32>(ranks, kSweptWords, 2, 70);

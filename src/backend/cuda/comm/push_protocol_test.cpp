@@ -20,7 +20,7 @@ struct PushProtocol {
   int ranks = 2;
   std::vector<int> message;  // words, by round; a thread per word, which change places now and then
   int phases = kPhases;
-  uint32_t last_round = kLastRound;  // behind which rounds begin anew
+  uint32_t last_round = kLastRound;  // after which rounds begin anew
   bool flags = true;                 // are looked at
   bool whole_words = true;           // else data and flag land apart
   bool rounds_apart = true;          // no thread begins a round before its rank's others have ended the one before

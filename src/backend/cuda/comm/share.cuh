@@ -56,7 +56,7 @@ __device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t ro
     uint4 own[kThreadVectors];  // all are read before the first is sent
     each_vector(a.words, chunk, [&](int k, int i) { own[k] = values[i]; });
     each_vector(a.words, chunk, [&](int k, int i) { store_vector(part + 2 * int64_t{i}, own[k]); });
-    __syncthreads();  // so that the flag is behind all threads' words
+    __syncthreads();  // so that the flag is after all threads' words
     if (threadIdx.x == 0) flag_part(a, round, chunk);
   }
 }

@@ -46,7 +46,7 @@ struct ShareReduceArgs {
 };
 
 // A CTA per chunk, or as many as fit the card at once: they take turns. Two of a multiprocessor, where the rank has the
-// card alone: a CTA waits for its chunk's words, for its flag to be behind them, and for the others'.
+// card alone: a CTA waits for its chunk's words, for its flag to be after them, and for the others'.
 inline constexpr int kShareCtas = 2;
 [[nodiscard]] PushPlan plan_shares(int64_t words, int sms, int ranks_on_card);
 // bytes: that the rank with most chunks sends the others, its parts, unless these are sent, and its sums.

@@ -1,5 +1,5 @@
 // Ranks that add up by shares, the kernel run lane by lane on the host, as push_emulated_test.cpp does: stores land
-// late and in any order, releases behind what was stored before.
+// late and in any order, releases after what was stored before.
 
 #include "backend/cuda/emulation/device.h"
 

@@ -1,5 +1,5 @@
 // The protocol of shares (README.md) step by step, with the arithmetic of share_box.h: all interleavings of few ranks,
-// CTAs, chunks and rounds. A store may land late and in any order, a release only behind what its CTA stored before.
+// CTAs, chunks and rounds. A store may land late and in any order, a release only after what its CTA stored before.
 // A chunk is one word that tells whose value it is: of which round, what a rank had or the sum. Nobody may read another
 // than the round's, nobody may wait for ever. What the protocol rests on is taken away in turn, and each time some
 // interleaving goes wrong.
@@ -222,7 +222,7 @@ class Model {
     visit(next);
   }
 
-  // Any store lands, but not before an earlier one to the same place, and a release behind its CTA's.
+  // Any store lands, but not before an earlier one to the same place, and a release after its CTA's.
   void land(const State& state) {
     for (size_t i = 0; i < state.stores.size(); ++i) {
       const Store& store = state.stores[i];

@@ -1,5 +1,5 @@
 #pragma once
-// By which of several ways ranks add up a message, and what that launches. Pure.
+// The way in which ranks add up a message, by its length, and its launches. Pure.
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
@@ -32,8 +32,8 @@ inline constexpr std::string_view kSumWayNames[] = {"push", "shares", "NCCL"};
   return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
 }
 
-// Whether who makes values sends each to the rank that adds it up (share_box.h PartPlaces): where shares take them in
-// one message.
+// Whether the kernel that makes values sends each to the rank that adds it up (share_box.h PartPlaces): where shares
+// take them in one message.
 [[nodiscard]] constexpr bool sends_parts(int ranks, int64_t bytes, SumWay longer) {
   return sum_way(ranks, bytes, longer) == SumWay::kShares && bytes <= 4 * share_shape(ranks).words();
 }

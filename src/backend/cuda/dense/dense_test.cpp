@@ -1,7 +1,7 @@
 // The kernels around the matrices, and the dense matrices themselves, against double loops.
 
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>

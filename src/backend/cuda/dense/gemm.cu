@@ -1,14 +1,26 @@
-#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/dense/gemm_plan.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/dense/gemm.cuh"
-#include "backend/cuda/dense/gemm_launch.cuh"
 #include "backend/cuda/quantise/round.cuh"
 
 #include <algorithm>
 
 namespace nibble::backend::cuda {
 namespace {
+
+// A CTA per tile, as planned.
+template <class Tile>
+void launch_gemm(void (*kernel)(GemmArgs), Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
+  require_shape(plan.grid_y <= 65535, name, "at most 65535 tiles of tokens", plan.grid_y);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", Tile::kSharedBytes);
+  kernel<<<dim3(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y)), Tile::kThreads,
+           Tile::kSharedBytes, on.stream>>>(args);
+  launched(name, on);
+}
 
 void require_round(const RoundArgs& args, Kernel name) {
   const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
@@ -18,7 +30,7 @@ void require_round(const RoundArgs& args, Kernel name) {
                     (args.to.rows == 0 || int64_t{args.to.rows} >= int64_t{args.tokens} * args.copies),
                 name, "panels in atoms of 8 that hold every row", args.to.rows);
   require_shape(!in_codes(args.to.type) || (args.to.type == InputType::kMxfp8 && args.to.rows == 0 &&
-                                            args.cols % layout::kMxPairK == 0 && args.copies == 1),
+                                            args.cols % layout::kBlockPairK == 0 && args.copies == 1),
                 name, "16 bits, or MXFP8 in rows of pairs of blocks of 32", args.cols);
   require_shape((args.norm == nullptr) == (args.inverse == nullptr), name, "a norm and its inverses, or neither",
                 args.tokens);

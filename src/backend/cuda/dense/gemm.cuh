@@ -255,7 +255,7 @@ template <class Tile>
 __device__ void store_gated(const GemmArgs& args, const GemmWork& work, int row_tile, const GemmSums<Tile>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, odd = g % 2;
   const int first = static_cast<int>(threadIdx.x) / layout::kWarpLanes / Tile::kWarpsM * Tile::kColTiles * 8;
-  const int inter = args.rows / 2, width = layout::pair_width(inter);
+  const int inter = args.rows / 2, width = layout::block_pair_width(inter);
 #pragma unroll
   for (int m = 0; m < Tile::kRowTiles; ++m) {
     if ((row_tile + m) * layout::kTileRows >= args.rows) return;

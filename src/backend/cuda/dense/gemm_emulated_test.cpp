@@ -7,7 +7,7 @@
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round.cuh"
-#include "backend/cuda/quantise/round_rows_testing.h"
+#include "backend/cuda/quantise/round_testing.h"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
 #include "backend/cuda/arch/sm90/grouped.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
@@ -42,14 +42,14 @@ struct Any {
 struct Sm90 {
   static constexpr bool kPanels = true;
   static GemmPlan plan(const GemmShape& shape, int tile) { return plan_sm90_gemm(shape, 3, tile); }
-  template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
-  struct Instance : Mxfp4Tile<kTheSlicePairs, kTheTokens, kTheInput, kTheShort> {
-    static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSlicePairs, kTheInput);
+  template <int kTheSliceBlockPairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
+  struct Instance : Mxfp4Tile<kTheSliceBlockPairs, kTheTokens, kTheInput, kTheShort> {
+    static constexpr int kSharedBytes = mxfp4_shared_bytes(kTheSliceBlockPairs, kTheInput);
   };
   static inline int tile_tokens = 0;  // of the plan
   template <class Tile, RowOrder kOrder>
   static void kernel(const GemmArgs& args) {
-    sm90_mxfp4_gemm<Tile::kSlicePairs, kOrder, Tile::kInput, Tile::kShort>(args, tile_tokens);
+    sm90_mxfp4_gemm<Tile::kSliceBlockPairs, kOrder, Tile::kInput, Tile::kShort>(args, tile_tokens);
   }
 };
 // sm90_dense_gemm.
@@ -75,12 +75,12 @@ struct Sm90Both {
     return plan.value_or(GemmPlan{});
   }
 };
-template <int kSlicePairs>
+template <int kSliceBlockPairs>
 void run_grouped(const GemmArgs& args, const GemmPlan& plan) {
   check_args(args);
   const emulation::Launch launch{
-      .grid = plan.grid_x, .threads = Sm90GroupedTile<kSlicePairs>::kThreads, .seed = 1, .predecessor = {}};
-  ASSERT_EQ(emulation::run(launch, [&] { sm90_grouped<kSlicePairs>(args); }), "");
+      .grid = plan.grid_x, .threads = Sm90GroupedTile<kSliceBlockPairs>::kThreads, .seed = 1, .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, [&] { sm90_grouped<kSliceBlockPairs>(args); }), "");
 }
 
 template <class Arch, class Tile, RowOrder kOrder>
@@ -401,7 +401,7 @@ void run_moe(const GemmArgs& both, bool at_once) {
 
 template <class Arch, int kTokens, int kHidden = 192, int kInter = 256>
 void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExperts& own = {}) {
-  constexpr int kTopk = 2, kWidth = layout::pair_width(kInter);
+  constexpr int kTopk = 2, kWidth = layout::block_pair_width(kInter);
   const int experts = own.of(all_experts);
   SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, routing "
                                   << static_cast<int>(routing));
@@ -548,7 +548,7 @@ struct CodesCase {
 };
 void check_codes(const CodesCase& c) {
   constexpr int kTopk = 2;
-  const int width = layout::pair_width(c.inter);
+  const int width = layout::block_pair_width(c.inter);
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, routing "
                                   << static_cast<int>(c.routing) << ", scales from " << c.scales.lowest);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, RowOrder::kGateUp, 11, c.scales);
@@ -640,7 +640,7 @@ TEST(gemm_emulated, experts_of_row_codes_are_the_plain_product_in_every_width) {
   }
 }
 
-// All scales that e5m2 holds behind a largest one; each alone.
+// All scales that e5m2 holds under a largest one; each alone.
 TEST(gemm_emulated, row_codes_meet_every_weight_exactly_from_its_smallest_scale_to_its_largest) {
   constexpr uint32_t kLargest = layout::kMaxNarrowScaleCode, kCount = layout::kByteScales;
   for (const uint32_t top : {kLargest, 126u, 118u})

@@ -1,5 +1,5 @@
 #pragma once
-// Where and how a GEMM takes its activations.
+// Where a GEMM finds its activations, and their form.
 
 #include "backend/activations.h"
 #include "backend/cuda/layout/packed.h"

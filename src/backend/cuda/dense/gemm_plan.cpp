@@ -69,7 +69,7 @@ GemmArgs down_alone(const GemmArgs& args) {
   own.bias = args.down.bias;
   own.x = args.u;
   own.rows = args.cols;
-  own.cols = layout::pair_width(args.rows / 2);
+  own.cols = layout::block_pair_width(args.rows / 2);
   own.x_share = 1;
   own.y16 = args.down.y16;
   own.u = nullptr;

@@ -1,10 +1,9 @@
 #pragma once
-// Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan and cost.
-// Plain C++; launchers: gemm.h.
+// Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan, cost
+// and launchers. Plain C++.
 
 #include "backend/activations.h"
 #include "backend/cuda/comm/share_box.h"
-#include "backend/cuda/experts/expert_tile.h"
 #include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/layout/packed.h"
@@ -14,6 +13,8 @@
 #include <string>
 
 namespace nibble::backend::cuda {
+
+struct Launch;  // launch/kernel_table.h
 
 inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGroupMaxExperts = 256;
@@ -57,13 +58,13 @@ inline constexpr int kTileCounts = 3;
 // the device.
 struct GroupArgs {
   const int32_t* expert_ids = nullptr;  // [tokens, topk], the router's
-  int32_t* pairs = nullptr;             // [max_places], by place; -1 in gaps
-  int32_t* places = nullptr;            // [tokens * topk], by pair, or null; -1 of others' experts
+  int32_t* pairs = nullptr;             // [max_places]: the pair at each place; -1 in gaps
+  int32_t* places = nullptr;            // [tokens * topk]: each pair's place, or null; -1: another rank's expert
   ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
-  int32_t* tile_counts = nullptr;       // [kTileCounts]: tiles of all experts whose tiles hold more than 8 * i pairs
+  int32_t* tile_counts = nullptr;       // [kTileCounts]: how many tiles hold more than 8 * i pairs
   int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;  // experts: own ones
   OwnExperts own{};
-  ExpertRanges ranges{};  // of any_group_round: else it counts all pairs
+  ExpertRanges ranges{};  // for any_group_round, which counts all pairs without them
 };
 
 // A range of result rows and where it goes: to[token, row - first_row].
@@ -72,8 +73,8 @@ struct GemmPart {
   int first_row = 0, rows = 0;
 };
 
-// The experts' second product, in one launch with the first: y16[t, r] = W[r] · u[t] + bias[r], of as many rows as the
-// first has columns.
+// The experts' second product in the same launch as the first: y16[t, r] = W[r] · u[t] + bias[r]. It has as many rows
+// as the first has columns.
 struct GemmDown {
   const uint8_t* weights = nullptr;  // [experts] of [rows, inter], in kPlain; null: none
   const Bf16* bias = nullptr;        // [experts, rows]
@@ -101,33 +102,34 @@ struct GemmArgs {
   int x_rows = 0;  // sm90_gemm: a multiple of 8 that holds all rows
   // sm90_gemm of experts, [x_rows]: x is e4m3 codes in panels (layout/wgmma_b8.h), times its row's scale. One product.
   const float* x_scales = nullptr;
-  int scale_top = layout::kMaxNarrowScaleCode;  // likewise: the largest scale code of the weights
-  uint16_t* y16 = nullptr;                      // instead of parts, of MXFP4 rows in kPlain: bf16 [tokens, rows]
-  // sm90_dense_gemm and sm121_mx_gemm (of no bias), instead of parts: one split of split_gemm_plan.h
+  int scale_top = layout::kMaxNarrowScaleCode;  // with x_scales: the largest scale code of the weights
+  uint16_t* y16 = nullptr;                      // instead of parts, with MXFP4 rows in kPlain: bf16 [tokens, rows]
+  // Instead of parts, by sm90_dense_gemm and (without bias) sm121_mx_gemm: one split of split_gemm_plan.h
   uint16_t* sums = nullptr;
-  PartPlaces places{};  // of sm90_dense_gemm's sums as a message
+  PartPlaces places{};  // where sm90_dense_gemm sends its sums
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
-  uint16_t* u = nullptr;  // [tokens, layout::pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
+  uint16_t* u =
+      nullptr;  // [tokens, layout::block_pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;
   InputType codes = InputType::kMxfp8;  // sm121_mx_gemm: of x and u
   GemmDown down{};                      // sm90_gemm, rows = 2 * cols
 };
-// The launch of args.down on its own, behind that of the rest.
+// The arguments of a launch of its own for args.down.
 [[nodiscard]] GemmArgs down_alone(const GemmArgs& args);
 
-// Activations to the type and order that a GEMM takes. In panels row t goes to places[t * copies + i] where that is no
-// -1, or to t without places; cols a multiple of 64. Else cols a multiple of 32. What is no row's place is left as it
-// is.
+// Rounds activations to the type and order that a GEMM takes. In panels (cols a multiple of 64) row t goes to places[t
+// * copies + i] unless that is -1, and to t without places. Otherwise cols is a multiple of 32. Places that get no row
+// are not written.
 struct RoundArgs {
   const float* from = nullptr;  // [tokens, cols]
   GemmInput to{};
   int tokens = 0, cols = 0;
-  const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
+  const float* inverse = nullptr;  // [tokens], with norm [cols]: from * inverse * norm is rounded
   const Bf16* norm = nullptr;
   const int32_t* places = nullptr;
   int copies = 1;
 };
-// Whether a step's pairs are so few that every token's CTA finds its places itself, where it has any, without ranges.
+// Whether a step has so few pairs that each token's CTA finds the token's places itself, without ranges.
 [[nodiscard]] constexpr bool group_while_rounding(bool by_place, int64_t pairs) { return by_place && pairs <= 1024; }
 
 struct GemmPlan {
@@ -149,14 +151,14 @@ struct GemmShape {
   backend::Activations activations = backend::Activations::kBf16;  // what x is rounded to
 };
 
-// What a CTA of any_gemm takes.
+// The tile of a CTA of any_gemm.
 struct GemmTileSize {
   int rows = 0, tokens = 0, warps = 4;  // four by rows
   friend constexpr bool operator==(const GemmTileSize&, const GemmTileSize&) = default;
 };
-// Few tokens: as many CTAs as there can be. Many: weights are widened once per 64 tokens, of MXFP4 per 96, so that most
-// experts of a long prompt are one tile; of bf16, which L2 has to deliver whole, read once per 128. Tall: a warp's x
-// serves 16 rows more, of experts where two such CTAs fit an SM.
+// Few tokens: as many CTAs as possible. Many: weights are widened once per 64 tokens; MXFP4's once per 96, so that most
+// experts of a long prompt are one tile; bf16's, which L2 must deliver whole, are read once per 128. Tall: a warp uses
+// x for 16 more rows; experts do so where two such CTAs fit on an SM.
 inline constexpr GemmTileSize kGemmFew{64, 64}, kGemmMany{192, 64}, kGemmWide{192, 128, 8}, kGemmExperts{128, 96},
     kGemmExpertsTall{192, 96}, kGemmWideTall{256, 128, 8};
 inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kGemmWide,
@@ -211,5 +213,13 @@ struct GemmCost {
 // Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const GemmArgs& args);
 void check_args(const GroupArgs& args);
+
+// Launchers. They check the arguments (Error as check_args says), launch, return.
+// plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
+void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
+void any_round(const RoundArgs& args, const Launch& on);
+// Both: `args` rounded to the places that it finds, a copy for each of a token's pairs; for group_while_rounding.
+void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

@@ -94,12 +94,12 @@ TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
         for (int cta = 0; cta < ctas; ++cta)
           for (int wave = 0, last = 0; waves.of(cta, wave).row_tiles > 0; ++wave) {
             const RowWork work = waves.of(cta, wave);
-            const bool first = before > 0 && !work.behind;
-            const int rows = first ? before : behind, from = work.behind ? before * tiles : 0;
+            const bool first = before > 0 && !work.second;
+            const int rows = first ? before : behind, from = work.second ? before * tiles : 0;
             ASSERT_LT(work.tile, tiles);
             ASSERT_LT(work.first_row_tile, rows);
-            ASSERT_LE(last, work.behind ? 1 : 0);  // what others wait for comes first
-            last = work.behind ? 1 : 0;
+            ASSERT_LE(last, work.second ? 1 : 0);  // what others wait for comes first
+            last = work.second ? 1 : 0;
             work_tiles[static_cast<size_t>(work.tile)] += first ? 1 : 0;
             for (int row = work.first_row_tile; row < std::min(work.first_row_tile + work.row_tiles, rows); ++row)
               ++taken[static_cast<size_t>(from + work.tile * rows + row)];

@@ -1,11 +1,11 @@
 // The kernels for many tokens on the device, against double products: real widths, edges of tokens and experts.
 
 #include "backend/cuda/arch/sm90/plans.h"
-#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemm_testing.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
-#include "backend/cuda/arch/sm90/gemm.h"
-#include "backend/cuda/quantise/round_rows_testing.h"
+#include "backend/cuda/arch/sm90/kernels.h"
+#include "backend/cuda/quantise/round_testing.h"
 #include "backend/cuda/testing.h"
 
 #include <fmt/format.h>

@@ -81,8 +81,8 @@ struct GemmMatrix {
     packed.assign(static_cast<size_t>(layout::packed_bytes(packing, rows, cols)), 0);
     for (int64_t tile = 0; tile < rows / layout::kTileRows; ++tile)
       for (int pair = 0; pair < cols / 64; ++pair) {
-        uint8_t* to = packed.data() + layout::pair_offset(packing, g, tile, pair);
-        const int own = layout::pair_in_slice(g, pair);
+        uint8_t* to = packed.data() + layout::block_pair_offset(packing, g, tile, pair);
+        const int own = layout::block_pair_in_slice(g, pair);
         for (int lane = 0; lane < layout::kWarpLanes; ++lane)
           for (int step = 0; step < 4; ++step) pack_step(to, {order, tile, pair, own}, lane, step);
         for (int row = 0; row < layout::kTileRows && packing != layout::Packing::kBf16; ++row)
@@ -105,7 +105,7 @@ struct GemmMatrix {
     layout::E2m1Pairs halves{};
     for (int reg = 0; reg < 4; ++reg)
       for (int half = 0; half < 2; ++half) {
-        const layout::PairElement e = layout::pair_element(lane, step, reg, half);
+        const layout::BlockPairElement e = layout::block_pair_element(lane, step, reg, half);
         const uint16_t value =
             elements[static_cast<size_t>(layout::source_row(p.order, p.tile, e.row) * cols + p.pair * 64 + e.k)];
         if (packing == layout::Packing::kBf16)
@@ -334,12 +334,12 @@ struct PlainExperts {
   int tokens, experts, hidden, inter;
   std::vector<int32_t> ids;
   GemmExperts up{experts, 2 * inter, hidden, layout::RowOrder::kGateUp, 11};
-  GemmExperts down{experts, hidden, layout::pair_width(inter), layout::RowOrder::kPlain, 12};
+  GemmExperts down{experts, hidden, layout::block_pair_width(inter), layout::RowOrder::kPlain, 12};
   std::vector<uint16_t> x = random_16(false, int64_t{tokens} * hidden, 13);
   std::vector<Bf16> up_bias = gemm_bias(experts * 2 * inter, 14), down_bias = gemm_bias(experts * hidden, 15);
 
   [[nodiscard]] int pairs() const { return tokens * kTopk; }
-  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
+  [[nodiscard]] int width() const { return layout::block_pair_width(inter); }  // of u
   // Some channels of every pair. u [pairs, width] f16; y [pairs, hidden], computed from this u and rounded to
   // `rounding`.
   void expect(const std::vector<uint16_t>& u, const std::vector<float>& y, double rounding) const {

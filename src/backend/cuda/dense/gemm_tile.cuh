@@ -124,7 +124,7 @@ struct WeightCopy {
     const int row_tiles = args.rows / layout::kTileRows, thread = static_cast<int>(threadIdx.x);
     pairs = g.blocks / 2;
     if constexpr (kMxfp4) pair = g.missing;  // its codes are the tile's first; its scales lie as ever
-    step = kMxfp4 ? layout::kPairBytes : static_cast<int>(g.chunk_bytes);
+    step = kMxfp4 ? layout::kBlockPairBytes : static_cast<int>(g.chunk_bytes);
     turn = g.piece_bytes - (pairs - 1) * step;
     at = args.weights + int64_t{work.expert} * row_tiles * tile_bytes;
     const auto tile_at = [&](int tile) {
@@ -146,7 +146,7 @@ struct WeightCopy {
                         ptx::Fill::kCopy);
     if (static_cast<int>(thread) < kScaleCopies) {
       if constexpr (kMxfp4) {
-        ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, at - pair * (layout::kPairBytes - 4) + scales);
+        ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, at - pair * (layout::kBlockPairBytes - 4) + scales);
       } else if constexpr (Tile::kMx) {
         ptx::async_copy16(stage + Tile::kCodesBytes + thread * 16, at + scales, ptx::Fill::kCopy);
       }

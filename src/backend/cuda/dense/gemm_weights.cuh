@@ -6,21 +6,21 @@
 
 namespace nibble::backend::cuda {
 
-// Pairs of blocks along a row, by their places in a tile: layout::pair_offset without its divisions.
+// Pairs of blocks along a row, by their places in a tile: layout::block_pair_offset without its divisions.
 template <layout::Packing kPacking>
 struct PairWalk {
-  int slice_pairs, piece_bytes, step_bytes;  // step: from a pair of a slice to the next
-  int own, slice;                            // pair within its slice; byte offset of the slice
+  int slice_block_pairs, piece_bytes, step_bytes;  // step: from a pair of a slice to the next
+  int own, slice;                                  // pair within its slice; byte offset of the slice
 
   __device__ explicit PairWalk(const layout::Geometry& g)
-      : slice_pairs(g.blocks / 2),
+      : slice_block_pairs(g.blocks / 2),
         piece_bytes(g.piece_bytes),
         step_bytes(kPacking == layout::Packing::kMxfp4 ? 0 : static_cast<int>(g.chunk_bytes)),
         own(kPacking == layout::Packing::kMxfp4 ? g.missing : 0),
-        slice(-own * layout::kPairBytes) {}
+        slice(-own * layout::kBlockPairBytes) {}
   __device__ int offset() const { return slice + own * step_bytes; }
   __device__ void next() {
-    if (++own < slice_pairs) return;
+    if (++own < slice_block_pairs) return;
     own = 0;
     slice += piece_bytes;
   }
@@ -32,22 +32,22 @@ __device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
 
 // One row tile's weights of a pair of blocks, as they lie: who multiplies codes takes them (arch/sm121).
 template <layout::Packing kPacking>
-struct WeightPair;
+struct WeightBlockPair;
 
 template <>
-struct WeightPair<layout::Packing::kMxfp4> {
+struct WeightBlockPair<layout::Packing::kMxfp4> {
   uint4 codes;
   uint32_t scales;
   __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp4>& at, int lane) {
     const uint8_t* slice = tile + at.offset();
     codes = *reinterpret_cast<const uint4*>(slice + layout::code_offset(at.own, lane));
-    scales =
-        *reinterpret_cast<const uint32_t*>(slice + layout::scale_word_offset(2 * at.slice_pairs, lane / 4, at.own));
+    scales = *reinterpret_cast<const uint32_t*>(slice +
+                                                layout::scale_word_offset(2 * at.slice_block_pairs, lane / 4, at.own));
   }
 };
 
 template <>
-struct WeightPair<layout::Packing::kMxfp8> {
+struct WeightBlockPair<layout::Packing::kMxfp8> {
   uint4 codes[2];  // of a block
   uint32_t scales;
   __device__ void load(const uint8_t* tile, const PairWalk<layout::Packing::kMxfp8>& at, int lane) {
@@ -114,7 +114,7 @@ struct FourRows {
   }
 };
 
-// Of two rows that many apart; 0 without one. Kept as loaded: a conversion behind the load would wait for it there.
+// Of two rows that many apart; 0 without one. Kept as loaded: a conversion after the load would wait for it there.
 struct RowBias {
   uint32_t bits[2] = {};                                          // of bf16
   __device__ RowBias(const Bf16* bias, int64_t row, int apart) {  // row: of all experts'

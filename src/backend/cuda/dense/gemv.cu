@@ -1,4 +1,4 @@
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/dense/gemv.cuh"

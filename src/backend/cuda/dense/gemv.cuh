@@ -160,7 +160,7 @@ __device__ void consume(const KernelArgs& args, const GemvShared& shared, int sl
       ptx::mbarrier_wait(shared.chunk_full(at.stage), at.parity);
       if constexpr (Tile::kShort) {
         w.load(shared.chunk(at.stage) +
-                   static_cast<uint32_t>(slice * Tile::kPieceBytes - args.missing * layout::kPairBytes),
+                   static_cast<uint32_t>(slice * Tile::kPieceBytes - args.missing * layout::kBlockPairBytes),
                lane, slice == 0 ? args.missing : 0);
       } else {
         w.load(shared.chunk(at.stage) + static_cast<uint32_t>(slice * Tile::kPieceBytes), lane);

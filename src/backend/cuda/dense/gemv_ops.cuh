@@ -8,7 +8,7 @@
 //   sums         as gemv_tile.cuh leaves them, added over slices
 
 #include "backend/cuda/attention/page_rows.cuh"
-#include "backend/cuda/dense/gemv_shared.cuh"
+#include "backend/cuda/dense/gemv_tile.cuh"
 #include "backend/cuda/dense/gemv_walk.h"
 #include "backend/cuda/ptx/atomic.cuh"
 

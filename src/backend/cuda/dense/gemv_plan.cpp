@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -23,7 +24,7 @@ int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
 }
 
 // How many chunks of the ring may be asked for and not there. So many bytes keep DRAM busy; more would wait in its
-// queue, and behind them whatever the kernel before still wants (docs/decisions/0040-few-tokens.md).
+// queue, and after them whatever the kernel before still wants (docs/decisions/0040-few-tokens.md).
 int chunks_under_way(int64_t chunk_bytes, int64_t tiles_per_cta, int stages) {
   constexpr int64_t kBytes = 64 << 10;
   if (tiles_per_cta >= kManyTiles) return stages;
@@ -94,7 +95,7 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   plan.under_way = chunks_under_way(chunk, tiles / device.sms, plan.stages);
   plan.grid = static_cast<int>(std::min<int64_t>(device.sms, tiles));
   plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
-  // Never two of these on one SM: behind an early launch they would share it while another SM idles (seen on an H100).
+  // Never two of these on one SM: after an early launch they would share it while another SM idles (seen on an H100).
   plan.smem_bytes =
       std::max(fixed + plan.stages * chunk, std::min(device.cta_smem_bytes, device.sm_smem_bytes / 2) / 16 * 16);
   return plan;
@@ -234,6 +235,31 @@ void check_args(const PackArgs& a) {
 
 void throw_device_error(const char* what, const char* reason) {
   throw Error(Code::kDevice, "cuda: {}: {}", what, reason);
+}
+
+std::string RowWarpsPlan::to_string() const {
+  return fmt::format("grid {} x {} warps, a row tile each, up to {} columns, {} B shared", grid, warps, rows,
+                     smem_bytes);
+}
+
+RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device) {
+  const int blocks = layout::slices_of(cols).blocks;
+  if (blocks == 0 || device.sms <= 0)
+    throw Error(Code::kUnsupported, "cuda: no plan for experts of {} columns on {} SMs", cols, device.sms);
+  int64_t bytes = 0;
+  // Warps before columns, down to 8. A warp has stages - 1 slices of 1.6 KB under way: 3.2 KB of `grouped`, 26 KB an SM
+  // with 8 warps. An A100 (2 TB/s, 108 SMs) needs 15 to 18 KB for a latency of 0.8 to 1 us, an H100 20 to 24.
+  for (const auto& [most, least] : {std::pair{16, 8}, {4, 4}})
+    for (int rows = wish.rows; rows > 0; rows -= kMmaColumns)
+      for (int own = most; own >= least; own /= 2) {
+        if (wish.warps != 0 && own != wish.warps) continue;
+        bytes =
+            int64_t{rows} * row_pitch(cols) + int64_t{own} * wish.stages * layout::slice_bytes(blocks) + kRowExtraBytes;
+        if (bytes <= device.cta_smem_bytes)
+          return {.grid = device.sms, .warps = own, .rows = rows, .smem_bytes = bytes};
+      }
+  throw Error(Code::kUnsupported, "cuda: experts of {} columns: want {} B of shared memory per block, the card has {}",
+              cols, bytes, device.cta_smem_bytes);
 }
 
 }  // namespace nibble::backend::cuda

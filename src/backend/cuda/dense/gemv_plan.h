@@ -1,6 +1,6 @@
 #pragma once
-// The decode kernels (W4A16 "marlin" and its dense kin) for 1 to 8 tokens: arguments, checks, plan and cost. Plain C++;
-// launchers: gemv.h.
+// The decode kernels (W4A16 "marlin" and its dense kin) for 1 to 8 tokens: arguments, checks, plan, cost and launchers;
+// and those that pack weights. Plain C++.
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
@@ -12,7 +12,12 @@
 #include <cstdint>
 #include <string>
 
+// cudaStream_t points to one.
+struct CUstream_st;  // NOLINT(readability-identifier-naming): CUDA's name
+
 namespace nibble::backend::cuda {
+
+struct Launch;  // launch/kernel_table.h
 
 inline constexpr int kGemvTokens = 8;     // most tokens in a launch: the columns of an mma
 inline constexpr int kGemvRoutes = 32;    // most tokens * topk in a launch: the lanes of a warp
@@ -77,7 +82,7 @@ struct QkvArgs {
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
   const float* delta = nullptr;  // likewise, or null: x has it
-  const float* rest = nullptr;   // likewise, or null: added behind delta
+  const float* rest = nullptr;   // likewise, or null: added after delta
   float* sum = nullptr;          // likewise; null where x is the sum
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
@@ -108,7 +113,7 @@ struct MoeUpArgs {
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const F16* x = nullptr;            // [tokens, hidden]
   ExpertChoice choice;
-  F16* u = nullptr;  // [tokens, topk, layout::pair_width(inter)]: what is filled up gets zeros
+  F16* u = nullptr;  // [tokens, topk, layout::block_pair_width(inter)]: what is filled up gets zeros
   int hidden = 0, inter = 0, tokens = 0;
   float swiglu_limit = 7.0f;
 };
@@ -202,8 +207,8 @@ struct PackArgs {
 };
 void check_args(const PackArgs& args);
 
-// Floats [rows, cols], in any of the formats of translate.cuh, to codes and scales as PackArgs takes them: the bits of
-// base/mx.h mx_quantize.
+// Floats [rows, cols], in any of the formats of quantise/pack.cuh float_at, to codes and scales as PackArgs takes them:
+// the bits of base/mx.h mx_quantize.
 struct QuantizeArgs {
   layout::Packing packing = layout::Packing::kMxfp4;  // kMxfp4 or kMxfp8
   WeightFormat format = WeightFormat::kBf16;
@@ -226,5 +231,43 @@ struct TranslateArgs {
 
 // For the launchers, whose compiler does not take base/error.h: throws Error(kDevice).
 [[noreturn]] void throw_device_error(const char* what, const char* reason);
+
+// How the kernels that give a warp a row tile (row_warps.cuh) use a card.
+inline constexpr int kMmaColumns = 8;       // tokens of an mma
+inline constexpr int kRowStages = 4;        // of a warp's ring of slices
+inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, routes
+
+// Bytes between two rows of activations in shared memory: half a line more, so that eight rows lie in different banks.
+[[nodiscard]] constexpr int row_pitch(int64_t cols) { return static_cast<int>((cols * 2 + 63) / 128 * 128 + 64); }
+
+// One CTA per SM: rows of activations in shared memory, and a ring of slices of weights for each warp.
+struct RowWarpsPlan {
+  int grid = 0, warps = 0;
+  int rows = 0;  // of activations
+  int64_t smem_bytes = 0;
+  [[nodiscard]] std::string to_string() const;
+};
+// What a launch asks for.
+struct RowWarpsWish {
+  int rows = 0;  // of activations, a multiple of 8: fewer where shared memory has no room for so many
+  int stages = kRowStages;
+  int warps = 0;  // 0: as many as fit
+};
+inline constexpr RowWarpsWish kMoeUpWish = {.rows = kGemvTokens};
+inline constexpr RowWarpsWish kMoeDownWish = {.rows = 2 * kGemvTokens};  // those of two experts
+// For matrices of `cols` columns. Throws Error(kUnsupported) for columns without slices or a card with too little
+// shared memory.
+[[nodiscard]] RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device);
+
+// Launchers. They check the arguments (Error as check_args says), launch, return. plan: plan_gemv of shape_of(args).
+// The kernels fetch their first weights before they wait for the one before.
+void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on);
+void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on);
+void route_logits(const RouterArgs& args, const Launch& on);
+void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on);
+
+void pack_weights(const PackArgs& args, CUstream_st* stream);
+void quantize_weights(const QuantizeArgs& args, CUstream_st* stream);
+void translate_weights(const TranslateArgs& args, CUstream_st* stream);
 
 }  // namespace nibble::backend::cuda

@@ -3,7 +3,7 @@
 // or rows of f16 as they are.
 
 #include "backend/cuda/dense/gemv_ops.cuh"
-#include "backend/cuda/ptx/named_barrier.cuh"
+#include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/quantise/mx_block.cuh"
 
 namespace nibble::backend::cuda {

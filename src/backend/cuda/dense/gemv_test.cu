@@ -1,8 +1,8 @@
 // The decode kernels on a GPU against a plain double reference at real shapes. A program of its own: prints PASS or
 // FAIL per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
-#include "backend/cuda/dense/gemv.h"
-#include "backend/cuda/experts/grouped.h"
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/dense/gemv_testing.h"
 
 #include <exception>

@@ -2,7 +2,7 @@
 // What the GPU tests of the decode kernels share: a tally, device memory, random matrices as shipped and packed, and
 // the plain double reference.
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/layout/mx_pack.h"
 #include "base/random.h"
 

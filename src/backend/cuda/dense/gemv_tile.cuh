@@ -2,9 +2,11 @@
 // A warp's share of a tile in registers: weights in their three formats, activations as the other operand of the mma.
 // Lane 4g + t. k of a 32-block: lane t holds k = 8t .. 8t + 7 (layout k_of).
 
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
@@ -22,10 +24,10 @@ struct GemvTile {
   static constexpr bool kShort = kTheShort;
   static constexpr layout::Packing kPacking = kThePacking;
   static constexpr Columns kColumns = kTheColumns;
-  static constexpr int kBlocks = kSliceBlocks;                           // of the slice
-  static constexpr int kPairs = layout::chunk_pairs(kPacking, kBlocks);  // of a chunk
+  static constexpr int kBlocks = kSliceBlocks;                                 // of the slice
+  static constexpr int kPairs = layout::chunk_block_pairs(kPacking, kBlocks);  // of a chunk
   static constexpr int kChunks = kBlocks / 2 / kPairs;
-  static constexpr int kPieceBytes = kPairs * layout::pair_bytes(kPacking);
+  static constexpr int kPieceBytes = kPairs * layout::block_pair_bytes(kPacking);
   static constexpr int kOwnBlocks = kColumns == Columns::kBlocks ? 1 : kBlocks;  // that a lane brings
   static constexpr int kTerms = kPacking == layout::Packing::kBf16 ? 2 : 1;      // of an activation: high and low part
   static_assert(kPacking == layout::Packing::kMxfp4 || kColumns == Columns::kVectors);
@@ -214,5 +216,56 @@ struct Piece<Tile, layout::Packing::kMxfp4> {
     return layout::widen_e2m1x8(j % 2 == 0 ? (step == 0 ? v.x : v.y) : (step == 0 ? v.z : v.w));
   }
 };
+
+// The decode kernels' shared memory.
+
+inline constexpr int kRingMaxStages = 8;
+
+// ring of chunks | partial sums [epilogues * slots][slices][32 lanes] of float4 | barriers, 256 B | routes: ids and
+// weights [32], 256 B | squares [slices][8 tokens], 512 B
+struct GemvShared {
+  uint32_t ring, partials, barriers;
+  int chunk_bytes, slices, stages, slots;
+
+  template <class KernelArgs>
+  __device__ GemvShared(const uint8_t* memory, const KernelArgs& args)
+      : ring(ptx::shared_address(memory)),
+        partials(ring + static_cast<uint32_t>(args.stages * args.chunk_bytes)),
+        barriers(partials +
+                 static_cast<uint32_t>(args.epilogues * kPartialSlots * args.slices * layout::kWarpLanes * 16)),
+        chunk_bytes(args.chunk_bytes),
+        slices(args.slices),
+        stages(args.stages),
+        slots(args.epilogues * kPartialSlots) {}
+
+  __device__ uint32_t chunk(int stage) const { return ring + static_cast<uint32_t>(stage * chunk_bytes); }
+  __device__ uint32_t partial(int slot, int slice, int lane) const {
+    return partials + static_cast<uint32_t>(((slot * slices + slice) * layout::kWarpLanes + lane) * 16);
+  }
+  __device__ uint32_t chunk_full(int stage) const { return barriers + 8 * static_cast<uint32_t>(stage); }
+  __device__ uint32_t chunk_empty(int stage) const { return chunk_full(kRingMaxStages + stage); }
+  __device__ uint32_t partial_full(int slot) const { return chunk_full(2 * kRingMaxStages + slot); }
+  __device__ uint32_t partial_empty(int slot) const { return partial_full(kGemvEpilogues * kPartialSlots + slot); }
+  __device__ RouteShared routes() const { return {partial_empty(kGemvEpilogues * kPartialSlots), barriers + 256}; }
+  __device__ uint32_t square(int slice, int token) const {
+    return barriers + 512 + 4 * static_cast<uint32_t>(slice * kGemvTokens + token);
+  }
+
+  // choices: how many will be published.
+  __device__ void init(int choices) const {
+    const auto lanes = static_cast<uint32_t>(slices * layout::kWarpLanes);
+    for (int s = 0; s < stages; ++s) {
+      ptx::mbarrier_init(chunk_full(s), ptx::kCopyArrivals);
+      ptx::mbarrier_init(chunk_empty(s), lanes);
+    }
+    for (int s = 0; s < slots; ++s) {
+      ptx::mbarrier_init(partial_full(s), lanes);
+      ptx::mbarrier_init(partial_empty(s), layout::kWarpLanes);
+    }
+    if (choices > 0) routes().init(choices);
+    ptx::fence_mbarrier_init();
+  }
+};
+static_assert((2 * kRingMaxStages + 2 * kGemvEpilogues * kPartialSlots + 1) * 8 <= 256);
 
 }  // namespace nibble::backend::cuda

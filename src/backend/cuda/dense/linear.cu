@@ -2,7 +2,6 @@
 
 #include "backend/cuda/dense/dot.cuh"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/dense/linear_plan.h"
 
 namespace nibble::backend::cuda {
 namespace {

@@ -67,7 +67,7 @@ struct HalfTile {
     meanwhile();
     add_rows(sums, first, second);
   }
-  // The same with zeros for splits that there are not: more instructions and no branch, so that loads behind it are
+  // The same with zeros for splits that there are not: more instructions and no branch, so that loads after it are
   // under way beside these. A prompt's any_route_sums, of one split, takes 20 % longer with the branch (H200, 2048
   // tokens).
   __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {

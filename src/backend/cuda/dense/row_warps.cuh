@@ -8,7 +8,7 @@
 //      no faster)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other columns
 
-#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/layout/mma_m16n8k16.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/mma.cuh"
@@ -73,7 +73,7 @@ struct RowFeed {
   __device__ void open() {
     if (!walk.valid()) return;
     if constexpr (Tile::kShort) {
-      const int lacks = missing * layout::kPairBytes;
+      const int lacks = missing * layout::kBlockPairBytes;
       from = weights + walk.tile() * (slices * Tile::kSliceBytes - lacks) - lacks + lane * layout::kLaneBytes;
     } else {
       from = weights + walk.tile() * (slices * Tile::kSliceBytes) + lane * layout::kLaneBytes;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void multiply_slice(uint32_t stage, int first, uint32
       const layout::E2m1Pairs high = layout::widen_e2m1x8(odd == 0 ? codes.y : codes.w);
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
-        const uint4 b = ptx::load_shared16(x + static_cast<uint32_t>(n * kColumns * pitch + (2 * q + odd) * 64));
+        const uint4 b = ptx::load_shared16(x + static_cast<uint32_t>(n * kMmaColumns * pitch + (2 * q + odd) * 64));
         ptx::mma_m16n8k16(products[n], low.pair, b.x, b.y);
         ptx::mma_m16n8k16(products[n], high.pair, b.z, b.w);
       }
@@ -162,9 +162,9 @@ __device__ __forceinline__ F16 swiglu_f16(float gate, float up, float limit) {
   return {__half_as_ushort(__float2half_rn(gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f)))};
 }
 
-// Of a pair's u, whose rows have pair_width channels.
+// Of a pair's u, whose rows have block_pair_width channels.
 __device__ __forceinline__ void store_channel(F16* u, int pair, int inter, int channel, F16 value) {
-  F16* const to = u + int64_t{pair} * layout::pair_width(inter) + channel;
+  F16* const to = u + int64_t{pair} * layout::block_pair_width(inter) + channel;
   *to = value;
   if (layout::fills_up(inter, channel)) to[layout::kBlockK] = {};
 }

@@ -1,7 +1,7 @@
 #pragma once
 // Dense matrix products for 9 to 256 tokens, where a GEMM's row blocks would leave most of a card idle: K is split
 // among CTAs too, and whoever reads the result adds the splits. Arguments, checks, plan and cost. Plain C++; launcher:
-// arch/sm90/split_gemm.h.
+// arch/sm90/kernels.h.
 
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/packed.h"
@@ -16,7 +16,7 @@ inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may tak
 inline constexpr int kSplitRingBytes = 200 * 1024;         // at most
 inline constexpr int kSplitMaxTokens = 256;                // beyond, GEMMs have row blocks enough
 inline constexpr int kMaxSplits = 8;
-inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::pair_bytes(layout::Packing::kBf16);
+inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::block_pair_bytes(layout::Packing::kBf16);
 inline constexpr int kSplitBarrierBytes = 256;
 
 // sums[s, t, r] = W[r] · x[t] over the s-th part of K. All pointers are device memory.

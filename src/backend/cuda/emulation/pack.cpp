@@ -2,7 +2,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/quantise/pack.cuh"
 #include "base/error.h"
 
@@ -10,7 +10,7 @@ namespace nibble::backend::cuda {
 
 using layout::Packing;
 
-void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) {
+void pack_weights(const PackArgs& args, CUstream_st* /*stream*/) {
   check_args(args);
   if (!emulated_cuda().packs) return;
   const layout::Geometry g = layout::geometry(args.packing, args.cols);
@@ -25,7 +25,7 @@ void pack_weights(const PackArgs& args, cudaStream_t /*stream*/) {
   }
 }
 
-void quantize_weights(const QuantizeArgs& args, cudaStream_t /*stream*/) {
+void quantize_weights(const QuantizeArgs& args, CUstream_st* /*stream*/) {
   if (!emulated_cuda().packs) return;
   for (int64_t i = 0; i < args.rows * args.cols / kMxBlock; ++i) {
     if (args.packing == Packing::kMxfp4) {
@@ -36,7 +36,7 @@ void quantize_weights(const QuantizeArgs& args, cudaStream_t /*stream*/) {
   }
 }
 
-void translate_weights(const TranslateArgs& args, cudaStream_t /*stream*/) {
+void translate_weights(const TranslateArgs& args, CUstream_st* /*stream*/) {
   if (!emulated_cuda().packs) return;
   const bool blocks = args.scales != nullptr;
   for (int64_t i = 0; i < args.rows * args.cols / (blocks ? kMxBlock : 1); ++i) {

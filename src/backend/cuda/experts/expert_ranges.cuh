@@ -4,12 +4,23 @@
 // there (quantise/round.cuh).
 // bytes 12 per range and expert, by one CTA, from L2     rounding: none; atomics add up counts only
 
-#include "backend/cuda/experts/expert_places.cuh"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/redux.cuh"
 
 namespace nibble::backend::cuda {
+
+[[nodiscard]] __device__ constexpr int aligned_count(int count) {
+  return (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+}
+// Where an expert's pairs begin; by a warp, from all experts' counts.
+__device__ inline int first_place(const int* counts, int expert) {
+  int first = 0;
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < expert; e += 32) first += aligned_count(counts[e]);
+  return ptx::warp_sum_i32(first);
+}
 
 // Shared memory. REQUIRES Tile: kThreads, a multiple of kExperts, of which both are of 32; kRanges of a CTA.
 template <class Tile>
@@ -71,7 +82,7 @@ __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) 
   }
 }
 
-// Behind the choice of all of the CTA's tokens.
+// After the choice of all of the CTA's tokens.
 template <class Tile>
 __device__ void store_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) {
   const int thread = static_cast<int>(threadIdx.x), first = static_cast<int>(blockIdx.x) * Tile::kRanges;

@@ -2,7 +2,7 @@
 // y = W·x for up to 8 of an expert's pairs, W MXFP4, x int8     source: torch/model.py, MLPBlock
 // arguments: grouped_plan.h, gemv_int8.h     W: layout/mx_a_m16k32.h     x: round_blocks.h
 // grid row tiles x tiles of pairs; 4 warps take the tile's slices in turn and add up their sums in shared memory
-// dp4a on a lane's 8 k of rows g and g + 8 of a block; bytes of weights by layout/e2m1_int8.h
+// dp4a on a lane's 8 k of rows g and g + 8 of a block; bytes of weights by layout/e2m1_f16.h
 // measured 2026-11-22 (H100, 120b, share of read bandwidth, the rounding before it included), gate_up: 1 token 18.0 us
 //      (64 %), 8 98 us (85 %); down: 10.7 us (54 %), 52.7 us (79 %)
 // bytes, flops: cost()     rounding: int32 within a block, f32 in the order of k, then over lanes and warps
@@ -10,9 +10,9 @@
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/dense/row_warps.cuh"
-#include "backend/cuda/layout/e2m1_int8.h"
+#include "backend/cuda/layout/e2m1_f16.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/int8.cuh"
+#include "backend/cuda/ptx/convert.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply_slices(const uint8_t* tile, int slices,
     const uint8_t* from = tile + int64_t{slice} * layout::slice_bytes(kBlocks);
     int first = 0;  // pair
     if constexpr (Tile::kShort) {
-      from -= missing * layout::kPairBytes;
+      from -= missing * layout::kBlockPairBytes;
       first = slice == 0 ? missing : 0;
     }
     uint4 codes[kBlocks / 2] = {};
@@ -131,7 +131,7 @@ __device__ void multiply_tile_int8(const Op& op, const ExpertTile& group, float*
   const int missing = Tile::kShort ? (slices * kSliceK - op.cols()) / (2 * layout::kBlockK) : 0;
   const int64_t tile = int64_t{group.expert} * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   float sums[kTokens][2] = {};
-  const int tile_bytes = slices * layout::slice_bytes(Tile::kBlocks) - missing * layout::kPairBytes;
+  const int tile_bytes = slices * layout::slice_bytes(Tile::kBlocks) - missing * layout::kBlockPairBytes;
   multiply_slices<Tile, kTokens>(op.a.weights + tile * tile_bytes, slices, missing, x, sums);
 #pragma unroll
   for (int t = 0; t < kTokens; ++t)

@@ -24,7 +24,7 @@ struct MoeCase {
   int hidden = 192, inter = 256;
   int parts = 1;
   [[nodiscard]] int routes() const { return tokens * topk; }
-  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
+  [[nodiscard]] int width() const { return layout::block_pair_width(inter); }  // of u
 };
 
 struct Moe {

@@ -1,4 +1,4 @@
-#include "backend/cuda/experts/grouped.h"
+#include "backend/cuda/experts/grouped_plan.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/experts/grouped.cuh"

@@ -65,7 +65,7 @@ struct GroupedDown {
   }
 };
 
-// What lies behind the rings: a barrier, and the pairs of the activations.
+// What lies after the rings: a barrier, and the pairs of the activations.
 __device__ inline uint32_t pairs_at(uint32_t extra) { return extra + 16; }
 static_assert(16 + 4 * kGrouped.rows <= kRowExtraBytes);
 
@@ -82,7 +82,7 @@ __device__ void multiply_expert(const Op& op, const ExpertTile& group, int first
 #pragma unroll
     for (int n = 0; n < kColumnTiles; ++n)
       for (int j = 0; j < 2; ++j) {
-        const int column = n * kColumns + 2 * t + j;
+        const int column = n * kMmaColumns + 2 * t + j;
         if (column >= group.count) continue;
         const uint32_t pair = ptx::load_shared4(pairs_at(feed.shared.extra) + static_cast<uint32_t>(4 * column));
         op.finish(static_cast<int>(pair), row_tile, g, {sums[n][j] + bias.x, sums[n][2 + j] + bias.y});
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
     __syncthreads();  // the barrier is there, and nobody reads the activations before these
     copy_rows(op, group, shared);
     ptx::mbarrier_wait(shared.extra, parity);
-    switch ((group.count + kColumns - 1) / kColumns) {
+    switch ((group.count + kMmaColumns - 1) / kMmaColumns) {
       case 1: multiply_expert<1>(op, group, first, end, at, feed, stage); break;
       case 2: multiply_expert<2>(op, group, first, end, at, feed, stage); break;
       default: multiply_expert<3>(op, group, first, end, at, feed, stage);

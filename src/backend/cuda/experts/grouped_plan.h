@@ -1,10 +1,10 @@
 #pragma once
-// The experts of a step of more tokens than the decode kernels take: arguments, checks, plan and cost. Plain C++;
-// launchers: grouped.h.
+// The experts of a step of more tokens than the decode kernels take: arguments, checks, plan, cost and
+// launchers, those of moe_up and moe_down (gemv_plan.h) too. Plain C++.
 
-#include "backend/cuda/experts/expert_tile.h"
+#include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
@@ -22,7 +22,7 @@ struct MoeGroups {
 };
 
 inline constexpr RowWarpsWish kGrouped = {.rows = 24, .stages = 3};
-static_assert(kGrouped.rows == kColumns * kTileCounts);
+static_assert(kGrouped.rows == kMmaColumns * kTileCounts);
 // What a row tile costs with the activations of more than 8 * i pairs, in eighths of the cost of i = 0.
 [[nodiscard]] constexpr int grouped_cost(int i) { return i == 0 ? 8 : i == 1 ? 9 : 12; }
 
@@ -57,7 +57,7 @@ struct GroupedUpArgs {
   const Bf16* bias = nullptr;        // [experts, 2 * inter], gate even, up odd
   const F16* x = nullptr;            // [tokens, hidden]
   MoeGroups groups;
-  F16* u = nullptr;  // [tokens * topk, layout::pair_width(inter)]: what is filled up gets zeros
+  F16* u = nullptr;  // [tokens * topk, layout::block_pair_width(inter)]: what is filled up gets zeros
   int hidden = 0, inter = 0;
   float swiglu_limit = 7.0f;
 };
@@ -81,5 +81,12 @@ struct GroupedDownArgs {
 // Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const GroupedUpArgs& args);
 void check_args(const GroupedDownArgs& args);
+
+// Launchers. They check the arguments (Error as check_args says), launch, return. plan: plan_row_warps with kMoeUpWish,
+// kMoeDownWish or kGrouped.
+void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
+void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
+void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
+void grouped_down(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
 
 }  // namespace nibble::backend::cuda

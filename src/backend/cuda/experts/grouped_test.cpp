@@ -1,6 +1,6 @@
 // The grouped experts on the device, against double products.
 
-#include "backend/cuda/experts/grouped.h"
+#include "backend/cuda/experts/grouped_plan.h"
 
 #include "backend/cuda/dense/gemm_testing.h"
 #include "backend/cuda/testing.h"

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
   RowFeed<Tile, RangeWalk> feed(shared, own, args.weights, args.inter);
   ptx::grid_dependency_wait();
   if (routing.count == 0) store_zeros(args);
-  const int held = rows / kColumns;  // experts whose activations there is room for
+  const int held = rows / kMmaColumns;  // experts whose activations there is room for
   int stage = 0;
   uint32_t parity = 0;
   for (int slot = first / row_tiles; slot * row_tiles < end; slot += held, parity ^= 1) {

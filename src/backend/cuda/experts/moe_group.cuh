@@ -7,7 +7,7 @@
 // earlier lanes. Atomics add up counts only: the same lists every time.
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/expert_places.cuh"
+#include "backend/cuda/experts/expert_ranges.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/redux.cuh"
 
@@ -34,7 +34,7 @@ __device__ void each_pair(const GroupArgs& args, const Visit& visit) {
     visit(base + lane, base + lane < pairs ? args.own.number_of(args.expert_ids[base + lane]) : -1);
 }
 
-// The expert's tiles, and -1 in the gap behind its last place; by a warp. Tiles lie by falling size, so that the last
+// The expert's tiles, and -1 in the gap after its last place; by a warp. Tiles lie by falling size, so that the last
 // work tiles of a launch are its shortest.
 __device__ inline void store_tiles(const GroupArgs& args, const int* counts, int expert, int first) {
   const int own = counts[expert], lane = static_cast<int>(threadIdx.x) % 32;

@@ -3,7 +3,7 @@
 // arguments: gemv_plan.h MoeUpArgs     main loop: row_warps.cuh
 // grid one CTA per SM; the row tiles of all chosen experts in turn, a CTA's to its warps in turn; column t = token t of
 //      every expert, so that the activations are loaded once
-// nothing starts, not even the next kernel, before the dependency wait: behind this kernel the logits are complete
+// nothing starts, not even the next kernel, before the dependency wait: after this kernel the logits are complete
 // bytes, flops: cost()
 
 #include "backend/cuda/experts/choice.cuh"

@@ -102,7 +102,7 @@ struct Rank {
       if (w.role == WeightRole::kDownBias) down_bias = bf16(part.weight);
     }
   }
-  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
+  [[nodiscard]] int width() const { return layout::block_pair_width(inter); }  // of u
   static std::vector<Bf16> bf16(const HostWeight& w) {
     std::vector<Bf16> values(w.values.bytes.size() / 2);
     std::memcpy(values.data(), w.values.bytes.data(), w.values.bytes.size());

@@ -19,9 +19,8 @@
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/matrix_load.cuh"
-#include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
+#include "backend/cuda/ptx/mma.cuh"
 
 namespace nibble::backend::cuda {
 

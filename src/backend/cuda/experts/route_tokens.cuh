@@ -9,7 +9,7 @@
 // rounding: f32, slices by themselves, then added in their order: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/dense/gemv_shared.cuh"
+#include "backend/cuda/dense/gemv_tile.cuh"
 #include "backend/cuda/experts/top_experts.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
 #include "backend/cuda/ptx/convert.cuh"

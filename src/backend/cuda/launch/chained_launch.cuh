@@ -59,7 +59,7 @@ inline int attribute(cudaDeviceAttr which) {
 inline int multiprocessors() { return std::max(1, attribute(cudaDevAttrMultiProcessorCount)); }
 
 // Shared memory of a CTA with which no SM takes more than its share of so few: else those that the kernel before leaves
-// idle get theirs early, and too many (256 tokens behind o on an H100: 9.2 µs instead of 7.8).
+// idle get theirs early, and too many (256 tokens after o on an H100: 9.2 µs instead of 7.8).
 inline int spreading_bytes(int ctas) {
   constexpr int kMost = 4, kReserved = 1024;  // CTAs per SM; what the system takes of each
   const int sms = multiprocessors(), share = (ctas + sms - 1) / sms;

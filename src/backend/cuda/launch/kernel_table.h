@@ -4,7 +4,6 @@
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
-#include "backend/cuda/experts/expert_tile.h"
 #include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/dense/gemv_plan.h"
@@ -160,6 +159,18 @@ struct LinearLaunch {
   float* out = nullptr;          // [tokens, rows]
   int tokens = 0, rows = 0, cols = 0;
 };
+inline constexpr int kLinearWarps = 4;  // of a CTA
+
+struct LinearTile {
+  int rows = 1, tokens = 1;  // of a warp
+};
+
+[[nodiscard]] constexpr LinearTile linear_tile(int64_t tokens) {
+  if (tokens == 1) return {1, 1};
+  if (tokens == 2) return {1, 2};
+  if (tokens <= 4) return {2, 4};
+  return {4, 8};
+}
 
 // Rope rotates q in place and k; k and v go into their slots.
 struct RopeKvLaunch {
@@ -260,7 +271,7 @@ struct SampleLaunch {
   const float* biases = nullptr;
   const uint32_t* masks = nullptr;  // [masks, mask_words(vocab)] bit t % 32 of word t / 32: token t may be drawn
   int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed. Null: parts are for who picks
-  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sample.cuh)
+  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sampling/sample.cu)
   // [rows, kSampleParts], of each row sample_parts(rows): the best logit / T + noise of some of its tokens, and whose
   // it is, as before() of launch/warp.cuh ranks them; or kNotFinite, kNoToken
   float* part_value = nullptr;
@@ -321,14 +332,14 @@ struct KernelTable {
   void (*plain_down)(const MoeLaunch& args, const Launch& on);
   void (*plain_combine)(const MoeLaunch& args, const Launch& on);
   void (*sample)(const SampleLaunch& args, const Launch& on);
-  // 1 to 8 tokens: gemv.h
+  // 1 to 8 tokens: gemv_plan.h
   void (*dense)(const DenseArgs& args, const GemvPlan& plan, const Launch& on);
   void (*qkv)(const QkvArgs& args, const GemvPlan& plan, const Launch& on);
   void (*router)(const RouterArgs& args, const Launch& on);
   void (*moe_up)(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*moe_down)(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*gemv_moe_down)(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on);
-  // Experts with their tokens grouped: grouped.h, gemv_int8.h
+  // Experts with their tokens grouped: grouped_plan.h, gemv_int8.h
   void (*group_tiles)(const GroupArgs& args, const Launch& on);
   void (*grouped_up)(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*grouped_down)(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
@@ -345,7 +356,7 @@ struct KernelTable {
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
-  // Attention on tensor cores: attend_flash.h
+  // Attention on tensor cores: attend_plan.h
   void (*attend_decode)(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
 };
 

@@ -23,10 +23,10 @@
 namespace nibble::backend::cuda::layout {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kBlockK = 32;      // base/mx.h kMxBlock
-inline constexpr int kLaneBytes = 16;   // codes of one lane for one pair of blocks
-inline constexpr int kPairBytes = 512;  // codes of two blocks, 16 rows
-inline constexpr int kMaxSlices = 16;   // warps
+inline constexpr int kBlockK = 32;           // base/mx.h kMxBlock
+inline constexpr int kLaneBytes = 16;        // codes of one lane for one pair of blocks
+inline constexpr int kBlockPairBytes = 512;  // codes of two blocks, 16 rows
+inline constexpr int kMaxSlices = 16;        // warps
 inline constexpr int kScaleBias = -kE2m1AsF16Log2;
 inline constexpr int kMaxScaleCode = 191;        // that is packed
 inline constexpr int kMaxNarrowScaleCode = 131;  // 2^4, up to which f16 holds the weights: arch/sm90/mxfp4_parts.cuh
@@ -90,7 +90,7 @@ inline constexpr int kShortSliceBlocks = 6;  // of a slice where the first one i
 // An expert's inner width in whole pairs of blocks: what its second product has for columns. The last block of an odd
 // number is filled up: its weights are zeros, and so are the activations, which who makes them sees to.
 template <class Int>
-[[nodiscard]] constexpr Int pair_width(Int inter) {
+[[nodiscard]] constexpr Int block_pair_width(Int inter) {
   return (inter + 2 * kBlockK - 1) / (2 * kBlockK) * (2 * kBlockK);
 }
 // Whether a channel has one kBlockK further on that is filled up. REQUIRES inter in blocks.
@@ -115,14 +115,14 @@ template <class Int>
 [[nodiscard]] constexpr int slice_bytes(int blocks) { return blocks * kTileRows * (kBlockK / 2 + 1); }
 [[nodiscard]] constexpr int64_t tile_bytes(int64_t cols) {
   const Slices s = slices_of(cols);
-  return int64_t{s.count} * slice_bytes(s.blocks) - s.missing * kPairBytes;
+  return int64_t{s.count} * slice_bytes(s.blocks) - s.missing * kBlockPairBytes;
 }
 [[nodiscard]] constexpr int64_t packed_bytes(int64_t rows, int64_t cols) { return rows / kTileRows * tile_bytes(cols); }
 
 // Byte offsets inside a slice.
-[[nodiscard]] constexpr int code_offset(int pair, int lane) { return pair * kPairBytes + lane * kLaneBytes; }
+[[nodiscard]] constexpr int code_offset(int pair, int lane) { return pair * kBlockPairBytes + lane * kLaneBytes; }
 [[nodiscard]] constexpr int scale_word_offset(int blocks, int row_mod8, int pair) {
-  return blocks / 2 * kPairBytes + (row_mod8 * (blocks / 2) + pair) * 4;
+  return blocks / 2 * kBlockPairBytes + (row_mod8 * (blocks / 2) + pair) * 4;
 }
 [[nodiscard]] constexpr int scale_offset(int blocks, int row, int block) {
   return scale_word_offset(blocks, row % 8, block / 2) + row / 8 * 2 + block % 2;
@@ -187,7 +187,7 @@ constexpr bool scales_bijective(int blocks) {
   bool seen[8 * kTileRows] = {};
   for (int row = 0; row < kTileRows; ++row)
     for (int block = 0; block < blocks; ++block) {
-      const int at = scale_offset(blocks, row, block) - blocks / 2 * kPairBytes;
+      const int at = scale_offset(blocks, row, block) - blocks / 2 * kBlockPairBytes;
       if (at < 0 || at >= blocks * kTileRows || seen[at]) return false;
       seen[at] = true;
     }
@@ -199,7 +199,7 @@ static_assert(tile_bytes(2880) == 24480 && slices(2880) == 15 && slice_bytes(6) 
 static_assert(tile_bytes(4096) == 34816 && slices(4096) == 16 && slice_bytes(8) * 16 == 34816);
 static_assert(sliced_width(2880) == 2880 && sliced_width(1440) == 1472 && sliced_width(736) == 768 &&
               sliced_width(672) == 704 && sliced_width(384) == 384 && sliced_width(0) == 64);
-static_assert(pair_width(1440) == 1472 && pair_width(736) == 768 && pair_width(384) == 384);
+static_assert(block_pair_width(1440) == 1472 && block_pair_width(736) == 768 && block_pair_width(384) == 384);
 static_assert(!fills_up(1440, 1407) && fills_up(1440, 1408) && fills_up(32, 0) && !fills_up(384, 383));
 static_assert(slices_of(1472).count == 8 && slices_of(1472).missing == 1 && tile_bytes(1472) == 12544);
 static_assert(slices_of(704).count == 4 && slices_of(704).missing == 1 && slices_of(64).missing == 2);

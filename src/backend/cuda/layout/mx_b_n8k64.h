@@ -17,7 +17,7 @@
 
 namespace nibble::backend::cuda::layout {
 
-inline constexpr int kMxPairK = 2 * kBlockK;  // k of a pair of blocks
+inline constexpr int kBlockPairK = 2 * kBlockK;  // k of a pair of blocks
 
 // k of byte i of a register, from the first of its four; and the way back, which is the same.
 [[nodiscard]] constexpr int mx_byte_k(int i) { return i % 2 * 2 + i / 2; }
@@ -35,8 +35,8 @@ inline constexpr int kMxPairK = 2 * kBlockK;  // k of a pair of blocks
 }
 // The byte with k's code, and the code's lowest bit in it.
 [[nodiscard]] constexpr int mx_code_offset(MxFormat format, int k) {
-  const int in_block = k % kBlockK, block = k % kMxPairK / kBlockK, step = in_block % 8 / 4;
-  const int lane = k / kMxPairK * mx_code_bytes(format, kMxPairK) + in_block / 8 * mx_lane_bytes(format);
+  const int in_block = k % kBlockK, block = k % kBlockPairK / kBlockK, step = in_block % 8 / 4;
+  const int lane = k / kBlockPairK * mx_code_bytes(format, kBlockPairK) + in_block / 8 * mx_lane_bytes(format);
   const int in_lane = mx_code_bits(format) == 4 ? 4 * block : 8 * block + 4 * step;
   return lane + in_lane + mx_byte_k(k % 4);
 }
@@ -48,8 +48,8 @@ inline constexpr int kMxPairK = 2 * kBlockK;  // k of a pair of blocks
 }
 
 // The element of a pair of blocks that byte i of A's register `reg` holds, as the kernels widen weights.
-[[nodiscard]] constexpr PairElement mx_pair_element(int lane, int block, int reg, int i) {
-  return pair_element(lane, 2 * block + reg / 2, reg % 2 + 2 * (i % 2), i / 2);
+[[nodiscard]] constexpr BlockPairElement mx_block_pair_element(int lane, int block, int reg, int i) {
+  return block_pair_element(lane, 2 * block + reg / 2, reg % 2 + 2 * (i % 2), i / 2);
 }
 
 // Which bytes of a step's two words of MXFP8 weights (packed.h: a pair of k of each register of m16n8k16) make the
@@ -65,17 +65,18 @@ constexpr bool words_are_the_registers() {
   for (int reg = 0; reg < 4; ++reg)
     for (int i = 0; i < 4; ++i) {
       const auto byte = static_cast<int>(mx_word_bytes(reg % 2) >> 4 * i & 15u);  // registers of two bytes
-      const PairElement packed = pair_element(5, reg / 2, byte / 2, byte % 2), own = mx_pair_element(5, 0, reg, i);
+      const BlockPairElement packed = block_pair_element(5, reg / 2, byte / 2, byte % 2),
+                             own = mx_block_pair_element(5, 0, reg, i);
       if (packed.row != own.row || packed.k != own.k) return false;
     }
   return true;
 }
 static_assert(words_are_the_registers());
 constexpr bool codes_of_a_row_bijective(MxFormat format) {
-  bool seen[4 * kMxPairK] = {};
-  for (int k = 0; k < 2 * kMxPairK; ++k) {
+  bool seen[4 * kBlockPairK] = {};
+  for (int k = 0; k < 2 * kBlockPairK; ++k) {
     const int at = 2 * mx_code_offset(format, k) + mx_code_shift(format, k) / 4;
-    if (at < 0 || at >= 4 * kMxPairK || seen[at]) return false;
+    if (at < 0 || at >= 4 * kBlockPairK || seen[at]) return false;
     seen[at] = true;
   }
   return true;
@@ -87,7 +88,7 @@ constexpr bool bytes_meet() {
     for (int block = 0; block < 2; ++block)
       for (int reg = 0; reg < 4; ++reg)
         for (int i = 0; i < 4; ++i) {
-          const PairElement own = mx_pair_element(lane, block, reg, i);
+          const BlockPairElement own = mx_block_pair_element(lane, block, reg, i);
           const MxElement slot = mx_a_element(kMxK32, {lane, reg, i});
           const MxPlace b = mx_b_place(kMxK32, {0, slot.k});
           const int at = b.lane % 4 * mx_lane_bytes(kBytes) + 8 * block + 4 * b.reg + b.at;
@@ -102,7 +103,7 @@ constexpr bool nibbles_meet() {
   for (int lane = 0; lane < kWarpLanes; ++lane)
     for (int reg = 0; reg < 4; ++reg)
       for (int i = 0; i < 8; ++i) {
-        const PairElement own = mx_pair_element(lane, reg / 2, 2 * (i % 2) + reg % 2, i / 2);
+        const BlockPairElement own = mx_block_pair_element(lane, reg / 2, 2 * (i % 2) + reg % 2, i / 2);
         const MxElement slot = mx_a_element(kMxK64, {lane, reg, i});
         const MxPlace b = mx_b_place(kMxK64, {0, slot.k});
         const int at = b.lane % 4 * mx_lane_bytes(kNibbles) + 4 * b.reg + b.at / 2;

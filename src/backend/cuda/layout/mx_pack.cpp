@@ -91,7 +91,7 @@ void for_each_slice(int64_t rows, int64_t cols, const Visit& visit) {
   for (int64_t tile = 0; tile < rows / kTileRows; ++tile)
     for (int slice = 0; slice < count; ++slice)
       visit(Slice{tile, int64_t{slice} * blocks - 2 * missing, blocks, slice == 0 ? missing : 0},
-            tile * tile_bytes(cols) + slice * slice_bytes(blocks) - missing * kPairBytes);
+            tile * tile_bytes(cols) + slice * slice_bytes(blocks) - missing * kBlockPairBytes);
 }
 
 }  // namespace

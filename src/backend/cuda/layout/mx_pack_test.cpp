@@ -112,7 +112,7 @@ TEST(mx_pack, a_short_slice_adds_the_scales_of_what_it_lacks) {
   pack({16, 64, RowOrder::kPlain, codes, scales}, packed);
   for (int row = 0; row < 16; ++row)
     for (int block = 0; block < 6; ++block)
-      EXPECT_EQ(packed[static_cast<size_t>(scale_offset(6, row, block) - 2 * kPairBytes)],
+      EXPECT_EQ(packed[static_cast<size_t>(scale_offset(6, row, block) - 2 * kBlockPairBytes)],
                 block < 4 ? 0 : 127 + kScaleBias);
 }
 

@@ -23,16 +23,16 @@ enum class Packing : uint8_t { kBf16, kMxfp8, kMxfp4 };
 
 inline constexpr int kStepBytes = 512;  // one uint4 per lane
 
-[[nodiscard]] constexpr int pair_bytes(Packing packing) {
+[[nodiscard]] constexpr int block_pair_bytes(Packing packing) {
   switch (packing) {
     case Packing::kBf16: return 4 * kStepBytes;
     case Packing::kMxfp8: return 2 * kStepBytes + 2 * kTileRows;
-    case Packing::kMxfp4: return kPairBytes + 2 * kTileRows;
+    case Packing::kMxfp4: return kBlockPairBytes + 2 * kTileRows;
   }
   return 0;
 }
 
-[[nodiscard]] constexpr int chunk_pairs(Packing packing, int slice_blocks) {
+[[nodiscard]] constexpr int chunk_block_pairs(Packing packing, int slice_blocks) {
   return packing == Packing::kMxfp4 ? slice_blocks / 2 : 1;
 }
 
@@ -48,8 +48,9 @@ struct Geometry {
 [[nodiscard]] constexpr Geometry geometry(Packing packing, int64_t cols) {
   const auto [count, blocks, missing] = slices_of(cols);
   if (count == 0 || (missing > 0 && packing != Packing::kMxfp4)) return {};
-  const int pairs = chunk_pairs(packing, blocks), piece = pairs * pair_bytes(packing), chunks = blocks / 2 / pairs;
-  const int64_t chunk = int64_t{count} * piece - missing * kPairBytes;
+  const int pairs = chunk_block_pairs(packing, blocks), piece = pairs * block_pair_bytes(packing),
+            chunks = blocks / 2 / pairs;
+  const int64_t chunk = int64_t{count} * piece - missing * kBlockPairBytes;
   return {count, blocks, missing, chunks, piece, chunk, chunk * chunks};
 }
 
@@ -58,20 +59,22 @@ struct Geometry {
 }
 
 // Which pair of its slice a pair is that counts along the row.
-[[nodiscard]] constexpr int pair_in_slice(const Geometry& g, int pair) { return (pair + g.missing) % (g.blocks / 2); }
+[[nodiscard]] constexpr int block_pair_in_slice(const Geometry& g, int pair) {
+  return (pair + g.missing) % (g.blocks / 2);
+}
 // Where the piece of (tile, pair of blocks) starts: `pair` counts along the row. A short slice's piece starts before
 // its tile, where the pairs would be that it lacks.
-[[nodiscard]] constexpr int64_t pair_offset(Packing packing, const Geometry& g, int64_t tile, int pair) {
-  const int slice = (pair + g.missing) / (g.blocks / 2), pairs = chunk_pairs(packing, g.blocks);
-  return tile * g.tile_bytes + pair_in_slice(g, pair) / pairs * g.chunk_bytes + int64_t{slice} * g.piece_bytes -
-         g.missing * kPairBytes;
+[[nodiscard]] constexpr int64_t block_pair_offset(Packing packing, const Geometry& g, int64_t tile, int pair) {
+  const int slice = (pair + g.missing) / (g.blocks / 2), pairs = chunk_block_pairs(packing, g.blocks);
+  return tile * g.tile_bytes + block_pair_in_slice(g, pair) / pairs * g.chunk_bytes + int64_t{slice} * g.piece_bytes -
+         g.missing * kBlockPairBytes;
 }
 
 // The element that half `half` of A register `reg` of a lane holds in step `step` (0..3) of a pair: row, k in 0..63.
-struct PairElement {
+struct BlockPairElement {
   int row = 0, k = 0;
 };
-[[nodiscard]] constexpr PairElement pair_element(int lane, int step, int reg, int half) {
+[[nodiscard]] constexpr BlockPairElement block_pair_element(int lane, int step, int reg, int half) {
   return {a_row(lane, reg), step / 2 * kBlockK + k_of(lane % 4, step % 2, reg / 2, half)};
 }
 [[nodiscard]] constexpr int mxfp8_scale_offset(int row, int block) {
@@ -86,12 +89,13 @@ static_assert(geometry(Packing::kMxfp4, 2880).tile_bytes == tile_bytes(2880));
 static_assert(geometry(Packing::kMxfp4, 4096).piece_bytes == slice_bytes(8));
 static_assert(geometry(Packing::kMxfp4, 1472).tile_bytes == tile_bytes(1472));
 static_assert(geometry(Packing::kBf16, 1472).slices == 0);
-static_assert(pair_offset(Packing::kMxfp4, geometry(Packing::kMxfp4, 1472), 1, 0) == tile_bytes(1472) - kPairBytes);
+static_assert(block_pair_offset(Packing::kMxfp4, geometry(Packing::kMxfp4, 1472), 1, 0) ==
+              tile_bytes(1472) - kBlockPairBytes);
 constexpr bool pairs_bijective() {
   bool seen[kTileRows][64] = {};
   for (int lane = 0; lane < kWarpLanes; ++lane)
     for (int i = 0; i < 32; ++i) {
-      const PairElement e = pair_element(lane, i / 8, i / 2 % 4, i % 2);
+      const BlockPairElement e = block_pair_element(lane, i / 8, i / 2 % 4, i % 2);
       if (seen[e.row][e.k]) return false;
       seen[e.row][e.k] = true;
     }
@@ -101,3 +105,13 @@ static_assert(pairs_bijective());
 }  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout
+
+namespace nibble::backend::cuda {
+
+// A matrix in this layout.
+struct PackedMatrix {
+  const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
+  layout::Packing packing = layout::Packing::kBf16;
+};
+
+}  // namespace nibble::backend::cuda

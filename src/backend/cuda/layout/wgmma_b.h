@@ -43,7 +43,7 @@ inline constexpr int kPanelK = kAtomRowBytes / 2;
          swizzled_chunk(static_cast<int>(row % kAtomRows), slot / 8) / 2 + slot % 8;
 }
 
-// Of the K slice of 16 that starts `step` slices behind the stage's base. REQUIRES a stage below 2^18, as shared
+// Of the K slice of 16 that starts `step` slices after the stage's base. REQUIRES a stage below 2^18, as shared
 // addresses are: then what is constant adds up to one addition.
 [[nodiscard]] constexpr uint64_t matrix_descriptor(uint32_t stage, int step) {
   constexpr uint32_t kSwizzle128 = 1u << 30, kStride = kAtomBytes / 16;  // the upper half

@@ -47,10 +47,10 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const int64_t tokens = needs.config.max_tokens, pairs = tokens * d.topk, places = max_places(pairs, d.experts);
   const int64_t rows = std::max<int64_t>(tokens, needs.config.max_rows);
   a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
-  a.gemm_u = carver.take<uint16_t>(places * layout::pair_width(d.inter));
+  a.gemm_u = carver.take<uint16_t>(places * layout::block_pair_width(d.inter));
   const auto& arches = needs.card.arches;
   if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
-    a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::pair_width(d.inter) / 2));
+    a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::block_pair_width(d.inter) / 2));
     a.gemm_row_scales = carver.take<float>(places);
     a.gemm_ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
                      carver.take<int>(1)};
@@ -77,11 +77,11 @@ void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
 }  // namespace
 
 ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card) {
-  const MoeKernel moe = choose_moe(config, run);
+  const KernelFamily family = choose_family(config, run);
   return {.config = config,
           .kv = run.kv_type(),
-          .matrices = moe == MoeKernel::kReference ? Matrices::kRowOrder : Matrices::kPacked,
-          .gemms = has_gemms(moe),
+          .matrices = family == KernelFamily::kReference ? Matrices::kRowOrder : Matrices::kPacked,
+          .gemms = has_gemms(family),
           .flash = choose_flash(config, run),
           .card = card};
 }
@@ -104,7 +104,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.expert_weights = carver.take<float>(pairs);
   if (needs.matrices == Matrices::kPacked) {
     if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
-    a.expert_hidden_f16 = carver.take<F16>(pairs * layout::pair_width(d.inter));
+    a.expert_hidden_f16 = carver.take<F16>(pairs * layout::block_pair_width(d.inter));
     a.residual_sum = carver.take<float>(few * d.hidden);
     if (config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
     a.inverse = carver.take<float>(tokens);

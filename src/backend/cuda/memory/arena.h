@@ -1,5 +1,5 @@
 #pragma once
-// All device memory but the weights: one allocation, whose declaration (carve) also gives its size.
+// All device memory but the weights, as one allocation. carve() declares what is in it, and so gives its size, too.
 
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -36,12 +36,12 @@ class Carver {
 };
 
 struct Arena {
-  // Slots and what lies between them
+  // Slots, and scratch between them
   float* residual = nullptr;         // [tokens, hidden]
   float* residual_sum = nullptr;     // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
                                      // read residual when the first of them has added delta
   float* delta = nullptr;            // [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden]; of a fused step
-                                     // there may be two parts, one behind the other, as far as its tokens go
+                                     // there may be two parts, one after the other, as far as its tokens go
   float* normed = nullptr;           // [max(tokens, rows), hidden]
   float* taps = nullptr;             // [tokens, BackendConfig::taps, hidden]
   float* q = nullptr;                // [tokens, heads * head_dim]
@@ -55,7 +55,7 @@ struct Arena {
   int32_t* expert_ids = nullptr;     // [tokens, topk]
   float* expert_weights = nullptr;   // [tokens, topk]
   float* expert_hidden = nullptr;    // [tokens, topk, inter]
-  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, layout::pair_width(inter)], instead of expert_hidden
+  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, layout::block_pair_width(inter)], instead of expert_hidden
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* expert_out = nullptr;       // [tokens, topk, hidden]
   uint16_t* combined = nullptr;      // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
@@ -67,7 +67,7 @@ struct Arena {
   float* logits = nullptr;             // [rows, vocab]
   // Around GEMMs; only where the step may run on them
   uint16_t* gemm_x = nullptr;           // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
-  uint16_t* gemm_u = nullptr;           // [tokens, topk, layout::pair_width(inter)] f16, or by place
+  uint16_t* gemm_u = nullptr;           // [tokens, topk, layout::block_pair_width(inter)] f16, or by place
   uint16_t* gemm_placed_x = nullptr;    // x by place: down writes its results while gate_up still reads; SM90
   float* gemm_row_scales = nullptr;     // [max_places] where gemm_placed_x is codes of rows: x's, then u's
   float* gemm_y = nullptr;              // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
@@ -115,7 +115,7 @@ struct ArenaNeeds {
   bool gemms = false, flash = false;  // choices.h
   Card card;
 };
-// What the run needs. Throws Error(kUnsupported) as choices.h does.
+// What a run needs. Throws Error(kUnsupported) as choices.h does.
 [[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card);
 [[nodiscard]] Arena carve(const ArenaNeeds& needs, Carver& carver);
 

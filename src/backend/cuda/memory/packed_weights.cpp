@@ -1,6 +1,6 @@
 #include "backend/cuda/memory/packed_weights.h"
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ MatrixShape matrix_shape(WeightRole role, const Dims& d) {
 
 MatrixShape packed_shape(WeightRole role, const Dims& d) {
   MatrixShape shape = matrix_shape(role, d);
-  if (role == WeightRole::kDown) shape.cols = layout::pair_width(shape.cols);
+  if (role == WeightRole::kDown) shape.cols = layout::block_pair_width(shape.cols);
   return shape;
 }
 

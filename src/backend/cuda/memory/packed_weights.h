@@ -6,7 +6,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/memory/packed_matrix.h"
+#include "backend/cuda/layout/packed.h"
 #include "backend/cuda/memory/slabs.h"
 
 #include <cstddef>

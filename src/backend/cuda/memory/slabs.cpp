@@ -1,6 +1,6 @@
 #include "backend/cuda/memory/slabs.h"
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "base/error.h"
 
 #include <algorithm>

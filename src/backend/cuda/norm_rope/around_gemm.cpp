@@ -90,7 +90,7 @@ void check_args(const NormSumsArgs& a) {
       !rounds || a.rounded.rows == 0 ||
           (a.hidden % layout::kPanelK == 0 && a.rounded.rows % kGroupAlign == 0 && a.rounded.rows >= a.tokens),
       kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
-  require_shape(!in_codes(a.rounded.type) || (a.rounded.rows == 0 && a.hidden % layout::kMxPairK == 0), kName,
+  require_shape(!in_codes(a.rounded.type) || (a.rounded.rows == 0 && a.hidden % layout::kBlockPairK == 0), kName,
                 "MX blocks in rows of pairs of them", a.hidden);
   require_shape(!a.rounded.in_mxfp8 || (!in_codes(a.rounded.type) && a.hidden % layout::kBlockK == 0), kName,
                 "whole blocks of 32 where values are rounded", a.hidden);

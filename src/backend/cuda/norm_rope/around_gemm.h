@@ -1,6 +1,6 @@
 #pragma once
-// What stands around the GEMMs of a step of many tokens, where decode steps have it fused into their kernels: norm,
-// rope, router. Arguments, cost and launchers. All pointers are device memory, rows of floats 16-byte aligned.
+// Norm, rope and router of steps of many tokens, which run on GEMMs. Decode kernels have them fused in. Arguments, cost
+// and launchers. All pointers are device memory, rows of floats 16-byte aligned.
 
 #include "backend/cuda/comm/share_box.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -10,7 +10,7 @@
 
 namespace nibble::backend::cuda {
 
-// A GEMM's result that its reader has still to add up.
+// A GEMM's result in splits, which its reader adds up.
 struct SplitSums {
   const void* at = nullptr;
   int splits = 0;  // 0: there is none
@@ -19,7 +19,7 @@ struct SplitSums {
   [[nodiscard]] constexpr int bytes() const { return splits * (order == Order::kTiles ? 2 : 4); }  // of a value
 };
 
-// What the experts of each token made, to be added up with their weights.
+// The results of each token's experts. The reader adds them up with the experts' weights.
 struct ExpertSums {
   const void* at = nullptr;  // [tokens, topk, hidden]; none: there is nothing to add
   enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
@@ -27,11 +27,11 @@ struct ExpertSums {
   int topk = 0;
 };
 
-// How a delta is held that its reader adds up.
+// The form of a delta that its reader adds up.
 enum class NormDelta : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
 
 // x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
-// Then rmsnorm(x[t]) * norm in f32, and rounded, as a GEMM or the experts take it: either or both.
+// Then rmsnorm(x[t]) * norm, in f32 or rounded as a GEMM or the experts take it, or both.
 struct NormSumsArgs {
   float* x = nullptr;          // [tokens, hidden]
   SplitSums sums{};            // rows: hidden
@@ -45,8 +45,8 @@ struct NormSumsArgs {
 };
 inline constexpr int kNormHidden = 4096;
 
-// One rank's delta with a row per token, for who adds up the ranks': bias + Σ_s sums[s, t], the bias first; or Σ_k
-// weights[t, k] experts[t, k] over the rank's own, in the order of k.
+// One rank's delta as a row per token, for the sum over ranks: bias + Σ_s sums[s, t], the bias first; or Σ_k
+// weights[t, k] experts[t, k] over the rank's own experts, in the order of k.
 struct CombineArgs {
   SplitSums sums{};              // rows: hidden
   const Bf16* bias = nullptr;    // [hidden], with sums
@@ -54,8 +54,8 @@ struct CombineArgs {
   const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
   OwnExperts own{};
   float* rows = nullptr;       // [tokens, hidden] out, or
-  uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says, as far as `places` leaves it there
-  PartPlaces places{};         // of tiles as a message
+  uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says, unless `places` sends it away
+  PartPlaces places{};         // where tiles are sent
   int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden
 };
 
@@ -65,8 +65,8 @@ template <class Args>
   return args.experts.type == ExpertSums::Type::kF32 ? NormDelta::kExpertsF32 : NormDelta::kExpertsBf16;
 }
 
-// q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are those of heads of 64, q, k and
-// v one after the other, the sums' in RowOrder::kHeads64.
+// q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are heads of 64: q, then k, then
+// v. The rows of the sums are in RowOrder::kHeads64.
 struct RopeSumsArgs {
   SplitSums sums = {};
   const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
@@ -80,8 +80,8 @@ struct RopeSumsArgs {
 };
 
 // logits[t, e] = x[t] · W[e] + bias[e]; the topk largest by falling logit (the lower id first on a tie), and the
-// softmax over them. x is rounded to two bf16 (16 bits); the order of a sum is fixed by hidden: a token does not see
-// the others.
+// softmax over them. x is rounded to two bf16 (16 bits). `hidden` fixes the order of a sum, so other tokens do not
+// change a token's bits.
 struct RouteTokensArgs {
   const float* x = nullptr;                           // [tokens, hidden]
   const Bf16* weight = nullptr;                       // [experts, hidden]
@@ -93,11 +93,11 @@ struct RouteTokensArgs {
   int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
 };
 inline constexpr int kRouteTokens = 8;       // of a tile
-inline constexpr int kRouteMaxTokens = 512;  // beyond, x would be read too often: once per 16 experts
+inline constexpr int kRouteMaxTokens = 512;  // for more, x would be read too often: once per 16 experts
 [[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
 
-// x[t] as NormSumsArgs' sums leave it; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps); then the choice of RouteTokensArgs
-// for inverse[t] * x[t] * norm, which is split into two bf16.
+// Adds sums and bias to x[t] as NormSumsArgs does; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps). Then chooses experts as
+// RouteTokensArgs does, for inverse[t] * x[t] * norm, which is split into two bf16.
 struct RouteSumsArgs {
   float* x = nullptr;                                    // [tokens, hidden]
   SplitSums sums{};                                      // rows: hidden; of one split, or none
@@ -108,7 +108,7 @@ struct RouteSumsArgs {
   float* logits = nullptr;                               // [tokens, experts]
   int32_t* ids = nullptr;                                // [tokens, topk]
   float* weights = nullptr;                              // [tokens, topk]
-  ExpertRanges ranges{};                                 // of the choice, where someone asks for them
+  ExpertRanges ranges{};                                 // out, where they are asked for
   int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
   float eps = 0;
 };

@@ -171,8 +171,7 @@ void emulate_route_sums(const RouteSumsArgs& args) {
 }
 
 TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
-  const RouteSumsCase c{
-      .tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step behind the last whole one
+  const RouteSumsCase c{.tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step after the last whole one
   const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16>>);
   EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16>>));
   RouteSumsCase tiles = c;
@@ -203,7 +202,7 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
 }
 
-// Rows of f32 pages as a type's pages hold them: codes, and scales behind a page's codes.
+// Rows of f32 pages as a type's pages hold them: codes, and scales after a page's codes.
 std::vector<uint8_t> held_as(const TestPages& pages, const std::vector<uint8_t>& f32, int head_dim) {
   const auto dim = static_cast<size_t>(head_dim), rows = f32.size() / dim / sizeof(float);
   std::vector<uint8_t> bytes(rows * static_cast<size_t>(row_bytes(pages.type, head_dim)));

@@ -5,9 +5,7 @@
 #include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/experts/route_testing.h"
 #include "backend/cuda/dense/split_gemm_testing.h"
-#include "backend/cuda/arch/sm90/dense_gemm.h"
-#include "backend/cuda/arch/sm90/gemm.h"
-#include "backend/cuda/arch/sm90/split_gemm.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>

@@ -66,7 +66,7 @@ __device__ __forceinline__ uint4 bf16_of(const Quad (&sum)[2]) {
           ptx::pack_bf16(sum[0].v[2], sum[1].v[2]), ptx::pack_bf16(sum[0].v[3], sum[1].v[3])};
 }
 
-// The half whose values lie at 8 vector in the tiles (place_in_sums); its token may be one of up to seven behind the
+// The half whose values lie at 8 vector in the tiles (place_in_sums); its token may be one of up to seven after the
 // last.
 __device__ __forceinline__ HalfTile half_tile_at(int tokens, int hidden, int64_t vector) {
   const int blocks = (tokens + 7) / 8, block = static_cast<int>(vector / 16), place = static_cast<int>(vector % 16);

@@ -1,7 +1,7 @@
 #include "backend/cuda/program/choices.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "base/error.h"
 
@@ -16,23 +16,23 @@ namespace nibble::backend::cuda {
 
 using layout::Packing;
 
-MoeKernel choose_moe(const BackendConfig& config, const RunConfig& run) {
+KernelFamily choose_family(const BackendConfig& config, const RunConfig& run) {
   const std::optional<std::string> reason = why_not_packed(config);
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
-  const bool any = run.moe == MoeKernel::kAuto && !reason;
-  const bool gemm = run.moe == MoeKernel::kGemm || any;
-  const bool packed = gemm || run.moe == MoeKernel::kMarlin || run.moe == MoeKernel::kGemv;
-  if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(run.moe), *reason);
+  const bool any = run.family == KernelFamily::kAuto && !reason;
+  const bool gemm = run.family == KernelFamily::kGemm || any;
+  const bool packed = gemm || run.family == KernelFamily::kStreaming || run.family == KernelFamily::kInt8;
+  if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(run.family), *reason);
   if (!packed && requantised)
     throw Error(Code::kUnsupported,
                 "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
                 reason.value_or("reference was asked for"));
-  return any || packed ? run.moe : MoeKernel::kReference;
+  return any || packed ? run.family : KernelFamily::kReference;
 }
 
-Activations choose_activations(MoeKernel kernel, const RunConfig& run) {
+Activations choose_activations(KernelFamily kernel, const RunConfig& run) {
   const Activations wanted = run.activations;
-  const bool plain = kernel == MoeKernel::kReference, gemv = kernel == MoeKernel::kGemv;
+  const bool plain = kernel == KernelFamily::kReference, gemv = kernel == KernelFamily::kInt8;
   const std::string_view on = wanted == Activations::kF32    ? "reference"
                               : wanted == Activations::kInt8 ? "gemv"
                                                              : "auto, marlin or gemm";
@@ -55,8 +55,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
                            .experts = d.experts,
                            .activations = run.activations,
                            .tile_tokens = tokens_of(run.moe_tile)};
-  const MoeKernel kernel = choose_moe(config, run);
-  const bool gemms = kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemm;
+  const KernelFamily kernel = choose_family(config, run);
+  const bool gemms = kernel == KernelFamily::kAuto || kernel == KernelFamily::kGemm;
   for (const Arch& arch : card.arches) {
     if (!gemms || arch.experts_gemm.serve == nullptr) continue;
     const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
@@ -102,8 +102,8 @@ bool prefill_takes(const Card& card, KvDtype type) {
   return false;
 }
 
-bool multiplies_codes(MoeKernel kernel, const Dims& d, const Card& card) {
-  if (kernel != MoeKernel::kAuto && kernel != MoeKernel::kGemm) return false;
+bool multiplies_codes(KernelFamily kernel, const Dims& d, const Card& card) {
+  if (kernel != KernelFamily::kAuto && kernel != KernelFamily::kGemm) return false;
   const ExpertsShape shape{.hidden = d.hidden,
                            .inter = d.inter,
                            .pairs = d.experts,
@@ -122,23 +122,23 @@ bool fused_step(const Dims& d, int64_t tokens) {
          d.topk >= 2 && d.hidden <= kRouterHidden;
 }
 
-bool has_gemms(MoeKernel kernel) {
-  return kernel == MoeKernel::kGemm || kernel == MoeKernel::kAuto || kernel == MoeKernel::kGemv;
+bool has_gemms(KernelFamily kernel) {
+  return kernel == KernelFamily::kGemm || kernel == KernelFamily::kAuto || kernel == KernelFamily::kInt8;
 }
 
-bool dense_by_gemm(MoeKernel kernel, const Dims& d, int64_t tokens) {
+bool dense_by_gemm(KernelFamily kernel, const Dims& d, int64_t tokens) {
   return has_gemms(kernel) && !fused_step(d, tokens);
 }
 
-bool experts_by_gemm(MoeKernel kernel, bool at_once, const Dims& d, const Tuned& tuned, int64_t tokens) {
+bool experts_by_gemm(KernelFamily kernel, bool at_once, const Dims& d, const Tuned& tuned, int64_t tokens) {
   if (fused_step(d, tokens)) return false;
-  if (kernel != MoeKernel::kAuto) return kernel == MoeKernel::kGemm;
+  if (kernel != KernelFamily::kAuto) return kernel == KernelFamily::kGemm;
   const int64_t pairs = tokens * d.topk;
   const bool few = at_once && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
   return few || pairs > tuned.grouped_pairs * d.experts;
 }
 
-bool logits_by_gemm(MoeKernel kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
+bool logits_by_gemm(KernelFamily kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
 bool o_in_halves(const Tuned& tuned, const GemvShape& o, const GemvDevice& device) {
   return tuned.o_in_halves && balances_in_halves(o, device);
@@ -166,7 +166,7 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
   for (const auto& [name, value] : widths)
     if (layout::slice_blocks(value) == 0)
       return fmt::format("want {} in up to 16 slices of 192 or 256, found {}", name, value);
-  if (d.inter % layout::kBlockK != 0 || layout::slices_of(layout::pair_width(d.inter)).count == 0)
+  if (d.inter % layout::kBlockK != 0 || layout::slices_of(layout::block_pair_width(d.inter)).count == 0)
     return fmt::format("want inter in blocks of 32 and up to 16 slices of 192 or 256, found {}", d.inter);
   if (d.hidden % layout::kTileRows != 0 || d.inter % 8 != 0 || d.vocab % layout::kTileRows != 0)
     return fmt::format("want hidden and vocab in multiples of 16, found {} and {}", d.hidden, d.vocab);
@@ -180,11 +180,12 @@ namespace nibble::backend {
 Shard cuda_shard(Shard shard) {
   namespace layout = cuda::layout;
   const int64_t least = std::max<int64_t>(shard.inter.count, layout::kBlockK);
-  shard.inter.count = layout::slices_of(layout::pair_width(least)).count != 0 ? least : layout::sliced_width(least);
+  shard.inter.count =
+      layout::slices_of(layout::block_pair_width(least)).count != 0 ? least : layout::sliced_width(least);
   return shard;
 }
 
-int64_t cuda_down_cols(const Shard& shard) { return cuda::layout::pair_width(shard.inter.count); }
+int64_t cuda_down_cols(const Shard& shard) { return cuda::layout::block_pair_width(shard.inter.count); }
 
 BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank) {
   if (ranks.count == 1) return whole;
@@ -195,8 +196,8 @@ BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int ra
 
 RunConfig resolved_cuda(const BackendConfig& config, const RunConfig& run) {
   RunConfig resolved = with_defaults(run);
-  resolved.moe = cuda::choose_moe(config, run);
-  resolved.activations = cuda::choose_activations(resolved.moe, run);
+  resolved.family = cuda::choose_family(config, run);
+  resolved.activations = cuda::choose_activations(resolved.family, run);
   if (!rounds(run.dense_activations)) resolved.dense_activations = Activations::kBf16;
   resolved.attention = cuda::choose_flash(config, run) ? AttentionKernel::kFlash : AttentionKernel::kReference;
   return resolved;

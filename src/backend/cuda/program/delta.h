@@ -1,5 +1,5 @@
 #pragma once
-// The form in which a stage left its delta, and who adds it to the residual.
+// The form in which a stage leaves its delta.
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/program.h"
@@ -8,35 +8,35 @@
 
 namespace nibble::backend::cuda {
 
-// How a stage left its delta, for the next one, which adds it to the residual.
+// The next stage adds it to the residual.
 struct Delta {
   enum class Form : uint8_t {
     kRows,         // f32 [tokens, hidden]: Arena::delta
-    kParts,        // the same twice, to be added
-    kSums,         // of a GEMM, with or without o's bias: Arena::gemm_y
-    kTiles,        // the same in splits, or whole, bf16 (split_gemm_plan.h), without it
+    kParts,        // two of them, to be added
+    kSums,         // sums of a GEMM, with or without o's bias: Arena::gemm_y
+    kTiles,        // sums in one or more splits, bf16, in tiles (split_gemm_plan.h), without the bias: Arena::gemm_y
     kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
-    kExpertsBf16,  // the same: Arena::gemm_y
-    kCombined,     // all of it in one split of kTiles: Arena::combined
-    kAdded         // the residual has it
+    kExpertsBf16,  // the same in bf16: Arena::gemm_y
+    kCombined,     // a row per token, as one split of kTiles: Arena::combined
+    kAdded         // already in the residual
   } form = Form::kRows;
   int splits = 1;
-  bool biased = false;  // kSums: it has o's bias
-  bool sent = false;    // kCombined: each value to the rank that adds it up
+  bool biased = false;  // kSums: with o's bias
+  bool sent = false;    // kCombined: each value lies on the rank that adds it up
 
-  // Of a token.
+  // Bytes of a token.
   [[nodiscard]] int64_t bytes(const Dims& dims) const;
 
-  // norm_sums that add it.
+  // The arguments of a norm_sums that adds it.
   [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const;
 
-  // Of a rank, what is left is the rank's part. It is reduced with a row per token: kTiles and experts are combined.
+  // On a rank it is the rank's part. The sum over ranks wants a row per token, so kTiles and experts are combined.
   [[nodiscard]] bool wants_combine() const;
   [[nodiscard]] CombineArgs combine(const Binding& b, int tokens) const;
-  [[nodiscard]] NormDelta combines() const;  // of what. REQUIRES wants_combine()
-  // All of it, for who adds up the ranks'. REQUIRES !wants_combine().
+  [[nodiscard]] NormDelta combines() const;  // what is combined. REQUIRES wants_combine()
+  // What the sum over ranks adds up. REQUIRES !wants_combine().
   [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;
-  // Likewise, without a place.
+  // The same without a pointer.
   [[nodiscard]] DeltaValues extent(const Dims& dims, int64_t tokens) const;
 };
 

@@ -59,7 +59,7 @@ std::vector<std::vector<Row>> card_steps() {
 
 // The launch's grid where its plan names one ("grid 48 x 576 threads", "grid 45 x 16"): what CUDA takes, and of one
 // CTA per multiprocessor no more than the card has.
-void expect_grid(const PlannedStage& node, const cuda::DeviceFacts& on) {
+void expect_grid(const PlannedKernel& node, const cuda::DeviceFacts& on) {
   const size_t at = node.tile.find("grid ");
   if (at == std::string::npos) return;
   const std::string grid = node.tile.substr(at);
@@ -78,14 +78,15 @@ TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
   for (const cuda::DeviceFacts& on : cards())
     for (const Dims& d : {dims(24, 32), dims(36, 128)})
       for (const KvDtype kv : {KvDtype::kBf16, KvDtype::kE4m3})
-        for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv})
+        for (const KernelFamily family :
+             {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kInt8})
           for (const DenseFormats& dense :
                {DenseFormats{},
                 DenseFormats{.qkv = WeightFormat::kMxfp8, .o = WeightFormat::kMxfp4, .lm_head = WeightFormat::kMxfp8}})
             for (const std::vector<Row>& rows : card_steps()) {
               const BackendConfig config{.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
-              RunConfig options{.kv = kv, .moe = moe};
-              if (moe == MoeKernel::kGemv) options.activations = Activations::kInt8;
+              RunConfig options{.kv = kv, .family = family};
+              if (family == KernelFamily::kInt8) options.activations = Activations::kInt8;
               const cuda::Program program =
                   cuda::make_program({.config = config,
                                       .run = resolved_cuda(config, options),
@@ -124,14 +125,14 @@ TEST(every_card, has_alike_programs_for_all_ranks_of_a_step) {
   for (const cuda::DeviceFacts& on : cards())
     for (const Dims& d : {dims(24, 32), dims(36, 128)})
       for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{8}, Ranks{2, true}, Ranks{4, true}, Ranks{8, true}})
-        for (const MoeKernel moe :
-             {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference})
+        for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm,
+                                          KernelFamily::kInt8, KernelFamily::kReference})
           for (const std::vector<Row>& rows : card_steps()) {
             const auto of_rank = [&](int rank) {
               const BackendConfig config = config_of({.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}},
                                                      cuda_shard(shard_of(d, ranks, rank)));
-              RunConfig options{.moe = moe};
-              if (moe == MoeKernel::kGemv) options.activations = Activations::kInt8;
+              RunConfig options{.family = family};
+              if (family == KernelFamily::kInt8) options.activations = Activations::kInt8;
               return cuda::make_program({.config = config,
                                          .run = resolved_cuda(config, options),
                                          .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
@@ -140,10 +141,10 @@ TEST(every_card, has_alike_programs_for_all_ranks_of_a_step) {
             };
             SCOPED_TRACE(testing::Message()
                          << on.name << ", " << d.experts << (ranks.whole_experts ? " whole" : "") << " experts, "
-                         << ranks.count << " ranks, " << name_of(moe) << ", " << rows.size() << " rows");
+                         << ranks.count << " ranks, " << name_of(family) << ", " << rows.size() << " rows");
             const cuda::Program first = of_rank(0);
             expect_alike(first, of_rank(ranks.count - 1));
-            EXPECT_EQ(first.moe, moe) << "the packing takes the shards";
+            EXPECT_EQ(first.family, family) << "the packing takes the shards";
             for (const cuda::Node& node : first.nodes) {
               EXPECT_LE(node.shared_bytes, on.cta_smem_bytes) << node.kernel;
               expect_grid(node, on);

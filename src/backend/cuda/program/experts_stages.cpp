@@ -20,7 +20,7 @@ ExpertChoice choice(const Binding& b, const OwnExperts& own) {
 }
 
 // The columns of down.
-int down_cols(const Binding& b) { return to_int(layout::pair_width(b.config.dims.inter)); }
+int down_cols(const Binding& b) { return to_int(layout::block_pair_width(b.config.dims.inter)); }
 
 // For who does not tell others.
 ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
@@ -194,7 +194,7 @@ void Maker::moe() {
                  tokens_ * d_.hidden);
   if (experts_gemms_) {
     gemm_moe(up, down);
-  } else if (fused_ && moe_ != MoeKernel::kGemv) {
+  } else if (fused_ && family_ != KernelFamily::kInt8) {
     fused_moe(up, down);
   } else {
     grouped_moe(up, down);
@@ -208,7 +208,7 @@ void Maker::moe() {
 Delta Maker::experts_delta() const {
   if (plain()) return {};
   if (experts_gemms_) return {Delta::Form::kExpertsBf16};
-  if (!fused_ || moe_ == MoeKernel::kGemv) return {Delta::Form::kExpertsF32};
+  if (!fused_ || family_ == KernelFamily::kInt8) return {Delta::Form::kExpertsF32};
   return {few_pairs() ? Delta::Form::kParts : Delta::Form::kRows};
 }
 
@@ -266,7 +266,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
 }
 
 void Maker::grouped_moe(const Roles& up, const Roles& down) {
-  const bool int8 = moe_ == MoeKernel::kGemv;
+  const bool int8 = family_ == KernelFamily::kInt8;
   const int n = tokens();
   const int64_t pairs = tokens_ * d_.topk;
   if (int8 && fused_) top_experts();

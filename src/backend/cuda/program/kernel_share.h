@@ -20,17 +20,19 @@ struct KernelShare {
   // A launch among dependent ones: until its first byte is there, and from its last one to the next launch. The part
   // that no card's bandwidth shortens.
   double step_us = 0;
-  double token_us = 0;         // each of the step's tokens adds to a launch, in every CTA
-  double read = 1;             // share of the card's reads while it streams
-  double bytes_per_cycle = 0;  // most that one multiprocessor takes in; 0: reads are slower on every card measured
+  double token_us = 0;     // each of the step's tokens adds to a launch, in every CTA
+  double read = 1;         // share of the card's reads while it streams
+  double cycle_bytes = 0;  // most that one multiprocessor takes in; 0: reads are slower on every card measured
   Feeding feeding = Feeding::kRing;
-  MatrixUnit unit = MatrixUnit::kNone;
-  double matrix = 0;  // share of the unit's peak
+  struct {
+    MatrixUnit unit = MatrixUnit::kNone;
+    double share = 0;  // of the unit's peak
+  } matrix{};
   // Read and written per token and value of hidden, where the plan's cost has none; but for a multiprocessor's cycles
   // Node::moved goes first.
   double activation_bytes = 0;
   std::string_view from;  // a file of bench/results, or: assumed, and why
-  bool measured = true;
+  [[nodiscard]] constexpr bool measured() const { return !from.starts_with("assumed"); }
 };
 
 // Throws Error(kUnsupported) for a kernel that the table does not have.

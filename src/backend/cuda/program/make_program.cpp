@@ -37,10 +37,10 @@ Maker::Maker(const ProgramArgs& args)
     : args_(args),
       d_(args.config.dims),
       own_(own_of(args.config)),
-      moe_(choose_moe(args.config, args.run)),
+      family_(choose_family(args.config, args.run)),
       flash_(choose_flash(args.config, args.run)),
       pages_(args.pages.value_or(page_type(args.run.kv_type()))),
-      activations_(choose_activations(moe_, args.run)),
+      activations_(choose_activations(family_, args.run)),
       tuned_(args.tuned.value_or(args.card.tuned())),
       gemv_(gemv_device(args.card.facts)),
       cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config)} {
@@ -49,15 +49,15 @@ Maker::Maker(const ProgramArgs& args)
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;
   require_moe_tile(args.config, args.run, args.card);
-  fused_ = moe_ != MoeKernel::kReference && fused_step(d_, tokens_);
-  dense_gemms_ = dense_by_gemm(moe_, d_, tokens_);
+  fused_ = family_ != KernelFamily::kReference && fused_step(d_, tokens_);
+  dense_gemms_ = dense_by_gemm(family_, d_, tokens_);
   if (plain()) return;
   choose_experts();
-  experts_gemms_ = experts_by_gemm(moe_, experts_plan_.at_once, d_, tuned_, tokens_);
+  experts_gemms_ = experts_by_gemm(family_, experts_plan_.at_once, d_, tuned_, tokens_);
 }
 
 Program Maker::make() && {
-  program_.moe = moe_;
+  program_.family = family_;
   program_.flash = flash_;
   program_.activations = activations_;
   program_.dense_activations = rounds(args_.run.dense_activations) ? args_.run.dense_activations : Activations::kBf16;
@@ -272,7 +272,7 @@ void Maker::logits() {
   if (!whole && !added && !experts_added_) add_experts();
   if (whole || added) hold(Slot::kResidual, added ? Held::kFloats : Held::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
-  if (!logits_by_gemm(moe_, rows)) {
+  if (!logits_by_gemm(family_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {
       return DenseArgs{.weights = b.w.unembedding.data,
                        .in = {.x = b.at.residual,

@@ -5,11 +5,11 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/plans.h"
-#include "backend/cuda/attention/attend_flash.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "base/error.h"
 
-#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -68,19 +68,19 @@ cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
 
 std::vector<std::string> kernels(const cuda::Program& plan, Stage stage) {
   std::vector<std::string> names;
-  for (const PlannedStage& s : plan.nodes)
+  for (const PlannedKernel& s : plan.nodes)
     if (s.stage == stage) names.push_back(s.kernel);
   return names;
 }
 
 std::vector<std::string> kernels(const cuda::Program& plan) {
   std::vector<std::string> names;
-  for (const PlannedStage& s : plan.nodes) names.push_back(s.kernel);
+  for (const PlannedKernel& s : plan.nodes) names.push_back(s.kernel);
   return names;
 }
 
-PlannedStage find(const cuda::Program& plan, std::string_view kernel) {
-  for (const PlannedStage& s : plan.nodes)
+PlannedKernel find(const cuda::Program& plan, std::string_view kernel) {
+  for (const PlannedKernel& s : plan.nodes)
     if (s.kernel == kernel) return s;
   ADD_FAILURE() << "no " << kernel;
   return {};
@@ -88,26 +88,27 @@ PlannedStage find(const cuda::Program& plan, std::string_view kernel) {
 std::string tile(const cuda::Program& plan, std::string_view kernel) { return find(plan, kernel).tile; }
 
 TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
-  for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kReference}) {
+  for (const KernelFamily family :
+       {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kReference}) {
     for (const std::vector<Row>& rows : {decode(1), decode(8), decode(9), kPrompt}) {
-      const cuda::Program planned = plan(rows, {.options = {.moe = moe}});
+      const cuda::Program planned = plan(rows, {.options = {.family = family}});
       for (int s = 0; s < kStages; ++s)
         EXPECT_THAT(kernels(planned, static_cast<Stage>(s)), Not(testing::IsEmpty()))
-            << name_of(moe) << ' ' << name_of(static_cast<Stage>(s));
+            << name_of(family) << ' ' << name_of(static_cast<Stage>(s));
     }
   }
 }
 
 // What lets their steps share a graph (step_graph.h).
-// Where attn_in has the sum of residual and delta, and behind the last layer, where nobody else wants it of all tokens.
+// Where attn_in has the sum of residual and delta, and after the last layer, where nobody else wants it of all tokens.
 TEST(make_program, taps_the_boundaries_that_are_asked_for) {
   constexpr int kLayers = static_cast<int>(kDims.layers);
   const std::vector<LayerKind> kinds(kDims.layers, LayerKind::kFull);
-  for (const MoeKernel moe :
-       {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kGemv, MoeKernel::kReference}) {
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm,
+                                    KernelFamily::kInt8, KernelFamily::kReference}) {
     for (const std::vector<Row>& rows : {decode(1), decode(8), decode(9), decode(300), kPrompt}) {
       for (const int64_t logit_rows : {0, 1}) {
-        SCOPED_TRACE(fmt::format("{}, {} rows, {} of logits", name_of(moe), rows.size(), logit_rows));
+        SCOPED_TRACE(fmt::format("{}, {} rows, {} of logits", name_of(family), rows.size(), logit_rows));
         const auto made = [&](std::vector<int> taps) {
           const BackendConfig config{.dims = kDims,
                                      .layer_kinds = {},
@@ -115,14 +116,14 @@ TEST(make_program, taps_the_boundaries_that_are_asked_for) {
                                      .dense = {},
                                      .own_experts = {},
                                      .taps = std::move(taps)};
-          RunConfig run{.moe = moe};
-          if (moe == MoeKernel::kGemv) run.activations = Activations::kInt8;
+          RunConfig run{.family = family};
+          if (family == KernelFamily::kInt8) run.activations = Activations::kInt8;
           return cuda::make_program(
               {.config = config, .run = run, .step = {.rows = rows, .logit_rows = logit_rows}, .card = kH200});
         };
         const auto launches = [&](const cuda::Program& program, std::string_view kernel) {
           int64_t count = 0;
-          for (const PlannedStage& s : program.nodes)
+          for (const PlannedKernel& s : program.nodes)
             if (s.kernel == kernel) count += s.launches * layers_of(s, kinds);
           return count;
         };
@@ -147,13 +148,14 @@ TEST(make_program, taps_the_boundaries_that_are_asked_for) {
 TEST(make_program, guesses_are_launched_as_as_many_sequences) {
   const auto said = [](const cuda::Program& program) {
     std::vector<std::string> nodes;
-    for (const PlannedStage& s : program.nodes)
+    for (const PlannedKernel& s : program.nodes)
       nodes.push_back(fmt::format("{} {} {} {} {}", s.kernel, s.tile, s.launches, static_cast<int>(s.stage),
                                   s.kind ? static_cast<int>(*s.kind) : -1));
     return nodes;
   };
   for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
-    for (const MoeKernel moe : {MoeKernel::kAuto, MoeKernel::kMarlin, MoeKernel::kGemm, MoeKernel::kReference}) {
+    for (const KernelFamily family :
+         {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kReference}) {
       for (const std::vector<int>& lengths : {std::vector<int>{2}, {8}, {8, 1}, {3, 5, 2}, {8, 8, 8, 8}}) {
         std::vector<Row> rows;
         int32_t tokens = 0;
@@ -163,9 +165,9 @@ TEST(make_program, guesses_are_launched_as_as_many_sequences) {
         }
         const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
         const cuda::Program guessed = cuda::make_program(
-            {.config = config, .run = {.moe = moe}, .step = {.rows = rows, .logit_rows = tokens}, .card = card});
-        const cuda::Program plain = plan(decode(tokens), {.options = {.moe = moe}, .card = card});
-        EXPECT_EQ(said(guessed), said(plain)) << name_of(moe) << ", " << tokens << " tokens";
+            {.config = config, .run = {.family = family}, .step = {.rows = rows, .logit_rows = tokens}, .card = card});
+        const cuda::Program plain = plan(decode(tokens), {.options = {.family = family}, .card = card});
+        EXPECT_EQ(said(guessed), said(plain)) << name_of(family) << ", " << tokens << " tokens";
         EXPECT_EQ(guessed.shares.decode, plain.shares.decode);
         EXPECT_TRUE(guessed.shares.prefill.empty());
       }
@@ -176,22 +178,22 @@ TEST(make_program, guesses_are_launched_as_as_many_sequences) {
 TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
   const CostModel model{kDims, StoredFormats::of({}, {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8})};
   const std::vector<LayerKind> layers = {LayerKind::kSliding, LayerKind::kFull};
-  for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
+  for (const KernelFamily family : {KernelFamily::kStreaming, KernelFamily::kGemm}) {
     for (const std::vector<Row>& rows : {decode(3), decode(40), kPrompt, {{0, 1, 5000}, {1, 512, 512}}}) {
-      const cuda::Program planned = plan(rows, {.options = {.attention = Attention::kFlash, .moe = moe},
+      const cuda::Program planned = plan(rows, {.options = {.attention = Attention::kFlash, .family = family},
                                                 .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
       Cost sum;
-      for (const PlannedStage& s : planned.nodes)
+      for (const PlannedKernel& s : planned.nodes)
         for (int64_t layer = 0; layer < layers_of(s, layers); ++layer) sum += s.cost;
       const Cost want = model.of_step(layers, {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())});
-      EXPECT_NEAR(sum.bytes / want.bytes, 1, 1e-6) << name_of(moe);
-      EXPECT_NEAR(sum.flops / want.flops, 1, 1e-6) << name_of(moe);
+      EXPECT_NEAR(sum.bytes / want.bytes, 1, 1e-6) << name_of(family);
+      EXPECT_NEAR(sum.flops / want.flops, 1, 1e-6) << name_of(family);
     }
   }
 }
 
 TEST(make_program, plain_matrices_take_a_row_per_warp_for_one_token_and_tiles_for_many) {
-  const RunConfig plain = {.moe = MoeKernel::kReference};
+  const RunConfig plain = {.family = KernelFamily::kReference};
   EXPECT_THAT(plan(decode(1), {.options = plain}).nodes[2].tile,
               HasSubstr("q: 1 rows x 1 tokens per warp, 1024 x 1 CTAs"));
   EXPECT_THAT(plan(kPrompt, {.options = plain}).nodes[2].tile,
@@ -199,16 +201,17 @@ TEST(make_program, plain_matrices_take_a_row_per_warp_for_one_token_and_tiles_fo
 }
 
 TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
-  for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kGemm}) {
+  for (const KernelFamily family : {KernelFamily::kStreaming, KernelFamily::kGemm}) {
     for (const int tokens : {1, 8}) {
-      const cuda::Program planned = plan(decode(tokens), {.options = {.attention = Attention::kFlash, .moe = moe}});
+      const cuda::Program planned =
+          plan(decode(tokens), {.options = {.attention = Attention::kFlash, .family = family}});
       EXPECT_THAT(kernels(planned),
                   ElementsAre("any_embed_f32_bf16", "any_rope_table_f32", "gemv<qkv, bf16>", "any_attend_decode<bf16>",
                               "any_attend_decode<bf16>", "gemv<dense, bf16>", "any_router_f32_bf16", "moe_up",
                               tokens == 1 ? "gemv<moe_down>" : "moe_down", "gemv<dense, bf16>"));
     }
   }
-  EXPECT_EQ(tile(plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}}), "moe_up"),
+  EXPECT_EQ(tile(plan(decode(1), {.options = {.family = KernelFamily::kStreaming}}), "moe_up"),
             cuda::plan_row_warps(kDims.hidden, {.rows = cuda::kGemvTokens}, cuda::gemv_device(kH200)).to_string());
 }
 
@@ -235,7 +238,7 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
   const auto moe = [](int tokens, const RunConfig& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
-  const RunConfig mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.moe = MoeKernel::kGemv};
+  const RunConfig mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.family = KernelFamily::kInt8};
   EXPECT_THAT(moe(1, mxfp8),
               ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
   EXPECT_THAT(moe(1, {.activations = Activations::kMxfp6}),
@@ -250,9 +253,10 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
-  for (const RunConfig& options : {RunConfig{.moe = MoeKernel::kGemv}, RunConfig{.moe = MoeKernel::kMarlin}}) {
-    const cuda::Program planned = plan(decode(options.moe == MoeKernel::kGemv ? 1 : 9), {.options = options});
-    for (const PlannedStage& s : planned.nodes) {
+  for (const RunConfig& options :
+       {RunConfig{.family = KernelFamily::kInt8}, RunConfig{.family = KernelFamily::kStreaming}}) {
+    const cuda::Program planned = plan(decode(options.family == KernelFamily::kInt8 ? 1 : 9), {.options = options});
+    for (const PlannedKernel& s : planned.nodes) {
       if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
         EXPECT_EQ(s.layers, InLayers::kAfterFirst);
       }
@@ -267,7 +271,7 @@ TEST(make_program, the_next_layer_adds_what_the_experts_left) {
 TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
   const auto by_gemm = [](const Dims& dims, int64_t tokens, bool at_once = true) {
     const cuda::Tuned tuned{.gemm_at_once_pairs = 64, .grouped_pairs = 3};
-    return cuda::experts_by_gemm(MoeKernel::kAuto, at_once, dims, tuned, tokens);
+    return cuda::experts_by_gemm(KernelFamily::kAuto, at_once, dims, tuned, tokens);
   };
   for (const int64_t tokens : {9, 16, 97}) EXPECT_TRUE(by_gemm(kDims, tokens)) << tokens;
   for (const int64_t tokens : {8, 17, 96}) EXPECT_FALSE(by_gemm(kDims, tokens)) << tokens;
@@ -280,7 +284,7 @@ TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped)
 }
 
 TEST(make_program, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {
-  const cuda::Program planned = plan(decode(9), {.options = {.moe = MoeKernel::kMarlin}});
+  const cuda::Program planned = plan(decode(9), {.options = {.family = KernelFamily::kStreaming}});
   EXPECT_THAT(kernels(planned, Stage::kMoe), ElementsAre("any_moe_group_tiles", "grouped<up>", "grouped<down>"));
   EXPECT_EQ(find(planned, "gemv<qkv, bf16>").launches, 2);
   EXPECT_EQ(find(planned, "gemv<dense, bf16>").launches, 2);
@@ -312,7 +316,7 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
 }
 
 TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
-  const cuda::Program hopper = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}});
+  const cuda::Program hopper = plan(kPrompt, {.options = {.family = KernelFamily::kGemm}});
   EXPECT_THAT(kernels(hopper), IsSupersetOf({"sm90_dense_gemm", "sm90_grouped", "any_moe_group_tiles"}));
   EXPECT_EQ(kernels(hopper, Stage::kMoe).back(), "sm90_grouped");  // the next norm adds the experts
   EXPECT_EQ(kernels(hopper, Stage::kLogits).front(), "any_norm_sums_f32");
@@ -320,7 +324,7 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
       cuda::plan_sm90_grouped({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts}, kH200.multiprocessors);
   ASSERT_TRUE(up.has_value());
   EXPECT_EQ(tile(hopper, "sm90_grouped"), up->to_string());
-  EXPECT_THAT(kernels(plan(decode(256), {.options = {.moe = MoeKernel::kGemm}}), Stage::kMoe),
+  EXPECT_THAT(kernels(plan(decode(256), {.options = {.family = KernelFamily::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_grouped"));
   // The router of many tokens tells where pairs lie.
   const cuda::Program many = plan({{0, 2048, 2048}}, {});
@@ -329,11 +333,11 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_THAT(kernels(plan({{0, 2048, 2048}}, {.card = kGb10}), Stage::kMoe),
               ElementsAre("any_moe_group_tiles", "any_round_f32", "any_gemm<gate_up>", "any_gemm<mxfp4>"));
   // Two launches where something stands between them.
-  const RunConfig mxfp6 = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp6};
+  const RunConfig mxfp6 = {.family = KernelFamily::kGemm, .activations = Activations::kMxfp6};
   EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp6}), Stage::kMoe),
               ElementsAre("any_round_blocks_f32<mxfp6>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
                           "any_round_blocks_f32<mxfp6>", "sm90_mxfp4_gemm"));
-  const cuda::Program spark = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .card = kGb10});
+  const cuda::Program spark = plan(kPrompt, {.options = {.family = KernelFamily::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
 }
 
@@ -361,7 +365,7 @@ TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
 TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_epilogue_make) {
   for (const Activations format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
     for (const int tokens : {512, 513}) {  // either router
-      const RunConfig run = {.moe = MoeKernel::kGemm, .activations = format};
+      const RunConfig run = {.family = KernelFamily::kGemm, .activations = format};
       const std::vector<Row> prompt = {{0, tokens, tokens}};
       const cuda::Program spark = plan(prompt, {.options = run, .card = kGb10});
       const std::string up_name = fmt::format("sm121_mx_gemm<gate_up, {}>", name_of(format));
@@ -380,7 +384,8 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
                 cuda::Held::kCodes);
       EXPECT_EQ(spark.hidden_codes, cuda::codes_of(format));
     }
-  const RunConfig wide = {.moe = MoeKernel::kGemm, .activations = Activations::kMxfp8, .moe_tile = MoeTile::k128x128};
+  const RunConfig wide = {
+      .family = KernelFamily::kGemm, .activations = Activations::kMxfp8, .moe_tile = MoeTile::k128x128};
   const cuda::Program asked = plan(kPrompt, {.options = wide, .card = kGb10});
   EXPECT_THAT(tile(asked, "sm121_mx_gemm<down, mxfp8>"), HasSubstr("128 rows x 128 tokens"));
   // Few tokens stay with the streaming kernels, which take rounded values.
@@ -390,7 +395,7 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
 }
 
 TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_rounded_values_elsewhere) {
-  const RunConfig run = {.moe = MoeKernel::kGemm, .dense_activations = Activations::kMxfp8};
+  const RunConfig run = {.family = KernelFamily::kGemm, .dense_activations = Activations::kMxfp8};
   const DenseFormats dense = {.qkv = kMxfp8, .o = kMxfp4, .lm_head = {}};
   const cuda::Program spark = plan(decode(9), {.options = run, .dense = dense, .card = kGb10});
   EXPECT_THAT(kernels(spark, Stage::kAttnIn),
@@ -412,7 +417,7 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
   EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_mxfp4_gemm"));
   EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::Held::kFloats);
   // Without it all is as it was.
-  const RunConfig exact = {.moe = MoeKernel::kGemm};
+  const RunConfig exact = {.family = KernelFamily::kGemm};
   EXPECT_THAT(kernels(plan(decode(9), {.options = exact, .dense = dense, .card = kGb10})),
               IsSupersetOf({"any_gemm<mxfp8>", "any_gemm<mxfp4>"}));
   // One token's kernels round for themselves: no launch more.
@@ -424,7 +429,7 @@ TEST(make_program, a_tile_of_experts_that_no_kernel_has_is_refused) {
   const RunConfig tiles = {.activations = Activations::kMxfp8, .moe_tile = MoeTile::k64x128};
   RunConfig exact = tiles, streaming = tiles;
   exact.activations = Activations::kBf16;
-  streaming.moe = MoeKernel::kMarlin;
+  streaming.family = KernelFamily::kStreaming;
   EXPECT_NO_THROW(plan(kPrompt, {.options = tiles, .card = kGb10}));
   for (const Asked& asked :
        {Asked{.options = tiles}, {.options = exact, .card = kGb10}, {.options = streaming, .card = kGb10}}) {
@@ -466,11 +471,11 @@ TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
   const DenseFormats dense = {.qkv = kMxfp4, .o = kMxfp8, .lm_head = kMxfp4};
-  const cuda::Program one = plan(decode(1), {.options = {.moe = MoeKernel::kMarlin}, .dense = dense});
+  const cuda::Program one = plan(decode(1), {.options = {.family = KernelFamily::kStreaming}, .dense = dense});
   EXPECT_THAT(kernels(one, Stage::kAttnIn), ElementsAre("any_rope_table_f32", "gemv<qkv, mxfp4>"));
   EXPECT_THAT(kernels(one, Stage::kAttnOut), ElementsAre("gemv<dense, mxfp8>"));
   EXPECT_THAT(kernels(one, Stage::kLogits), ElementsAre("gemv<dense, mxfp4>"));
-  const cuda::Program many = plan(kPrompt, {.options = {.moe = MoeKernel::kGemm}, .dense = dense});
+  const cuda::Program many = plan(kPrompt, {.options = {.family = KernelFamily::kGemm}, .dense = dense});
   EXPECT_THAT(kernels(many, Stage::kAttnIn), testing::Contains("sm90_mxfp4_gemm"));
   EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_gemm<mxfp8>"));
 }
@@ -549,7 +554,7 @@ TEST(make_program, pages_whose_values_do_not_stand_alone_are_written_by_rope_sum
               ElementsAre(rope, "any_attend_prefill<e4m3>", "any_attend_prefill<e4m3>"));
   EXPECT_THAT(kernels(plan(decode(64), asked), Stage::kAttend), ElementsAre(rope, decodes, decodes));
   Asked marlin = asked;
-  marlin.options.moe = MoeKernel::kMarlin;
+  marlin.options.family = KernelFamily::kStreaming;
   EXPECT_THAT(both(plan(decode(40), marlin)), IsSupersetOf({std::string("gemv<dense, bf16>"), rope, decodes}));
 }
 
@@ -565,13 +570,13 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   };
   using enum Activations;
   EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
-  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kGemv, .activations = Activations::kBf16}}),
+  EXPECT_THAT(refused({.options = {.family = KernelFamily::kInt8, .activations = Activations::kBf16}}),
               HasSubstr("--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv"));
   EXPECT_THAT(refused({.options = {.activations = Activations::kF32}}),
               HasSubstr("--moe-activation f32: want --moe-kernel reference, found auto"));
   for (const Activations format : {kMxfp8, kMxfp6, kMxfp4})
-    for (const MoeKernel moe : {MoeKernel::kGemv, MoeKernel::kReference})
-      EXPECT_THAT(refused({.options = {.moe = moe, .activations = format}}),
+    for (const KernelFamily family : {KernelFamily::kInt8, KernelFamily::kReference})
+      EXPECT_THAT(refused({.options = {.family = family, .activations = format}}),
                   HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or", name_of(format))));
   EXPECT_THAT(
       refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}),
@@ -583,7 +588,7 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
               type.on.has(BackendKind::kCuda))
         << why;
   }
-  EXPECT_THAT(refused({.options = {.moe = MoeKernel::kReference},
+  EXPECT_THAT(refused({.options = {.family = KernelFamily::kReference},
                        .dense = {.qkv = WeightFormat::kMxfp4, .o = {}, .lm_head = {}}}),
               HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
 }
@@ -605,8 +610,8 @@ TEST(make_program, shapes_that_some_kernels_do_not_serve_are_known) {
 
 TEST(make_program, a_step_without_logits_plans_none) {
   const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
-  for (const MoeKernel moe : {MoeKernel::kMarlin, MoeKernel::kReference}) {
-    const RunConfig options = {.moe = moe};
+  for (const KernelFamily family : {KernelFamily::kStreaming, KernelFamily::kReference}) {
+    const RunConfig options = {.family = family};
     const cuda::Program planned =
         cuda::make_program({.config = config, .run = options, .step = {.rows = kPrompt}, .card = kH200});
     EXPECT_THAT(kernels(planned, Stage::kLogits), testing::IsEmpty());
@@ -620,11 +625,11 @@ TEST(make_program, decode_kernels_fit_the_shared_memory_of_a_block_of_sm121) {
   for (const std::optional<WeightFormat> format : {std::optional<WeightFormat>(), {kMxfp8}, {kMxfp4}}) {
     for (const Kv kv : {Kv::kBf16, Kv::kE4m3}) {
       for (const int tokens : {1, 2, 8, 32}) {
-        const cuda::Program planned =
-            plan(decode(tokens), {.options = {.kv = kv, .attention = Attention::kFlash, .moe = MoeKernel::kMarlin},
-                                  .dense = {.qkv = format, .o = format, .lm_head = format},
-                                  .card = kGb10});
-        for (const PlannedStage& s : planned.nodes) {
+        const cuda::Program planned = plan(
+            decode(tokens), {.options = {.kv = kv, .attention = Attention::kFlash, .family = KernelFamily::kStreaming},
+                             .dense = {.qkv = format, .o = format, .lm_head = format},
+                             .card = kGb10});
+        for (const PlannedKernel& s : planned.nodes) {
           EXPECT_LE(s.shared_bytes, kBlock) << s.kernel << ": " << s.tile;
           EXPECT_EQ(s.shared_bytes > 0, s.tile.find(" B shared") != std::string::npos) << s.kernel;
         }

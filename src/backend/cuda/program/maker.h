@@ -3,8 +3,7 @@
 // else includes it.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/dense/linear_plan.h"
-#include "backend/cuda/dense/row_warps_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/program/choices.h"
@@ -26,8 +25,8 @@ namespace nibble::backend::cuda {
 
 [[nodiscard]] constexpr int to_int(int64_t value) { return static_cast<int>(value); }
 
-// The first of a card's architectures whose kernel of an operation serves a shape: the kernel, and what it is asked to
-// do; or none.
+// The kernel of an operation that serves a shape, of the first of a card's architectures that has one, and its plan.
+// Empty where none has.
 template <class Op, class Plan>
 struct Chosen {
   Op op{};
@@ -58,17 +57,17 @@ class Maker {
   void attn_in();
   void attend();
   void attn_out();
-  // Of a rank, of what attn_out or moe left: a row per token, then the sum over ranks.
+  // On a rank: makes a row per token of what attn_out or moe left, then adds up the ranks' rows.
   void combine();
   [[nodiscard]] bool combines_in_sum() const;
-  // Of tiles: whoever makes a rank's values sends them.
+  // Whether the kernel that makes a rank's values also sends them to the ranks that add them up.
   [[nodiscard]] bool sends_parts() const;
   void reduce_delta();
   void add_to_residual();
   [[nodiscard]] SumPlan sum_plan() const;
-  // Of a fused step: the launch that adds up the ranks' deltas adds them to the residual, too.
+  // Whether the launch that adds up the ranks' deltas also adds them to the residual: in a fused step.
   [[nodiscard]] bool adds_to_residual() const;
-  // The residual stream before the layers of BackendConfig::taps, and behind the last.
+  // The residual stream before the layers of BackendConfig::taps, and after the last.
   void tap_layers();
   void tap_last();
   void route();
@@ -76,52 +75,52 @@ class Maker {
   void logits();
 
   // Of attention.
-  // Where none takes long rows of such pages, the general kernel has the whole step.
+  // Where no prefill kernel takes such pages, any_attend serves the whole step.
   void choose_prefill();
   void plain_attn_in();
   void plain_rope_kv();
   void gemm_attn_in();
-  // Of the sums that attn_in left.
+  // Rope and the KV write, from the sums that attn_in left.
   void rope_sums();
   void attend(LayerKind kind);
-  // Whether attention leaves its result as o's GEMM takes it; else a pass does. What is rounded to values is left to a
-  // pass: only cards that have no GEMM for codes round so.
+  // Whether attention leaves its result as o's GEMM takes it; else any_round does it. Values rounded to MXFP8 are left
+  // to any_round: only cards without a GEMM for codes have them.
   [[nodiscard]] bool attend_stores_input() const;
 
   // Of the experts.
   void choose_experts();
   void route_plainly();
   void top_experts();
-  // The GEMMs' rounding takes the residual and its inverses; whoever else multiplies gets the norm.
+  // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
   void route_sums();
   [[nodiscard]] Delta experts_delta() const;
-  // As its reader finds it: of a rank combined.
+  // As its reader finds it: on a rank it is combined.
   [[nodiscard]] Delta left_by_experts() const {
     return adds_to_residual() ? Delta{Delta::Form::kAdded} : combined(experts_delta());
   }
   [[nodiscard]] Delta combined(const Delta& delta) const;
-  // Before a kernel that does not add them itself.
+  // Adds the experts' results to the residual, for a kernel that does not do it itself.
   Node& add_experts();
   void fused_moe(const Roles& up, const Roles& down);
   void grouped_moe(const Roles& up, const Roles& down);
   void gemm_moe(const Roles& up, const Roles& down);
-  // The pairs by expert, and x as gate_up wants it, where it is not there yet: a row per token, or a row per place.
+  // Sorts the pairs by expert and rounds x for gate_up, unless that is done: a row per token, or a row per place.
   void group_and_round(bool by_place, int tile_tokens);
-  // u as down wants it, in gate_up's x.
+  // Rounds u for down, into the memory of gate_up's x.
   void round_u();
   void plain_moe(const Roles& up, const Roles& down);
 
-  [[nodiscard]] bool plain() const { return moe_ == MoeKernel::kReference; }
+  [[nodiscard]] bool plain() const { return family_ == KernelFamily::kReference; }
   [[nodiscard]] bool is_rank() const { return args_.config.own_experts.has_value(); }
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
 
-  // Which kernels of the card's architectures take the step's work.
+  // The kernels of the card's architectures that take the step's work.
   using Gemm = Chosen<GemmKernel, GemmPlan>;
   using SplitGemm = Chosen<SplitGemmKernel, SplitGemmPlan>;
   [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const;
   [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const;
   [[nodiscard]] std::optional<SplitGemm> split_gemm_for(const GemmShape& shape) const;
-  // Where the kernel that takes this shape finds its input. sums: split, where some kernel does.
+  // The form of the input of the kernel that takes this shape. sums: of a split GEMM, where one serves.
   [[nodiscard]] GemmInput input_of(const GemmShape& shape, bool sums) const;
   [[nodiscard]] bool rounds_dense(WeightRole role) const {
     return rounds(args_.run.dense_activations) && args_.config.dense.of(role).has_value();
@@ -130,9 +129,9 @@ class Maker {
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
   // Whether the step's experts multiply codes, which the norm and gate_up's launch make (ExpertsPlan::input).
   [[nodiscard]] bool experts_take_codes() const { return experts_gemms_ && in_codes(experts_plan_.input); }
-  // Whether they multiply codes of rows.
+  // Whether the step's experts multiply codes of rows.
   [[nodiscard]] bool row_codes() const { return experts_gemms_ && experts_plan_.row_codes; }
-  // From this stage on.
+  // Says how a slot is held from this stage on.
   void hold(Slot slot, Held as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
       program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
@@ -150,12 +149,12 @@ class Maker {
   }
   [[nodiscard]] static std::string per_token(int64_t tokens) { return fmt::format("a CTA per token, {} CTAs", tokens); }
 
-  // Of a fused step: down is a gemv, whose columns are the pairs.
+  // In a fused step: down is gemv<moe_down>, whose columns are the pairs.
   [[nodiscard]] bool few_pairs() const { return tokens_ * d_.topk <= kGemvTokens && own_.all(); }
 
-  // What a launch moves, of so many bytes of a token.
+  // Bytes that a launch moves, from those of a token.
   [[nodiscard]] double moves(int64_t bytes) const { return static_cast<double>(tokens_ * bytes); }
-  static constexpr int64_t kResidualBytes = 8, kInputBytes = 2;  // read and written; of 16 bits, codes are less
+  static constexpr int64_t kResidualBytes = 8, kInputBytes = 2;  // read and written; 16 bits: codes are fewer
 
   // Launches that several stages have.
 
@@ -201,10 +200,10 @@ class Maker {
         });
   }
 
-  // residual += delta, and what `more` asks for.
+  // residual += delta; `more` sets the other arguments.
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
-    // any_norm_sums knows how many of them run at once.
+    // any_norm_sums finds out how many CTAs run at once.
     const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
     const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
     Node& own = add(kernel::kNormSums, tile, reads, [=, n = tokens()](const Binding& b, const Launch& on) {
@@ -229,7 +228,7 @@ class Maker {
                  [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* hidden_width_);
   }
 
-  // One launch for up to kGemvTokens; tokens 1: one, whatever it takes.
+  // One launch per kGemvTokens tokens. tokens 1: one launch, whatever it serves.
   template <class Do>
   void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads, Do launch) {
     const GemvPlan plan = plan_gemv(shape, gemv_);
@@ -237,7 +236,7 @@ class Maker {
     own.launches = (tokens + kGemvTokens - 1) / kGemvTokens;
     own.shared_bytes = plan.smem_bytes;
   }
-  // In launches of eight rows; in, y and which advance by them.
+  // In launches of eight rows; `in`, y and `which` advance with them.
   template <class Args>
   void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
     gemv(by_packing(kernel::kGemvDense, shape.packing), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
@@ -284,7 +283,7 @@ class Maker {
         });
   }
   using BiasOf = const Bf16* (*)(const Binding&);
-  // W · Arena::gemm_x, without bias, rows as they are packed; where `put` says.
+  // W · Arena::gemm_x without bias, in the order of the packed rows. `put` says where it goes.
   template <class Weights, class Put>
   void gemm(const GemmShape& shape, const Roles& reads, Weights weights, Put put) {
     const Gemm chosen = gemm_for(shape);
@@ -300,13 +299,13 @@ class Maker {
       chosen.op.launch(args, chosen.plan, on);
     });
   }
-  // Whether the kernel of a GEMM that is not split leaves tiles.
+  // Whether the GEMM of this shape, if it is not split, leaves tiles.
   [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const {
     const GemmKernel op = gemm_for(shape).op;
     return op.sums && (op.codes || shape.packing == Packing::kBf16);
   }
-  // W · Arena::gemm_x in Arena::gemm_y, for a reader that adds it up; in rows it has the bias. Says in which form,
-  // with no place.
+  // W · Arena::gemm_x into Arena::gemm_y, for a reader that adds it up. Results in rows have the bias. Returns the
+  // form, without a pointer.
   template <class Weights>
   SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
@@ -341,9 +340,9 @@ class Maker {
 
   const ProgramArgs& args_;
   const Dims& d_;
-  const int64_t hidden_width_ = layout::pair_width(d_.inter);  // of the experts' hidden: columns of down
+  const int64_t hidden_width_ = layout::block_pair_width(d_.inter);  // of the experts' hidden: columns of down
   const OwnExperts own_;
-  const MoeKernel moe_;
+  const KernelFamily family_;
   bool flash_;  // the step's attention is on tensor cores
   const PageType pages_;
   const Activations activations_;

@@ -33,12 +33,12 @@ LaunchTime launch_time(const KernelShare& share, const Work& work, const KnownCa
   const double fixed = share.step_us + share.token_us * work.tokens + (chained ? 0 : kUnchainedUs);
   const double reads = work.bytes / (card.read_bytes_per_s * share.read) * kMicro;
   const double cycles_per_s = card.facts.multiprocessors * card.ghz * 1e9;
-  const double takes = share.bytes_per_cycle > 0 ? work.taken / (cycles_per_s * share.bytes_per_cycle) * kMicro : 0;
+  const double takes = share.cycle_bytes > 0 ? work.taken / (cycles_per_s * share.cycle_bytes) * kMicro : 0;
   double matrix = 0;
-  if (share.unit != MatrixUnit::kNone && work.flops > 0) {
-    const double peak = peak_of(card, share.unit);
+  if (share.matrix.unit != MatrixUnit::kNone && work.flops > 0) {
+    const double peak = peak_of(card, share.matrix.unit);
     check(peak > 0, "a card runs kernels for units that it has");
-    matrix = work.flops / (peak * share.matrix) * kMicro;
+    matrix = work.flops / (peak * share.matrix.share) * kMicro;
   }
   const double fed = share.feeding == Feeding::kOwn ? std::hypot(reads, takes) : std::max(reads, takes);
   LaunchTime time{.us = fixed + std::hypot(fed, matrix)};
@@ -87,7 +87,7 @@ NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
           .held = HeldBy::kLink};
 }
 
-// Behind the draws: each rank's best of a row, to all others.
+// After the draws: each rank's best of a row, to all others.
 NodeTime picking(const PredictArgs& args) {
   const auto& [ranks, link] = args.between;
   const double bytes = static_cast<double>(args.program.logit_rows * kVectorWords) * sizeof(float);
@@ -104,7 +104,7 @@ StepTime predict_step(const PredictArgs& args) {
   StepTime step;
   double peak = args.card.exact_peak();
   for (const Node& node : args.program.nodes)
-    if (!way_of(node.kernel)) peak = std::max(peak, args.card.peak(share_of(node.kernel).unit));
+    if (!way_of(node.kernel)) peak = std::max(peak, args.card.peak(share_of(node.kernel).matrix.unit));
   for (const Node& node : args.program.nodes) {
     if (const auto way = way_of(node.kernel)) {
       step.nodes.push_back(sum_over_ranks(args, node, *way));

@@ -1,5 +1,5 @@
 #pragma once
-// How long a step's program takes on a card that is not here. Pure.
+// How long the program of a step takes on a card, whether or not it is in this machine. Pure.
 //
 // A launch takes its fixed part (KernelShare::step_us, token_us) and then the bytes or the operations that its plan
 // gives it, at what its family reaches of the card: of the reads; of what a multiprocessor takes in per cycle, where
@@ -21,14 +21,14 @@
 
 namespace nibble::backend::cuda {
 
-// What most of a launch's time is.
+// What a launch spends most of its time on.
 enum class HeldBy : uint8_t { kLaunch, kReads, kInstructions, kMatrix, kLink };
 [[nodiscard]] constexpr std::string_view name_of(HeldBy held) {
   constexpr std::string_view kNames[] = {"launches", "reads", "instructions", "matrix units", "link"};
   return kNames[static_cast<size_t>(held)];
 }
 
-// A node of the program over all its layers, or the sampling behind it.
+// A node of the program in all of its layers, or the sampling after it.
 struct NodeTime {
   Stage stage = Stage::kEmbed;
   std::string kernel;

@@ -71,7 +71,7 @@ TEST(predict, more_launches_of_a_stage_read_the_weights_again) {
 TEST(predict, a_ring_hides_the_shorter_of_reading_and_taking_in) {
   const KernelShare& share = share_of("gemv<moe_down>");
   ASSERT_EQ(share.feeding, Feeding::kRing);
-  const double takes = 1e8 / (100 * 1e9 * share.bytes_per_cycle) * 1e6;  // 109 us; reads take 100
+  const double takes = 1e8 / (100 * 1e9 * share.cycle_bytes) * 1e6;  // 109 us; reads take 100
   ASSERT_GT(takes, 100 / share.read);
   const NodeTime time = time_of(node(Stage::kMoe, "gemv<moe_down>", {.bytes = 1e8, .flops = 0}));
   EXPECT_NEAR(time.us, 2 * (share.step_us + takes), 1e-9);
@@ -81,7 +81,7 @@ TEST(predict, a_ring_hides_the_shorter_of_reading_and_taking_in) {
 TEST(predict, warps_that_wait_for_their_own_bytes_hide_only_part) {
   const KernelShare& share = share_of("moe_up");
   ASSERT_EQ(share.feeding, Feeding::kOwn);
-  const double takes = 1e8 / (100 * 1e9 * share.bytes_per_cycle) * 1e6;
+  const double takes = 1e8 / (100 * 1e9 * share.cycle_bytes) * 1e6;
   const NodeTime time = time_of(node(Stage::kMoe, "moe_up", {.bytes = 1e8, .flops = 0}));
   EXPECT_NEAR(time.us, 2 * (share.step_us + std::hypot(100 / share.read, takes)), 1e-9);
 }
@@ -89,7 +89,7 @@ TEST(predict, warps_that_wait_for_their_own_bytes_hide_only_part) {
 TEST(predict, products_are_held_to_the_peak_of_their_unit) {
   const KernelShare& share = share_of("sm90_dense_gemm");
   const NodeTime time = time_of(node(Stage::kAttnOut, "sm90_dense_gemm", {.bytes = 1e8, .flops = 1e12}));
-  const double matrix = 1e12 / (2e14 * share.matrix) * 1e6;
+  const double matrix = 1e12 / (2e14 * share.matrix.share) * 1e6;
   EXPECT_NEAR(time.us, 2 * (share.step_us + std::hypot(100, matrix)), 1e-6);
   EXPECT_EQ(time.held, HeldBy::kMatrix);
   EXPECT_NEAR(time.floor_us, 2 * 1e12 / 2e14 * 1e6, 1e-6);
@@ -98,7 +98,7 @@ TEST(predict, products_are_held_to_the_peak_of_their_unit) {
 TEST(predict, what_moves_activations_is_told_by_the_steps_tokens) {
   const KernelShare& share = share_of("any_norm_sums_f32");
   const double bytes = share.activation_bytes * 4096 * 2880;
-  const double us = std::max(bytes / (1e12 * share.read), bytes / (100 * 1e9 * share.bytes_per_cycle)) * 1e6;
+  const double us = std::max(bytes / (1e12 * share.read), bytes / (100 * 1e9 * share.cycle_bytes)) * 1e6;
   EXPECT_NEAR(time_of(node(Stage::kRoute, "any_norm_sums_f32", {}), 4096).us, 2 * (share.step_us + us), 1e-6);
 }
 
@@ -210,9 +210,9 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
                             {.activations = Activations::kMxfp8, .dense_activations = Activations::kMxfp8},
                             {.activations = Activations::kMxfp6},
                             {.activations = Activations::kMxfp4},
-                            {.moe = MoeKernel::kGemv},
-                            {.moe = MoeKernel::kMarlin},
-                            {.moe = MoeKernel::kGemm}};
+                            {.family = KernelFamily::kInt8},
+                            {.family = KernelFamily::kStreaming},
+                            {.family = KernelFamily::kGemm}};
   const auto expect_shares = [](const KnownCard& card, const DenseFormats& dense, const RunConfig& run) {
     const BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
     for (const std::vector<Row>& rows : steps()) {

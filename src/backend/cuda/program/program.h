@@ -1,7 +1,7 @@
 #pragma once
 // A step as a program: the list of its launches. The backend executes it, graphs capture it, `inspect --plan` prints
-// it, `bench` costs it, profiles are told by it. Made from data alone: needs neither CUDA nor a card. What is sampled
-// afterwards depends on the requests and is not in it.
+// it, `bench` counts its cost, a profile has its kernels. It is made from data alone and needs neither CUDA nor a card.
+// Sampling is not in it: that depends on the requests.
 
 #include "backend/backend.h"
 #include "backend/cuda/memory/arena.h"
@@ -11,7 +11,7 @@
 #include "backend/cuda/comm/sum_way.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/memory/packed_matrix.h"
+#include "backend/cuda/layout/packed.h"
 #include "backend/plan.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace nibble::backend::cuda {
 
-// One layer's weights in device memory; those outside the layers stand in every one.
+// One layer's weights in device memory. Every layer also has the pointers of what lies outside the layers.
 struct LayerPointers {
   const Bf16* embedding = nullptr;
   const Bf16* final_norm = nullptr;
@@ -38,7 +38,7 @@ struct LayerPointers {
   const Bf16 *gate_up_bias = nullptr, *down_bias = nullptr;
 };
 
-// The step's arrays on the device, and its sampled predecessor's tokens.
+// The step's arrays on the device.
 struct StepPointers {
   const int32_t *ids = nullptr, *positions = nullptr;
   std::array<const int32_t*, kLayerKinds> kv_slots{};
@@ -51,7 +51,7 @@ struct StepPointers {
   bool sinks = true;
 };
 
-// What a launch's arguments are made of: where the slots, the step's arrays and the weights lie.
+// What the arguments of a launch are made from: the slots, the step's arrays and the weights.
 struct Binding {
   const BackendConfig& config;
   const Arena& at;
@@ -61,7 +61,7 @@ struct Binding {
   int layer = 0;
   LayerKind kind = LayerKind::kFull;  // of the layer
   [[nodiscard]] const KvPages& kv() const { return at.kv[static_cast<size_t>(layer)]; }
-  // Of a boundary of BackendConfig::taps: its place in the first token's row.
+  // Where the residual at a boundary of BackendConfig::taps goes, in the first token's row.
   [[nodiscard]] float* tap(int boundary) const {
     return at.taps + (std::ranges::find(config.taps, boundary) - config.taps.begin()) * config.dims.hidden;
   }
@@ -69,57 +69,58 @@ struct Binding {
   [[nodiscard]] float* rest(int64_t tokens) const { return at.delta + tokens * config.dims.hidden; }
 };
 
-// A kernel's launch in each layer that it is of, or outside the layers.
-struct Node : PlannedStage {
+// A kernel, and how it is launched: once in each of its layers, or once outside the layers.
+struct Node : PlannedKernel {
   std::function<void(const Binding&, const Launch&)> launch;
-  double moved = 0;  // bytes of activations that a launch reads and writes; 0: nobody has counted (KernelShare)
+  double moved = 0;  // bytes of activations that a launch reads and writes; 0: not counted (KernelShare)
 };
 
-// What a step leaves in a slot of backend.h, once the stage that writes it has run.
+// The form in which a step leaves a slot of backend.h, once the stage that writes it has run.
 enum class Held : uint8_t {
-  kNothing,  // no kernel of the program writes it: fused into the next one
-  kFloats,   // as the slot says
-  kSum,      // likewise, in Arena::residual_sum
-  kParts,    // likewise, in both parts of Arena::delta
-  kF16,      // the same in f16
-  kInt8,     // in blocks of round_blocks.h
-  kInput,    // as a GEMM takes it (Program::attn_input)
-  kPlaces,   // f16 in panels, by place (gemm_plan.h)
-  kCodes,    // in rows of layout/mx_b_n8k64.h, of Program::hidden_codes, in Arena::gemm_u
+  kNothing,  // no kernel writes it: its value is fused into the next kernel
+  kFloats,   // floats, as the slot says
+  kSum,      // floats in Arena::residual_sum
+  kParts,    // floats in two parts of Arena::delta, to be added
+  kF16,      // f16
+  kInt8,     // int8 in blocks (round_blocks.h)
+  kInput,    // the input of a GEMM (Program::attn_input)
+  kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
+  kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u
 };
 
 struct Program {
-  MoeKernel moe = MoeKernel::kAuto;                    // what kAuto became
+  KernelFamily family = KernelFamily::kAuto;           // what kAuto became
   bool flash = false;                                  // likewise
   Activations activations = Activations::kAuto;        // likewise
   Activations dense_activations = Activations::kAuto;  // likewise, of the dense layers in MX blocks
   int64_t tokens = 0, logit_rows = 0;
-  std::array<std::array<Held, kSlots>, kStages> held{};  // by Stage that has run, by Slot
-  GemmInput attn_input{};                                // type and rows of kInput; its place is Arena::gemm_x
+  std::array<std::array<Held, kSlots>, kStages> held{};  // [the Stage that has run][Slot]
+  GemmInput attn_input{};                                // of kInput: its type and rows; it lies in Arena::gemm_x
   InputType hidden_codes = InputType::kMxfp8;            // of kCodes
-  bool hidden_in_gemm = false;                           // of kF16 experts' hidden: it lies in Arena::gemm_u
-  bool hidden_to_round = false;                          // of kPlaces: down's pass rounds it, to `activations`
+  bool hidden_in_gemm = false;                           // the experts' hidden in kF16 lies in Arena::gemm_u
+  bool hidden_to_round = false;                          // hidden in kPlaces is rounded to `activations` before down
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 
-  // Enqueues the stage's launches in b's layer; layer 0 for a stage outside the layers.
+  // Enqueues the launches of a stage in b's layer. Stages outside the layers belong to layer 0.
   void execute(Stage stage, const Binding& b, Launch on) const;
 };
 
-// Adds up the ranks' deltas where several share a step (backend.h Slot::kDelta): in place, or what they are made of.
+// Adds up the deltas of ranks that share a step (backend.h Slot::kDelta): the deltas themselves, or what they are made
+// of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
   SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
-  // bf16 rows need not be made before where a push takes them; and short sums of a fused step go to
-  // the residual.
+  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual.
+
   bool fused = true;
-  // Of values that are sent as they are made (sum_way.h sends_parts).
+  // Where values go that are sent as they are made (sum_way.h sends_parts).
   PartPlaces places{};
-  // parts: what makes the values; null: they are there.
+  // parts: what the values are made from; null: they are already there.
   std::function<void(const DeltaValues&, const CombineArgs* parts, const Launch&)> launch;
 };
 
-// Of a program that is planned and not executed; none of one rank.
+// For a program that is planned but not executed. Empty for one rank.
 [[nodiscard]] inline std::optional<Reduce> planned_reduce(const Ranks& ranks) {
   if (ranks.count == 1) return std::nullopt;
   return Reduce{.ranks = ranks.count, .launch = nullptr};
@@ -130,10 +131,10 @@ struct ProgramArgs {
   const RunConfig& run;
   StepShape step;
   const Card& card;
-  const Reduce* reduce = nullptr;   // of a rank (BackendConfig::own_experts); none: a delta stays the rank's part
+  const Reduce* reduce = nullptr;   // for a rank (BackendConfig::own_experts); null: a delta stays the rank's part
   layout::ModelScales scales{};     // of the MXFP4 matrices
   std::optional<Tuned> tuned{};     // instead of the card's
-  std::optional<PageType> pages{};  // instead of what run's type is to kernels
+  std::optional<PageType> pages{};  // instead of the one of run's KV type
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);
@@ -142,8 +143,8 @@ struct ProgramArgs {
 
 namespace nibble::backend {
 
-// This machine's card, for make_program; none where there is none that this build runs on. Not pure: in the backend's
-// library.
+// This machine's card, for make_program. Empty where it has none that this build runs on. It asks the driver, so it is
+// in the backend's library.
 [[nodiscard]] std::optional<cuda::DeviceFacts> cuda_plan_device();
 
 }  // namespace nibble::backend

@@ -32,7 +32,7 @@ struct ReduceCase {
 
 class ReduceDelta : public testing::TestWithParam<ReduceCase> {};
 
-// Two ranks with the same delta: all that the next stage reads is doubled, and nothing behind it.
+// Two ranks with the same delta: all that the next stage reads is doubled, and nothing after it.
 TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   const ReduceCase& c = GetParam();
   const BackendConfig config{.dims = kShape,
@@ -109,14 +109,14 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
 
 INSTANTIATE_TEST_SUITE_P(
     , ReduceDelta,
-    testing::Values(ReduceCase{"plain", {.moe = MoeKernel::kReference}, 9, 3},
-                    ReduceCase{"decode", {.moe = MoeKernel::kMarlin}, 9, 1},
-                    ReduceCase{"grouped", {.moe = MoeKernel::kMarlin}, 9, 20}, ReduceCase{"split_gemm", {}, 9, 20},
-                    ReduceCase{"gemm", {.moe = MoeKernel::kGemm}, 9, 300},
-                    ReduceCase{"neutral_gemm", {.moe = MoeKernel::kGemm}, 12, 20},
-                    ReduceCase{"int8", {.moe = MoeKernel::kGemv, .activations = Activations::kInt8}, 9, 8},
+    testing::Values(ReduceCase{"plain", {.family = KernelFamily::kReference}, 9, 3},
+                    ReduceCase{"decode", {.family = KernelFamily::kStreaming}, 9, 1},
+                    ReduceCase{"grouped", {.family = KernelFamily::kStreaming}, 9, 20},
+                    ReduceCase{"split_gemm", {}, 9, 20}, ReduceCase{"gemm", {.family = KernelFamily::kGemm}, 9, 300},
+                    ReduceCase{"neutral_gemm", {.family = KernelFamily::kGemm}, 12, 20},
+                    ReduceCase{"int8", {.family = KernelFamily::kInt8, .activations = Activations::kInt8}, 9, 8},
                     ReduceCase{"whole_experts", {}, 9, 2, {8, 8}},
-                    ReduceCase{"whole_experts_grouped", {.moe = MoeKernel::kMarlin}, 8, 20, {24, 8}},
+                    ReduceCase{"whole_experts_grouped", {.family = KernelFamily::kStreaming}, 8, 20, {24, 8}},
                     ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),
     [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
 
@@ -148,7 +148,7 @@ KernelTable noting_kernels() {
 
 class RankBias : public testing::TestWithParam<ReduceCase> {};
 
-// On the other ranks it is zeros; behind the sum all would add it.
+// On the other ranks it is zeros; after the sum all would add it.
 TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   const ReduceCase& c = GetParam();
   const BackendConfig config{.dims = kShape,
@@ -187,9 +187,9 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, RankBias,
-                         testing::Values(ReduceCase{"plain", {.moe = MoeKernel::kReference}, 9, 3},
+                         testing::Values(ReduceCase{"plain", {.family = KernelFamily::kReference}, 9, 3},
                                          ReduceCase{"decode", {}, 9, 1}, ReduceCase{"halves", {}, 8, 1},
-                                         ReduceCase{"marlin", {.moe = MoeKernel::kMarlin}, 9, 8},
+                                         ReduceCase{"marlin", {.family = KernelFamily::kStreaming}, 9, 8},
                                          ReduceCase{"split_gemm", {}, 9, 20}, ReduceCase{"gemm", {}, 9, 300},
                                          ReduceCase{"neutral_gemm", {}, 12, 20}, ReduceCase{"prompt", {}, 9, 1500},
                                          ReduceCase{"neutral_prompt", {}, 8, 1500}),

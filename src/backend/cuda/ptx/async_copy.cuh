@@ -14,7 +14,7 @@ __device__ __forceinline__ void async_copy16(uint32_t to_shared, const void* fro
                : "memory");
 }
 
-// The same, of data that `policy` (bulk_copy.cuh) says how to keep in L2.
+// The same, of data that `policy` (evict_first_policy) says how to keep in L2.
 __device__ __forceinline__ void async_copy16(uint32_t to_shared, const void* from_global, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from_global),
                "l"(policy)
@@ -34,5 +34,38 @@ template <int kNewest>
 __device__ __forceinline__ void async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
+
+// PTX ISA §9.7.9.25 (cp.async.bulk; sm_90 and later) and §9.7.9.18 (createpolicy; sm_80 and later).
+
+// For data that is read once: leaves L2 first.
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// Completes on the barrier's transaction count. REQUIRES both addresses and the size to be multiples of 16.
+__device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_global, uint32_t bytes, uint32_t barrier,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to_shared),
+      "l"(from_global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// Likewise, of data that is read again.
+__device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_global, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to_shared),
+      "l"(from_global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// PTX ISA §9.7.13.4 (membar, fence); sm_90 and later.
+
+// Between plain writes of global memory and the bulk copies that read them, on the way from one to the other.
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace nibble::backend::cuda::ptx

@@ -1,10 +1,12 @@
 #pragma once
-// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt), §9.7.4.3 (mul of f16 pairs).
+// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt), §9.7.4.3 and §9.7.4.4 (mul and
+// fma of f16 pairs), §9.7.1.23 (dp4a).
 // Conversions of e4m3x2 are sm_89's; before it integers do the same. Packed pairs: the first value in the low half.
 
 #include "backend/cuda/layout/e4m3_f16.h"
 #include "backend/cuda/ptx/code.cuh"
 #include "base/dtype.h"
+#include "base/mx.h"
 
 #include <cstdint>
 
@@ -108,6 +110,57 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t word, uint32_t select
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector) {
   uint32_t result;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(first), "r"(second), "r"(selector));
+  return result;
+}
+
+// PTX ISA §9.7.9.21 (cvt to .e2m1x2, .e2m3x2, .e3m2x2; .e4m3x2 and .e5m2x2). To nearest, ties to even, saturated; NaN
+// as Minifloat::from_float says. Code that lacks an instruction does the same in integers.
+
+// Two codes, the first value's in the low bits: of e2m1 in the low byte, else in a byte each.
+template <MxFormat kFormat>
+__device__ __forceinline__ uint32_t mx_pair(float low, float high) {
+  constexpr bool kWide = kFormat == MxFormat::kMxfp8E4m3 || kFormat == MxFormat::kMxfp8E5m2;
+  if constexpr (!(kWide ? kHasE4m3 : kHasSmallFloats)) {
+    const uint32_t first = mx_encode_element(kFormat, low), second = mx_encode_element(kFormat, high);
+    return first | second << (kFormat == MxFormat::kMxfp4 ? 4 : 8);
+  } else if constexpr (kFormat == MxFormat::kMxfp4) {
+    uint32_t pair;
+    asm("{.reg .b8 two; cvt.rn.satfinite.e2m1x2.f32 two, %1, %2; mov.b32 %0, {two, 0, 0, 0};}"
+        : "=r"(pair)
+        : "f"(high), "f"(low));
+    return pair;
+  } else {
+    uint16_t two;
+    if constexpr (kFormat == MxFormat::kMxfp8E4m3)
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    if constexpr (kFormat == MxFormat::kMxfp8E5m2)
+      asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    if constexpr (kFormat == MxFormat::kMxfp6E2m3)
+      asm("cvt.rn.satfinite.e2m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    if constexpr (kFormat == MxFormat::kMxfp6E3m2)
+      asm("cvt.rn.satfinite.e3m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    return two;
+  }
+}
+
+// sum + Σ a[i] * b[i] of the words' four signed bytes.
+__device__ __forceinline__ int dot_int8x4(uint32_t a, uint32_t b, int sum) {
+  int result;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
+  return result;
+}
+
+// a * b + c of each half, rounded once; subnormal numbers are kept.
+__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+}
+
+// Bytes 0 and 2 of `low`, then of `high`.
+__device__ __forceinline__ uint32_t even_bytes(uint32_t low, uint32_t high) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, 0x6420;" : "=r"(result) : "r"(low), "r"(high));
   return result;
 }
 

@@ -3,7 +3,6 @@
 // cp.async by every lane. The barrier is initialised with kCopyArrivals.
 
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/code.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
 

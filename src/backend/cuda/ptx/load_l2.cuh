@@ -8,4 +8,11 @@ __device__ __forceinline__ float4 load_l2x4(const float* global) {  // 16-byte a
   return __ldcg(reinterpret_cast<const float4*>(global));
 }
 
+// PTX ISA §9.7.9.16 (prefetch).
+
+// The line that holds it, to L2.
+__device__ __forceinline__ void prefetch_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 }  // namespace nibble::backend::cuda::ptx

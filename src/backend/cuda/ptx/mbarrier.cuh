@@ -52,4 +52,10 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
   }
 }
 
+// PTX ISA §9.7.13.1 (barrier.sync): a barrier for some warps of a CTA. 0 is __syncthreads'.
+
+__device__ __forceinline__ void named_barrier(int name, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
 }  // namespace nibble::backend::cuda::ptx

@@ -4,7 +4,6 @@
 
 #include "backend/activations.h"
 #include "backend/cuda/ptx/convert.cuh"
-#include "backend/cuda/ptx/convert_mx.cuh"
 #include "base/mx.h"
 
 namespace nibble::backend::cuda {

@@ -1,6 +1,6 @@
 #include "backend/cuda/quantise/pack.cuh"
 
-#include "backend/cuda/dense/gemv.h"
+#include "backend/cuda/dense/gemv_plan.h"
 
 #include <algorithm>
 

@@ -2,11 +2,68 @@
 // The device packers of layout/packed.h, one thread per 16-byte lane piece or scale, and the requantiser.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/quantise/translate.cuh"
 #include "backend/weights.h"
+#include "base/dtype.h"
 #include "base/mx.h"
 
+#include <bit>
+
 namespace nibble::backend::cuda {
+
+// What llama.cpp's files hold, on the device: one thread per value, or per block of MXFP4.
+
+inline constexpr int kGgmlMxfp4Bytes = 17, kGgmlQ8Bytes = 34;  // of a block of 32, scale first
+
+// Value `idx` of an array in kBf16, kF16, kF32, kGgmlQ8 or kGgmlMxfp4: exact.
+__device__ inline float float_at(WeightFormat format, const uint8_t* from, int64_t idx) {
+  switch (format) {
+    case WeightFormat::kF32: return reinterpret_cast<const float*>(from)[idx];
+    case WeightFormat::kF16: return reinterpret_cast<const F16*>(from)[idx].to_float();
+    case WeightFormat::kGgmlQ8: {
+      const uint8_t* block = from + idx / kMxBlock * kGgmlQ8Bytes;
+      const float scale = reinterpret_cast<const F16*>(block)->to_float();
+      return scale * static_cast<float>(static_cast<int8_t>(block[sizeof(F16) + idx % kMxBlock]));
+    }
+    case WeightFormat::kGgmlMxfp4: {
+      const uint8_t* block = from + idx / kMxBlock * kGgmlMxfp4Bytes;
+      const auto k = static_cast<int>(idx % kMxBlock);
+      const uint32_t code = k < kMxBlock / 2 ? block[1 + k] & 15u : block[1 + k - kMxBlock / 2] >> 4;
+      return mx_decode(MxFormat::kMxfp4, static_cast<uint8_t>(code), {block[0]});
+    }
+    default: return reinterpret_cast<const Bf16*>(from)[idx].to_float();
+  }
+}
+
+// Where item `i` of rows of `width` items comes from.
+struct TranslatedFrom {
+  const uint8_t* array;
+  int64_t idx;
+
+  __device__ static TranslatedFrom at(const TranslateArgs& a, int64_t i, int64_t width) {
+    if (a.odd == nullptr) return {a.even, i};
+    const int64_t row = i / width;
+    return {row % 2 == 0 ? a.even : a.odd, row / 2 * width + i % width};
+  }
+};
+
+__device__ inline void widen(const TranslateArgs& a, int64_t i) {
+  const TranslatedFrom from = TranslatedFrom::at(a, i, a.cols);
+  reinterpret_cast<Bf16*>(a.values)[i] = Bf16::from_float(float_at(a.format, from.array, from.idx));
+}
+
+// ggml's byte j holds elements j and j + 16, OpenAI's 2j and 2j + 1: each nibble keeps its value.
+__device__ inline void regroup_nibbles(const TranslateArgs& a, int64_t i) {
+  const TranslatedFrom from = TranslatedFrom::at(a, i, a.cols / kMxBlock);
+  const uint8_t* block = from.array + from.idx * kGgmlMxfp4Bytes;
+  uint32_t words[4] = {};
+  for (int j = 0; j < kMxBlock / 2; ++j) {
+    const uint32_t low = block[1 + j] & 15u, high = block[1 + j] >> 4;
+    words[j / 8] |= low << (4 * (j % 8));
+    words[2 + j / 8] |= high << (4 * (j % 8));
+  }
+  *reinterpret_cast<uint4*>(a.values + i * (kMxBlock / 2)) = {words[0], words[1], words[2], words[3]};
+  a.scales[i] = block[0];
+}
 
 // Where a packing thread works.
 struct PackPlace {
@@ -21,7 +78,7 @@ struct PackPlace {
     const int64_t pairs = a.cols / (2 * layout::kBlockK), rest = i / layout::kWarpLanes / steps;
     p.pair = static_cast<int>(rest % pairs);
     p.tile = rest / pairs;
-    p.offset = layout::pair_offset(a.packing, g, p.tile, p.pair);
+    p.offset = layout::block_pair_offset(a.packing, g, p.tile, p.pair);
     return p;
   }
 };
@@ -30,7 +87,7 @@ __device__ inline void pack_bf16_piece(const PackArgs& a, const layout::Geometry
   const PackPlace p = PackPlace::at(a, g, i, 4);
   uint32_t words[4];
   for (int reg = 0; reg < 4; ++reg) {  // the two halves are neighbours in the row
-    const layout::PairElement e = layout::pair_element(p.lane, p.step, reg, 0);
+    const layout::BlockPairElement e = layout::block_pair_element(p.lane, p.step, reg, 0);
     const int64_t row = layout::source_row(a.order, p.tile, e.row);
     words[reg] = *reinterpret_cast<const uint32_t*>(a.values + 2 * (row * a.cols + p.pair * 64 + e.k));
   }
@@ -42,7 +99,7 @@ __device__ inline void pack_mxfp8_piece(const PackArgs& a, const layout::Geometr
   const PackPlace p = PackPlace::at(a, g, i, 2);
   uint32_t words[4] = {};
   for (int n = 0; n < 8; ++n) {
-    const layout::PairElement e = layout::pair_element(p.lane, 2 * p.step + n / 4, n % 4, 0);
+    const layout::BlockPairElement e = layout::block_pair_element(p.lane, 2 * p.step + n / 4, n % 4, 0);
     const int64_t row = layout::source_row(a.order, p.tile, e.row);
     const uint32_t two = *reinterpret_cast<const uint16_t*>(a.values + row * a.cols + p.pair * 64 + e.k);
     words[n / 2] |= two << (16 * (n % 2));
@@ -62,8 +119,9 @@ __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometr
     words[word] = layout::code_word(a.values + (row * row_blocks + block) * half_bytes,
                                     a.values + (row8 * row_blocks + block) * half_bytes, p.lane, word);
   }
-  *reinterpret_cast<uint4*>(a.packed + p.offset + layout::code_offset(layout::pair_in_slice(g, p.pair), p.lane)) = {
-      words[0], words[1], words[2], words[3]};
+  *reinterpret_cast<uint4*>(a.packed + p.offset +
+                            layout::code_offset(layout::block_pair_in_slice(g, p.pair), p.lane)) = {words[0], words[1],
+                                                                                                    words[2], words[3]};
   if (p.pair > 0 || p.lane >= layout::kTileRows / 2) return;
   for (int pair = 0; pair < g.missing; ++pair)  // their scales have a place
     *reinterpret_cast<uint32_t*>(a.packed + p.offset + layout::scale_word_offset(g.blocks, p.lane, pair)) = 0;
@@ -78,7 +136,7 @@ __device__ inline uint8_t pack_scale(const PackArgs& a, const layout::Geometry& 
   const uint8_t scale = a.scales[layout::source_row(a.order, tile, row) * row_blocks + block];
   const int offset = mxfp4 ? layout::scale_offset(g.blocks, row, (block + 2 * g.missing) % g.blocks)
                            : layout::mxfp8_scale_offset(row, block % 2);
-  a.packed[layout::pair_offset(a.packing, g, tile, block / 2) + offset] =
+  a.packed[layout::block_pair_offset(a.packing, g, tile, block / 2) + offset] =
       static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
   return scale;
 }

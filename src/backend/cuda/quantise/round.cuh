@@ -1,6 +1,6 @@
 #pragma once
 // round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too
-// grid one CTA per token, a thread per chunk of 8 slots; of group_round each places its token's pairs, behind those of
+// grid one CTA per token, a thread per chunk of 8 slots; of group_round each places its token's pairs, after those of
 //      its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's tiles each
 // bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, its range's or tokens^2 * topk * 4
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),

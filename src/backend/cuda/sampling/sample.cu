@@ -2,16 +2,36 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/sampling/sample.cuh"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/max_or_nan.cuh"
+#include "backend/cuda/ptx/convert.cuh"
 #include "base/random.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 
 namespace nibble::backend::cuda {
 namespace {
+
+// The order in which sampling ranks tokens, as integers: a larger key is a larger logit, or the lower id on a tie.
+
+// Rises with the value; -0 and +0 give the same.
+__host__ __device__ inline uint32_t rank_of(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__host__ __device__ inline uint64_t sample_key(float logit, int32_t token) {
+  return (uint64_t{rank_of(logit)} << 32) | (0xffffffffu - static_cast<uint32_t>(token));
+}
+
+// Every key of a logit of at least `least` is at least this.
+__host__ __device__ inline uint64_t first_key_of(float least) { return uint64_t{rank_of(least)} << 32; }
+
+// Every key of a logit above -infinity is at least this.
+__host__ __device__ inline uint64_t first_finite_key() { return (uint64_t{rank_of(-INFINITY)} + 1) << 32; }
 
 constexpr int kThreads = 256;
 constexpr int kFilterThreads = 512, kFilterWarps = kFilterThreads / kWarpLanes;
@@ -145,7 +165,7 @@ __device__ float row_top(const RowView& row, FilterShared& shared) {
 }
 
 // sample_filter: threshold[row] = the smallest key of logits / T that min_p, then top_k, then top_p keep (sampling.h)
-// logits f32 [rows, vocab]     threshold u64 [rows]     grid one CTA per row; keys: sample.cuh
+// logits f32 [rows, vocab]     threshold u64 [rows]     grid one CTA per row; keys: sample_key
 // selection by digits of 4 bits from the top: 8 passes over the row per filter, more only when equal logits are parted
 // bytes rows * vocab * 4 * (1 to 25), from L2 after the first     rounding: shares to f32 and then 2^-44 of the largest
 __global__ void __launch_bounds__(kFilterThreads) any_sample_filter_f32(const __grid_constant__ SampleLaunch args) {
@@ -188,7 +208,7 @@ __device__ Ranked block_first(Ranked mine, Ranked* shared) {
   return mine;
 }
 
-// Four logits of a row, -infinity before the first and behind the last.
+// Four logits of a row, -infinity before the first and after the last.
 __device__ __forceinline__ float4 load_quad(const float* logits, int quad, int vocab) {
   const auto at = [&](int i) { return quad >= 0 && quad * 4 + i < vocab ? logits[quad * 4 + i] : -INFINITY; };
   if (quad < 0 || vocab % 4 != 0) return {at(0), at(1), at(2), at(3)};
@@ -243,7 +263,7 @@ __device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowP
   int where = -1;
   bool finite = true;
   walk.each_quad<8>([&](const float4& four, int quad) {
-    const float top = ptx::max_or_nan(ptx::max_or_nan(four.x, four.y), ptx::max_or_nan(four.z, four.w));
+    const float top = ptx::max_nan(ptx::max_nan(four.x, four.y), ptx::max_nan(four.z, four.w));
     finite = finite && top < INFINITY;
     if (top >= most) {  // of equals the later visited, which has the lower tokens
       most = top;

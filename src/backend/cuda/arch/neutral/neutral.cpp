@@ -21,7 +21,7 @@ std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFact
   return ExpertsPlan{.gate_up = kernel::kGemmGateUp,
                      .down = by_packing(kernel::kGemm, layout::Packing::kMxfp4),
                      .first = first,
-                     .second = plan_gemm_tile({s.hidden, layout::pair_width(s.inter), s.pairs, s.experts},
+                     .second = plan_gemm_tile({s.hidden, layout::block_pair_width(s.inter), s.pairs, s.experts},
                                               {first.rows, first.tokens})};
 }
 

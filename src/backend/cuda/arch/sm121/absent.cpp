@@ -1,13 +1,10 @@
 // In builds without code for sm_120a and sm_121a.
 
-#include "backend/cuda/arch/sm121/attend.h"
 #include "backend/cuda/arch/sm121/kernels.h"
-#include "backend/cuda/arch/sm121/mx_gemm.h"
-#include "backend/cuda/arch/sm121/peak.h"
 
 namespace nibble::backend::cuda {
 
-double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+double sm121_peak_mx(const PeakLaunch& /*args*/, CUstream_st* /*stream*/) { return 0; }
 
 void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
   require_shape(false, kernel::sm121_mx_kernel(args), "a build for sm_120a or sm_121a", args.tokens);

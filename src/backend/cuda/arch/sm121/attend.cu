@@ -1,9 +1,8 @@
-#include "backend/cuda/arch/sm121/attend.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 
 #include "backend/cuda/arch/sm121/attend.cuh"
-#include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm121/native_mx.cuh"
-#include "backend/cuda/attention/attend_fp8_launch.cuh"
+#include "backend/cuda/attention/attend_launch.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/arch/sm121/mx_gemm.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 
 #include "backend/cuda/arch/sm121/mx_gemm_launch.cuh"
 #include "backend/cuda/arch/sm121/native_mx.cuh"

@@ -27,7 +27,7 @@
 #include "backend/cuda/layout/e2m1_e5m2.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
+#include "backend/cuda/ptx/load_l2.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
@@ -50,7 +50,7 @@ struct MxTile {
   static constexpr int kColTiles = kTokens / 8;
   static constexpr int kGroup = 4;  // column tiles that are multiplied or left out together
   static constexpr int kThreads = kMxThreads;
-  static constexpr int kRowBytes = layout::mx_code_bytes(kElement, layout::kMxPairK);  // of a stage
+  static constexpr int kRowBytes = layout::mx_code_bytes(kElement, layout::kBlockPairK);  // of a stage
   static constexpr int kStageBytes = mx_stage_bytes(kCodes, kTokens);
   static constexpr int kStages = mx_stages(kCodes, kTokens);
   static constexpr int kRingBytes = kStages * kStageBytes;
@@ -121,7 +121,7 @@ struct MxOperand<Tile, layout::Packing::kMxfp4> {
   uint32_t a[2][4];  // of a block; of nibbles a[0] alone
   uint32_t scales;
 
-  __device__ __forceinline__ explicit MxOperand(const WeightPair<layout::Packing::kMxfp4>& w) {
+  __device__ __forceinline__ explicit MxOperand(const WeightBlockPair<layout::Packing::kMxfp4>& w) {
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       layout::E5m2Registers step[2];
@@ -150,7 +150,7 @@ struct MxOperand<Tile, layout::Packing::kMxfp8> {
   uint32_t a[2][4];  // of a block
   uint32_t scales;
 
-  __device__ __forceinline__ explicit MxOperand(const WeightPair<layout::Packing::kMxfp8>& w) {
+  __device__ __forceinline__ explicit MxOperand(const WeightBlockPair<layout::Packing::kMxfp8>& w) {
 #pragma unroll
     for (int block = 0; block < 2; ++block)
 #pragma unroll
@@ -172,7 +172,7 @@ struct MxStage {
 // sums += a pair of blocks of w times the columns of `count` tokens.
 template <class Mma, class Tile>
 __device__ __forceinline__ void multiply_pair(const MxStage& stage, int count,
-                                              const WeightPair<Tile::kPacking> (&w)[Tile::kRowTiles],
+                                              const WeightBlockPair<Tile::kPacking> (&w)[Tile::kRowTiles],
                                               MxSums<Tile>& sums) {
   using Operand = MxOperand<Tile>;
   constexpr MxFormat kA = Operand::kFormat, kB = Tile::kElement;
@@ -234,7 +234,7 @@ template <class Mma, class Tile>
 __device__ __forceinline__ void store_rounded(const GemmArgs& args, const GemmWork& work, uint32_t from) {
   constexpr int kEighths = kMxChannels / kEighth, kStep = Tile::kThreads / kEighths;  // of a token; tokens
   const int channel = static_cast<int>(threadIdx.x) % kEighths * kEighth, inter = args.rows / 2,
-            width = layout::pair_width(inter);
+            width = layout::block_pair_width(inter);
   const int column = work.first_row_tile * layout::kTileRows / 2 + channel;
   for (int first = 0; first < work.count; first += kStep) {
     const int token = first + static_cast<int>(threadIdx.x) / kEighths;
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const layout::Geometry geometry = layout::geometry(Tile::kPacking, args.cols);
-  const int row_tiles = args.rows / layout::kTileRows, pairs = args.cols / layout::kMxPairK;
+  const int row_tiles = args.rows / layout::kTileRows, pairs = args.cols / layout::kBlockPairK;
   const uint32_t ring = ptx::shared_address(smem), scales = ring + Tile::kRingBytes;
   const auto pitch = static_cast<uint32_t>(mx_scale_pitch(args.cols));
   ptx::grid_dependency_launch();
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
     const int row_tile = work.first_row_tile + warp * Tile::kRowTiles;
     const bool multiplies = row_tile < row_tiles;  // else the warp only copies
     const MxRowTiles<Tile> of_tiles(args, geometry, work.expert, row_tile);
-    WeightPair<Tile::kPacking> w[Tile::kRowTiles], ahead[Tile::kRowTiles];
+    WeightBlockPair<Tile::kPacking> w[Tile::kRowTiles], ahead[Tile::kRowTiles];
     PairWalk<Tile::kPacking> walk(geometry);
     for (int m = 0; m < Tile::kRowTiles; ++m) w[m].load(of_tiles.at[m], walk, lane);
     of_tiles.fetch(geometry, walk.slice + geometry.piece_bytes);

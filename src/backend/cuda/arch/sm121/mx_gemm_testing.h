@@ -28,7 +28,7 @@ struct MxExpertsCase {
   int blocks = 1000;   // of 32 channels, and rows of y, that are looked at of each pair
   int nan_token = -1;  // one of its inputs is no number
   InputType codes = InputType::kMxfp8;
-  [[nodiscard]] int width() const { return layout::pair_width(inter); }  // of u
+  [[nodiscard]] int width() const { return layout::block_pair_width(inter); }  // of u
 };
 
 // Few different random matrices, which experts share. Wide ones take seconds to make: cases share them, too.
@@ -40,7 +40,7 @@ struct MxMatrices {
     using enum layout::RowOrder;
     for (uint64_t i = 0; i < kCount; ++i) {
       up.emplace_back(layout::Packing::kMxfp4, 2 * inter, hidden, kGateUp, 11 + 100 * i);
-      down.emplace_back(layout::Packing::kMxfp4, hidden, layout::pair_width(inter), kPlain, 12 + 100 * i);
+      down.emplace_back(layout::Packing::kMxfp4, hidden, layout::block_pair_width(inter), kPlain, 12 + 100 * i);
     }
   }
 };

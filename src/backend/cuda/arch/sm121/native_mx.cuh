@@ -2,7 +2,7 @@
 // NativeMx (mx_mma.h).
 
 #include "backend/cuda/arch/sm121/mx_mma.h"
-#include "backend/cuda/ptx/convert_mx.cuh"
+#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/mma_mx.cuh"
 
 namespace nibble::backend::cuda {

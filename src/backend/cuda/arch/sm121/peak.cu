@@ -1,4 +1,5 @@
-#include "backend/cuda/arch/sm121/peak.h"
+#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 
 #include "backend/cuda/arch/sm121/native_mx.cuh"
 

@@ -42,7 +42,7 @@ GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_toke
 
 GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
   const MxFormat codes = element_of(a.codes);
-  const int64_t results = a.u != nullptr ? layout::mx_row_bytes(codes, layout::pair_width(a.rows / 2))
+  const int64_t results = a.u != nullptr ? layout::mx_row_bytes(codes, layout::block_pair_width(a.rows / 2))
                                          : int64_t{a.y16 != nullptr || a.sums != nullptr ? 2 : 4} * a.rows;
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
@@ -53,7 +53,7 @@ GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
 void check_mx_args(const GemmArgs& a) {
   check_args(a);
   require_mx(in_codes(a.codes), "codes", a);
-  require_mx(a.cols % layout::kMxPairK == 0, "cols in pairs of blocks of 32", a);
+  require_mx(a.cols % layout::kBlockPairK == 0, "cols in pairs of blocks of 32", a);
   require_mx(a.x_rows == 0 && a.down.weights == nullptr, "rows of codes, a launch per product", a);
   const bool grouped = a.tiles != nullptr;
   require_mx(grouped ? a.u != nullptr || a.y16 != nullptr
@@ -63,10 +63,10 @@ void check_mx_args(const GemmArgs& a) {
              "MXFP4 weights, or MXFP8 of no experts", a);
   require_mx(grouped || a.codes == InputType::kMxfp8, "MXFP8 codes, or experts", a);
   require_mx(a.u == nullptr || a.rows / 2 % layout::kBlockK == 0, "inter in blocks of 32", a);
-  require_mx(
-      int64_t{a.tokens} * layout::mx_row_bytes(element_of(a.codes), std::max(a.cols, layout::pair_width(a.rows / 2))) <
-          int64_t{1} << 32,
-      "x and u of less than 2^32 bytes", a);
+  require_mx(int64_t{a.tokens} *
+                     layout::mx_row_bytes(element_of(a.codes), std::max(a.cols, layout::block_pair_width(a.rows / 2))) <
+                 int64_t{1} << 32,
+             "x and u of less than 2^32 bytes", a);
 }
 
 }  // namespace nibble::backend::cuda

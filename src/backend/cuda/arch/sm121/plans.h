@@ -24,7 +24,7 @@ inline constexpr int kMxBlockBytes = 99 * 1024;  // of shared memory that a bloc
 // Gate and up rows leave 64 channels of each token here, in f32, before they are rounded; the rest is padding.
 inline constexpr int kMxChannels = kMxRowTiles * layout::kTileRows / 2, kMxChannelPitch = (kMxChannels + 4) * 4;
 [[nodiscard]] constexpr int mx_stage_bytes(InputType codes, int tokens) {
-  return tokens * layout::mx_code_bytes(element_of(codes), layout::kMxPairK);
+  return tokens * layout::mx_code_bytes(element_of(codes), layout::kBlockPairK);
 }
 // A fourth one would leave an SM one CTA of 128 tokens of K = 4096; its products take long enough to hide two.
 [[nodiscard]] constexpr int mx_stages(InputType codes, int tokens) {

@@ -9,14 +9,14 @@ namespace nibble::backend::cuda {
 namespace {
 
 std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const DeviceFacts& card) {
-  if (!in_mx_blocks(s.activations) || s.inter % layout::kBlockK != 0 || s.hidden % layout::kMxPairK != 0)
+  if (!in_mx_blocks(s.activations) || s.inter % layout::kBlockK != 0 || s.hidden % layout::kBlockPairK != 0)
     return std::nullopt;
   const InputType codes = codes_of(s.activations);
   GemmShape gate_up{.rows = 2 * s.inter, .cols = s.hidden, .tokens = s.pairs, .experts = s.experts};
   gate_up.activations = s.activations;
   GemmShape down = gate_up;
   down.rows = s.hidden;
-  down.cols = layout::pair_width(s.inter);
+  down.cols = layout::block_pair_width(s.inter);
   const GemmPlan first = plan_mx_gemm(gate_up, card, s.tile_tokens);
   return ExpertsPlan{.gate_up = kernel::by_codes(kernel::kSm121GateUpGemm, codes),
                      .down = kernel::by_codes(kernel::kSm121DownGemm, codes),
@@ -27,7 +27,7 @@ std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const Devi
 
 std::optional<Served<GemmPlan>> serve_sm121_dense(const GemmShape& s, const DeviceFacts& card) {
   if (s.activations != Activations::kMxfp8 || s.packing == layout::Packing::kBf16 || s.experts > 1 ||
-      s.cols % layout::kMxPairK != 0)
+      s.cols % layout::kBlockPairK != 0)
     return std::nullopt;
   const bool mxfp8 = s.packing == layout::Packing::kMxfp8;
   return Served<GemmPlan>{mxfp8 ? kernel::kSm121DenseMxfp8Gemm : kernel::kSm121DenseMxfp4Gemm, plan_mx_gemm(s, card)};

@@ -1,15 +1,10 @@
 // In builds without code for sm_90a.
 
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/attend.h"
-#include "backend/cuda/arch/sm90/dense_gemm.h"
-#include "backend/cuda/arch/sm90/gemm.h"
-#include "backend/cuda/arch/sm90/peak.h"
-#include "backend/cuda/arch/sm90/split_gemm.h"
 
 namespace nibble::backend::cuda {
 
-double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+double sm90_peak_wgmma(const PeakLaunch& /*args*/, CUstream_st* /*stream*/) { return 0; }
 
 bool sm90_attend_serves(KvDtype /*type*/) { return false; }
 

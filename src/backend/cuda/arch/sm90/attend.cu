@@ -1,5 +1,4 @@
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/attend.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"

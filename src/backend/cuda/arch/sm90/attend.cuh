@@ -8,25 +8,74 @@
 //      at on the first and the last pages
 // mma  wgmma m64n64k16 (bf16). A page's scores are begun before the exponentials of the page before it, from queries in
 //      shared memory: a wgmma with operands in registers holds its warp until it begins. Only the values' has them
-// exp  attend_weights.cuh: no look at the largest score stands between scores and exponentials
+// exp  by rows' bases (base_near): no look at the largest score stands between scores and exponentials
 // bytes keys * kv_heads * 256 per tile, from L2 for all but the first     flops 4 * heads * 64 * keys per token
 // measured 2026-11-26 H200, alone, one warp copying, main and this: 8192 tokens 1,165 and 1,028 us a full layer, 139
 //      and 135 a sliding one; 2048 tokens 98 and 88, 43 and 41. Without exponentials 993: no page waits for them
 // rounding: f32 sums, order fixed by the tile's positions: bitwise repeatable
 
+#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/attention/attend_tile.cuh"
 #include "backend/cuda/arch/sm90/plans.h"
-#include "backend/cuda/arch/sm90/attend_weights.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/ptx/named_barrier.cuh"
-#include "backend/cuda/ptx/prefetch.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
+#include "backend/cuda/ptx/load_l2.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
+
+// Scores of a page to weights 2^(score - base), without a look at the largest. A row's base is set once, at the first
+// page in which it sees a key, to a multiple of 64 near that page's top: 0 in the usual case. Weights are kept in f32
+// and multiplied in bf16, which reach from 2^-126 to 2^127: another top moves their size, not their precision. Only
+// when a lane's weights of a page add up to more than kMostWeight does the base rise; whoever calls looks at that.
+
+inline constexpr float kMostWeight = 0x1p80f;
+
+// -infinity stays: no key yet.
+__device__ __forceinline__ float base_near(float top) {
+  constexpr float kStep = 64;
+  return truncf(top * (1 / kStep)) * kStep;
+}
+
+__device__ __forceinline__ float base_or_zero(float base) { return base == -INFINITY ? 0.0f : base; }
+
+// Scores above their bases to weights, and a lane's sums of them.
+template <int kKeyTiles>
+__device__ __forceinline__ void make_weights(float (&score)[kKeyTiles][4], float (&sum)[2]) {
+  sum[0] = sum[1] = 0;
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      score[n][i] = ptx::exp2_approx(score[n][i]);
+      sum[i / 2] += score[n][i];
+    }
+  }
+}
+__device__ __forceinline__ bool too_heavy(float sum) { return !(sum <= kMostWeight); }
+
+// Which of a lane's columns of the page from first_key on are visible: bit 2n + i is column i of key tile n.
+__device__ __forceinline__ uint32_t visible_columns(const KeyRange& visible, int first_key) {
+  const int own = first_key + 2 * (static_cast<int>(threadIdx.x) % 4);
+  const auto before = [&](int key) {  // columns of keys below it
+    const int keys = min(max(key - own, 0), kPageTokens);
+    return keys / 8 * 2 + min(keys % 8, 2);
+  };
+  return ~0u << before(visible.first) & ~(~0u << before(visible.last + 1));
+}
+
+__device__ __forceinline__ bool hidden(uint32_t columns, int n, int i) {
+  return (columns >> (2 * n + i % 2) & 1u) == 0;
+}
+
+// The largest of a row's, of which a lane has one.
+__device__ __forceinline__ float top_of_row(float top) {
+  top = fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 1));
+  return fmaxf(top, __shfl_xor_sync(kWholeWarp, top, 2));
+}
 
 struct WgmmaAttend {
   using Kv = PageRow<kSm90PrefillPages>;
@@ -174,10 +223,10 @@ template <class Tile>
 __device__ __forceinline__ void start_scores(const PageRing<Tile>& ring, int i, uint32_t queries,
                                              float (&score)[Tile::kKeyTiles][4]) {
   ptx::wgmma_fence();
-  ptx::wgmma_m64k16_first(score, layout::matrix_descriptor(queries, 0), layout::matrix_descriptor(ring.stage(i), 0));
+  ptx::wgmma_first(score, layout::matrix_descriptor(queries, 0), layout::matrix_descriptor(ring.stage(i), 0));
 #pragma unroll
   for (int s = 1; s < kDimSteps; ++s)
-    ptx::wgmma_m64k16(score, layout::matrix_descriptor(queries, s), layout::matrix_descriptor(ring.stage(i), s));
+    ptx::wgmma(score, layout::matrix_descriptor(queries, s), layout::matrix_descriptor(ring.stage(i), s));
   ptx::wgmma_commit();
 }
 
@@ -188,19 +237,8 @@ __device__ __forceinline__ void start_values(const PageRing<Tile>& ring, int i,
   ptx::wgmma_fence();
 #pragma unroll
   for (uint32_t s = 0; s < Tile::kKeyTiles / 2; ++s)
-    ptx::wgmma_m64k16_rows(state.out, p[s],
-                           layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0));
+    ptx::wgmma_rows(state.out, p[s], layout::matrix_descriptor(ring.stage(i) + Tile::kHalfBytes + s * kSliceBytes, 0));
   ptx::wgmma_commit();
-}
-
-// No use of a wgmma's registers moves above the wait that precedes this.
-template <int kTiles>
-__device__ __forceinline__ void keep(float (&tiles)[kTiles][4]) {
-#pragma unroll
-  for (auto& tile : tiles) {
-#pragma unroll
-    for (float& x : tile) ptx::keep(x);
-  }
 }
 
 // A warpgroup's rows of a work. Its pages are `first` and on in the ring, the last one's first: of all pages a row sees
@@ -228,7 +266,7 @@ class AttendRows {
     ring_.wait_full(first_);
     start_scores(ring_, first_, queries_, even);
     ptx::wgmma_wait<0>();
-    keep(even);
+    ptx::keep(even);
     const int count = work_.visible.pages();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
@@ -251,7 +289,7 @@ class AttendRows {
   }
 
  private:
-  // Page i, whose scores are there. Behind it those of the next are; behind the last its own once more: a branch around
+  // Page i, whose scores are there. After it those of the next are; after the last its own once more: a branch around
   // the wgmmas would serialize them.
   __device__ __forceinline__ void add_page(int i, Scores& score, Scores& next) {
     const int following = first_ + min(i + 1, work_.visible.pages() - 1);
@@ -264,7 +302,7 @@ class AttendRows {
     }
     float sum[2];
     make_weights(score, sum);
-    // The branch keeps the exponentials before the wait: ptxas would move them behind it.
+    // The branch keeps the exponentials before the wait: ptxas would move them after it.
     if (__any_sync(kWholeWarp, too_heavy(sum[0]) || too_heavy(sum[1]))) raise_bases(i, score, sum);
     ptx::wgmma_wait<1>();
     keep_values();
@@ -281,16 +319,12 @@ class AttendRows {
     // For the next scores, here and not where they are read: ptxas serializes all wgmmas where a loop's next turn reads
     // what this one has begun.
     ptx::wgmma_wait<1>();
-    keep(next);
+    ptx::keep(next);
   }
 
   __device__ __forceinline__ void keep_values() {
-    keep(state_.out);
-#pragma unroll
-    for (auto& step : p_) {
-#pragma unroll
-      for (uint32_t& x : step) ptx::keep(x);
-    }
+    ptx::keep(state_.out);
+    ptx::keep(p_);
   }
   __device__ __forceinline__ void give_back(int i) const {
     if (threadIdx.x % kAttendLanes == 0) ptx::mbarrier_arrive(ring_.empty(first_ + i));

@@ -17,13 +17,11 @@
 #include "backend/cuda/arch/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
-#include "backend/cuda/ptx/wgmma_wide.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -45,7 +43,7 @@ struct DenseTile {
                 kThreads * kLaunchRegisters);
   static constexpr int kStages = dense_stages(kTokens);
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kPieceBytes = layout::block_pair_bytes(layout::Packing::kBf16);
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
   static constexpr int kStageBytes = kInputBytes + kWeightBytes;
   static constexpr int kSharedBytes = dense_shared_bytes(kTokens);
@@ -75,12 +73,12 @@ struct DenseRing {
 
 // What follows from the arguments; given to the kernel, since registers are few where operands are copied.
 struct DenseWalk {
-  int work_tiles;             // row blocks times tiles of tokens
-  bool tokens_fastest;        // where they are fewer than rows: the larger operand is read from DRAM once
-  int fastest;                // as many of what runs fastest
-  int row_tiles, tile_bytes;  // of W; of a row tile
-  int slices, slice_pairs;    // of 64 k
-  int panel_bytes;            // of x
+  int work_tiles;                 // row blocks times tiles of tokens
+  bool tokens_fastest;            // where they are fewer than rows: the larger operand is read from DRAM once
+  int fastest;                    // as many of what runs fastest
+  int row_tiles, tile_bytes;      // of W; of a row tile
+  int slices, slice_block_pairs;  // of 64 k
+  int panel_bytes;                // of x
 
   DenseWalk(const GemmArgs& args, int tile_tokens)
       : tokens_fastest(args.tokens < args.rows),
@@ -89,7 +87,7 @@ struct DenseWalk {
     const layout::Geometry geometry = layout::geometry(layout::Packing::kBf16, args.cols);
     tile_bytes = static_cast<int>(geometry.tile_bytes);
     slices = geometry.slices;
-    slice_pairs = geometry.blocks / 2;
+    slice_block_pairs = geometry.blocks / 2;
     const int blocks = static_cast<int>(dense_blocks(args.rows, tile_tokens)),
               tiles = (args.tokens + tile_tokens - 1) / tile_tokens;
     work_tiles = blocks * tiles;
@@ -121,13 +119,14 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseW
                              int64_t{min(work.first_row_tile + thread / 8, walk.row_tiles - 1)} * walk.tile_bytes +
                              thread % 8 * 16;
 #pragma unroll 1
-    for (int pair = 0; pair < walk.slice_pairs * walk.slices; ++pair, place.next(), weights += Tile::kPieceBytes) {
+    for (int pair = 0; pair < walk.slice_block_pairs * walk.slices;
+         ++pair, place.next(), weights += Tile::kPieceBytes) {
       const uint32_t full = ring.full(place.stage), stage = ring.stage(place.stage);
       ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
       if (thread == 0) {
         const auto bytes =
             static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomBytes);
-        const int panel = pair % walk.slices * walk.slice_pairs + pair / walk.slices;
+        const int panel = pair % walk.slices * walk.slice_block_pairs + pair / walk.slices;
         ptx::mbarrier_arrive_expect_tx(full, bytes);
         ptx::bulk_copy(stage,
                        reinterpret_cast<const uint8_t*>(args.x) + int64_t{panel} * walk.panel_bytes +
@@ -164,7 +163,7 @@ struct DenseConsumer {
   template <int kFirst>
   __device__ __forceinline__ void step(int own, Operand& a, Sums (&sums)[2]) {
     ptx::wgmma_wait<Tile::kOwn - 1>();
-    keep(a);
+    ptx::keep(a);
 #pragma unroll
     for (int s = 0; s < Tile::kOwn; ++s) {
       const uint4 words = ptx::load_shared16(
@@ -176,19 +175,10 @@ struct DenseConsumer {
     for (int s = 0; s < Tile::kOwn; ++s)
 #pragma unroll
       for (int p = 0; p < Tile::kParts; ++p)
-        ptx::wgmma_m64k16(
-            sums[own + p], a[s],
-            layout::matrix_descriptor(at.stage + static_cast<uint32_t>(p * Tile::kColumns * layout::kAtomRowBytes),
-                                      kFirst + s));
+        ptx::wgmma(sums[own + p], a[s],
+                   layout::matrix_descriptor(
+                       at.stage + static_cast<uint32_t>(p * Tile::kColumns * layout::kAtomRowBytes), kFirst + s));
     ptx::wgmma_commit();
-  }
-  // Behind the wait for the wgmmas that read it: ptx/wgmma.cuh.
-  __device__ static __forceinline__ void keep(Operand& a) {
-#pragma unroll
-    for (auto& step : a) {
-#pragma unroll
-      for (uint32_t& word : step) ptx::keep(word);
-    }
   }
   __device__ __forceinline__ void multiply(int pairs, Sums (&sums)[2]) {
     constexpr int kOwn = Tile::kOwn;
@@ -198,7 +188,7 @@ struct DenseConsumer {
     for (int pair = 0; pair < pairs; ++pair) {
       ptx::mbarrier_wait(at.full, at.parity);
       step<0>(0, operands[0], sums);
-      step<2 - kOwn>(kOwn - 1, operands[kOwn - 1], sums);  // behind its wait nothing reads the stage before
+      step<2 - kOwn>(kOwn - 1, operands[kOwn - 1], sums);  // after its wait nothing reads the stage before
       if (held != 0) ptx::mbarrier_arrive(Cursor::empty(held));
       held = at.full;
       step<2>(0, operands[0], sums);
@@ -207,16 +197,8 @@ struct DenseConsumer {
     }
     ptx::wgmma_wait<0>();
     ptx::mbarrier_arrive(Cursor::empty(held));
-#pragma unroll
-    for (Operand& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& tile : sums) {
-#pragma unroll
-      for (auto& column : tile) {
-#pragma unroll
-        for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-      }
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
 };
 

@@ -1,19 +1,16 @@
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/gemm.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/arch/sm90/dense_gemm.h"
-#include "backend/cuda/arch/sm90/grouped.h"
 #include "backend/cuda/arch/sm90/mxfp4_gemm.cuh"
 
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort = false>
+template <int kSliceBlockPairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort = false>
 void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  constexpr int kThreads = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput>::kThreads,
-                kBytes = mxfp4_shared_bytes(kSlicePairs, kInput);
-  auto* const kernel = sm90_mxfp4_gemm<kSlicePairs, kOrder, kInput, kShort>;
+  constexpr int kThreads = Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput>::kThreads,
+                kBytes = mxfp4_shared_bytes(kSliceBlockPairs, kInput);
+  auto* const kernel = sm90_mxfp4_gemm<kSliceBlockPairs, kOrder, kInput, kShort>;
   require_shape(plan.smem_bytes == kBytes, name, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", kBytes);

@@ -1,5 +1,4 @@
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/grouped.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/arch/sm90/grouped.cuh"
@@ -7,10 +6,10 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kSlicePairs>
+template <int kSliceBlockPairs>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  launch_chained(sm90_grouped<kSlicePairs>,
-                 {kernel::kSm90Grouped, on, plan.grid_x, Sm90GroupedTile<kSlicePairs>::kThreads, plan.smem_bytes},
+  launch_chained(sm90_grouped<kSliceBlockPairs>,
+                 {kernel::kSm90Grouped, on, plan.grid_x, Sm90GroupedTile<kSliceBlockPairs>::kThreads, plan.smem_bytes},
                  args);
 }
 

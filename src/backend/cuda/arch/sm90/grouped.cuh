@@ -19,17 +19,17 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheSlicePairs>
+template <int kTheSliceBlockPairs>
 struct Sm90GroupedTile {
   static constexpr bool kShort = false;
   static constexpr Mxfp4Input kInput = Mxfp4Input::kF16;
-  static constexpr int kTokens = kSm90GroupedTokens, kSlicePairs = kTheSlicePairs;
+  static constexpr int kTokens = kSm90GroupedTokens, kSliceBlockPairs = kTheSliceBlockPairs;
   static constexpr int kConsumers = kSm90GroupedWarps * layout::kWarpLanes;
   static constexpr int kThreads = kConsumers + 128;  // a warpgroup more, since registers are given by warpgroup
   static constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
   static constexpr int kStages = kSm90GroupedStages, kAhead = kStages - 1,
-                       kPieceBytes = layout::slice_bytes(2 * kSlicePairs);
-  static constexpr int kOperands = kSlicePairs % 2 == 0 ? 2 : kSlicePairs;
+                       kPieceBytes = layout::slice_bytes(2 * kSliceBlockPairs);
+  static constexpr int kOperands = kSliceBlockPairs % 2 == 0 ? 2 : kSliceBlockPairs;
   static constexpr int kPanelBytes = kTokens * layout::kAtomRowBytes;
   static constexpr int kWidths = kTokens / 8;
   [[nodiscard]] static constexpr int width(int i) { return 8 * (i + 1); }
@@ -37,8 +37,8 @@ struct Sm90GroupedTile {
 
 // As multiply_narrowest, but the narrowest width is asked for first: most experts have it.
 template <class Tile, int kWidth = 0>
-__device__ __forceinline__ void multiply_widths(int count, WgmmaSums<Tile>& sums, const PairOperand<Tile::kInput>& a,
-                                                uint32_t stage) {
+__device__ __forceinline__ void multiply_widths(int count, WgmmaSums<Tile>& sums,
+                                                const BlockPairOperand<Tile::kInput>& a, uint32_t stage) {
   if constexpr (kWidth + 1 < Tile::kWidths)
     if (count > Tile::width(kWidth)) return multiply_widths<Tile, kWidth + 1>(count, sums, a, stage);
   multiply_narrowest<Tile, kWidth, kWidth>(count, sums, a, stage);
@@ -71,7 +71,7 @@ struct Sm90Feed {
   const uint8_t* from = nullptr;  // the lane's first bytes of the next slice
 
   __device__ Sm90Feed(const GemmArgs& the_args, const Sm90Groups& its_groups)
-      : args(the_args), groups(its_groups), slices(args.cols / (Tile::kSlicePairs * layout::kPanelK)) {
+      : args(the_args), groups(its_groups), slices(args.cols / (Tile::kSliceBlockPairs * layout::kPanelK)) {
     open();
   }
   // The next group's first slice is next.
@@ -86,7 +86,7 @@ struct Sm90Feed {
              (int64_t{expert} * row_tiles + row_tile) * (slices * Tile::kPieceBytes) + lane * layout::kLaneBytes;
       groups.advance();
     }
-    __syncwarp();  // for ptxas, which else takes the loops behind this for ones whose lanes go their own ways
+    __syncwarp();  // for ptxas, which else takes the loops after this for ones whose lanes go their own ways
   }
   // One group of copies, if only an empty one. to: the lane's first bytes of a stage.
   __device__ __forceinline__ void fetch(uint32_t to) {
@@ -107,11 +107,11 @@ struct Sm90Rows {
   Sm90Feed<Tile> feed;
   uint32_t codes, scales, last;  // the lane's of the next slice; codes of the ring's last stage
   uint32_t before;               // codes of the slice before: where the next one comes to lie
-  PairOperand<Tile::kInput> operands[Tile::kOperands] = {};
+  BlockPairOperand<Tile::kInput> operands[Tile::kOperands] = {};
 
   __device__ Sm90Rows(const GemmArgs& args, const Sm90Groups& groups, uint32_t ring) : feed(args, groups) {
     codes = ring + static_cast<uint32_t>(feed.lane * layout::kLaneBytes);
-    scales = ring + static_cast<uint32_t>(layout::scale_word_offset(2 * Tile::kSlicePairs, feed.lane / 4, 0));
+    scales = ring + static_cast<uint32_t>(layout::scale_word_offset(2 * Tile::kSliceBlockPairs, feed.lane / 4, 0));
     last = before = codes + (Tile::kStages - 1) * Tile::kPieceBytes;
     for (int i = 0; i < Tile::kAhead; ++i) feed.fetch(codes + static_cast<uint32_t>(i * Tile::kPieceBytes));
   }
@@ -120,32 +120,27 @@ struct Sm90Rows {
   __device__ __forceinline__ void multiply(int count, uint32_t x, WgmmaSums<Tile>& sums) {
     for (int slice = 0, end = feed.slices - Tile::kAhead;; end = feed.slices) {
 #pragma unroll 1
-      for (; slice < end; ++slice, x += Tile::kSlicePairs * Tile::kPanelBytes) multiply_slice(count, x, sums);
+      for (; slice < end; ++slice, x += Tile::kSliceBlockPairs * Tile::kPanelBytes) multiply_slice(count, x, sums);
       if (end == feed.slices) break;
       feed.open();
     }
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& column : sums) {
-#pragma unroll
-      for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
   __device__ __forceinline__ void multiply_slice(int count, uint32_t x, WgmmaSums<Tile>& sums) {
     ptx::async_wait<Tile::kAhead - 1>();
     __syncwarp();  // every lane's copies are there, and the slice before this one is read
     feed.fetch(before);
     before = codes;
-    StagedPair staged[Tile::kSlicePairs];
+    StagedBlockPair staged[Tile::kSliceBlockPairs];
     load(staged[0], 0);
 #pragma unroll
-    for (int pair = 0; pair < Tile::kSlicePairs; ++pair) {
-      PairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
-      if (pair + 1 < Tile::kSlicePairs) load(staged[pair + 1], pair + 1);
+    for (int pair = 0; pair < Tile::kSliceBlockPairs; ++pair) {
+      BlockPairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
+      if (pair + 1 < Tile::kSliceBlockPairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<Tile::kOperands - 1>();
-      keep(a);
+      ptx::keep(a);
       staged[pair].widen(a, 0);
       multiply_widths<Tile>(count, sums, a, x + static_cast<uint32_t>(pair * Tile::kPanelBytes));
     }
@@ -153,8 +148,9 @@ struct Sm90Rows {
     codes += static_cast<uint32_t>(step);
     scales += static_cast<uint32_t>(step);
   }
-  __device__ __forceinline__ void load(StagedPair& staged, int pair) const {
-    staged.load(codes + static_cast<uint32_t>(pair * layout::kPairBytes), scales + static_cast<uint32_t>(pair * 4));
+  __device__ __forceinline__ void load(StagedBlockPair& staged, int pair) const {
+    staged.load(codes + static_cast<uint32_t>(pair * layout::kBlockPairBytes),
+                scales + static_cast<uint32_t>(pair * 4));
   }
 };
 
@@ -229,10 +225,10 @@ __device__ __forceinline__ void copy_parts(const GemmArgs& args, Sm90Parts parts
   while (done < n) end_part();
 }
 
-template <int kSlicePairs>
-__global__ void __launch_bounds__(Sm90GroupedTile<kSlicePairs>::kThreads, 1)
+template <int kSliceBlockPairs>
+__global__ void __launch_bounds__(Sm90GroupedTile<kSliceBlockPairs>::kThreads, 1)
     sm90_grouped(const __grid_constant__ GemmArgs args) {
-  using Tile = Sm90GroupedTile<kSlicePairs>;
+  using Tile = Sm90GroupedTile<kSliceBlockPairs>;
   extern __shared__ __align__(128) uint8_t smem[];
   const Sm90GroupedShared shared(smem);
   if (threadIdx.x == 0) {

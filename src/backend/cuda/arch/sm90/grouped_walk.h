@@ -32,7 +32,7 @@ struct Sm90Range {
   }
 };
 
-// A CTA's parts, those of down behind all of gate_up.
+// A CTA's parts, those of down after all of gate_up.
 struct Sm90Parts {
   Sm90Range up, down;
   constexpr Sm90Part next() {

@@ -34,13 +34,10 @@
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/atomic.cuh"
-#include "backend/cuda/ptx/bulk_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/proxy_fence.cuh"
 #include "backend/cuda/ptx/redux.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
-#include "backend/cuda/ptx/wgmma_f16.cuh"
-#include "backend/cuda/ptx/wgmma_f8.cuh"
+#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
 
 #include <iterator>
 
@@ -48,30 +45,30 @@ namespace nibble::backend::cuda {
 
 // kTheShort: the first slice of K may lack pairs (layout::slices_of). Its rings turn as if it had them, with nothing in
 // the stages of x, and no products.
-template <int kTheSlicePairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
+template <int kTheSliceBlockPairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
 struct Mxfp4Tile {
   static constexpr bool kShort = kTheShort;
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
   static constexpr Mxfp4Input kInput = kTheInput;
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kSlicePairs = kTheSlicePairs;
+  static constexpr int kSliceBlockPairs = kTheSliceBlockPairs;
   static constexpr int kRowTiles = kMxfp4RowTiles, kWarps = kRowTiles;
   static constexpr int kConsumers = kWarps * layout::kWarpLanes;
   static constexpr int kCopiers = 128;  // a warpgroup: 8 threads a row tile of weights; its last warp x
   static constexpr int kWeightCopiers = 8 * kRowTiles;
   static constexpr int kThreads = kConsumers + kCopiers;
   static constexpr int kConsumerRegisters = 160, kProducerRegisters = 32;
-  static constexpr int kOperands = kSlicePairs % 2 == 0 ? 2 : kSlicePairs;
-  static constexpr int kPieceBytes = layout::slice_bytes(2 * kSlicePairs);  // of a row tile's slice
+  static constexpr int kOperands = kSliceBlockPairs % 2 == 0 ? 2 : kSliceBlockPairs;
+  static constexpr int kPieceBytes = layout::slice_bytes(2 * kSliceBlockPairs);  // of a row tile's slice
   static constexpr int kRowBytes = mxfp4_row_bytes(kInput), kInputBytes = kTokens * kRowBytes;
   static constexpr int kWeightBytes = kRowTiles * kPieceBytes;
-  static constexpr int kInputStages = mxfp4_rings(kSlicePairs, kTokens, kInput).inputs;
-  static constexpr int kWeightStages = mxfp4_rings(kSlicePairs, kTokens, kInput).weights;
+  static constexpr int kInputStages = mxfp4_rings(kSliceBlockPairs, kTokens, kInput).inputs;
+  static constexpr int kWeightStages = mxfp4_rings(kSliceBlockPairs, kTokens, kInput).weights;
   static constexpr bool kFewColumns = kTokens == kMxfp4Narrow;
   static constexpr int kWidths =
       static_cast<int>(kFewColumns ? std::size(kMxfp4NarrowWidths) : std::size(kMxfp4Widths));
   [[nodiscard]] static constexpr int width(int i) { return kFewColumns ? kMxfp4NarrowWidths[i] : kMxfp4Widths[i]; }
-  static_assert(kInputStages % kSlicePairs == 0);
+  static_assert(kInputStages % kSliceBlockPairs == 0);
 };
 
 // The slices of K, and the pairs that the first one lacks.
@@ -79,10 +76,10 @@ template <class Tile>
 struct SliceCount {
   int slices, missing = 0;
   __device__ explicit SliceCount(int cols) {
-    constexpr int kSliceK = Tile::kSlicePairs * layout::kPanelK;
+    constexpr int kSliceK = Tile::kSliceBlockPairs * layout::kPanelK;
     if constexpr (Tile::kShort) {
       slices = (cols + kSliceK - 1) / kSliceK;
-      missing = slices * Tile::kSlicePairs - cols / layout::kPanelK;
+      missing = slices * Tile::kSliceBlockPairs - cols / layout::kPanelK;
     } else {
       slices = cols / kSliceK;
     }
@@ -94,8 +91,8 @@ struct SliceCount {
 // several widths get registers of their own each), with its fence and its commit (else C7510 to C7520). REQUIRES of
 // count that ptxas knows it to be the same in all lanes: a vote in front of each branch would wait.
 template <class Tile, int kFirst = 0, int kLast = Tile::kWidths - 1>
-__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums, const PairOperand<Tile::kInput>& a,
-                                                   uint32_t stage) {
+__device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& sums,
+                                                   const BlockPairOperand<Tile::kInput>& a, uint32_t stage) {
   if constexpr (Tile::kShort && kFirst == 0 && kLast == Tile::kWidths - 1)
     if (count == 0) {  // of a pair that is none
       ptx::wgmma_fence();
@@ -110,12 +107,11 @@ __device__ __forceinline__ void multiply_narrowest(int count, WgmmaSums<Tile>& s
     ptx::wgmma_fence();
     if constexpr (Tile::kInput == Mxfp4Input::kF16) {
 #pragma unroll
-      for (int s = 0; s < 4; ++s)
-        ptx::wgmma_m64k16<ptx::WgmmaType::kF16>(columns, a[s], layout::matrix_descriptor(stage, s));
+      for (int s = 0; s < 4; ++s) ptx::wgmma<ptx::WgmmaType::kF16>(columns, a[s], layout::matrix_descriptor(stage, s));
     } else {
 #pragma unroll
       for (int block = 0; block < 2; ++block)
-        ptx::wgmma_m64k32(columns, a[block], layout::byte_matrix_descriptor(stage, block));
+        ptx::wgmma<ptx::WgmmaType::kF8>(columns, a[block], layout::byte_matrix_descriptor(stage, block));
     }
     ptx::wgmma_commit();
   }
@@ -145,7 +141,7 @@ template <class Tile>
 __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int own = static_cast<int>(threadIdx.x) - Tile::kConsumers, own_tile = own / 8;
   const SliceCount<Tile> k(args.cols);
-  const int lacks = k.missing * layout::kPairBytes;
+  const int lacks = k.missing * layout::kBlockPairBytes;
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
   for (int wave = 0;; ++wave) {
@@ -170,7 +166,7 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
 }
 
 // What the lane that copies x tells others of u: their work tiles of down wait for all work tiles of a tile of tokens.
-// At most one work's is untold: the next one's last columns come behind it.
+// At most one work's is untold: the next one's last columns come after it.
 template <class Tile>
 struct StoredWorks {
   ExpertTile* tiles;
@@ -196,8 +192,8 @@ struct StoredWorks {
 // The lane that copies x, for down u.
 template <class Tile>
 __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
-  for (int i = 0; i < Tile::kSlicePairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
-  RingPlace<Tile::kInputStages> input{Tile::kSlicePairs % Tile::kInputStages};
+  for (int i = 0; i < Tile::kSliceBlockPairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
+  RingPlace<Tile::kInputStages> input{Tile::kSliceBlockPairs % Tile::kInputStages};
   StoredWorks<Tile> stored{args.tiles, rings.stored()};
   const int pairs = args.cols / layout::kPanelK, missing = SliceCount<Tile>(args.cols).missing;
   const int told = min(Tile::kInputStages, pairs - 2);  // pairs until then: the work before is stored, or nearly
@@ -220,7 +216,7 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
       if (Tile::kInput == Mxfp4Input::kRowCodes && pair == pairs - 1) {  // this stage is held until the work is stored
         ptx::mbarrier_arrive_expect_tx(full, bytes + 4 * rows);
-        ptx::bulk_copy(rings.row_scales_of(static_cast<uint32_t>(input.stage / Tile::kSlicePairs)),
+        ptx::bulk_copy(rings.row_scales_of(static_cast<uint32_t>(input.stage / Tile::kSliceBlockPairs)),
                        args.x_scales + work.first, 4 * rows, full);
       } else {
         ptx::mbarrier_arrive_expect_tx(full, bytes);
@@ -238,7 +234,7 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
 // round.
 template <class Tile>
 struct SliceWalk {
-  static constexpr int kPairs = Tile::kSlicePairs, kGroups = Tile::kInputStages / kPairs;
+  static constexpr int kPairs = Tile::kSliceBlockPairs, kGroups = Tile::kInputStages / kPairs;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const uint32_t own_codes = static_cast<uint32_t>(warp * Tile::kPieceBytes + lane * layout::kLaneBytes);
@@ -250,7 +246,7 @@ struct SliceWalk {
   RingCursor<Tile::kWeightStages, Tile::kWeightBytes, 1, Rings::kWeights> weight;
   uint32_t held_input, held_weight;  // the barriers for full of the slice before
   uint32_t codes, scales;            // of the slice
-  PairOperand<Tile::kInput> operands[Tile::kOperands] = {};
+  BlockPairOperand<Tile::kInput> operands[Tile::kOperands] = {};
 
   __device__ SliceWalk(const GemmArgs& args, const GemmRings<Tile>& rings)
       : offsets(scale_offsets(scale_top(args.scale_top))),
@@ -274,8 +270,9 @@ struct SliceWalk {
     scales = weight.stage + own_scales;
     weight.next();
   }
-  __device__ __forceinline__ void load(StagedPair& staged, int pair) const {
-    staged.load(codes + static_cast<uint32_t>(pair * layout::kPairBytes), scales + static_cast<uint32_t>(pair * 4));
+  __device__ __forceinline__ void load(StagedBlockPair& staged, int pair) const {
+    staged.load(codes + static_cast<uint32_t>(pair * layout::kBlockPairBytes),
+                scales + static_cast<uint32_t>(pair * 4));
   }
   // Gives back the stage of x of the pair before the last.
   __device__ __forceinline__ void give_back_before(int pair) const {
@@ -296,14 +293,14 @@ struct SliceWalk {
   // sums += a slice's weights, from pair `first` on, · its columns; the last two pairs are under way on return.
   __device__ __forceinline__ void multiply(int count, int first, WgmmaSums<Tile>& sums) {
     take_weights();
-    StagedPair staged[kPairs];
+    StagedBlockPair staged[kPairs];
     load(staged[0], 0);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      PairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
+      BlockPairOperand<Tile::kInput>& a = operands[pair % Tile::kOperands];
       if (pair + 1 < kPairs) load(staged[pair + 1], pair + 1);
       ptx::wgmma_wait<1>();  // the pair before the last is multiplied: its stage of x is free
-      keep(a);
+      ptx::keep(a);
       give_back_before(pair);
       staged[pair].widen(a, offsets);
       wait_for_input(pair);
@@ -329,13 +326,8 @@ struct SliceWalk {
 
   __device__ __forceinline__ void finish(WgmmaSums<Tile>& sums) {
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& column : sums) {
-#pragma unroll
-      for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
 };
 
@@ -374,11 +366,11 @@ __device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list,
   if (threadIdx.x == Tile::kConsumers + Tile::kWeightCopiers) copy_inputs<Tile>(args, list, rings);
 }
 
-template <int kSlicePairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort>
-__global__ void __launch_bounds__(Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput, kShort>::kThreads, 1)
+template <int kSliceBlockPairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort>
+__global__ void __launch_bounds__(Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort>::kThreads, 1)
     sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  using Wide = Mxfp4Tile<kSlicePairs, kMxfp4Tokens, kInput, kShort>;
-  using Narrow = Mxfp4Tile<kSlicePairs, kMxfp4Narrow, kInput, kShort>;
+  using Wide = Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort>;
+  using Narrow = Mxfp4Tile<kSliceBlockPairs, kMxfp4Narrow, kInput, kShort>;
   extern __shared__ __align__(128) uint8_t smem[];
   if (threadIdx.x == 0) GemmRings<Wide>(smem).init();
   __syncthreads();

@@ -16,17 +16,7 @@ namespace nibble::backend::cuda {
 
 // The A operands of a pair of blocks: f16, a step of 16 k each, or e5m2, a block each.
 template <Mxfp4Input kInput>
-using PairOperand = uint32_t[kInput == Mxfp4Input::kF16 ? 4 : 2][4];
-// Behind the wait for the wgmmas that read them: for the compiler they end with the instruction, and their registers
-// would be written while the tensor cores still read them.
-template <int kSteps>
-__device__ __forceinline__ void keep(uint32_t (&a)[kSteps][4]) {
-#pragma unroll
-  for (auto& step : a) {
-#pragma unroll
-    for (uint32_t& word : step) ptx::keep(word);
-  }
-}
+using BlockPairOperand = uint32_t[kInput == Mxfp4Input::kF16 ? 4 : 2][4];
 
 // A scale's f16 exponent is its stored byte less an offset: 30 for the largest code, the top.
 inline constexpr int kLeastScaleTop = 30 - layout::kScaleBias;
@@ -41,7 +31,7 @@ static_assert(scale_offsets(layout::kMaxNarrowScaleCode) == (127 - 12) * 0x00010
 
 // A row tile's weights of a pair, from the stage that holds its slice. widen makes the operands, in registers that no
 // wgmma reads.
-struct StagedPair {
+struct StagedBlockPair {
   uint4 codes;
   uint32_t scales;
   __device__ void load(uint32_t at_codes, uint32_t at_scales) {
@@ -49,7 +39,7 @@ struct StagedPair {
     scales = ptx::load_shared4(at_scales);
   }
   // As f16, whatever the top: the largest is taken.
-  __device__ void widen(PairOperand<Mxfp4Input::kF16>& a, uint32_t /*offsets*/) const {
+  __device__ void widen(BlockPairOperand<Mxfp4Input::kF16>& a, uint32_t /*offsets*/) const {
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
 #pragma unroll
@@ -59,7 +49,7 @@ struct StagedPair {
   }
   // As e5m2: the upper byte of such an f16 number is the same number, where the code is among the kByteScales up to the
   // top; it is at least 2^-16.
-  __device__ void widen(PairOperand<Mxfp4Input::kRowCodes>& a, uint32_t top_offsets) const {
+  __device__ void widen(BlockPairOperand<Mxfp4Input::kRowCodes>& a, uint32_t top_offsets) const {
     constexpr uint32_t kUpperBytes = 0x7531;
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
@@ -84,7 +74,7 @@ struct StagedPair {
     const uint32_t scale[2] = {ptx::low_halves(both), ptx::high_halves(both)};
     const layout::E2m1Pairs pairs = layout::widen_e2m1x8(word_of(codes, 2 * block + step));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = ptx::mul_f16x2(pairs.pair[i], scale[i % 2]);
+    for (int i = 0; i < 4; ++i) to[i] = ptx::multiply_f16(pairs.pair[i], scale[i % 2]);
   }
 };
 
@@ -95,7 +85,7 @@ __device__ __forceinline__ Mxfp4Matrices matrices_of(const GemmArgs& args) {
   return {args.cols / layout::kTileRows, row_tiles};
 }
 
-// The work tiles of a CTA, wave by wave; those of down come behind all others.
+// The work tiles of a CTA, wave by wave; those of down come after all others.
 struct WorkList {
   const ExpertTile* tiles;
   int tokens, tile_tokens;
@@ -118,7 +108,7 @@ struct WorkList {
     const int first = rows.tile * tile_tokens;
     if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), rows.first_row_tile, rows.row_tiles};
     const ExpertTile tile = tiles[rows.tile];
-    return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles, rows.tile, rows.behind};
+    return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles, rows.tile, rows.second};
   }
 };
 
@@ -217,7 +207,7 @@ struct WorkRows {
   }
 };
 
-// What a lane adds to its two rows of a row tile. Loaded before these are multiplied: behind, it would be waited for.
+// What a lane adds to its two rows of a row tile. Loaded before these are multiplied: after, it would be waited for.
 __device__ __forceinline__ RowBias bias_of(const WorkRows& rows, int expert, int row_tile) {
   const int g = static_cast<int>(threadIdx.x) % layout::kWarpLanes / 4;
   const int64_t row = layout::source_row(rows.order, row_tile, g);

@@ -9,10 +9,10 @@ namespace nibble::backend::cuda {
 struct RowWork {
   int tile = 0, first_row_tile = 0;
   int row_tiles = 0;    // of the CTA's warps, those with a row tile; 0: no work
-  bool behind = false;  // of the matrix that comes behind another
+  bool second = false;  // of the second matrix
 };
 
-// The matrix of a launch, behind another of as many columns that has the tiles of tokens first.
+// The matrix of a launch, after another of as many columns that has the tiles of tokens first.
 struct Mxfp4Matrices {
   int row_tiles, before_row_tiles = 0;  // 0: there is no other
 };
@@ -53,9 +53,9 @@ struct Mxfp4Waves {
     const int turn = wave % 2 == 0 ? cta : ctas - 1 - cta;
     if (wave < whole || !cut()) {
       const int work = wave * ctas + turn;
-      const bool behind = before == 0 || work >= before;
-      const int own = behind ? work - before : work, of_tile = behind ? blocks : before_blocks;
-      const RowWork work_of_tile{own / of_tile, own % of_tile * kMxfp4RowTiles, kMxfp4RowTiles, behind && before > 0};
+      const bool second = before == 0 || work >= before;
+      const int own = second ? work - before : work, of_tile = second ? blocks : before_blocks;
+      const RowWork work_of_tile{own / of_tile, own % of_tile * kMxfp4RowTiles, kMxfp4RowTiles, second && before > 0};
       return work_of_tile.tile < tiles ? work_of_tile : RowWork{};
     }
     const int tile = last_tile(), first = last_row_tile();

@@ -1,4 +1,5 @@
-#include "backend/cuda/arch/sm90/peak.h"
+#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 
 #include "backend/cuda/ptx/wgmma.cuh"
 
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) sm90_peak_wgmma_bf16(float* sink, in
   for (int r = 0; r < rounds; ++r) {
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kInGroup; ++i) ptx::wgmma_m64k16(d, a, descriptor);
+    for (int i = 0; i < kInGroup; ++i) ptx::wgmma(d, a, descriptor);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
   }

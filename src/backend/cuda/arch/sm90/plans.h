@@ -54,25 +54,27 @@ struct WgmmaRings {
 };
 inline constexpr int kWgmmaBarrierBytes = 512;
 // Stages of x come in slices: as many as fit beside few of weights.
-[[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_pairs, int tokens, Mxfp4Input input) {
-  if (tokens == kMxfp4Narrow) return slice_pairs == 3 ? WgmmaRings{12, 6} : WgmmaRings{12, 4};
-  if (input == Mxfp4Input::kRowCodes) return slice_pairs == 3 ? WgmmaRings{12, 5} : WgmmaRings{12, 4};
-  return slice_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
+[[nodiscard]] constexpr WgmmaRings mxfp4_rings(int slice_block_pairs, int tokens, Mxfp4Input input) {
+  if (tokens == kMxfp4Narrow) return slice_block_pairs == 3 ? WgmmaRings{12, 6} : WgmmaRings{12, 4};
+  if (input == Mxfp4Input::kRowCodes) return slice_block_pairs == 3 ? WgmmaRings{12, 5} : WgmmaRings{12, 4};
+  return slice_block_pairs == 3 ? WgmmaRings{6, 5} : WgmmaRings{8, 2};
 }
 // Of a tile's rows' scales: a place for each slice of x that is on its way, of whose works one ends in it.
-[[nodiscard]] constexpr int mxfp4_row_scale_bytes(int slice_pairs, int tokens, Mxfp4Input input) {
-  return input == Mxfp4Input::kF16 ? 0 : mxfp4_rings(slice_pairs, tokens, input).inputs / slice_pairs * tokens * 4;
+[[nodiscard]] constexpr int mxfp4_row_scale_bytes(int slice_block_pairs, int tokens, Mxfp4Input input) {
+  return input == Mxfp4Input::kF16
+             ? 0
+             : mxfp4_rings(slice_block_pairs, tokens, input).inputs / slice_block_pairs * tokens * 4;
 }
-[[nodiscard]] constexpr int mxfp4_ring_bytes(int slice_pairs, int tokens, Mxfp4Input input) {
-  const WgmmaRings rings = mxfp4_rings(slice_pairs, tokens, input);
+[[nodiscard]] constexpr int mxfp4_ring_bytes(int slice_block_pairs, int tokens, Mxfp4Input input) {
+  const WgmmaRings rings = mxfp4_rings(slice_block_pairs, tokens, input);
   return rings.inputs * tokens * mxfp4_row_bytes(input) +
-         rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_pairs) +
-         mxfp4_row_scale_bytes(slice_pairs, tokens, input);
+         rings.weights * kMxfp4RowTiles * layout::slice_bytes(2 * slice_block_pairs) +
+         mxfp4_row_scale_bytes(slice_block_pairs, tokens, input);
 }
 // Which of both cuts a launch needs is known on the device.
-[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_pairs, Mxfp4Input input) {
-  const int narrow = mxfp4_ring_bytes(slice_pairs, kMxfp4Narrow, input),
-            wide = mxfp4_ring_bytes(slice_pairs, kMxfp4Tokens, input);
+[[nodiscard]] constexpr int mxfp4_shared_bytes(int slice_block_pairs, Mxfp4Input input) {
+  const int narrow = mxfp4_ring_bytes(slice_block_pairs, kMxfp4Narrow, input),
+            wide = mxfp4_ring_bytes(slice_block_pairs, kMxfp4Tokens, input);
   return kWgmmaBarrierBytes + 1024 + (narrow > wide ? narrow : wide);  // 1024: to align the rings
 }
 [[nodiscard]] constexpr int64_t sm90_grouped_bytes(int64_t cols) {
@@ -81,7 +83,7 @@ inline constexpr int kWgmmaBarrierBytes = 512;
 }
 // sm90_dense_gemm's: as many stages as fit, of 64 k of x and of the row tiles' weights, and two barriers of each.
 [[nodiscard]] constexpr int dense_stage_bytes(int tokens) {
-  return tokens * 128 + dense_row_tiles(tokens) * layout::pair_bytes(layout::Packing::kBf16);
+  return tokens * 128 + dense_row_tiles(tokens) * layout::block_pair_bytes(layout::Packing::kBf16);
 }
 [[nodiscard]] constexpr int dense_stages(int tokens) {
   return (kSm90SharedBytes - 1024) /  // 1024: to align the ring

@@ -38,7 +38,7 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
   if (s.wide_scales) return std::nullopt;
   const bool codes = s.activations == Activations::kMxfp8 && s.byte_scales;
   GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts},
-      down{s.hidden, layout::pair_width(s.inter), s.pairs, s.experts};
+      down{s.hidden, layout::block_pair_width(s.inter), s.pairs, s.experts};
   gate_up.row_codes = down.row_codes = codes;
   const bool at_once = !rounds(s.activations) && s.hidden == s.inter;
   if (at_once && fast_memory(card))

@@ -14,12 +14,11 @@
 
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
-#include "backend/cuda/ptx/bulk_copy.cuh"
+#include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/ptx/register_count.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
@@ -40,7 +39,7 @@ struct SplitTile {
   static constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
   static constexpr int kStages = split_stages(kTokens);
   static constexpr int kInputBytes = kTokens * layout::kAtomRowBytes;
-  static constexpr int kPieceBytes = layout::pair_bytes(layout::Packing::kBf16);
+  static constexpr int kPieceBytes = layout::block_pair_bytes(layout::Packing::kBf16);
   static constexpr int kStageBytes = kInputBytes + kSplitWeightBytes;
   static constexpr int kSharedBytes = split_shared_bytes(kTokens);
   static_assert(kInputBytes % layout::kAtomBytes == 0 && kStageBytes % layout::kAtomBytes == 0);
@@ -139,15 +138,6 @@ using SplitOperand = uint32_t[4][4];
 template <class Tile>
 using SplitAccumulators = float[Tile::kColumns / 8][4];
 
-// Behind the wait for the wgmmas that read them: for the compiler they end with the instruction.
-__device__ __forceinline__ void keep(SplitOperand& a) {
-#pragma unroll
-  for (auto& step : a) {
-#pragma unroll
-    for (uint32_t& word : step) ptx::keep(word);
-  }
-}
-
 // A warp that multiplies, where it is in the ring.
 template <class Tile>
 struct SplitConsumer {
@@ -161,7 +151,7 @@ struct SplitConsumer {
   // sums += the position's weights · its columns, under way on return. `a`: the operand of position - kDepth.
   __device__ __forceinline__ void step(int position, SplitOperand& a, SplitAccumulators<Tile>& sums) {
     ptx::wgmma_wait<Tile::kDepth - 1>();  // that position is done: its operand and its stage are free
-    keep(a);
+    ptx::keep(a);
     if (position >= Tile::kDepth) {
       ptx::mbarrier_arrive(ring.empty(done));  // every lane, for racecheck: see gemv.cuh warp_arrive
       done = done + 1 == Tile::kStages ? 0 : done + 1;
@@ -180,7 +170,7 @@ struct SplitConsumer {
     const uint32_t panel = ring.input(stage) + static_cast<uint32_t>(part * Tile::kColumns * layout::kAtomRowBytes);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) ptx::wgmma_m64k16(sums, a[s], layout::matrix_descriptor(panel, s));
+    for (int s = 0; s < 4; ++s) ptx::wgmma(sums, a[s], layout::matrix_descriptor(panel, s));
     ptx::wgmma_commit();
     if (++stage < Tile::kStages) return;
     stage = 0;
@@ -196,13 +186,8 @@ struct SplitConsumer {
     }
     if (i < positions) step(i, operands[0], sums);
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (SplitOperand& operand : operands) keep(operand);
-#pragma unroll
-    for (auto& column : sums) {
-#pragma unroll
-      for (float& sum : column) ptx::keep(sum);  // no use of them above the wait
-    }
+    ptx::keep(operands);
+    ptx::keep(sums);  // no use of them above the wait
   }
 };
 

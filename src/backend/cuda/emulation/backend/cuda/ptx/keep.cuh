@@ -1,11 +1,14 @@
 #pragma once
 // Host twin of ptx/keep.cuh.
 
-#include <cstdint>
-
 namespace nibble::backend::cuda::ptx {
 
-inline void keep(uint32_t&) {}
-inline void keep(float&) {}
+template <class T>
+void keep(T&) {}
+
+template <int kRegisters>
+void give_registers_but() {}
+template <int kRegisters>
+void take_registers_up_to() {}
 
 }  // namespace nibble::backend::cuda::ptx

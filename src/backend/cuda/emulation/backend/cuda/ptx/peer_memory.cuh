@@ -1,6 +1,6 @@
 #pragma once
 // Host twin of ptx/peer_memory.cuh. A store lands late: some other word of those that are on their way with each word
-// that is read, at random, but of two stores to a word the first one first, and a release behind all that were before
+// that is read, at random, but of two stores to a word the first one first, and a release after all that were before
 // it.
 
 #include "backend/cuda/emulation/device.h"

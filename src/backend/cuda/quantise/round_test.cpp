@@ -1,9 +1,10 @@
-// Experts' rounded activations and their products on dp4a, on the device: against the contract's bits and double sums.
-
-#include "backend/cuda/quantise/round_blocks.h"
+// Rounded activations, in blocks and in codes of rows, and the experts' products on dp4a, on the device: against the
+// contract's bits and double sums.
 
 #include "backend/cuda/experts/gemv_int8.h"
-#include "backend/cuda/quantise/round_blocks_testing.h"
+#include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round_testing.h"
+#include "backend/cuda/quantise/round_rows.h"
 #include "backend/cuda/testing.h"
 
 #include <gtest/gtest.h>
@@ -46,6 +47,23 @@ TEST_F(RoundBlocks, experts_on_int8_are_the_plain_product_for_one_to_many_pairs)
       check({.routing = routing, .tokens = tokens, .experts = 7});
   check({.tokens = 5, .experts = 6, .hidden = 2880, .inter = 2880});
   for (const int inter : {1440, 736, 672, 32}) check({.tokens = 5, .experts = 6, .inter = inter});
+}
+
+class RoundRows : public CudaTest {
+ protected:
+  void round(const RoundRowsArgs& args) { any_round_rows(args, on_); }
+};
+
+TEST_F(RoundRows, are_the_codes_of_their_blocks_relative_to_the_row) {
+  for (const RoundRowsCase& c : kRoundRowsCases)
+    check_round_rows<DeviceArray>(c, [&](const RoundRowsArgs& args) { round(args); });
+  check_round_rows<DeviceArray>({.tokens = 300, .copies = 4}, [&](const RoundRowsArgs& args) { round(args); });
+  check_round_rows<DeviceArray>({.tokens = 300, .copies = 1, .panels = true},
+                                [&](const RoundRowsArgs& args) { round(args); });
+}
+
+TEST_F(RoundRows, are_nan_where_a_value_is_not_finite) {
+  check_round_rows_not_finite<DeviceArray>([&](const RoundRowsArgs& args) { round(args); });
 }
 
 }  // namespace

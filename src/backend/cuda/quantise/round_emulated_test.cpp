@@ -1,10 +1,12 @@
-// Experts' rounded activations (round_blocks.h) and their products on dp4a (gemv_int8.h), run lane by lane on the host.
+// Rounded activations, in blocks (round_blocks.h) and in codes of rows (round_rows.h), and the experts' products on
+// dp4a (gemv_int8.h), run lane by lane on the host.
 
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/experts/gemv_int8.cuh"
 #include "backend/cuda/quantise/round_blocks.cuh"
-#include "backend/cuda/quantise/round_blocks_testing.h"
+#include "backend/cuda/quantise/round_testing.h"
+#include "backend/cuda/quantise/round_rows.cuh"
 
 #include <gtest/gtest.h>
 
@@ -66,6 +68,33 @@ TEST(gemv_int8_emulated, experts_are_the_plain_product_for_one_to_many_pairs) {
   check_int8_experts<HostArray>({.tokens = 2, .experts = 4, .hidden = 64 * 45, .inter = 192}, up, down);
   for (const int inter : {1440, 736, 672, 640, 64, 32})
     check_int8_experts<HostArray>({.tokens = 2, .experts = 4, .inter = inter}, up, down);
+}
+
+void round_rows(const RoundRowsArgs& args) {
+  const emulation::Launch launch{.grid = args.tokens, .threads = round_rows_threads(args.cols), .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, [&] { any_round_rows_e4m3(args); }), "");
+}
+
+TEST(round_rows_emulated, are_the_codes_of_their_blocks_relative_to_the_row) {
+  for (const RoundRowsCase& c : kRoundRowsCases) check_round_rows<HostArray>(c, round_rows);
+}
+
+TEST(round_rows_emulated, are_nan_where_a_value_is_not_finite) { check_round_rows_not_finite<HostArray>(round_rows); }
+
+// Exact where a block's scale is the row's; at most 2^-18 of the row's largest value is lost elsewhere.
+TEST(round_rows_emulated, lose_little_of_what_mxfp8_holds) {
+  constexpr int kCols = 2880;
+  std::vector<float> values = test_floats(4 * kCols, 77);
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= std::ldexp(1.0f, -static_cast<int>(i / kMxBlock % 13));
+  const RowCodes rows(values, kCols);
+  std::vector<float> mx = values;
+  round_activations(Activations::kMxfp8, mx);
+  for (int row = 0; row < 4; ++row) {
+    float most = 0;
+    for (int k = 0; k < kCols; ++k) most = std::max(most, std::abs(mx[static_cast<size_t>(row * kCols + k)]));
+    for (int k = 0; k < kCols; ++k)
+      ASSERT_LE(std::abs(rows.at(row, k) - mx[static_cast<size_t>(row * kCols + k)]), most * 0x1p-18f) << k;
+  }
 }
 
 }  // namespace

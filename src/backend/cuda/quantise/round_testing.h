@@ -1,16 +1,22 @@
 #pragma once
-// What the tests of round_blocks.h and gemv_int8.h share, on a device and emulated: cases, plain double results,
-// comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
+// What the tests of round_blocks.h, round_rows.h and gemv_int8.h share, on a device and emulated: cases, plain double
+// results, comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
 
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/activations.h"
 #include "backend/cuda/experts/gemv_int8.h"
+#include "backend/cuda/layout/wgmma_b8.h"
+#include "backend/cuda/norm_rope/around_gemm_testing.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
 
 #include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstring>
-#include <vector>
 
 namespace nibble::backend::cuda {
 
@@ -141,7 +147,7 @@ inline std::vector<float> int8_rounded(int64_t count, uint64_t seed) {
 template <template <class> class Memory, class Up, class Down>
 void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_down) {
   constexpr int kTopk = 4;
-  const int width = layout::pair_width(c.inter);
+  const int width = layout::block_pair_width(c.inter);
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.experts << " experts, " << c.hidden << " x "
                                   << c.inter);
   const GemmExperts up(c.experts, 2 * c.inter, c.hidden, layout::RowOrder::kGateUp, 51);
@@ -198,5 +204,147 @@ void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_dow
     }
   }
 }
+
+// Rows of codes as round_rows.h defines them.
+struct RowCodes {
+  int cols = 0;
+  std::vector<uint8_t> codes;  // [rows, cols]
+  std::vector<float> scales;   // [rows]
+
+  RowCodes(const std::vector<float>& values, int its_cols) : cols(its_cols) {
+    const MxScaleRule rule = type_of(Activations::kMxfp8).blocks->rule;
+    for (size_t row = 0; row * static_cast<size_t>(cols) < values.size(); ++row) {
+      std::vector<uint8_t> own(static_cast<size_t>(cols)), block_scales(static_cast<size_t>(cols / kMxBlock));
+      mx_quantize(std::span(values).subspan(row * own.size(), own.size()), rule,
+                  {MxFormat::kMxfp8E4m3, own, block_scales});
+      const uint8_t most = *std::max_element(block_scales.begin(), block_scales.end());
+      for (size_t k = 0; k < own.size(); ++k)
+        codes.push_back(E4m3::from_float(std::ldexp(E4m3{own[k]}.to_float(), block_scales[k / kMxBlock] - most)).bits);
+      scales.push_back(E8m0{most}.to_float());
+    }
+  }
+  [[nodiscard]] float at(int64_t row, int64_t k) const {
+    return E4m3{codes[static_cast<size_t>(row * cols + k)]}.to_float() * scales[static_cast<size_t>(row)];
+  }
+  // What they stand for, which f16 holds where scales are of usual size.
+  [[nodiscard]] std::vector<uint16_t> halves() const {
+    std::vector<uint16_t> bits;
+    for (size_t i = 0; i < codes.size(); ++i)
+      bits.push_back(F16::from_float(at(static_cast<int64_t>(i) / cols, static_cast<int64_t>(i) % cols)).bits);
+    return bits;
+  }
+};
+inline std::vector<float> floats_of_f16(const std::vector<uint16_t>& bits) {
+  std::vector<float> values;
+  for (const uint16_t own : bits) values.push_back(F16{own}.to_float());
+  return values;
+}
+
+// In panels of `rows` rows and with their scales; row r has codes of row source(r), or where that is below 0 all bits.
+struct PlacedCodes {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+  template <class Source>
+  PlacedCodes(const RowCodes& of, int64_t rows, const Source& source)
+      : codes(static_cast<size_t>(rows * of.cols), 0xff), scales(static_cast<size_t>(rows), std::nanf("")) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = source(row);
+      if (from < 0) continue;
+      for (int64_t k = 0; k < of.cols; ++k)
+        codes[static_cast<size_t>(layout::place_in_byte_panels(rows, row, k))] =
+            of.codes[static_cast<size_t>(from * of.cols + k)];
+      scales[static_cast<size_t>(row)] = of.scales[static_cast<size_t>(from)];
+    }
+  }
+};
+
+struct RoundRowsCase {
+  int tokens = 3, cols = 2880, copies = 2;
+  bool panels = false, norm = false;
+};
+template <template <class> class Memory, class Run>
+void check_round_rows(const RoundRowsCase& c, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " x " << c.cols << ", " << c.copies << " copies, panels " << c.panels
+                                  << ", norm " << c.norm);
+  std::vector<float> values = block_values(c.tokens, c.cols);
+  for (int k = 0; k < c.cols; ++k) values[static_cast<size_t>(k)] *= c.tokens > 1 ? 0.0f : 1.0f;  // a row of zeros
+  const int rows = (c.tokens * c.copies + 7) / 8 * 8 + 8;
+  std::vector<int32_t> places;
+  for (int i = 0; i < c.tokens * c.copies; ++i) places.push_back(rows - 2 - i);
+  const auto token_at = [&](int64_t row) -> int64_t {
+    const int64_t i = rows - 2 - row;
+    return i >= 0 && i < std::ssize(places) ? i / c.copies : -1;
+  };
+  const Memory<int32_t> on_places(places);
+  const Memory<float> from(values), scales(static_cast<size_t>(rows)), inverse(std::vector<float>{0.5f, 2.0f, 0.25f});
+  std::vector<Bf16> norms;
+  for (int k = 0; k < c.cols; ++k) norms.push_back(Bf16::from_float(k % 3 == 0 ? 1.25f : -0.75f));
+  const Memory<Bf16> norm(norms);
+  std::vector<uint16_t> halves;
+  for (const float value : values) halves.push_back(F16::from_float(value).bits);
+  const Memory<uint16_t> panels(in_panels(halves, c.cols, rows, token_at));
+  const Memory<uint8_t> codes(static_cast<size_t>(rows * c.cols));
+  RoundRowsArgs args{.places = on_places.get(),
+                     .codes = codes.get(),
+                     .scales = scales.get(),
+                     .tokens = c.tokens,
+                     .cols = c.cols,
+                     .copies = c.copies,
+                     .rows = rows};
+  if (c.panels) {
+    args.panels = panels.get();
+    values = floats_of_f16(halves);
+  } else {
+    args.from = from.get();
+  }
+  if (c.norm) {
+    args.inverse = inverse.get();
+    args.norm = norm.get();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto col = static_cast<int>(i % static_cast<size_t>(c.cols));
+      const float of_row = inverse.host()[i / static_cast<size_t>(c.cols)];
+      values[i] *= of_row * norms[static_cast<size_t>(col)].to_float();
+    }
+  }
+  run(args);
+  const PlacedCodes want(RowCodes(values, c.cols), rows, token_at);
+  ASSERT_EQ(codes.host(), want.codes);
+  const std::vector<float> got = scales.host();
+  for (size_t row = 0; row < got.size(); ++row) {
+    if (token_at(static_cast<int64_t>(row)) < 0) continue;
+    ASSERT_EQ(got[row], want.scales[row]) << row;
+  }
+}
+
+// What is not finite makes the row's scale NaN, so every product with it; other rows do not mind.
+template <template <class> class Memory, class Run>
+void check_round_rows_not_finite(const Run& run) {
+  constexpr int kCols = 192, kRows = 8;
+  for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
+    std::vector<float> values = test_floats(2 * kCols, 5);
+    values[100] = bad;
+    const Memory<float> from(values), scales(size_t{kRows});
+    const Memory<int32_t> places(std::vector<int32_t>{3, 4});
+    const Memory<uint8_t> codes(size_t{kRows} * kCols);
+    run(RoundRowsArgs{.from = from.get(),
+                      .places = places.get(),
+                      .codes = codes.get(),
+                      .scales = scales.get(),
+                      .tokens = 2,
+                      .cols = kCols,
+                      .rows = kRows});
+    ASSERT_TRUE(std::isnan(scales.host()[3]));
+    ASSERT_TRUE(std::isfinite(scales.host()[4]));
+  }
+}
+
+inline constexpr RoundRowsCase kRoundRowsCases[] = {
+    {},
+    {.tokens = 1, .cols = 64, .copies = 1},
+    {.tokens = 2, .cols = 4096, .copies = 4},
+    {.tokens = 3, .norm = true},
+    {.tokens = 9, .cols = 192, .copies = 1, .panels = true},
+    {.tokens = 3, .cols = 2880, .copies = 1, .panels = true},
+};
 
 }  // namespace nibble::backend::cuda

@@ -1,4 +1,0 @@
-#pragma once
-// Host twin of ptx/wgmma_wide.cuh.
-
-#include "backend/cuda/ptx/wgmma.cuh"

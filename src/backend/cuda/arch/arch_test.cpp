@@ -160,6 +160,7 @@ TEST(arch, on_hopper_the_memory_says_up_to_where_experts_are_grouped) {
   EXPECT_EQ(Card(card).tuned().grouped_pairs, 3);
   card.memory_bytes_per_s = 4.9e12;
   EXPECT_EQ(Card(card).tuned().grouped_pairs, 6);
+  EXPECT_EQ(Card(card).tuned().grouped_pairs_apart, 8) << "a rank's two GEMMs";
 }
 
 TEST(arch, every_operation_that_serves_wants_a_launcher) {

@@ -135,7 +135,8 @@ bool experts_by_gemm(KernelFamily kernel, bool at_once, const Dims& d, const Tun
   if (kernel != KernelFamily::kAuto) return kernel == KernelFamily::kGemm;
   const int64_t pairs = tokens * d.topk;
   const bool few = at_once && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
-  return few || pairs > tuned.grouped_pairs * d.experts;
+  const int64_t grouped = at_once ? tuned.grouped_pairs : std::max(tuned.grouped_pairs, tuned.grouped_pairs_apart);
+  return few || pairs > grouped * d.experts;
 }
 
 bool logits_by_gemm(KernelFamily kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }

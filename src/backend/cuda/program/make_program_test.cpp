@@ -279,8 +279,11 @@ TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped)
   few.experts = 32;
   EXPECT_FALSE(by_gemm(few, 8));
   for (const int64_t tokens : {9, 17, 24}) EXPECT_TRUE(by_gemm(few, tokens)) << tokens;
-  // Two launches do not gain.
+  // Two launches do not gain, and have a limit of their own.
   EXPECT_FALSE(by_gemm(few, 24, false));
+  const cuda::Tuned tuned{.grouped_pairs = 3, .grouped_pairs_apart = 8};
+  for (const bool at_once : {true, false})
+    EXPECT_EQ(cuda::experts_by_gemm(KernelFamily::kAuto, at_once, kDims, tuned, 97), at_once);
 }
 
 TEST(make_program, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {

@@ -9,10 +9,9 @@
 #include "base/machine.h"
 #include "base/read_json.h"
 #include "client/answer_check.h"
-#include "client/conversations.h"
 #include "client/http_requests.h"
 #include "client/load_summary.h"
-#include "client/load_tables.h"
+#include "client/workload.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

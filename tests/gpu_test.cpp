@@ -2,9 +2,8 @@
 
 #include "base/error.h"
 #include "engine/draft_model_proposer.h"
-#include "first_tokens.h"
 #include "gpu_testing.h"
-#include "page_copy.h"
+#include "one_sequence.h"
 
 #include <cmath>
 #include <cstdio>
@@ -390,7 +389,7 @@ TEST_F(Gpu, a_copied_page_is_as_good_as_the_first) {
   const model::StepLimits limits{.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}};
   for (const auto& [kv, moe] : {std::pair{Kv::kF32, MoeKernel::kReference}, {Kv::kBf16, MoeKernel::kMarlin}}) {
     const auto cuda = backend::make_cuda_backend(model::backend_config(source.config, limits), {.kv = kv, .moe = moe});
-    expect_page_copies(*cuda, model::load(*cuda, source.config, source.weights));
+    test::expect_page_copies(*cuda, model::load(*cuda, source.config, source.weights));
   }
 }
 

@@ -8,8 +8,8 @@
 #include "cards_testing.h"
 #include "checkpoint/testing.h"
 #include "convert/synth.h"
-#include "first_tokens.h"
 #include "model/gpt_oss.h"
+#include "one_sequence.h"
 
 #include <gtest/gtest.h>
 

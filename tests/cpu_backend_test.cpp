@@ -5,11 +5,10 @@
 #include "backend/cpu/kernels.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
+#include "convert/synth.h"
 #include "model/compare.h"
 #include "model/gpt_oss.h"
-#include "convert/synth.h"
 #include "one_sequence.h"
-#include "page_copy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -433,10 +432,10 @@ TEST(CpuBackend, a_copied_page_is_as_good_as_the_first) {
   const auto made = model::backend_config(config, {.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}});
   for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8}) {
     const auto be = backend::make_cpu_backend(made, {.kv = dtype, .activations = Activations::kF32, .poison = true});
-    expect_page_copies(*be, model::load(*be, config, weights.all()));
+    test::expect_page_copies(*be, model::load(*be, config, weights.all()));
   }
   const auto reference = backend::make_reference_backend(made);
-  expect_page_copies(*reference, model::load(*reference, config, weights.all()));
+  test::expect_page_copies(*reference, model::load(*reference, config, weights.all()));
 }
 
 TEST(CpuBackend, a_vector_in_blocks_is_refused_by_name) {

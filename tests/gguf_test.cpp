@@ -6,17 +6,16 @@
 #include "base/mmap_file.h"
 #include "base/mx.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing.h"
-#include "gguf_copy.h"
-#include "convert/gguf_config.h"
 #include "convert/gguf_weights.h"
+#include "gguf_copy.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_parts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

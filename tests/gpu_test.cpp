@@ -2,9 +2,8 @@
 
 #include "base/error.h"
 #include "engine/draft_model_proposer.h"
-#include "first_tokens.h"
 #include "gpu_testing.h"
-#include "page_copy.h"
+#include "one_sequence.h"
 
 #include <cmath>
 #include <cstdio>
@@ -393,7 +392,7 @@ TEST_F(Gpu, a_copied_page_is_as_good_as_the_first) {
        {std::pair{Kv::kF32, KernelFamily::kReference}, {Kv::kBf16, KernelFamily::kStreaming}}) {
     const auto cuda =
         backend::make_cuda_backend(model::backend_config(source.config, limits), {.kv = kv, .family = family});
-    expect_page_copies(*cuda, model::load(*cuda, source.config, source.weights));
+    test::expect_page_copies(*cuda, model::load(*cuda, source.config, source.weights));
   }
 }
 

@@ -2,12 +2,16 @@
 // Runs one sequence alone on a backend, for tests that compare whole models.
 
 #include "backend/backend.h"
+#include "backend/sampling.h"
 #include "base/random.h"
 #include "engine/loop.h"
 #include "engine/step_builder.h"
 #include "model/gpt_oss.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -73,6 +77,57 @@ inline Output generate(engine::Loop& loop, const engine::Request& request) {
     return true;
   });
   return out;
+}
+
+// This many rows of one token each, at position 0 of a page of its own. params must outlive the step.
+inline model::Step first_tokens(int rows, const backend::SamplingParams& params) {
+  model::Step step;
+  for (int r = 0; r < rows; ++r) {
+    step.token_ids.push_back(r);
+    step.positions.push_back(0);
+    step.rows.push_back({.first_token = r, .tokens = 1, .context = 1});
+    step.logit_tokens.push_back(r);
+    step.sample_rows.push_back({.params = &params, .position = 0});
+    for (auto& kv : step.kv) {
+      kv.pages_per_row = 1;
+      kv.slots.push_back(r * backend::kPageTokens);
+      kv.page_ids.push_back(r);
+    }
+  }
+  return step;
+}
+
+// Tests Backend::copy_page, for every backend.
+
+// Computes `count` tokens at positions `from` and on, in page `page` of both kinds, and returns the logits of the last.
+inline std::vector<float> logits_on_page(backend::Backend& be, const model::GptOss& gpt, std::array<int32_t, 3> what) {
+  const auto [page, from, count] = what;
+  model::Step step;
+  step.rows = {{.first_token = 0, .tokens = count, .context = from + count}};
+  step.logit_tokens = {count - 1};
+  for (int32_t t = 0; t < count; ++t) {
+    step.token_ids.push_back((from + t) * 7 % 100);
+    step.positions.push_back(from + t);
+    for (auto& kv : step.kv) kv.slots.push_back(page * backend::kPageTokens + from + t);
+  }
+  for (auto& kv : step.kv) {
+    kv.pages_per_row = 1;
+    kv.page_ids = {page};
+  }
+  (void)model::forward(be, gpt, step);
+  return be.peek(backend::Slot::kLogits).values;
+}
+
+// REQUIRES three pages of each kind.
+inline void expect_page_copies(backend::Backend& be, const model::GptOss& gpt) {
+  (void)logits_on_page(be, gpt, {0, 0, 40});
+  for (const auto kind : {backend::LayerKind::kSliding, backend::LayerKind::kFull})
+    be.copy_page({.kind = kind, .from = 0, .to = 2});
+  (void)logits_on_page(be, gpt, {1, 0, 40});  // the neighbour is left alone
+  const std::vector<float> copied = logits_on_page(be, gpt, {2, 40, 3});
+  EXPECT_EQ(copied, logits_on_page(be, gpt, {0, 40, 3}));
+  EXPECT_EQ(copied, logits_on_page(be, gpt, {1, 40, 3}));
+  EXPECT_EQ(copied.at(0), copied.at(0)) << "NaN";
 }
 
 }  // namespace nibble::test

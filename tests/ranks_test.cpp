@@ -17,7 +17,6 @@
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
-#include "page_copy.h"
 #include "text/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -208,7 +207,7 @@ TEST(Ranks, pages_are_copied_on_every_rank) {
   const convert::DummyWeights weights(config, 3, nullptr);
   const model::StepLimits limits{.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}};
   Loaded on(config, weights.weights(), limits, cpu_run(KvDtype::kBf16), {4, false});
-  expect_page_copies(*on.be, on.gpt);
+  test::expect_page_copies(*on.be, on.gpt);
 }
 
 TEST(Ranks, ranks_that_the_model_cannot_be_dealt_to_are_refused) {
@@ -404,7 +403,7 @@ TEST(Ranks, pages_are_copied_in_every_process) {
   const convert::DummyWeights weights(config, 3, nullptr);
   const model::StepLimits limits{.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}};
   Processes on(config, weights.weights(), limits, cpu_run(KvDtype::kBf16), {4, false});
-  expect_page_copies(*on.be, on.gpt);
+  test::expect_page_copies(*on.be, on.gpt);
 }
 
 // Enqueued steps name tokens that are not read yet; a second turn takes its pages from the cache.

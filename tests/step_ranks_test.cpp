@@ -13,7 +13,6 @@
 #include "convert/synth.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"
-#include "page_copy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -324,7 +323,7 @@ TEST_F(StepRanks, guess_as_one_process_does) {
 
 TEST_F(StepRanks, copy_pages_on_every_rank) {
   Group on(config_, weights_.weights(), {.max_tokens = 64, .max_rows = 4, .kv_pages = {3, 3}}, {2, false});
-  expect_page_copies(*on.be, on.gpt);
+  test::expect_page_copies(*on.be, on.gpt);
 }
 
 TEST_F(StepRanks, serve_whole_steps_alone) {

@@ -3,7 +3,6 @@
 
 #include "app/backend_choice.h"
 #include "app/verify_features.h"
-#include "app/verify_stress.h"
 #include "app/verify_subject.h"
 #include "backend/cpu/cpu_backend.h"
 #include "base/error.h"

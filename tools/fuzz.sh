@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: tests/fuzz/corpus/<target, less _fuzz>, read only, and words:
-# tests/fuzz/<the same>.dict; what a run finds stays under build/fuzz. Stops at the first target that fails, and names the input that made it.
+# tools/fuzz.sh SECONDS: runs every target of tests/fuzz that long. Seeds: the files of tests/fuzz/corpus/<target, less _fuzz>, read only, or
+# the lines of <the same>.txt; words: tests/fuzz/<the same>.dict. What a run finds stays under build/fuzz. Stops at the first target that fails,
+# and names the input that made it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?want the seconds per target}
@@ -11,6 +12,11 @@ for target in build/fuzz/tests/fuzz/*; do
   work=build/fuzz/work/$name
   mkdir -p "$work/corpus" "$work/found"
   seeds=tests/fuzz/corpus/${name%_fuzz}
+  if [ -f "$seeds.txt" ]; then
+    rm -rf "$work/seeds" && mkdir "$work/seeds"
+    split -l 1 -a 4 "$seeds.txt" "$work/seeds/"
+    seeds=$work/seeds
+  fi
   [ -d "$seeds" ] || seeds=
   words=tests/fuzz/${name%_fuzz}.dict
   [ -f "$words" ] || words=

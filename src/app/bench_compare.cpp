@@ -1,10 +1,10 @@
 #include "app/commands.h"
+#include "app/option_parts.h"
 #include "app/report_page.h"
 #include "app/result_compare.h"
 #include "app/result_import.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
-#include "app/text_input.h"
 #include "base/error.h"
 #include "base/read_json.h"
 

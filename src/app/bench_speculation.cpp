@@ -1,7 +1,7 @@
 #include "app/bench_speculation.h"
 
 #include "app/bench_report.h"
-#include "app/text_input.h"
+#include "app/option_parts.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "text/tokenizer.h"

@@ -2,13 +2,12 @@
 #include "app/gguf_model.h"
 #include "app/loaded_model.h"
 #include "app/named_model.h"
+#include "app/option_parts.h"
 #include "app/terminal.h"
-#include "app/text_input.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "convert/gguf_export.h"
-#include "text/o200k.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_parts.h"
 
 #include <filesystem>
 #include <map>

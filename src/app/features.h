@@ -3,8 +3,13 @@
 // is made of it and of the flags themselves, which say defaults and what they do. A new setting is a row here as well,
 // or its flag is among those that are no features.
 
+#include "app/flags.h"
+
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace nibble::app {
@@ -73,5 +78,12 @@ struct Preset {
 };
 [[nodiscard]] std::span<const Preset> presets();
 [[nodiscard]] const Preset* preset_named(std::string_view name);  // null: none
+
+// The features, told: a page for people (docs/feature-matrix.md), JSON for programs, a list for a terminal. Pure.
+
+// `flags`: what those of features say of themselves.
+[[nodiscard]] std::string features_page(const CommandFacts& flags);
+[[nodiscard]] std::string features_text(const CommandFacts& flags);
+[[nodiscard]] nlohmann::ordered_json features_json(const CommandFacts& flags);
 
 }  // namespace nibble::app

@@ -1,5 +1,3 @@
-#include "app/features_page.h"
-
 #include "app/feature_options.h"
 #include "app/features.h"
 #include "app/settings.h"

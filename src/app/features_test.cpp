@@ -1,7 +1,6 @@
 #include "app/features.h"
 
 #include "app/feature_options.h"
-#include "app/features_page.h"
 #include "backend/cpu/kernels.h"
 #include "base/error.h"
 
@@ -10,8 +9,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -137,18 +134,6 @@ TEST(features, presets_are_words_of_the_flags_and_serve_a_card) {
     }
   }
   EXPECT_EQ(preset_named("C9"), nullptr);
-}
-
-TEST(features, the_page_is_the_committed_one) {
-  std::ifstream file(std::filesystem::path(NIBBLE_SOURCE_DIR) / "docs/feature-matrix.md");
-  std::vector<std::string> made = split(features_page(feature_flags()), '\n');
-  made.pop_back();  // behind the last line's end
-  std::string committed;
-  for (const std::string& line : made) {
-    std::getline(file, committed);
-    ASSERT_EQ(committed, line) << "nibble features --markdown >docs/feature-matrix.md";
-  }
-  EXPECT_FALSE(std::getline(file, committed)) << committed;
 }
 
 TEST(features, the_page_names_foreign_variables) {

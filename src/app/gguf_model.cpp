@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf_write.h"
 #include "checkpoint/strict_json.h"
-#include "text/token_list.h"
+#include "text/tokenizer_parts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

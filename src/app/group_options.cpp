@@ -1,4 +1,4 @@
-#include "app/group_options.h"
+#include "app/model_options.h"
 
 #include "app/feature_options.h"
 #include "backend/shards.h"

@@ -26,7 +26,7 @@ struct HelpTopic {
 [[nodiscard]] std::string_view examples_of(std::string_view command);  // "": the program's. REQUIRES: a command
 [[nodiscard]] std::string_view exit_codes_text();
 
-// man_page.cpp: nibble.1 for man: roff with man's macros.
+// nibble.1 for man: roff with man's macros.
 [[nodiscard]] std::string man_page_text(const std::vector<CommandFacts>& commands);
 
 // completion.cpp: the script of a shell that completes commands and flags. `shell`: bash, zsh or fish. Throws

@@ -1,4 +1,4 @@
-#include "app/html.h"
+#include "app/report_page.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

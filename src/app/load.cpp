@@ -1,18 +1,17 @@
 #include "app/commands.h"
 #include "app/interrupt.h"
-#include "app/load_tools.h"
+#include "app/option_parts.h"
 #include "app/report_page.h"
 #include "app/result_metadata.h"
 #include "app/terminal.h"
-#include "app/verify_server.h"
+#include "app/verify_subject.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/read_json.h"
 #include "client/answer_check.h"
-#include "client/conversations.h"
 #include "client/http_requests.h"
 #include "client/load_summary.h"
-#include "client/load_tables.h"
+#include "client/workload.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

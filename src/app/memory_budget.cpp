@@ -1,7 +1,7 @@
 #include "app/memory_budget.h"
 
 #include "app/loaded_model.h"
-#include "app/speculation_options.h"
+#include "app/model_options.h"
 #include "app/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"

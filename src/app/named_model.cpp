@@ -1,8 +1,8 @@
 #include "app/named_model.h"
 
-#include "app/pull_model.h"
+#include "app/model_options.h"
+#include "app/pull.h"
 #include "app/settings.h"
-#include "app/speculation_options.h"
 #include "base/error.h"
 #include "hub/cache.h"
 #include "hub/find_model.h"

@@ -2,6 +2,7 @@
 // Kinds of flags that several commands have.
 
 #include "app/flags.h"
+#include "app/options.h"
 #include "backend/weights.h"
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,5 +66,34 @@ Flag add_list(Flags flags, const std::string& name, NumberList list, const std::
 // A layer named for both formats is refused. Experts stay MXFP4.
 void add_dense_format(Flags flags, const std::string& flag, backend::WeightFormat format,
                       backend::DenseFormats& options);
+
+// The flags of `nibble load`.
+
+// For commands that talk to a server.
+void add_trust(Flags flags, std::filesystem::path& cacert, bool& insecure);
+void add_load_flags(Flags flags, LoadOptions& options);
+
+// What --tools and --json-schema of nibble load name: files, or the built-in sets.
+inline constexpr const char* kBuiltIn = "builtin";
+
+// One line of JSON. Throws Error(kIo) for a file that cannot be read and Error(kInvalidRequest) for one that is not
+// JSON.
+[[nodiscard]] std::string tools_named(const std::string& name);
+[[nodiscard]] std::string json_schema_named(const std::string& name);
+
+// The flags of `nibble verify`.
+[[nodiscard]] std::string_view name_of(VerifyLevel level);  // "1.5"
+
+void add_verify_flags(Flags flags, VerifyOptions& options);
+
+// The flags of `nibble serve` that no other command has.
+void add_serve_flags(Flags flags, ServeOptions& options);
+
+// Texts named on a command line, of at most 2^30 bytes. Throws Error(kIo) for what cannot be read.
+
+// The value of an option that takes a text, a file or standard input.
+[[nodiscard]] std::string read_text(const TextInput& input);
+// Reads anything that has a path: a file, a pipe, a shell's <(…).
+[[nodiscard]] std::string read_text(const std::filesystem::path& path);
 
 }  // namespace nibble::app

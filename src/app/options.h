@@ -9,7 +9,7 @@
 #include "checkpoint/gguf.h"
 #include "client/workload.h"
 #include "engine/proposer.h"
-#include "hub/settings.h"
+#include "hub/http.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -255,7 +255,7 @@ struct LoadOptions {
   client::Workload workload;
   bool vocab_given = false;                    // otherwise --vocab-size is the model's, if it is known
   double think_time = 0;                       // seconds between turns, on average
-  std::string tools, json_schema;              // load_tools.h; empty: none
+  std::string tools, json_schema;              // option_parts.h; empty: none
   std::vector<int64_t> concurrency = {1};      // sorted, without repetition
   double request_rate = 0;                     // per second, instead of concurrency; 0: not used
   int64_t num_prompts = -1, num_warmups = -1;  // per point; below 0: from its concurrency or its rate

@@ -3,8 +3,8 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
 #include "app/named_model.h"
+#include "app/option_parts.h"
 #include "app/terminal.h"
-#include "app/text_input.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

@@ -4,7 +4,6 @@
 #include "app/loaded_model.h"
 #include "app/memory_budget.h"
 #include "app/named_model.h"
-#include "app/predict_report.h"
 #include "app/predictor.h"
 #include "app/rank_memory.h"
 #include "app/terminal.h"

@@ -1,4 +1,4 @@
-#include "app/predict_report.h"
+#include "app/predictor.h"
 
 #include "app/rank_memory.h"
 #include "app/terminal.h"

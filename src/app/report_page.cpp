@@ -1,8 +1,6 @@
 #include "app/report_page.h"
 
-#include "app/html.h"
 #include "app/result_metadata.h"
-#include "app/svg_plot.h"
 #include "app/terminal.h"
 #include "base/error.h"
 

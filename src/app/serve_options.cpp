@@ -1,5 +1,3 @@
-#include "app/serve_options.h"
-
 #include "app/feature_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"

@@ -1,7 +1,6 @@
 #include "app/settings.h"
 
-#include "app/flat_config.h"
-#include "app/text_input.h"
+#include "app/option_parts.h"
 #include "app/vllm.h"
 #include "base/error.h"
 
@@ -13,11 +12,147 @@
 #include <cctype>
 #include <exception>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <vector>
 
 namespace nibble::app {
+namespace {
+
+constexpr std::string_view kBlanks = " \t";
+
+enum class Format : char { kYaml = ':', kToml = '=' };  // what stands behind a name
+
+// What is left of one line.
+class Line {
+ public:
+  Line(std::string_view text, int number, Format format) : rest_(text), number_(number), format_(format) {}
+
+  [[noreturn]] void refuse(std::string_view found) const {
+    const std::string_view wanted = format_ == Format::kYaml ? "name: value" : "name = value";
+    throw Error(Code::kInvalidRequest, "line {}: want `{}`, found {}", number_, wanted, found);
+  }
+  // Nothing is left but a comment.
+  [[nodiscard]] bool is_over() {
+    const size_t blanks = std::min(rest_.find_first_not_of(kBlanks), rest_.size());
+    const bool may_be_near = blanks > 0 || column_ == 0 || format_ == Format::kToml;
+    const bool comment = blanks < rest_.size() && rest_[blanks] == '#' && may_be_near;
+    skip(comment ? rest_.size() : blanks);
+    return rest_.empty();
+  }
+  [[nodiscard]] bool eat(std::string_view text) {
+    if (is_over() || !rest_.starts_with(text)) return false;
+    skip(text.size());
+    return true;
+  }
+  [[nodiscard]] int64_t column() const { return column_; }
+
+  [[nodiscard]] std::string name() {
+    const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
+    const auto end = static_cast<size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_part) - rest_.begin());
+    const bool is_toml = format_ == Format::kToml;
+    const size_t mark = is_toml ? std::min(rest_.find_first_not_of(kBlanks, end), rest_.size()) : end;
+    const std::string_view after = rest_.substr(mark);
+    const bool is_marked = after.starts_with(static_cast<char>(format_)) &&
+                           (is_toml || after.size() == 1 || kBlanks.find(after[1]) != std::string_view::npos);
+    if (end == 0 || !is_marked) refuse(rest_);
+    const std::string name(rest_.substr(0, end));
+    skip(mark + 1);
+    return name;
+  }
+  // Quoted, or plain up to one of `ends` or a comment.
+  [[nodiscard]] std::string value(std::string_view ends) {
+    if (is_over()) refuse("nothing");
+    if (rest_[0] == '\'' || rest_[0] == '"') return quoted(rest_[0]);
+    if (format_ == Format::kToml) return bare();
+    if (std::string_view("{}[]&*!|>%@`,?").find(rest_[0]) != std::string_view::npos) refuse(rest_);
+    size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
+    if (rest_.substr(0, end).find(": ") != std::string_view::npos) refuse(rest_);
+    const std::string_view text = rest_.substr(0, rest_.find_last_not_of(kBlanks, end - 1) + 1);
+    skip(end);
+    return std::string(text);
+  }
+
+ private:
+  void skip(size_t count) {
+    rest_.remove_prefix(count);
+    column_ += static_cast<int64_t>(count);
+  }
+  // A number, true or false.
+  std::string bare() {
+    const auto is_part = [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '+' || c == '.' || c == '_';
+    };
+    const auto end = static_cast<size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_part) - rest_.begin());
+    if (end == 0) refuse(rest_);
+    std::string text(rest_.substr(0, end));
+    skip(end);
+    return text;
+  }
+  std::string quoted(char quote) {
+    std::string text;
+    for (size_t at = 1; at < rest_.size(); ++at) {
+      const bool doubled = quote == '\'' && rest_.substr(at).starts_with("''");
+      const bool escaped =
+          quote == '"' && (rest_.substr(at).starts_with("\\\"") || rest_.substr(at).starts_with("\\\\"));
+      if (quote == '"' && rest_[at] == '\\' && !escaped) refuse(rest_.substr(at, 2));
+      if (rest_[at] == quote && !doubled) {
+        skip(at + 1);
+        return text;
+      }
+      if (doubled || escaped) ++at;
+      text += rest_[at];
+    }
+    refuse("a quote that nothing closes");
+  }
+
+  std::string_view rest_;
+  int number_;
+  Format format_;
+  int64_t column_ = 0;
+};
+
+std::vector<std::string> list_of(Line& line) {
+  std::vector<std::string> values;
+  while (!line.eat("]")) {
+    if (!values.empty() && !line.eat(",")) line.refuse("a list that nothing closes");
+    if (line.eat("]")) break;
+    values.push_back(line.value(",]"));
+  }
+  return values;
+}
+
+// `- item`s may follow a name without a value, in YAML.
+std::vector<FlatSetting> parse(std::string_view text, Format format) {
+  std::vector<FlatSetting> settings;
+  bool items = false;
+  for (int number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    Line line(text.substr(0, end - (end > 0 && text[end - 1] == '\r' ? 1 : 0)), number, format);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const bool is_yaml = format == Format::kYaml;
+    if (line.is_over() || (is_yaml && number == 1 && line.eat("---") && line.is_over())) continue;
+    if (items && line.eat("- ")) {
+      settings.back().values.push_back(line.value(""));
+    } else {
+      if (is_yaml && line.column() != 0) line.refuse("a line that is indented");
+      settings.push_back({.name = line.name(), .values = {}});
+      const std::string& name = settings.back().name;
+      const auto same = [&name](const FlatSetting& other) { return other.name == name; };
+      if (std::count_if(settings.begin(), settings.end(), same) > 1) line.refuse(name + " a second time");
+      items = is_yaml && line.is_over();
+      if (!items) settings.back().values = line.eat("[") ? list_of(line) : std::vector{line.value("")};
+    }
+    if (!line.is_over()) line.refuse("more behind the value");
+  }
+  return settings;
+}
+
+}  // namespace
+
+std::vector<FlatSetting> parse_flat_yaml(std::string_view text) { return parse(text, Format::kYaml); }
+std::vector<FlatSetting> parse_flat_toml(std::string_view text) { return parse(text, Format::kToml); }
 
 std::string variable_of(const std::string& flag) {
   std::string name = "NIBBLE_";
@@ -162,6 +297,47 @@ std::string settings_text(const Settings& settings, bool json) {
     text += fmt::format("{:<32} {:<24} {}\n", s.flag, s.resolved.empty() ? s.value : s.value + " → " + s.resolved,
                         s.origin);
   return text;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first of these variables that is set.
+std::optional<std::string> first_of(const Environment& environment, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (auto value = environment(name); value && !value->empty()) return value;
+  }
+  return std::nullopt;
+}
+
+bool is_true(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text == "1" || text == "true" || text == "yes" || text == "on";
+}
+
+}  // namespace
+
+hub::Settings hub_settings(const Environment& environment) {
+  const std::string home = environment("HOME").value_or("");
+  const auto expanded = [&home](const std::string& path) -> fs::path {
+    return path.starts_with("~/") ? home + path.substr(1) : path;
+  };
+  const auto variable = [&](std::initializer_list<const char*> names) { return first_of(environment, names); };
+  const fs::path caches = expanded(variable({"XDG_CACHE_HOME"}).value_or(home + "/.cache"));
+  const auto hf_home = variable({"HF_HOME"});
+  const fs::path root = hf_home ? expanded(*hf_home) : caches / "huggingface";
+  hub::Settings settings;
+  const auto cache = variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"});
+  settings.cache = cache ? expanded(*cache) : root / "hub";
+  if (auto endpoint = variable({"HF_ENDPOINT"})) settings.endpoint = std::move(*endpoint);
+  while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
+  settings.token = variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}).value_or("");
+  const auto token_file = variable({"HF_TOKEN_PATH"});
+  settings.token_file = token_file ? expanded(*token_file) : root / "token";
+  settings.certificates = variable({"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"}).value_or("");
+  settings.offline = is_true(variable({"HF_HUB_OFFLINE"}).value_or(""));
+  return settings;
 }
 
 }  // namespace nibble::app

@@ -1,4 +1,4 @@
-#include "app/speculation_options.h"
+#include "app/model_options.h"
 
 #include "app/option_parts.h"
 #include "base/error.h"

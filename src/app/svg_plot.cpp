@@ -1,6 +1,5 @@
-#include "app/svg_plot.h"
+#include "app/report_page.h"
 
-#include "app/html.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

@@ -7,8 +7,7 @@
 #include "app/terminal.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "text/o200k.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_parts.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -8,7 +8,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace nibble::app {
 
@@ -33,5 +36,21 @@ void add_figures(nlohmann::ordered_json& result, const Figures& figures);
 // Adds one check per row, one for memory and one for the loss. A row fails if it is more than 3 % slower anywhere in
 // the 95 % interval of the change; memory, if it takes 1 GB more; the loss, if accuracy got worse.
 void check_regression(const Figures& baseline, const Figures& now, VerifyChecks& checks);
+
+// Level 5 of `nibble verify` in this process: finds a baseline and measures this run's figures.
+struct FoundBaseline {
+  std::optional<NamedResult> result;
+  std::string why_none;
+};
+// The file; without one, the first baseline in the folders that is of this run. Throws Error(kInvalidRequest) if the
+// file is not a baseline, or is of another device, model, backend or settings. In folders such files are skipped.
+[[nodiscard]] FoundBaseline find_baseline(const std::filesystem::path& file,
+                                          const std::vector<std::filesystem::path>& folders,
+                                          const nlohmann::ordered_json& now);
+// The folders of baselines that come with the program.
+[[nodiscard]] std::vector<std::filesystem::path> baseline_folders();
+
+// Measures speed first, so that the peak of memory is the model's own.
+[[nodiscard]] Figures measure_figures(const VerifySubject& subject);
 
 }  // namespace nibble::app

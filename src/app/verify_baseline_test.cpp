@@ -1,7 +1,6 @@
 #include "app/verify_baseline.h"
 
 #include "app/result_testing.h"
-#include "app/verify_regression.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>

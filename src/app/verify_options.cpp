@@ -1,7 +1,4 @@
-#include "app/verify_options.h"
-
 #include "app/feature_options.h"
-#include "app/load_options.h"
 #include "app/model_options.h"
 #include "app/option_parts.h"
 #include "app/settings.h"

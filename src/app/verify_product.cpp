@@ -1,4 +1,4 @@
-#include "app/verify_product.h"
+#include "app/verify_features.h"
 
 #include "base/error.h"
 

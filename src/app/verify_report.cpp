@@ -1,7 +1,7 @@
 #include "app/verify_report.h"
 
+#include "app/option_parts.h"
 #include "app/report_page.h"
-#include "app/verify_options.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "app/verify_server.h"
+#include "app/verify_subject.h"
 
 #include "base/error.h"
 #include "client/load_summary.h"

@@ -1,4 +1,4 @@
-#include "app/verify_stress.h"
+#include "app/verify_subject.h"
 
 #include "base/error.h"
 #include "base/random.h"

@@ -6,6 +6,9 @@
 #include "app/options.h"
 #include "app/verify_report.h"
 #include "backend/backend.h"
+#include "client/http_requests.h"
+#include "engine/engine.h"
+#include "server/generation.h"
 
 #include <nlohmann/json.hpp>
 
@@ -90,5 +93,34 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks);        //
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks);        // level 1.5
 void verify_correctness(const VerifySubject& subject, VerifyChecks& checks);  // level 2
 void verify_performance(const VerifySubject& subject, VerifyChecks& checks);  // level 4, in short
+
+// Level 3 in this process: many requests, long ones, more than the pages can hold, and cancelled ones. At the end
+// nothing may be held any more.
+
+// A port to this engine, which must outlive it.
+[[nodiscard]] server::EnginePort stress_port(engine::Engine& engine);
+
+struct StressPlan {
+  int64_t vocab = 0;
+  int64_t context = 0;    // longest sequence, in tokens
+  int64_t kv_tokens = 0;  // of the cache
+  bool exact = false;     // results do not depend on batch neighbours, so texts must be the same however many run
+};
+
+// The port of an engine; tests pass one that loses events.
+void verify_stress(const server::EnginePort& port, const StressPlan& plan, VerifyChecks& checks);
+
+// Levels 1, 3 and 4 against any server with OpenAI's API.
+struct ServerSubject {
+  const client::Server& server;
+  std::string model;  // the name to ask for
+};
+
+void verify_server_smoke(const ServerSubject& subject, VerifyChecks& checks);
+void verify_server_stress(const ServerSubject& subject, VerifyChecks& checks);
+void verify_server_performance(const ServerSubject& subject, VerifyChecks& checks);
+
+// The first model that the server lists. Throws Error(kIo) if it lists none.
+[[nodiscard]] std::string first_model(const client::Server& server);
 
 }  // namespace nibble::app

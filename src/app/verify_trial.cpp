@@ -1,4 +1,4 @@
-#include "app/verify_trial.h"
+#include "app/verify_features.h"
 
 #include "app/bench_loop.h"
 #include "app/terminal.h"

@@ -1,5 +1,7 @@
+#include "base/bound_threads.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/mmap_file.h"
 #include "base/queue.h"
 #include "base/random.h"
@@ -15,8 +17,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include <sched.h>
 
 namespace nibble {
 namespace {
@@ -221,6 +228,90 @@ TEST(queue, keeps_the_order_of_each_sender) {
     }
   }
   EXPECT_TRUE(queue.take().empty());
+}
+
+constexpr std::string_view kText = "MemTotal:       24612345 kB\nMemAvailable:   1024 kB\nMem: x kB\n";
+
+TEST(machine, meminfo_is_read_by_name) {
+  EXPECT_EQ(meminfo_bytes(kText, "MemAvailable"), 1024 * 1024);
+  EXPECT_EQ(meminfo_bytes(kText, "MemTotal"), int64_t{24612345} * 1024);
+}
+
+TEST(machine, what_meminfo_does_not_say_is_none) {
+  EXPECT_EQ(meminfo_bytes(kText, "MemFree"), std::nullopt);
+  EXPECT_EQ(meminfo_bytes(kText, "Mem"), std::nullopt);
+  EXPECT_EQ(meminfo_bytes(kText, "MemAvail"), std::nullopt);
+  EXPECT_EQ(meminfo_bytes("", "MemTotal"), std::nullopt);
+  EXPECT_EQ(meminfo_bytes("MemTotal:", "MemTotal"), std::nullopt);
+}
+
+TEST(machine, a_quota_of_processor_time_is_rounded_up) {
+  EXPECT_EQ(quota_processors("200000 100000\n"), 2);
+  EXPECT_EQ(quota_processors("150000 100000\n"), 2);
+  EXPECT_EQ(quota_processors("1000 100000\n"), 1);
+  EXPECT_EQ(quota_processors("9223372036854775807 1"), 1 << 20);
+  for (const std::string_view none : {"max 100000\n", "", "100000", "100000 0", "0 100000", "-5 100000", "a b"})
+    EXPECT_EQ(quota_processors(none), std::nullopt) << none;
+}
+
+TEST(machine, processors_are_those_that_the_process_may_run_on) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  EXPECT_LE(available_processors(), CPU_COUNT(&before));
+  CPU_ZERO(&one);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(available_processors(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+TEST(machine, this_machine_has_some) { EXPECT_GT(available_memory().value_or(1), 0); }
+
+TEST(BoundThreads, an_index_is_always_the_same_threads_and_each_has_its_own) {
+  BoundThreads threads(4);
+  std::vector<std::thread::id> first(4), again(4);
+  threads.each([&](size_t i) { first[i] = std::this_thread::get_id(); });
+  for (int round = 0; round < 100; ++round) {
+    threads.each([&](size_t i) { again[i] = std::this_thread::get_id(); });
+    EXPECT_EQ(again, first);
+  }
+  EXPECT_EQ(std::set(first.begin(), first.end()).size(), 4u);
+  EXPECT_FALSE(std::set(first.begin(), first.end()).contains(std::this_thread::get_id()));
+}
+
+// All run at once: each waits for the others, as ranks do.
+TEST(BoundThreads, may_wait_for_one_another_again_and_again) {
+  BoundThreads threads(3);
+  std::atomic<int> came = 0;
+  for (int round = 1; round <= 2000; ++round) {
+    threads.each([&](size_t) {
+      ++came;
+      while (came < 3 * round) std::this_thread::yield();
+    });
+    ASSERT_EQ(came, 3 * round) << "all are done when the call returns";
+  }
+}
+
+TEST(BoundThreads, tell_what_each_threw_and_go_on) {
+  BoundThreads threads(3);
+  const auto what = [](const std::exception_ptr& thrown) -> std::string {
+    if (!thrown) return "";
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  };
+  const auto thrown = threads.each([](size_t i) {
+    if (i > 0) throw std::runtime_error("thread " + std::to_string(i));
+  });
+  ASSERT_EQ(thrown.size(), 3u);
+  EXPECT_EQ(what(thrown[0]), "");
+  EXPECT_EQ(what(thrown[1]), "thread 1");
+  EXPECT_EQ(what(thrown[2]), "thread 2");
+  for (const std::exception_ptr& none : threads.each([](size_t) {})) EXPECT_EQ(what(none), "");
 }
 
 }  // namespace

@@ -92,41 +92,31 @@ TEST(checkpoint, refuses_a_missing_shard) {
   expect_error([&] { (void)Checkpoint::open(dir.path()); }, Code::kIo, "shard x.safetensors is not there");
 }
 
-TEST(checkpoint, refuses_a_tensor_that_the_index_lacks) {
-  const ScratchDir dir;
-  write_file(dir, "x.safetensors", {"a", "b"});
-  write_index(dir, R"({"a":"x.safetensors"})");
-  expect_corrupt(dir, "tensor b of x.safetensors is not in weight_map");
-}
-
-TEST(checkpoint, refuses_a_tensor_that_the_shard_lacks) {
-  const ScratchDir dir;
-  write_file(dir, "x.safetensors", {"a"});
-  write_index(dir, R"({"a":"x.safetensors","b":"x.safetensors"})");
-  expect_corrupt(dir, "weight_map puts tensor b into x.safetensors, which does not hold it");
-}
-
-TEST(checkpoint, refuses_a_tensor_in_another_shard_than_the_index_says) {
-  const ScratchDir dir;
-  write_file(dir, "x.safetensors", {"a"});
-  write_file(dir, "y.safetensors", {"b"});
-  write_index(dir, R"({"a":"y.safetensors","b":"x.safetensors"})");
-  expect_corrupt(dir, "weight_map puts tensor a into y.safetensors, but it lies in x.safetensors");
-}
-
-TEST(checkpoint, refuses_a_tensor_in_two_shards) {
-  const ScratchDir dir;
-  write_file(dir, "x.safetensors", {"a"});
-  write_file(dir, "y.safetensors", {"a", "b"});
-  write_index(dir, R"({"a":"x.safetensors","b":"y.safetensors"})");
-  expect_corrupt(dir, "tensor a lies in ");
-}
-
-TEST(checkpoint, refuses_a_tensor_named_twice_in_the_index) {
-  const ScratchDir dir;
-  write_file(dir, "x.safetensors", {"a"});
-  write_index(dir, R"({"a":"x.safetensors","a":"x.safetensors"})");
-  expect_corrupt(dir, "\"a\" is named twice in one object");
+TEST(checkpoint, refuses_an_index_that_is_not_of_its_shards) {
+  const struct {
+    std::vector<std::string> x, y;  // what the shards hold
+    const char* weight_map;
+    std::string_view says;
+  } cases[] = {
+      {{"a", "b"}, {}, R"({"a":"x.safetensors"})", "tensor b of x.safetensors is not in weight_map"},
+      {{"a"},
+       {},
+       R"({"a":"x.safetensors","b":"x.safetensors"})",
+       "weight_map puts tensor b into x.safetensors, which does not hold it"},
+      {{"a"},
+       {"b"},
+       R"({"a":"y.safetensors","b":"x.safetensors"})",
+       "weight_map puts tensor a into y.safetensors, but it lies in x.safetensors"},
+      {{"a"}, {"a", "b"}, R"({"a":"x.safetensors","b":"y.safetensors"})", "tensor a lies in "},
+      {{"a"}, {}, R"({"a":"x.safetensors","a":"x.safetensors"})", "\"a\" is named twice in one object"},
+  };
+  for (const auto& [x, y, weight_map, says] : cases) {
+    const ScratchDir dir;
+    write_file(dir, "x.safetensors", x);
+    if (!y.empty()) write_file(dir, "y.safetensors", y);
+    write_index(dir, weight_map);
+    expect_corrupt(dir, says);
+  }
 }
 
 TEST(checkpoint, refuses_shard_names_that_leave_the_directory) {
@@ -140,19 +130,17 @@ TEST(checkpoint, refuses_shard_names_that_leave_the_directory) {
 
 TEST(checkpoint, refuses_a_malformed_index) {
   const ScratchDir dir;
-  const auto with = [&](const char* text) { dir.write("model.safetensors.index.json", text); };
-  with("{");
-  expect_corrupt(dir, "model.safetensors.index.json: want JSON, found none");
-  with("[]");
-  expect_corrupt(dir, "want an object, found []");
-  with("{}");
-  expect_corrupt(dir, "weight_map is missing");
-  with(R"({"weight_map":[]})");
-  expect_corrupt(dir, "weight_map: want an object of tensor names, found []");
-  with(R"({"weight_map":{}})");
-  expect_corrupt(dir, "weight_map: want an object of tensor names, found {}");
-  with(R"({"weight_map":{"a":1}})");
-  expect_corrupt(dir, "weight_map: a: want a file name, found 1");
+  const std::pair<const char*, const char*> cases[] = {
+      {"{", "model.safetensors.index.json: want JSON, found none"},
+      {"[]", "want an object, found []"},
+      {"{}", "weight_map is missing"},
+      {R"({"weight_map":[]})", "weight_map: want an object of tensor names, found []"},
+      {R"({"weight_map":{}})", "weight_map: want an object of tensor names, found {}"},
+      {R"({"weight_map":{"a":1}})", "weight_map: a: want a file name, found 1"}};
+  for (const auto& [text, says] : cases) {
+    dir.write("model.safetensors.index.json", text);
+    expect_corrupt(dir, says);
+  }
 }
 
 TEST(checkpoint, refuses_an_index_beside_a_single_file_that_it_does_not_name) {

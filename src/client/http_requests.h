@@ -2,16 +2,31 @@
 // Many requests to a server at the same time, on few threads. Each is a connection of its own.
 
 #include "client/answer_reader.h"
-#include "client/endpoint.h"
 #include "client/outcome.h"
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::client {
+
+// Where a server is.
+struct Endpoint {
+  bool tls = false;  // https
+  std::string host, port;
+  std::string prefix;  // of every path, without a slash at its end: "/v1"
+
+  [[nodiscard]] std::string authority() const;  // of the Host header; an IPv6 address in brackets
+  [[nodiscard]] std::string root_url() const { return (tls ? "https://" : "http://") + authority(); }
+  [[nodiscard]] std::string base_url() const { return root_url() + prefix; }
+};
+
+// "http://127.0.0.1:8000", or https, or the same with a path, as OpenAI's clients take it; without a path it is /v1.
+// Throws Error(kInvalidRequest).
+[[nodiscard]] Endpoint parse_base_url(std::string_view url);
 
 struct Server {
   Endpoint endpoint;

@@ -1,24 +1,167 @@
 #include "client/http_requests.h"
 
 #include "base/error.h"
-#include "client/stand_in_testing.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 namespace nibble::client {
 namespace {
+
+// A server for tests, of plain sockets: what it answers is what the test says, well-formed or not.
+class StandIn {
+ public:
+  // Sends bytes; false once the client has gone.
+  using Send = std::function<bool(std::string_view bytes)>;
+  // Called with each request's head and body, on its connection's thread; the connection ends with it.
+  using Answer = std::function<void(const std::string& request, const Send& send)>;
+
+  explicit StandIn(Answer answer);
+  ~StandIn();
+  StandIn(const StandIn&) = delete;
+  StandIn& operator=(const StandIn&) = delete;
+
+  [[nodiscard]] std::string url() const;
+  [[nodiscard]] int most_at_once() const { return most_; }
+  [[nodiscard]] bool stopping() const { return stopping_; }  // for answers that hang
+
+ private:
+  void accept();
+  void talk(int connection);
+
+  const Answer answer_;
+  int listener_ = -1;
+  int port_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<int> open_ = 0, most_ = 0;
+  std::list<std::jthread> connections_;
+  std::jthread acceptor_;
+};
+
+constexpr std::string_view kStreamHead =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+StandIn::StandIn(Answer answer) : answer_(std::move(answer)), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof address;
+  auto* const where = reinterpret_cast<sockaddr*>(&address);
+  check(::bind(listener_, where, size) == 0 && ::listen(listener_, 4096) == 0, "listen");
+  check(::getsockname(listener_, where, &size) == 0, "getsockname");
+  port_ = ntohs(address.sin_port);
+  acceptor_ = std::jthread([this] { accept(); });
+}
+
+StandIn::~StandIn() {
+  stopping_ = true;
+  ::shutdown(listener_, SHUT_RDWR);
+  acceptor_.join();
+  connections_.clear();
+  ::close(listener_);
+}
+
+std::string StandIn::url() const { return fmt::format("http://127.0.0.1:{}", port_); }
+
+void StandIn::accept() {
+  while (true) {
+    const int connection = ::accept(listener_, nullptr, nullptr);
+    if (connection < 0) return;
+    connections_.emplace_back([this, connection] { talk(connection); });
+  }
+}
+
+void StandIn::talk(int connection) {
+  const int now = ++open_;
+  for (int most = most_; now > most && !most_.compare_exchange_weak(most, now);) {
+  }
+  std::string request;
+  std::array<char, 65536> buffer;
+  size_t whole = std::string::npos;
+  while (request.size() < whole) {
+    const ssize_t size = ::recv(connection, buffer.data(), buffer.size(), 0);
+    if (size <= 0) break;
+    request.append(buffer.data(), static_cast<size_t>(size));
+    const size_t head = request.find("\r\n\r\n");
+    if (head == std::string::npos) continue;
+    const size_t length = request.find("Content-Length: ");
+    whole = head + 4 + (length < head ? static_cast<size_t>(std::atoll(request.c_str() + length + 16)) : 0);
+  }
+  answer_(request, [&](std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    }
+    return true;
+  });
+  --open_;
+  ::close(connection);
+}
+
+// Of HTTP's chunked coding.
+std::string chunk(std::string_view data) { return fmt::format("{:x}\r\n{}\r\n", data.size(), data); }
+
+// A whole answer of so many tokens as chunked events; `between` is called before each.
+void send_tokens(const StandIn::Send& send, int tokens, const std::function<void()>& between = {}) {
+  if (!send(kStreamHead)) return;
+  for (int i = 0; i < tokens; ++i) {
+    if (between) between();
+    const bool last = i + 1 == tokens;
+    if (!send(chunk(fmt::format("data: {{\"choices\":[{{\"index\":0,\"text\":\"a\",\"finish_reason\":{}}}]}}\n\n",
+                                last ? "\"length\"" : "null"))))
+      return;
+  }
+  send(chunk(
+      fmt::format("data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":{}}}}}\n\n", tokens)));
+  send(chunk("data: [DONE]\n\n") + "0\r\n\r\n");
+}
+
+TEST(Endpoint, takes_what_openais_clients_take) {
+  const Endpoint plain = parse_base_url("http://127.0.0.1:8000");
+  EXPECT_EQ(plain.host, "127.0.0.1");
+  EXPECT_EQ(plain.port, "8000");
+  EXPECT_EQ(plain.base_url(), "http://127.0.0.1:8000/v1");
+  EXPECT_EQ(parse_base_url("http://gpu.example:8000/v1/").base_url(), "http://gpu.example:8000/v1");
+  EXPECT_EQ(parse_base_url("http://gpu.example/api/openai").base_url(), "http://gpu.example/api/openai");
+  const Endpoint six = parse_base_url("http://[::1]:81/v1");
+  EXPECT_EQ(six.host, "::1");
+  EXPECT_EQ(six.authority(), "[::1]:81");
+  EXPECT_EQ(parse_base_url("http://[::1]").port, "80");
+  EXPECT_FALSE(plain.tls);
+  const Endpoint secure = parse_base_url("https://gpu.example");
+  EXPECT_TRUE(secure.tls);
+  EXPECT_EQ(secure.port, "443");
+  EXPECT_EQ(secure.base_url(), "https://gpu.example/v1");
+  EXPECT_EQ(parse_base_url("https://gpu.example:80/v1").base_url(), "https://gpu.example:80/v1");
+}
+
+TEST(Endpoint, refuses_what_is_no_such_url) {
+  for (const char* url : {"", "localhost:8000", "ftp://a", "https://", "http://", "http://:80", "http://a:0",
+                          "http://a:65536", "http://a:x", "http://a:8000:9", "http://[::1", "http://[::1]x",
+                          "http://a/v1?b", "http://u@a", "http://a /v1", "http://a\r\nX: y"}) {
+    EXPECT_THROW(static_cast<void>(parse_base_url(url)), Error) << url;
+  }
+}
 
 using testing::HasSubstr;
 

@@ -59,4 +59,11 @@ struct LoadSummary {
 
 [[nodiscard]] nlohmann::ordered_json json_of(const LoadSummary& summary);
 
+// The points of a sweep as Markdown: rates over users, latencies, failures. Pure.
+
+[[nodiscard]] std::string throughput_table(std::span<const LoadSummary> points);
+[[nodiscard]] std::string latency_table(std::span<const LoadSummary> points);
+[[nodiscard]] std::string turn_table(std::span<const LoadSummary> points);     // empty: there was one turn each
+[[nodiscard]] std::string failure_table(std::span<const LoadSummary> points);  // empty: there were none
+
 }  // namespace nibble::client

@@ -1,7 +1,5 @@
 #include "client/load_summary.h"
 
-#include "client/load_tables.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

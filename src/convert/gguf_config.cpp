@@ -1,4 +1,4 @@
-#include "convert/gguf_config.h"
+#include "convert/gguf_weights.h"
 
 #include "base/error.h"
 #include "checkpoint/strict_json.h"

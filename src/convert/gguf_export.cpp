@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/mx.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf_config.h"
 #include "convert/gguf_weights.h"
 
 #include <algorithm>

@@ -2,11 +2,10 @@
 
 #include "base/dtype.h"
 #include "base/mx.h"
-#include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/gguf_testing.h"
 #include "checkpoint/testing.h"
-#include "convert/gguf_config.h"
 #include "convert/gguf_export.h"
 #include "convert/gguf_weights.h"
 #include "convert/inspect.h"

@@ -1,7 +1,7 @@
 #pragma once
 // Which files a model's name means.
 
-#include "hub/settings.h"
+#include "hub/http.h"
 
 #include <filesystem>
 #include <optional>

@@ -1,10 +1,9 @@
 #pragma once
 // HTTP by libcurl, which http.cpp alone knows. Proxies are found as curl finds them (https_proxy, no_proxy, …).
 
-#include "hub/settings.h"
-
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +11,17 @@
 #include <string>
 
 namespace nibble::hub {
+
+// Where models are kept and come from, as Hugging Face's variables say (app/settings.cpp reads them).
+struct Settings {
+  std::filesystem::path cache;                      // HF_HUB_CACHE, or hub/ of HF_HOME
+  std::filesystem::path models = "models";          // looked into before the cache
+  std::string endpoint = "https://huggingface.co";  // HF_ENDPOINT, without a / at its end
+  std::string token;                                // HF_TOKEN
+  std::filesystem::path token_file;                 // read where there is no token; may be absent
+  std::filesystem::path certificates;               // a PEM file instead of the system's; may be empty
+  bool offline = false;                             // HF_HUB_OFFLINE
+};
 
 struct HttpRequest {
   std::string url;

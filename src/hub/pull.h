@@ -1,8 +1,8 @@
 #pragma once
 // Files of the Hub into the cache: in parts, several at a time, kept across interruptions, checked before they count.
 
+#include "hub/http.h"
 #include "hub/listing.h"
-#include "hub/settings.h"
 
 #include <cstdint>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "text/byte_level.h"
+#include "text/tokenizer_parts.h"
 
 #include <array>
 #include <cstddef>

@@ -1,8 +1,6 @@
 #include "text/grammar_rules.h"
 
 #include "text/json_grammar.h"
-#include "text/json_number.h"
-#include "text/json_string.h"
 
 #include <fmt/format.h>
 

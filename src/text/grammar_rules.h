@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble::text {
@@ -74,5 +75,33 @@ class GrammarRules {
   int64_t cost_ = 0;
   std::string text_;
 };
+
+// The numbers that a JSON Schema allows, as expressions of grammar_rules.h's notation. Exact: bounds are decimal, never
+// rounded.
+
+// With at most 18 digits before and after the point, and two in the exponent.
+[[nodiscard]] std::string any_number_expression();
+
+// The name of a rule for the numbers within minimum, maximum, their exclusive forms and multipleOf. Throws as
+// SchemaDocument does.
+enum class Numbers { kAll, kWhole };
+[[nodiscard]] std::string number_rule(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                                      Numbers which);
+
+// The strings that a JSON Schema allows, as expressions of grammar_rules.h's notation.
+
+// By pattern (ECMA-262 without look-around, back references, \b and \p; without ^ or $ at an end, any characters may
+// stand there), format, minLength and maxLength. `where` begins the messages about a pattern. Throws as SchemaDocument
+// does.
+[[nodiscard]] std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+                                            std::string_view where);
+
+// One character of a string's value: as it is, or escaped. In parentheses.
+[[nodiscard]] std::string any_character_expression();
+
+// Unicode scalar values in ascending, disjoint ranges; the class of those that may stand unescaped in a JSON string.
+using CharacterRanges = std::vector<std::pair<uint32_t, uint32_t>>;
+[[nodiscard]] CharacterRanges complement(const CharacterRanges& ranges);
+[[nodiscard]] std::string plain_class(const CharacterRanges& ranges);  // empty: none may
 
 }  // namespace nibble::text

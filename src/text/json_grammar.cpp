@@ -1,10 +1,8 @@
 #include "text/json_grammar.h"
 
-#include "text/grammar_rules.h"
-#include "text/json_number.h"
-#include "text/json_schema.h"
-#include "text/json_string.h"
 #include "base/error.h"
+#include "text/grammar_rules.h"
+#include "text/json_schema.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

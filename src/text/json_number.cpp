@@ -1,4 +1,4 @@
-#include "text/json_number.h"
+#include "text/grammar_rules.h"
 
 #include "base/error.h"
 

@@ -1,9 +1,7 @@
-#include "text/o200k.h"
+#include "text/tokenizer_parts.h"
 
 #include "text/bpe.h"
-#include "text/byte_level.h"
 #include "text/pretokenize.h"
-#include "text/rank_file.h"
 
 #include "base/error.h"
 

@@ -1,4 +1,4 @@
-#include "text/rank_file.h"
+#include "text/tokenizer_parts.h"
 
 #include "base/error.h"
 

@@ -1,6 +1,4 @@
-#include "text/token_list.h"
-
-#include "text/byte_level.h"
+#include "text/tokenizer_parts.h"
 
 #include "base/error.h"
 

@@ -1,9 +1,7 @@
 #include "text/tokenizer.h"
 
-#include "text/o200k.h"
 #include "text/pretokenize.h"
-#include "text/rank_file.h"
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_parts.h"
 
 #include "base/error.h"
 #include "base/mmap_file.h"

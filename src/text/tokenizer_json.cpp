@@ -1,6 +1,5 @@
-#include "text/tokenizer_json.h"
+#include "text/tokenizer_parts.h"
 
-#include "text/byte_level.h"
 #include "text/pretokenize.h"
 
 #include "base/error.h"

@@ -1,7 +1,5 @@
-
-#include "text/byte_level.h"
-#include "text/o200k.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_parts.h"
 
 #include "base/error.h"
 #include "base/mmap_file.h"

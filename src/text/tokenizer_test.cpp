@@ -1,6 +1,6 @@
 #include "text/tokenizer.h"
 
-#include "text/o200k.h"
+#include "text/tokenizer_parts.h"
 
 #include "base/error.h"
 #include "base/mmap_file.h"

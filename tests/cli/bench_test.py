@@ -8,9 +8,8 @@ import subprocess
 import time
 
 import support
-from support import NIBBLE, TIMEOUT_S, TINY, Case
+from support import INTERRUPTED, MEMORY, NIBBLE, TIMEOUT_S, TINY, UNSUPPORTED, USAGE, Case
 
-USAGE, UNSUPPORTED, MEMORY, INTERRUPTED = 2, 3, 6, 130
 BENCH = ("bench", "-m", TINY)
 SMALL = (*BENCH, "-r", 2, "-p", "0,8", "-n", 2, "-d", "0,150", "-b", "1,3")
 TESTS = [(test, depth, batch) for depth in (0, 150) for test, batch in (("pp8", 1), ("tg2", 1), ("tg2", 3))]

@@ -3,7 +3,6 @@ import json
 import os
 import re
 import subprocess
-import unittest
 
 import support
 from support import NIBBLE, SOURCE, TINY, Case, nibble

@@ -6,10 +6,9 @@ import struct
 import subprocess
 
 import support
-from support import SOURCE, TINY, Case, read_model, read_safetensors, replace, safetensors_bytes
+from support import CORRUPT, IO, SOURCE, TINY, UNSUPPORTED, USAGE, Case, read_model, read_safetensors, replace, safetensors_bytes
 
 E2M1 = (0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6)
-USAGE, UNSUPPORTED, CORRUPT, IO = 2, 3, 4, 5
 
 
 def bf16(value):

@@ -4,7 +4,6 @@ import os
 import pathlib
 import shutil
 import sys
-import unittest
 
 import support
 from support import Case, nibble

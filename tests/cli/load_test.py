@@ -2,7 +2,6 @@
 anything but to what must add up."""
 import http.server
 import json
-import shutil
 import signal
 import subprocess
 import threading
@@ -11,9 +10,9 @@ import unittest
 import support
 from schema import problems
 from serve_support import Server
-from support import NIBBLE, TIMEOUT_S, Case
+from support import INTERRUPTED, IO, NIBBLE, TIMEOUT_S, USAGE, Case
 
-FAILED, USAGE, IO, INTERRUPTED = 1, 2, 5, 130
+FAILED = 1
 EVENT = b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n'
 DONE = b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
@@ -134,12 +133,10 @@ class AgainstNibble(Case):
         self.assertIn("--vocab-size", result.err)
 
 
-@unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+@support.needs_openssl
 class UnderTls(Case):
     def test_whom_the_server_must_be(self):
-        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-                        "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        cert, key = support.certificate(self.dir)
         server = Server("--ssl-certfile", cert, "--ssl-keyfile", key, ready=False)
         self.addCleanup(server.process.kill)
         server.wait_log("serving ")

@@ -1,8 +1,7 @@
 """nibble predict: the shape of its tables, how flags reach them, what it refuses. Figures are predictor_test.cpp's."""
 import support
-from support import TINY, Case
+from support import TINY, UNSUPPORTED, USAGE, Case
 
-USAGE, UNSUPPORTED = 2, 3
 
 
 class Predictions(Case):

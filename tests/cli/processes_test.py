@@ -12,11 +12,10 @@ import time
 
 import support
 from serve_support import PATIENCE_S, Server
-from support import NIBBLE, TINY, Case
+from support import IO, NIBBLE, TINY, USAGE, Case
 
 PROMPT = ("-m", TINY, "-p", "Once upon a time", "-n", 20, "--temperature", 0, "--json", "--threads", 1)
 GONE_S = 10  # a rank that hangs is missed by then
-IO, USAGE = 5, 2  # exit codes
 LAUNCHERS = re.compile(r"(LOCAL_|OMPI_|TORCH)|(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
 CLEAN = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
 

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import termios
 import time
-import unittest
 
 import support
 from hub_support import COMMIT, FOREVER, Hub
@@ -284,11 +283,9 @@ class Access(HubCase):
         for name in ("../x", "a/b/c", "/etc", "~/x", "a/.."):
             self.refused(2, "pull", name, says="ORG/NAME")
 
-    @unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+    @support.needs_openssl
     def test_who_the_hub_is_is_checked(self):
-        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext",
-                        "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        cert, key = support.certificate(self.dir, "IP:127.0.0.1")
         hub = Hub(certificate=(cert, key))
         self.addCleanup(hub.stop)
         hub.add(NAME, {"config.json": b"{}"})

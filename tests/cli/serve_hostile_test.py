@@ -2,7 +2,6 @@
 import concurrent.futures
 import http.client
 import json
-import shutil
 import signal
 import socket
 import ssl
@@ -12,7 +11,7 @@ import unittest
 
 import support
 from serve_support import PATIENCE_S, Server, chat_body, joined, parse_events
-from support import SANITIZED, TINY, Case, nibble
+from support import SANITIZED, TINY, Case
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 
@@ -442,11 +441,9 @@ class Secured(Case):
         for header, trailer, status in ((b"", good, b"401"), (bad, good, b"401"), (good, bad, b"200")):
             self.assertEqual(server.raw(post + header + chunked + trailer + b"\r\n")[9:12], status)
 
-    @unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+    @support.needs_openssl
     def test_tls(self):
-        cert, key = self.dir / "cert.pem", self.dir / "key.pem"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", cert],
-                       check=True, capture_output=True)
+        cert, key = support.certificate(self.dir)
         server = Server("--ssl-certfile", cert, "--ssl-keyfile", key, ready=False)
         self.addCleanup(server.stop)
         server.wait_log("serving ")

@@ -5,15 +5,11 @@ import json
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
-import threading
-import time
 
 import support
-from serve_support import PATIENCE_S, Server, chat_body, joined, parse_events
-from support import NIBBLE, SANITIZED, TINY, Case, nibble
+from serve_support import PATIENCE_S, Server, chat_body, joined
+from support import NIBBLE, TINY, Case, nibble
 
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Get the current weather in a given location",

@@ -16,7 +16,7 @@ TINY = SOURCE / "models/nibble-tiny"
 SANITIZED = os.environ.get("NIBBLE_SANITIZED", "") != ""  # slower, and address space is not a measure of memory
 TIMEOUT_S = 300 if SANITIZED else 60
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # --backend auto is the CPU here, whatever the machine has
-UNSUPPORTED = 3  # exit code
+USAGE, UNSUPPORTED, CORRUPT, IO, MEMORY, INTERRUPTED = 2, 3, 4, 5, 6, 130  # exit codes
 EXACT = ("--moe-activation", "f32")  # where texts of different steps are held against each other, bit for bit
 
 
@@ -37,6 +37,17 @@ def nibble(*args, stdin=b"", **popen):
     assert done.returncode >= 0, f"{command} died of signal {-done.returncode}: {result.err}"
     assert "Sanitizer" not in result.err, result.err
     return result
+
+
+needs_openssl = unittest.skipUnless(shutil.which("openssl"), "no openssl here to make a certificate with")
+
+
+def certificate(folder, name="DNS:localhost"):
+    """A certificate that vouches for itself, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name.split(':')[1]}",
+                    "-addext", f"subjectAltName={name}", "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
 
 
 def needs_int8(test):

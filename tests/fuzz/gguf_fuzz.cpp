@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "checkpoint/gguf.h"
-#include "convert/gguf_config.h"
 #include "convert/gguf_weights.h"
 #include "convert/inspect.h"
 #include "text/tokenizer.h"

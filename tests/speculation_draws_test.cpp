@@ -100,6 +100,15 @@ model::eagle3::Head small_head(const model::eagle3::Target& target) {
   return model::eagle3::Head(std::move(w));
 }
 
+// Of a model that drafts: other layers between the same embedding and lm_head.
+std::vector<backend::HostWeight> other_layers(const std::vector<backend::HostWeight>& weights,
+                                              std::vector<backend::HostWeight> others) {
+  for (size_t i = 0; i < others.size(); ++i)
+    if (others[i].role == backend::WeightRole::kEmbedding || others[i].role == backend::WeightRole::kUnembedding)
+      others[i] = weights[i];
+  return others;
+}
+
 // What a grammar of the test allows depends on all that was drawn.
 bool allowed(std::span<const int32_t> drawn, int64_t token) {
   const int64_t sum = std::accumulate(drawn.begin(), drawn.end(), std::ssize(drawn));
@@ -240,15 +249,40 @@ struct Draw {
   int after = 0;       // right guesses of the same step
 };
 
-class Draws : public testing::TestWithParam<Kind> {
- protected:
-  Draws() {
-    const test::OneSequence limits{.max_context = kContext, .chunk_tokens = kContext, .max_logit_rows = kContext};
-    reference_ = backend::make_reference_backend(model::backend_config(config_, test::step_limits(limits)));
-    referred_ = model::load(*reference_, config_, weights_.weights());
-    model::forward(*reference_, referred_, engine::step_alone(prompt_));
+class Reference {
+ public:
+  Reference(const model::ModelConfig& config, std::span<const backend::HostWeight> weights,
+            const std::vector<int32_t>& prompt)
+      : be_(backend::make_reference_backend(model::backend_config(
+            config,
+            test::step_limits({.max_context = kContext, .chunk_tokens = kContext, .max_logit_rows = kContext})))),
+        gpt_(model::load(*be_, config, weights)),
+        last_(prompt.back()) {
+    model::forward(*be_, gpt_, engine::step_alone(prompt));
   }
 
+  // [kAnswerTokens, kVocab]: what each token of an answer is drawn from.
+  const std::vector<float>& logits(const std::vector<int32_t>& answer) {
+    std::vector<float>& found = logits_[answer];
+    if (!found.empty()) return found;
+    std::vector<int32_t> tokens = {last_};
+    tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
+    model::Step step = engine::step_alone(tokens, kPromptTokens - 1);
+    step.logit_tokens.resize(tokens.size());
+    std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
+    model::forward(*be_, gpt_, step);
+    return found = be_->peek(backend::Slot::kLogits).values;
+  }
+
+ private:
+  std::unique_ptr<backend::Backend> be_;
+  model::GptOss gpt_;
+  int32_t last_;
+  std::map<std::vector<int32_t>, std::vector<float>> logits_;
+};
+
+class Draws : public testing::TestWithParam<Kind> {
+ protected:
   [[nodiscard]] Request request(uint64_t seed) const {
     Request r{.prompt = prompt_, .max_tokens = kAnswerTokens, .sampling = GetParam().sampling};
     r.sampling.seed = seed;
@@ -268,7 +302,7 @@ class Draws : public testing::TestWithParam<Kind> {
     const model::StepLimits steps = engine::step_limits(limits, config_.dims);
     const Loaded model(config_, weights_.weights(), steps);
     const model::StepLimits draft_steps = engine::draft_step_limits(steps);
-    const Loaded draft(draft_config_, draft_weights_.weights(), draft_steps);
+    const Loaded draft(config_, draft_weights_, draft_steps);
     const engine::DraftModel draft_model{.be = *draft.be, .model = draft.gpt, .limits = draft_steps};
     limits.speculation.draft_model = &draft_model;
     std::chrono::nanoseconds clock{1};
@@ -306,20 +340,6 @@ class Draws : public testing::TestWithParam<Kind> {
     return all;
   }
 
-  // [kAnswerTokens, kVocab] of the reference.
-  const std::vector<float>& logits(const std::vector<int32_t>& answer) {
-    std::vector<float>& found = logits_[answer];
-    if (!found.empty()) return found;
-    std::vector<int32_t> tokens = answer;
-    tokens.insert(tokens.begin(), prompt_.back());
-    tokens.pop_back();
-    model::Step step = engine::step_alone(tokens, kPromptTokens - 1);
-    step.logit_tokens.resize(tokens.size());
-    std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
-    model::forward(*reference_, referred_, step);
-    return found = reference_->peek(backend::Slot::kLogits).values;
-  }
-
   struct Loaded {
     Loaded(const model::ModelConfig& config, std::span<const backend::HostWeight> weights,
            const model::StepLimits& limits)
@@ -331,36 +351,49 @@ class Draws : public testing::TestWithParam<Kind> {
     model::GptOss gpt;
   };
 
-  // The one drafts that has the other's first layer.
-  const model::ModelConfig config_ = small_model(), draft_config_ = model::truncated(config_, 1);
-  const convert::DummyWeights weights_{config_, 1, nullptr}, draft_weights_{draft_config_, 1, nullptr};
+  const model::ModelConfig config_ = small_model();
+  const convert::DummyWeights weights_{config_, 1, nullptr}, others_{config_, 2, nullptr};
+  const std::vector<backend::HostWeight> draft_weights_ = other_layers(weights_.weights(), others_.weights());
   const model::eagle3::Head head_ = small_head({config_, weights_.weights()});
   const std::vector<int32_t> prompt_ = test::prompt_of(kPromptTokens, kVocab);
-  std::unique_ptr<backend::Backend> reference_;
-  model::GptOss referred_;
-  std::map<std::vector<int32_t>, std::vector<float>> logits_;
+  Reference reference_{config_, weights_.weights(), prompt_}, draft_reference_{config_, draft_weights_, prompt_};
 };
 
-// How draws of one kind are spread. A draw behind right guesses is one whose context is guessed.
+// How likely two draws with the same noise, one of p and one of q, are both a token: of the Gumbel maximum, both have
+// it at that token. Empty as p and q.
+std::vector<double> both(const std::vector<double>& p, const std::vector<double>& q) {
+  if (q.empty()) return {};
+  std::vector<double> shared(p.size());
+  for (size_t t = 0; t < p.size(); ++t) {
+    if (p[t] == 0 || q[t] == 0) continue;
+    double sum = 0;
+    for (size_t other = 0; other < p.size(); ++other) sum += std::max(p[other] / p[t], q[other] / q[t]);
+    shared[t] = 1 / sum;
+  }
+  return shared;
+}
+
+// How draws of one kind are spread. The first cell is the guess, the others are the tokens by how likely they are.
 struct Tally {
-  ChiSquare first, behind;
+  ChiSquare first, behind;  // no guess, and right ones
   int64_t drawn = 0, guessed = 0, right = 0, near_a_cut = 0, impossible = 0;
 
-  // `p`: as of probabilities(). The first cell is the guess, the others are the tokens by how likely they are. Where
-  // the guess knows the noise that the token is drawn with, it is no cell.
-  void add(const std::vector<double>& p, const Draw& draw, bool knows_noise) {
+  // `p`: as of probabilities(). `guess`: how likely each token is drawn and guessed.
+  void add(const Draw& draw, const std::vector<double>& p, const std::vector<double>& guess) {
     ++drawn;
     guessed += draw.guess >= 0 ? 1 : 0;
     right += draw.guess == draw.token ? 1 : 0;
-    near_a_cut += p.empty() ? 1 : 0;
-    if (p.empty()) return;
+    near_a_cut += p.empty() || guess.empty() ? 1 : 0;
+    if (p.empty() || guess.empty()) return;
     impossible += p[static_cast<size_t>(draw.token)] == 0 ? 1 : 0;
     ChiSquare::Cells cells{};
-    size_t next = 1, of_token = 0;
+    size_t cell = 1, of_token = 0;
     for (const int32_t token : by_likelihood(p)) {
-      const size_t cell = !knows_noise && token == draw.guess ? 0 : std::min(next++, ChiSquare::kCells - 1);
-      cells[cell] += p[static_cast<size_t>(token)];
-      if (token == draw.token) of_token = cell;
+      const auto t = static_cast<size_t>(token);
+      cells[0] += guess[t];
+      cells[cell] += p[t] - guess[t];
+      if (token == draw.token && (token != draw.guess || guess[t] == 0)) of_token = cell;
+      if (p[t] > guess[t]) cell = std::min(cell + 1, ChiSquare::kCells - 1);
     }
     (draw.after > 0 ? behind : first).add(cells, of_token);
   }
@@ -375,11 +408,21 @@ TEST_P(Draws, have_the_models_distribution) {
         ASSERT_EQ(std::ssize(answer), kAnswerTokens);
         std::vector<int32_t> output;
         for (const Draw& draw : answer) output.push_back(draw.token);
-        const std::span<const float> all = logits(output);
+        const std::span<const float> logits = reference_.logits(output);
+        // A draft model draws its guess with the noise of the token. Which of them a grammar has cut is not known.
+        const bool independent = method != DraftMethod::kDraft, coupled = !independent && !GetParam().grammar;
+        const std::span<const float> drafting = coupled ? draft_reference_.logits(output) : logits;
         for (size_t i = 1; i < answer.size(); ++i) {  // the first one comes with the prompt
-          const auto p =
-              probabilities(GetParam(), all.subspan(i * kVocab, kVocab), prompt_, std::span(output).first(i));
-          tally.add(p, answer[i], method == DraftMethod::kDraft);
+          const auto of = [&](std::span<const float> all) {
+            return probabilities(GetParam(), all.subspan(i * kVocab, kVocab), prompt_, std::span(output).first(i));
+          };
+          const Draw& draw = answer[i];
+          const std::vector<double> p = of(logits);
+          std::vector<double> guess(kVocab);
+          if (draw.guess >= 0 && independent && !p.empty())
+            guess[static_cast<size_t>(draw.guess)] = p[static_cast<size_t>(draw.guess)];
+          if (draw.guess >= 0 && coupled && !p.empty()) guess = both(p, of(drafting));
+          tally.add(draw, p, guess);
         }
       }
       const double first = tally.first.p_value(), behind = tally.behind.p_value();

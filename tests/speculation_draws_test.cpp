@@ -36,7 +36,8 @@ using engine::Finished;
 using engine::Request;
 
 constexpr int64_t kVocab = 24, kPromptTokens = 24, kAnswerTokens = 40;
-constexpr int kTogether = 16;  // answers
+constexpr int kTogether = 16;    // answers
+constexpr int kMostGuesses = 4;  // of an answer in a step
 constexpr int64_t kContext = kPromptTokens + kAnswerTokens;
 
 uint64_t answers_asked_for() {
@@ -141,8 +142,8 @@ const std::array kKinds = {
     Kind{.name = "penalties",
          .sampling = {.temperature = kTemperature,
                       .repetition_penalty = 1.2f,
-                      .presence_penalty = 0.8f,
-                      .frequency_penalty = 0.5f,
+                      .presence_penalty = -1.5f,  // what came comes again, until its count is too much
+                      .frequency_penalty = 0.4f,
                       .logit_bias = {{3, 1.5f}}}},
     Kind{.name = "grammar", .sampling = {.temperature = kTemperature}, .grammar = true},
 };
@@ -200,7 +201,7 @@ std::vector<double> probabilities(const Kind& kind, std::span<const float> logit
 // Of draws that each have a distribution of their own: how many fell into which cell, beside how many should.
 class ChiSquare {
  public:
-  static constexpr size_t kCells = 7;
+  static constexpr size_t kCells = 8;
   using Cells = std::array<double, kCells>;
   void add(const Cells& p, size_t cell) {
     ++count_;
@@ -298,7 +299,8 @@ class Draws : public testing::TestWithParam<Kind> {
                         .max_batched_tokens = 512,
                         .kv_tokens = 4096,
                         .async_scheduling = false};
-    limits.speculation = {.method = method, .most_tokens = 4, .least_lookup = 1, .head = &head_, .adaptive = adaptive};
+    limits.speculation = {
+        .method = method, .most_tokens = kMostGuesses, .least_lookup = 1, .head = &head_, .adaptive = adaptive};
     const model::StepLimits steps = engine::step_limits(limits, config_.dims);
     const Loaded model(config_, weights_.weights(), steps);
     const model::StepLimits draft_steps = engine::draft_step_limits(steps);
@@ -373,13 +375,15 @@ std::vector<double> both(const std::vector<double>& p, const std::vector<double>
   return shared;
 }
 
-// How draws of one kind are spread. The first cell is the guess, the others are the tokens by how likely they are.
+// How draws of one kind are spread. The first cell is the guess, the second what was drawn just before, which penalties
+// hit if they count guesses; the others are the tokens by how likely they are.
 struct Tally {
   ChiSquare first, behind;  // no guess, and right ones
   int64_t drawn = 0, guessed = 0, right = 0, near_a_cut = 0, impossible = 0;
 
   // `p`: as of probabilities(). `guess`: how likely each token is drawn and guessed.
-  void add(const Draw& draw, const std::vector<double>& p, const std::vector<double>& guess) {
+  void add(const Draw& draw, const std::vector<double>& p, const std::vector<double>& guess,
+           std::span<const int32_t> before) {
     ++drawn;
     guessed += draw.guess >= 0 ? 1 : 0;
     right += draw.guess == draw.token ? 1 : 0;
@@ -387,13 +391,16 @@ struct Tally {
     if (p.empty() || guess.empty()) return;
     impossible += p[static_cast<size_t>(draw.token)] == 0 ? 1 : 0;
     ChiSquare::Cells cells{};
-    size_t cell = 1, of_token = 0;
+    const auto latest = before.last(std::min<size_t>(before.size(), kMostGuesses));
+    size_t next = 2, of_token = 0;
     for (const int32_t token : by_likelihood(p)) {
       const auto t = static_cast<size_t>(token);
+      const bool late = std::ranges::find(latest, token) != latest.end();
+      const size_t cell = late ? 1 : std::min(next, ChiSquare::kCells - 1);
       cells[0] += guess[t];
       cells[cell] += p[t] - guess[t];
       if (token == draw.token && (token != draw.guess || guess[t] == 0)) of_token = cell;
-      if (p[t] > guess[t]) cell = std::min(cell + 1, ChiSquare::kCells - 1);
+      if (!late && p[t] > guess[t]) ++next;
     }
     (draw.after > 0 ? behind : first).add(cells, of_token);
   }
@@ -422,7 +429,7 @@ TEST_P(Draws, have_the_models_distribution) {
           if (draw.guess >= 0 && independent && !p.empty())
             guess[static_cast<size_t>(draw.guess)] = p[static_cast<size_t>(draw.guess)];
           if (draw.guess >= 0 && coupled && !p.empty()) guess = both(p, of(drafting));
-          tally.add(draw, p, guess);
+          tally.add(draw, p, guess, std::span(output).first(i));
         }
       }
       const double first = tally.first.p_value(), behind = tally.behind.p_value();

@@ -142,8 +142,8 @@ const std::array kKinds = {
     Kind{.name = "penalties",
          .sampling = {.temperature = kTemperature,
                       .repetition_penalty = 1.2f,
-                      .presence_penalty = -1.5f,  // what came comes again, until its count is too much
-                      .frequency_penalty = 0.4f,
+                      .presence_penalty = 0.5f,
+                      .frequency_penalty = 1.5f,
                       .logit_bias = {{3, 1.5f}}}},
     Kind{.name = "grammar", .sampling = {.temperature = kTemperature}, .grammar = true},
 };

@@ -14,6 +14,7 @@ import http.client
 import json
 import pathlib
 import random
+import re
 import socket
 import statistics
 import struct
@@ -24,6 +25,10 @@ import urllib.parse
 
 WORDS = "What is the capital of France Japan Italy Norway and why do you think so tell me a story about dog cat king".split()
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"location": {"type": "string"}}}}}
+
+# Of /metrics, summed over labels.
+COUNTERS = {"steps": "engine_steps_total", "tokens": "generation_tokens_total", "cancelled": 'request_success_total.*"abort"', "preempted": "num_preemptions_total",
+            "guesses": "spec_decode_num_draft_tokens_total", "right": "spec_decode_num_accepted_tokens_total{"}
 
 
 class Soak:
@@ -59,6 +64,8 @@ class Soak:
             fields["n"] = rng.randint(2, 4)
         if rng.random() < 0.1:
             fields.update(logprobs=True, top_logprobs=rng.randint(0, 20))
+        if rng.random() < 0.1 and "response_format" not in fields:
+            fields.update(max_tokens=rng.randint(200, 600), ignore_eos=True)  # grows until others must give way
         return fields
 
     def polite(self, rng):
@@ -130,7 +137,7 @@ class Soak:
             schema = {"type": "array", "items": {"$ref": "#"}, "maxItems": size}
         else:
             schema = {"type": "object", "properties": {f"p{i}": {"type": "number", "minimum": i * 0.37} for i in range(size)}}
-        body = {**self.question(rng), "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+        body = {**self.question(rng), "ignore_eos": False, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
         connection, response = self.request("POST", "/v1/chat/completions", json.dumps(body))
         response.read()
         self.count(f"schema {response.status}")
@@ -244,6 +251,8 @@ def main():
     print("  " + ", ".join(f"{what}: {n}" for what, n in sorted(soak.counts.items())))
     if memory:
         print(f"  memory, median of each fifth of the time: {', '.join(f'{m:.0f}' for m in fifths)} MB; most {max(memory):.0f}")
+    counted = {what: sum(n for name, n in metrics.items() if re.match(f"nibble:{pattern}", name)) for what, pattern in COUNTERS.items()}
+    print("  the server: " + ", ".join(f"{what}: {n:.0f}" for what, n in counted.items()))
     print(f"  pages at the end: {load['kv_pages_used']} of {load['kv_pages']} in use; problems: {len(soak.problems)}")
     for problem in soak.problems[:20]:
         print("  problem:", problem)

@@ -92,6 +92,21 @@ Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign,
   return layers;
 }
 
+// A line for each NIBBLE_… that sets no flag: a typo, or a flag that has no variable.
+void note_unknown_variables(Settings& settings, const SettingSources& sources) {
+  constexpr std::string_view kPrefix = "NIBBLE_";
+  std::vector<std::string> names = {"CPU_MASK", "CUDA_ARCH"};  // options.cpp reads them
+  for (const Flag& option : sources.known.all())
+    if (!option.positional()) names.push_back(variable_of(option.name()).substr(kPrefix.size()));
+  for (const auto& [variable, value] : sources.environment) {
+    if (!variable.starts_with(kPrefix) || value.empty()) continue;
+    const std::string name = variable.substr(kPrefix.size());
+    if (std::ranges::find(names, name) != names.end()) continue;
+    settings.notes.push_back(
+        fmt::format("{} makes no difference: no setting is called {}{}", variable, name, suggestion(name, names)));
+  }
+}
+
 std::string shown(const Flag& option) {
   if (!option.given()) return option.usual();
   const std::string flag = option.name();
@@ -111,6 +126,7 @@ void resolve_settings(Flags flags, Settings& settings, const SettingSources& sou
   if (flags.find("--config") && settings.file.empty() && path != sources.environment.end())
     settings.file = path->second;
   std::vector<ForeignSetting> foreign = read_vllm_variables(sources.environment, settings.notes);
+  note_unknown_variables(settings, sources);
   std::erase_if(foreign, [&](const ForeignSetting& s) {
     return !flags.find(s.flag);
   });  // flags that only a server has, such as its key

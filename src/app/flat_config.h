@@ -1,7 +1,8 @@
 #pragma once
 // Settings from servers' configuration files, in the flat part of YAML and of TOML: one `name: value` or `name = value`
-// per line, lists as `[a, b]` or, in YAML, one `- item` per line. Everything else (nesting, tables, anchors, tags,
-// values of several lines) is refused.
+// per line, lists as `[a, b]` or, in YAML, one `- item` per line; in YAML also an object, in JSON or as an indented
+// block of `name: value`, whose value is its JSON. Everything else (tables, anchors, tags, values of several lines) is
+// refused.
 
 #include <string>
 #include <string_view>

@@ -35,8 +35,7 @@ struct Layered {
 using Layers = std::map<std::string, Layered>;  // by flag
 
 // YAML if its name says so, otherwise TOML.
-std::vector<FlatSetting> config_settings(const std::string& path) {
-  const std::string text = read_text(std::filesystem::path(path));
+std::vector<FlatSetting> config_settings(const std::string& path, const std::string& text) {
   return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
 }
 
@@ -46,12 +45,11 @@ Layers read_config(const Flags& flags, const std::string& path) {
   const auto refuse = [&path](const std::string& what) {
     return Error(Code::kInvalidRequest, "--config {}: {}", path, what);
   };
+  const std::string text = read_text(std::filesystem::path(path));
   std::vector<FlatSetting> settings;
   try {
-    settings = config_settings(path);
-  } catch (const Error&) {
-    throw;  // it cannot be read
-  } catch (const std::exception& e) {
+    settings = config_settings(path, text);
+  } catch (const Error& e) {
     throw refuse(e.what());
   }
   for (FlatSetting& setting : settings) {

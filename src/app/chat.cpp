@@ -1,5 +1,6 @@
 #include "app/backend_choice.h"
 #include "app/commands.h"
+#include "app/flags.h"
 #include "app/interrupt.h"
 #include "app/line_editor.h"
 #include "app/loaded_model.h"
@@ -18,6 +19,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 namespace nibble::app {
 namespace {
@@ -39,8 +42,9 @@ constexpr ChatCommand kChatCommands[] = {
     {"/reasoning", "high", ""},
     {"/instructions", "TEXT", "what the model should keep to; nothing: none"},
     {"/stats", "", "tokens and speed of the last answer"},
-    {"/quit", "", "leave; so does Ctrl-D, or Ctrl-C twice"},
+    {"/quit", "", "leave; so do /exit, /bye, Ctrl-D, and Ctrl-C twice"},
 };
+constexpr std::string_view kLeave[] = {"/quit", "/exit", "/bye"};
 constexpr std::string_view kKeysHelp = R"(
 Alt-Enter, Ctrl-J            a new line; """ before and after a text with many
 Up, Down, Ctrl-R             what was typed before; Tab completes commands
@@ -123,7 +127,7 @@ class Chat {
       leaving = got == LineEditor::Got::kInterrupted;
       if (leaving) terminal_.note("Ctrl-C again, or Ctrl-D, leaves.");
       if (got != LineEditor::Got::kLine || line.empty()) continue;
-      if (line == "/quit") break;
+      if (std::ranges::find(kLeave, line) != std::end(kLeave)) break;
       try {
         is_command(line) ? command(line) : turn(line);
       } catch (const Error& e) {
@@ -247,7 +251,10 @@ class Chat {
     } else if (name == "/stats") {
       terminal_.print(summary(outcome_, options_.generate) + "\n");
     } else {
-      terminal_.note(fmt::format("{}: no such command; /help lists them", name));
+      std::vector<std::string> names;
+      for (const ChatCommand& c : kChatCommands) names.emplace_back(c.name);
+      const std::string near = suggestion(name, names);
+      terminal_.note(fmt::format("{}: no such command{}", name, near.empty() ? "; /help lists them" : near));
     }
   }
 

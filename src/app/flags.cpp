@@ -73,7 +73,8 @@ size_t edits_between(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// "; did you mean …?", or nothing where no name is near.
+}  // namespace
+
 std::string suggestion(std::string_view found, const std::vector<std::string>& names) {
   const std::string* best = nullptr;
   size_t best_edits = found.size() / 3 + 1;
@@ -85,6 +86,8 @@ std::string suggestion(std::string_view found, const std::vector<std::string>& n
   }
   return best == nullptr ? "" : fmt::format("; did you mean {}?", *best);
 }
+
+namespace {
 
 // What is wrong with a command line.
 struct ParseFailure {

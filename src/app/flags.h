@@ -20,6 +20,9 @@ namespace nibble::app {
 // Ends the parse: "<flag>: <why>".
 [[noreturn]] void refuse_value(const std::string& flag, const std::string& why);
 
+// "; did you mean …?", or nothing where no name is near.
+[[nodiscard]] std::string suggestion(std::string_view found, const std::vector<std::string>& names);
+
 // Says what is wrong with a value; empty if nothing is.
 using Check = std::function<std::string(const std::string& found)>;
 

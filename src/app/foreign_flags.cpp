@@ -89,7 +89,7 @@ std::string_view found_in(const std::pair<std::string_view, std::string_view> (&
 
 void respell_foreign_flags(const CommandLine& line, std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
-  if (arguments[0] == "version") arguments[0] = "--version";
+  if (arguments[0] == "version" || arguments[0] == "-V" || arguments[0] == "-v") arguments[0] = "--version";
   if (arguments[0] == "help") {  // help COMMAND
     arguments.erase(arguments.begin());
     if (arguments.empty() || line.find(arguments[0])) arguments.emplace_back("--help");

@@ -51,11 +51,10 @@ HF_TOKEN the access token, HF_ENDPOINT a mirror; https_proxy and HF_HUB_OFFLINE 
   nibble rm ggml-org/gpt-oss-20b-GGUF --revision main -y)"},
     {"synth", R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2
   nibble synth --preset tiny -o tiny.gguf)"},
-    {"convert", R"(  nibble convert -m models/nibble-tiny -o tiny.gguf
-  nibble convert -m ~/gpt-oss-120b -o gpt-oss-120b.gguf --dense bf16 --part-bytes 50000000000)"},
-    {"perplexity",
-     R"(  nibble perplexity -m models/nibble-tiny -f models/nibble-tiny/heldout.txt --kv-cache-dtype fp8)"},
-    {"compare", R"(  nibble compare -m models/nibble-tiny --a reference --b cpu)"},
+    {"convert", R"(  nibble convert models/nibble-tiny -o tiny.gguf
+  nibble convert ~/gpt-oss-120b -o gpt-oss-120b.gguf --dense bf16 --part-bytes 50000000000)"},
+    {"perplexity", R"(  nibble perplexity models/nibble-tiny -f models/nibble-tiny/heldout.txt --kv-cache-dtype fp8)"},
+    {"compare", R"(  nibble compare models/nibble-tiny --a reference --b cpu)"},
     {"predict", R"(  nibble predict --card gb10
   nibble predict gpt-oss-20b --card 4090 -b 1,8 -p 2048 -d 4096
   nibble predict --card a100 --kv-cache-dtype fp8 --json)"},

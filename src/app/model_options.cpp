@@ -48,11 +48,6 @@ void add_pull(Flags flags, WhenAbsent& into) {
       "-y,--pull", [&into] { into = WhenAbsent::kPull; }, "First get the model from the Hub if it is not here");
 }
 
-void add_model_source(Flags flags, ModelOptions& o) {
-  flags.value("-m,--model", o.model, std::string(kModelHelp) + kPresets).not_empty();
-  add_load_format(flags, o.load_format);
-}
-
 void add_model(Flags flags, ModelOptions& o, std::optional<Flag> prompt) {
   add_model_name(flags, o.model, kPresets, prompt);
   add_load_format(flags, o.load_format);

@@ -103,6 +103,8 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
   if (is_preset_name(options)) return {asked, names_of(asked, "")};
   std::optional<hub::FoundModel> found = look_up(asked, options.hub);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
+  if (!found && !wants_weights && asked.starts_with("openai/gpt-oss-"))  // a preset by its full name
+    return {last_part(asked), names_of(asked, "")};
   const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
   const bool absent = !found && !is_path(asked) && is_on_the_hub(asked);
   if ((in_part || absent) && gets(in_part ? found->repo : hub::repos_of(asked).front(), options, terminal))

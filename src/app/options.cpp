@@ -332,7 +332,7 @@ void add_tokenize(Flags flags, TokenizeOptions& o) {
 
 void add_perplexity(Flags flags, PerplexityOptions& o) {
   add_text(flags, o.input, "Text to score");
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   flags.value("--context", o.context, "Tokens per window; each token is scored from those before it in its window")
       .whole(2, 1 << 20)
       .usual(fmt::format("{}", o.context));
@@ -345,7 +345,7 @@ void add_perplexity(Flags flags, PerplexityOptions& o) {
 
 void add_compare(Flags flags, CompareOptions& o) {
   add_text(flags, o.prompt, "Text of the step (default: a built-in sentence)");
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   add_choice(flags, "--a", backends(o.a), "One backend");
   add_choice(flags, "--b", backends(o.b), "The other backend");
   flags.value("--tolerance", o.tolerance, "Largest difference, relative to the stage's root mean square")
@@ -376,7 +376,7 @@ void add_synth(Flags flags, SynthOptions& o) {
 }
 
 void add_convert(Flags flags, ConvertOptions& o) {
-  add_model_source(flags, o.model);
+  add_model(flags, o.model);
   add_seed(flags, "--dummy-seed", o.model.dummy_seed, "Seed of the dummy weights");
   using checkpoint::GgmlType;
   add_choice<GgmlType>(

@@ -275,6 +275,7 @@ int execute(const ServeOptions& asked) {
   Terminal terminal(asked.output);
   const server::LogLine log_line = serve_log(asked.log_format, terminal);
   const ServeOptions o = resolved(asked, terminal);  // refuse what will be refused before the port answers
+  std::signal(SIGPIPE, SIG_IGN);                     // who reads the log may go before the server does
   const ModelOptions& model = o.model;
   const std::string& name = o.served_names.front();
   if (follows(model)) return follow(model, terminal, "serves no port");

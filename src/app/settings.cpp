@@ -3,6 +3,7 @@
 #include "app/option_parts.h"
 #include "app/vllm.h"
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -47,6 +48,9 @@ class Line {
     return true;
   }
   [[nodiscard]] int64_t column() const { return column_; }
+  [[nodiscard]] bool begins_with(std::string_view characters) {
+    return !is_over() && characters.find(rest_[0]) != std::string_view::npos;
+  }
 
   [[nodiscard]] std::string name() {
     const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
@@ -66,6 +70,11 @@ class Line {
     if (is_over()) refuse("nothing");
     if (rest_[0] == '\'' || rest_[0] == '"') return quoted(rest_[0]);
     if (format_ == Format::kToml) return bare();
+    if (rest_[0] == '{' && read_json(rest_).is_object()) {
+      std::string text(rest_);
+      skip(rest_.size());
+      return text;
+    }
     if (std::string_view("{}[]&*!|>%@`,?").find(rest_[0]) != std::string_view::npos) refuse(rest_);
     size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
     if (rest_.substr(0, end).find(": ") != std::string_view::npos) refuse(rest_);
@@ -123,18 +132,78 @@ std::vector<std::string> list_of(Line& line) {
   return values;
 }
 
-// `- item`s may follow a name without a value, in YAML.
+// A value in a block: as JSON if it is some, otherwise a string.
+nlohmann::json typed(Line& line, std::string_view ends) {
+  const bool quoted = line.begins_with("'\"");
+  std::string text = line.value(ends);
+  if (quoted) return text;
+  if (text == "True" || text == "False") return text == "True";
+  nlohmann::json json = read_json(text);
+  return json.is_discarded() ? nlohmann::json(std::move(text)) : json;
+}
+
+// Indented lines of `name: value` behind a name without a value: the JSON object that they say.
+class Block {
+ public:
+  [[nodiscard]] bool is_open() const { return !open_.empty(); }
+  void take(Line& line) {
+    const int64_t indent = line.column();
+    if (open_.empty()) open_.push_back({indent, &root_});
+    while (open_.size() > 1 && indent < open_.back().indent) open_.pop_back();
+    if (indent > open_.back().indent && named_ != nullptr) open_.push_back({indent, named_});
+    if (indent != open_.back().indent) line.refuse("a line that is indented otherwise");
+    nlohmann::json& object = *open_.back().object;
+    const std::string name = line.name();
+    if (object.contains(name)) line.refuse(name + " a second time");
+    nlohmann::json& value = object[name];
+    named_ = line.is_over() ? &value : nullptr;
+    if (named_ != nullptr) return;
+    if (!line.eat("[")) {
+      value = typed(line, "");
+      return;
+    }
+    value = nlohmann::json::array();
+    while (!line.eat("]")) {
+      if (!value.empty() && !line.eat(",")) line.refuse("a list that nothing closes");
+      value.push_back(typed(line, ",]"));
+    }
+  }
+  [[nodiscard]] std::string close() {
+    open_.clear();
+    named_ = nullptr;
+    return std::exchange(root_, nlohmann::json::object()).dump();
+  }
+
+ private:
+  struct Level {
+    int64_t indent;
+    nlohmann::json* object;
+  };
+  nlohmann::json root_ = nlohmann::json::object();
+  std::vector<Level> open_;
+  nlohmann::json* named_ = nullptr;  // what the last line named without a value
+};
+
+// `- item`s or a block may follow a name without a value, in YAML.
 std::vector<FlatSetting> parse(std::string_view text, Format format) {
   std::vector<FlatSetting> settings;
   bool items = false;
+  Block block;
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     Line line(text.substr(0, end - (end > 0 && text[end - 1] == '\r' ? 1 : 0)), number, format);
     text.remove_prefix(std::min(end + 1, text.size()));
     const bool is_yaml = format == Format::kYaml;
     if (line.is_over() || (is_yaml && number == 1 && line.eat("---") && line.is_over())) continue;
-    if (items && line.eat("- ")) {
+    const bool nested = is_yaml && line.column() != 0 && items && settings.back().values.empty();
+    if (block.is_open() && line.column() == 0) {
+      settings.back().values = {block.close()};
+      items = false;
+    }
+    if (items && !block.is_open() && line.eat("- ")) {
       settings.back().values.push_back(line.value(""));
+    } else if (nested) {
+      block.take(line);
     } else {
       if (is_yaml && line.column() != 0) line.refuse("a line that is indented");
       settings.push_back({.name = line.name(), .values = {}});
@@ -146,6 +215,7 @@ std::vector<FlatSetting> parse(std::string_view text, Format format) {
     }
     if (!line.is_over()) line.refuse("more behind the value");
   }
+  if (block.is_open()) settings.back().values = {block.close()};
   return settings;
 }
 
@@ -170,8 +240,7 @@ struct Layered {
 using Layers = std::map<std::string, Layered>;  // by flag
 
 // YAML if its name says so, otherwise TOML.
-std::vector<FlatSetting> config_settings(const std::string& path) {
-  const std::string text = read_text(std::filesystem::path(path));
+std::vector<FlatSetting> config_settings(const std::string& path, const std::string& text) {
   return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
 }
 
@@ -181,12 +250,11 @@ Layers read_config(const Flags& flags, const std::string& path) {
   const auto refuse = [&path](const std::string& what) {
     return Error(Code::kInvalidRequest, "--config {}: {}", path, what);
   };
+  const std::string text = read_text(std::filesystem::path(path));
   std::vector<FlatSetting> settings;
   try {
-    settings = config_settings(path);
-  } catch (const Error&) {
-    throw;  // it cannot be read
-  } catch (const std::exception& e) {
+    settings = config_settings(path, text);
+  } catch (const Error& e) {
     throw refuse(e.what());
   }
   for (FlatSetting& setting : settings) {
@@ -227,6 +295,21 @@ Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign,
   return layers;
 }
 
+// A line for each NIBBLE_… that sets no flag: a typo, or a flag that has no variable.
+void note_unknown_variables(Settings& settings, const SettingSources& sources) {
+  constexpr std::string_view kPrefix = "NIBBLE_";
+  std::vector<std::string> names = {"CPU_MASK", "CUDA_ARCH"};  // options.cpp reads them
+  for (const Flag& option : sources.known.all())
+    if (!option.positional()) names.push_back(variable_of(option.name()).substr(kPrefix.size()));
+  for (const auto& [variable, value] : sources.environment) {
+    if (!variable.starts_with(kPrefix) || value.empty()) continue;
+    const std::string name = variable.substr(kPrefix.size());
+    if (std::ranges::find(names, name) != names.end()) continue;
+    settings.notes.push_back(
+        fmt::format("{} makes no difference: no setting is called {}{}", variable, name, suggestion(name, names)));
+  }
+}
+
 std::string shown(const Flag& option) {
   if (!option.given()) return option.usual();
   const std::string flag = option.name();
@@ -246,6 +329,7 @@ void resolve_settings(Flags flags, Settings& settings, const SettingSources& sou
   if (flags.find("--config") && settings.file.empty() && path != sources.environment.end())
     settings.file = path->second;
   std::vector<ForeignSetting> foreign = read_vllm_variables(sources.environment, settings.notes);
+  note_unknown_variables(settings, sources);
   std::erase_if(foreign, [&](const ForeignSetting& s) {
     return !flags.find(s.flag);
   });  // flags that only a server has, such as its key

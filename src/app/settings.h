@@ -33,8 +33,9 @@ void note_resolved(Settings& settings, const std::string& flag, const std::strin
 [[nodiscard]] std::string settings_text(const Settings& settings, bool json);
 
 // Settings from servers' configuration files, in the flat part of YAML and of TOML: one `name: value` or `name = value`
-// per line, lists as `[a, b]` or, in YAML, one `- item` per line. Everything else (nesting, tables, anchors, tags,
-// values of several lines) is refused.
+// per line, lists as `[a, b]` or, in YAML, one `- item` per line; in YAML also an object, in JSON or as an indented
+// block of `name: value`, whose value is its JSON. Everything else (tables, anchors, tags, values of several lines) is
+// refused.
 struct FlatSetting {
   std::string name;
   std::vector<std::string> values;

@@ -35,6 +35,15 @@ TEST(flat_config, yaml_has_names_values_lists_and_comments) {
             "url=<http://x:1/y#z>;config=<{\"a\": [1, 2]}>;");
 }
 
+TEST(flat_config, yaml_has_objects_as_blocks_and_as_json) {
+  EXPECT_EQ(
+      shown_yaml(
+          "spec:\n  model: \"a/b-v2\"  # a head\n  tokens: 3\n\n  deep:\n    on: true\n    x: '3'\n  list: [1, a]\nport: 1"),
+      R"(spec=<{"deep":{"on":true,"x":"3"},"list":[1,"a"],"model":"a/b-v2","tokens":3}>;port=<1>;)");
+  EXPECT_EQ(shown_yaml("a:\n    b: False\nc: {\"d\": [1, {\"e\": null}]}\nf:\n  g: 1"),
+            R"(a=<{"b":false}>;c=<{"d": [1, {"e": null}]}>;f=<{"g":1}>;)");
+}
+
 TEST(flat_config, toml_has_the_same_in_its_own_way) {
   EXPECT_EQ(shown_toml("# all\n\nport = 8000\r\n  rate=0.5#near\nhost = \"a#b\"\t# far\nkey = 'x\\y'\non=true"),
             "port=<8000>;rate=<0.5>;host=<a#b>;key=<x\\y>;on=<true>;");
@@ -54,8 +63,11 @@ TEST(flat_config, what_is_more_than_flat_is_refused_with_its_line) {
   for (const std::string_view text :
        {"a: 1\nport", "a: 1\n: 1", "a: 1\nb: {c: 1}", "a: 1\nb: |\n  text", "a: 1\n  b: 2", "a: 1\na: 2", "a: 1\nb: 'x",
         "a: 1\nb: [1, 2", "a: 1\nb: &x 1", "a: 1\nb: c: d", "a: 1\nb: 'x' y", "a: 1\nb: \"\\n\"", "a: 1\nb:1",
-        "a: 1\n\tb: 1", "a: 1\nb: [1 2, [3]]", "a: 1\n- 1"})
+        "a: 1\n\tb: 1", "a: 1\nb: [1 2, [3]]", "a: 1\n- 1", "a:\n  - b: 1", "a: {\"b\": 1}\n  c: 2", "a:\n  b"})
     refused(parse_flat_yaml, text);
+  for (const std::string_view text :
+       {"a:\n  b: 1\n   c: 2", "a:\n  b: 1\n c: 2", "a:\n  b: 1\n  b: 2", "a:\n  b: 1\n  - 2", "a:\n  b: 1\n- 2"})
+    EXPECT_THROW((void)parse_flat_yaml(text), Error) << text;
   for (const std::string_view text : {"a = 1\n[serve]", "a = 1\nb.c = 2", "a = 1\nb = {c = 1}", "a = 1\na = 2",
                                       "a = 1\nb = \"x", "a = 1\nb = \"\"\"x", "a = 1\nb = [1,\n2]", "a = 1\nb =",
                                       "a = 1\nb 2", "a = 1\n= 2", "a = 1\nb: 2", "a = 1\nb = x y", "a = 1\n- 1"})

@@ -38,6 +38,10 @@ constexpr std::pair<std::string_view, std::string_view> kShortNames[] = {
     {"-ac", "--attention-config"},
     {"-sc", "--speculative-config"},
     {"-O", "--compilation-config"},
+    {"--device-memory-utilization", "--gpu-memory-utilization"},
+    {"--spec-method", "--speculative-config.method"},
+    {"--spec-model", "--speculative-config.model"},
+    {"--spec-tokens", "--speculative-config.num_speculative_tokens"},
 };
 
 bool has_word(std::string_view words, std::string_view word) {

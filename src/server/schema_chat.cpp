@@ -61,6 +61,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
                                                      message.path("role"), role_name));
   }
   const auto name = message.string("name");
+  static_cast<void>(message.choice("type", {"message", "text"}));  // clients add one or the other
   if (*role == text::Role::kAssistant) {
     read_assistant(message, into, calls);
     return message.done();

@@ -228,7 +228,7 @@ class Conversation(Case):
         person = self.person()
         for word in ("/clear", "/reasoning", "/instructions", "/stats", "/quit", "Ctrl-C"):
             self.assertIn(word, person.ask("/help"))
-        self.assertIn("no such command", person.ask("/helpp"))
+        self.assertIn("no such command; did you mean /help?", person.ask("/helpp"))
         self.assertIn("no such command", person.ask("/"))
         self.assertIn("low, medium, high or nothing, found extreme", person.ask("/reasoning extreme"))
         person.ask("/reasoning high")
@@ -247,6 +247,12 @@ class Conversation(Case):
         self.assertLess(self.prompt_tokens(person.ask("/stats")), with_instructions)
         person.type("/quit\r")
         self.assertEqual(person.leave(), 0)
+
+    def test_words_that_leave_elsewhere_leave(self):
+        for word in ("/exit", "/bye"):
+            person = self.person()
+            person.type(f"{word}\r")
+            self.assertEqual(person.leave(), 0)
 
     @staticmethod
     def thought(answer):

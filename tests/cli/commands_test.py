@@ -291,6 +291,14 @@ class Perplexity(Case):
         self.assertRegex(self.ok("perplexity", "-m", TINY, "-f", self.text, "--context", 64).out, r"^perplexity \d+\.\d+ over \d+ tokens .*64\)\n$")
 
 
+    def test_the_model_is_a_word_as_in_every_command(self):
+        text = ("-p", "Once upon a time", "--json")
+        self.assertEqual(self.ok("perplexity", TINY, *text).json(), self.ok("perplexity", "-m", TINY, *text).json())
+        self.ok("compare", TINY, *text)
+        self.ok("convert", TINY, "-o", self.dir / "m.gguf")
+        self.refused(2, "perplexity", TINY, "Once", "-p", "upon", says="Once")
+
+
 class Compare(Case):
     def test_reference_and_cpu_agree(self):
         result = self.ok("compare", "-m", TINY)

@@ -117,7 +117,8 @@ class OthersFlags(Case):
         self.assertEqual(self.ok("help").out, self.ok("--help").out)
         self.assertEqual(self.ok("help", "run").out, self.ok("run", "--help").out)
         self.refused(USAGE, "help", "sevre", says=("no command sevre", "serve?"))
-        self.assertEqual(self.ok("version").out, self.ok("--version").out)
+        for word in ("version", "-V", "-v"):
+            self.assertEqual(self.ok(word).out, self.ok("--version").out, word)
 
     def test_a_flag_without_its_value(self):
         self.refused(USAGE, "run", TINY, "a", "-n", says="--max-tokens: want a value, found none")

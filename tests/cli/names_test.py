@@ -117,6 +117,11 @@ class Names(Case):
         cached(self.cache, "openai/gpt-oss-20b")
         self.assertEqual(self.ok("inspect", "gpt-oss-20b", "--load-format", "dummy", "--json").json()["dims"]["layers"], 24)
 
+    def test_random_weights_need_no_files(self):
+        for name in ("gpt-oss-20b", "openai/gpt-oss-20b"):
+            self.assertEqual(self.ok("inspect", name, "--load-format", "dummy", "--json").json()["dims"]["layers"], 24, name)
+        self.refused(5, "inspect", "somebody/gpt-oss-20b", "--load-format", "dummy", says="nibble pull somebody/gpt-oss-20b")
+
 
 if __name__ == "__main__":
     support.main()

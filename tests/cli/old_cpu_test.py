@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from support import NIBBLE, TINY
+from support import NIBBLE, SANITIZED, TINY
 
 PROCESSOR = "aarch64" if os.environ.get("NIBBLE_PROCESSOR") in ("aarch64", "arm64") else "x86_64"
 QEMU = shutil.which(f"qemu-{PROCESSOR}") or shutil.which(f"qemu-{PROCESSOR}-static")
@@ -35,7 +35,7 @@ class OldCpus(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if QEMU is None or os.environ.get("NIBBLE_SANITIZED"):
+    if QEMU is None or SANITIZED:
         print(f"skipped: CPUs that have less: want qemu-{PROCESSOR} (Debian's qemu-user) and a build without sanitizers")
         sys.exit(77)
     unittest.main(verbosity=1)

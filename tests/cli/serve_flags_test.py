@@ -75,7 +75,10 @@ class Flags(Case):
         self.assertEqual(config["port"], {"value": "7001", "origin": f"file {file}"})
         self.assertEqual((config["max-num-seqs"]["value"], config["served-model-name"]["value"], config["enable-prefix-caching"]["value"]), ("9", "one,two", "false"))
         self.assertNotIn("first secret", json.dumps(config))
-        for text, says in (("port 8000\n", "line 1"), ("a:\n  b: 1\n", "line 2"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
+        file.write_text("speculative-config:\n  method: ngram\n  num_speculative_tokens: 3\ncompilation-config: {\"pass_config\": {\"x\": true}}\nmax-num-seqs: 7\n")
+        config = self.config(TINY, "--config", file)
+        self.assertEqual([config[name]["value"] for name in ("speculative", "speculative-tokens", "max-num-seqs")], ["ngram", "3", "7"])
+        for text, says in (("port 8000\n", ("--config", "serve.yaml", "line 1")), ("port: 1\n  b: 1\n", "line 2"), ("port:\n  b: 1\n", "--port"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
             file.write_text(text)
             self.refused(2, "serve", "--config", file, "--print-config", says=says)
 
@@ -125,6 +128,16 @@ class Flags(Case):
             self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
         self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
         self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
+
+    def test_flags_of_the_newest_vllm(self):
+        settings = self.config(TINY, "--spec-method", "ngram", "--spec-tokens=3", "--log-level", "warning", "--renderer-num-workers", 4, "--performance-mode", "throughput",
+                               "--disable-access-log-for-endpoints", "/health,/metrics", "--scheduler-reserve-full-isl", "--watermark", 0.01, "--device-memory-utilization", 0.5)
+        for flag, value in (("speculative", "ngram"), ("speculative-tokens", "3"), ("log-requests", "false")):
+            self.assertEqual(settings[flag]["value"], value, flag)
+        self.assertNotIn("log-requests", {name for name, setting in self.config(TINY, "--log-level", "INFO").items() if setting["origin"] != "default"})
+        for flags, says in ((("--max-num-queued-reqs", 9), "--max-waiting"), (("--device-ids", "0,1"), "CUDA_VISIBLE_DEVICES"), (("--performance-mode", "x"), "interactivity"),
+                            (("--grpc",), "HTTP"), (("--log-level", "loud"), "INFO"), (("--spec-method", "mtp"), "draft_model")):
+            self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_graphs_are_off_where_vllm_would_turn_them_off(self):
         for flags, origin in ((("-O0",), "--compilation-config"), (("-O", 0), "--compilation-config"), (("--optimization-level", 0), "--optimization-level"),
@@ -271,11 +284,12 @@ VARIABLES = {
     "VLLM_USE_V1": [("1", None, None)],
     "VLLM_NO_USAGE_STATS": [("1", None, None)],
     "VLLM_DO_NOT_TRACK": [("1", None, None)],
+    "VLLM_GPT_OSS_SYSTEM_TOOL_MCP_LABELS": [("container", None, None)],
     "VLLM_NAMES_NOTHING_HERE": [("1", None, None)],
     "FLASHINFER_NAMES_NOTHING_HERE": [("1", None, None)],
 }
-ONLY_SERVE = {"VLLM_API_KEY", "VLLM_LOGGING_LEVEL"}
-REFUSED = {"VLLM_BATCH_INVARIANT", "VLLM_USE_MODELSCOPE"}
+ONLY_SERVE = {"VLLM_API_KEY", "VLLM_LOGGING_LEVEL", "VLLM_SYSTEM_START_DATE"}
+REFUSED = {"VLLM_BATCH_INVARIANT", "VLLM_USE_MODELSCOPE", "VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS"}
 
 
 def said(config, flag):
@@ -311,6 +325,9 @@ class TheirVariables(Case):
         config = self.ok("serve", TINY, "--print-config", "--json", env=self.env(VLLM_API_KEY="hush", VLLM_LOGGING_LEVEL="ERROR")).json()
         self.assertEqual(config["log-requests"], {"value": "false", "origin": "environment VLLM_LOGGING_LEVEL"})
         self.assertEqual(config["api-key"], {"value": "(secret)", "origin": "environment VLLM_API_KEY"})
+        config = self.ok("serve", TINY, "--print-config", "--json", env=self.env(VLLM_LOGGING_LEVEL="error", VLLM_SYSTEM_START_DATE="2023-09-12")).json()
+        self.assertEqual(config["log-requests"], {"value": "false", "origin": "environment VLLM_LOGGING_LEVEL"})
+        self.assertEqual(config["date"], {"value": "2023-09-12", "origin": "environment VLLM_SYSTEM_START_DATE"})
 
     def test_values_that_they_cannot_have(self):
         for command in self.COMMANDS:
@@ -326,6 +343,13 @@ class TheirVariables(Case):
             config = self.ok(*command, "--print-config", "--json", env=env).json()
             self.assertEqual(said(config, "moe-activation"), ("f32", "environment NIBBLE_MOE_ACTIVATION"), command)
             self.assertNotIn("prompt", config)
+
+    def test_one_of_ours_that_is_none_gets_a_line(self):
+        env = self.env(NIBBLE_THREAD="1", NIBBLE_TEMPERATURE="0.5", NIBBLE_PORT="1", NIBBLE_CPU_MASK="avx2", NIBBLE_CUDA_ARCH="sm_80", NIBBLE_EMPTY="")
+        for command in self.COMMANDS:
+            said = [line for line in self.ok(*command, "--print-config", env=env).err.splitlines() if line.startswith("NIBBLE_")]
+            self.assertEqual(said, ["NIBBLE_TEMPERATURE makes no difference: no setting is called TEMPERATURE",
+                                    "NIBBLE_THREAD makes no difference: no setting is called THREAD; did you mean THREADS?"], command)
 
     def test_kernels_of_a_card_end_a_server_before_it_listens(self):
         for name, value in (("VLLM_MXFP4_MOE_KERNEL", "marlin"), ("VLLM_ATTENTION_BACKEND", "reference"), ("FLASHINFER_MOE_TILE", "64")):

@@ -3,6 +3,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -13,7 +14,7 @@ import unittest
 
 import support
 from serve_support import PATIENCE_S, Server, chat_body, joined, parse_events
-from support import SANITIZED, TINY, Case
+from support import NIBBLE, SANITIZED, TINY, Case
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 100_000}
 
@@ -179,6 +180,20 @@ class Hostile(Case):
             drawn = self.server.metric("vllm:generation_tokens_total")
             self.server.idle()
             self.assertLess(self.server.metric("vllm:generation_tokens_total") - drawn, 5000)  # of 100,000
+
+    def test_a_log_whose_reader_goes_ends_nothing(self):
+        command = [NIBBLE, "serve", TINY, "--port", "0"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        port = next(int(found[1]) for line in process.stderr if (found := re.search(r"curl http://127.0.0.1:(\d+)/", line)))
+        process.stderr.close()
+        for _ in range(2):  # the first one's line has no reader
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 1}))
+            self.assertEqual(connection.getresponse().status, 200)
+            connection.close()
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(PATIENCE_S), 0)
 
     def test_many_clients_that_go_leave_nothing(self):
         sockets = []

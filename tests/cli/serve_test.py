@@ -247,9 +247,9 @@ class ChatCompletions(Shared):
                   "add_special_tokens": False, "audio": None, "prediction": {"type": "content", "content": PARIS}, "chat_template_kwargs": {}, "repeat_penalty": 1.0, "tool_choice": "auto", "tools": [], "a_field_of_tomorrow": None}
         plain = self.server.chat().json()["choices"]
         self.assertEqual(self.server.chat(**fields).json()["choices"], plain)
-        parts = [{"role": "user", "content": [{"type": "input_text", "text": "What is the capital of France?", "cache_control": {"type": "ephemeral"}}]}]
+        parts = [{"role": "user", "type": "text", "content": [{"type": "input_text", "text": "What is the capital of France?", "cache_control": {"type": "ephemeral"}}]}]
         self.assertEqual(self.server.chat(messages=parts).json()["choices"], plain)
-        sent_back = {"role": "assistant", "content": "x", "images": None, "thinking_blocks": [], "provider_specific_fields": {"refusal": None}}  # by LiteLLM
+        sent_back = {"role": "assistant", "type": "message", "content": "x", "images": None, "thinking_blocks": [], "provider_specific_fields": {"refusal": None}}  # by LiteLLM
         self.assertEqual(self.server.chat(messages=[*parts, sent_back, *parts], tools=[{**WEATHER, "cache_control": {"type": "ephemeral"}}]).status, 200)
 
     def test_reasoning_may_be_left_out(self):

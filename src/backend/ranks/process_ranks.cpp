@@ -119,16 +119,9 @@ class ProcessRanksBackend final : public Backend {
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return logits_.wait(ticket); }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
-    switch (slot) {
-      case Slot::kLogits: return logits_.data();
-      case Slot::kQkv:
-      case Slot::kQ:
-      case Slot::kAttn:
-      case Slot::kExpertHidden:
-        throw Error(Code::kUnsupported, "{} of ranks in several processes: want what all of them have alike",
-                    backend::name_of(slot));
-      default: return member_->peek(slot);
-    }
+    if (slot == Slot::kLogits) return logits_.data();
+    require_alike(slot);
+    return member_->peek(slot);
   }
 
  private:

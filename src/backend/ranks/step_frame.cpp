@@ -177,4 +177,9 @@ std::vector<SampleRow> ReceivedDraws::rows() const {
   return rows;
 }
 
+void require_alike(Slot slot) {
+  if (slot != Slot::kQkv && slot != Slot::kQ && slot != Slot::kAttn && slot != Slot::kExpertHidden) return;
+  throw Error(Code::kUnsupported, "{} of ranks in several processes: want what all of them have alike", name_of(slot));
+}
+
 }  // namespace nibble::backend

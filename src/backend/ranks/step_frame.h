@@ -56,4 +56,7 @@ class ReceivedDraws {
   std::vector<Draw> draws_;
 };
 
+// Throws Error(kUnsupported) for a slot of which each rank has a part of its own: nobody brings these together.
+void require_alike(Slot slot);
+
 }  // namespace nibble::backend

@@ -86,15 +86,8 @@ class StepRanksBackend final : public Backend {
   Ticket sample(const SampleArgs& /*args*/) override { refuse_verb(); }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
-    switch (slot) {
-      case Slot::kQkv:
-      case Slot::kQ:
-      case Slot::kAttn:
-      case Slot::kExpertHidden:
-        throw Error(Code::kUnsupported, "{} of ranks in several processes: want what all of them have alike",
-                    backend::name_of(slot));
-      default: return member_->peek(slot);
-    }
+    require_alike(slot);
+    return member_->peek(slot);
   }
 
  private:

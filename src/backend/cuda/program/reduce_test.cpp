@@ -28,6 +28,23 @@ struct ReduceCase {
   int major = 9;
   int32_t tokens = 1;
   Range own = {0, kShape.experts};
+
+  [[nodiscard]] BackendConfig config() const {
+    return {.dims = kShape,
+            .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
+            .rope_inv_freq = {},
+            .dense = {},
+            .own_experts = own};
+  }
+  [[nodiscard]] DeviceFacts card() const {
+    return {
+        .name = "a card", .major = major, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
+  }
+  [[nodiscard]] std::vector<Row> rows() const {
+    std::vector<Row> all;
+    for (int32_t t = 0; t < tokens; ++t) all.push_back({t, 1, 100});
+    return all;
+  }
 };
 
 class ReduceDelta : public testing::TestWithParam<ReduceCase> {};
@@ -35,15 +52,9 @@ class ReduceDelta : public testing::TestWithParam<ReduceCase> {};
 // Two ranks with the same delta: all that the next stage reads is doubled, and nothing after it.
 TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   const ReduceCase& c = GetParam();
-  const BackendConfig config{.dims = kShape,
-                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
-                             .rope_inv_freq = {},
-                             .dense = {},
-                             .own_experts = c.own};
-  const Card card(DeviceFacts{
-      .name = "a card", .major = c.major, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  std::vector<Row> step_rows;
-  for (int32_t t = 0; t < c.tokens; ++t) step_rows.push_back({t, 1, 100});
+  const BackendConfig config = c.config();
+  const Card card(c.card());
+  const std::vector<Row> step_rows = c.rows();
   int64_t reduced = 0;
   const Reduce twice{.launch = [&](const DeltaValues& values, const CombineArgs* parts, const Launch&) {
     if (parts != nullptr) {
@@ -151,21 +162,14 @@ class RankBias : public testing::TestWithParam<ReduceCase> {};
 // On the other ranks it is zeros; after the sum all would add it.
 TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   const ReduceCase& c = GetParam();
-  const BackendConfig config{.dims = kShape,
-                             .layer_kinds = {LayerKind::kSliding, LayerKind::kFull},
-                             .rope_inv_freq = {},
-                             .dense = {},
-                             .own_experts = c.own};
+  const BackendConfig config = c.config();
   std::vector<Arch> arches = architectures();
   for (Arch& arch : arches) {
     arch.gemm.launch = [](const GemmArgs& args, const GemmPlan&, const Launch&) { uses().note(args.bias); };
     arch.split_gemm.launch = [](const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) {};
   }
-  const Card card(
-      {.name = "a card", .major = c.major, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472},
-      arches);
-  std::vector<Row> rows;
-  for (int32_t t = 0; t < c.tokens; ++t) rows.push_back({t, 1, 100});
+  const Card card(c.card(), arches);
+  const std::vector<Row> rows = c.rows();
   const Bf16 o_bias{};
   uses() = {.bias = &o_bias};
   int before = -1;

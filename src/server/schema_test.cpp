@@ -16,24 +16,25 @@ TurnRequest chat(std::string_view fields) {
   return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"));
 }
 
+// What it throws; nothing wrong, with no words, if it throws nothing.
+template <class Parse>
+ApiError refusal_of(const Parse& parse) {
+  try {
+    static_cast<void>(parse());
+  } catch (const ApiError& e) {
+    return e;
+  }
+  return {"", ""};
+}
+
 // The field that is refused; empty: none is.
 std::string refused(const std::string& fields) {
-  try {
-    static_cast<void>(chat(fields));
-  } catch (const ApiError& e) {
-    return e.param();
-  }
-  return "";
+  return refusal_of([&] { return chat(fields); }).param();
 }
 
 TEST(schema, a_refusal_has_openais_code) {
   const auto code = [](const std::string& fields) -> std::string {
-    try {
-      static_cast<void>(chat(fields));
-    } catch (const ApiError& e) {
-      return e.json()["error"]["code"];
-    }
-    return "";
+    return refusal_of([&] { return chat(fields); }).json()["error"]["code"];
   };
   EXPECT_EQ(code(R"(,"frobnicate":1)"), "unknown_parameter");
   EXPECT_EQ(code(R"(,"audio":{"voice":"x"})"), "unsupported_parameter");
@@ -201,12 +202,9 @@ TEST(schema, completions_take_prompts_of_every_kind) {
 TEST(schema, too_many_stop_tokens_are_counted) {
   std::string ids = "7";
   for (int i = 1; i < 257; ++i) ids += ",7";
-  try {
-    static_cast<void>(parse_completion(parse_json(R"({"prompt":"a","stop_token_ids":[)" + ids + "]}")));
-    ADD_FAILURE() << "want a refusal";
-  } catch (const ApiError& e) {
-    EXPECT_STREQ(e.what(), "stop_token_ids: want at most 256 token ids, found 257");
-  }
+  const std::string text = R"({"prompt":"a","stop_token_ids":[)" + ids + "]}";
+  EXPECT_STREQ(refusal_of([&] { return parse_completion(parse_json(text)); }).what(),
+               "stop_token_ids: want at most 256 token ids, found 257");
 }
 
 TEST(schema, refusals_say_what_was_found) {
@@ -219,13 +217,59 @@ TEST(schema, refusals_say_what_was_found) {
         {R"("n":128,"prompt":["a","a","a","a","a","a","a","a","a"])", "found 128 to each of 9"}}) {
     const std::string prompt =
         std::string_view(fields).find("prompt") == std::string_view::npos ? R"("prompt":"a",)" : "";
-    try {
-      static_cast<void>(parse_completion(parse_json("{" + prompt + fields + "}")));
-      ADD_FAILURE() << fields;
-    } catch (const ApiError& e) {
-      EXPECT_NE(std::string_view(e.what()).find(told), std::string_view::npos) << e.what();
-    }
+    const ApiError found = refusal_of([&] { return parse_completion(parse_json("{" + prompt + fields + "}")); });
+    EXPECT_NE(std::string_view(found.what()).find(told), std::string_view::npos) << found.what();
   }
+}
+
+std::string refused_json(std::string_view text) {
+  return refusal_of([&] { return parse_json(text); }).what();
+}
+
+TEST(json_fields, text_that_is_no_json_is_refused) {
+  const std::string deep = std::string(100'000, '[');
+  for (const std::string_view text :
+       {"", "{", "nul", "{\"a\":1,}", "\"\xff\"", "\"\\ud800\"", "[1e999]", "{\"a\":1}x", "NaN"})
+    EXPECT_NE(refused_json(text), "") << text;
+  EXPECT_NE(refused_json(deep).find("deeper than 100"), std::string::npos);
+  EXPECT_NE(refused_json(R"({"a":{"b":1,"b":2}})").find("twice"), std::string::npos);
+  EXPECT_EQ(refused_json(R"({"a":{"b":1},"c":{"b":2}})"), "");
+  EXPECT_EQ(refused_json(std::string(100, '[') + std::string(100, ']')), "");
+}
+
+TEST(json_fields, values_have_types_and_ranges) {
+  const Json json = parse_json(R"({"i":5,"f":5.0,"h":5.5,"s":"x","b":true,"n":null,"big":18446744073709551615})");
+  Fields fields(json, "");
+  EXPECT_EQ(fields.integer("i", {0, 9}), 5);
+  EXPECT_EQ(fields.integer("f", {0, 9}), 5);
+  EXPECT_EQ(fields.number("h", {0, 9}), 5.5);
+  EXPECT_EQ(fields.boolean("b"), true);
+  EXPECT_EQ(fields.string("s"), "x");
+  EXPECT_EQ(fields.string("n"), std::nullopt);
+  EXPECT_EQ(fields.string("absent"), std::nullopt);
+  EXPECT_THROW(static_cast<void>(fields.integer("h", {0, 9})), ApiError);
+  EXPECT_THROW(static_cast<void>(fields.integer("i", {6, 9})), ApiError);
+  EXPECT_THROW(static_cast<void>(fields.integer("big", {0, INT64_MAX})), ApiError);
+  EXPECT_THROW(static_cast<void>(fields.integer("s", {0, 9})), ApiError);
+  EXPECT_THROW(static_cast<void>(fields.boolean("i")), ApiError);
+  EXPECT_THROW(static_cast<void>(fields.array("s")), ApiError);
+  EXPECT_THROW(static_cast<void>(fields.choice("s", {"y", "z"})), ApiError);
+  EXPECT_NO_THROW(fields.done());
+}
+
+TEST(json_fields, what_nobody_read_is_named_with_its_path) {
+  const Json json = parse_json(R"({"outer":{"known":1,"absent":null,"odd":2}})");
+  Fields fields(json, "");
+  auto outer = fields.object("outer");
+  EXPECT_EQ(outer->integer("known", {0, 9}), 1);
+  EXPECT_EQ(refusal_of([&] { return outer->done(), 0; }).param(), "outer.odd");
+}
+
+TEST(json_fields, refused_fields_may_be_empty) {
+  const Json json = parse_json(R"({"a":null,"b":false,"c":[],"d":{},"e":"","f":0})");
+  Fields fields(json, "");
+  EXPECT_NO_THROW(fields.refuse({"a", "b", "c", "d", "e", "absent"}, "no"));
+  EXPECT_THROW(fields.refuse({"f"}, "no"), ApiError);
 }
 
 }  // namespace

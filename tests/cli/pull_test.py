@@ -206,7 +206,7 @@ class Faults(HubCase):
         return sum(map(int, lines))
 
     def interrupted(self, number):
-        """Once a few megabytes of the model, which takes a quarter of a minute, are noted."""
+        """Once a megabyte or two are noted of the model, all of which takes a quarter of a minute."""
         self.hub.bytes_per_s = 2_000_000
         with subprocess.Popen([NIBBLE, "pull", NAME], env=self.env, stderr=subprocess.PIPE) as process:
             while self.noted_bytes() < 1_500_000 and process.poll() is None:

@@ -35,7 +35,7 @@ class InProcess(Case):
         with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True) as running:
             rows = (line for line in running.stdout if line.startswith("| 1 "))
             self.assertIn("| starts ", next(rows))
-            while running.poll() is None and ("| starts " not in page.read_text() if page.exists() else True):  # just behind the row
+            while running.poll() is None and not (page.exists() and "| starts " in page.read_text()):  # just behind the row
                 time.sleep(0.01)
             self.assertIsNone(running.poll(), "it should still run")
             self.assertIn(", not at its end", page.read_text())

@@ -263,6 +263,7 @@ Layers read_config(const Flags& flags, const std::string& path) {
     const std::optional<Flag> option = flags.find(flag);
     const bool known = option && flag != "--config" && flag != "--help" && flag != "--print-config";
     if (!known) throw refuse("nibble serve has no setting " + setting.name);
+    if (setting.values.empty()) throw refuse(setting.name + ": want a value, found none");
     if (option->is_switch() && setting.values.size() == 1) {
       if (const std::string wrong = option->wrong_for_switch(setting.values[0]); !wrong.empty())
         throw refuse(fmt::format("{}: {}", setting.name, wrong));

@@ -55,12 +55,7 @@ class ChatPresenter final : public Presenter {
     const bool was_content = c.reader.in_content();
     const std::vector<TurnEvent> events = c.reader.push(event.token);
     c.usage.reasoning_tokens = c.reader.reasoning_tokens();
-    const bool special = model_.tokenizer->is_special(event.token);
-    if (logprobs_ && event.logprobs && !special && (c.reader.in_content() || was_content)) {
-      const size_t bytes =
-          model_.tokenizer->contains(event.token) ? model_.tokenizer->token_bytes(event.token).size() : 0;
-      c.waiting.add(chat_logprob(*model_.tokenizer, event), bytes);
-    }
+    if (logprobs_) c.waiting.add(*model_.tokenizer, event, c.reader, was_content, events);
     take(choice, events);
     return !c.reader.ended();
   }

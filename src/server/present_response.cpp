@@ -35,12 +35,7 @@ class ResponsePresenter final : public Presenter {
     ++usage_.completion_tokens;
     const bool was_content = reader_.in_content();
     const std::vector<TurnEvent> events = reader_.push(event.token);
-    const bool special = model_.tokenizer->is_special(event.token);
-    if (logprobs_ && event.logprobs && !special && (reader_.in_content() || was_content)) {
-      const size_t bytes =
-          model_.tokenizer->contains(event.token) ? model_.tokenizer->token_bytes(event.token).size() : 0;
-      waiting_.add(chat_logprob(*model_.tokenizer, event), bytes);
-    }
+    if (logprobs_) waiting_.add(*model_.tokenizer, event, reader_, was_content, events);
     for (const TurnEvent& e : events) take(e);
     return !reader_.ended();
   }

@@ -61,6 +61,20 @@ Json chat_usage(const Usage& usage) {
           {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
 }
 
+void ContentLogprobs::add(const text::Tokenizer& tokenizer, const engine::TokenEvent& event, const TurnReader& reader,
+                          bool in_content, const std::vector<TurnEvent>& events) {
+  const bool special = tokenizer.is_special(event.token);
+  const size_t own =
+      !special && tokenizer.contains(event.token) ? tokenizer.token_bytes(event.token).size() : size_t{0};
+  size_t text = 0;
+  for (const TurnEvent& e : events)
+    if (e.kind == ItemKind::kContent && e.what == TurnEvent::What::kText) text += e.text.size();
+  if (!in_content && text > own) pushed_ += text - own;
+  if (special || !event.logprobs || !(in_content || reader.in_content())) return;
+  waiting_.emplace_back(pushed_, chat_logprob(tokenizer, event));
+  pushed_ += own;
+}
+
 Json ContentLogprobs::take(size_t emitted) {
   Json entries = Json::array();
   const auto gone = [emitted](const auto& entry) { return entry.first >= emitted; };

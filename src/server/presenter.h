@@ -114,10 +114,10 @@ using KeepResponse =
 // Logprobs of the content's tokens. Each is sent with the text that holds its first byte.
 class ContentLogprobs {
  public:
-  void add(Json entry, size_t bytes) {
-    waiting_.emplace_back(pushed_, std::move(entry));
-    pushed_ += bytes;
-  }
+  // A token that was read, and what came of it. Before it, the turn was `in_content` or in a header; a header that
+  // turns out to be text has no entries.
+  void add(const text::Tokenizer& tokenizer, const engine::TokenEvent& event, const TurnReader& reader, bool in_content,
+           const std::vector<TurnEvent>& events);
   // Entries of the first `emitted` bytes.
   [[nodiscard]] Json take(size_t emitted);
 

@@ -106,6 +106,28 @@ TEST(present_chat, logprobs_end_where_a_stop_string_cut) {
   EXPECT_EQ(tokens, "Yes");
 }
 
+TEST(present_chat, logprobs_stay_beside_their_text_where_a_header_was_text) {
+  const ServedModel model = testing::model();
+  for (const std::string_view stream : {"", R"(,"stream":true)"}) {
+    const auto presenter = present_chat(model, kId, turn(R"(,"stop":" so","logprobs":true)" + std::string(stream)));
+    const std::vector<Json> events =
+        play(*presenter, "<|channel|>final of all this text<|message|> and this so it ends<|return|>");
+    std::string text, tokens;
+    const auto read = [&](const Json& said, const Json& logprobs) {
+      text += said.value("content", "");
+      if (logprobs.is_null()) return;
+      for (const Json& entry : logprobs["content"]) tokens += entry["token"].get<std::string>();
+    };
+    for (const Json& e : events) read(e["choices"][0]["delta"], e["choices"][0]["logprobs"]);
+    if (events.empty()) {
+      const Json choice = presenter->body()["choices"][0];
+      read(choice["message"], choice["logprobs"]);
+    }
+    EXPECT_EQ(text, "of all this text and this") << stream;
+    EXPECT_EQ(tokens, " all this text and this") << stream;  // "of" became text with the next token
+  }
+}
+
 TEST(present_chat, a_turn_cut_by_the_limit_says_length) {
   const ServedModel model = testing::model();
   for (const std::string_view script : {kWholeAnswer, kCall}) {

@@ -78,7 +78,8 @@ class Flags(Case):
         file.write_text("speculative-config:\n  method: ngram\n  num_speculative_tokens: 3\ncompilation-config: {\"pass_config\": {\"x\": true}}\nmax-num-seqs: 7\n")
         config = self.config(TINY, "--config", file)
         self.assertEqual([config[name]["value"] for name in ("speculative", "speculative-tokens", "max-num-seqs")], ["ngram", "3", "7"])
-        for text, says in (("port 8000\n", ("--config", "serve.yaml", "line 1")), ("port: 1\n  b: 1\n", "line 2"), ("port:\n  b: 1\n", "--port"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
+        for text, says in (("port 8000\n", ("--config", "serve.yaml", "line 1")), ("port: 1\n  b: 1\n", "line 2"), ("port:\n  b: 1\n", "--port"),
+                           ("port:\n", ("port", "found none")), ("trust-remote-code:\nport: 1\n", "trust-remote-code"), ("served-model-name: []\n", "found none"), ("prot: 1\n", "prot"), ("port: x\n", "port"), ("port: 1\nport: 2\n", "line 2")):
             file.write_text(text)
             self.refused(2, "serve", "--config", file, "--print-config", says=says)
 

@@ -373,7 +373,7 @@ std::vector<CommandFacts> CommandLine::facts() const {
   return all;
 }
 
-void CommandLine::refuse_switch_values(const std::vector<std::string>& arguments) const {
+void CommandLine::check_equals(std::vector<std::string>& arguments) const {
   const std::optional<Flags> command = arguments.empty() ? std::nullopt : find(arguments[0]);
   for (size_t i = 1; command && i < arguments.size() && arguments[i] != "--"; ++i) {
     const size_t end = std::min(arguments[i].find('='), arguments[i].size());
@@ -382,6 +382,9 @@ void CommandLine::refuse_switch_values(const std::vector<std::string>& arguments
     if (!flag) continue;
     if (end == arguments[i].size()) {
       if (!flag->is_switch()) ++i;  // its value, whatever that looks like
+    } else if (!flag->is_switch() && end + 1 == arguments[i].size()) {
+      arguments[i].pop_back();
+      arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(++i), "");
     } else if (const std::string wrong = flag->wrong_for_switch(arguments[i].substr(end + 1)); !wrong.empty()) {
       throw Error(Code::kInvalidRequest, "nibble {}: {}: {} (nibble {} --help)", arguments[0], name, wrong,
                   arguments[0]);
@@ -390,7 +393,7 @@ void CommandLine::refuse_switch_values(const std::vector<std::string>& arguments
 }
 
 CommandLine::Parsed CommandLine::parse(std::vector<std::string> arguments) {
-  refuse_switch_values(arguments);
+  check_equals(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as the library wants them
   const auto command = [this] {
     const std::vector<CLI::App*> used = app_->get_subcommands();

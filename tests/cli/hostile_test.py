@@ -38,6 +38,8 @@ class CommandLine(Case):
         self.refused(USAGE, *RUN, "-p", "a", "-f", "b", says=("--prompt", "--file"))
         for command in ((*RUN, "-f"), ("chat", "-m", TINY, "-p", "a", "--tools"), ("tokenize", "-p", "a", "-m"), ("quantize", "in", "-o", "out", "--tensors")):
             self.refused(USAGE, *command, "", says="found an empty one")  # of a variable that is not set
+        for command in (("serve", TINY, "--api-key=", "--enforce-eager"), ("serve", TINY, "--served-model-name=", "--print-config"), (*RUN, "--prompt=", "-n", 1)):
+            self.refused(USAGE, *command, says="found an empty one")  # the next word is not its value
         self.refused(USAGE, "synth", "--preset", "tiny", says="--output")
         self.refused(USAGE, "quantize", says="input")
 

@@ -137,7 +137,7 @@ class Flags(Case):
             self.assertEqual(settings[flag]["value"], value, flag)
         self.assertNotIn("log-requests", {name for name, setting in self.config(TINY, "--log-level", "INFO").items() if setting["origin"] != "default"})
         for flags, says in ((("--max-num-queued-reqs", 9), "--max-waiting"), (("--device-ids", "0,1"), "CUDA_VISIBLE_DEVICES"), (("--performance-mode", "x"), "interactivity"),
-                            (("--grpc",), "HTTP"), (("--log-level", "loud"), "INFO"), (("--spec-method", "mtp"), "draft_model")):
+                            (("--grpc",), "HTTP"), (("--default-chat-template-kwargs", '{"reasoning_effort": "high"}'), "reasoning_effort"), (("--log-level", "loud"), "INFO"), (("--spec-method", "mtp"), "draft_model")):
             self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_graphs_are_off_where_vllm_would_turn_them_off(self):

@@ -14,7 +14,7 @@ namespace nibble::backend::cpu {
 namespace {
 
 constexpr int64_t kRangeTokens = int64_t{kRangePages} * kPageTokens;
-constexpr int kSetTokens = 16;          // most rows of a product: their scores stay in the first cache
+constexpr int kSetTokens = 16;     // most rows of a product: their scores stay in the first cache
 constexpr int kInPlaceTokens = 2;  // most that read pages of bf16 as they are; widening them for fewer takes longer
 constexpr int64_t kBlocksTogether = 4;  // of full size and 8 ranges each: room for partial sums
 

@@ -20,6 +20,7 @@ SlotRows Backend::rows(Slot slot) {
 }
 
 std::unique_ptr<HeadRunner> Backend::head_runner() { return nullptr; }
+std::unique_ptr<HeadProducts> Backend::head_products(const HeadWeights& /*head*/) { return nullptr; }
 
 TapTicket Backend::copy_taps() {
   throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());

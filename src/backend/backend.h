@@ -22,6 +22,7 @@
 namespace nibble::backend {
 
 struct HeadWeights;
+class HeadProducts;
 class HeadRunner;
 
 // Everything a backend must know before the first weight. Fixed for its life.
@@ -166,6 +167,10 @@ class Backend {
   // as many tokens as the full layers' pages; the backend outlives it. None: nobody here; on the host
   // model/eagle3/runner.h can.
   [[nodiscard]] virtual std::unique_ptr<HeadRunner> head_runner();
+
+  // What multiplies for a head that the host runs, perhaps rounded as this backend rounds; both outlive it. None: the
+  // head's own plain loops.
+  [[nodiscard]] virtual std::unique_ptr<HeadProducts> head_products(const HeadWeights& head);
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }

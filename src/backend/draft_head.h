@@ -62,6 +62,18 @@ struct HeadWeights {
   bool norm_output = false;
 };
 
+// Products of a head that the host runs, by a backend's kernels and threads. One caller at a time, between its verbs.
+class HeadProducts {
+ public:
+  HeadProducts() = default;
+  virtual ~HeadProducts() = default;
+  HeadProducts(const HeadProducts&) = delete;
+  HeadProducts& operator=(const HeadProducts&) = delete;
+  // y [x rows, matrix rows] = x [rows, cols] · matrixᵀ + bias. REQUIRES a matrix of the head that it was made for,
+  // the embedding excepted.
+  virtual void multiply(std::span<const float> x, const HeadMatrix& matrix, float* y) = 0;
+};
+
 // Runs a head for the sequences of one engine, on its thread. Keys and values of the rows that it has read are its own,
 // wherever they lie. A sequence comes to be with its first row.
 class HeadRunner {

@@ -11,7 +11,8 @@ std::unique_ptr<backend::HeadRunner> make_head_runner(backend::Backend& be, cons
   if (drafts.method != DraftMethod::kEagle3) return nullptr;
   check(drafts.head != nullptr, "a head drafts");
   if (auto runner = be.head_runner()) return runner;
-  return std::make_unique<model::eagle3::HostRunner>(*drafts.head, drafts.head_threads);
+  return std::make_unique<model::eagle3::HostRunner>(*drafts.head, drafts.head_threads,
+                                                     be.head_products(drafts.head->weights()));
 }
 
 void Eagle3Proposer::forget_waiting(State& state) {

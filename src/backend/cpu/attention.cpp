@@ -14,7 +14,8 @@ namespace nibble::backend::cpu {
 namespace {
 
 constexpr int64_t kRangeTokens = int64_t{kRangePages} * kPageTokens;
-constexpr int kSetTokens = 16;          // most rows of a product: their scores stay in the first cache
+constexpr int kSetTokens = 16;     // most rows of a product: their scores stay in the first cache
+constexpr int kInPlaceTokens = 2;  // most that read pages of bf16 as they are; widening them for fewer takes longer
 constexpr int64_t kBlocksTogether = 4;  // of full size and 8 ranges each: room for partial sums
 
 int64_t first_key(int64_t position, int64_t window) {
@@ -148,7 +149,7 @@ Attention::Pages Attention::read(const Args& args, const Block& block, int64_t k
               .to = 0,
               .keys = {},
               .values = {},
-              .is_bf16 = single && operand == KvOperand::kBf16,
+              .is_bf16 = block.tokens <= kInPlaceTokens && operand == KvOperand::kBf16,
               .paired = paired_ != nullptr && !args.as_alone && by_head(block) && operand == KvOperand::kBf16,
               .unread = false,
               .following = {}};

@@ -1,8 +1,8 @@
 #pragma once
 // Attention: blocks of tokens of a row times ranges of keys, a softmax over each range, then each token's ranges put
 // together. Ranges begin at fixed positions, so a token's bits depend neither on the tokens that it shares a block with
-// nor on which thread had which range. Pages become floats once for all queries of a block, but bf16 for a single
-// product.
+// nor on which thread had which range. Pages become floats once for all queries of a block, but bf16 for one or
+// two products.
 
 #include "backend/args.h"
 #include "backend/backend.h"

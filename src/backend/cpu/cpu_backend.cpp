@@ -2,6 +2,7 @@
 
 #include "backend/attention_rounding.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/head_products.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
@@ -38,6 +39,7 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendConfig& config, const RunConfig& run)
       : config_(config),
+        activations_(run.activations),
         dense_activations_(run.dense_activations),
         fp8_attention_(run.fp8_attention()),
         modes_(describe_cpu(run)),
@@ -233,6 +235,10 @@ class CpuBackend final : public Backend {
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
 
+  [[nodiscard]] std::unique_ptr<HeadProducts> head_products(const HeadWeights& head) override {
+    return cpu::make_head_products(head, kernels_, activations_, pool_);
+  }
+
   [[nodiscard]] SlotRows rows(Slot slot) override {
     const bool logits = slot == Slot::kLogits;
     check(logits || slot == Slot::kDelta, "delta and logits are what ranks share");
@@ -418,7 +424,7 @@ class CpuBackend final : public Backend {
 
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
-  const Activations dense_activations_;
+  const Activations activations_, dense_activations_;
   const bool fp8_attention_;
   const std::string modes_;
   const cpu::Kernels kernels_;

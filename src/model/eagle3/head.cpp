@@ -26,9 +26,13 @@ float dot(const float* a, const float* b, int64_t count) {
 }
 
 // Each row of x [rows, cols] times the matrix, plus its bias: [rows, matrix rows].
-std::vector<float> linear(std::span<const float> x, const Matrix& matrix, ThreadPool& pool) {
+std::vector<float> linear(std::span<const float> x, const Matrix& matrix, const Workers& workers) {
   const int64_t cols = matrix.cols(), outs = matrix.rows(), rows = std::ssize(x) / cols;
   std::vector<float> y(static_cast<size_t>(rows * outs));
+  if (workers.products != nullptr) {
+    workers.products->multiply(x, matrix, y.data());
+    return y;
+  }
   const auto some = [&](IndexRange range) {
     std::vector<float> weights(static_cast<size_t>(cols));
     for (int64_t out = range.begin; out < range.end; ++out) {
@@ -41,7 +45,7 @@ std::vector<float> linear(std::span<const float> x, const Matrix& matrix, Thread
   if (rows * outs * cols < kWorthThreads)
     some({.begin = 0, .end = outs, .thread_idx = 0});
   else
-    pool.parallel_for(outs, some);
+    workers.pool.parallel_for(outs, some);
   return y;
 }
 
@@ -80,17 +84,17 @@ std::vector<float> beside(const std::vector<float>& a, const std::vector<float>&
 
 Head::Head(Weights weights) : w_(std::move(weights)) {}
 
-std::vector<float> Head::features(std::span<const float> residuals, ThreadPool& pool) const {
+std::vector<float> Head::features(std::span<const float> residuals, const Workers& workers) const {
   std::vector<float> x(residuals.begin(), residuals.end());
   if (!w_.fc) return normed(std::move(x), w_.target_norm, w_.target_eps);
   // One norm is as long as all taps, or there is one for each.
   const size_t norms = w_.tap_norms.size();
   for (size_t first = 0, n = 0; norms > 0 && first < x.size(); first += w_.tap_norms[n].size(), n = (n + 1) % norms)
     rmsnorm(std::span(x).subspan(first, w_.tap_norms[n].size()), w_.tap_norms[n], w_.rms_eps);
-  return linear(x, *w_.fc, pool);
+  return linear(x, *w_.fc, workers);
 }
 
-Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
+Head::Read Head::read(std::span<const Rows> sequences, const Workers& workers) const {
   const int64_t hidden = w_.dims.hidden;
   std::vector<float> embedded, residual;
   for (const Rows& rows : sequences) {
@@ -116,8 +120,8 @@ Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
     } else {
       x = normed(residual, layer.input_norm, w_.rms_eps);
     }
-    std::vector<float> q = linear(x, layer.q, pool), k = linear(x, layer.k, pool);
-    const std::vector<float> v = linear(x, layer.v, pool);
+    std::vector<float> q = linear(x, layer.q, workers), k = linear(x, layer.k, workers);
+    const std::vector<float> v = linear(x, layer.v, workers);
     std::vector<float> attended(q.size());
     const auto q_width = static_cast<size_t>(layer.q.rows()), k_width = static_cast<size_t>(kv_width());
     size_t row = 0;
@@ -132,14 +136,14 @@ Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
       kept.keys.insert(kept.keys.end(), k.begin() + at, k.begin() + end);
       kept.values.insert(kept.values.end(), v.begin() + at, v.begin() + end);
       const size_t from = first * q_width, count = (row - first) * q_width;
-      attend(std::span(q).subspan(from, count), *rows.cache, kept, std::span(attended).subspan(from, count), pool);
+      attend(std::span(q).subspan(from, count), *rows.cache, kept, std::span(attended).subspan(from, count), workers);
     }
-    add(residual, linear(attended, layer.o, pool));
+    add(residual, linear(attended, layer.o, workers));
     x = normed(residual, layer.post_attention_norm, w_.rms_eps);
-    std::vector<float> gate = linear(x, layer.gate, pool);
-    const std::vector<float> up = linear(x, layer.up, pool);
+    std::vector<float> gate = linear(x, layer.gate, workers);
+    const std::vector<float> up = linear(x, layer.up, workers);
     for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1.0f + std::exp(-gate[i]));
-    add(residual, linear(gate, layer.down, pool));
+    add(residual, linear(gate, layer.down, workers));
   }
   Read result;
   result.normed = normed(residual, w_.norm, w_.rms_eps);
@@ -149,7 +153,7 @@ Head::Read Head::read(std::span<const Rows> sequences, ThreadPool& pool) const {
 
 // q [rows, heads * head_dim] of the cache's last rows; each sees the rows before it and itself.
 void Head::attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
-                  ThreadPool& pool) const {
+                  const Workers& workers) const {
   const int64_t dim = w_.dims.head_dim, heads = w_.dims.heads, shared = heads / w_.dims.kv_heads;
   const int64_t rows = std::ssize(q) / (heads * dim), before = std::ssize(cache.positions) - rows;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -179,7 +183,7 @@ void Head::attend(std::span<const float> q, const Cache& cache, const Cache::Lay
   if (rows * heads * std::ssize(cache.positions) * dim < kWorthThreads)
     some({.begin = 0, .end = rows * heads, .thread_idx = 0});
   else
-    pool.parallel_for(rows * heads, some);
+    workers.pool.parallel_for(rows * heads, some);
 }
 
 // Heads beside each other; halves d and d + head_dim / 2.
@@ -198,14 +202,14 @@ void Head::rotate(std::span<float> row, int64_t position) const {
   }
 }
 
-std::vector<float> Head::logits(std::span<const float> rows, ThreadPool& pool) const {
-  std::vector<float> logits = linear(rows, w_.lm_head, pool);
+std::vector<float> Head::logits(std::span<const float> rows, const Workers& workers) const {
+  std::vector<float> logits = linear(rows, w_.lm_head, workers);
   for (float& logit : logits) logit *= static_cast<float>(w_.logit_scale);
   return logits;
 }
 
-std::vector<int32_t> Head::draft(std::span<const float> rows, ThreadPool& pool) const {
-  const std::vector<float> all = logits(rows, pool);
+std::vector<int32_t> Head::draft(std::span<const float> rows, const Workers& workers) const {
+  const std::vector<float> all = logits(rows, workers);
   std::vector<int32_t> tokens;
   for (auto row = all.begin(); row != all.end(); row += w_.lm_head.rows()) {
     const auto best = static_cast<size_t>(std::max_element(row, row + w_.lm_head.rows()) - row);

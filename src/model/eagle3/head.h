@@ -12,6 +12,13 @@
 
 namespace nibble::model::eagle3 {
 
+// Who computes; a pool alone will do.
+struct Workers {
+  Workers(ThreadPool& threads, backend::HeadProducts* by = nullptr) : pool(threads), products(by) {}
+  ThreadPool& pool;
+  backend::HeadProducts* products;  // null: plain loops
+};
+
 // Keys and values of one sequence, row by row. Positions rise, but need not be next to each other: a row whose feature
 // is not known has none.
 struct Cache {
@@ -33,7 +40,7 @@ class Head {
   [[nodiscard]] const std::vector<int>& boundaries() const { return w_.boundaries; }
 
   // The features of rows of residuals [rows, boundaries, target hidden]: [rows, hidden].
-  [[nodiscard]] std::vector<float> features(std::span<const float> residuals, ThreadPool& pool) const;
+  [[nodiscard]] std::vector<float> features(std::span<const float> residuals, const Workers& workers) const;
 
   // Of one sequence.
   struct Rows {
@@ -48,19 +55,19 @@ class Head {
   };
   // Adds each sequence's rows to its cache; all share one pass over the weights, and no row depends on another
   // sequence's. REQUIRES at least one row of each, a cache of its own, and positions after those in it.
-  [[nodiscard]] Read read(std::span<const Rows> sequences, ThreadPool& pool) const;
+  [[nodiscard]] Read read(std::span<const Rows> sequences, const Workers& workers) const;
 
   // Of rows of Read::normed: [rows, draft vocab].
-  [[nodiscard]] std::vector<float> logits(std::span<const float> normed, ThreadPool& pool) const;
+  [[nodiscard]] std::vector<float> logits(std::span<const float> normed, const Workers& workers) const;
   // Of each row the likeliest token of the target.
-  [[nodiscard]] std::vector<int32_t> draft(std::span<const float> normed, ThreadPool& pool) const;
+  [[nodiscard]] std::vector<int32_t> draft(std::span<const float> normed, const Workers& workers) const;
 
   // Forgets all rows but the first ones.
   void keep(Cache& cache, size_t rows) const;
 
  private:
   void attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
-              ThreadPool& pool) const;
+              const Workers& workers) const;
   void rotate(std::span<float> row, int64_t position) const;
   [[nodiscard]] int64_t kv_width() const { return w_.dims.kv_heads * w_.dims.head_dim; }
 

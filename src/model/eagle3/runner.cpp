@@ -21,7 +21,7 @@ void HostRunner::read(std::span<const Rows> sequences) {
     residuals.insert(residuals.end(), rows.residuals.begin(), rows.residuals.end());
   }
   if (residuals.empty()) return;
-  const std::vector<float> features = head_.features(residuals, pool_);
+  const std::vector<float> features = head_.features(residuals, workers_);
   std::vector<Head::Rows> all;
   size_t row = 0;
   for (const Rows& rows : sequences) {
@@ -32,7 +32,7 @@ void HostRunner::read(std::span<const Rows> sequences) {
                    .cache = &of_[rows.sequence].cache});
     row += count;
   }
-  const Head::Read read = head_.read(all, pool_);
+  const Head::Read read = head_.read(all, workers_);
   row = 0;
   for (const Rows& rows : sequences) {
     row += rows.tokens.size();
@@ -63,7 +63,7 @@ void HostRunner::draft(std::span<const Draft> sequences) {
   }
   const auto hidden = static_cast<size_t>(head_.weights().dims.hidden);
   while (!lines.empty()) {
-    const std::vector<int32_t> tokens = head_.draft(last.normed, pool_);
+    const std::vector<int32_t> tokens = head_.draft(last.normed, workers_);
     std::vector<Line> longer;
     std::vector<Head::Rows> rows;
     for (size_t i = 0; i < lines.size(); ++i) {
@@ -82,7 +82,7 @@ void HostRunner::draft(std::span<const Draft> sequences) {
       longer.push_back(line);
     }
     lines = std::move(longer);
-    if (!lines.empty()) last = head_.read(rows, pool_);
+    if (!lines.empty()) last = head_.read(rows, workers_);
   }
 }
 

@@ -6,16 +6,19 @@
 #include "model/eagle3/head.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble::model::eagle3 {
 
 class HostRunner final : public backend::HeadRunner {
  public:
-  // The head outlives the runner.
-  HostRunner(const Head& head, int threads) : head_(head), pool_(threads) {}
+  // The head outlives the runner, and so does what the products compute with.
+  HostRunner(const Head& head, int threads, std::unique_ptr<backend::HeadProducts> products = nullptr)
+      : head_(head), products_(std::move(products)), threads_(threads), workers_(threads_, products_.get()) {}
 
   void read(std::span<const Rows> sequences) override;
   void draft(std::span<const Draft> sequences) override;
@@ -28,7 +31,9 @@ class HostRunner final : public backend::HeadRunner {
   };
 
   const Head& head_;
-  ThreadPool pool_;
+  const std::unique_ptr<backend::HeadProducts> products_;
+  ThreadPool threads_;
+  const Workers workers_;
   std::unordered_map<SequenceId, State> of_;
 };
 

@@ -115,8 +115,9 @@ constexpr Feature kFeatures[] = {
      "On a card a step with more than 7 guesses of a sequence is not captured"},
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
-     "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
-     "No head of gpt-oss was run, and no draft model on a card"},
+     "--speculative eagle3: a directory with an EAGLE-3 or P-EAGLE head of the model; draft: a model of the same "
+     "vocabulary",
+     "No head of gpt-oss was run; on a card no P-EAGLE head and no draft model"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},
     {"lookup-max", "--prompt-lookup-max", "5", kLookupMax, "--speculative ngram"},
     {"lookup-min", "--prompt-lookup-min", "2", kLookupMin, "--speculative ngram"},

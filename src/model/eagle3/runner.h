@@ -15,7 +15,7 @@ namespace nibble::model::eagle3 {
 class HostRunner final : public backend::HeadRunner {
  public:
   // The head outlives the runner.
-  HostRunner(const Head& head, int threads) : head_(head), pool_(threads) {}
+  HostRunner(const Head& head, int threads);
 
   void read(std::span<const Rows> sequences) override;
   void draft(std::span<const Draft> sequences) override;
@@ -26,9 +26,14 @@ class HostRunner final : public backend::HeadRunner {
     Cache cache;
     std::vector<float> normed, next;  // of the last row that was read
   };
+  [[nodiscard]] std::vector<float> features(std::span<const Rows> sequences);
+  void keep_last(State& state, const Head::Read& read, size_t row) const;
+  void draft_in_turn(std::span<const Draft> sequences);
+  void draft_at_once(std::span<const Draft> sequences);
 
   const Head& head_;
   ThreadPool pool_;
+  std::vector<float> mask_feature_;  // of rows of the mask token
   std::unordered_map<SequenceId, State> of_;
 };
 

@@ -56,7 +56,7 @@ def tensors_of(name, c):
                   "mlp.gate_proj": (INTER, HIDDEN), "mlp.up_proj": (INTER, HIDDEN), "mlp.down_proj": (HIDDEN, INTER)}
         for part, shape in shapes.items():
             # More is heard of the text, so that a head's rows of mask tokens say different things.
-            tensors[f"{p}{part}.weight"] = random(*shape, std=0.35 if name.startswith("p_eagle") and part.startswith("self_attn") else 0.2)
+            tensors[f"{p}{part}.weight"] = random(*shape, std=0.25 if name.startswith("p_eagle") and part.startswith("self_attn") else 0.2)
             biased = c.get("mlp_bias") if part.startswith("mlp") else c.get("attention_bias") or (c.get("qkv_bias") and "o_proj" not in part)
             if biased:
                 tensors[f"{p}{part}.bias"] = random(shape[0])

@@ -9,7 +9,7 @@
 namespace nibble::test {
 namespace {
 
-class Eagle3Emulated : public testing::TestWithParam<const char*> {
+class Eagle3OnNoCard : public testing::Test {
  protected:
   void SetUp() override {
     backend::cuda::emulated_cuda() = {.card = {.name = "H100",
@@ -25,18 +25,27 @@ class Eagle3Emulated : public testing::TestWithParam<const char*> {
   const Eagle3Setup setup_{.rows = 1000, .sequences = 5, .graphs = false};
 };
 
+class Eagle3Emulated : public Eagle3OnNoCard, public testing::WithParamInterface<const char*> {};
+
 TEST_P(Eagle3Emulated, computes_what_the_host_does) { check_eagle3_golden(GetParam(), setup_); }
 
 INSTANTIATE_TEST_SUITE_P(Published, Eagle3Emulated, testing::ValuesIn(kEagle3Variants),
                          [](const auto& tested) { return std::string(tested.param); });
 
-// A window and what is fed back normed; two layers.
+// A window and what is fed back normed; two layers; mask tokens, with a window.
 class Eagle3EmulatedTraffic : public Eagle3Emulated {};
 TEST_P(Eagle3EmulatedTraffic, several_sequences_read_and_draft_together) {
   const Eagle3Target target;
   const model::eagle3::Head head(target.load(kEagle3Data / GetParam()));
   const std::unique_ptr<Eagle3Runner> runner = make_eagle3_runner(head.weights(), setup_);
   check_eagle3_traffic(head, *runner, {.rounds = 2, .most_rows = 2, .drafts = {1, 8, 6}});
+}
+
+TEST_P(Eagle3EmulatedTraffic, what_is_unread_comes_with_the_draft) {
+  const Eagle3Target target;
+  const model::eagle3::Head head(target.load(kEagle3Data / GetParam()));
+  const std::unique_ptr<Eagle3Runner> runner = make_eagle3_runner(head.weights(), setup_);
+  check_eagle3_traffic(head, *runner, {.rounds = 2, .most_rows = 3, .drafts = {1, 5, 3}, .unread = true});
 }
 
 TEST_P(Eagle3EmulatedTraffic, who_finds_none_drafts_nothing) {
@@ -52,8 +61,20 @@ TEST_P(Eagle3EmulatedTraffic, prompts_take_several_passes) {
   check_eagle3_traffic(head, *runner, {.sequences = 2, .rounds = 1, .most_rows = 90, .drafts = {2}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Published, Eagle3EmulatedTraffic, testing::Values("fc_norm", "two_layers"),
+INSTANTIATE_TEST_SUITE_P(Published, Eagle3EmulatedTraffic,
+                         testing::Values("fc_norm", "two_layers", "p_eagle_speculators"),
                          [](const auto& tested) { return std::string(tested.param); });
+
+// More rows and guesses together than a pass has; the second sequence alone has more rows.
+TEST_F(Eagle3OnNoCard, guesses_made_at_once_take_several_passes) {
+  const Eagle3Target target;
+  const model::eagle3::Head head(target.load(kEagle3Data / "p_eagle_speculators"));
+  const std::unique_ptr<Eagle3Runner> runner = make_eagle3_runner(head.weights(), setup_);
+  check_eagle3_traffic(head, *runner,
+                       {.sequences = 4, .rounds = 1, .most_rows = 3, .drafts = {20, 1, 30}, .unread = true});
+  const std::unique_ptr<Eagle3Runner> other = make_eagle3_runner(head.weights(), setup_);
+  check_eagle3_traffic(head, *other, {.sequences = 2, .rounds = 1, .most_rows = 80, .drafts = {9}, .unread = true});
+}
 
 TEST(Eagle3Window, reaches_back_by_positions_not_rows) {
   using backend::cuda::first_row_seen;

@@ -26,6 +26,8 @@ TEST_P(Eagle3OnCard, several_sequences_read_and_draft_together) {
   check_eagle3_traffic(head, *runner, {.sequences = 70, .rounds = 2});
   for (HeadRunner::SequenceId id = 10; id < 80; ++id) runner->end(id);
   check_eagle3_traffic(head, *runner, {.sequences = 2, .rounds = 4, .most_rows = 400});
+  for (HeadRunner::SequenceId id = 10; id < 12; ++id) runner->end(id);
+  check_eagle3_traffic(head, *runner, {.sequences = 20, .rounds = 6, .unread = true});
 }
 
 TEST_P(Eagle3OnCard, who_finds_no_room_drafts_nothing) {

@@ -65,6 +65,15 @@ struct Perturbed {
   std::vector<std::byte> bytes;
 };
 
+// A head that drafts at once: its first guesses are those of the head it is made from, of the others it knows nothing.
+model::eagle3::Weights at_once(model::eagle3::Weights head) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(0, 1);
+  head.mask_token = 7;
+  for (int64_t i = 0; i < head.dims.taps * head.dims.target_hidden; ++i) head.mask_hidden.push_back(normal(random));
+  return head;
+}
+
 struct Files {
   model::ModelConfig config = model::from_hf(checkpoint::read_hf_config(kTiny));
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(kTiny);
@@ -73,6 +82,8 @@ struct Files {
   text::GrammarCompiler grammars{tokenizer};
   std::string text = read_text_file(kTiny / "heldout.txt", 1 << 20);
   model::eagle3::Head head{model::eagle3::load(kTiny / "eagle3", {config, weights}, checkpoint::TapReading::kAuto)};
+  model::eagle3::Head p_eagle{
+      at_once(model::eagle3::load(kTiny / "eagle3", {config, weights}, checkpoint::TapReading::kAuto))};
   Perturbed perturbed{weights};
 };
 
@@ -288,6 +299,13 @@ class Speculation : public testing::TestWithParam<Activations> {
     expect_same(answers(of, nullptr, -1, stats), want);
     EXPECT_GT(stats.drafts.accepted, stats.drafts.drafts / 4);
     EXPECT_LT(stats.steps, steps);
+    of.limits.speculation.head = &files->p_eagle;
+    expect_same(answers(of, nullptr, -1, stats), want);
+    EXPECT_GT(stats.drafts.accepted, stats.drafts.drafts / 5);
+    EXPECT_LT(stats.steps, steps);
+    of.limits.speculation.adaptive = true;
+    expect_same(answers(of, nullptr, -1, stats), want);
+    of.limits.speculation.adaptive = false;
     of.limits.speculation.method = DraftMethod::kDraft;
     of.draft = files->weights;
     expect_same(answers(of, nullptr, -1, stats), want);

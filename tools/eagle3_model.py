@@ -1,5 +1,5 @@
-"""EAGLE-3 heads in PyTorch, float32: every published variant, written from the descriptions of the format (docs/speculation.md). What
-tools/train_eagle.py trains and tools/make_eagle_goldens.py computes goldens with."""
+"""EAGLE-3 heads in PyTorch, float32: every published variant, P-EAGLE's included, written from the descriptions of the format
+(docs/speculation.md). What tools/train_eagle.py trains and tools/make_eagle_goldens.py computes goldens with."""
 import math
 
 import torch
@@ -122,6 +122,16 @@ class Head(nn.Module):
             cache["positions"] = torch.cat([cache["positions"], positions])
         normed = norm(residual, self.get("norm.weight"), self.eps)
         return normed, normed if self.flag("norm_output") else residual
+
+    def mask_token(self):
+        """P-EAGLE: the token of rows whose token is not known. None: the head drafts one token after another."""
+        return next((self.c[key] for key in ("mask_token_id", "pard_token", "ptd_token_id") if key in self.c), None)
+
+    def pass_over_masks(self, rows, position, cache):
+        """Rows of tokens that are not known, from `position` on, all in one pass. Returns normed."""
+        taps = self.get("mask_hidden").reshape(self.get("fc.weight").shape[1] // self.hidden, -1)
+        feature = self.fuse(taps).expand(rows, -1)
+        return self.pass_over(torch.full((rows,), self.mask_token()), feature, position + torch.arange(rows), cache)[0]
 
     def empty_cache(self):
         return {"positions": torch.zeros(0, dtype=torch.long), **{n: [] for n in range(self.layers)}}

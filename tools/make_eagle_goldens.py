@@ -3,7 +3,8 @@
   python tools/make_eagle_goldens.py --out tests/data/eagle3
 
 Each folder NAME is a head as published, and NAME.safetensors beside it holds tokens [rows], positions [rows], residuals [rows, taps, hidden], logits [rows, draft
-vocab], then what the last row drafts on its own: drafts and draft_logits. target.safetensors is the target that heads without embedding share.
+vocab], then what the last row drafts on its own: drafts and draft_logits, of the row behind each draft; of a P-EAGLE head (p_eagle*) of the rows of mask tokens,
+which make all drafts but the first. target.safetensors is the target that heads without embedding share.
 """
 import argparse
 import json
@@ -28,8 +29,11 @@ VARIANTS = {
     "two_layers": {"draft_vocab_size": DRAFT_VOCAB, "num_hidden_layers": 2, "rope_parameters": YARN, "attention_bias": True, "mlp_bias": True},
     "qkv_bias": {"draft_vocab_size": VOCAB, "qkv_bias": True, "use_aux_norm": True},
     "speculators": {"draft_vocab_size": DRAFT_VOCAB, "norm_before_fc": True, "norm_before_residual": True, "eagle_aux_hidden_state_layer_ids": [2, 4, 5]},
+    "p_eagle": {"draft_vocab_size": VOCAB, "num_hidden_layers": 3, "rope_theta": 500000.0, "rope_scaling": LLAMA3, "ptd_token_id": 47},
+    "p_eagle_speculators": {"draft_vocab_size": DRAFT_VOCAB, "num_hidden_layers": 2, "norm_before_fc": True, "norm_before_residual": False, "sliding_window": 6,
+                            "mask_token_id": 46, "eagle_aux_hidden_state_layer_ids": [2, 4, 5]},
 }
-OWN_EMBEDDING = ("plain", "two_layers", "qkv_bias")
+OWN_EMBEDDING = ("plain", "two_layers", "qkv_bias", "p_eagle")
 
 
 def random(*shape, std=0.2):
@@ -47,11 +51,12 @@ def tensors_of(name, c):
     if inner.get("fc_norm") or inner.get("use_aux_norm"):
         tensors.update({f"fc_norm.{i}.weight": scale(HIDDEN) for i in range(TAPS)})
     for n in range(c["num_hidden_layers"]):
-        p, read = ("midlayer." if n == 0 and name != "speculators" else f"layers.{n}."), (2 if n == 0 else 1) * HIDDEN
+        p, read = ("midlayer." if n == 0 and not name.endswith("speculators") else f"layers.{n}."), (2 if n == 0 else 1) * HIDDEN
         shapes = {"self_attn.q_proj": (HEADS * DIM, read), "self_attn.k_proj": (KV * DIM, read), "self_attn.v_proj": (KV * DIM, read), "self_attn.o_proj": (HIDDEN, HEADS * DIM),
                   "mlp.gate_proj": (INTER, HIDDEN), "mlp.up_proj": (INTER, HIDDEN), "mlp.down_proj": (HIDDEN, INTER)}
         for part, shape in shapes.items():
-            tensors[f"{p}{part}.weight"] = random(*shape)
+            # More is heard of the text, so that a head's rows of mask tokens say different things.
+            tensors[f"{p}{part}.weight"] = random(*shape, std=0.25 if name.startswith("p_eagle") and part.startswith("self_attn") else 0.2)
             biased = c.get("mlp_bias") if part.startswith("mlp") else c.get("attention_bias") or (c.get("qkv_bias") and "o_proj" not in part)
             if biased:
                 tensors[f"{p}{part}.bias"] = random(shape[0])
@@ -65,6 +70,10 @@ def tensors_of(name, c):
             ids = torch.randperm(VOCAB)[:DRAFT_VOCAB].sort().values
             tensors["d2t"] = ids - torch.arange(DRAFT_VOCAB)
             tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True)
+    if name.startswith("p_eagle"):
+        tensors["mask_hidden"] = random(*((1, 1) if name == "p_eagle" else (1,)), TAPS * HIDDEN, std=0.5)
+    if name == "p_eagle":  # as published: maps that map nothing
+        tensors.update({"d2t": torch.zeros(VOCAB, dtype=torch.long), "t2d": torch.ones(VOCAB, dtype=torch.bool)})
     return tensors
 
 
@@ -79,7 +88,10 @@ def golden(head, taps):
         logits.append(head.logits(normed))
     drafts, draft_logits, at, last = [], [], positions[-1:], logits[-1][-1]
     feature = feature[-1:]
-    for _ in range(CHAIN):
+    if head.mask_token() is not None:
+        draft_logits = list(head.logits(head.pass_over_masks(CHAIN - 1, at + 1, cache)))
+        drafts = [head.target_ids(row.argmax()) for row in [last, *draft_logits]]
+    for _ in range(CHAIN - len(drafts)):
         drafts.append(head.target_ids(last.argmax()))
         normed, feature = head.pass_over(drafts[-1][None], feature, at := at + 1, cache)
         draft_logits.append(last := head.logits(normed)[0])
@@ -87,10 +99,11 @@ def golden(head, taps):
 
 
 def published(name, c):
-    if name != "speculators":
+    if not name.endswith("speculators"):
         return c
-    outer = ("architectures", "draft_vocab_size", "norm_before_fc", "norm_before_residual", "eagle_aux_hidden_state_layer_ids", "torch_dtype")
-    return {**{k: c[k] for k in outer}, "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "speculators_version": "0.4.0", "target_hidden_size": None,
+    outer = ("architectures", "draft_vocab_size", "norm_before_fc", "norm_before_residual", "mask_token_id", "eagle_aux_hidden_state_layer_ids", "torch_dtype")
+    architecture, kind = ("PEagleDraftModel", "peagle") if "mask_token_id" in c else ("Eagle3DraftModel", "eagle3")
+    return {**{k: c[k] for k in outer if k in c}, "architectures": [architecture], "speculators_model_type": kind, "speculators_version": "0.4.0", "target_hidden_size": None,
             "transformer_layer_config": {k: v for k, v in c.items() if k not in outer}}
 
 

@@ -116,8 +116,9 @@ constexpr Feature kFeatures[] = {
      "On a card, a step with more than 7 guesses of a sequence runs without a CUDA graph"},
     {"guesses", "--speculative-tokens", "7", kGuesses, "--speculative"},
     {"head", "--speculative-model", "none", kHeads,
-     "--speculative eagle3: a directory with an EAGLE-3 head of the model; draft: a model of the same vocabulary",
-     "No published head of gpt-oss was run"},
+     "--speculative eagle3: a directory with an EAGLE-3 or P-EAGLE head of the model; draft: a model of the same "
+     "vocabulary",
+     "No published head of gpt-oss was run, and no P-EAGLE head on a card"},
     {"guess-control", "--speculative-control", "auto", kGuessControl, "--speculative",
      "off can lose: it is for measurements and for proof that guesses are verified"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},

@@ -78,8 +78,8 @@ void add_speculation(Flags flags, ModelOptions& options) {
   static_cast<void>(add_limits(
       flags, options.speculation,
       "Guess tokens and verify several in a step, as many as pay; the output stays as it is. ngram: from the text so "
-      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model; draft: by another model "
-      "(docs/speculation.md)"));
+      "far; suffix, auto: from past answers as well; eagle3: by a head that reads the model (EAGLE-3, P-EAGLE); draft: "
+      "by another model (docs/speculation.md)"));
   flags.group(HelpGroup::kPerformance);
   flags
       .value("--speculative-model", options.speculative_model,

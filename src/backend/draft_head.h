@@ -41,7 +41,9 @@ struct HeadDims {
 // Layer 0 reads [input_norm(embedding of the token), hidden_norm(feature)], its residual stream begins with the
 // feature (norm_before_residual: the normed one); other layers read input_norm(residual). Each adds o·attention, then
 // down·(silu(gate·x) * up·x) of the post_attention_norm. The draft is the argmax of lm_head·norm(residual); the
-// feature of the row that draws on is the residual (norm_output: the normed one).
+// feature of the row that draws on is the residual (norm_output: the normed one). With a mask token (P-EAGLE) nothing
+// is fed back: guesses behind the first are of rows of that token and of mask_hidden, in place of residuals, all at
+// once.
 struct HeadWeights {
   HeadDims dims;
   std::optional<HeadMatrix> fc;               // [hidden, taps * target_hidden]; none: it reads the last state
@@ -60,6 +62,8 @@ struct HeadWeights {
   std::optional<int64_t> sliding_window = {};  // positions that a query sees, its own included; none: all
   bool norm_before_residual = false;
   bool norm_output = false;
+  std::optional<int32_t> mask_token = {};  // none: it drafts one token after another
+  std::vector<float> mask_hidden;          // [taps * target_hidden], with mask_token
 };
 
 // Products of a head that the host runs, by a backend's kernels and threads. One caller at a time, between its verbs.
@@ -100,10 +104,13 @@ class HeadRunner {
     SequenceId sequence;
     int most;                      // at least 1
     std::vector<int32_t>* tokens;  // what is drafted, of the model's vocabulary; empty: the runner had no room
+    // Of the sequence, to be read first, as by read(); none: nothing. A head with a mask token reads and drafts in one
+    // pass.
+    const Rows* unread = nullptr;
   };
   // The likeliest token after the last row that was read of each sequence, then the likeliest after that one's row, and
-  // so on. The rows that are made on the way are forgotten: the same call drafts the same again. All sequences advance
-  // together; nothing of a draft needs the host until all of it is made.
+  // so on; with a mask token, after rows of it instead. The rows that are made on the way are forgotten: the same call
+  // drafts the same again. All sequences advance together; nothing of a draft needs the host until all of it is made.
   // REQUIRES rows of each sequence, and that none comes twice.
   virtual void draft(std::span<const Draft> sequences) = 0;
 

@@ -58,11 +58,38 @@ void refuse_unread(const JsonObject& object) {
   }
 }
 
-// What drafts all tokens at once is another kind of head.
-void refuse_parallel(JsonObject& object) {
-  for (const char* key : {"mask_token_id", "pard_token", "ptd_token_id", "parallel_drafting", "dflash_config"})
-    if (object.find(key) != nullptr)
-      not_supported(object, key, "none: a head that drafts one token after another (EAGLE-3, not P-EAGLE or DFlash)");
+constexpr std::array<const char*, 3> kMaskTokens = {"mask_token_id", "pard_token", "ptd_token_id"};
+
+bool has_mask_token(JsonObject& top) {
+  return std::ranges::any_of(kMaskTokens, [&](const char* key) { return top.find(key) != nullptr; });
+}
+
+// Architectures of published heads, by what their names have in common. vLLM prefixes Llama's own, so a P-EAGLE head
+// may have that.
+bool is_head(JsonObject& top) {
+  const json* names = top.find("architectures");
+  if (names == nullptr || !names->is_array() || names->size() != 1 || !(*names)[0].is_string()) return false;
+  const auto name = (*names)[0].get<std::string>();
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string::npos; };
+  return has("agle3") || has("PEagle") || has("Peagle") || (name == "LlamaForCausalLM" && has_mask_token(top));
+}
+
+void read_mask_token(JsonObject& top, bool wanted, Eagle3Config& config) {
+  const char* first = kMaskTokens[0];
+  for (const char* key : kMaskTokens) {
+    if (top.find(key) == nullptr) continue;
+    if (!config.mask_token_id) first = key;
+    config.mask_token_id = top.token_id(key, config.vocab_size);
+    top.require_same(first, top, key);
+  }
+  const bool parallel = top.boolean_or("parallel_drafting", wanted || config.mask_token_id.has_value());
+  if (parallel && !config.mask_token_id)
+    throw Error(Code::kCorrupt, "{}: mask_token_id is missing (or pard_token, ptd_token_id), as of every P-EAGLE head",
+                top.where());
+  if (!parallel && config.mask_token_id)
+    throw Error(Code::kCorrupt, "{}: parallel_drafting: want true, as there is {}, found false", top.where(), first);
+  if (parallel && !config.use_aux_hidden_state)
+    throw Error(Code::kUnsupported, "{}: use_aux_hidden_state: want true of a P-EAGLE head, found false", top.where());
 }
 
 void require_only(JsonObject& object, const char* key, const json& only) {
@@ -217,17 +244,18 @@ void read_head(HeadKeys keys, JsonObject& top, Eagle3Config& config) {
 Eagle3Config parse_eagle3_config(std::string_view text, std::string_view where) {
   const json object = parse_strict_json(text, where);
   JsonObject top(object, std::string(where));
-  const json* names = top.find("architectures");
-  const bool is_head = names != nullptr && names->is_array() && names->size() == 1 && (*names)[0].is_string() &&
-                       (*names)[0].get<std::string>().find("agle3") != std::string::npos;
-  if (!is_head)
+  if (!is_head(top)) {
+    const json* names = top.find("architectures");
     throw Error(Code::kUnsupported, "{}: architectures: want one of an EAGLE-3 head, found {}", where,
                 names == nullptr ? "none" : excerpt_of(*names));
-  refuse_parallel(top);
+  }
+  if (top.find("dflash_config") != nullptr)
+    not_supported(top, "dflash_config", "none: an EAGLE-3 or P-EAGLE head, not DFlash");
   Eagle3Config config{.where = std::string(where)};
-  const bool speculators = top.find("speculators_model_type") != nullptr;
+  const json* kind = top.find("speculators_model_type");
+  const bool speculators = kind != nullptr, peagle = speculators && *kind == "peagle";
   if (speculators) {
-    require_only(top, "speculators_model_type", "eagle3");
+    if (!peagle) require_only(top, "speculators_model_type", "eagle3");
     JsonObject layer(top.get("transformer_layer_config"), fmt::format("{}: transformer_layer_config", where));
     read_layer(layer, config);
     config.vocab_size = layer.integer("vocab_size", 1, kMostVocab);
@@ -236,7 +264,7 @@ Eagle3Config parse_eagle3_config(std::string_view text, std::string_view where) 
     read_layer(top, config);
     config.vocab_size = top.integer("vocab_size", 1, kMostVocab);
   }
-  config.norm_before_residual = top.boolean_or("norm_before_residual", speculators);
+  config.norm_before_residual = top.boolean_or("norm_before_residual", speculators && !peagle);
   if (const json* inner = top.find("eagle_config")) {
     JsonObject fields(*inner, fmt::format("{}: eagle_config", where));
     read_head({top, &fields}, top, config);
@@ -244,6 +272,7 @@ Eagle3Config parse_eagle3_config(std::string_view text, std::string_view where) 
   } else {
     read_head({top, nullptr}, top, config);
   }
+  read_mask_token(top, peagle, config);
   if (config.norm_before_fc && config.fc_norm)
     throw Error(Code::kUnsupported, "{}: fc_norm: want one of norm_before_fc and fc_norm, found both", where);
   refuse_unread(top);

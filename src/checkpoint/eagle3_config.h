@@ -1,7 +1,7 @@
 #pragma once
 // config.json of an EAGLE-3 head as typed, range-checked values. Two spellings exist: a Llama configuration with an
 // eagle_config (SafeAILab/EAGLE, SpecForge, NVIDIA), and the speculators format, which keeps the layer's keys in
-// transformer_layer_config.
+// transformer_layer_config. A P-EAGLE head is one that has a mask token.
 
 #include <cstdint>
 #include <filesystem>
@@ -49,6 +49,10 @@ struct Eagle3Config {
   bool fc_norm = false;                                // a norm for each
   bool norm_before_residual = false;
   bool norm_output = false;  // what is fed back has been normed
+
+  // P-EAGLE: stands for tokens that are not known yet, of which all guesses but the first are made in one pass. None:
+  // the head drafts one token after another.
+  std::optional<int64_t> mask_token_id = {};
 };
 
 // Throws Error(kUnsupported) for another kind of model, a key that is not known here or a value that nothing here

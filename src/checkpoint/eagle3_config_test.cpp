@@ -50,6 +50,32 @@ TEST(Eagle3Config, both_spellings_are_read) {
   EXPECT_FALSE(parsed(object).use_aux_hidden_state);
 }
 
+TEST(Eagle3Config, a_head_with_a_mask_token_is_p_eagle) {
+  EXPECT_EQ(parsed(head("plain")).mask_token_id, std::nullopt);
+  json object = head("p_eagle");
+  EXPECT_EQ(parsed(object).mask_token_id, 47);
+  object["mask_token_id"] = 47;
+  object["parallel_drafting"] = true;
+  object["architectures"] = json::array({"LlamaForCausalLM"});
+  EXPECT_EQ(parsed(object).mask_token_id, 47);
+  object = head("p_eagle_speculators");
+  EXPECT_EQ(parsed(object).mask_token_id, 46);
+  object.erase("norm_before_residual");
+  EXPECT_FALSE(parsed(object).norm_before_residual) << "the default of that format";
+
+  const auto with = [](const char* key, json value) { return [=](json& o) { o[key] = value; }; };
+  refused("p_eagle", Code::kCorrupt, with("ptd_token_id", 48), "h: ptd_token_id: want 0 to 47, found 48");
+  refused("p_eagle", Code::kCorrupt, with("ptd_token_id", "47"), "h: ptd_token_id: want an integer, found \"47\"");
+  refused("p_eagle", Code::kCorrupt, with("pard_token", 46), "h: ptd_token_id: want 46 as pard_token says");
+  refused("p_eagle", Code::kCorrupt, with("parallel_drafting", false),
+          "h: parallel_drafting: want true, as there is ptd_token_id, found false");
+  refused("plain", Code::kCorrupt, with("parallel_drafting", true), "h: mask_token_id is missing");
+  refused(
+      "p_eagle_speculators", Code::kCorrupt, [](json& o) { o.erase("mask_token_id"); }, "h: mask_token_id is missing");
+  refused("final_state", Code::kUnsupported, with("mask_token_id", 7), "h: use_aux_hidden_state: want true");
+  refused("p_eagle", Code::kUnsupported, with("dflash_config", json::object()), "h: dflash_config: want none");
+}
+
 TEST(Eagle3Config, what_is_missing_is_named) {
   for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps"}) {
     const std::string says = std::string(key) + " is missing";
@@ -73,7 +99,6 @@ TEST(Eagle3Config, what_contradicts_itself_or_is_computed_nowhere_is_named) {
   const auto with = [](const char* key, json value) { return [=](json& o) { o[key] = value; }; };
   const auto unsupported = Code::kUnsupported;
   refused("plain", unsupported, with("architectures", json::array({"LlamaForCausalLM"})), "architectures: want one of");
-  refused("plain", unsupported, with("mask_token_id", 7), "mask_token_id: want none");
   refused("plain", unsupported, with("hidden_act", "gelu"), "hidden_act: want \"silu\", found \"gelu\"");
   refused("plain", unsupported, with("model_type", "qwen3"), "model_type: want \"llama\"");
   refused("plain", unsupported, with("rope_scaling", {{"rope_type", "longrope"}}), "rope_type: want \"default\"");

@@ -46,15 +46,18 @@ void Eagle3Proposer::saw(std::span<const Seen> all) {
   read_parts(at_once);
 }
 
+backend::HeadRunner::Rows Eagle3Proposer::rows_of(const Part& part) {
+  const auto& [text, state, residuals] = part;
+  const int64_t from = state->seen - state->waiting;
+  return {.sequence = text->id,
+          .tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
+          .residuals = residuals,
+          .position = from};
+}
+
 void Eagle3Proposer::read_parts(std::span<const Part> parts) {
   std::vector<backend::HeadRunner::Rows> rows;
-  for (const auto& [text, state, residuals] : parts) {
-    const int64_t from = state->seen - state->waiting;
-    rows.push_back({.sequence = text->id,
-                    .tokens = text->tokens.subspan(static_cast<size_t>(from) + 1, static_cast<size_t>(state->waiting)),
-                    .residuals = residuals,
-                    .position = from});
-  }
+  for (const Part& part : parts) rows.push_back(rows_of(part));
   if (rows.empty()) return;
   runner_->read(rows);
   for (const Part& part : parts) forget_waiting(*part.state);
@@ -62,7 +65,9 @@ void Eagle3Proposer::read_parts(std::span<const Part> parts) {
 
 void Eagle3Proposer::propose_all(std::span<const Asked> all) {
   std::vector<backend::HeadRunner::Draft> drafts;
-  std::vector<Part> waiting;
+  std::vector<backend::HeadRunner::Rows> unread;
+  std::vector<State*> reading;
+  unread.reserve(all.size());  // drafts point into it
   for (const Asked& asked : all) {
     asked.draft->tokens.clear();
     asked.draft->matched = 1;  // nothing was looked up
@@ -70,10 +75,13 @@ void Eagle3Proposer::propose_all(std::span<const Asked> all) {
     if (found == of_.end() || found->second.seen + 1 != std::ssize(asked.text.tokens) || asked.most < 1) continue;
     State& state = found->second;
     drafts.push_back({.sequence = asked.text.id, .most = asked.most, .tokens = &asked.draft->tokens});
-    if (state.waiting > 0) waiting.push_back({&asked.text, &state, state.residuals});
+    if (state.waiting == 0) continue;
+    unread.push_back(rows_of({&asked.text, &state, state.residuals}));
+    drafts.back().unread = &unread.back();
+    reading.push_back(&state);
   }
-  read_parts(waiting);
   if (!drafts.empty()) runner_->draft(drafts);
+  for (State* state : reading) forget_waiting(*state);
 }
 
 void Eagle3Proposer::ended(const Text& text) {

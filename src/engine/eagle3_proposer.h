@@ -58,6 +58,7 @@ class Eagle3Proposer final : public Proposer {
   };
   static void forget_waiting(State& state);
   // What waits.
+  [[nodiscard]] static backend::HeadRunner::Rows rows_of(const Part& part);
   void read_parts(std::span<const Part> parts);
 
   std::unique_ptr<backend::HeadRunner> runner_;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 #include <utility>
 
 namespace nibble::engine {
@@ -35,7 +36,7 @@ struct Written {
   }
 };
 
-class Eagle3 : public ::testing::Test {
+class Eagle3 : public ::testing::TestWithParam<const char*> {
  protected:
   std::vector<int32_t> drafted(RequestId id, size_t length) {
     Draft draft;
@@ -52,11 +53,11 @@ class Eagle3 : public ::testing::Test {
 
   Written written{20};
   test::Eagle3Target target;
-  model::eagle3::Head head{target.load(test::kEagle3Data / "plain")};
+  model::eagle3::Head head{target.load(test::kEagle3Data / GetParam())};
   Eagle3Proposer proposer{std::make_unique<model::eagle3::HostRunner>(head, 2), head.boundaries()};
 };
 
-TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {
+TEST_P(Eagle3, drafts_a_chain_however_the_text_was_read) {
   saw(1, 0, 19);
   const std::vector<int32_t> want = drafted(1, 20);
   EXPECT_EQ(want.size(), kGuesses);
@@ -72,7 +73,7 @@ TEST_F(Eagle3, drafts_a_chain_however_the_text_was_read) {
   EXPECT_EQ(drafted(3, 20), want);
 }
 
-TEST_F(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
+TEST_P(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
   constexpr std::pair<RequestId, size_t> kTexts[] = {{1, 19}, {2, 4}, {3, 11}};
   std::vector<std::vector<int32_t>> want;
   for (const auto& [id, end] : kTexts) {
@@ -99,7 +100,7 @@ TEST_F(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
   }
 }
 
-TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
+TEST_P(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
   const auto unwanted = [&](RequestId id, size_t from, size_t end) {
     Proposer::Seen one = seen(id, from, end);
     one.wanted = false;
@@ -123,7 +124,7 @@ TEST_F(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
   EXPECT_EQ(drafted(5, 20), drafted(6, 20)) << "what waits is read with what comes next";
 }
 
-TEST_F(Eagle3, while_no_draft_is_wanted_the_end_of_a_prompt_is_read) {
+TEST_P(Eagle3, while_no_draft_is_wanted_the_end_of_a_prompt_is_read) {
   constexpr size_t kPrompt = 150, kRows = Eagle3Proposer::kPassRows;
   const Written long_one(kPrompt + 2);
   const auto show = [&](RequestId id, size_t from, size_t end, bool wanted) {
@@ -149,7 +150,7 @@ TEST_F(Eagle3, while_no_draft_is_wanted_the_end_of_a_prompt_is_read) {
   EXPECT_EQ(drafted_by(3), drafted_by(4));
 }
 
-TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {
+TEST_P(Eagle3, what_is_computed_again_is_not_read_again) {
   saw(1, 0, 19);
   const std::vector<int32_t> want = drafted(1, 20);
   saw(2, 0, 12);
@@ -158,14 +159,14 @@ TEST_F(Eagle3, what_is_computed_again_is_not_read_again) {
   EXPECT_EQ(drafted(2, 20), want);
 }
 
-TEST_F(Eagle3, drafts_without_what_the_prefix_cache_gave) {
+TEST_P(Eagle3, drafts_without_what_the_prefix_cache_gave) {
   saw(1, 8, 15);
   EXPECT_EQ(drafted(1, 16).size(), kGuesses);
   saw(1, 17, 19);  // as after a preemption whose pages were found again
   EXPECT_EQ(drafted(1, 20).size(), kGuesses);
 }
 
-TEST_F(Eagle3, drafts_nothing_for_a_text_whose_end_it_has_not_seen) {
+TEST_P(Eagle3, drafts_nothing_for_a_text_whose_end_it_has_not_seen) {
   EXPECT_TRUE(drafted(1, 5).empty());
   saw(1, 0, 5);
   EXPECT_TRUE(drafted(1, 8).empty());
@@ -174,8 +175,58 @@ TEST_F(Eagle3, drafts_nothing_for_a_text_whose_end_it_has_not_seen) {
   EXPECT_TRUE(drafted(1, 6).empty());
 }
 
-TEST_F(Eagle3, asks_for_the_boundaries_of_its_head) {
-  EXPECT_EQ(std::vector(proposer.boundaries().begin(), proposer.boundaries().end()), (std::vector{2, 5, 7}));
+TEST_P(Eagle3, asks_for_the_boundaries_of_its_head) {
+  EXPECT_EQ(std::vector(proposer.boundaries().begin(), proposer.boundaries().end()), head.boundaries());
+}
+
+INSTANTIATE_TEST_SUITE_P(Published, Eagle3, ::testing::Values("plain", "p_eagle_speculators"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+// Counts what a runner is asked for.
+struct Counts {
+  int reads = 0, drafts = 0;
+  std::vector<size_t> unread;  // rows of each draft
+};
+class Counting final : public backend::HeadRunner {
+ public:
+  explicit Counting(Counts& counts) : counts_(counts) {}
+  void read(std::span<const Rows>) override { ++counts_.reads; }
+  void draft(std::span<const Draft> sequences) override {
+    ++counts_.drafts;
+    for (const Draft& draft : sequences) {
+      counts_.unread.push_back(draft.unread == nullptr ? 0 : draft.unread->tokens.size());
+      draft.tokens->assign(static_cast<size_t>(draft.most), 1);
+    }
+  }
+  void end(SequenceId) override {}
+
+ private:
+  Counts& counts_;
+};
+
+// So a head with a mask token passes once for all guesses of all texts.
+TEST(Eagle3Asks, once_for_all_drafts_of_a_step_with_what_they_have_to_read) {
+  const Written written(20);
+  Counts counts;
+  Eagle3Proposer proposer(std::make_unique<Counting>(counts), {2, 5, 7});
+  const auto seen = [&](RequestId id, size_t from, size_t end) {
+    return Proposer::Seen{.text = written.text(id, end + 1), .residuals = written.of(from, end)};
+  };
+  const std::vector<Proposer::Seen> prompts = {seen(1, 0, 8), seen(2, 0, 8), seen(3, 0, 8)};
+  proposer.saw(prompts);
+  EXPECT_EQ(counts.reads, 1);
+  const std::vector<Proposer::Seen> steps = {seen(1, 8, 10), seen(2, 8, 13)};
+  proposer.saw(steps);
+  EXPECT_EQ(counts.reads, 1);
+  std::vector<Draft> drafts(3);
+  const std::vector<Proposer::Asked> asked = {
+      {written.text(1, 11), 4, &drafts[0]}, {written.text(2, 14), 7, &drafts[1]}, {written.text(3, 9), 1, &drafts[2]}};
+  proposer.propose_all(asked);
+  EXPECT_EQ(counts.reads, 1);
+  EXPECT_EQ(counts.drafts, 1);
+  EXPECT_EQ(counts.unread, (std::vector<size_t>{2, 5, 0}));
+  proposer.propose_all(asked);
+  EXPECT_EQ(counts.unread, (std::vector<size_t>{2, 5, 0, 0, 0, 0})) << "read once";
 }
 
 }  // namespace

@@ -319,11 +319,13 @@ struct Machine {
   std::vector<double> seconds;  // by guesses of each sequence, from none on
   std::array<double, 2> head;
 };
-// Milliseconds of an H200 (docs/speculation.md): 120b and 20b with a head of their shape; 20b and guesses that cost
-// nothing.
+// Milliseconds of an H200 (docs/speculation.md): 120b and 20b with a head of their shape; 120b with one that makes all
+// guesses in one pass (predicted: docs/decisions/0050); 20b and guesses that cost nothing.
 const Machine kMachines[] = {{1, 3, {1.738, 2.410, 2.964, 3.441}, {0.06, 0.189}},
                              {1, 3, {1.248, 1.675, 1.956, 2.219}, {0.06, 0.188}},
                              {8, 3, {5.452, 9.641, 10.721, 12.507}, {0.08, 0.217}},
+                             {1, 3, {1.738, 2.410, 2.964, 3.441}, {0.8, 0}},
+                             {8, 3, {5.452, 9.641, 10.721, 12.507}, {0.85, 0}},
                              {1, 3, {1.245, 1.663, 1.946, 2.212}, {0, 0}},
                              {8, 2, {3.003, 4.195, 4.517}, {0, 0}}};
 

@@ -172,9 +172,12 @@ class Flags(Case):
                       ("-sc.method=draft_model", "-sc.model", TINY, "--speculative-config.num_speculative_tokens", 4), ("--speculative", "draft", "--speculative-model", TINY, "--speculative-tokens", 4)):
             settings = self.config(TINY, *flags)
             self.assertEqual(tuple(settings[name]["value"] for name in ("speculative", "speculative-model", "speculative-tokens")), ("draft", str(TINY), "4"), flags)
-        for flags, says in ((('{"method": "p-eagle", "model": "x"}',), ("--speculative-config.method", "p-eagle", "want ngram, suffix, eagle3 or draft_model")),
-                            (('{"method": "dflash", "model": "x"}',), ("--speculative-config.method", "dflash", "want ngram, suffix, eagle3 or draft_model")),
-                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix or eagle3 or draft_model, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
+        for flags in (("--speculative-config", json.dumps({"method": "eagle3", "model": head, "num_speculative_tokens": 4, "parallel_drafting": True})),
+                      ("--speculative-config", json.dumps({"method": "p-eagle", "model": head, "num_speculative_tokens": 4})), ("-sc.method=eagle3", "-sc.model", head, "-sc.parallel_drafting=false", "-sc.num_speculative_tokens", 4)):
+            settings = self.config(TINY, *flags)
+            self.assertEqual(tuple(settings[name]["value"] for name in ("speculative", "speculative-model", "speculative-tokens")), ("eagle3", head, "4"), flags)
+        for flags, says in ((('{"method": "dflash", "model": "x"}',), ("--speculative-config.method", "dflash", "want ngram, suffix, eagle3 or draft_model")),
+                            (('{"method": "ngam"}',), ("--speculative-config.method", "want ngram or suffix or eagle3 or draft_model or p-eagle or peagle, found ngam")), (('{"method": "suffix", "disable_by_batch_size": 4}',), ("num_speculative_tokens", "found disable_by_batch_size")),
                             (("{}",), ("--speculative-config", "method")), (('{"num_speculative_tokens": 99}',), "--speculative-tokens")):
             self.refused(2, "serve", TINY, "--speculative-config", *flags, says=says)
         self.refused(2, "serve", TINY, "--speculative-control", "off", says=("--speculative-control off", "found off"))

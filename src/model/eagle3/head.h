@@ -1,7 +1,7 @@
 #pragma once
-// The forward pass of an EAGLE-3 head (Li et al., 2503.01840, and its published variants; docs/speculation.md), in
-// plain floats on the host. A row is a token and the feature of the token before it; it tells what comes after the
-// token.
+// The forward pass of an EAGLE-3 head (Li et al., 2503.01840, and its published variants, P-EAGLE among them;
+// docs/speculation.md), in plain floats on the host. A row is a token and the feature of the token before it; it tells
+// what comes after the token.
 
 #include "base/thread_pool.h"
 #include "model/eagle3/weights.h"

@@ -4,6 +4,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/testing.h"
+#include "model/eagle3/runner.h"
 #include "model/eagle3/testing.h"
 
 #include <gtest/gtest.h>
@@ -63,6 +64,25 @@ TEST_P(Variant, computes_what_the_independent_model_does) {
     }
     const auto drafts = values<int64_t>(golden, "drafts");
     const auto draft_logits = values<float>(golden, "draft_logits");
+    if (head.weights().mask_token) {
+      EXPECT_EQ(head.draft(last, pool), std::vector{static_cast<int32_t>(drafts[0])});
+      const size_t masks = drafts.size() - 1;
+      const std::vector<int32_t> masked(masks, *head.weights().mask_token);
+      std::vector<float> features;
+      for (size_t i = 0; i < masks; ++i) {
+        const std::vector<float> one = head.features(head.weights().mask_hidden, pool);
+        features.insert(features.end(), one.begin(), one.end());
+      }
+      for (int round = 0; round < 2; ++round) {
+        const Head::Rows rows{
+            .tokens = masked, .features = features, .position = positions.back() + 1, .cache = &cache};
+        const Head::Read read = head.read({&rows, 1}, pool);
+        expect_near(head.logits(read.normed, pool), draft_logits, "mask");
+        EXPECT_TRUE(std::ranges::equal(head.draft(read.normed, pool), std::span(drafts).subspan(1)));
+        head.keep(cache, settled);
+      }
+      continue;
+    }
     // Twice: what was drafted leaves nothing behind.
     for (int round = 0; round < 2; ++round) {
       std::vector<float> row = last, next = feature;
@@ -83,9 +103,44 @@ TEST_P(Variant, computes_what_the_independent_model_does) {
   }
 }
 
+TEST_P(Variant, is_run_to_the_same_drafts_however_its_rows_come) {
+  const TestTarget target;
+  const SafetensorsFile golden(test::kEagle3Data / (std::string(GetParam()) + ".safetensors"));
+  const auto tokens64 = values<int64_t>(golden, "tokens"), positions = values<int64_t>(golden, "positions"),
+             drafts = values<int64_t>(golden, "drafts");
+  const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());
+  const auto residuals = values<float>(golden, "residuals");
+  const size_t width = residuals.size() / tokens.size();
+  const auto gap = static_cast<size_t>(
+      std::ranges::adjacent_find(positions, [](int64_t a, int64_t b) { return b > a + 1; }) + 1 - positions.begin());
+  const auto rows = [&](size_t from, size_t end) {
+    return HostRunner::Rows{.sequence = 1,
+                            .tokens = std::span(tokens).subspan(from, end - from),
+                            .residuals = std::span(residuals).subspan(from * width, (end - from) * width),
+                            .position = positions[from]};
+  };
+  const Head head(target.load(test::kEagle3Data / GetParam()));
+  HostRunner runner(head, 2);
+  const auto expect_drafts = [&](const HostRunner::Rows* unread) {
+    std::vector<int32_t> drafted;
+    const HostRunner::Draft draft{
+        .sequence = 1, .most = static_cast<int>(drafts.size()), .tokens = &drafted, .unread = unread};
+    runner.draft({&draft, 1});
+    EXPECT_TRUE(std::ranges::equal(drafted, drafts));
+  };
+  const HostRunner::Rows before = rows(0, gap), behind = rows(gap, tokens.size());
+  runner.read({&before, 1});
+  expect_drafts(&behind);
+  expect_drafts(nullptr);  // what was drafted leaves nothing behind
+  runner.end(1);
+  runner.read({&before, 1});
+  runner.read({&behind, 1});
+  expect_drafts(nullptr);
+}
+
 INSTANTIATE_TEST_SUITE_P(Published, Variant,
                          testing::Values("plain", "norm_before_fc", "fc_norm", "final_state", "two_layers", "qkv_bias",
-                                         "speculators"),
+                                         "speculators", "p_eagle", "p_eagle_speculators"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(Eagle3Head, several_sequences_at_once_are_each_as_alone) {
@@ -171,11 +226,12 @@ void copy_head(const std::string& from, const fs::path& to,
 TEST(Eagle3Weights, each_tensor_that_is_missing_or_misshapen_or_unknown_is_named) {
   const TestTarget target;
   const test::ScratchDir dir;
-  for (const std::string variant : {"plain", "fc_norm", "two_layers", "norm_before_fc", "speculators"}) {
+  for (const std::string variant : {"plain", "fc_norm", "two_layers", "norm_before_fc", "speculators", "p_eagle"}) {
     const SafetensorsFile file(test::kEagle3Data / variant / "model.safetensors");
     for (const checkpoint::TensorEntry& entry : file.entries()) {
       const std::string& name = entry.name;
-      const bool optional = name == "embed_tokens.weight" || name == "t2d";
+      const bool own = name == "lm_head.weight" || name == "d2t";  // p_eagle has the model's vocabulary
+      const bool optional = name == "embed_tokens.weight" || name == "t2d" || (own && variant == "p_eagle");
       copy_head(variant, dir.path(), [&](checkpoint::TensorSpec& spec) {
         if (spec.name == name) spec.name.clear();
       });
@@ -194,12 +250,38 @@ TEST(Eagle3Weights, each_tensor_that_is_missing_or_misshapen_or_unknown_is_named
         expect_error([&] { static_cast<void>(target.load(dir.path())); }, Code::kCorrupt,
                      name + ": want BF16, F16 or F32, found I16");
       copy_head(variant, dir.path(), [&](checkpoint::TensorSpec& spec) {
-        if (spec.name == name) spec.name = "mask_hidden";
+        if (spec.name == name) spec.name = "mask_shown";
       });
       if (optional)
         expect_error([&] { static_cast<void>(target.load(dir.path())); }, Code::kCorrupt,
-                     "mask_hidden: want no such tensor");
+                     "mask_shown: want no such tensor");
     }
+  }
+}
+
+TEST(Eagle3Weights, only_a_head_with_a_mask_token_has_a_mask) {
+  const TestTarget target;
+  const test::ScratchDir dir;
+  copy_head("plain", dir.path(), [](checkpoint::TensorSpec& spec) {
+    if (spec.name == "t2d") spec.name = "mask_hidden";
+  });
+  expect_error([&] { static_cast<void>(target.load(dir.path())); }, Code::kCorrupt, "mask_hidden: want no such tensor");
+}
+
+TEST(Eagle3Weights, a_mask_is_one_row_however_its_shape_says_so) {
+  const TestTarget target;
+  const test::ScratchDir dir;
+  for (const Shape& shape : {Shape{96}, Shape{1, 96}, Shape{1, 1, 96}}) {
+    copy_head("p_eagle", dir.path(), [&](checkpoint::TensorSpec& spec) {
+      if (spec.name == "mask_hidden") spec.shape = shape;
+    });
+    EXPECT_EQ(target.load(dir.path()).mask_hidden, target.load(test::kEagle3Data / "p_eagle").mask_hidden);
+  }
+  for (const Shape& shape : {Shape{96, 1}, Shape{2, 48}, Shape{1, 1, 1, 96}}) {
+    copy_head("p_eagle", dir.path(), [&](checkpoint::TensorSpec& spec) {
+      if (spec.name == "mask_hidden") spec.shape = shape;
+    });
+    expect_error([&] { static_cast<void>(target.load(dir.path())); }, Code::kCorrupt, "mask_hidden: want BF16 [1,96]");
   }
 }
 

@@ -17,8 +17,7 @@ namespace nibble::model::eagle3 {
 class HostRunner final : public backend::HeadRunner {
  public:
   // The head outlives the runner, and so does what the products compute with.
-  HostRunner(const Head& head, int threads, std::unique_ptr<backend::HeadProducts> products = nullptr)
-      : head_(head), products_(std::move(products)), threads_(threads), workers_(threads_, products_.get()) {}
+  HostRunner(const Head& head, int threads, std::unique_ptr<backend::HeadProducts> products = nullptr);
 
   void read(std::span<const Rows> sequences) override;
   void draft(std::span<const Draft> sequences) override;
@@ -29,11 +28,16 @@ class HostRunner final : public backend::HeadRunner {
     Cache cache;
     std::vector<float> normed, next;  // of the last row that was read
   };
+  [[nodiscard]] std::vector<float> features(std::span<const Rows> sequences);
+  void keep_last(State& state, const Head::Read& read, size_t row) const;
+  void draft_in_turn(std::span<const Draft> sequences);
+  void draft_at_once(std::span<const Draft> sequences);
 
   const Head& head_;
   const std::unique_ptr<backend::HeadProducts> products_;
   ThreadPool threads_;
   const Workers workers_;
+  std::vector<float> mask_feature_;  // of rows of the mask token
   std::unordered_map<SequenceId, State> of_;
 };
 

@@ -72,6 +72,15 @@ class Tensors {
   std::vector<float> vector(const std::string& name, int64_t size) { return floats(take_floats(name, {size})); }
 
   enum class Bias : uint8_t { kNone, kHas };
+  // One row, whether its shape says so or not.
+  std::vector<float> row(const std::string& name, int64_t size) {
+    Shape shape = {1, size};
+    const TensorEntry* const found = files_.find(name);
+    for (const Shape& other : {Shape{size}, Shape{1, 1, size}})
+      if (found != nullptr && found->tensor.shape == other) shape = other;
+    return floats(take_floats(name, shape));
+  }
+
   Matrix matrix(const std::string& name, const Shape& shape, Bias bias = Bias::kNone) {
     return {take_floats(name + ".weight", shape),
             bias == Bias::kHas ? vector(name + ".bias", shape[0]) : std::vector<float>()};
@@ -170,6 +179,9 @@ void read_taps(Tensors& tensors, const Target& target, const Eagle3Config& c, We
   if (c.norm_before_fc) w.tap_norms.push_back(tensors.vector("input_norm.weight", width));
   for (int64_t i = 0; c.fc_norm && i < taps; ++i)
     w.tap_norms.push_back(tensors.vector(fmt::format("fc_norm.{}.weight", i), c.target_hidden_size));
+  if (!c.mask_token_id) return;
+  w.mask_token = static_cast<int32_t>(*c.mask_token_id);
+  w.mask_hidden = tensors.row("mask_hidden", width);
 }
 
 RopeTable rope_of(const Eagle3Config& c) {

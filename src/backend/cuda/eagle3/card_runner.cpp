@@ -77,8 +77,8 @@ class CardRunner final : public Eagle3Runner {
     const State* state;
     int64_t row;  // of its sequence
     int32_t token;
-    const float* residuals;
-    bool last;  // that its sequence has
+    const float* residuals;  // none: of the mask token, behind all that the sequence has
+    bool last;               // that its sequence has
   };
   // The tables of rows, before they are on the card.
   struct HostTables {
@@ -89,8 +89,8 @@ class CardRunner final : public Eagle3Runner {
       return {.slots = inputs.put(slots), .first = inputs.put(first), .end = inputs.put(end)};
     }
   };
-  struct Size {  // of a draft; of a pass that reads: no tokens, and a sequence for each row
-    int tokens = 0, sequences = 0;
+  struct Size {  // of a draft; of a pass: its rows, and how many guesses it makes for how many sequences
+    int tokens = 0, sequences = 0, rows = 0;
     friend auto operator<=>(const Size&, const Size&) = default;
   };
   struct Replay {
@@ -105,16 +105,28 @@ class CardRunner final : public Eagle3Runner {
     RowTables rows;
   };
 
+  // Of a pass that drafts, on the card.
+  struct GuessTables {
+    const int32_t* taps;   // [rows] rows of Eagle3Memory::taps
+    const int32_t* kept;   // [sequences] rows of Eagle3Memory::kept
+    const int32_t* masks;  // [guesses - sequences] rows of the pass
+  };
+
   [[nodiscard]] bool make_room(State& state, int64_t rows);
-  void read_pass(std::span<const Row> rows);
+  static void append(const Rows& of, State& state, std::vector<Row>& rows);
+  void pass(std::span<const Row> rows, std::span<const State* const> drafting);
+  void draft_in_turn(std::span<const Draft> sequences);
   void draft_together(std::span<const Draft* const> drafts);
+  void draft_at_once(std::span<const Draft> sequences);
+  [[nodiscard]] std::span<const int32_t> drafted(size_t count);
   template <class Enqueue>
   void run(const Size& size, const Enqueue& enqueue);
   void enqueue_draft(const Size& size, const DraftTables& tables);
+  void enqueue_guesses(const Size& size, const GuessTables& tables);
 
   // Launches.
   void rope(const int32_t* positions, int rows);
-  void features(int rows);
+  void features(int rows, const int32_t* which);
   void enter(int rows, const float* feature, Eagle3EnterArgs args);
   void layers(int rows, const RowTables& tables);
   void linear(const CardProduct& product, int tokens, Eagle3LinearArgs args);
@@ -155,6 +167,10 @@ CardRunner::CardRunner(const HeadWeights& head, const Eagle3Setup& setup)
   cuda_check(cudaMemsetAsync(bytes_.get(), 0, static_cast<size_t>(memory_.bytes), stream_.get()));
   for (auto page = static_cast<int32_t>(eagle3_pages(setup)); page-- > 0;) free_pages_.push_back(page);
   for (int32_t kept = setup.sequences; kept-- > 0;) free_kept_.push_back(kept);
+  if (!weights_.mask_token) return;
+  cuda_check(cudaMemcpyAsync(memory_.taps + kMostTokens * weights_.taps_width, head.mask_hidden.data(),
+                             head.mask_hidden.size() * sizeof(float), cudaMemcpyHostToDevice, stream_.get()));
+  cuda_check(cudaStreamSynchronize(stream_.get()));
 }
 
 CardRunner::~CardRunner() {
@@ -220,27 +236,41 @@ void CardRunner::read(std::span<const Rows> sequences) {
     check(!of.tokens.empty() && of.residuals.size() == of.tokens.size() * width, "residuals for each token");
     check(state.positions.empty() || state.positions.back() < of.position, "rows come in order");
     state.ready = make_room(state, state.rows() + std::ssize(of.tokens));
-    if (!state.ready) continue;
-    for (size_t r = 0; r < of.tokens.size(); ++r) {
-      rows.push_back({.state = &state,
-                      .row = state.rows(),
-                      .token = of.tokens[r],
-                      .residuals = of.residuals.data() + r * width,
-                      .last = r + 1 == of.tokens.size()});
-      state.positions.push_back(of.position + static_cast<int64_t>(r));
-    }
+    if (state.ready) append(of, state, rows);
   }
   for (size_t from = 0; from < rows.size(); from += kMostTokens)
-    read_pass(std::span(rows).subspan(from, std::min<size_t>(kMostTokens, rows.size() - from)));
+    pass(std::span(rows).subspan(from, std::min<size_t>(kMostTokens, rows.size() - from)), {});
 }
 
-void CardRunner::read_pass(std::span<const Row> rows) {
+void CardRunner::append(const Rows& of, State& state, std::vector<Row>& rows) {
+  const size_t width = of.residuals.size() / of.tokens.size();
+  for (size_t r = 0; r < of.tokens.size(); ++r) {
+    rows.push_back({.state = &state,
+                    .row = state.rows(),
+                    .token = of.tokens[r],
+                    .residuals = of.residuals.data() + r * width,
+                    .last = r + 1 == of.tokens.size()});
+    state.positions.push_back(of.position + static_cast<int64_t>(r));
+  }
+}
+
+// Of up to kMostTokens rows, a sequence's behind each other. `drafting`: sequences of which guesses follow, the first
+// of each, then those of all rows of the mask token; as many together.
+void CardRunner::pass(std::span<const Row> rows, std::span<const State* const> drafting) {
   HostTables host;
-  std::vector<int32_t> tokens, kept, pages_at, page_ids;
+  std::vector<int32_t> tokens, kept, pages_at, page_ids, taps, masks, from_kept;
   const State* previous = nullptr;
+  for (const State* state : drafting) from_kept.push_back(state->kept);
   for (const Row& row : rows) {
     const State& state = *row.state;
-    host.add(state, row.row, state.positions[static_cast<size_t>(row.row)], weights_.sliding_window);
+    const auto at = static_cast<int32_t>(tokens.size());
+    const bool of_text = row.residuals != nullptr;
+    host.add(
+        state, row.row,
+        of_text ? state.positions[static_cast<size_t>(row.row)] : state.positions.back() + 1 + row.row - state.rows(),
+        weights_.sliding_window);
+    taps.push_back(of_text ? at : static_cast<int32_t>(kMostTokens));
+    if (!of_text) masks.push_back(at);
     tokens.push_back(row.token);
     kept.push_back(row.last ? state.kept : -1);
     if (&state == previous) {
@@ -256,30 +286,93 @@ void CardRunner::read_pass(std::span<const Row> rows) {
   const int32_t* const positions = inputs.put(host.positions);
   int32_t* const ids = inputs.put(tokens);
   const int32_t* const to = inputs.put(kept);
+  GuessTables guesses{.taps = nullptr, .kept = inputs.put(from_kept), .masks = inputs.put(masks)};
+  if (!drafting.empty()) guesses.taps = inputs.put(taps);
   tables.pages_at = inputs.put(pages_at);
   tables.page_ids = inputs.put(page_ids);
   staging_.begin_step();
   staging_.copy(memory_.inputs, std::as_bytes(inputs.all()));
   const auto width = static_cast<size_t>(weights_.taps_width);
   for (size_t from = 0, end = 0; from < rows.size(); from = end) {  // a sequence's lie behind each other
-    for (end = from + 1; end < rows.size() && rows[end].state == rows[from].state;) ++end;
+    end = from + 1;
+    if (rows[from].residuals == nullptr) continue;
+    while (end < rows.size() && rows[end].state == rows[from].state && rows[end].residuals != nullptr) ++end;
     staging_.copy(memory_.taps + from * width, std::as_bytes(std::span(rows[from].residuals, (end - from) * width)));
   }
 
   const auto count = static_cast<int>(rows.size());
+  const Size size{.tokens = static_cast<int>(drafting.size() + masks.size()),
+                  .sequences = static_cast<int>(drafting.size()),
+                  .rows = count};
   tables.cosine = memory_.cosine, tables.sine = memory_.sine;
-  run({.sequences = count}, [&] {
-    rope(positions, count);
-    features(count);
-    enter(count, memory_.feature, {.ids = ids});
-    layers(count, tables);
-    norm(memory_.residual, nullptr, count, {.to = to, .plain = memory_.kept});
+  run(size, [&] {
+    if (count > 0) {
+      rope(positions, count);
+      features(count, guesses.taps);
+      enter(count, memory_.feature, {.ids = ids});
+      layers(count, tables);
+      norm(memory_.residual, nullptr, count, {.to = to, .plain = memory_.kept});
+    }
+    if (size.tokens > 0) enqueue_guesses(size, guesses);
   });
 }
 
 void CardRunner::draft(std::span<const Draft> sequences) {
   const CurrentDevice keeps;
   cuda_check(cudaSetDevice(setup_.device));
+  if (weights_.mask_token) return draft_at_once(sequences);
+  std::vector<Rows> unread;
+  for (const Draft& draft : sequences)
+    if (draft.unread != nullptr) unread.push_back(*draft.unread);
+  read(unread);
+  draft_in_turn(sequences);
+}
+
+// What is unread and a row of the mask token for each guess but the first, of as many sequences as a pass holds.
+void CardRunner::draft_at_once(std::span<const Draft> sequences) {
+  std::vector<Row> rows;
+  std::vector<const State*> drafting;
+  std::vector<std::vector<int32_t>*> into;  // of each guess behind the first ones
+  std::vector<std::vector<int32_t>*> first;
+  const auto flush = [&] {
+    if (drafting.empty()) return;
+    pass(rows, drafting);
+    first.insert(first.end(), into.begin(), into.end());
+    const std::span<const int32_t> tokens = drafted(first.size());
+    for (size_t i = 0; i < first.size(); ++i) first[i]->push_back(tokens[i]);
+    rows.clear(), drafting.clear(), into.clear(), first.clear();
+  };
+  for (const Draft& draft : sequences) {
+    draft.tokens->clear();
+    check(draft.most > 0 && (draft.unread != nullptr || of_.contains(draft.sequence)), "rows to draft from");
+    State& state = of_[draft.sequence];
+    const int64_t masks = std::min(draft.most, kEagle3MostDraft) - 1;
+    int64_t unread = draft.unread == nullptr ? 0 : std::ssize(draft.unread->tokens);
+    if (unread > 0 && (unread + masks > kMostTokens || !make_room(state, state.rows() + unread + masks))) {
+      read({draft.unread, 1});
+      unread = 0;
+    }
+    if (unread == 0 && (!state.ready || !make_room(state, state.rows() + masks))) continue;
+    const int64_t guesses = std::ssize(first) + std::ssize(into);
+    if (std::max(std::ssize(rows) + unread + masks, guesses + 1 + masks) > kMostTokens) flush();
+    if (unread > 0) append(*draft.unread, state, rows);
+    state.ready = true;
+    for (int64_t i = 0; i < masks; ++i) {
+      rows.push_back({.state = &state,
+                      .row = state.rows() + i,
+                      .token = *weights_.mask_token,
+                      .residuals = nullptr,
+                      .last = false});
+      into.push_back(draft.tokens);
+    }
+    drafting.push_back(&state);
+    first.push_back(draft.tokens);
+  }
+  flush();
+}
+
+// A token of each at a time.
+void CardRunner::draft_in_turn(std::span<const Draft> sequences) {
   int64_t longest = 1;
   for (const Draft& draft : sequences) longest = std::max<int64_t>(longest, std::min(draft.most, kEagle3MostDraft));
   std::vector<const Draft*> together;
@@ -326,14 +419,18 @@ void CardRunner::draft_together(std::span<const Draft* const> drafts) {
   staging_.copy(memory_.inputs, std::as_bytes(inputs.all()));
 
   run(size, [&] { enqueue_draft(size, {.kept = from, .positions = positions, .rows = tables}); });
-  const size_t count = static_cast<size_t>(size.tokens) * drafts.size();
-  auto* const tokens = reinterpret_cast<int32_t*>(drafted_.get());
-  cuda_check(cudaMemcpyAsync(tokens, memory_.drafts, 4 * count, cudaMemcpyDeviceToHost, stream_.get()));
-  cuda_check(cudaStreamSynchronize(stream_.get()));
+  const std::span<const int32_t> tokens = drafted(static_cast<size_t>(size.tokens) * drafts.size());
   for (size_t i = 0; i < drafts.size(); ++i) {
     for (int step = 0; step < std::min(drafts[i]->most, kEagle3MostDraft); ++step)
       drafts[i]->tokens->push_back(tokens[static_cast<size_t>(step) * drafts.size() + i]);
   }
+}
+
+std::span<const int32_t> CardRunner::drafted(size_t count) {
+  auto* const tokens = reinterpret_cast<int32_t*>(drafted_.get());
+  cuda_check(cudaMemcpyAsync(tokens, memory_.drafts, 4 * count, cudaMemcpyDeviceToHost, stream_.get()));
+  cuda_check(cudaStreamSynchronize(stream_.get()));
+  return {tokens, count};
 }
 
 // The first time as it is, since kernels are loaded then; the second is recorded, and replayed from then on.
@@ -378,6 +475,22 @@ void CardRunner::enqueue_draft(const Size& size, const DraftTables& tables) {
   }
 }
 
+// Of rows that have passed through the layers, in `residual` and `kept`.
+void CardRunner::enqueue_guesses(const Size& size, const GuessTables& tables) {
+  const int masks = size.tokens - size.sequences;
+  norm(memory_.kept, weights_.norm, size.sequences, {.which = tables.kept, .rounded = memory_.normed});
+  if (masks > 0)
+    norm(memory_.residual, weights_.norm, masks,
+         {.which = tables.masks, .rounded = memory_.normed + size.sequences * weights_.dims.hidden});
+  linear(weights_.lm_head, size.tokens, {.then = Then::kBest, .x = memory_.normed, .best = memory_.best});
+  any_eagle3_enter({.best = memory_.best,
+                    .target_ids = weights_.target_ids,
+                    .ids = memory_.drafts,
+                    .tokens = size.tokens,
+                    .best_tiles = eagle3_row_tiles(weights_.lm_head.rows)},
+                   on_);
+}
+
 void CardRunner::rope(const int32_t* positions, int rows) {
   any_rope_table({.positions = positions,
                   .inv_freq = weights_.rope_inv_freq,
@@ -389,9 +502,10 @@ void CardRunner::rope(const int32_t* positions, int rows) {
                  on_);
 }
 
-// From memory_.taps to memory_.feature.
-void CardRunner::features(int rows) {
+// From memory_.taps, or `which` of its rows, to memory_.feature.
+void CardRunner::features(int rows, const int32_t* which) {
   Eagle3NormArgs args{.x = memory_.taps,
+                      .which = which,
                       .scale = weights_.tap_norms,
                       .rounded = memory_.rounded_taps,
                       .rows = rows,

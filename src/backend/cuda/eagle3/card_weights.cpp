@@ -69,6 +69,7 @@ CardHead::CardHead(const HeadWeights& head, cudaStream_t stream)
       sliding_window(head.sliding_window),
       norm_before_residual(head.norm_before_residual),
       norm_output(head.norm_output),
+      mask_token(head.mask_token),
       stream_(stream) {
   const auto floats = [&](const std::vector<float>& values) { return upload(std::span<const float>(values)); };
   if (head.fc) fc = upload({&*head.fc});

@@ -47,6 +47,7 @@ class CardHead {
   float rope_concentration = 1, eps = 0, target_eps = 0;
   std::optional<int64_t> sliding_window;
   bool norm_before_residual = false, norm_output = false;
+  std::optional<int32_t> mask_token;
 
  private:
   template <class T>

@@ -18,7 +18,7 @@ Eagle3Memory carve(const HeadWeights& head, const Eagle3Setup& setup, int multip
   constexpr int64_t kTokens = Eagle3Memory::kTokens, kRows = Eagle3Memory::kDraftRows;
   Carver carver(base);
   Eagle3Memory m;
-  m.taps = carver.take<float>(kTokens * d.taps * d.target_hidden);
+  m.taps = carver.take<float>((kTokens + (head.mask_token ? 1 : 0)) * d.taps * d.target_hidden);
   m.rounded_taps = carver.take<Bf16>(kTokens * d.taps * d.target_hidden);
   m.feature = carver.take<float>(kTokens * d.hidden);
   m.residual = carver.take<float>(kTokens * d.hidden);

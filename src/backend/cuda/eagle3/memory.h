@@ -26,7 +26,7 @@ struct Eagle3Memory {
   static constexpr int64_t kTokens = kEagle3MostTokens;                        // of a pass
   static constexpr int64_t kDraftRows = kEagle3MostTokens * kEagle3MostDraft;  // of a draft
 
-  float* taps = nullptr;           // [tokens, taps * target hidden]
+  float* taps = nullptr;           // [tokens, taps * target hidden]; of a head with a mask token one row more, its own
   Bf16* rounded_taps = nullptr;    // likewise
   float* feature = nullptr;        // [tokens, hidden]
   float* residual = nullptr;       // likewise

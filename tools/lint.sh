@@ -35,7 +35,7 @@ fi
 
 # Shadows are the compiler's to find: in a unity source clang also takes another file's names for what is hidden.
 check_naming() {  # source, stamp
-  if clang-tidy-19 -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-shadow "$1" >"$2.log" 2>&1; then
+  if clang-tidy-19 -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unused-command-line-argument --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-shadow "$1" >"$2.log" 2>&1; then
     mv "$2.log" "$2"
   else
     grep -E '(error|warning|note):' "$2.log" || cat "$2.log"

@@ -1,5 +1,7 @@
 #include "app/report_page.h"
 
+#include "base/read_json.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +14,7 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 std::string valid_utf8(std::string_view text) {
   const nlohmann::json quoted = std::string(text);
-  return nlohmann::json::parse(quoted.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return read_json(quoted.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 // Colours that most people with colour-blindness can tell apart, on light and dark (after Okabe and Ito).

@@ -118,21 +118,21 @@ Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool)
       rest = rest.subspan(parts.back().codes.size());
     }
   }
-  constexpr size_t kCodes = 256;
-  std::array<std::atomic<bool>, 2 * kCodes> seen{};  // of the experts', then of others
+  constexpr size_t kScaleCodes = 256;
+  std::array<std::atomic<bool>, 2 * kScaleCodes> seen{};  // of the experts', then of others
   pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       const Part& part = parts[static_cast<size_t>(i)];
-      std::array<bool, kCodes> own{};
+      std::array<bool, kScaleCodes> own{};
       for (const std::byte code : part.codes) own[static_cast<size_t>(code)] = true;
-      for (size_t code = 0; code < kCodes; ++code)
-        if (own[code]) seen[code + (part.experts ? 0 : kCodes)] = true;
+      for (size_t code = 0; code < kScaleCodes; ++code)
+        if (own[code]) seen[code + (part.experts ? 0 : kScaleCodes)] = true;
     }
   });
   Scales scales{.codes = {}, .read = !parts.empty()};
-  for (size_t code = 0; code < kCodes; ++code) {
+  for (size_t code = 0; code < kScaleCodes; ++code) {
     if (seen[code]) scales.codes.experts.add(static_cast<int>(code));
-    if (seen[code + kCodes]) scales.codes.dense.add(static_cast<int>(code));
+    if (seen[code + kScaleCodes]) scales.codes.dense.add(static_cast<int>(code));
   }
   return scales;
 }

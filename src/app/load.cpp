@@ -213,9 +213,9 @@ Metadata workload_json(const LoadOptions& o) {
           {"ignore_eos", w.ignore_eos},
           {"turns", w.turns},
           {"think_time", o.think_time},
-          {"tools", w.tools.empty() ? Metadata() : Metadata::parse(w.tools)},
+          {"tools", w.tools.empty() ? Metadata() : read_ordered_json(w.tools)},
           {"tool_choice", w.tools.empty() ? Metadata() : Metadata(w.must_call ? "required" : "auto")},
-          {"json_schema", w.json_schema.empty() ? Metadata() : Metadata::parse(w.json_schema)},
+          {"json_schema", w.json_schema.empty() ? Metadata() : read_ordered_json(w.json_schema)},
           {"seed", w.seed}};
 }
 

@@ -8,6 +8,7 @@
 #include "backend/cuda/card/measure.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -225,7 +226,7 @@ Metadata metadata_of(const ResultOrigin& origin) {
           {"host", host()},
           {"device", nullptr},
           {"model", nullptr},
-          {"settings", Metadata::parse(settings_text(origin.settings, true))},
+          {"settings", read_ordered_json(settings_text(origin.settings, true))},
           {"environment", std::move(environment)},
           {"workload", origin.workload},
           {"warm_up", origin.warm_up},

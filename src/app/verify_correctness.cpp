@@ -4,6 +4,7 @@
 #include "app/result_metadata.h"
 #include "app/verify_subject.h"
 #include "base/error.h"
+#include "base/read_json.h"
 #include "engine/step_builder.h"
 #include "model/compare.h"
 
@@ -235,7 +236,7 @@ std::optional<nlohmann::json> reference_of(const ModelOptions& model) {
   const std::filesystem::path folder = model.model;
   std::ifstream file(folder / "reference.json");
   if (!file || !std::filesystem::exists(folder / "heldout.txt")) return std::nullopt;  // it is of that text
-  nlohmann::json json = nlohmann::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  nlohmann::json json = read_json(std::string(std::istreambuf_iterator<char>(file), {}));
   if (!json.is_object() || !json.contains("perplexity") || !json.contains("losses"))
     throw Error(Code::kCorrupt, "{}/reference.json: want perplexity and losses, found another text", model.model);
   return json;

@@ -1,6 +1,7 @@
 #include "app/verify_subject.h"
 
 #include "base/error.h"
+#include "base/read_json.h"
 #include "client/load_summary.h"
 #include "client/workload.h"
 
@@ -97,7 +98,7 @@ void all_well(const std::string& name, const std::vector<client::Outcome>& outco
 std::string first_model(const client::Server& server) {
   const std::string path = server.endpoint.prefix + "/models";
   const client::PlainAnswer answer = client::get(server, path, kAnswerPatience);
-  const auto json = nlohmann::json::parse(answer.body, nullptr, false);
+  const auto json = read_json(answer.body);
   const nlohmann::json::json_pointer first("/data/0/id");
   if (answer.status == 200 && json.is_object() && json.contains(first) && json[first].is_string())
     return json[first].get<std::string>();

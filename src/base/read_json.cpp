@@ -2,19 +2,31 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
+// Most levels of brackets. What it says of a text that is no JSON means nothing.
+int depth_of(std::string_view text) {
+  int depth = 0, most = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') quoted = !quoted;
+    if (quoted && c == '\\') ++i;  // not the end of the string
+    if (quoted) continue;
+    if (c == '[' || c == '{') most = std::max(most, ++depth);
+    if (c == ']' || c == '}') --depth;
+  }
+  return most;
+}
+
+// Before anything is made of it, so that no call is needed for each value.
 template <class Json>
 Json read(std::string_view text) {
-  bool too_deep = false;
-  const auto on_event = [&too_deep](int depth, typename Json::parse_event_t event, const Json&) {
-    using E = typename Json::parse_event_t;
-    if ((event == E::object_start || event == E::array_start) && depth >= kMostJsonDepth) too_deep = true;
-    return !too_deep;  // false: what follows is not kept
-  };
-  Json json = Json::parse(text, on_event, /*allow_exceptions=*/false);
-  return too_deep ? Json(Json::value_t::discarded) : json;
+  if (depth_of(text) > kMostJsonDepth) return Json(Json::value_t::discarded);
+  return Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace

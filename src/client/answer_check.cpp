@@ -1,6 +1,7 @@
 #include "client/answer_check.h"
 
 #include "base/error.h"
+#include "base/read_json.h"
 #include "client/answer_reader.h"
 
 #include <fmt/format.h>
@@ -240,7 +241,7 @@ void fail(Outcome& outcome, Failure failure, std::string_view message) {
 
 // Of text that should be JSON and meet a schema. An answer that ran into max_tokens is seldom whole.
 void judge_json(const std::string& text, const Json& schema, const std::string& what, Outcome& outcome) {
-  const Json value = Json::parse(text, nullptr, false);
+  const Json value = read_json(text);
   if (value.is_discarded())
     return fail(outcome, Failure::kInvalidJson,
                 fmt::format("{}, ended by {}: {}", what,
@@ -259,7 +260,7 @@ AnswerCheck::AnswerCheck(const Workload& workload) : must_call_(workload.must_ca
               "\"parameters\":…}}}}, found {}",
               short_text(found)};
     };
-    const Json tools = Json::parse(workload.tools, nullptr, false);
+    const Json tools = read_json(workload.tools);
     if (!tools.is_array() || tools.empty()) throw refuse(workload.tools);
     for (const Json& tool : tools) {
       const Json::json_pointer at_name("/function/name"), at_parameters("/function/parameters");
@@ -271,7 +272,7 @@ AnswerCheck::AnswerCheck(const Workload& workload) : must_call_(workload.must_ca
     }
   }
   if (!workload.json_schema.empty()) {
-    schema_ = Json::parse(workload.json_schema, nullptr, false);
+    schema_ = read_json(workload.json_schema);
     if (!schema_.is_object())
       throw Error(Code::kInvalidRequest, "--json-schema: want a JSON object, found {}",
                   short_text(workload.json_schema));

@@ -3,12 +3,20 @@
 
 #include "base/error.h"
 
-#include <boost/asio.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
-#include <boost/beast/ssl.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/buffers_range.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/ssl/ssl_stream.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,7 +27,10 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <tuple>
 
 #include <sys/resource.h>
 
@@ -113,15 +124,13 @@ struct SinkBody {
   };
 };
 
-using Request = http::request<http::string_body>;
-
-Request request_to(const Server& server, http::verb verb, const std::string& target) {
-  Request request(verb, target, 11);
-  request.set(http::field::host, server.endpoint.authority());
-  request.set(http::field::connection, "close");
-  request.set(http::field::user_agent, "nibble/" NIBBLE_VERSION);
-  if (!server.api_key.empty()) request.set(http::field::authorization, "Bearer " + server.api_key);
-  return request;
+// `more`: further headers, each with its end of line; a body has a length.
+std::string request_to(const Server& server, std::string_view verb, const std::string& target,
+                       const std::string& more = "", const std::string& body = "") {
+  std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nUser-Agent: nibble/{}\r\n", verb,
+                                 target, server.endpoint.authority(), NIBBLE_VERSION);
+  if (!server.api_key.empty()) text += "Authorization: Bearer " + server.api_key + "\r\n";
+  return text + more + "\r\n" + body;
 }
 
 // Where an exchange tells what happens.
@@ -197,37 +206,81 @@ asio::awaitable<bool> shake_hands(Secure& stream, const Way& way, const Talk& ta
   co_return !failed;
 }
 
-template <class Stream>
-asio::awaitable<void> exchange_over(Stream& stream, const Request& request, const Talk& talk) {
+using Parser = http::response_parser<SinkBody>;
+
+// A connection, plain or with TLS: one type for both, so that what speaks HTTP is compiled once.
+struct Stream {
+  using Some = std::tuple<error_code, size_t>;
+
+  asio::awaitable<Some> read_some(asio::mutable_buffer into) const {
+    if (secure == nullptr) {
+      const Some some = co_await plain->async_read_some(into, kAwait);
+      co_return some;
+    }
+    const Some some = co_await secure->async_read_some(into, kAwait);
+    co_return some;
+  }
+  asio::awaitable<Some> write_some(asio::const_buffer bytes) const {
+    if (secure == nullptr) {
+      const Some some = co_await plain->async_write_some(bytes, kAwait);
+      co_return some;
+    }
+    const Some some = co_await secure->async_write_some(bytes, kAwait);
+    co_return some;
+  }
+
+  beast::tcp_stream* plain;
+  Secure* secure;  // null: no TLS
+};
+
+asio::awaitable<error_code> write(const Stream& stream, const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto [failed, size] = co_await stream.write_some(asio::buffer(text) + at);
+    if (failed) co_return failed;
+    at += size;
+  }
+  co_return error_code();
+}
+
+// What is read is added to the buffer. At the end of the stream the parser says whether the answer may end there.
+asio::awaitable<error_code> read_more(const Stream& stream, beast::flat_buffer& buffer, Parser& parser) {
+  const size_t room = buffer.max_size() - buffer.size();
+  if (room == 0) co_return http::error::buffer_overflow;
+  const asio::mutable_buffer into = buffer.prepare(std::min(room, kReadAhead));
+  auto [error, size] = co_await stream.read_some(into);
+  buffer.commit(size);
+  if (error != asio::error::eof) co_return error;
+  if (!parser.got_some()) co_return http::error::end_of_stream;
+  error = {};
+  parser.put_eof(error);
+  co_return error;
+}
+
+asio::awaitable<void> exchange_over(const Stream& stream, const std::string& request, const Talk& talk) {
   // A server may refuse before it has read all: what it says is read all the same.
-  const auto [unsent, written] = co_await http::async_write(stream, request, kAwait);
+  const error_code unsent = co_await write(stream, request);
   if (unsent == beast::error::timeout) co_return talk.fail(Failure::kTimeout, "the request was not taken");
-  http::response_parser<SinkBody> parser;
+  Parser parser;
   parser.body_limit(boost::none);
   parser.header_limit(kReadAhead);
-  parser.eager(true);
   parser.get().body().take = talk.body;
   beast::flat_buffer buffer(2 * kReadAhead);
   buffer.reserve(kReadAhead);
   bool told = false;
   while (!parser.is_done() && !talk.over()) {
-    error_code error;
-    if (!told) {
-      const auto [failed, size] = co_await http::async_read_header(stream, buffer, parser, kAwait);
-      error = failed;
-    } else {
-      const auto [failed, size] = co_await http::async_read_some(stream, buffer, parser, kAwait);
-      error = failed;
-    }
+    error_code error = http::error::need_more;
+    if (buffer.size() > 0) buffer.consume(parser.put(buffer.data(), error));
+    if (error == http::error::need_more) error = co_await read_more(stream, buffer, parser);
     if (error) co_return talk.fail(failure_of(error, told), error.message());
-    if (told) continue;
+    if (told || !parser.is_header_done()) continue;
     told = true;
+    parser.eager(true);  // the body, too
     talk.head(parser.get().result_int(), std::string_view(parser.get()[http::field::content_type]));
   }
 }
 
-asio::awaitable<void> converse(asio::io_context& io, const Way& way, const Request& request, Clock::time_point deadline,
-                               const Talk& talk) {
+asio::awaitable<void> converse(asio::io_context& io, const Way& way, const std::string& request,
+                               Clock::time_point deadline, const Talk& talk) {
   beast::tcp_stream plain(io);
   plain.expires_at(std::min(deadline, Clock::now() + kConnectTime));
   const auto [refused, address] = co_await plain.async_connect(way.addresses, kAwait);
@@ -236,7 +289,8 @@ asio::awaitable<void> converse(asio::io_context& io, const Way& way, const Reque
   plain.socket().set_option(Tcp::no_delay(true), ignored);
   if (way.tls == nullptr) {
     plain.expires_at(deadline);
-    co_await exchange_over(plain, request, talk);
+    const Stream stream{&plain, nullptr};
+    co_await exchange_over(stream, request, talk);
     plain.socket().shutdown(Tcp::socket::shutdown_both, ignored);
     co_return;
   }
@@ -244,7 +298,8 @@ asio::awaitable<void> converse(asio::io_context& io, const Way& way, const Reque
   beast::tcp_stream& lowest = beast::get_lowest_layer(secure);
   if (!co_await shake_hands(secure, way, talk)) co_return;
   lowest.expires_at(deadline);
-  co_await exchange_over(secure, request, talk);
+  const Stream stream{&lowest, &secure};
+  co_await exchange_over(stream, request, talk);
   lowest.socket().shutdown(Tcp::socket::shutdown_both, ignored);  // nobody waits for the other's farewell
 }
 
@@ -348,11 +403,9 @@ class Run {
   asio::awaitable<void> exchange(Lane& lane, size_t i, std::string body) {
     Outcome& outcome = outcomes_[i];
     AnswerReader reader(outcome, plan_.options ? plan_.options(i) : AnswerOptions{});
-    Request request = request_to(plan_.server, http::verb::post, plan_.server.endpoint.prefix + plan_.path);
-    request.set(http::field::content_type, "application/json");
-    request.set(http::field::accept, "text/event-stream");
-    request.body() = std::move(body);
-    request.prepare_payload();
+    const std::string more = fmt::format(
+        "Content-Type: application/json\r\nAccept: text/event-stream\r\nContent-Length: {}\r\n", body.size());
+    const std::string request = request_to(plan_.server, "POST", plan_.server.endpoint.prefix + plan_.path, more, body);
     const Talk talk{.head = [&](int status, std::string_view type) { reader.head(status, type); },
                     .body = [&](std::string_view bytes) { reader.body(bytes, now()); },
                     .over = [&] { return reader.over(); },
@@ -389,7 +442,7 @@ PlainAnswer get(const Server& server, const std::string& path, double timeout) {
   const Way way(server);
   PlainAnswer answer;
   std::string failure;
-  const Request request = request_to(server, http::verb::get, path);
+  const std::string request = request_to(server, "GET", path);
   const Talk talk{.head = [&](int status, std::string_view) { answer.status = status; },
                   .body =
                       [&](std::string_view bytes) {

@@ -1,6 +1,7 @@
 #include "hub/cache.h"
 
 #include "base/error.h"
+#include "base/read_json.h"
 #include "checkpoint/gguf_checkpoint.h"
 
 #include <nlohmann/json.hpp>
@@ -138,7 +139,7 @@ std::string lacking_file(const fs::path& directory) {
     return holds(directory, ".gguf") ? lacking_gguf_part(directory) : "config.json";
   const std::string index_name = "model.safetensors.index.json";
   if (!is_there(directory / index_name)) return holds(directory, ".safetensors") ? "" : "model.safetensors";
-  const auto index = nlohmann::json::parse(start_of(directory / index_name, kMostIndexBytes), nullptr, false);
+  const auto index = read_json(start_of(directory / index_name, kMostIndexBytes));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) return {};  // told later
   std::set<std::string> files;
   for (const auto& file : index["weight_map"]) {

@@ -1,6 +1,7 @@
 #include "hub/listing.h"
 
 #include "base/error.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -57,7 +58,7 @@ HttpAnswer ask(Http& http, const Settings& settings, const std::string& repo, co
 }
 
 Json json_of(const HttpAnswer& answer, const Settings& settings) {
-  Json json = Json::parse(answer.body, nullptr, false);
+  Json json = read_json(answer.body);
   if (json.is_discarded()) throw odd_answer(settings, "want JSON");
   return json;
 }

@@ -1,6 +1,8 @@
 #include "server/http_connection.h"
 
 #include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include <poll.h>
 

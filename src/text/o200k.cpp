@@ -13,21 +13,9 @@
 #include <cstdint>
 #include <utility>
 
-// NIBBLE_O200K_FILE comes from CMake. The file is data: the assembler copies it into the read-only section.
-asm(".section .rodata\n"
-    ".global nibble_o200k_begin\n"
-    ".global nibble_o200k_end\n"
-    ".hidden nibble_o200k_begin\n"
-    ".hidden nibble_o200k_end\n"
-    "nibble_o200k_begin:\n"
-    ".incbin \"" NIBBLE_O200K_FILE
-    "\"\n"
-    "nibble_o200k_end:\n"
-    ".byte 0\n"
-    ".text\n");
-
 namespace nibble::text {
 
+// o200k_data.cpp
 extern const char kRanksBegin[] asm("nibble_o200k_begin");
 extern const char kRanksEnd[] asm("nibble_o200k_end");
 
@@ -38,7 +26,7 @@ struct Named {
   std::string_view name;
 };
 
-constexpr int32_t kFirst = 199998, kLast = 201087, kEndOfPrompt = 200018;
+constexpr int32_t kFirstSpecial = 199998, kLastSpecial = 201087, kEndOfPrompt = 200018;
 constexpr std::array<Named, 10> kNamed = {{{199998, "startoftext"},
                                            {199999, "endoftext"},
                                            {200002, "return"},
@@ -137,7 +125,7 @@ std::string_view o200k_ranks() { return {kRanksBegin, static_cast<size_t>(kRanks
 std::vector<AddedToken> o200k_harmony_specials() {
   std::vector<AddedToken> tokens;
   size_t named = 0;
-  for (int32_t id = kFirst; id <= kLast; ++id) {
+  for (int32_t id = kFirstSpecial; id <= kLastSpecial; ++id) {
     const bool has_name = named < kNamed.size() && kNamed[named].id == id;
     if (has_name) tokens.push_back({id, fmt::format("<|{}|>", kNamed[named++].name)});
     if (!has_name || id == kEndOfPrompt) tokens.push_back({id, fmt::format("<|reserved_{}|>", id)});

@@ -28,6 +28,16 @@ TEST(read_json, a_text_of_brackets_alone_does_not_exhaust_the_stack) {
   }
 }
 
+TEST(read_json, brackets_in_strings_and_closed_ones_are_no_depth) {
+  const std::string many(size_t{2} * kMostJsonDepth, '[');
+  EXPECT_EQ(read_json(R"({"a\"b": ")" + many + R"("})").begin().value(), many);
+  EXPECT_EQ(read_json(R"(["\\", )" + nested(kMostJsonDepth - 1) + "]").size(), 2u);
+  EXPECT_TRUE(read_json(R"(["\\", )" + nested(kMostJsonDepth) + "]").is_discarded());
+  std::string wide = "[[]";
+  for (int i = 0; i < 2 * kMostJsonDepth; ++i) wide += ",[]";
+  EXPECT_FALSE(read_json(wide + "]").is_discarded());
+}
+
 TEST(read_json, the_librarys_message_is_told_without_its_tag) {
   EXPECT_EQ(plain_json_error("[json.exception.parse_error.101] parse error at line 1: no; last read: 'secret'"),
             "parse error at line 1: no");

@@ -202,6 +202,17 @@ TEST(HttpRequests, each_request_is_sent_once_and_read_whole) {
   for (const auto& [body, times] : seen) EXPECT_EQ(times, 1) << body;
 }
 
+TEST(HttpRequests, a_body_without_a_length_ends_with_the_connection) {
+  StandIn server([](const std::string& request, const StandIn::Send& send) {
+    EXPECT_TRUE(request.starts_with("GET /here HTTP/1.1\r\n")) << request;
+    send("HTTP/1.1 200 OK\r\n\r\nall of");
+    send(" it");
+  });
+  const PlainAnswer answer = get(at(server.url()), "/here", 60);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body, "all of it");
+}
+
 // The first requests wait until all of them are there, so no clock decides.
 TEST(HttpRequests, as_many_run_at_a_time_as_asked) {
   std::mutex mutex;

@@ -130,12 +130,13 @@ bool dense_by_gemm(KernelFamily kernel, const Dims& d, int64_t tokens) {
   return has_gemms(kernel) && !fused_step(d, tokens);
 }
 
-bool experts_by_gemm(KernelFamily kernel, bool at_once, const Dims& d, const Tuned& tuned, int64_t tokens) {
+bool experts_by_gemm(KernelFamily kernel, const ExpertsPlan& gemms, const Dims& d, const Tuned& tuned, int64_t tokens) {
   if (fused_step(d, tokens)) return false;
   if (kernel != KernelFamily::kAuto) return kernel == KernelFamily::kGemm;
   const int64_t pairs = tokens * d.topk;
-  const bool few = at_once && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
-  const int64_t grouped = at_once ? tuned.grouped_pairs : std::max(tuned.grouped_pairs, tuned.grouped_pairs_apart);
+  const bool few = gemms.at_once && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
+  const bool apart = !gemms.at_once && !gemms.row_codes;
+  const int64_t grouped = apart ? std::max(tuned.grouped_pairs, tuned.grouped_pairs_apart) : tuned.grouped_pairs;
   return few || pairs > grouped * d.experts;
 }
 

@@ -34,8 +34,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // logits.
 [[nodiscard]] bool has_gemms(KernelFamily kernel);
 [[nodiscard]] bool dense_by_gemm(KernelFamily kernel, const Dims& dims, int64_t tokens);
-// at_once: both products would be one launch (ExpertsPlan).
-[[nodiscard]] bool experts_by_gemm(KernelFamily kernel, bool at_once, const Dims& dims, const Tuned& tuned,
+// gemms: what they would be.
+[[nodiscard]] bool experts_by_gemm(KernelFamily kernel, const ExpertsPlan& gemms, const Dims& dims, const Tuned& tuned,
                                    int64_t tokens);
 [[nodiscard]] bool logits_by_gemm(KernelFamily kernel, int64_t rows);
 // Whether a fused step reads o in two halves of K, whose sums the router adds.

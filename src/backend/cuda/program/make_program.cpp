@@ -53,7 +53,7 @@ Maker::Maker(const ProgramArgs& args)
   dense_gemms_ = dense_by_gemm(family_, d_, tokens_);
   if (plain()) return;
   choose_experts();
-  experts_gemms_ = experts_by_gemm(family_, experts_plan_.at_once, d_, tuned_, tokens_);
+  experts_gemms_ = experts_by_gemm(family_, experts_plan_, d_, tuned_, tokens_);
 }
 
 Program Maker::make() && {

@@ -268,10 +268,17 @@ TEST(make_program, the_next_layer_adds_what_the_experts_left) {
   EXPECT_THAT(kernels(plan(decode(8), {})), Not(testing::Contains("any_norm_sums_f32")));
 }
 
+cuda::ExpertsPlan experts_gemms(bool at_once, bool row_codes = false) {
+  cuda::ExpertsPlan gemms{};
+  gemms.at_once = at_once;
+  gemms.row_codes = row_codes;
+  return gemms;
+}
+
 TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped) {
   const auto by_gemm = [](const Dims& dims, int64_t tokens, bool at_once = true) {
     const cuda::Tuned tuned{.gemm_at_once_pairs = 64, .grouped_pairs = 3};
-    return cuda::experts_by_gemm(KernelFamily::kAuto, {.at_once = at_once}, dims, tuned, tokens);
+    return cuda::experts_by_gemm(KernelFamily::kAuto, experts_gemms(at_once), dims, tuned, tokens);
   };
   for (const int64_t tokens : {9, 16, 97}) EXPECT_TRUE(by_gemm(kDims, tokens)) << tokens;
   for (const int64_t tokens : {8, 17, 96}) EXPECT_FALSE(by_gemm(kDims, tokens)) << tokens;
@@ -283,8 +290,8 @@ TEST(make_program, few_experts_are_one_launch_of_gemms_and_more_of_them_grouped)
   EXPECT_FALSE(by_gemm(few, 24, false));
   const cuda::Tuned tuned{.grouped_pairs = 3, .grouped_pairs_apart = 8};
   for (const bool at_once : {true, false})
-    EXPECT_EQ(cuda::experts_by_gemm(KernelFamily::kAuto, {.at_once = at_once}, kDims, tuned, 97), at_once);
-  EXPECT_TRUE(cuda::experts_by_gemm(KernelFamily::kAuto, {.row_codes = true}, kDims, tuned, 97)) << "FP8 gains";
+    EXPECT_EQ(cuda::experts_by_gemm(KernelFamily::kAuto, experts_gemms(at_once), kDims, tuned, 97), at_once);
+  EXPECT_TRUE(cuda::experts_by_gemm(KernelFamily::kAuto, experts_gemms(false, true), kDims, tuned, 97)) << "FP8 gains";
 }
 
 TEST(make_program, nine_tokens_of_marlin_are_launches_of_eight_and_grouped_experts) {

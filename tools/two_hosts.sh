@@ -24,6 +24,9 @@ until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; 
 "$IP" address add 10.9.0.1/24 dev here
 "$IP" link set here up
 nsenter --net=/proc/$other/ns/net sh -c '"$IP" link set lo up && "$IP" address add 10.9.0.2/24 dev there && "$IP" link set there up'
+# NCCL takes no interface that is not running, and a second passes until the kernel says that both ends are.
+up() { "$@" "$IP" -oneline link show type veth | grep -q 'state UP'; }
+until up && up nsenter --net=/proc/$other/ns/net; do sleep 0.05; done
 
 # A rank by its number and its end of the cable. By its host's name NCCL would take the cards' own link.
 nibble() {

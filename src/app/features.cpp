@@ -118,7 +118,7 @@ constexpr Feature kFeatures[] = {
     {"head", "--speculative-model", "none", kHeads,
      "--speculative eagle3: a directory with an EAGLE-3 or P-EAGLE head of the model; draft: a model of the same "
      "vocabulary",
-     "No published head of gpt-oss was run, and no P-EAGLE head on a card"},
+     "No published head of gpt-oss was run"},
     {"guess-control", "--speculative-control", "auto", kGuessControl, "--speculative",
      "off can lose: it is for measurements and for proof that guesses are verified"},
     {"tap-reading", "--speculative-tap-reading", "auto", kTapReadings, "--speculative eagle3"},

@@ -21,7 +21,11 @@ struct DeviceFacts {
 };
 
 [[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {
-  return {.sms = facts.multiprocessors, .cta_smem_bytes = facts.cta_smem_bytes, .sm_smem_bytes = facts.sm_smem_bytes};
+  const int code = facts.code != 0 ? facts.code : 10 * facts.major + facts.minor;
+  return {.sms = facts.multiprocessors,
+          .cta_smem_bytes = facts.cta_smem_bytes,
+          .sm_smem_bytes = facts.sm_smem_bytes,
+          .chained = code >= 90};
 }
 [[nodiscard]] inline AttendDevice attend_device(const DeviceFacts& facts) {
   return {.sms = facts.multiprocessors, .sm_smem_bytes = facts.sm_smem_bytes};

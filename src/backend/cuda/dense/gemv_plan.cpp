@@ -24,10 +24,10 @@ int wanted_stages(layout::Packing packing, int64_t tiles_per_cta) {
 }
 
 // How many chunks of the ring may be asked for and not there. So many bytes keep DRAM busy; more would wait in its
-// queue, and after them whatever the kernel before still wants (docs/decisions/0040-few-tokens.md).
-int chunks_under_way(int64_t chunk_bytes, int64_t tiles_per_cta, int stages) {
+// queue, and after them whatever the kernel before still wants, if it still runs (docs/decisions/0040-few-tokens.md).
+int chunks_under_way(int64_t chunk_bytes, int64_t tiles_per_cta, int stages, bool chained) {
   constexpr int64_t kBytes = 64 << 10;
-  if (tiles_per_cta >= kManyTiles) return stages;
+  if (!chained || tiles_per_cta >= kManyTiles) return stages;
   return static_cast<int>(std::clamp<int64_t>(kBytes / chunk_bytes, kMinStages, stages));
 }
 
@@ -92,7 +92,7 @@ GemvPlan plan_gemv(const GemvShape& shape, const GemvDevice& device, int stages)
   const int64_t tiles = shape.rows / layout::kTileRows * shape.matrices;
   const int64_t wanted = stages != 0 ? stages : wanted_stages(shape.packing, tiles / device.sms);
   plan.stages = static_cast<int>(std::clamp<int64_t>(wanted, kMinStages, std::min<int64_t>(most, kMaxStages)));
-  plan.under_way = chunks_under_way(chunk, tiles / device.sms, plan.stages);
+  plan.under_way = chunks_under_way(chunk, tiles / device.sms, plan.stages, device.chained);
   plan.grid = static_cast<int>(std::min<int64_t>(device.sms, tiles));
   plan.threads = (plan.tile.slices + kProducers + plan.epilogues) * layout::kWarpLanes;
   // Never two of these on one SM: after an early launch they would share it while another SM idles (seen on an H100).

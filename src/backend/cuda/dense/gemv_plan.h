@@ -32,6 +32,7 @@ struct GemvDevice {
   int sms = 0;
   int64_t cta_smem_bytes = 0;
   int64_t sm_smem_bytes = 0;
+  bool chained = true;  // a launch may begin while the one before it runs: from sm_90 on
 };
 
 // All pointers are device memory. Weights: packed as layout/packed.h says, 16-byte aligned. Activations are row-major,

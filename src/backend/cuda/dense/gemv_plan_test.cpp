@@ -43,6 +43,14 @@ TEST(gemv_plan, real_shapes_on_both_cards) {
   EXPECT_EQ(plan_gemv({16, 2880, 4}, kH200).grid, 4);
 }
 
+TEST(gemv_plan, asks_for_the_whole_ring_where_nobody_else_runs) {
+  GemvDevice alone = kH200;
+  alone.chained = false;
+  const GemvPlan plan = plan_gemv({5120, 2880, 1, Packing::kBf16}, alone);
+  EXPECT_EQ(plan.stages, 6);
+  EXPECT_EQ(plan.under_way, 6);
+}
+
 TEST(gemv_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
   for (const GemvDevice& device : {kH200, kGb10})
     for (const GemvShape& shape : {GemvShape{5760, 2880, 4}, GemvShape{2880, 4096}, GemvShape{384, 256, 8},

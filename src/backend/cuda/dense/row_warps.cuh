@@ -59,6 +59,7 @@ struct RowFeed {
   int missing = 0;           // pairs that the first slice lacks
   int slice = 0, stage = 0;  // what is fetched next; where to
   const uint8_t* from = nullptr;
+  uint64_t once = ptx::evict_first_policy();  // weights leave L2 before activations do
 
   __device__ RowFeed(const RowShared<Tile>& the_shared, const Walk& the_walk, const uint8_t* the_weights, int cols)
       : shared(the_shared),
@@ -87,8 +88,7 @@ struct RowFeed {
       for (int i = 0; i < Tile::kCopies; ++i) {
         if (Tile::kShort && slice == 0 && i < missing) continue;
         if (i + 1 < Tile::kCopies || lane * layout::kLaneBytes + i * layout::kStepBytes < Tile::kSliceBytes)
-          ptx::async_copy16(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes,
-                            ptx::Fill::kCopy);
+          ptx::async_copy16(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes, once);
       }
       from += Tile::kSliceBytes;
       if (++slice == slices) {

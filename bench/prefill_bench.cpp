@@ -224,27 +224,32 @@ void Bench::prefill(int tokens, int window) {
     bool fp8 = false;
     int tile_tokens = kPrefillTokens;
     void (*launch)(const FlashArgs&, KvDtype, const Launch&) = any_attend_prefill;
+    bool rounds = false;  // into what o's GEMM multiplies, as in steps
   };
   std::vector<Way> ways = {{"any_attend_prefill bf16"},
                            {"any_attend_prefill e4m3", KvDtype::kE4m3},
                            {"any_attend_prefill_fp8", KvDtype::kE4m3, true}};
   if (sm90_attend_serves(KvDtype::kBf16))
-    ways.push_back({"sm90_attend_prefill bf16", KvDtype::kBf16, false, kSm90PrefillTokens, sm90_attend_prefill});
+    for (const bool rounds : {false, true})
+      ways.push_back({rounds ? "sm90_attend_prefill bf16, rounds" : "sm90_attend_prefill bf16", KvDtype::kBf16, false,
+                      kSm90PrefillTokens, sm90_attend_prefill, rounds});
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
   FlashArgs args = attention(rows, tokens, window);
   for (const Way& way : ways) {
     AttendShares shares;
     share_tokens(rows, shares, way.tile_tokens);
     args.fp8 = way.fp8;
+    args.rounded = way.rounds ? GemmInput{u_, InputType::kBf16, tokens} : GemmInput{};
     args.tiles = device_copy(shares.prefill);
     args.tile_count = static_cast<int>(shares.prefill.size());
     args.ctas = std::min(args.tile_count * kKvHeads, sms_);
     const auto row_bytes = static_cast<int>(page_row_bytes(way.type, kHeadDim));
     const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, row_bytes});
     const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * row_bytes;
-    // What has to be read is each key once: cost() counts what tiles read, mostly from L2.
-    add({std::string(way.name) + (window > 0 ? ", window" : ""), tokens, 0, 2.0 * static_cast<double>(half),
-         static_cast<double>(c.flops)},
+    // What has to move is each key and value, query and result once: cost() counts what tiles read, mostly from L2.
+    const double rows_bytes = 1.0 * tokens * kHeads * kHeadDim * (way.rounds ? 6 : 8);
+    add({std::string(way.name) + (window > 0 ? ", window" : ""), tokens, 0,
+         2.0 * static_cast<double>(half) + rows_bytes, static_cast<double>(c.flops)},
         4, [&](int i) {
           args.keys = pool_ + i * 2 * half;
           args.values = pool_ + (i * 2 + 1) * half;

@@ -124,9 +124,9 @@ class ResponsePresenter final : public Presenter {
       calls_[item_["call_id"].get<std::string>()] = e.text;
     }
     text_.clear();
+    item_logprobs_ = Json::array();
     if (stream_) event("response.output_item.added", {{"output_index", output_.size()}, {"item", item_}});
     if (e.kind != ItemKind::kCall) part_event("response.content_part.added", {{"part", part(e.kind)}});
-    item_logprobs_ = Json::array();
   }
 
   [[nodiscard]] Json part(ItemKind kind) const {

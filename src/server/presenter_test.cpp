@@ -160,6 +160,25 @@ TEST(present_response, events_are_numbered_and_the_call_is_whole) {
   EXPECT_EQ(call["status"], "completed");
 }
 
+TEST(present_response, a_part_begins_without_the_logprobs_of_the_message_before) {
+  const ServedModel model = testing::model();
+  const auto none = [](const std::string&) { return StoredTurn(); };
+  const auto request =
+      parse_responses(parse_json(R"({"input":"hi","stream":true,"include":["message.output_text.logprobs"]})"), none);
+  const auto presenter = present_response(model, kId, request, {});
+  int parts = 0;
+  for (const Json& e : play(*presenter,
+                            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final"
+                            "<|message|>Yes.<|return|>")) {
+    EXPECT_EQ(e["type"] == "response.output_text.done", e.contains("text") && !e["logprobs"].empty());
+    if (e["type"] != "response.content_part.added") continue;
+    ++parts;
+    EXPECT_EQ(e["part"]["text"], "");
+    EXPECT_EQ(e["part"]["logprobs"], Json::array());
+  }
+  EXPECT_EQ(parts, 2);
+}
+
 TEST(present_completion, half_characters_wait_and_bad_ones_are_replaced) {
   const ServedModel model = testing::model();
   const auto presenter =

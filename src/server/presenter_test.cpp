@@ -158,6 +158,8 @@ TEST(present_response, events_are_numbered_and_the_call_is_whole) {
   const Json& call = events.back()["response"]["output"][1];
   EXPECT_EQ(call["arguments"], "{\"a\": [1");
   EXPECT_EQ(call["status"], "completed");
+  const Json& input = events.back()["response"]["usage"]["input_tokens_details"];
+  EXPECT_EQ(input, (Json{{"cached_tokens", 4}, {"cache_write_tokens", 0}}));
 }
 
 TEST(present_response, a_part_begins_without_the_logprobs_of_the_message_before) {

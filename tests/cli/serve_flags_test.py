@@ -11,7 +11,7 @@ from support import SANITIZED, SOURCE, TINY, Case, nibble
 
 class Flags(Case):
     VLLM = ("-tp", 1, "-O3", "-cc.level=3", "--attention-backend", "FLASH_ATTN", "--enforce-eager", "--gpu-memory-utilization", 0.9, "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
-            "--quantization", "mxfp4", "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
+            "--quantization", "mxfp4", "--data-parallel-backend", "mp", "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
             "--max_model_len", 2048, "--max-num-batched-tokens", 512, "--kv-cache-dtype", "auto", "--served-model-name", "a", "b")
 
     def config(self, *args, env=None):
@@ -148,6 +148,7 @@ class Flags(Case):
             self.assertEqual(self.config(TINY, *flags).get("enforce-eager"), {"value": "true", "origin": origin}, flags)
         for flags in (("-O3",), ("-cc.cudagraph_mode=FULL",), ("-cc.max_cudagraph_capture_size=0",)):
             self.assertNotIn("enforce-eager", self.config(TINY, *flags), flags)
+        self.assertEqual(self.config(TINY, "--enforce-eager", "--no-enforce-eager")["enforce-eager"]["value"], "false")
 
     def test_fields_of_json_flags(self):
         for flags in (("--attention-config", '{"backend": "reference"}'), ("-ac.backend=reference",)):

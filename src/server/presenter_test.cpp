@@ -189,5 +189,21 @@ TEST(present_completion, half_characters_wait_and_bad_ones_are_replaced) {
   EXPECT_EQ(presenter->body()["choices"][0]["text"], "日本 \uFFFD!");
 }
 
+TEST(present_completion, offsets_count_special_tokens_only_where_they_are_shown) {
+  const ServedModel model = testing::model();
+  for (const std::string_view skip : {"true", "false"}) {
+    const std::string fields = R"({"prompt":"a","max_tokens":100,"logprobs":0,"skip_special_tokens":)";
+    const auto presenter =
+        present_completion(model, kId, parse_completion(parse_json(fields + std::string(skip) + "}")));
+    play(*presenter, "<|channel|>final<|message|>Yes");
+    const Json choice = presenter->body()["choices"][0];
+    const auto text = choice["text"].get<std::string>();
+    const Json& logprobs = choice["logprobs"];
+    ASSERT_EQ(logprobs["tokens"][1], "final");
+    EXPECT_EQ(logprobs["text_offset"][1], text.find("final")) << text;
+    EXPECT_EQ(logprobs["text_offset"][3], text.find("Yes")) << text;
+  }
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -81,6 +81,13 @@ def markup_of_the_model_stays_text(page):
 
 
 @test
+def long_runs_of_the_same_do_not_stop_the_page(page):
+    page.ask("blanks")
+    expect(page.tab.locator(".md > p").last).to_have_text("The end.")
+    expect(page.tab.locator(".md > h1")).to_have_count(1)
+
+
+@test
 def a_call_asks_for_its_result_and_goes_on(page):
     page.ask("tool")
     tab = page.tab

@@ -440,6 +440,16 @@ def a_message_waits_for_the_model(page):
 
 
 @test
+def a_file_with_many_backticks_goes_out(page):
+    tab = page.tab
+    tab.set_input_files("#pick", {"name": "quoted.md", "mimeType": "text/markdown", "buffer": b"`a ``b " * 200000})
+    expect(tab.locator("#files li")).to_have_count(1)
+    page.ask("what is this?")
+    sent = page.stub.state["requests"][-1]["messages"][-1]["content"]
+    assert sent.startswith("File quoted.md:\n```\n`a ``b `a"), sent[:100]
+
+
+@test
 def text_files_are_attached(page):
     tab = page.tab
     file = {"name": "notes.md", "mimeType": "text/markdown", "buffer": "Grüße\n```\nx\n```\n".encode()}

@@ -9,7 +9,9 @@ const headers = () => ({"Content-Type": "application/json", ...(settings.key && 
 function withFiles(m) {
   if (!m.files?.length) return m.content;
   const quoted = m.files.map(({name, text}) => {
-    const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([ticks]) => ticks.length + 1)));
+    let longest = 2;
+    for (const [ticks] of text.matchAll(/`+/g)) longest = Math.max(longest, ticks.length);
+    const fence = "`".repeat(longest + 1);
     return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
   });
   return [...quoted, m.content].filter(Boolean).join("\n\n");

@@ -312,6 +312,7 @@ int execute(const ServeOptions& asked) {
   };
   load(o, running, {terminal, on_load, [&lost_group](const std::string& why) { lost_group.lose(why); }});
   server::ServedModel served = served_model(running, o.served_names);
+  served.root = asked.model.model.empty() ? own_model().names.front() : asked.model.model;
   served.by_priority = o.by_priority;
   api.publish(std::move(served), server::port_of(*running.engines));
   loaded = true;

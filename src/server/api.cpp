@@ -248,6 +248,8 @@ std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
                 {"object", "model"},
                 {"created", served.since},
                 {"owned_by", "nibble"},
+                {"root", served.model.root},  // vLLM's; its benchmark takes the tokenizer from there
+                {"parent", nullptr},
                 {"max_model_len", served.model.max_context},
                 {"vocab_size", ordinary}};
   };

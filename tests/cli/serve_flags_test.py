@@ -127,7 +127,8 @@ class Flags(Case):
         self.assertLessEqual(sum("backend cpu: " in line for line in server.log), 1, server.log)
         for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization", "--compilation-config"):
             self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
-        self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
+        models = server.get("/v1/models").json()["data"]
+        self.assertEqual([(m["id"], m["root"], m["parent"]) for m in models], [(name, str(TINY), None) for name in "ab"])
         self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
 
     def test_flags_of_the_newest_vllm(self):

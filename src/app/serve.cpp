@@ -229,6 +229,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   ServeOptions o = options;
   ModelOptions& model = o.model;
   for (const std::string& note : model.settings.notes) terminal.note(note);
+  server::require_certificate(http_options(o));
   NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
   model.model = named.path;
   note_resolved(model.settings, "--model", named.path);

@@ -168,6 +168,12 @@ def trouble_is_said_plainly(page):
     page.ask("hello")
     expect(note).to_contain_text("API key")
     tab.click("text=Enter key")
+    tab.fill('[data-setting="key"]', "sëcret…")  # what no header can hold
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#model")).to_have_text("API key needed")
+    page.ask("hello")
+    expect(note).to_contain_text("API key")
+    tab.click("text=Enter key")
     tab.fill('[data-setting="key"]', "secret")
     tab.keyboard.press("Escape")
     page.ask("hello")

@@ -4,7 +4,10 @@
 const runs = new Map();  // conversation id → {c, message, controller, started, first, pieces, usage, finish, waiting}
 let model = {id: "", context: 0, state: "connecting", phase: "", percent: 0};
 const isWritingHere = (m) => [...runs.values()].some((run) => run.message === m);
-const headers = () => ({"Content-Type": "application/json", ...(settings.key && {Authorization: "Bearer " + settings.key})});
+function headers() {
+  if (/[^ -~]/.test(settings.key)) throw new Refusal(401, "");  // no header holds it, so no server has such a key
+  return {"Content-Type": "application/json", ...(settings.key && {Authorization: "Bearer " + settings.key})};
+}
 
 function withFiles(m) {
   if (!m.files?.length) return m.content;
@@ -194,7 +197,9 @@ async function probe() {
       model.phase = health.phase ?? "loading";
       model.percent = health.percent ?? 0;
     }
-  } catch { /* away, or loaded since */ }
+  } catch (error) {  // away, or loaded since
+    if (error instanceof Refusal) state = "locked";
+  }
   const was = model.state;
   model.state = state;
   if (state === "ready") {

@@ -293,6 +293,7 @@ int execute(const BenchOptions& asked) {
   if (asked.profile && asked.format == BenchFormat::kCsv && !asked.tune)
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   if (asked.tune) check_tune(asked);
+  require_writable("--report", asked.report);
   const BenchOptions options = resolved(asked, terminal);
   if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit));
   std::vector<BenchRow> rows = plan_rows(options);

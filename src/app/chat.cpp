@@ -308,7 +308,14 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
     };
     text::ToolSpec tool{.name = string_of("name"), .description = string_of("description"), .parameters = {}};
     if (tool.name.empty()) throw refuse(fmt::format("entry {}: want an object with a name", i));
-    if (function.contains("parameters") && !function["parameters"].is_null()) tool.parameters = function["parameters"];
+    if (function.contains("parameters") && !function["parameters"].is_null()) {
+      if (!function["parameters"].is_object())
+        throw refuse(fmt::format("entry {}: want a schema, an object, as parameters", i));
+      tool.parameters = function["parameters"];
+    }
+    const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
+    if (std::ranges::any_of(tools, same))
+      throw refuse(fmt::format("entry {}: another one is called {}, too", i, tool.name));
     tools.push_back(std::move(tool));
   }
   return tools;

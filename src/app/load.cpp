@@ -267,6 +267,7 @@ Metadata result_json(const LoadOptions& o, const client::Server& server, std::sp
 int execute(const LoadOptions& asked) {
   LoadOptions o = asked;
   Terminal terminal(o.output);
+  require_writable("--report", o.report);
   const client::Server server{
       .endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key, .cacert = o.cacert, .insecure = o.insecure};
   if (o.workload.prefix_len > o.workload.isl)

@@ -116,7 +116,7 @@ void add_kernels(Flags flags, ModelOptions& o, KernelFlags which) {
       flags, "--moe-tile", named(o.run.moe_tile, {MoeTile::kAuto, MoeTile::k64x128, MoeTile::k128x128}),
       "cuda, compute capability 12, with --moe-activation mxfp8, mxfp6 or mxfp4: tokens x rows of a tile "
       "where GEMMs multiply the experts; auto: by how many tokens an expert has");
-  flags.turn("--enforce-eager", o.run.eager, "cuda: launch every kernel of a step; no CUDA graphs");
+  flags.turn("--enforce-eager,!--no-enforce-eager", o.run.eager, "cuda: launch every kernel of a step; no CUDA graphs");
   flags.group(HelpGroup::kPerformance);
   add_dense_format(flags, "--mxfp4-layers", backend::WeightFormat::kMxfp4, o.run.dense);
   add_dense_format(flags, "--mxfp8-layers", backend::WeightFormat::kMxfp8, o.run.dense);

@@ -300,6 +300,14 @@ ReportFormat report_format(const std::filesystem::path& path) {
   throw Error(Code::kInvalidRequest, "--report: want a name that ends in .md or .html, found {}", path.string());
 }
 
+void require_writable(std::string_view flag, const std::filesystem::path& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(path, ignored);
+  if (!std::ofstream(path, std::ios::app)) throw Error(Code::kIo, "{} {}: it cannot be written", flag, path.string());
+  if (!was_there) std::filesystem::remove(path, ignored);
+}
+
 void write_report(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text << std::flush;

@@ -75,6 +75,9 @@ struct BarPlot {
 enum class ReportFormat : uint8_t { kMarkdown, kHtml };
 // From the name's ending. Throws Error(kInvalidRequest) unless it is .md or .html.
 [[nodiscard]] ReportFormat report_format(const std::filesystem::path& path);
+// Before a run that may take hours: throws Error(kIo) unless `path`, the value of `flag`, can be written. An empty one
+// is none. Changes no file.
+void require_writable(std::string_view flag, const std::filesystem::path& path);
 // Throws Error(kIo).
 void write_report(const std::filesystem::path& path, const std::string& text);
 

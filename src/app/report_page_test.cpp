@@ -7,10 +7,25 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <filesystem>
 #include <string>
 
 namespace nibble::app {
 namespace {
+
+TEST(ReportFile, that_cannot_be_written_is_refused_and_others_stay_as_they_are) {
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "nibble_report_file";
+  std::filesystem::remove_all(dir);
+  EXPECT_THROW(require_writable("--report", dir / "page.md"), Error);
+  std::filesystem::create_directory(dir);
+  require_writable("--report", dir / "page.md");
+  EXPECT_FALSE(exists(dir / "page.md"));
+  write_report(dir / "page.md", "kept");
+  require_writable("--report", dir / "page.md");
+  EXPECT_EQ(file_size(dir / "page.md"), 4);
+  require_writable("--report", "");
+  std::filesystem::remove_all(dir);
+}
 
 using testing::HasSubstr;
 using testing::Not;

@@ -229,6 +229,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   ServeOptions o = options;
   ModelOptions& model = o.model;
   for (const std::string& note : model.settings.notes) terminal.note(note);
+  server::require_certificate(http_options(o));
   NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
   model.model = named.path;
   note_resolved(model.settings, "--model", named.path);
@@ -312,6 +313,7 @@ int execute(const ServeOptions& asked) {
   };
   load(o, running, {terminal, on_load, [&lost_group](const std::string& why) { lost_group.lose(why); }});
   server::ServedModel served = served_model(running, o.served_names);
+  served.root = asked.model.model.empty() ? own_model().names.front() : asked.model.model;
   served.by_priority = o.by_priority;
   api.publish(std::move(served), server::port_of(*running.engines));
   loaded = true;

@@ -93,7 +93,7 @@ std::vector<ServerRecord> recorded_servers(const fs::path& folder) {
   std::vector<ServerRecord> records;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() != ".json") continue;
+    if (entry.path().extension() != ".json" || !entry.is_regular_file(error)) continue;
     if (auto record = read_record(entry.path())) {
       records.push_back(std::move(*record));
     } else {

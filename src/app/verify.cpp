@@ -257,6 +257,8 @@ VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
 
 int execute(const VerifyOptions& options) {
   Terminal terminal(options.output);
+  require_writable("--report", options.report);
+  require_writable("--save-baseline", options.save_baseline);
   if (!options.review.empty() && !options.report.empty())  // before anything is measured
     static_cast<void>(with_results(read_text(options.report), "", options.report.string()));
   const bool reviews = !options.review.empty();

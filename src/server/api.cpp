@@ -248,6 +248,8 @@ std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
                 {"object", "model"},
                 {"created", served.since},
                 {"owned_by", "nibble"},
+                {"root", served.model.root},  // vLLM's; its benchmark takes the tokenizer from there
+                {"parent", nullptr},
                 {"max_model_len", served.model.max_context},
                 {"vocab_size", ordinary}};
   };
@@ -320,7 +322,7 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
   return begin(
       visit, making, [this, &served, context = context(visit, served), request = std::move(request)](Wake wake) {
         AnswerId id = answer_id("resp_", request.turn.generation.model, served.model);
-        KeepResponse keep = request.store ? keep_response(id.id, request.turn.history) : KeepResponse();
+        KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
         return std::make_unique<EngineCall>(context,
                                             present_response(served.model, std::move(id), request, std::move(keep)),
                                             turn_requests(served.model, request.turn, options_.date()),
@@ -328,9 +330,12 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
       });
 }
 
-KeepResponse Api::keep_response(const std::string& id, const std::vector<text::Message>& history) {
-  return [this, id, history](const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
-    StoredTurn turn{.history = history, .calls = calls};
+KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& request) {
+  StoredTurn before{.instructions = request.lasting, .history = request.turn.history, .calls = {}};
+  return [this, id, before = std::move(before)](const Json& response, const std::vector<text::Message>& added,
+                                                const CallNames& calls) {
+    StoredTurn turn = before;
+    turn.calls = calls;
     turn.history.insert(turn.history.end(), added.begin(), added.end());
     store_.put(id, {.response = response, .turn = std::move(turn)});
   };

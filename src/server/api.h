@@ -80,7 +80,7 @@ class Api {
   enum class Making { kQuick, kLong };
   std::unique_ptr<Call> begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make);
 
-  [[nodiscard]] KeepResponse keep_response(const std::string& id, const std::vector<text::Message>& history);
+  [[nodiscard]] KeepResponse keep_response(const std::string& id, const ResponsesRequest& request);
   void check_key(const HttpRequest& request) const;
   [[nodiscard]] CallContext context(const Visit& visit, const Served& served);
   void log_prompt(const Visit& visit, const Json& body) const;

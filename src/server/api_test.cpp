@@ -339,6 +339,19 @@ TEST_F(ApiTest, responses_are_kept_bounded) {
   EXPECT_GT(engine_->requests.back().prompt.size(), first);
 }
 
+TEST_F(ApiTest, a_kept_response_remembers_the_instructions_among_its_items) {
+  start({kAnswer});
+  const std::string items = R"({"input":[{"role":"developer","content":"Always."},{"role":"user","content":"hi"}]})";
+  std::string id = ask("/v1/responses", items).json["id"];
+  const auto tokenizer = testing::model().tokenizer;
+  for (int turn = 0; turn < 2; ++turn) {
+    id = ask("/v1/responses", R"({"input":"more","previous_response_id":")" + id + "\"}").json["id"];
+    std::string prompt;
+    for (const int32_t token : engine_->requests.back().prompt) prompt += tokenizer->token_bytes(token);
+    EXPECT_NE(prompt.find("Always."), std::string::npos) << prompt;
+  }
+}
+
 TEST_F(ApiTest, a_response_larger_than_all_room_pushes_out_no_other) {
   start({kAnswer}, {.stored_bytes = 4500});
   const std::string small = ask("/v1/responses", R"({"input":"hi"})").json["id"];

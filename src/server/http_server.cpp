@@ -99,7 +99,6 @@ struct HttpServer::Impl {
         deadline(control) {}
 
   void listen();
-  void use_tls();
   void await_signal();
   void end();
   void stop();
@@ -166,11 +165,14 @@ void HttpServer::Impl::listen() {
   port = acceptor.local_endpoint().port();
 }
 
-void HttpServer::Impl::use_tls() {
-  if (options.certificate_file.empty() && options.key_file.empty()) return;
+namespace {
+
+// Null without a certificate. Throws Error(kIo), Error(kInvalidRequest).
+std::unique_ptr<asio::ssl::context> tls_of(const HttpOptions& options) {
+  if (options.certificate_file.empty() && options.key_file.empty()) return nullptr;
   if (options.certificate_file.empty() || options.key_file.empty())
     throw Error(Code::kInvalidRequest, "want --ssl-certfile and --ssl-keyfile together, found one of them");
-  tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
+  auto tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code error;
   tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
                    asio::ssl::context::no_tlsv1_1);
@@ -179,7 +181,12 @@ void HttpServer::Impl::use_tls() {
   tls->set_password_callback([](size_t, auto) { return std::string(); }, error);  // OpenSSL would ask at the terminal
   tls->use_private_key_file(options.key_file, asio::ssl::context::pem, error);
   if (error) throw Error(Code::kIo, "--ssl-keyfile {}: {}", options.key_file, error.message());
+  return tls;
 }
+
+}  // namespace
+
+void require_certificate(const HttpOptions& options) { static_cast<void>(tls_of(options)); }
 
 void HttpServer::Impl::await_signal() {
   signals.async_wait([this](error_code error, int) {
@@ -463,7 +470,7 @@ asio::awaitable<void> HttpServer::Impl::refuse(HttpStream& stream, Peer& peer, s
 
 HttpServer::HttpServer(HttpOptions options, Handler handler)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(handler))) {
-  impl_->use_tls();
+  impl_->tls = tls_of(impl_->options);
   impl_->listen();
   impl_->signals.add(SIGTERM);
   impl_->signals.add(SIGINT);

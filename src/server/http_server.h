@@ -33,6 +33,9 @@ struct HttpOptions {
   std::function<void()> on_dropped{};  // a connection beyond max_connections was closed. Any thread.
 };
 
+// Throws what the server would for the files of TLS: Error(kIo), and Error(kInvalidRequest) for one without the other.
+void require_certificate(const HttpOptions& options);
+
 class HttpServer {
  public:
   // Listens from here on. Throws Error(kIo) if it cannot. The handler must outlive it. SIGTERM and SIGINT drain: no new

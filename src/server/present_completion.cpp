@@ -66,14 +66,14 @@ class CompletionPresenter final : public Presenter {
     TextChoice& c = choices_[choice];
     begin_choice(choice);
     if (event.of_prompt) {
-      add_entry(c, event, 0);
+      add_entry(c, event, 0, bytes_of(event.token));
       return true;
     }
     ++c.usage.completion_tokens;
     if (token_ids_) c.token_ids.push_back(event.token);
     std::string_view bytes = bytes_of(event.token);
     if (skip_special_ && model_.tokenizer->is_special(event.token)) bytes = {};
-    if (logprobs_) add_entry(c, event, c.pushed);
+    if (logprobs_) add_entry(c, event, c.pushed, bytes);
     c.pushed += bytes.size();
     std::string text = c.utf8.push(bytes);
     if (c.usage.completion_tokens > min_tokens_) {
@@ -156,10 +156,12 @@ class CompletionPresenter final : public Presenter {
     text::Utf8Stream utf8;
     c.text = utf8.push(bytes);
     c.text += utf8.finish();
-    if (logprobs_ && !ids.empty()) add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0);
+    if (logprobs_ && !ids.empty())
+      add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0, bytes_of(ids[0]));
   }
 
-  void add_entry(TextChoice& c, const engine::TokenEvent& event, size_t byte) {
+  // `shown`: what the token adds to the text.
+  void add_entry(TextChoice& c, const engine::TokenEvent& event, size_t byte, std::string_view shown) {
     const std::string_view bytes = bytes_of(event.token);
     Entry entry{.token = std::string(bytes), .logprob = {}, .top = {}, .offset = c.characters};
     if (event.logprobs) {
@@ -169,7 +171,7 @@ class CompletionPresenter final : public Presenter {
         entry.top[std::string(bytes_of(other.token))] = finite_logprob(other.value);
       entry.top[std::string(bytes)] = entry.logprob;  // beside the likeliest ones
     }
-    c.characters += characters(bytes);
+    c.characters += characters(shown);
     c.waiting.emplace_back(byte, std::move(entry));
   }
 

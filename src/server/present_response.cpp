@@ -93,7 +93,7 @@ class ResponsePresenter final : public Presenter {
     json["usage"] = nullptr;
     if (status_ == "in_progress") return json;
     json["usage"] = {{"input_tokens", usage_.prompt_tokens},
-                     {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
+                     {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens}, {"cache_write_tokens", 0}}},
                      {"output_tokens", usage_.completion_tokens},
                      {"output_tokens_details", {{"reasoning_tokens", usage_.reasoning_tokens}}},
                      {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens}};
@@ -124,9 +124,9 @@ class ResponsePresenter final : public Presenter {
       calls_[item_["call_id"].get<std::string>()] = e.text;
     }
     text_.clear();
+    item_logprobs_ = Json::array();
     if (stream_) event("response.output_item.added", {{"output_index", output_.size()}, {"item", item_}});
     if (e.kind != ItemKind::kCall) part_event("response.content_part.added", {{"part", part(e.kind)}});
-    item_logprobs_ = Json::array();
   }
 
   [[nodiscard]] Json part(ItemKind kind) const {

@@ -158,6 +158,27 @@ TEST(present_response, events_are_numbered_and_the_call_is_whole) {
   const Json& call = events.back()["response"]["output"][1];
   EXPECT_EQ(call["arguments"], "{\"a\": [1");
   EXPECT_EQ(call["status"], "completed");
+  const Json& input = events.back()["response"]["usage"]["input_tokens_details"];
+  EXPECT_EQ(input, (Json{{"cached_tokens", 4}, {"cache_write_tokens", 0}}));
+}
+
+TEST(present_response, a_part_begins_without_the_logprobs_of_the_message_before) {
+  const ServedModel model = testing::model();
+  const auto none = [](const std::string&) { return StoredTurn(); };
+  const auto request =
+      parse_responses(parse_json(R"({"input":"hi","stream":true,"include":["message.output_text.logprobs"]})"), none);
+  const auto presenter = present_response(model, kId, request, {});
+  int parts = 0;
+  for (const Json& e : play(*presenter,
+                            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final"
+                            "<|message|>Yes.<|return|>")) {
+    EXPECT_EQ(e["type"] == "response.output_text.done", e.contains("text") && !e["logprobs"].empty());
+    if (e["type"] != "response.content_part.added") continue;
+    ++parts;
+    EXPECT_EQ(e["part"]["text"], "");
+    EXPECT_EQ(e["part"]["logprobs"], Json::array());
+  }
+  EXPECT_EQ(parts, 2);
 }
 
 TEST(present_completion, half_characters_wait_and_bad_ones_are_replaced) {
@@ -166,6 +187,22 @@ TEST(present_completion, half_characters_wait_and_bad_ones_are_replaced) {
       present_completion(model, kId, parse_completion(parse_json(R"({"prompt":"a","max_tokens":100})")));
   play(*presenter, "日本 \xff!");
   EXPECT_EQ(presenter->body()["choices"][0]["text"], "日本 \uFFFD!");
+}
+
+TEST(present_completion, offsets_count_special_tokens_only_where_they_are_shown) {
+  const ServedModel model = testing::model();
+  for (const std::string_view skip : {"true", "false"}) {
+    const std::string fields = R"({"prompt":"a","max_tokens":100,"logprobs":0,"skip_special_tokens":)";
+    const auto presenter =
+        present_completion(model, kId, parse_completion(parse_json(fields + std::string(skip) + "}")));
+    play(*presenter, "<|channel|>final<|message|>Yes");
+    const Json choice = presenter->body()["choices"][0];
+    const auto text = choice["text"].get<std::string>();
+    const Json& logprobs = choice["logprobs"];
+    ASSERT_EQ(logprobs["tokens"][1], "final");
+    EXPECT_EQ(logprobs["text_offset"][1], text.find("final")) << text;
+    EXPECT_EQ(logprobs["text_offset"][3], text.find("Yes")) << text;
+  }
 }
 
 }  // namespace

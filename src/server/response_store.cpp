@@ -8,6 +8,7 @@ namespace {
 // Approximate, which is enough for a limit.
 size_t bytes_of(const ResponseStore::Entry& entry) {
   size_t bytes = 2 * to_text(entry.response).size() + 1024;
+  for (const std::string& text : entry.turn.instructions) bytes += text.size();
   for (const text::Message& message : entry.turn.history) {
     bytes += sizeof message;
     for (const text::Content& content : message.content) {

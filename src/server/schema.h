@@ -71,14 +71,16 @@ struct CompletionRequest {
 };
 
 struct ResponsesRequest {
-  TurnRequest turn;  // its history begins with that of the previous response
-  CallNames calls;   // all calls in the history
+  TurnRequest turn;                  // its history begins with that of the previous response
+  CallNames calls;                   // all calls in the history
+  std::vector<std::string> lasting;  // the turn's instructions that are items: the next turn has them, too
   bool store = true;
   Json echoed;  // fields that the response object repeats
 };
 
 // What a response leaves behind for the next one.
 struct StoredTurn {
+  std::vector<std::string> instructions;  // of items before everything else; the field `instructions` does not last
   std::vector<text::Message> history;
   CallNames calls;
 };

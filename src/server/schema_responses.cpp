@@ -167,18 +167,21 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   ResponsesRequest request;
   TurnRequest& turn = request.turn;
   turn.prompt_field = "input";
+  auto instructions = fields.string("instructions");
+  if (instructions) turn.instructions.push_back(*std::move(instructions));
   if (const auto id = fields.string("previous_response_id")) {
     StoredTurn before = previous(*id);
+    turn.instructions.insert(turn.instructions.end(), before.instructions.begin(), before.instructions.end());
     turn.history = std::move(before.history);
     request.calls = std::move(before.calls);
   }
   read_generation(fields, turn.generation);
   turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
-  if (auto instructions = fields.string("instructions")) turn.instructions.push_back(*std::move(instructions));
   read_response_reasoning(fields, turn);
   read_tools(fields, FunctionForm::kFlat, turn);
   read_include(fields, turn.generation);
   read_input(fields, request);
+  request.lasting.assign(turn.instructions.begin() + (instructions ? 1 : 0), turn.instructions.end());
   read_text(fields, turn);
   request.store = fields.boolean("store").value_or(true);
   check_texts(fields, "client_metadata");  // of Codex

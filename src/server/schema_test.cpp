@@ -161,6 +161,26 @@ TEST(schema, a_conversation_becomes_harmony_messages) {
   EXPECT_EQ(turn.strict_tools, std::vector<std::string>{"f"});
 }
 
+TEST(schema, instructions_that_are_items_last_and_the_field_does_not) {
+  using Texts = std::vector<std::string>;
+  const auto parse = [](std::string_view fields, const StoredTurn& before) {
+    return parse_responses(parse_json(fields), [&](const std::string&) { return before; });
+  };
+  const ResponsesRequest first = parse(
+      R"({"instructions":"Now.","input":[{"role":"developer","content":"Always."},{"role":"user","content":"hi"}]})",
+      {});
+  EXPECT_EQ(first.turn.instructions, (Texts{"Now.", "Always."}));
+  EXPECT_EQ(first.lasting, Texts{"Always."});
+  const ResponsesRequest second =
+      parse(R"({"previous_response_id":"r","instructions":"Then.","input":"more","text":{"verbosity":"low"}})",
+            {.instructions = first.lasting, .history = first.turn.history, .calls = {}});
+  ASSERT_EQ(second.turn.instructions.size(), 3);  // the last one is the verbosity's
+  EXPECT_EQ(second.turn.instructions[0], "Then.");
+  EXPECT_EQ(second.turn.instructions[1], "Always.");
+  EXPECT_EQ(second.lasting, Texts{"Always."});
+  EXPECT_EQ(second.turn.history.size(), 2);
+}
+
 TEST(schema, responses_items_become_the_same_messages) {
   StoredTurn before;
   before.calls["c0"] = "g";

@@ -47,6 +47,13 @@ class Manifests(Case):
         grace = int(re.search(r"terminationGracePeriodSeconds: (\d+)", text("deployment.yaml"))[1])
         self.assertGreater(grace, int(flags["shutdown-timeout"]))
 
+    def test_the_service_sets_no_variables_in_pods(self):
+        """Kubernetes would give them NIBBLE_PORT=tcp://…, which is no port for the program."""
+        self.assertIn("\n  name: nibble\n", text("service.yaml"))
+        for manifest in (text("deployment.yaml"), TwoHosts.group):
+            pods = manifest.count("terminationGracePeriodSeconds")
+            self.assertEqual(manifest.count("enableServiceLinks: false"), pods)
+
     def test_every_manifest_is_listed(self):
         listed = re.search(r"resources: \[(.*)\]", text("kustomization.yaml"))[1].split(", ")
         self.assertEqual(sorted(listed), sorted(f.name for f in FOLDER.glob("*.yaml") if f.name != "kustomization.yaml"))

@@ -179,6 +179,8 @@ class Tools(Case):
         self.chat('[{"name": 5}]', USAGE, says="entry 0: want a string as name")
         self.chat('[{"function": {"name": ["f"]}}]', USAGE)
         self.chat('[{"name": "f", "description": {}}]', USAGE)
+        self.chat('[{"name": "f", "parameters": "text"}]', USAGE, says="entry 0: want a schema")
+        self.chat('[{"name": "f"}, {"name": "f"}]', USAGE, says="entry 1: another one is called f")
         self.refused(IO, "chat", "-m", TINY, "-p", "Hi", "--tools", self.dir / "none", says="none")
 
     def test_deep_schemas_do_not_exhaust_the_stack(self):
@@ -199,7 +201,7 @@ class Tools(Case):
         self.refused(USAGE, "bench", "--compare", result, result, "--allow-mismatch", says="levels")
 
     def test_odd_tools_are_tools(self):
-        for text in ("[]", '[{"name": "f", "parameters": null}]', '[{"name": "f", "parameters": 7}]',
+        for text in ("[]", '[{"name": "f", "parameters": null}]',
                      '[{"type": "function", "function": {"name": "f", "parameters": {"type": ["string", "null"], "enum": [1, null]}}}]'):
             self.chat(text)
 

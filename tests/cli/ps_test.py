@@ -69,6 +69,13 @@ class Ps(Case):
         self.assertEqual(self.listed(), [])
         self.assertEqual(list(self.records.iterdir()), [])
 
+    def test_what_is_no_file_is_left_alone(self):
+        self.records.mkdir(parents=True)
+        (self.records / "1.json").mkdir()
+        os.mkfifo(self.records / "2.json")  # reading it would wait
+        self.assertEqual(self.listed(), [])
+        self.assertEqual(len(list(self.records.iterdir())), 2)
+
     def test_a_folder_that_cannot_be_written_is_told(self):
         self.records.write_text("no folder")
         server = self.server()

@@ -11,7 +11,7 @@ from support import SANITIZED, SOURCE, TINY, Case, nibble
 
 class Flags(Case):
     VLLM = ("-tp", 1, "-O3", "-cc.level=3", "--attention-backend", "FLASH_ATTN", "--enforce-eager", "--gpu-memory-utilization", 0.9, "--tool-call-parser", "openai", "--enable-auto-tool-choice", "--reasoning-parser", "openai_gptoss",
-            "--quantization", "mxfp4", "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
+            "--quantization", "mxfp4", "--data-parallel-backend", "mp", "--uvicorn-log-level", "warning", "--attention-config", "{}", "--async-scheduling",
             "--max_model_len", 2048, "--max-num-batched-tokens", 512, "--kv-cache-dtype", "auto", "--served-model-name", "a", "b")
 
     def config(self, *args, env=None):
@@ -127,7 +127,8 @@ class Flags(Case):
         self.assertLessEqual(sum("backend cpu: " in line for line in server.log), 1, server.log)
         for flag in ("--uvicorn-log-level", "--enforce-eager", "--gpu-memory-utilization", "--compilation-config"):
             self.assertEqual(sum(f"{flag} makes no difference" in line for line in server.log), 1, flag)
-        self.assertEqual([m["id"] for m in server.get("/v1/models").json()["data"]], ["a", "b"])
+        models = server.get("/v1/models").json()["data"]
+        self.assertEqual([(m["id"], m["root"], m["parent"]) for m in models], [(name, str(TINY), None) for name in "ab"])
         self.assertEqual(server.chat(model="b", max_tokens=1).status, 200)
 
     def test_flags_of_the_newest_vllm(self):
@@ -148,6 +149,7 @@ class Flags(Case):
             self.assertEqual(self.config(TINY, *flags).get("enforce-eager"), {"value": "true", "origin": origin}, flags)
         for flags in (("-O3",), ("-cc.cudagraph_mode=FULL",), ("-cc.max_cudagraph_capture_size=0",)):
             self.assertNotIn("enforce-eager", self.config(TINY, *flags), flags)
+        self.assertEqual(self.config(TINY, "--enforce-eager", "--no-enforce-eager")["enforce-eager"]["value"], "false")
 
     def test_fields_of_json_flags(self):
         for flags in (("--attention-config", '{"backend": "reference"}'), ("-ac.backend=reference",)):

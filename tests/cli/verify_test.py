@@ -11,7 +11,7 @@ import support
 from load_test import DONE, EVENT, StandIn
 from schema import problems
 from serve_support import Server
-from support import TINY, Case
+from support import IO, TINY, Case
 
 FAILED, USAGE = 1, 2
 
@@ -381,6 +381,14 @@ class Reports(Case):
                 self.assertEqual(result.code, USAGE, command)
                 self.assertIn(".md or .html", result.err)
         self.assertEqual(support.nibble("bench", "-m", TINY, "--speculative", "suffix", "--report", "page.md").code, USAGE)
+
+    def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(self):
+        nobody = "http://127.0.0.1:1"
+        for command, flag in ((("verify", TINY, "--level", 1), "--report"), (("verify", TINY, "--level", 5), "--save-baseline"),
+                              (("bench", "-m", TINY, "-n", 4), "--report"), (("load", "--base-url", nobody), "--report")):
+            result = support.nibble(*command, flag, self.dir / "none" / "page.md")
+            self.assertEqual((result.code, result.out), (IO, ""), command)
+            self.assertIn(f"{flag} {self.dir / 'none' / 'page.md'}: it cannot be written", result.err)
 
 
 if __name__ == "__main__":

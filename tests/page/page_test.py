@@ -81,6 +81,13 @@ def markup_of_the_model_stays_text(page):
 
 
 @test
+def long_runs_of_the_same_do_not_stop_the_page(page):
+    page.ask("blanks")
+    expect(page.tab.locator(".md > p").last).to_have_text("The end.")
+    expect(page.tab.locator(".md > h1")).to_have_count(1)
+
+
+@test
 def a_call_asks_for_its_result_and_goes_on(page):
     page.ask("tool")
     tab = page.tab
@@ -158,6 +165,12 @@ def trouble_is_said_plainly(page):
     page.ask("cut")
     expect(note).to_contain_text("connection to the server was lost")
     page.stub.state["key"] = "secret"
+    page.ask("hello")
+    expect(note).to_contain_text("API key")
+    tab.click("text=Enter key")
+    tab.fill('[data-setting="key"]', "sëcret…")  # what no header can hold
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#model")).to_have_text("API key needed")
     page.ask("hello")
     expect(note).to_contain_text("API key")
     tab.click("text=Enter key")
@@ -430,6 +443,16 @@ def a_message_waits_for_the_model(page):
     expect(tab.locator(".waiting")).to_be_visible()
     tab.keyboard.press("Escape")
     expect(tab.locator("body.busy")).to_have_count(0)
+
+
+@test
+def a_file_with_many_backticks_goes_out(page):
+    tab = page.tab
+    tab.set_input_files("#pick", {"name": "quoted.md", "mimeType": "text/markdown", "buffer": b"`a ``b " * 200000})
+    expect(tab.locator("#files li")).to_have_count(1)
+    page.ask("what is this?")
+    sent = page.stub.state["requests"][-1]["messages"][-1]["content"]
+    assert sent.startswith("File quoted.md:\n```\n`a ``b `a"), sent[:100]
 
 
 @test

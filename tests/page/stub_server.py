@@ -1,7 +1,7 @@
 """A server that speaks as much of the API as the chat page asks for, with scripted answers. Standard library only.
 
 The last user message chooses the answer: `tool` calls a function, `slow` streams until stopped, `tale` for two
-seconds, `busy` is 429, `cut` drops the connection, `hostile` is markup, `math` is LaTeX; anything else is a specimen of Markdown.
+seconds, `busy` is 429, `cut` drops the connection, `hostile` is markup, `blanks` is long and says little, `math` is LaTeX; anything else is a specimen of Markdown.
 """
 
 import json
@@ -50,6 +50,7 @@ $$
 b &= 2 \end{aligned}
 $$"""
 HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"
+BLANKS = "a" + " " * 100000 + "x\n\n# Heading" + " " * 100000 + "x ##\n\nc|d\n" + " " * 100000 + "x\n\n" + "\\[ e\n" * 4000 + "[f" * 50000 + "\n\nThe end."
 REASONING = "The user wants a short explanation.\nI should mention ranks, pieces and cost, then show code."
 
 
@@ -148,6 +149,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         elif text == "hostile":
             self.pieces("content", HOSTILE)
+        elif text == "blanks":
+            self.chunk({"content": BLANKS})
         elif role == "tool":
             self.pieces("content", "It is 21 degrees in Rome.")
         else:

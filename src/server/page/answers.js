@@ -4,12 +4,17 @@
 const runs = new Map();  // conversation id → {c, message, controller, started, first, pieces, usage, finish, waiting}
 let model = {id: "", context: 0, state: "connecting", phase: "", percent: 0};
 const isWritingHere = (m) => [...runs.values()].some((run) => run.message === m);
-const headers = () => ({"Content-Type": "application/json", ...(settings.key && {Authorization: "Bearer " + settings.key})});
+function headers() {
+  if (/[^ -~]/.test(settings.key)) throw new Refusal(401, "");  // no header holds it, so no server has such a key
+  return {"Content-Type": "application/json", ...(settings.key && {Authorization: "Bearer " + settings.key})};
+}
 
 function withFiles(m) {
   if (!m.files?.length) return m.content;
   const quoted = m.files.map(({name, text}) => {
-    const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([ticks]) => ticks.length + 1)));
+    let longest = 2;
+    for (const [ticks] of text.matchAll(/`+/g)) longest = Math.max(longest, ticks.length);
+    const fence = "`".repeat(longest + 1);
     return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
   });
   return [...quoted, m.content].filter(Boolean).join("\n\n");
@@ -192,7 +197,9 @@ async function probe() {
       model.phase = health.phase ?? "loading";
       model.percent = health.percent ?? 0;
     }
-  } catch { /* away, or loaded since */ }
+  } catch (error) {  // away, or loaded since
+    if (error instanceof Refusal) state = "locked";
+  }
   const was = model.state;
   model.state = state;
   if (state === "ready") {

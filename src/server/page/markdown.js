@@ -4,7 +4,7 @@
 const linkable = (url) => /^(https?:\/\/|mailto:)/i.test(url);
 function inline(text, depth = 0) {
   const out = document.createDocumentFragment();
-  const pattern = /\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\]|\$\$([\s\S]+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*?[^\s$\\])?)\$(?![\d$])|\\([\\`*_{}[\]()#+\-.!|$~<>])|(`+)([\s\S]+?)\6(?!`)|\*\*([^\s*](?:[\s\S]*?[^\s])?)\*\*|__([^\s_](?:[\s\S]*?[^\s])?)__(?!\w)|~~([\s\S]+?)~~|\*([^\s*](?:[^*]*?[^\s*])?)\*|(?<!\w)_([^\s_](?:[^_]*?[^\s_])?)_(?!\w)|\[([^\]\n]+)\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)\)|(https?:\/\/[^\s<>()\[\]"'`]*[^\s<>()\[\]"'`.,;:!?])/g;
+  const pattern = /\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\]|\$\$([\s\S]+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*?[^\s$\\])?)\$(?![\d$])|\\([\\`*_{}[\]()#+\-.!|$~<>])|(`+)([\s\S]+?)\6(?!`)|\*\*([^\s*](?:[\s\S]*?[^\s])?)\*\*|__([^\s_](?:[\s\S]*?[^\s])?)__(?!\w)|~~([\s\S]+?)~~|\*([^\s*](?:[^*]*?[^\s*])?)\*|(?<!\w)_([^\s_](?:[^_]*?[^\s_])?)_(?!\w)|\[([^[\]\n]+)\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)\)|(https?:\/\/[^\s<>()\[\]"'`]*[^\s<>()\[\]"'`.,;:!?])/g;
   let at = 0;
   for (const m of depth > 8 ? [] : text.matchAll(pattern)) {
     out.append(text.slice(at, m.index));
@@ -99,16 +99,30 @@ function codeBlock(language, text) {
   return el("div", {class: "code"}, el("div", {class: "bar"}, el("span", {}, language || "text"), copy), el("pre", {tabindex: 0}, el("code", {}, ...coloured(language.toLowerCase(), text))));
 }
 // The lines of a formula that begins at lines[i]: $$ … $$ or \[ … \], and nothing else beside it.
+const formula = /^ {0,3}(\$\$|\\\[)/;
 function displayMath(lines, i) {
-  const m = /^ {0,3}(\$\$|\\\[)/.exec(lines[i]);
+  const m = formula.exec(lines[i]);
   if (!m) return null;
   const end = m[1] === "$$" ? "$$" : "\\]";
-  for (let j = i, text = lines[i].slice(m[0].length); j < lines.length; text += "\n" + (lines[++j] ?? "")) {
-    const at = text.indexOf(end);
-    if (at >= 0) return text.slice(at + 2).trim() || !text.slice(0, at).trim() ? null : {tex: text.slice(0, at), next: j + 1};
-    if (j > i && !lines[j].trim() && end === "$$") return null;
+  for (let j = i, tex = ""; j < lines.length; j++) {
+    const line = j > i ? lines[j] : lines[i].slice(m[0].length);
+    const at = line.indexOf(end);
+    if (at < 0) {
+      if (j > i && (formula.exec(line)?.[1] === "\\[" || (!line.trim() && end === "$$"))) return null;
+      tex += line + "\n";
+    } else {
+      tex += line.slice(0, at);
+      return line.slice(at + 2).trim() || !tex.trim() ? null : {tex, next: j + 1};
+    }
   }
   return null;
+}
+// Patterns that try each place for each end would take minutes for a long run of blanks, which models do write.
+const isDivider = (line) => line.trim().replace(/^\||\|$/g, "").split("|").every((cell) => /^:?-+:?$/.test(cell.trim()));
+function heading(text) {
+  let end = text.trimEnd().length;
+  while (text[end - 1] === "#") end--;
+  return text.slice(0, end).trimEnd();
 }
 const item = /^( *)([-*+]|\d{1,9}[.)])( +|$)(.*)$/;
 // `begins(i)` hears at which line each node begins.
@@ -125,8 +139,8 @@ function blocks(lines, depth = 0, begins = () => {}) {
       for (i++; i < lines.length && !(lines[i].trim().startsWith(m[1]) && !lines[i].trim().replaceAll(m[1][0], "")); i++) body.push(lines[i]);
       i++;
       out.append(codeBlock(m[2], body.join("\n")));
-    } else if ((m = /^ {0,3}(#{1,6}) +(.*?) *#*$/.exec(line))) {
-      out.append(el("h" + Math.min(4, m[1].length), {}, inline(m[2])));
+    } else if ((m = /^ {0,3}(#{1,6}) +(.*)$/.exec(line))) {
+      out.append(el("h" + Math.min(4, m[1].length), {}, inline(heading(m[2]))));
       i++;
     } else if (/^ {0,3}([-*_])( *\1){2,} *$/.test(line)) {
       out.append(el("hr"));
@@ -138,7 +152,7 @@ function blocks(lines, depth = 0, begins = () => {}) {
       const body = [];
       for (; i < lines.length && /^ {0,3}>/.test(lines[i]); i++) body.push(lines[i].replace(/^ {0,3}> ?/, ""));
       out.append(el("blockquote", {}, blocks(body, depth + 1)));
-    } else if (line.includes("|") && i + 1 < lines.length && /^ *\|? *:?-+:? *(\| *:?-+:? *)*\|? *$/.test(lines[i + 1]) && lines[i + 1].includes("-")) {
+    } else if (line.includes("|") && i + 1 < lines.length && isDivider(lines[i + 1])) {
       const cells = (row) => row.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((c) => c.trim().replaceAll("\\|", "|"));
       const head = el("tr", {}, ...cells(line).map((c) => el("th", {scope: "col"}, inline(c))));
       const body = el("tbody");
@@ -169,8 +183,8 @@ function blocks(lines, depth = 0, begins = () => {}) {
       for (; i < lines.length && lines[i].trim() && !(body.length && /^ {0,3}(`{3,}|~{3,}|#{1,6} |>|[-*+] |1[.)] |\$\$|\\\[)/.test(lines[i])); i++) body.push(lines[i].trimStart());
       const p = el("p");
       body.forEach((text, n) => {
-        const broken = / {2,}$|\\$/.test(text);
-        body[n] = broken ? text.replace(/ +$|\\$/, "") + "\u0000" : text;
+        const marked = text.endsWith("\\");
+        if (marked || text.endsWith("  ")) body[n] = (marked ? text.slice(0, -1) : text.trimEnd()) + "\u0000";
       });
       body.join("\n").split("\u0000\n").forEach((part, n) => p.append(...(n ? [el("br")] : []), inline(part.replaceAll("\u0000", ""))));
       out.append(p);

@@ -24,15 +24,17 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokens, int kTheExpertTiles, int kTheStages>
+// kTheTiles: sums by tiles alone.
+template <int kTheTokens, int kTheExpertTiles, int kTheStages, bool kTheTiles>
 struct RouteSumsTile {
+  static constexpr bool kTiles = kTheTiles;
   static constexpr int kTokens = kTheTokens, kExpertTiles = kTheExpertTiles, kStages = kTheStages;
   static constexpr int kExperts = 8 * kExpertTiles;
   static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
   static constexpr int kStepK = 64, kWarpK = kStepK / kColumnWarps;
   // A stage: x, then sums, of 16 tokens and columns a warp; W; norm and bias.
-  static constexpr int kInputBytes = 2 * kThreads * 16;
-  static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
+  static constexpr int kInputBytes = 2 * kThreads * 16, kSumBytes = kTiles ? kThreads * 16 : kInputBytes;
+  static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = kInputBytes + kSumBytes;
   static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
   static constexpr int kStageBytes = kBiasAt + kStepK * 2;
   // When all is multiplied: two areas of logits; squares by warp of columns, inverse; RangeShared.
@@ -46,11 +48,11 @@ struct RouteSumsTile {
 // What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
 // W's reads, where one CTA per multiprocessor is enough.
 template <int kExpertTiles>
-using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3>;
-template <int kExpertTiles>
-using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6>;
-template <int kExpertTiles>
-using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4>;
+using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3, false>;
+template <int kExpertTiles, bool kTiles>
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, kTiles ? 7 : 6, kTiles>;
+template <int kExpertTiles, bool kTiles>
+using RouteSumsMany = RouteSumsTile<64, kExpertTiles, kTiles ? 5 : 4, kTiles>;
 static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
 
 // A token's four columns as bf16 pairs: to the nearest, and what that leaves.
@@ -156,20 +158,22 @@ struct RouteCopies {
   __device__ __forceinline__ void copy_rows() {
     const ptx::Fill all = fill(rows_k < a.hidden);
     const uint32_t to = rows_stage.at + own_input;
-    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+    const bool tiles = Tile::kTiles || a.sums.order == SplitSums::Order::kTiles,
+               sums = Tile::kTiles || a.sums.splits > 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       constexpr int kPitch = RouteStage<Tile>::kInputPitch;
       ptx::async_copy16(to + static_cast<uint32_t>(i * kPitch), a.x + x_at[i], all);
-      if (a.sums.splits > 0 && !tiles)
+      if (sums && !tiles)
         ptx::async_copy16(to + static_cast<uint32_t>((2 + i) * kPitch), static_cast<const float*>(a.sums.at) + x_at[i],
                           all);
       x_at[i] += Tile::kStepK;
     }
-    if (a.sums.splits > 0 && tiles)
+    if (sums && tiles)
       ptx::async_copy16(rows_stage.at + own_tile, static_cast<const uint16_t*>(a.sums.at) + sum_at, all);
     sum_at += Tile::kStepK * ((a.tokens + 7) / 8 * 8);
     rows_k += Tile::kStepK;
+    ptx::async_commit();
     rows_stage.next();
   }
 };
@@ -199,7 +203,8 @@ struct RouteSums {
     return Quad::of(uint2{ptx::load_shared4(at), ptx::load_shared4(at + 16)});
   }
 
-  // W's first steps do not wait for the kernel before.
+  // W's first steps do not wait for the kernel before. While tensor cores multiply a step, the warp adds up and rounds
+  // the next one: both stand in one block of instructions without a branch, so after the last step comes one of zeros.
   __device__ __forceinline__ void multiply() {
     using Stage = RouteStage<Tile>;
     const int steps = (a.hidden + Tile::kStepK - 1) / Tile::kStepK;
@@ -208,10 +213,7 @@ struct RouteSums {
     for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_weights();
     ptx::grid_dependency_wait();
 #pragma unroll 1
-    for (int s = 0; s < Tile::kStages - 1; ++s) {
-      copies.copy_rows();
-      ptx::async_commit();
-    }
+    for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_rows();
     Stage stage(shared);
     const auto half = static_cast<uint32_t>(own.lane % 2 * 8);
     const uint32_t low_input = Stage::input(own.thread, own.lane % 4 / 2) + half,
@@ -220,50 +222,77 @@ struct RouteSums {
                    columns = static_cast<uint32_t>(own.k * 2);
     // Lanes name the rows of two tiles of experts, their first eight columns and their second.
     const uint32_t weights = Stage::weight(own.lane / 16 * 8 + own.lane % 8, own.first_k / 8 + own.lane / 8 % 2);
-    float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.k;
-    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+    // A lane stores four columns side by side: of a token's first eight, or of the others.
+    const int first_own = own.lane % 4 / 2 * 4 + own.lane % 2 * 8;
+    float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.first_k + first_own;
+    const bool tiles = Tile::kTiles || a.sums.order == SplitSums::Order::kTiles,
+               sums = Tile::kTiles || a.sums.splits > 0;
     bool stores[2];
-    for (int i = 0; i < 2; ++i) stores[i] = a.sums.splits > 0 && first_token + own.token + 8 * i < a.tokens;
+    for (int i = 0; i < 2; ++i) stores[i] = sums && first_token + own.token + 8 * i < a.tokens;
     int rest = a.hidden - own.first_k;  // columns from the warp's on
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step, stage.next(), x_to += Tile::kStepK, rest -= Tile::kStepK) {
-      ptx::async_wait<Tile::kStages - 2>();
-      __syncthreads();  // all of the step is there, and nobody reads the stage of the step before
-      const Quad norm = of_columns(stage.at + columns + Tile::kNormAt),
-                 bias = of_columns(stage.at + columns + Tile::kBiasAt);
-      SplitFloats split[2];
+    // Adds up, stores and rounds what the lane has of a step.
+    const auto take = [&](uint32_t from, SplitFloats(&split)[2]) {
+      Quad x[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t at = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch);
-        Quad x = floats(at + low_input, at + high_input);
-        if (a.sums.splits > 0) {
-          const uint32_t in_rows = at + static_cast<uint32_t>(Tile::kInputBytes);
-          const Quad sum = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
-                                 : floats(in_rows + low_input, in_rows + high_input);
+        const uint32_t at = from + static_cast<uint32_t>(i * Stage::kInputPitch);
+        x[i] = floats(at + low_input, at + high_input);
+      }
+      const Quad norm = of_columns(from + columns + Tile::kNormAt);
+      if (sums) {
+        const Quad bias = of_columns(from + columns + Tile::kBiasAt);
+        Quad sum[2];
 #pragma unroll
-          for (int c = 0; c < 4; ++c) x.v[c] += bias.v[c] + sum.v[c];
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t in_rows = from + static_cast<uint32_t>(i * Stage::kInputPitch + Tile::kInputBytes);
+          sum[i] = tiles ? tile_sums(from + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
+                         : floats(in_rows + low_input, in_rows + high_input);
         }
-        if (stores[i] && rest > 0) {
-          auto* const to = reinterpret_cast<float2*>(x_to + i * 8 * int64_t{a.hidden});
-          to[0] = {x.v[0], x.v[1]};
-          to[4] = {x.v[2], x.v[3]};
-        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) x[i].v[c] += bias.v[c] + sum[i].v[c];
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        store_x(x[i], x_to + i * 8 * int64_t{a.hidden}, stores[i] && rest > 0);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          squares[i] += x.v[c] * x.v[c];
-          x.v[c] *= norm.v[c];
+          squares[i] += x[i].v[c] * x[i].v[c];
+          x[i].v[c] *= norm.v[c];
         }
-        split[i].set(x);
+        split[i].set(x[i]);
       }
-      multiply_columns(stage.at + weights, split);
-      if (step + Tile::kStages - 1 < steps) {  // while tensor cores still multiply
-        copies.copy_weights();
-        copies.copy_rows();
-      }
-      ptx::async_commit();
+      x_to += Tile::kStepK;
+      rest -= Tile::kStepK;
+    };
+    SplitFloats split[2], later[2];
+    ptx::async_wait<Tile::kStages - 2>();
+    __syncthreads();
+    take(stage.at, split);
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      ptx::async_wait<Tile::kStages - 3>();
+      __syncthreads();  // all of the next step is there, and nobody reads the stage of the one before
+      copies.copy_weights();
+      copies.copy_rows();
+      const uint32_t now = stage.at;
+      stage.next();
+      take(stage.at, later);
+      multiply_columns(now + weights, split);
+      for (int i = 0; i < 2; ++i) split[i] = later[i];
     }
     ptx::async_wait<0>();
     __syncthreads();  // nobody reads a stage
+  }
+
+  // Two lanes have the same columns of both eights: the first one stores those of the first.
+  __device__ __forceinline__ void store_x(const Quad& x, float* to, bool stores) const {
+    const bool second = own.lane % 2 != 0;
+    const float2 other{__shfl_xor_sync(kAllLanes, second ? x.v[0] : x.v[2], 1),
+                       __shfl_xor_sync(kAllLanes, second ? x.v[1] : x.v[3], 1)};
+    const Quad four = second ? Quad{{other.x, other.y, x.v[2], x.v[3]}} : Quad{{x.v[0], x.v[1], other.x, other.y}};
+    if (stores) four.store(to);
   }
 
   __device__ __forceinline__ void multiply_columns(uint32_t weights, const SplitFloats (&x)[2]) {
@@ -338,39 +367,48 @@ struct RouteSums {
     __syncthreads();
   }
 
-  // Eight lanes choose for a token, a warp for four. counts: pairs of each expert by range.
+  // Floats as integers that rise with them: -0 as 0. And back.
+  [[nodiscard]] __device__ static int ordered(float value) {
+    const auto bits = static_cast<int>(__float_as_uint(value + 0.0f));
+    return bits ^ (bits >> 31 & 0x7fffffff);
+  }
+  [[nodiscard]] __device__ static float in_order(int order) {
+    return __uint_as_float(static_cast<uint32_t>(order ^ (order >> 31 & 0x7fffffff)));
+  }
+
+  // Eight lanes choose for a token, a warp for four. NaN logits are chosen when no other are left: any expert, but one
+  // that exists. counts: pairs of each expert by range.
   __device__ __forceinline__ void choose(int* counts) const {
     constexpr int kLanes = 8, kOwn = Tile::kExperts / kLanes;
-    constexpr int32_t kNone = 0x7fffffff;
+    constexpr int kNone = 0x7fffffff, kNever = -kNone - 1;  // NaN, and experts that there are not
     const int row = own.thread / kLanes, part = own.thread % kLanes, of_token = first_token + row;
     const bool there = of_token < a.tokens;
     const float inverse = __uint_as_float(ptx::load_shared4(squares_place(Tile::kColumnWarps, row)));
-    float logit[kOwn] = {};
+    int order[kOwn];  // of the logits, as integers
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int expert = part + kLanes * i;
-      if (expert >= a.experts) continue;
-      logit[i] =
-          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, row, expert))) + a.router_bias[expert].to_float();
-      if (there) a.logits[int64_t{of_token} * a.experts + expert] = logit[i];
+      const int expert = part + kLanes * i, known = min(expert, a.experts - 1);
+      const float logit =
+          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, row, known))) + a.router_bias[known].to_float();
+      order[i] = expert < a.experts && logit == logit ? ordered(logit) : kNever;
+      if (there && expert < a.experts) a.logits[int64_t{of_token} * a.experts + expert] = logit;
     }
-    __syncwarp();                   // the token's logits in shared memory give way to its weights
-    Ranked found = {INFINITY, -1};  // before every expert
+    __syncwarp();  // the token's logits in shared memory give way to its weights
     float first = 0, sum = 0;
     for (int k = 0; k < a.topk; ++k) {
-      Ranked best = {-INFINITY, kNone};
+      int best = kNever;
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const Ranked candidate = {logit[i], part + kLanes * i};
-        if (candidate.idx < a.experts && before(found, candidate) && before(candidate, best)) best = candidate;
-      }
+      for (int i = 0; i < kOwn; ++i) best = max(best, order[i]);
 #pragma unroll
-      for (int step = kLanes / 2; step > 0; step /= 2) {
-        const Ranked other = {__shfl_xor_sync(kAllLanes, best.value, step), __shfl_xor_sync(kAllLanes, best.idx, step)};
-        if (before(other, best)) best = other;
-      }
-      found = best;
-      if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+      for (int step = kLanes / 2; step > 0; step /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, step));
+      int expert = kNone;
+#pragma unroll
+      for (int i = kOwn - 1; i >= 0; --i) expert = order[i] == best ? part + kLanes * i : expert;
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) expert = min(expert, __shfl_xor_sync(kAllLanes, expert, step));
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) order[i] = expert == part + kLanes * i ? kNever : order[i];
+      const Ranked found = best == kNever ? Ranked{-INFINITY, k} : Ranked{in_order(best), expert};
       if (k == 0) first = found.value;
       const float weight = expf(found.value - first);
       sum += weight;

@@ -34,7 +34,7 @@ struct RangeShared {
 // A thread has an expert and a part of the ranges, whose counts become places.
 template <class Tile>
 __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) {
-  constexpr int kParts = Tile::kThreads / Tile::kExperts, kTogether = 64;  // loads under way
+  constexpr int kParts = Tile::kThreads / Tile::kExperts, kTogether = 32;  // loads under way
   const int thread = static_cast<int>(threadIdx.x), expert = thread % Tile::kExperts, part = thread / Tile::kExperts;
   const int ranges = static_cast<int>(expert_ranges(a.tokens)), share = (ranges + kParts - 1) / kParts;
   const int first = part * share, end = expert < a.experts ? min(ranges, first + share) : first;
@@ -43,9 +43,9 @@ __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) 
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) counts[i] = from + i < end ? column[int64_t{from + i} * a.experts] : 0;
   };
-  int counts[kTogether];
   int own = 0;
   for (int from = first; from < end; from += kTogether) {
+    int counts[kTogether];
     load(from, counts);
 #pragma unroll
     for (const int count : counts) own += count;
@@ -72,7 +72,8 @@ __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) 
     place += e < lane ? other : 0;
   }
   for (int from = first; from < end; from += kTogether) {
-    if (share > kTogether) load(from, counts);  // else they are still there
+    int counts[kTogether];
+    load(from, counts);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       if (from + i < end) column[int64_t{from + i} * a.experts] = place;

@@ -8,8 +8,8 @@
 //      multiplies of x, all of them together W
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
-// measured 2026-11-26 (H200, 128 experts x 2880, bf16 sums), in a prompt: 104 us at 8192 tokens, 56 at 2048; predicted
-//      75 and 33. 255 instructions of a warp a step
+// measured 2026-11-26 (H100, 128 experts x 2880, bf16 sums): 107 us at 8192 tokens (2.25 TB/s), of which 14 after the
+//      last product; 36.5 at 2048. 255 instructions of a warp a step
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/experts/expert_ranges.cuh"
@@ -19,12 +19,13 @@
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 
 namespace nibble::backend::cuda {
 
-// kTheTiles: sums by tiles alone.
+// kTheTiles: of sums by tiles alone.
 template <int kTheTokens, int kTheExpertTiles, int kTheStages, bool kTheTiles>
 struct RouteSumsTile {
   static constexpr bool kTiles = kTheTiles;
@@ -33,8 +34,8 @@ struct RouteSumsTile {
   static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
   static constexpr int kStepK = 64, kWarpK = kStepK / kColumnWarps;
   // A stage: x, then sums, of 16 tokens and columns a warp; W; norm and bias.
-  static constexpr int kInputBytes = 2 * kThreads * 16, kSumBytes = kTiles ? kThreads * 16 : kInputBytes;
-  static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = kInputBytes + kSumBytes;
+  static constexpr int kInputBytes = 2 * kThreads * 16;
+  static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
   static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
   static constexpr int kStageBytes = kBiasAt + kStepK * 2;
   // When all is multiplied: two areas of logits; squares by warp of columns, inverse; RangeShared.
@@ -42,7 +43,8 @@ struct RouteSumsTile {
   static constexpr int kAreaBytes = kTokens * kPitch * 4, kSquaresAt = 2 * kAreaBytes;
   static constexpr int kCountsAt = kSquaresAt + (kColumnWarps + 1) * kTokens * 4;
   static constexpr int kRanges = kTokens / kRangeTokens;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kBarriersAt = kStages * kStageBytes;  // of each stage: it is there; all warps have read it
+  static constexpr int kSharedBytes = kBarriersAt + kStages * 16;
   static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
 };
 // What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
@@ -50,10 +52,20 @@ struct RouteSumsTile {
 template <int kExpertTiles>
 using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3, false>;
 template <int kExpertTiles, bool kTiles>
-using RouteSumsFew = RouteSumsTile<32, kExpertTiles, kTiles ? 7 : 6, kTiles>;
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6, kTiles>;
 template <int kExpertTiles, bool kTiles>
-using RouteSumsMany = RouteSumsTile<64, kExpertTiles, kTiles ? 5 : 4, kTiles>;
+using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4, kTiles>;
 static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
+
+// Known when compiled where sums come by tiles alone: a tenth of a prompt's time (H100, 2048 tokens).
+template <class Tile>
+__device__ __forceinline__ bool has_sums(const RouteSumsArgs& a) {
+  return Tile::kTiles || a.sums.splits > 0;
+}
+template <class Tile>
+__device__ __forceinline__ bool by_tiles(const RouteSumsArgs& a) {
+  return Tile::kTiles || a.sums.order == SplitSums::Order::kTiles;
+}
 
 // A token's four columns as bf16 pairs: to the nearest, and what that leaves.
 struct SplitFloats {
@@ -71,11 +83,16 @@ struct SplitFloats {
 // Where a thread is in the ring, and where its parts of a stage lie: what a loop over steps would work out each time.
 template <class Tile>
 struct RouteStage {
-  uint32_t first, at;
+  uint32_t first, at, full, parity = 0;
 
-  __device__ explicit RouteStage(uint32_t shared) : first(shared), at(shared) {}
+  __device__ explicit RouteStage(uint32_t shared)
+      : first(shared), at(shared), full(shared + static_cast<uint32_t>(Tile::kBarriersAt)) {}
+  [[nodiscard]] __device__ uint32_t read() const { return full + 8; }
   __device__ __forceinline__ void next() {
-    at = at + Tile::kStageBytes == first + Tile::kSharedBytes ? first : at + Tile::kStageBytes;
+    const bool last = at + Tile::kStageBytes == first + Tile::kBarriersAt;
+    at = last ? first : at + Tile::kStageBytes;
+    full = last ? first + static_cast<uint32_t>(Tile::kBarriersAt) : full + 16;
+    parity ^= last ? 1 : 0;
   }
   // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
   [[nodiscard]] __device__ static uint32_t input(int thread, int chunk) {
@@ -158,8 +175,7 @@ struct RouteCopies {
   __device__ __forceinline__ void copy_rows() {
     const ptx::Fill all = fill(rows_k < a.hidden);
     const uint32_t to = rows_stage.at + own_input;
-    const bool tiles = Tile::kTiles || a.sums.order == SplitSums::Order::kTiles,
-               sums = Tile::kTiles || a.sums.splits > 0;
+    const bool sums = has_sums<Tile>(a), tiles = by_tiles<Tile>(a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       constexpr int kPitch = RouteStage<Tile>::kInputPitch;
@@ -173,8 +189,12 @@ struct RouteCopies {
       ptx::async_copy16(rows_stage.at + own_tile, static_cast<const uint16_t*>(a.sums.at) + sum_at, all);
     sum_at += Tile::kStepK * ((a.tokens + 7) / 8 * 8);
     rows_k += Tile::kStepK;
-    ptx::async_commit();
+    ptx::mbarrier_arrive_behind_copies(rows_stage.full);
     rows_stage.next();
+  }
+  // For all warps to have read what was in the stage.
+  __device__ __forceinline__ void wait_for_room() const {
+    ptx::mbarrier_wait(rows_stage.read(), rows_stage.parity ^ 1);
   }
 };
 
@@ -203,12 +223,25 @@ struct RouteSums {
     return Quad::of(uint2{ptx::load_shared4(at), ptx::load_shared4(at + 16)});
   }
 
-  // W's first steps do not wait for the kernel before. While tensor cores multiply a step, the warp adds up and rounds
-  // the next one: both stand in one block of instructions without a branch, so after the last step comes one of zeros.
+  __device__ __forceinline__ void init_barriers() const {
+    if (own.thread == 0) {
+      RouteStage<Tile> stage(shared);
+      for (int s = 0; s < Tile::kStages; ++s, stage.next()) {
+        ptx::mbarrier_init(stage.full, Tile::kThreads);
+        ptx::mbarrier_init(stage.read(), Tile::kWarps);
+      }
+      ptx::fence_mbarrier_init();
+    }
+    __syncthreads();
+  }
+
+  // W's first steps do not wait for the kernel before. Warps wait for copies, and to copy for what others still read
+  // of the step before, but not for each other: while some add up and round, others multiply.
   __device__ __forceinline__ void multiply() {
     using Stage = RouteStage<Tile>;
     const int steps = (a.hidden + Tile::kStepK - 1) / Tile::kStepK;
     RouteCopies<Tile> copies(a, shared, first_token);
+    init_barriers();
 #pragma unroll 1
     for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_weights();
     ptx::grid_dependency_wait();
@@ -222,30 +255,28 @@ struct RouteSums {
                    columns = static_cast<uint32_t>(own.k * 2);
     // Lanes name the rows of two tiles of experts, their first eight columns and their second.
     const uint32_t weights = Stage::weight(own.lane / 16 * 8 + own.lane % 8, own.first_k / 8 + own.lane / 8 % 2);
-    // A lane stores four columns side by side: of a token's first eight, or of the others.
-    const int first_own = own.lane % 4 / 2 * 4 + own.lane % 2 * 8;
-    float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.first_k + first_own;
-    const bool tiles = Tile::kTiles || a.sums.order == SplitSums::Order::kTiles,
-               sums = Tile::kTiles || a.sums.splits > 0;
+    float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.k;
+    const bool sums = has_sums<Tile>(a), tiles = by_tiles<Tile>(a);
     bool stores[2];
     for (int i = 0; i < 2; ++i) stores[i] = sums && first_token + own.token + 8 * i < a.tokens;
     int rest = a.hidden - own.first_k;  // columns from the warp's on
-    // Adds up, stores and rounds what the lane has of a step.
-    const auto take = [&](uint32_t from, SplitFloats(&split)[2]) {
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step, stage.next(), x_to += Tile::kStepK, rest -= Tile::kStepK) {
+      ptx::mbarrier_wait(stage.full, stage.parity);
       Quad x[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t at = from + static_cast<uint32_t>(i * Stage::kInputPitch);
+        const uint32_t at = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch);
         x[i] = floats(at + low_input, at + high_input);
       }
-      const Quad norm = of_columns(from + columns + Tile::kNormAt);
+      const Quad norm = of_columns(stage.at + columns + Tile::kNormAt);
       if (sums) {
-        const Quad bias = of_columns(from + columns + Tile::kBiasAt);
+        const Quad bias = of_columns(stage.at + columns + Tile::kBiasAt);
         Quad sum[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint32_t in_rows = from + static_cast<uint32_t>(i * Stage::kInputPitch + Tile::kInputBytes);
-          sum[i] = tiles ? tile_sums(from + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
+          const uint32_t in_rows = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch + Tile::kInputBytes);
+          sum[i] = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
                          : floats(in_rows + low_input, in_rows + high_input);
         }
 #pragma unroll
@@ -253,9 +284,14 @@ struct RouteSums {
 #pragma unroll
           for (int c = 0; c < 4; ++c) x[i].v[c] += bias.v[c] + sum[i].v[c];
       }
+      SplitFloats split[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        store_x(x[i], x_to + i * 8 * int64_t{a.hidden}, stores[i] && rest > 0);
+        if (stores[i] && rest > 0) {
+          auto* const to = reinterpret_cast<float2*>(x_to + i * 8 * int64_t{a.hidden});
+          to[0] = {x[i].v[0], x[i].v[1]};
+          to[4] = {x[i].v[2], x[i].v[3]};
+        }
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           squares[i] += x[i].v[c] * x[i].v[c];
@@ -263,36 +299,17 @@ struct RouteSums {
         }
         split[i].set(x[i]);
       }
-      x_to += Tile::kStepK;
-      rest -= Tile::kStepK;
-    };
-    SplitFloats split[2], later[2];
-    ptx::async_wait<Tile::kStages - 2>();
-    __syncthreads();
-    take(stage.at, split);
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      ptx::async_wait<Tile::kStages - 3>();
-      __syncthreads();  // all of the next step is there, and nobody reads the stage of the one before
-      copies.copy_weights();
-      copies.copy_rows();
-      const uint32_t now = stage.at;
-      stage.next();
-      take(stage.at, later);
-      multiply_columns(now + weights, split);
-      for (int i = 0; i < 2; ++i) split[i] = later[i];
+      multiply_columns(stage.at + weights, split);
+      __syncwarp();
+      if (own.lane == 0) ptx::mbarrier_arrive(stage.read());
+      if (step + Tile::kStages - 1 < steps) {
+        copies.wait_for_room();
+        copies.copy_weights();
+        copies.copy_rows();
+      }
     }
     ptx::async_wait<0>();
     __syncthreads();  // nobody reads a stage
-  }
-
-  // Two lanes have the same columns of both eights: the first one stores those of the first.
-  __device__ __forceinline__ void store_x(const Quad& x, float* to, bool stores) const {
-    const bool second = own.lane % 2 != 0;
-    const float2 other{__shfl_xor_sync(kAllLanes, second ? x.v[0] : x.v[2], 1),
-                       __shfl_xor_sync(kAllLanes, second ? x.v[1] : x.v[3], 1)};
-    const Quad four = second ? Quad{{other.x, other.y, x.v[2], x.v[3]}} : Quad{{x.v[0], x.v[1], other.x, other.y}};
-    if (stores) four.store(to);
   }
 
   __device__ __forceinline__ void multiply_columns(uint32_t weights, const SplitFloats (&x)[2]) {

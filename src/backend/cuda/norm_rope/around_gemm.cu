@@ -32,8 +32,7 @@ void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
 template <int kExpertTiles>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
   constexpr int kMost =
-      std::max({RouteSumsFew<kExpertTiles, false>::kSharedBytes, RouteSumsFew<kExpertTiles, true>::kSharedBytes,
-                RouteSumsMany<kExpertTiles, false>::kSharedBytes, RouteSumsMany<kExpertTiles, true>::kSharedBytes});
+      std::max(RouteSumsFew<kExpertTiles, true>::kSharedBytes, RouteSumsMany<kExpertTiles, true>::kSharedBytes);
   if (attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < kMost)
     return launch_route_sums<RouteSumsAny<kExpertTiles>>(args, on);
   const bool tiles = args.sums.splits == 1 && args.sums.order == SplitSums::Order::kTiles;

@@ -23,6 +23,7 @@
 #include <functional>
 #include <iterator>
 #include <numbers>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,6 +129,7 @@ class Bench {
   void decode(int keys, int tokens, KvDtype type, int window);
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
+  void rope(int tokens);
   void route(int tokens);
   void moe(const Routing& r);
   void write(const char* path) const;
@@ -147,6 +149,9 @@ class Bench {
     return 1e6 * peaks_.ideal_seconds({.bytes = row.bytes, .flops = row.flops}) / row.us;
   }
   FlashArgs attention(const std::vector<backend::Row>& rows, int context, int window);
+  [[nodiscard]] static SplitSums::Order sums_order() {  // of a dense GEMM
+    return sm90_gemm_serves(layout::Packing::kBf16) ? SplitSums::Order::kTiles : SplitSums::Order::kRows;
+  }
 
   std::string only_;
   DevicePeaks peaks_;
@@ -286,6 +291,26 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
   });
 }
 
+// qkv's sums to q and to pages.
+void Bench::rope(int tokens) {
+  std::vector<int32_t> slots(static_cast<size_t>(tokens));
+  std::iota(slots.begin(), slots.end(), 0);
+  auto* const table = device_array<float>(int64_t{tokens} * kHeadDim / 2);
+  const RopeSumsArgs args{.sums = {pool_, 1, sums_order()},
+                          .bias = bias_,
+                          .q = y_ + int64_t{kMaxTokens} * kTopk * kHidden / 2,  // what nobody reads here
+                          .cosine = table,
+                          .sine = table,
+                          .kv_slots = device_copy(slots),
+                          .kv = {pool_ + kPoolBytes / 2, pool_ + kPoolBytes / 4 * 3, KvDtype::kBf16},
+                          .tokens = tokens,
+                          .heads = kHeads,
+                          .kv_heads = kKvHeads};
+  const GemmCost c = cost(args);
+  add({"rope_sums", tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)}, 4,
+      [&](int) { any_rope_sums(args, on_); });
+}
+
 // What routes many tokens: the norm, the logits, the choice.
 void Bench::route(int tokens) {
   auto* const logits = device_array<float>(int64_t{tokens} * kExperts);
@@ -294,24 +319,23 @@ void Bench::route(int tokens) {
   add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
     any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
   });
-  const RouteSumsArgs router{
-      .x = x_,
-      .sums = {y_, 1, sm90_gemm_serves(layout::Packing::kBf16) ? SplitSums::Order::kTiles : SplitSums::Order::kRows},
-      .bias = bias_,
-      .norm = bias_,
-      .weight = reinterpret_cast<const Bf16*>(pool_),
-      .router_bias = bias_,
-      .inverse = device_array<float>(tokens),
-      .logits = logits,
-      .ids = ids,
-      .weights = device_array<float>(int64_t{tokens} * kTopk),
-      .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts), device_array<int32_t>(kExperts),
-                 device_copy(std::vector<int>{0})},
-      .tokens = tokens,
-      .hidden = kHidden,
-      .experts = kExperts,
-      .topk = kTopk,
-      .eps = 1e-5f};
+  const RouteSumsArgs router{.x = x_,
+                             .sums = {y_, 1, sums_order()},
+                             .bias = bias_,
+                             .norm = bias_,
+                             .weight = reinterpret_cast<const Bf16*>(pool_),
+                             .router_bias = bias_,
+                             .inverse = device_array<float>(tokens),
+                             .logits = logits,
+                             .ids = ids,
+                             .weights = device_array<float>(int64_t{tokens} * kTopk),
+                             .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts),
+                                        device_array<int32_t>(kExperts), device_copy(std::vector<int>{0})},
+                             .tokens = tokens,
+                             .hidden = kHidden,
+                             .experts = kExperts,
+                             .topk = kTopk,
+                             .eps = 1e-5f};
   const GemmCost route_cost = cost(router);
   add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
       [&](int) { any_route_sums(router, on_); });
@@ -415,20 +439,27 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
                  .copies = kTopk},
                 on_);
     });
+    const float* const inverse = device_copy(std::vector<float>(static_cast<size_t>(s.tokens), 1.0f));
+    const Bf16* const norm = device_copy(std::vector<Bf16>(kHidden, Bf16::from_float(1)));
     add({"group_round, by ranges", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
-      any_group_round(
-          {.expert_ids = s.ids,
-           .pairs = s.pair_of,
-           .places = s.place_of,
-           .tiles = s.tiles,
-           .tile_counts = s.tile_counts,
-           .tokens = s.tokens,
-           .topk = kTopk,
-           .experts = s.experts,
-           .tile_tokens = plan.tokens,
-           .ranges = s.ranges},
-          {.from = x_, .to = {x16_, InputType::kF16, places}, .tokens = s.tokens, .cols = kHidden, .copies = kTopk},
-          on_);
+      any_group_round({.expert_ids = s.ids,
+                       .pairs = s.pair_of,
+                       .places = s.place_of,
+                       .tiles = s.tiles,
+                       .tile_counts = s.tile_counts,
+                       .tokens = s.tokens,
+                       .topk = kTopk,
+                       .experts = s.experts,
+                       .tile_tokens = plan.tokens,
+                       .ranges = s.ranges},
+                      {.from = x_,
+                       .to = {x16_, InputType::kF16, places},
+                       .tokens = s.tokens,
+                       .cols = kHidden,
+                       .inverse = inverse,
+                       .norm = norm,
+                       .copies = kTopk},
+                      on_);
     });
   }
   GemmArgs args{.packing = layout::Packing::kMxfp4,
@@ -498,6 +529,7 @@ void run(const char* path, const char* only) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);
     bench.dense("o", kHidden, 4096, tokens);
+    bench.rope(tokens);
     bench.route(tokens);
     for (const double sigma : {0.0, 1.5}) bench.moe({.tokens = tokens, .sigma = sigma});  // 1.5: as in the dummy model
   }

@@ -105,7 +105,8 @@ void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch
                             args.tokens > multiprocessors() ? spreading_bytes(args.tokens) : 0);
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", smem);
-  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols), smem}, group, args);
+  const int threads = group.ranges.starts != nullptr ? round_ranges_threads(args.cols) : round_threads(args.cols);
+  launch_chained(kernel, {kName, on, args.tokens, threads, smem}, group, args);
 }
 
 }  // namespace nibble::backend::cuda

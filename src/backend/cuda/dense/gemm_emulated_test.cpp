@@ -267,6 +267,8 @@ struct GroupRounded {
   bool by_ranges = false;
   int cols = 0;
   std::vector<float> values;
+  std::vector<float> inverse = {};  // with norm
+  std::vector<Bf16> norm = {};
   std::vector<uint16_t> rounded;
 };
 PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, int tile_tokens, GroupRounded* round,
@@ -301,9 +303,11 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                        .to = {round->rounded.data(), InputType::kF16, rows},
                        .tokens = args.tokens,
                        .cols = round->cols,
+                       .inverse = round->norm.empty() ? nullptr : round->inverse.data(),
+                       .norm = round->norm.empty() ? nullptr : round->norm.data(),
                        .copies = topk};
     launch.grid = args.tokens;
-    launch.threads = round_threads(round->cols);
+    launch.threads = round->by_ranges ? round_ranges_threads(round->cols) : round_threads(round->cols);
     EXPECT_EQ(emulation::run(launch,
                              [&] {
                                if (round->by_ranges) return any_group_round_ranges_f32(args, to);
@@ -328,8 +332,15 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll}) {
       const std::vector<int32_t> ids = routed(routing, tokens, 4, experts, 3);
       const PlainGroups want = plain_groups(ids, experts, tile);
-      GroupRounded round{.cols = 320, .values = std::vector<float>(static_cast<size_t>(tokens) * 320), .rounded = {}};
+      const int cols = tokens == 1 ? 4096 : 320;
+      const auto width = static_cast<size_t>(cols);
+      GroupRounded round{.cols = cols,
+                         .values = std::vector<float>(static_cast<size_t>(tokens) * width),
+                         .inverse = std::vector<float>(static_cast<size_t>(tokens)),
+                         .norm = routing == GemmRouting::kRandom ? gemm_bias(cols, 7) : std::vector<Bf16>{},
+                         .rounded = {}};
       for (size_t i = 0; i < round.values.size(); ++i) round.values[i] = static_cast<float>(i * 40503 % 65521) / 4096;
+      for (size_t t = 0; t < round.inverse.size(); ++t) round.inverse[t] = 1.0f / static_cast<float>(t + 3);
       GroupRounded by_ranges = round;
       by_ranges.by_ranges = true;
       for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round, &by_ranges}) {
@@ -340,7 +351,10 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
         ASSERT_EQ(got.tile_counts, want.tile_counts);
       }
       std::vector<uint16_t> bits;
-      for (const float value : round.values) bits.push_back(F16::from_float(value).bits);
+      for (size_t i = 0; i < round.values.size(); ++i) {
+        const float scale = round.norm.empty() ? 1.0f : round.inverse[i / width] * round.norm[i % width].to_float();
+        bits.push_back(F16::from_float(round.values[i] * scale).bits);
+      }
       const auto token_at = [&](int64_t place) -> int64_t {
         const int32_t pair = want.pairs[static_cast<size_t>(place)];
         return pair < 0 ? -1 : pair / 4;

@@ -511,7 +511,10 @@ TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts");
       const std::vector<int32_t> ids = routed(routing, tokens, kTopk, experts, 9);
       const std::vector<float> values = Values(10).floats(int64_t{tokens} * cols, 1);
-      const DeviceArray<float> from(values);
+      const std::vector<Bf16> norm = gemm_bias(cols, 5);
+      const std::vector<float> inverse = Values(6).floats(tokens, 1);
+      const DeviceArray<float> from(values), on_inverse(inverse);
+      const DeviceArray<Bf16> on_norm(norm);
       for (const bool by_ranges : {false, true}) {
         const Groups groups{tokens, experts, kMxfp4Tokens, ids};
         const auto rows = static_cast<int>(groups.want.pairs.size());
@@ -524,11 +527,15 @@ TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
                          .to = {to.get(), InputType::kF16, rows},
                          .tokens = tokens,
                          .cols = cols,
+                         .inverse = on_inverse.get(),
+                         .norm = on_norm.get(),
                          .copies = kTopk},
                         on_);
         ASSERT_NO_FATAL_FAILURE(groups.expect());
         std::vector<uint16_t> bits;
-        for (const float value : values) bits.push_back(F16::from_float(value).bits);
+        const auto width = static_cast<size_t>(cols);
+        for (size_t i = 0; i < values.size(); ++i)
+          bits.push_back(F16::from_float(values[i] * (inverse[i / width] * norm[i % width].to_float())).bits);
         ASSERT_EQ(to.host(), in_panels(bits, cols, rows, [&](int64_t place) { return groups.token_at(place); }));
       }
     }

@@ -82,7 +82,7 @@ struct HalfTile {
     for (int s = 0; s < kMaxSplits; ++s) add_pairs(all[s], first, second);
   }
 
- private:
+  // What a split has of the thread's, as it lies there.
   __device__ __forceinline__ static void add_pairs(const uint4& eight, Quad& first, Quad& second) {
     const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
@@ -91,6 +91,8 @@ struct HalfTile {
       second.v[i] += __uint_as_float(pairs[i] & 0xffff0000u);
     }
   }
+
+ private:
   __device__ __forceinline__ void add_rows(const SplitSums& sums, Quad& first, Quad& second) const {
     const float* const from = static_cast<const float*>(sums.at) + int64_t{token} * rows + row();
     for (int s = 0; s < sums.splits; ++s) {

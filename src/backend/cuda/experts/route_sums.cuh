@@ -8,8 +8,8 @@
 //      multiplies of x, all of them together W
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
-// measured 2026-11-26 (H200, 128 experts x 2880, bf16 sums), in a prompt: 104 us at 8192 tokens, 56 at 2048; predicted
-//      75 and 33. 255 instructions of a warp a step
+// measured 2026-11-26 (H100, 128 experts x 2880, bf16 sums): 107 us at 8192 tokens (2.25 TB/s), of which 14 after the
+//      last product; 36.5 at 2048. 255 instructions of a warp a step
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/experts/expert_ranges.cuh"
@@ -19,13 +19,16 @@
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokens, int kTheExpertTiles, int kTheStages>
+// kTheTiles: of sums by tiles alone.
+template <int kTheTokens, int kTheExpertTiles, int kTheStages, bool kTheTiles>
 struct RouteSumsTile {
+  static constexpr bool kTiles = kTheTiles;
   static constexpr int kTokens = kTheTokens, kExpertTiles = kTheExpertTiles, kStages = kTheStages;
   static constexpr int kExperts = 8 * kExpertTiles;
   static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
@@ -40,18 +43,29 @@ struct RouteSumsTile {
   static constexpr int kAreaBytes = kTokens * kPitch * 4, kSquaresAt = 2 * kAreaBytes;
   static constexpr int kCountsAt = kSquaresAt + (kColumnWarps + 1) * kTokens * 4;
   static constexpr int kRanges = kTokens / kRangeTokens;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kBarriersAt = kStages * kStageBytes;  // of each stage: it is there; all warps have read it
+  static constexpr int kSharedBytes = kBarriersAt + kStages * 16;
   static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
 };
 // What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
 // W's reads, where one CTA per multiprocessor is enough.
 template <int kExpertTiles>
-using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3>;
-template <int kExpertTiles>
-using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6>;
-template <int kExpertTiles>
-using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4>;
+using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3, false>;
+template <int kExpertTiles, bool kTiles>
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6, kTiles>;
+template <int kExpertTiles, bool kTiles>
+using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4, kTiles>;
 static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
+
+// Known when compiled where sums come by tiles alone: a tenth of a prompt's time (H100, 2048 tokens).
+template <class Tile>
+__device__ __forceinline__ bool has_sums(const RouteSumsArgs& a) {
+  return Tile::kTiles || a.sums.splits > 0;
+}
+template <class Tile>
+__device__ __forceinline__ bool by_tiles(const RouteSumsArgs& a) {
+  return Tile::kTiles || a.sums.order == SplitSums::Order::kTiles;
+}
 
 // A token's four columns as bf16 pairs: to the nearest, and what that leaves.
 struct SplitFloats {
@@ -69,11 +83,16 @@ struct SplitFloats {
 // Where a thread is in the ring, and where its parts of a stage lie: what a loop over steps would work out each time.
 template <class Tile>
 struct RouteStage {
-  uint32_t first, at;
+  uint32_t first, at, full, parity = 0;
 
-  __device__ explicit RouteStage(uint32_t shared) : first(shared), at(shared) {}
+  __device__ explicit RouteStage(uint32_t shared)
+      : first(shared), at(shared), full(shared + static_cast<uint32_t>(Tile::kBarriersAt)) {}
+  [[nodiscard]] __device__ uint32_t read() const { return full + 8; }
   __device__ __forceinline__ void next() {
-    at = at + Tile::kStageBytes == first + Tile::kSharedBytes ? first : at + Tile::kStageBytes;
+    const bool last = at + Tile::kStageBytes == first + Tile::kBarriersAt;
+    at = last ? first : at + Tile::kStageBytes;
+    full = last ? first + static_cast<uint32_t>(Tile::kBarriersAt) : full + 16;
+    parity ^= last ? 1 : 0;
   }
   // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
   [[nodiscard]] __device__ static uint32_t input(int thread, int chunk) {
@@ -156,21 +175,26 @@ struct RouteCopies {
   __device__ __forceinline__ void copy_rows() {
     const ptx::Fill all = fill(rows_k < a.hidden);
     const uint32_t to = rows_stage.at + own_input;
-    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+    const bool sums = has_sums<Tile>(a), tiles = by_tiles<Tile>(a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       constexpr int kPitch = RouteStage<Tile>::kInputPitch;
       ptx::async_copy16(to + static_cast<uint32_t>(i * kPitch), a.x + x_at[i], all);
-      if (a.sums.splits > 0 && !tiles)
+      if (sums && !tiles)
         ptx::async_copy16(to + static_cast<uint32_t>((2 + i) * kPitch), static_cast<const float*>(a.sums.at) + x_at[i],
                           all);
       x_at[i] += Tile::kStepK;
     }
-    if (a.sums.splits > 0 && tiles)
+    if (sums && tiles)
       ptx::async_copy16(rows_stage.at + own_tile, static_cast<const uint16_t*>(a.sums.at) + sum_at, all);
     sum_at += Tile::kStepK * ((a.tokens + 7) / 8 * 8);
     rows_k += Tile::kStepK;
+    ptx::mbarrier_arrive_behind_copies(rows_stage.full);
     rows_stage.next();
+  }
+  // For all warps to have read what was in the stage.
+  __device__ __forceinline__ void wait_for_room() const {
+    ptx::mbarrier_wait(rows_stage.read(), rows_stage.parity ^ 1);
   }
 };
 
@@ -199,19 +223,30 @@ struct RouteSums {
     return Quad::of(uint2{ptx::load_shared4(at), ptx::load_shared4(at + 16)});
   }
 
-  // W's first steps do not wait for the kernel before.
+  __device__ __forceinline__ void init_barriers() const {
+    if (own.thread == 0) {
+      RouteStage<Tile> stage(shared);
+      for (int s = 0; s < Tile::kStages; ++s, stage.next()) {
+        ptx::mbarrier_init(stage.full, Tile::kThreads);
+        ptx::mbarrier_init(stage.read(), Tile::kWarps);
+      }
+      ptx::fence_mbarrier_init();
+    }
+    __syncthreads();
+  }
+
+  // W's first steps do not wait for the kernel before. Warps wait for copies, and to copy for what others still read
+  // of the step before, but not for each other: while some add up and round, others multiply.
   __device__ __forceinline__ void multiply() {
     using Stage = RouteStage<Tile>;
     const int steps = (a.hidden + Tile::kStepK - 1) / Tile::kStepK;
     RouteCopies<Tile> copies(a, shared, first_token);
+    init_barriers();
 #pragma unroll 1
     for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_weights();
     ptx::grid_dependency_wait();
 #pragma unroll 1
-    for (int s = 0; s < Tile::kStages - 1; ++s) {
-      copies.copy_rows();
-      ptx::async_commit();
-    }
+    for (int s = 0; s < Tile::kStages - 1; ++s) copies.copy_rows();
     Stage stage(shared);
     const auto half = static_cast<uint32_t>(own.lane % 2 * 8);
     const uint32_t low_input = Stage::input(own.thread, own.lane % 4 / 2) + half,
@@ -221,46 +256,57 @@ struct RouteSums {
     // Lanes name the rows of two tiles of experts, their first eight columns and their second.
     const uint32_t weights = Stage::weight(own.lane / 16 * 8 + own.lane % 8, own.first_k / 8 + own.lane / 8 % 2);
     float* x_to = a.x + int64_t{first_token + own.token} * a.hidden + own.k;
-    const bool tiles = a.sums.order == SplitSums::Order::kTiles;
+    const bool sums = has_sums<Tile>(a), tiles = by_tiles<Tile>(a);
     bool stores[2];
-    for (int i = 0; i < 2; ++i) stores[i] = a.sums.splits > 0 && first_token + own.token + 8 * i < a.tokens;
+    for (int i = 0; i < 2; ++i) stores[i] = sums && first_token + own.token + 8 * i < a.tokens;
     int rest = a.hidden - own.first_k;  // columns from the warp's on
 #pragma unroll 1
     for (int step = 0; step < steps; ++step, stage.next(), x_to += Tile::kStepK, rest -= Tile::kStepK) {
-      ptx::async_wait<Tile::kStages - 2>();
-      __syncthreads();  // all of the step is there, and nobody reads the stage of the step before
-      const Quad norm = of_columns(stage.at + columns + Tile::kNormAt),
-                 bias = of_columns(stage.at + columns + Tile::kBiasAt);
-      SplitFloats split[2];
+      ptx::mbarrier_wait(stage.full, stage.parity);
+      Quad x[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t at = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch);
-        Quad x = floats(at + low_input, at + high_input);
-        if (a.sums.splits > 0) {
-          const uint32_t in_rows = at + static_cast<uint32_t>(Tile::kInputBytes);
-          const Quad sum = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
-                                 : floats(in_rows + low_input, in_rows + high_input);
+        x[i] = floats(at + low_input, at + high_input);
+      }
+      const Quad norm = of_columns(stage.at + columns + Tile::kNormAt);
+      if (sums) {
+        const Quad bias = of_columns(stage.at + columns + Tile::kBiasAt);
+        Quad sum[2];
 #pragma unroll
-          for (int c = 0; c < 4; ++c) x.v[c] += bias.v[c] + sum.v[c];
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t in_rows = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch + Tile::kInputBytes);
+          sum[i] = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
+                         : floats(in_rows + low_input, in_rows + high_input);
         }
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) x[i].v[c] += bias.v[c] + sum[i].v[c];
+      }
+      SplitFloats split[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
         if (stores[i] && rest > 0) {
           auto* const to = reinterpret_cast<float2*>(x_to + i * 8 * int64_t{a.hidden});
-          to[0] = {x.v[0], x.v[1]};
-          to[4] = {x.v[2], x.v[3]};
+          to[0] = {x[i].v[0], x[i].v[1]};
+          to[4] = {x[i].v[2], x[i].v[3]};
         }
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          squares[i] += x.v[c] * x.v[c];
-          x.v[c] *= norm.v[c];
+          squares[i] += x[i].v[c] * x[i].v[c];
+          x[i].v[c] *= norm.v[c];
         }
-        split[i].set(x);
+        split[i].set(x[i]);
       }
       multiply_columns(stage.at + weights, split);
-      if (step + Tile::kStages - 1 < steps) {  // while tensor cores still multiply
+      __syncwarp();
+      if (own.lane == 0) ptx::mbarrier_arrive(stage.read());
+      if (step + Tile::kStages - 1 < steps) {
+        copies.wait_for_room();
         copies.copy_weights();
         copies.copy_rows();
       }
-      ptx::async_commit();
     }
     ptx::async_wait<0>();
     __syncthreads();  // nobody reads a stage
@@ -338,39 +384,48 @@ struct RouteSums {
     __syncthreads();
   }
 
-  // Eight lanes choose for a token, a warp for four. counts: pairs of each expert by range.
+  // Floats as integers that rise with them: -0 as 0. And back.
+  [[nodiscard]] __device__ static int ordered(float value) {
+    const auto bits = static_cast<int>(__float_as_uint(value + 0.0f));
+    return bits ^ (bits >> 31 & 0x7fffffff);
+  }
+  [[nodiscard]] __device__ static float in_order(int order) {
+    return __uint_as_float(static_cast<uint32_t>(order ^ (order >> 31 & 0x7fffffff)));
+  }
+
+  // Eight lanes choose for a token, a warp for four. NaN logits are chosen when no other are left: any expert, but one
+  // that exists. counts: pairs of each expert by range.
   __device__ __forceinline__ void choose(int* counts) const {
     constexpr int kLanes = 8, kOwn = Tile::kExperts / kLanes;
-    constexpr int32_t kNone = 0x7fffffff;
+    constexpr int kNone = 0x7fffffff, kNever = -kNone - 1;  // NaN, and experts that there are not
     const int row = own.thread / kLanes, part = own.thread % kLanes, of_token = first_token + row;
     const bool there = of_token < a.tokens;
     const float inverse = __uint_as_float(ptx::load_shared4(squares_place(Tile::kColumnWarps, row)));
-    float logit[kOwn] = {};
+    int order[kOwn];  // of the logits, as integers
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int expert = part + kLanes * i;
-      if (expert >= a.experts) continue;
-      logit[i] =
-          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, row, expert))) + a.router_bias[expert].to_float();
-      if (there) a.logits[int64_t{of_token} * a.experts + expert] = logit[i];
+      const int expert = part + kLanes * i, known = min(expert, a.experts - 1);
+      const float logit =
+          inverse * __uint_as_float(ptx::load_shared4(logit_place(0, row, known))) + a.router_bias[known].to_float();
+      order[i] = expert < a.experts && logit == logit ? ordered(logit) : kNever;
+      if (there && expert < a.experts) a.logits[int64_t{of_token} * a.experts + expert] = logit;
     }
-    __syncwarp();                   // the token's logits in shared memory give way to its weights
-    Ranked found = {INFINITY, -1};  // before every expert
+    __syncwarp();  // the token's logits in shared memory give way to its weights
     float first = 0, sum = 0;
     for (int k = 0; k < a.topk; ++k) {
-      Ranked best = {-INFINITY, kNone};
+      int best = kNever;
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const Ranked candidate = {logit[i], part + kLanes * i};
-        if (candidate.idx < a.experts && before(found, candidate) && before(candidate, best)) best = candidate;
-      }
+      for (int i = 0; i < kOwn; ++i) best = max(best, order[i]);
 #pragma unroll
-      for (int step = kLanes / 2; step > 0; step /= 2) {
-        const Ranked other = {__shfl_xor_sync(kAllLanes, best.value, step), __shfl_xor_sync(kAllLanes, best.idx, step)};
-        if (before(other, best)) best = other;
-      }
-      found = best;
-      if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+      for (int step = kLanes / 2; step > 0; step /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, step));
+      int expert = kNone;
+#pragma unroll
+      for (int i = kOwn - 1; i >= 0; --i) expert = order[i] == best ? part + kLanes * i : expert;
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) expert = min(expert, __shfl_xor_sync(kAllLanes, expert, step));
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) order[i] = expert == part + kLanes * i ? kNever : order[i];
+      const Ranked found = best == kNever ? Ranked{-INFINITY, k} : Ranked{in_order(best), expert};
       if (k == 0) first = found.value;
       const float weight = expf(found.value - first);
       sum += weight;

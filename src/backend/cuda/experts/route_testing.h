@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -94,6 +95,8 @@ void check_route(const RouteCase& c, const Run& run) {
 struct RouteSumsCase {
   int tokens = 1, hidden = 2880, experts = 128, topk = 4, splits = 1;
   SplitSums::Order order = SplitSums::Order::kRows;
+  bool equals = false;                  // every fifth expert has the same logits
+  int nan_token = -1, nan_expert = -1;  // whose logits are NaN
 };
 
 struct RouteSumsInput {
@@ -109,7 +112,14 @@ struct RouteSumsInput {
         bias(gemm_bias(c.hidden, 3)),
         norm(gemm_bias(c.hidden, 4)),
         weight(gemm_bias(c.experts * c.hidden, 5)),
-        router_bias(gemm_bias(c.experts, 6)) {}
+        router_bias(gemm_bias(c.experts, 6)) {
+    for (int e = 5; c.equals && e < c.experts; ++e) {
+      std::copy_n(weight.begin() + (e - 5) * c.hidden, c.hidden, weight.begin() + e * c.hidden);
+      router_bias[static_cast<size_t>(e)] = router_bias[static_cast<size_t>(e - 5)];
+    }
+    if (c.nan_expert >= 0) router_bias[static_cast<size_t>(c.nan_expert)] = Bf16{0x7fc0};
+    if (c.nan_token >= 0) std::fill_n(x.begin() + int64_t{c.nan_token} * c.hidden, c.hidden, std::nanf(""));
+  }
 
   // The residual, and a bound of its terms' sizes.
   [[nodiscard]] std::pair<double, double> residual(size_t i) const {
@@ -169,6 +179,10 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
   const std::vector<int32_t> got_ids = ids.host();
   for (size_t t = 0; t < tokens; t += 1 + t / 64) {
     SCOPED_TRACE(testing::Message() << "token " << t);
+    if (static_cast<int>(t) == c.nan_token) {  // any experts, but some that exist
+      for (size_t k = 0; k < topk; ++k) EXPECT_EQ(got_ids[t * topk + k], static_cast<int32_t>(k));
+      continue;
+    }
     double squares = 0;
     for (size_t d = 0; d < width; ++d) {
       const auto [want, size] = in.residual(t * width + d);
@@ -177,11 +191,18 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
     }
     const double rms = 1 / std::sqrt(squares / c.hidden + 1e-5);
     EXPECT_NEAR(got_inverse[t], rms, 1e-6 * rms);
-    for (size_t e = t % 7; e < experts; e += 7) {
-      const auto [want, size] = in.logit(&got_x[t * width], rms, e);
-      EXPECT_NEAR(got[t * experts + e], want, 0x1p-17 * size) << "expert " << e;
+    std::vector<float> logits_of(&got[t * experts], &got[t * experts] + experts);
+    if (c.nan_expert >= 0) {
+      float& logit = logits_of[static_cast<size_t>(c.nan_expert)];
+      EXPECT_TRUE(std::isnan(logit));
+      logit = -std::numeric_limits<float>::infinity();
     }
-    check_choice({&got[t * experts], experts}, {&got_ids[t * topk], topk}, {&got_weights[t * topk], topk});
+    for (size_t e = t % 7; e < experts; e += 7) {
+      if (static_cast<int>(e) == c.nan_expert) continue;
+      const auto [want, size] = in.logit(&got_x[t * width], rms, e);
+      EXPECT_NEAR(logits_of[e], want, 0x1p-17 * size) << "expert " << e;
+    }
+    check_choice(logits_of, {&got_ids[t * topk], topk}, {&got_weights[t * topk], topk});
   }
   const PlainRanges ranges = plain_ranges(got_ids, c.topk, c.experts);
   EXPECT_EQ(starts.host(), ranges.starts);

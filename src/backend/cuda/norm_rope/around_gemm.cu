@@ -22,14 +22,21 @@ void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
 }
 
 // Fewer tokens a CTA where these are no more CTAs than multiprocessors. Every instance gives the same bits.
+template <int kExpertTiles, bool kTiles>
+void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
+  using Few = RouteSumsFew<kExpertTiles, kTiles>;
+  using Many = RouteSumsMany<kExpertTiles, kTiles>;
+  args.tokens > Few::kTokens* multiprocessors() ? launch_route_sums<Many>(args, on) : launch_route_sums<Few>(args, on);
+}
+
 template <int kExpertTiles>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
-  using Any = RouteSumsAny<kExpertTiles>;
-  using Few = RouteSumsFew<kExpertTiles>;
-  using Many = RouteSumsMany<kExpertTiles>;
-  const int room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  if (room < std::max(Few::kSharedBytes, Many::kSharedBytes)) return launch_route_sums<Any>(args, on);
-  args.tokens > Few::kTokens* multiprocessors() ? launch_route_sums<Many>(args, on) : launch_route_sums<Few>(args, on);
+  constexpr int kMost =
+      std::max(RouteSumsFew<kExpertTiles, true>::kSharedBytes, RouteSumsMany<kExpertTiles, true>::kSharedBytes);
+  if (attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < kMost)
+    return launch_route_sums<RouteSumsAny<kExpertTiles>>(args, on);
+  const bool tiles = args.sums.splits == 1 && args.sums.order == SplitSums::Order::kTiles;
+  tiles ? launch_route_sums<kExpertTiles, true>(args, on) : launch_route_sums<kExpertTiles, false>(args, on);
 }
 
 // Where experts in bf16 have more tokens than there are CTAs at once, and these have room for their rows.
@@ -83,6 +90,14 @@ void any_combine(const CombineArgs& args, const Launch& on) {
 
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
   check_args(args);
+  if (rope_by_heads(args))
+    return launch_chained(any_rope_heads_f32,
+                          {.name = kernel::kRopeSums,
+                           .on = on,
+                           .grid = rope_head_groups(args),
+                           .threads = kRopeThreads,
+                           .grid_y = rope_token_groups(args)},
+                          args);
   launch_chained(any_rope_sums_f32, {kernel::kRopeSums, on, rope_ctas(args), kRopeThreads}, args);
 }
 

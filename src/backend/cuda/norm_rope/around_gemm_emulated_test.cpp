@@ -132,20 +132,27 @@ TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
   check_norm<HostArray>({.tokens = 7, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
 }
 
+template <class Rows>
 void emulate_rope_sums(const RopeSumsArgs& args) {
-  emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<PageRowsAndHalfBytes>(args); });
+  if (!rope_by_heads(args)) return emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<Rows>(args); });
+  const emulation::Launch launch{.grid = static_cast<int>(rope_head_groups(args)),
+                                 .threads = kRopeThreads,
+                                 .grid_y = static_cast<int>(rope_token_groups(args))};
+  ASSERT_EQ(emulation::run(launch, [&] { rope_heads<Rows>(args); }), "");
 }
 
 TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
-  const auto run = [](const RopeSumsArgs& args) {
-    emulate(rope_ctas(args), kRopeThreads, [&] { any_rope_sums_f32(args); });
-  };
+  const auto run = emulate_rope_sums<PageRows>;
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
   check_rope<HostArray>(
       {.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = KvDtype::kF32},
       run);
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvDtype::kE4m3}, run);
   for (const int splits : {1, kMaxSplits}) check_rope<HostArray>({.tokens = 9, .kv_heads = 1, .splits = splits}, run);
+  // Prompts: heads of q, k and v in one CTA or not; the last CTA's of fewer heads and tokens.
+  for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
+    for (const int heads : {2, 3, 8})
+      check_rope<HostArray>({.tokens = 37, .heads = heads, .kv_heads = 2, .type = type}, run);
 }
 
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
@@ -172,17 +179,21 @@ void emulate_route_sums(const RouteSumsArgs& args) {
 
 TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
   const RouteSumsCase c{.tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step after the last whole one
-  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16>>);
-  EXPECT_EQ(few, check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16>>));
+  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16, false>>);
+  EXPECT_EQ(few, (check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16, false>>)));
   RouteSumsCase tiles = c;
   tiles.order = SplitSums::Order::kTiles;
-  const auto few_of_tiles = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16>>);
-  EXPECT_EQ(few_of_tiles, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16>>));
-  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4>>);
+  const auto few_of_tiles = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16, true>>);
+  EXPECT_EQ(few_of_tiles, (check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16, true>>)));
+  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4, false>>);
   EXPECT_EQ(few_of_tiles, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsAny<16>>));
-  check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4>>);
+  check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4, false>>);
+  for (const int experts : {128, 33})
+    check_route_sums<HostArray>(
+        {.tokens = 35, .hidden = 64, .experts = experts, .equals = true, .nan_token = 3, .nan_expert = 11},
+        emulate_route_sums<RouteSumsFew<16, false>>);
   check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},
-                              emulate_route_sums<RouteSumsFew<16>>);
+                              emulate_route_sums<RouteSumsFew<16, false>>);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
@@ -258,7 +269,7 @@ TEST(around_gemm_emulated, rope_fills_the_slots_of_half_byte_pages) {
     check_held(*pages, (c.tokens / kPageTokens + 2) * c.kv_heads * kPageTokens, kHeadDim, [&](const KvPages& to) {
       RopeSumsArgs args = f.args({on_sums.get(), c.splits, c.order});
       args.kv = to;
-      emulate_rope_sums(args);
+      emulate_rope_sums<PageRowsAndHalfBytes>(args);
     });
 }
 

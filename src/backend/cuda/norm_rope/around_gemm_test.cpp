@@ -83,11 +83,13 @@ TEST_F(AroundGemm, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [&](const RopeSumsArgs& args) { any_rope_sums(args, on_); };
   for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
     for (const int tokens : kEdgeTokens) {
-      check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = 3, .type = type}, run);
+      for (const int splits : {1, 3})
+        check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = splits, .type = type}, run);
       check_rope<DeviceArray>(
           {.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = type},
           run);
     }
+  for (const int heads : {3, 32}) check_rope<DeviceArray>({.tokens = 700, .heads = heads, .kv_heads = 2}, run);
 }
 
 TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
@@ -115,6 +117,7 @@ TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
     }
   }
   check_route_sums<DeviceArray>({.tokens = 50, .splits = 0}, run);
+  check_route_sums<DeviceArray>({.tokens = 50, .equals = true, .nan_token = 3, .nan_expert = 11}, run);
 }
 
 TEST_F(AroundGemm, split_gemm_is_the_plain_product_at_edges_of_tokens) {

@@ -128,6 +128,7 @@ class Bench {
   void decode(int keys, int tokens, KvDtype type, int window);
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
+  void few(int tokens);
   void route(int tokens);
   void moe(const Routing& r);
   void write(const char* path) const;
@@ -278,6 +279,79 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
   }
   add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
     any_round({.from = x_, .to = {x16_, InputType::kBf16, tokens}, .tokens = tokens, .cols = cols}, on_);
+  });
+}
+
+// Of a decode step of 9 to 256 tokens: the dense products, and what routes.
+void Bench::few(int tokens) {
+  if (!sm90_gemm_serves(layout::Packing::kBf16)) return;
+  const auto rows16 = static_cast<int>((tokens + 7) / 8 * 8);
+  const auto split = [&](const char* name, int rows, int cols) {
+    const SplitGemmPlan plan = plan_split_gemm({rows, cols, tokens}, sms_);
+    SplitGemmArgs args{.x = x16_,
+                       .sums = reinterpret_cast<uint16_t*>(y_),
+                       .rows = rows,
+                       .cols = cols,
+                       .tokens = tokens,
+                       .x_rows = rows16};
+    const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
+    const GemmCost c = cost(args, plan);
+    add({std::string("few: split_gemm ") + name, tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
+        16, [&](int i) {
+          args.weights = pool_ + i * bytes;
+          sm90_split_gemm(args, plan, on_);
+        });
+    return SplitSums{y_, plan.splits, SplitSums::Order::kTiles};
+  };
+  split("qkv", 5120, kHidden);
+  const SplitSums o = split("o", kHidden, 4096);
+  auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
+  const NormSumsArgs norm{.x = device_array<float>(int64_t{tokens} * kHidden),
+                          .sums = o,
+                          .bias = bias_,
+                          .norm = bias_,
+                          .normed = x_,
+                          .rounded = {u_, InputType::kF16},
+                          .tokens = tokens,
+                          .hidden = kHidden,
+                          .eps = 1e-5f};
+  RouteTokensArgs route{.x = x_,
+                        .bias = bias_,
+                        .logits = device_array<float>(int64_t{tokens} * kExperts),
+                        .ids = ids,
+                        .weights = device_array<float>(int64_t{tokens} * kTopk),
+                        .finished = device_array<int>(route_tiles(tokens)),
+                        .tokens = tokens,
+                        .hidden = kHidden,
+                        .experts = kExperts,
+                        .topk = kTopk};
+  const RoutePlan apart = plan_route({tokens, kHidden, kExperts}, sms_);
+  const NormRoutePlan both = plan_norm_route({tokens, kHidden, kExperts});
+  const double bytes = static_cast<double>(cost(norm).bytes + cost(route).bytes);
+  const auto weight = [&](int i) { return reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden; };
+  add({"few: norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16,
+      [&](int) { any_norm_sums(norm, on_); });
+  add({"few: norm_sums, route_tokens", tokens, 0, bytes, 0}, 16, [&](int i) {
+    any_norm_sums(norm, on_);
+    route.weight = weight(i);
+    any_route_tokens(route, apart, on_);
+  });
+  add({"few: norm_route", tokens, 0, bytes, 0}, 16, [&](int i) {
+    route.weight = weight(i);
+    sm90_norm_route({norm, route}, both, on_);
+  });
+  const GroupArgs group{.expert_ids = ids,
+                        .pairs = device_array<int32_t>(max_places(int64_t{tokens} * kTopk, kExperts)),
+                        .tiles = device_array<ExpertTile>(max_expert_tiles(int64_t{tokens} * kTopk, kExperts, 24)),
+                        .tile_counts = device_array<int32_t>(kTileCounts),
+                        .tokens = tokens,
+                        .topk = kTopk,
+                        .experts = kExperts,
+                        .tile_tokens = 24};
+  add({"few: norm_route, group_tiles", tokens, 0, bytes, 0}, 16, [&](int i) {
+    route.weight = weight(i);
+    sm90_norm_route({norm, route}, both, on_);
+    any_moe_group_tiles(group, on_);
   });
 }
 
@@ -489,6 +563,7 @@ void run(const char* path, const char* only) {
     for (const int keys : {128, 2048, 8192, 32768, 131072}) bench.decode(keys, 1, type, 0);
   bench.decode(32768, 1, KvDtype::kBf16, 128);
   for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvDtype::kBf16, 0);
+  for (const int tokens : {16, 32, 64, 128, 256}) bench.few(tokens);
   for (const int tokens : {512, 2048, 8192}) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);

@@ -26,6 +26,25 @@ RoutePlan plan_route(const RouteShape& s, int sms) {
   return plan;
 }
 
+std::string NormRoutePlan::to_string() const {
+  return fmt::format("{} tokens x {} experts, K in {} CTAs of a cluster, {} clusters, {} B shared", tokens,
+                     kNormRouteExperts, kNormRouteCtas, clusters, smem_bytes);
+}
+
+bool norm_route_serves(const RouteShape& s) {
+  return s.tokens > 0 && s.tokens <= kRouteMaxTokens && s.hidden <= kNormHidden && s.hidden % layout::kPanelK == 0 &&
+         s.hidden >= kNormRouteCtas * layout::kPanelK && s.experts <= kNormRouteExperts && s.experts % 4 == 0;
+}
+
+NormRoutePlan plan_norm_route(const RouteShape& s) {
+  constexpr int kFew = 8, kMany = 16, kFewTokens = 128;  // beyond, W would be read too often
+  const int tokens = s.tokens <= kFewTokens ? kFew : kMany, pitch = norm_route_pitch(static_cast<int>(s.hidden));
+  return {.tokens = tokens,
+          .clusters = static_cast<int>(ceil_div(s.tokens, tokens)),
+          .smem_bytes = (norm_route_rows(static_cast<int>(s.experts)) + 2 * tokens) * pitch +
+                        kNormRoutePanels * (tokens * 4 + 4 * static_cast<int>(layout::kPanelK)) + 16};
+}
+
 GemmCost cost(const NormSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
   const int64_t delta =
@@ -134,6 +153,21 @@ void check_args(const RouteTokensArgs& a) {
   require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr && a.finished != nullptr,
                 kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+}
+
+void check_args(const NormRouteArgs& a) {
+  constexpr Kernel kName{"norm_route"};
+  check_args(a.norm);
+  const RouteTokensArgs& r = a.route;
+  require_shape(norm_route_serves({r.tokens, r.hidden, r.experts}), kName,
+                "1 to 512 tokens, up to 128 experts, hidden of 8 to 64 panels", r.hidden);
+  require_shape(
+      a.norm.experts.at == nullptr && a.norm.norm != nullptr && a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
+      kName, "a norm of sums of the same tokens", r.tokens);
+  require_shape(r.topk > 0 && r.topk <= layout::kWarpLanes && r.topk <= r.experts, kName,
+                "a topk of at most 32 and experts", r.topk);
+  require_shape(aligned(r.weight) && aligned(r.bias) && aligned(r.logits) && r.ids != nullptr && r.weights != nullptr,
+                kName, "weight, bias and logits, 16-byte aligned, and the rest", r.experts);
 }
 
 void check_args(const RouteSumsArgs& a) {

@@ -127,6 +127,39 @@ struct RouteShape {
 };
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
 
+// Both at once: norm's sums and no experts, of few tokens; route's x is what is normed.
+struct NormRouteArgs {
+  NormSumsArgs norm;
+  RouteTokensArgs route;  // without x and finished
+};
+// A cluster of CTAs per so many tokens; a CTA has some of the panels of 64 columns.
+inline constexpr int kNormRouteCtas = 8, kNormRouteExperts = 128;
+inline constexpr int kNormRoutePanels = kNormHidden / 64 / kNormRouteCtas;  // at most
+struct NormRoutePart {
+  int first = 0, panels = 0;
+  constexpr NormRoutePart(int hidden, int rank)
+      : first(rank * (hidden / 64) / kNormRouteCtas), panels((rank + 1) * (hidden / 64) / kNormRouteCtas - first) {}
+};
+struct NormRoutePlan {
+  int tokens = 0;  // of a cluster: 8 or 16
+  int clusters = 0;
+  int smem_bytes = 0;
+  [[nodiscard]] int grid() const { return clusters * kNormRouteCtas; }
+  [[nodiscard]] std::string to_string() const;
+};
+// Shared memory of a CTA: bytes of a token's logits; of a row of W, and of both rows of x, which have room for these.
+// Rows begin in different banks.
+inline constexpr int kNormRouteLogitBytes = (kNormRouteExperts + 4) * 4;
+[[nodiscard]] constexpr int norm_route_pitch(int hidden) {
+  const int panels = (hidden / 64 + kNormRouteCtas - 1) / kNormRouteCtas;
+  return (panels > 2 ? panels : 2) * 128 + 16;
+}
+static_assert(2 * norm_route_pitch(0) >= kNormRouteLogitBytes);
+[[nodiscard]] constexpr int norm_route_rows(int experts) { return (experts + 15) / 16 * 16; }
+// Whether it serves such a step.
+[[nodiscard]] bool norm_route_serves(const RouteShape& shape);
+[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape);
+
 [[nodiscard]] GemmCost cost(const NormSumsArgs& args);
 [[nodiscard]] GemmCost cost(const CombineArgs& args);
 [[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
@@ -139,6 +172,7 @@ void check_args(const CombineArgs& args);
 void check_args(const RopeSumsArgs& args);
 void check_args(const RouteTokensArgs& args);
 void check_args(const RouteSumsArgs& args);
+void check_args(const NormRouteArgs& args);
 
 // Check the arguments, launch chained (chained_launch.cuh), return.
 void any_norm_sums(const NormSumsArgs& args, const Launch& on);

@@ -11,6 +11,7 @@
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
 #include "backend/cuda/experts/route_tokens.cuh"
+#include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/attention/attend_testing.h"
 #include "backend/cuda/attention/half_byte_testing.cuh"
@@ -183,6 +184,32 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
   check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4>>);
   check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},
                               emulate_route_sums<RouteSumsFew<16>>);
+}
+
+TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
+  const auto with = []<class Tile>(Tile, const NormRouteArgs& args, const NormRoutePlan& plan) {
+    const NormRouteShared<Tile> shared(smem, args.norm.hidden, args.route.experts);
+    if (plan.tokens == Tile::kTokens) ASSERT_EQ(shared.barrier() + 16, static_cast<uint32_t>(plan.smem_bytes));
+    const int clusters = (args.norm.tokens + Tile::kTokens - 1) / Tile::kTokens;
+    const emulation::Launch launch{
+        .grid = clusters * kNormRouteCtas, .threads = Tile::kThreads, .cluster = kNormRouteCtas, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route<Tile>(args); }), "");
+  };
+  const auto few = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
+    ASSERT_EQ(plan.tokens, 8);
+    with(NormRouteTile<8>(), args, plan);
+  };
+  const auto many = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
+    with(NormRouteTile<16>(), args, plan);
+  };
+  check_norm_route<HostArray>({.tokens = 9, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, few);
+  check_norm_route<HostArray>({.tokens = 17, .hidden = 576, .splits = 1, .panels = true}, {.experts = 20, .topk = 2},
+                              many);
+  check_norm_route<HostArray>({.tokens = 3, .hidden = 4096, .splits = 8, .normed = false}, {.experts = 36, .topk = 32},
+                              many);
+  check_norm_route<HostArray>(
+      {.tokens = 5, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kMxfp8},
+      {.experts = 4, .topk = 1}, few);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

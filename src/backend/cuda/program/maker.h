@@ -33,8 +33,8 @@ struct Chosen {
   Kernel kernel;
   Plan plan;
 };
-template <class Op, class Plan>
-std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const GemmShape& shape) {
+template <class Op, class Plan, class Shape>
+std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const Shape& shape) {
   for (const Arch& arch : card.arches)
     if ((arch.*op).serve != nullptr)
       if (const std::optional<Served<Plan>> served = (arch.*op).serve(shape, card.facts))
@@ -90,6 +90,10 @@ class Maker {
   // Of the experts.
   void choose_experts();
   void route_plainly();
+  // Norm and router in one launch, where the card has such a kernel for the step.
+  using PutNorm = std::function<void(const Binding&, NormSumsArgs&)>;
+  using RouteOf = std::function<RouteTokensArgs(const Binding&)>;
+  bool norm_route(const PutNorm& put, const RouteOf& route_of);
   void top_experts();
   // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
   void route_sums();
@@ -306,8 +310,15 @@ class Maker {
   }
   // W · Arena::gemm_x into Arena::gemm_y, for a reader that adds it up. Results in rows have the bias. Returns the
   // form, without a pointer.
+  // next: what comes after it from memory (SplitGemmArgs).
+  struct NextRead {
+    const uint8_t* at = nullptr;
+    int64_t bytes = 0;
+  };
+  using NextOf = NextRead (*)(const Binding&);
   template <class Weights>
-  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
+  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr,
+                 NextOf next = nullptr) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
       const bool tiles = leaves_tiles(shape);
@@ -325,13 +336,16 @@ class Maker {
     add(split->kernel, plan.to_string(), reads,
         [=, plan = split->plan, launch = split->op.launch, in = input_of(shape, true)](const Binding& b,
                                                                                        const Launch& on) {
+          const NextRead after = next == nullptr ? NextRead{} : next(b);
           launch({.weights = weights(b),
                   .x = b.at.gemm_x,
                   .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
                   .rows = to_int(shape.rows),
                   .cols = to_int(shape.cols),
                   .tokens = to_int(shape.tokens),
-                  .x_rows = in.rows},
+                  .x_rows = in.rows,
+                  .next = after.at,
+                  .next_bytes = after.bytes},
                  plan, on);
         })
         .shared_bytes = plan.smem_bytes;

@@ -19,6 +19,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -296,11 +297,19 @@ void Bench::few(int tokens) {
                        .x_rows = rows16};
     const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
     const GemmCost c = cost(args, plan);
-    add({std::string("few: split_gemm ") + name, tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
-        16, [&](int i) {
-          args.weights = pool_ + i * bytes;
-          sm90_split_gemm(args, plan, on_);
-        });
+    for (const char* const pairs : {"0", "1"})
+      for (const char* const ahead : {"0", "1"}) {  // VARIANT
+        if (tokens < 256 && pairs[0] == '0') continue;
+        setenv("NIBBLE_AHEAD", ahead, 1);
+        setenv("NIBBLE_PAIRS", pairs, 1);
+        add({std::string("few: split_gemm ") + name + (ahead[0] == '1' ? " ahead" : "") +
+                 (pairs[0] == '1' ? " pairs" : ""),
+             tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
+            16, [&](int i) {
+              args.weights = pool_ + i * bytes;
+              sm90_split_gemm(args, plan, on_);
+            });
+      }
     return SplitSums{y_, plan.splits, SplitSums::Order::kTiles};
   };
   split("qkv", 5120, kHidden);
@@ -564,6 +573,7 @@ void run(const char* path, const char* only) {
   bench.decode(32768, 1, KvDtype::kBf16, 128);
   for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvDtype::kBf16, 0);
   for (const int tokens : {16, 32, 64, 128, 256}) bench.few(tokens);
+  if (only[0] == 'f') return bench.write(path);  // VARIANT
   for (const int tokens : {512, 2048, 8192}) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);

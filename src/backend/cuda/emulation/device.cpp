@@ -231,10 +231,11 @@ void cluster_wait() {
   ++cta->progress;
 }
 
-const uint8_t* cluster_memory(int rank) {
-  static const std::vector<uint8_t> poison(sizeof smem, 0xff);
+uint8_t* cluster_memory(int rank) {
+  static std::vector<uint8_t> poison;
+  poison.assign(sizeof smem, 0xff);
   const auto number = static_cast<size_t>(cta->number / clusters.size * clusters.size + rank);
-  const Cta* const other = number < clusters.begun.size() ? clusters.begun[number] : nullptr;
+  Cta* const other = number < clusters.begun.size() ? clusters.begun[number] : nullptr;
   return other == cta ? smem : other != nullptr ? other->memory.data() : poison.data();
 }
 

@@ -189,7 +189,9 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
 TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
   const auto with = []<class Tile>(Tile, const NormRouteArgs& args, const NormRoutePlan& plan) {
     const NormRouteShared<Tile> shared(smem, args.norm.hidden, args.route.experts);
-    if (plan.tokens == Tile::kTokens) ASSERT_EQ(shared.barrier() + 16, static_cast<uint32_t>(plan.smem_bytes));
+    if (plan.tokens == Tile::kTokens) {
+      ASSERT_EQ(shared.barrier() + 16, static_cast<uint32_t>(plan.smem_bytes));
+    }
     const int clusters = (args.norm.tokens + Tile::kTokens - 1) / Tile::kTokens;
     const emulation::Launch launch{
         .grid = clusters * kNormRouteCtas, .threads = Tile::kThreads, .cluster = kNormRouteCtas, .predecessor = {}};
@@ -221,12 +223,16 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
     if (plan.tokens == 32) return with(SplitTile<32>());
     if (plan.tokens == 64) return with(SplitTile<64>());
     if (plan.tokens == 128) return with(SplitTile<128>());
-    with(SplitTile<256>());
+    const emulation::Launch pairs{
+        .grid = plan.grid(), .threads = SplitTile<256, 2>::kThreads, .cluster = 2, .predecessor = {}};
+    ASSERT_EQ(emulation::run(pairs, [&] { sm90_split_gemm_pairs<SplitTile<256, 2>>(args, plan); }), "");
   };
   check_split<HostArray>({.rows = 144, .cols = 384, .tokens = 9, .sms = 6}, run);
   check_split<HostArray>({.rows = 16, .cols = 2880, .tokens = 12, .sms = 1}, run);  // around the ring
   check_split<HostArray>({.rows = 64, .cols = 512, .tokens = 33, .sms = 3}, run);
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
+  check_split<HostArray>({.rows = 16, .cols = 576, .tokens = 256, .sms = 1}, run);  // around the ring, in pairs
+  check_split<HostArray>({.rows = 400, .cols = 384, .tokens = 139, .sms = 8}, run);
 }
 
 // Rows of f32 pages as a type's pages hold them: codes, and scales after a page's codes.

@@ -34,4 +34,21 @@ __device__ __forceinline__ float4 load_cluster16(uint32_t address) {
   return v;
 }
 
+// PTX ISA §9.7.13.15 (mbarrier.arrive), of a cluster_address. The CTA that has the barrier sees what this thread read
+// or wrote before.
+__device__ __forceinline__ void mbarrier_arrive_at(uint32_t address) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+}
+
+// PTX ISA §9.7.9.25 (cp.async.bulk, .multicast::cluster): to the same place of every CTA of the cluster whose bit is
+// set in `ranks`; each one's barrier at the same place counts the bytes. REQUIRES as bulk_copy.
+__device__ __forceinline__ void multicast_copy(uint32_t to_shared, const void* from_global, uint32_t bytes,
+                                               uint32_t barrier, uint32_t ranks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
+          "r"(to_shared),
+      "l"(from_global), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(ranks))
+      : "memory");
+}
+
 }  // namespace nibble::backend::cuda::ptx

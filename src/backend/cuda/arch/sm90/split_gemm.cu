@@ -8,15 +8,21 @@
 namespace nibble::backend::cuda {
 namespace {
 
-template <int kTokens>
-void launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
-  using Tile = SplitTile<kTokens>;
+template <class Tile>
+void launch(void (*kernel)(const SplitGemmArgs, const SplitGemmPlan), const SplitGemmArgs& args,
+            const SplitGemmPlan& plan, const Launch& on) {
   constexpr Kernel kName = kernel::kSm90SplitGemm;
   require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
   const cudaError_t status =
-      cudaFuncSetAttribute(sm90_split_gemm<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
-  launch_chained(sm90_split_gemm<Tile>, {kName, on, plan.grid(), Tile::kThreads, Tile::kSharedBytes}, args, plan);
+  launch_chained(kernel, {kName, on, plan.grid(), Tile::kThreads, Tile::kSharedBytes}, args, plan);
+}
+
+template <int kTokens>
+void launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
+  using Tile = SplitTile<kTokens>;
+  launch<Tile>(sm90_split_gemm<Tile>, args, plan, on);
 }
 
 }  // namespace
@@ -30,8 +36,13 @@ void sm90_split_gemm(const SplitGemmArgs& of_args, const SplitGemmPlan& plan, co
     case 32: return launch<32>(args, plan, on);
     case 64: return launch<64>(args, plan, on);
     case 128: return launch<128>(args, plan, on);
-    default: return launch<256>(args, plan, on);
+    default: break;
   }
+  using Tile = SplitTile<kSplitPairTokens, 2>;
+  const char* const pairs = std::getenv("NIBBLE_PAIRS");  // VARIANT
+  if (pairs != nullptr && pairs[0] == '0') return launch<256>(args, plan, on);
+  launch<Tile>(sm90_split_gemm_pairs<Tile>, args, plan, on);
+  switch (0) {}
 }
 
 }  // namespace nibble::backend::cuda

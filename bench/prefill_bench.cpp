@@ -345,10 +345,11 @@ void Bench::few(int tokens) {
     route.weight = weight(i);
     any_route_tokens(route, apart, on_);
   });
-  add({"few: norm_route", tokens, 0, bytes, 0}, 16, [&](int i) {
-    route.weight = weight(i);
-    sm90_norm_route({norm, route}, both, on_);
-  });
+  for (const int tile : {8, 16})  // VARIANT
+    add({"few: norm_route of " + std::to_string(tile), tokens, 0, bytes, 0}, 16, [&](int i) {
+      route.weight = weight(i);
+      sm90_norm_route({norm, route}, plan_norm_route({tokens, kHidden, kExperts}, tile), on_);
+    });
   const GroupArgs group{.expert_ids = ids,
                         .pairs = device_array<int32_t>(max_places(int64_t{tokens} * kTopk, kExperts)),
                         .tiles = device_array<ExpertTile>(max_expert_tiles(int64_t{tokens} * kTopk, kExperts, 24)),

@@ -263,7 +263,8 @@ bool waits_outside(const Cta& which) {
 
 // Until all its lanes are done, or none gets on. False then.
 bool run_cta(Cta& which) {
-  constexpr int kPatience = 4000;  // turns without progress; sleep and copies take less
+  // Turns without progress; sleep and copies take less. One that waits for others of its cluster does so often.
+  const int patience = clusters.size > 1 ? 400 : 4000;
   cta = &which;
   blockIdx.x = static_cast<unsigned>(which.number) % gridDim.x;
   blockIdx.y = static_cast<unsigned>(which.number) / gridDim.x;
@@ -271,7 +272,7 @@ bool run_cta(Cta& which) {
   uint64_t seen = which.progress;
   for (int idle = 0; step(); seen = which.progress) {
     idle = which.progress == seen ? idle + 1 : 0;
-    if (idle <= kPatience && !waits_outside(which)) continue;
+    if (idle <= patience && !waits_outside(which)) continue;
     std::memcpy(which.memory.data(), smem, sizeof smem);
     return false;
   }

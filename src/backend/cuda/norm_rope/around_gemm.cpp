@@ -36,9 +36,12 @@ bool norm_route_serves(const RouteShape& s) {
          s.hidden >= kNormRouteCtas * layout::kPanelK && s.experts <= kNormRouteExperts && s.experts % 4 == 0;
 }
 
-NormRoutePlan plan_norm_route(const RouteShape& s) {
+NormRoutePlan plan_norm_route(const RouteShape& s, int of_tokens) {
   constexpr int kFew = 8, kMany = 16, kFewTokens = 128;  // beyond, W would be read too often
-  const int tokens = s.tokens <= kFewTokens ? kFew : kMany, pitch = norm_route_pitch(static_cast<int>(s.hidden));
+  const int tokens = of_tokens > 0            ? of_tokens
+                     : s.tokens <= kFewTokens ? kFew
+                                              : kMany,
+            pitch = norm_route_pitch(static_cast<int>(s.hidden));
   return {.tokens = tokens,
           .clusters = static_cast<int>(ceil_div(s.tokens, tokens)),
           .smem_bytes = (norm_route_rows(static_cast<int>(s.experts)) + 2 * tokens) * pitch +

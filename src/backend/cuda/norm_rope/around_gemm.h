@@ -158,7 +158,7 @@ static_assert(2 * norm_route_pitch(0) >= kNormRouteLogitBytes);
 [[nodiscard]] constexpr int norm_route_rows(int experts) { return (experts + 15) / 16 * 16; }
 // Whether it serves such a step.
 [[nodiscard]] bool norm_route_serves(const RouteShape& shape);
-[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape);
+[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape, int of_tokens = 0);
 
 [[nodiscard]] GemmCost cost(const NormSumsArgs& args);
 [[nodiscard]] GemmCost cost(const CombineArgs& args);

@@ -119,6 +119,7 @@ constexpr KernelShare kShares[] = {
     // The router of steps that no fused one takes.
     {.kernel = "any_linear", .step_us = 5, .matrix = {kMma, 0.15}, .from = kH100Router},
     {.kernel = "any_route_tokens", .step_us = 4.6, .matrix = {kMma, 0.109}, .from = kH100Small},
+    {.kernel = "sm90_norm_route", .step_us = 4, .activation_bytes = 18, .from = kAssumedNorm},
     {.kernel = "any_route_sums", .step_us = 4, .cycle_bytes = 5.2, .activation_bytes = 12, .from = kH100Prompts},
     {.kernel = "any_moe_group_tiles", .step_us = 2, .token_us = 0.003, .from = kH100Prompts},
     {.kernel = "any_group_round",

@@ -297,19 +297,16 @@ void Bench::few(int tokens) {
                        .x_rows = rows16};
     const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
     const GemmCost c = cost(args, plan);
-    for (const char* const pairs : {"0", "1"})
-      for (const char* const ahead : {"0", "1"}) {  // VARIANT
-        if (tokens < 256 && pairs[0] == '0') continue;
-        setenv("NIBBLE_AHEAD", ahead, 1);
-        setenv("NIBBLE_PAIRS", pairs, 1);
-        add({std::string("few: split_gemm ") + name + (ahead[0] == '1' ? " ahead" : "") +
-                 (pairs[0] == '1' ? " pairs" : ""),
-             tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
-            16, [&](int i) {
-              args.weights = pool_ + i * bytes;
-              sm90_split_gemm(args, plan, on_);
-            });
-      }
+    for (const char* const pairs : {"0", "1"}) {  // VARIANT
+      if (tokens < 256 && pairs[0] == '1') continue;
+      setenv("NIBBLE_PAIRS", pairs, 1);
+      add({std::string("few: split_gemm ") + name + (pairs[0] == '1' ? " pairs" : ""), tokens, 0,
+           static_cast<double>(c.bytes), static_cast<double>(c.flops)},
+          16, [&](int i) {
+            args.weights = pool_ + i * bytes;
+            sm90_split_gemm(args, plan, on_);
+          });
+    }
     return SplitSums{y_, plan.splits, SplitSums::Order::kTiles};
   };
   split("qkv", 5120, kHidden);
@@ -345,7 +342,7 @@ void Bench::few(int tokens) {
     route.weight = weight(i);
     any_route_tokens(route, apart, on_);
   });
-  for (const int tile : {8, 16})  // VARIANT
+  for (const int tile : {8, 16, 32})  // VARIANT
     add({"few: norm_route of " + std::to_string(tile), tokens, 0, bytes, 0}, 16, [&](int i) {
       route.weight = weight(i);
       sm90_norm_route({norm, route}, plan_norm_route({tokens, kHidden, kExperts}, tile), on_);

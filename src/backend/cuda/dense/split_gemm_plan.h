@@ -27,10 +27,6 @@ struct SplitGemmArgs {
   uint16_t* sums = nullptr;          // [splits] of split_pitch, where place_in_sums says, rows as they are packed
   int rows = 0, cols = 0, tokens = 0;
   int x_rows = 0;  // a multiple of 8
-  // What comes next from memory and does not depend on this product goes to L2 meanwhile: the next product's weights.
-  const uint8_t* next = nullptr;
-  int64_t next_bytes = 0;  // in tiles of 16 KB? no: any multiple of 16
-  int ahead = 0;
 };
 
 // Sums are bf16 (docs/decisions/0011) and lie as warps hold them: by row tile, then by eight tokens, the even ones

@@ -190,7 +190,7 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
   return got;
 }
 
-// Norm and router at once against the two kernels' own checks.
+// Norm and router at once.
 template <template <class> class Memory, class Run>
 void check_norm_route(const NormCase& c, const RouteCase& to, const Run& run) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, "
@@ -198,38 +198,32 @@ void check_norm_route(const NormCase& c, const RouteCase& to, const Run& run) {
   const std::vector<Bf16> weight = gemm_bias(to.experts * c.hidden, 8), bias = gemm_bias(to.experts, 9);
   const auto out = static_cast<size_t>(c.tokens * to.experts), chosen = static_cast<size_t>(c.tokens * to.topk);
   const Memory<Bf16> on_weight(weight), on_bias(bias);
-  // What a launch leaves for the first `tokens` of the case.
-  struct Left {
-    std::vector<float> normed;
+  const auto route = [&] {
     Routed routed;
+    check_norm<Memory>(c, [&](const NormSumsArgs& norm) {
+      const Memory<float> logits(out), weights(chosen);
+      const Memory<int32_t> ids(chosen);
+      const NormRouteArgs args{norm,
+                               {.weight = on_weight.get(),
+                                .bias = on_bias.get(),
+                                .logits = logits.get(),
+                                .ids = ids.get(),
+                                .weights = weights.get(),
+                                .tokens = c.tokens,
+                                .hidden = c.hidden,
+                                .experts = to.experts,
+                                .topk = to.topk}};
+      check_args(args);
+      run(args, plan_norm_route({c.tokens, c.hidden, to.experts}));
+      routed = {logits.host(), weights.host(), ids.host()};
+    });
+    return routed;
   };
-  std::vector<Left> left;
-  check_norm<Memory>(c, [&](const NormSumsArgs& norm) {
-    const Memory<float> logits(out), weights(chosen),
-        own_normed(static_cast<size_t>(c.tokens) * static_cast<size_t>(c.hidden));
-    const Memory<int32_t> ids(chosen);
-    NormRouteArgs args{norm,
-                       {.weight = on_weight.get(),
-                        .bias = on_bias.get(),
-                        .logits = logits.get(),
-                        .ids = ids.get(),
-                        .weights = weights.get(),
-                        .tokens = c.tokens,
-                        .hidden = c.hidden,
-                        .experts = to.experts,
-                        .topk = to.topk}};
-    if (norm.normed == nullptr) args.norm.normed = own_normed.get();
-    check_args(args);
-    run(args, plan_norm_route({c.tokens, c.hidden, to.experts}));
-    left.push_back({norm.normed == nullptr ? own_normed.host() : std::vector<float>(),
-                    {logits.host(), weights.host(), ids.host()}});
-  });
+  const Routed got = route();
+  ASSERT_EQ(got, route()) << "not repeatable";
   const NormInput in(c);
   const auto width = static_cast<size_t>(c.hidden), experts = static_cast<size_t>(to.experts),
              topk = static_cast<size_t>(to.topk);
-  ASSERT_FALSE(left.empty());
-  const Routed& got = left.front().routed;
-  for (const Left& again : left) ASSERT_EQ(got, again.routed) << "not repeatable";
   for (size_t t = 0; t < static_cast<size_t>(c.tokens); ++t) {
     double squares = 0;
     std::vector<double> x;

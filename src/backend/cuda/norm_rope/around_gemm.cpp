@@ -36,16 +36,17 @@ bool norm_route_serves(const RouteShape& s) {
          s.hidden >= kNormRouteCtas * layout::kPanelK && s.experts <= kNormRouteExperts && s.experts % 4 == 0;
 }
 
+// More tokens a cluster, so that all clusters run at once.
 NormRoutePlan plan_norm_route(const RouteShape& s, int of_tokens) {
-  constexpr int kFew = 8, kMany = 16, kFewTokens = 128;  // beyond, W would be read too often
-  const int tokens = of_tokens > 0            ? of_tokens
-                     : s.tokens <= kFewTokens ? kFew
-                                              : kMany,
-            pitch = norm_route_pitch(static_cast<int>(s.hidden));
+  constexpr int kFew = 8, kMost = 32, kClusters = 8;
+  int tokens = kFew;
+  while (tokens < kMost && s.tokens > kClusters * tokens) tokens *= 2;
+  if (of_tokens > 0) tokens = of_tokens;  // VARIANT
+  const auto hidden = static_cast<int>(s.hidden), rows = norm_route_rows(static_cast<int>(s.experts));
   return {.tokens = tokens,
           .clusters = static_cast<int>(ceil_div(s.tokens, tokens)),
-          .smem_bytes = (norm_route_rows(static_cast<int>(s.experts)) + 2 * tokens) * pitch +
-                        kNormRoutePanels * (tokens * 4 + 4 * static_cast<int>(layout::kPanelK)) + 16};
+          .smem_bytes = (rows + 2 * tokens + 2) * norm_route_pitch(hidden) +
+                        4 * tokens * (hidden / static_cast<int>(layout::kPanelK) + rows) + 16};
 }
 
 GemmCost cost(const NormSumsArgs& a) {
@@ -164,9 +165,12 @@ void check_args(const NormRouteArgs& a) {
   const RouteTokensArgs& r = a.route;
   require_shape(norm_route_serves({r.tokens, r.hidden, r.experts}), kName,
                 "1 to 512 tokens, up to 128 experts, hidden of 8 to 64 panels", r.hidden);
-  require_shape(
-      a.norm.experts.at == nullptr && a.norm.norm != nullptr && a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
-      kName, "a norm of sums of the same tokens", r.tokens);
+  require_shape(a.norm.experts.at == nullptr && a.norm.sums.splits > 0 && a.norm.norm != nullptr &&
+                    a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
+                kName, "a norm of sums of the same tokens", r.tokens);
+  const GemmInput& rounded = a.norm.rounded;
+  require_shape(a.norm.normed != nullptr && !in_codes(rounded.type) && rounded.rows == 0 && !rounded.in_mxfp8, kName,
+                "normed in f32, and rounded to 16 bits in rows", rounded.rows);
   require_shape(r.topk > 0 && r.topk <= layout::kWarpLanes && r.topk <= r.experts, kName,
                 "a topk of at most 32 and experts", r.topk);
   require_shape(aligned(r.weight) && aligned(r.bias) && aligned(r.logits) && r.ids != nullptr && r.weights != nullptr,

@@ -127,7 +127,8 @@ struct RouteShape {
 };
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
 
-// Both at once: norm's sums and no experts, of few tokens; route's x is what is normed.
+// Both at once, of few tokens: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; route's x is
+// what is normed.
 struct NormRouteArgs {
   NormSumsArgs norm;
   RouteTokensArgs route;  // without x and finished
@@ -141,20 +142,16 @@ struct NormRoutePart {
       : first(rank * (hidden / 64) / kNormRouteCtas), panels((rank + 1) * (hidden / 64) / kNormRouteCtas - first) {}
 };
 struct NormRoutePlan {
-  int tokens = 0;  // of a cluster: 8 or 16
+  int tokens = 0;  // of a cluster: 8, 16 or 32
   int clusters = 0;
   int smem_bytes = 0;
   [[nodiscard]] int grid() const { return clusters * kNormRouteCtas; }
   [[nodiscard]] std::string to_string() const;
 };
-// Shared memory of a CTA: bytes of a token's logits; of a row of W, and of both rows of x, which have room for these.
-// Rows begin in different banks.
-inline constexpr int kNormRouteLogitBytes = (kNormRouteExperts + 4) * 4;
+// Shared memory of a CTA: bytes of a row of W, x, norm or bias, so that rows begin in different banks; rows of W.
 [[nodiscard]] constexpr int norm_route_pitch(int hidden) {
-  const int panels = (hidden / 64 + kNormRouteCtas - 1) / kNormRouteCtas;
-  return (panels > 2 ? panels : 2) * 128 + 16;
+  return (hidden / 64 + kNormRouteCtas - 1) / kNormRouteCtas * 128 + 16;
 }
-static_assert(2 * norm_route_pitch(0) >= kNormRouteLogitBytes);
 [[nodiscard]] constexpr int norm_route_rows(int experts) { return (experts + 15) / 16 * 16; }
 // Whether it serves such a step.
 [[nodiscard]] bool norm_route_serves(const RouteShape& shape);

@@ -190,7 +190,7 @@ TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
   const auto with = []<class Tile>(Tile, const NormRouteArgs& args, const NormRoutePlan& plan) {
     const NormRouteShared<Tile> shared(smem, args.norm.hidden, args.route.experts);
     if (plan.tokens == Tile::kTokens) {
-      ASSERT_EQ(shared.barrier() + 16, static_cast<uint32_t>(plan.smem_bytes));
+      ASSERT_EQ(shared.come() + 8, static_cast<uint32_t>(plan.smem_bytes));
     }
     const int clusters = (args.norm.tokens + Tile::kTokens - 1) / Tile::kTokens;
     const emulation::Launch launch{
@@ -204,14 +204,16 @@ TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
   const auto many = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
     with(NormRouteTile<16>(), args, plan);
   };
+  const auto most = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
+    with(NormRouteTile<32>(), args, plan);
+  };
   check_norm_route<HostArray>({.tokens = 9, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, few);
-  check_norm_route<HostArray>({.tokens = 17, .hidden = 576, .splits = 1, .panels = true}, {.experts = 20, .topk = 2},
-                              many);
-  check_norm_route<HostArray>({.tokens = 3, .hidden = 4096, .splits = 8, .normed = false}, {.experts = 36, .topk = 32},
-                              many);
-  check_norm_route<HostArray>(
-      {.tokens = 5, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kMxfp8},
-      {.experts = 4, .topk = 1}, few);
+  check_norm_route<HostArray>({.tokens = 17, .hidden = 576, .splits = 1, .type = InputType::kBf16},
+                              {.experts = 20, .topk = 2}, many);
+  check_norm_route<HostArray>({.tokens = 3, .hidden = 4096, .splits = 8, .rounded = false}, {.experts = 36, .topk = 32},
+                              most);
+  check_norm_route<HostArray>({.tokens = 5, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows},
+                              {.experts = 4, .topk = 1}, few);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

@@ -2,8 +2,6 @@
 
 #include "backend/cuda/program/maker.h"
 
-#include <cstdlib>
-
 namespace nibble::backend::cuda {
 namespace {
 
@@ -17,12 +15,6 @@ RopeSumsArgs rope_of(const Binding& b, int tokens) {
           .tokens = tokens,
           .heads = to_int(b.config.dims.heads),
           .kv_heads = to_int(b.config.dims.kv_heads)};
-}
-
-bool wants_next(LayerKind kind) {  // VARIANT
-  const char* const v = std::getenv("NIBBLE_NEXT");
-  const int which = v == nullptr ? 2 : v[0] - '0';
-  return which == 2 || (which == 1 && kind == LayerKind::kSliding);
 }
 
 }  // namespace
@@ -153,13 +145,7 @@ void Maker::gemm_attn_in() {
     args.rounded.at = b.at.gemm_x;
   });
   for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
-  // o's weights come while memory waits for attention.
-  const NextOf o = [](const Binding& b) {
-    const Dims& d = b.config.dims;
-    if (b.w.o.packing != Packing::kBf16 || !wants_next(b.kind)) return NextRead{};
-    return NextRead{b.w.o.data, layout::packed_bytes(Packing::kBf16, d.hidden, d.q_width())};
-  };
-  qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; }, nullptr, o);
+  qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
 }
 
 void Maker::rope_sums() {

@@ -115,7 +115,7 @@ void Maker::route() {
                            .experts = to_int(b.config.dims.experts),
                            .topk = to_int(b.config.dims.topk)};
   };
-  if (by_tiles && norm_route(put, route_of)) return;
+  if (by_tiles && !experts_take_codes() && norm_route(put, route_of)) return;
   norm_sums({kMlpNorm}, delta_, put);
   if (!by_tiles) return route_plainly();
   const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors);

@@ -310,15 +310,8 @@ class Maker {
   }
   // W · Arena::gemm_x into Arena::gemm_y, for a reader that adds it up. Results in rows have the bias. Returns the
   // form, without a pointer.
-  // next: what comes after it from memory (SplitGemmArgs).
-  struct NextRead {
-    const uint8_t* at = nullptr;
-    int64_t bytes = 0;
-  };
-  using NextOf = NextRead (*)(const Binding&);
   template <class Weights>
-  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr,
-                 NextOf next = nullptr) {
+  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
       const bool tiles = leaves_tiles(shape);
@@ -336,16 +329,13 @@ class Maker {
     add(split->kernel, plan.to_string(), reads,
         [=, plan = split->plan, launch = split->op.launch, in = input_of(shape, true)](const Binding& b,
                                                                                        const Launch& on) {
-          const NextRead after = next == nullptr ? NextRead{} : next(b);
           launch({.weights = weights(b),
                   .x = b.at.gemm_x,
                   .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
                   .rows = to_int(shape.rows),
                   .cols = to_int(shape.cols),
                   .tokens = to_int(shape.tokens),
-                  .x_rows = in.rows,
-                  .next = after.at,
-                  .next_bytes = after.bytes},
+                  .x_rows = in.rows},
                  plan, on);
         })
         .shared_bytes = plan.smem_bytes;

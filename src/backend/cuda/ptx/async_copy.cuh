@@ -63,12 +63,6 @@ __device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_g
       : "memory");
 }
 
-// PTX ISA §9.7.9.25 (cp.async.bulk.prefetch). Nobody waits for it. REQUIRES the address and the size to be multiples
-// of 16.
-__device__ __forceinline__ void prefetch_to_l2(const void* from_global, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from_global), "r"(bytes) : "memory");
-}
-
 // PTX ISA §9.7.13.4 (membar, fence); sm_90 and later.
 
 // Between plain writes of global memory and the bulk copies that read them, on the way from one to the other.

@@ -3,9 +3,10 @@
 // normed[t] · W[e] + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments:
 // around_gemm.h NormRouteArgs
 // x, normed f32 [tokens, hidden]     sums as any_norm_sums takes them     W bf16 [experts, hidden] row-major
-// grid one cluster of eight CTAs per 8 or 16 tokens, a CTA per eighth of the columns: it adds up and multiplies these
-//      for all experts; W's come before the kernel before has ended. Then each reads what the others have of its
-//      tokens, chooses, and stores what is normed of its columns
+// grid one cluster of eight CTAs per 8, 16 or 32 tokens, a CTA per eighth of the columns: it adds up and multiplies
+// these
+//      for all experts; W's come before the kernel before has ended. Squares go to all CTAs, a token's parts of the
+//      logits to the one that chooses for it. Then each chooses, and stores what is normed of its columns
 // mma  m16n8k16, weights on the m side; norm * x as two bf16, which keep 16 bits
 // bytes, flops: cost(); W once per cluster from L2
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
@@ -28,39 +29,41 @@ template <int kTheTokens>
 struct NormRouteTile {
   static constexpr int kTokens = kTheTokens;
   static constexpr int kWarps = 16, kThreads = kWarps * layout::kWarpLanes;
-  static constexpr int kCtas = kTokens == 8 ? 2 : 1;  // of an SM
-  static constexpr int kFours = kTokens / 4;          // of tokens: a warp's task is four of them and a panel
+  static constexpr int kFours = kTokens / 4;  // of tokens: a warp's task is four of them and a panel
   static constexpr int kTasks = (kNormRoutePanels * kFours + kWarps - 1) / kWarps;
   static constexpr int kOwn = kTokens / kNormRouteCtas;  // whose experts a CTA chooses
+  // Of an mma: a warp has 16 experts and half of the tokens.
+  static constexpr int kExpertWarps = kNormRouteExperts / layout::kTileRows;
+  static constexpr int kSets = kTokens == 8 ? 1 : kWarps / kExpertWarps, kEights = kTokens / 8 / kSets;
 };
 
-// W | norm * x, the high parts and the low ones; when these are multiplied, logits | squares | the columns' norm and
-// bias | a barrier
+// W | norm * x, the high parts and the low ones | the columns' norm and bias | what comes from all CTAs: squares by
+// panel, logits of own tokens | barriers: of W, norm and bias; of what comes
 template <class Tile>
 struct NormRouteShared {
   uint32_t base;
-  int pitch, experts;  // bytes of a row
+  int pitch, rows, panels;  // bytes of a row, rows of W, panels of all CTAs
 
-  __device__ NormRouteShared(const uint8_t* memory, int hidden, int of_experts)
-      : base(ptx::shared_address(memory)), pitch(norm_route_pitch(hidden)), experts(of_experts) {}
+  __device__ NormRouteShared(const uint8_t* memory, int hidden, int experts)
+      : base(ptx::shared_address(memory)),
+        pitch(norm_route_pitch(hidden)),
+        rows(norm_route_rows(experts)),
+        panels(hidden / layout::kPanelK) {}
   __device__ uint32_t weight(int expert) const { return base + static_cast<uint32_t>(expert * pitch); }
   __device__ uint32_t x(int part, int token) const {
-    return weight(norm_route_rows(experts)) + static_cast<uint32_t>((part * Tile::kTokens + token) * pitch);
+    return weight(rows) + static_cast<uint32_t>((part * Tile::kTokens + token) * pitch);
   }
-  // Lanes of an mma's result store to different banks.
-  __device__ uint32_t logit(int token, int expert) const {
-    return x(0, 0) + static_cast<uint32_t>(token * kNormRouteLogitBytes + 4 * expert);
-  }
+  __device__ uint32_t norm(int column) const { return x(2, 0) + static_cast<uint32_t>(2 * column); }
+  __device__ uint32_t bias(int column) const { return norm(0) + static_cast<uint32_t>(pitch + 2 * column); }
   __device__ uint32_t squares(int panel, int token) const {
-    return x(2, 0) + static_cast<uint32_t>((panel * Tile::kTokens + token) * 4);
+    return bias(0) + static_cast<uint32_t>(pitch + (panel * Tile::kTokens + token) * 4);
   }
-  __device__ uint32_t norm(int column) const {
-    return squares(kNormRoutePanels, 0) + static_cast<uint32_t>(2 * column);
+  __device__ uint32_t logit(int rank, int own, int expert) const {
+    return squares(panels, 0) + static_cast<uint32_t>(((rank * Tile::kOwn + own) * rows + expert) * 4);
   }
-  __device__ uint32_t bias(int column) const {
-    return norm(kNormRoutePanels * layout::kPanelK) + static_cast<uint32_t>(2 * column);
-  }
-  __device__ uint32_t barrier() const { return bias(kNormRoutePanels * layout::kPanelK); }
+  __device__ uint32_t loaded() const { return logit(kNormRouteCtas, 0, 0); }
+  __device__ uint32_t come() const { return loaded() + 8; }
+  __device__ uint32_t come_bytes() const { return loaded() - squares(0, 0); }
 };
 
 // Half a row tile of a token, of the task's panel: lanes 8 t to 8 t + 7 have the panel of token t of the even four, or
@@ -87,23 +90,23 @@ struct NormRouteHalf {
     const HalfTile half{a.tokens, a.hidden, first_token + token, k / layout::kTileRows * 2 + k % layout::kTileRows / 4};
     const auto start = [&] {
       if (a.bias == nullptr) return;
-      ptx::mbarrier_wait(shared.barrier(), 0);
+      ptx::mbarrier_wait(shared.loaded(), 0);
       for (int q = 0; q < 2; ++q) delta[q] = Quad::of(ptx::load_shared8(shared.bias(column + 8 * q)));
     };
     half.add<5>(a.sums, start, delta[0], delta[1]);
-    for (int q = 0; q < 2; ++q) {
+    for (int q = 0; q < 2; ++q)
       for (int c = 0; c < 4; ++c) x[q].v[c] += delta[q].v[c];
-      x[q].store(row + 8 * q);
-    }
   }
-  // To shared memory: the token's squares, of this panel; norm * x.
+  // The token's squares, of this panel, to all CTAs; norm * x to shared memory.
   __device__ void hand_on(const NormRouteShared<Tile>& shared, const NormRoutePart& part) const {
     if (panel >= part.panels) return;
     float squares = 0;
     for (int q = 0; q < 2; ++q)
       for (int c = 0; c < 4; ++c) squares += x[q].v[c] * x[q].v[c];
     for (int step = 1; step < 8; step *= 2) squares += __shfl_xor_sync(kEveryLane, squares, step);
-    if (column % layout::kPanelK == 0) ptx::store_shared4(shared.squares(panel, token), __float_as_uint(squares));
+    const auto to = static_cast<int>(threadIdx.x) % kNormRouteCtas;
+    ptx::send4(ptx::cluster_address(shared.squares(part.first + panel, token), to), squares,
+               ptx::cluster_address(shared.come(), to));
     for (int q = 0; q < 2; ++q) {
       const Quad scale = Quad::of(ptx::load_shared8(shared.norm(column + 8 * q)));
       for (int i = 0; i < 4; i += 2) {
@@ -115,87 +118,93 @@ struct NormRouteHalf {
       }
     }
   }
-  // By all lanes of the warp.
   __device__ void store(const NormSumsArgs& a, const NormRouteShared<Tile>& shared, int first_column, int first_token,
                         float inverse) const {
+    if (!mine) return;
     float v[8];
     for (int q = 0; q < 2; ++q) {
       const Quad scale = Quad::of(ptx::load_shared8(shared.norm(column + 8 * q)));
       for (int i = 0; i < 4; ++i) v[4 * q + i] = x[q].v[i] * (inverse * scale.v[i]);
     }
-    const int64_t row = first_token + token;
     const int k = first_column + column;
-    if (mine && a.normed != nullptr)
-      for (int q = 0; q < 2; ++q)
-        *reinterpret_cast<float4*>(a.normed + row * a.hidden + k + 8 * q) = {v[4 * q], v[4 * q + 1], v[4 * q + 2],
-                                                                             v[4 * q + 3]};
-    if (a.rounded.at != nullptr) GemmInputRow{a.rounded, row, a.hidden}.store_half_tile(k, mine, v);
+    const GemmInputRow to{a.rounded, first_token + token, a.hidden};
+    for (int q = 0; q < 2; ++q) {
+      const float* const four = v + 4 * q;
+      const int64_t at = to.row * a.hidden + k + 8 * q;
+      x[q].store(a.x + at);
+      *reinterpret_cast<float4*>(a.normed + at) = {four[0], four[1], four[2], four[3]};
+      if (a.rounded.at != nullptr)
+        *reinterpret_cast<uint2*>(a.rounded.at + at) = {to.pack(four[0], four[1]), to.pack(four[2], four[3])};
+    }
   }
 };
 
-// Of a token of the tile, from what all CTAs of the cluster have of it: known to each of the eight lanes that ask.
+// Of a token of the tile, once all has come: known to each of the eight lanes that ask.
 template <class Tile>
 __device__ __forceinline__ float inverse_of(const NormSumsArgs& a, const NormRouteShared<Tile>& shared, int token) {
-  const auto rank = static_cast<int>(threadIdx.x) % kNormRouteCtas;
-  const int panels = NormRoutePart(a.hidden, rank).panels;
   float squares = 0;
-#pragma unroll
-  for (int p = 0; p < kNormRoutePanels; ++p)
-    if (p < panels) squares += ptx::load_cluster4(ptx::cluster_address(shared.squares(p, token), rank));
-  for (int step = 1; step < kNormRouteCtas; step *= 2) squares += __shfl_xor_sync(kEveryLane, squares, step);
+  for (auto p = static_cast<int>(threadIdx.x) % 8; p < shared.panels; p += 8)
+    squares += __uint_as_float(ptx::load_shared4(shared.squares(p, token)));
+  for (int step = 1; step < 8; step *= 2) squares += __shfl_xor_sync(kEveryLane, squares, step);
   return 1.0f / sqrtf(squares / static_cast<float>(a.hidden) + a.eps);
 }
 
-// sums[n]: the warp's 16 experts times the tokens from 8 n on.
+// The CTA's part of the logits of 16 experts and the tokens from 8 first_eight on, to who chooses for these.
 template <class Tile>
-__device__ __forceinline__ void multiply_part(const NormRouteShared<Tile>& shared, int first_expert, int steps,
-                                              float (&sums)[Tile::kTokens / 8][4]) {
-  const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  float low[Tile::kTokens / 8][4] = {};
+__device__ __forceinline__ void multiply_part(const NormRouteShared<Tile>& shared, int first_expert, int first_eight,
+                                              int steps) {
+  const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
+             rank = static_cast<int>(blockIdx.x) % kNormRouteCtas;
+  float high[Tile::kEights][4] = {}, low[Tile::kEights][4] = {};
   // Rows that the lane names: W's of an A operand; x's high parts, then the low ones.
   uint32_t w_at = shared.weight(first_expert + lane % 16) + static_cast<uint32_t>(lane / 16 * 16);
-  uint32_t x_at = shared.x(lane / 16, lane % 8) + static_cast<uint32_t>(lane / 8 % 2 * 16);
+  uint32_t x_at = shared.x(lane / 16, 8 * first_eight + lane % 8) + static_cast<uint32_t>(lane / 8 % 2 * 16);
 #pragma unroll 4
   for (int step = 0; step < steps; ++step, w_at += 32, x_at += 32) {
     uint32_t w[4];
     ptx::load_matrices(w, w_at);
 #pragma unroll
-    for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    for (int n = 0; n < Tile::kEights; ++n) {
       uint32_t x[4];
       ptx::load_matrices(x, x_at + static_cast<uint32_t>(8 * n * shared.pitch));
-      ptx::mma_m16n8k16_bf16(sums[n], w, x[0], x[1]);
+      ptx::mma_m16n8k16_bf16(high[n], w, x[0], x[1]);
       ptx::mma_m16n8k16_bf16(low[n], w, x[2], x[3]);
     }
   }
 #pragma unroll
-  for (int n = 0; n < Tile::kTokens / 8; ++n)
-    for (int i = 0; i < 4; ++i) sums[n][i] += low[n][i];
+  for (int n = 0; n < Tile::kEights; ++n)
+    for (int i = 0; i < 4; ++i) {
+      const int token = 8 * (first_eight + n) + lane % 4 * 2 + i % 2, to = token / Tile::kOwn;
+      const uint32_t at = shared.logit(rank, token % Tile::kOwn, first_expert + lane / 4 + i / 2 * 8);
+      ptx::send4(ptx::cluster_address(at, to), high[n][i] + low[n][i], ptx::cluster_address(shared.come(), to));
+    }
 }
 
-// A token's experts, by a warp.
+// The experts of an own token, by a warp.
 template <class Tile>
-__device__ __forceinline__ void choose_token(const RouteTokensArgs& a, const NormRouteShared<Tile>& shared, int token,
+__device__ __forceinline__ void choose_token(const RouteTokensArgs& a, const NormRouteShared<Tile>& shared, int own,
                                              int64_t row, float inverse) {
   const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int expert = ExpertPicks::kOwn * lane;
-  float4 logits{};
+  ExpertPicks picks(lane);
   if (expert < a.experts) {
     Quad sum;
-#pragma unroll 4
-    for (int rank = 0; rank < kNormRouteCtas; ++rank)
-      sum.add(ptx::load_cluster16(ptx::cluster_address(shared.logit(token, expert), rank)));
+#pragma unroll
+    for (int rank = 0; rank < kNormRouteCtas; ++rank) {
+      const uint4 part = ptx::load_shared16(shared.logit(rank, own, expert));
+      sum.add(
+          float4{__uint_as_float(part.x), __uint_as_float(part.y), __uint_as_float(part.z), __uint_as_float(part.w)});
+    }
     const Quad bias = Quad::of(a.bias + expert);
     for (int i = 0; i < 4; ++i) sum.v[i] = fmaf(sum.v[i], inverse, bias.v[i]);
-    logits = {sum.v[0], sum.v[1], sum.v[2], sum.v[3]};
+    picks.start({sum.v[0], sum.v[1], sum.v[2], sum.v[3]});
     sum.store(a.logits + row * a.experts + expert);
   }
-  ExpertPicks picks(lane);
-  if (expert < a.experts) picks.start(logits);
   picks.store(a.topk, a.ids + row * a.topk, a.weights + row * a.topk);
 }
 
 template <class Tile>
-__global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(Tile::kThreads, Tile::kCtas)
+__global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(Tile::kThreads, 1)
     sm90_norm_route(const __grid_constant__ NormRouteArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const NormSumsArgs& a = args.norm;
@@ -207,60 +216,47 @@ __global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(Tile::k
   const int first_token = static_cast<int>(blockIdx.x) / kNormRouteCtas * Tile::kTokens;
   const NormRoutePart part(a.hidden, rank);
   const int first_column = part.first * layout::kPanelK;
+  const auto bytes = static_cast<uint32_t>(part.panels * layout::kPanelK * 2);
   if (thread == 0) {
-    ptx::mbarrier_init(shared.barrier(), 1);
+    ptx::mbarrier_init(shared.loaded(), 1);
+    ptx::mbarrier_init(shared.come(), 1);
     ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect_tx(shared.come(), shared.come_bytes());
+    ptx::mbarrier_arrive_expect_tx(shared.loaded(),
+                                   bytes * static_cast<uint32_t>(route.experts + (a.bias == nullptr ? 1 : 2)));
   }
   __syncthreads();
+  ptx::cluster_arrive();
   if (warp == 0) {
-    const auto bytes = static_cast<uint32_t>(part.panels * layout::kPanelK * 2);
-    if (lane == 0) {
-      ptx::mbarrier_arrive_expect_tx(shared.barrier(),
-                                     bytes * static_cast<uint32_t>(route.experts + (a.bias == nullptr ? 1 : 2)));
-      ptx::bulk_copy(shared.norm(0), a.norm + first_column, bytes, shared.barrier());
-      if (a.bias != nullptr) ptx::bulk_copy(shared.bias(0), a.bias + first_column, bytes, shared.barrier());
-    }
-    __syncwarp();
+    if (lane == 0) ptx::bulk_copy(shared.norm(0), a.norm + first_column, bytes, shared.loaded());
+    if (lane == 1 && a.bias != nullptr) ptx::bulk_copy(shared.bias(0), a.bias + first_column, bytes, shared.loaded());
     for (int e = lane; e < route.experts; e += layout::kWarpLanes)
-      ptx::bulk_copy(shared.weight(e), route.weight + int64_t{e} * a.hidden + first_column, bytes, shared.barrier());
+      ptx::bulk_copy(shared.weight(e), route.weight + int64_t{e} * a.hidden + first_column, bytes, shared.loaded());
   }
   NormRouteHalf<Tile> halves[Tile::kTasks];
 #pragma unroll
   for (int i = 0; i < Tile::kTasks; ++i) halves[i].start(a, i * Tile::kWarps + warp, part, first_token);
   ptx::grid_dependency_launch();
+  ptx::cluster_wait();  // all have barriers for what comes
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < Tile::kTasks; ++i) halves[i].add(a, shared, first_column, first_token);
-  ptx::mbarrier_wait(shared.barrier(), 0);
+  ptx::mbarrier_wait(shared.loaded(), 0);
 #pragma unroll
   for (int i = 0; i < Tile::kTasks; ++i) halves[i].hand_on(shared, part);
   __syncthreads();
-  const int first_expert = warp * layout::kTileRows;
-  float sums[Tile::kTokens / 8][4] = {};
-  if (first_expert < route.experts)
-    multiply_part<Tile>(shared, first_expert, part.panels * layout::kPanelK / layout::kTileRows, sums);
-  __syncthreads();  // x gives way to logits
-  if (first_expert < route.experts) {
-#pragma unroll
-    for (int n = 0; n < Tile::kTokens / 8; ++n)
-      for (int i = 0; i < 4; ++i)
-        ptx::store_shared4(shared.logit(8 * n + lane % 4 * 2 + i % 2, first_expert + lane / 4 + i / 2 * 8),
-                           __float_as_uint(sums[n][i]));
-  }
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-  const int token = rank * Tile::kOwn + warp;
-  if (warp < Tile::kOwn && first_token + token < a.tokens)
-    choose_token<Tile>(route, shared, token, first_token + token, inverse_of<Tile>(a, shared, token));
-  float inverse[Tile::kTasks];
+  const int first_expert = warp % Tile::kExpertWarps * layout::kTileRows, set = warp / Tile::kExpertWarps;
+  if (first_expert < route.experts && set < Tile::kSets)
+    multiply_part<Tile>(shared, first_expert, set * Tile::kEights, part.panels * layout::kPanelK / layout::kTileRows);
+  ptx::mbarrier_wait(shared.come(), 0);
+  const int own = warp - (Tile::kWarps - Tile::kOwn),
+            token = rank * Tile::kOwn + own;  // the last warps have less to do
+  if (own >= 0 && first_token + token < a.tokens)
+    choose_token<Tile>(route, shared, own, first_token + token, inverse_of<Tile>(a, shared, token));
 #pragma unroll
   for (int i = 0; i < Tile::kTasks; ++i)
-    inverse[i] = halves[i].panel < part.panels ? inverse_of<Tile>(a, shared, halves[i].token) : 0.0f;
-  ptx::cluster_arrive();
-#pragma unroll
-  for (int i = 0; i < Tile::kTasks; ++i)
-    if (halves[i].panel < part.panels) halves[i].store(a, shared, first_column, first_token, inverse[i]);
-  ptx::cluster_wait();  // nobody ends while others read what it has
+    if (halves[i].panel < part.panels)
+      halves[i].store(a, shared, first_column, first_token, inverse_of<Tile>(a, shared, halves[i].token));
 }
 
 }  // namespace nibble::backend::cuda

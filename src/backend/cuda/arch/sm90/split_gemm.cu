@@ -27,10 +27,7 @@ void launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& 
 
 }  // namespace
 
-void sm90_split_gemm(const SplitGemmArgs& of_args, const SplitGemmPlan& plan, const Launch& on) {
-  SplitGemmArgs args = of_args;
-  const char* const v = std::getenv("NIBBLE_AHEAD");  // VARIANT
-  args.ahead = v == nullptr || v[0] != '0' ? 1 : 0;
+void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
   check_args(args);
   switch (plan.tokens) {
     case 32: return launch<32>(args, plan, on);

@@ -127,29 +127,9 @@ struct SplitProducer {
         ptx::multicast_copy(ring.input(stage) + first, from + first / 2, end - first, ring.full(stage), kAll);
     }
   }
-  // The weights that the ring has no room for yet, to L2.
-  __device__ void prefetch_weights(int from) const {
-    if (from == work.positions) return;
-    const int row_tiles = args.rows / layout::kTileRows;
-    for (int n = 0; n < kRowTiles; ++n) {
-      const int64_t tile = work.first_row_tile + own * kRowTiles + n;
-      if (tile < row_tiles)
-        ptx::prefetch_to_l2(args.weights + tile * g.tile_bytes + int64_t{work.first + from} * Tile::kPieceBytes,
-                            static_cast<uint32_t>((work.positions - from) * Tile::kPieceBytes));
-    }
-  }
-  // This warp's share of what comes after this product.
-  __device__ void prefetch_next() const {
-    constexpr int kUnit = 4096;
-    const auto units = static_cast<int>(args.next_bytes / kUnit),
-               lanes = static_cast<int>(gridDim.x) * Tile::kProducerWarps;
-    const int lane = static_cast<int>(blockIdx.x) * Tile::kProducerWarps + own;
-    for (int i = lane; i < units; i += lanes) ptx::prefetch_to_l2(args.next + int64_t{i} * kUnit, kUnit);
-  }
   __device__ void run() const {
     const int ahead = min(Tile::kStages, work.positions);
     for (int i = 0; i < ahead; ++i) copy_weights(i, i);
-    if (args.ahead != 0) prefetch_weights(ahead);
     ptx::grid_dependency_wait();
     for (int i = 0; i < ahead; ++i) copy_input(i, i);
     uint32_t parity = 0;
@@ -161,7 +141,6 @@ struct SplitProducer {
       stage = 0;
       parity ^= 1u;
     }
-    if (args.next != nullptr) prefetch_next();
   }
 };
 

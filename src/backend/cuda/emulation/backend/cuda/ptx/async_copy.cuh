@@ -36,12 +36,6 @@ inline void bulk_copy(uint32_t to_shared, const void* from_global, uint32_t byte
   bulk_copy(to_shared, from_global, bytes, barrier);
 }
 
-// Nothing shows but what it reads.
-inline void prefetch_to_l2(const void* from_global, uint32_t bytes) {
-  volatile const auto* const from = static_cast<const uint8_t*>(from_global);
-  for (uint32_t i = 0; i < bytes; i += 16) static_cast<void>(from[i]);
-}
-
 inline void fence_proxy_async_global() {}
 
 }  // namespace nibble::backend::cuda::ptx

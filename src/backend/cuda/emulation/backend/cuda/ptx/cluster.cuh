@@ -15,15 +15,11 @@ inline constexpr uint32_t kEmulatedRank = 1u << 24;
 inline uint32_t cluster_address(uint32_t shared, int rank) {
   return shared + static_cast<uint32_t>(rank) * kEmulatedRank;
 }
-template <class T>
-T load_cluster(uint32_t address) {
-  T v;
-  std::memcpy(&v, emulation::cluster_memory(static_cast<int>(address / kEmulatedRank)) + address % kEmulatedRank,
-              sizeof v);
-  return v;
+inline void send4(uint32_t address, float value, uint32_t barrier) {
+  uint8_t* const memory = emulation::cluster_memory(static_cast<int>(address / kEmulatedRank));
+  std::memcpy(memory + address % kEmulatedRank, &value, 4);
+  change_barrier_in(memory, barrier % kEmulatedRank, [](EmulatedBarrier& b) { b.bytes -= 4; });
 }
-inline float load_cluster4(uint32_t address) { return load_cluster<float>(address); }
-inline float4 load_cluster16(uint32_t address) { return load_cluster<float4>(address); }
 
 inline void mbarrier_arrive_at(uint32_t address) {
   change_barrier_in(emulation::cluster_memory(static_cast<int>(address / kEmulatedRank)), address % kEmulatedRank,

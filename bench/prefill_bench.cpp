@@ -19,7 +19,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -297,16 +296,11 @@ void Bench::few(int tokens) {
                        .x_rows = rows16};
     const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
     const GemmCost c = cost(args, plan);
-    for (const char* const pairs : {"0", "1"}) {  // VARIANT
-      if (tokens < 256 && pairs[0] == '1') continue;
-      setenv("NIBBLE_PAIRS", pairs, 1);
-      add({std::string("few: split_gemm ") + name + (pairs[0] == '1' ? " pairs" : ""), tokens, 0,
-           static_cast<double>(c.bytes), static_cast<double>(c.flops)},
-          16, [&](int i) {
-            args.weights = pool_ + i * bytes;
-            sm90_split_gemm(args, plan, on_);
-          });
-    }
+    add({std::string("split_gemm ") + name, tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)}, 16,
+        [&](int i) {
+          args.weights = pool_ + i * bytes;
+          sm90_split_gemm(args, plan, on_);
+        });
     return SplitSums{y_, plan.splits, SplitSums::Order::kTiles};
   };
   split("qkv", 5120, kHidden);
@@ -335,18 +329,16 @@ void Bench::few(int tokens) {
   const NormRoutePlan both = plan_norm_route({tokens, kHidden, kExperts});
   const double bytes = static_cast<double>(cost(norm).bytes + cost(route).bytes);
   const auto weight = [&](int i) { return reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden; };
-  add({"few: norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16,
-      [&](int) { any_norm_sums(norm, on_); });
-  add({"few: norm_sums, route_tokens", tokens, 0, bytes, 0}, 16, [&](int i) {
+  add({"norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16, [&](int) { any_norm_sums(norm, on_); });
+  add({"norm_sums, route_tokens", tokens, 0, bytes, 0}, 16, [&](int i) {
     any_norm_sums(norm, on_);
     route.weight = weight(i);
     any_route_tokens(route, apart, on_);
   });
-  for (const int tile : {8, 16, 32})  // VARIANT
-    add({"few: norm_route of " + std::to_string(tile), tokens, 0, bytes, 0}, 16, [&](int i) {
-      route.weight = weight(i);
-      sm90_norm_route({norm, route}, plan_norm_route({tokens, kHidden, kExperts}, tile), on_);
-    });
+  add({"norm_route", tokens, 0, bytes, 0}, 16, [&](int i) {
+    route.weight = weight(i);
+    sm90_norm_route({norm, route}, both, on_);
+  });
   const GroupArgs group{.expert_ids = ids,
                         .pairs = device_array<int32_t>(max_places(int64_t{tokens} * kTopk, kExperts)),
                         .tiles = device_array<ExpertTile>(max_expert_tiles(int64_t{tokens} * kTopk, kExperts, 24)),
@@ -355,7 +347,7 @@ void Bench::few(int tokens) {
                         .topk = kTopk,
                         .experts = kExperts,
                         .tile_tokens = 24};
-  add({"few: norm_route, group_tiles", tokens, 0, bytes, 0}, 16, [&](int i) {
+  add({"norm_route and moe_group", tokens, 0, bytes, 0}, 16, [&](int i) {
     route.weight = weight(i);
     sm90_norm_route({norm, route}, both, on_);
     any_moe_group_tiles(group, on_);
@@ -571,7 +563,6 @@ void run(const char* path, const char* only) {
   bench.decode(32768, 1, KvDtype::kBf16, 128);
   for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvDtype::kBf16, 0);
   for (const int tokens : {16, 32, 64, 128, 256}) bench.few(tokens);
-  if (only[0] == 'f') return bench.write(path);  // VARIANT
   for (const int tokens : {512, 2048, 8192}) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);

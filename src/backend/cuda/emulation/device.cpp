@@ -264,7 +264,7 @@ bool waits_outside(const Cta& which) {
 // Until all its lanes are done, or none gets on. False then.
 bool run_cta(Cta& which) {
   // Turns without progress; sleep and copies take less. One that waits for others of its cluster does so often.
-  const int patience = clusters.size > 1 ? 400 : 4000;
+  const int patience = clusters.size > 1 ? 250 : 4000;
   cta = &which;
   blockIdx.x = static_cast<unsigned>(which.number) % gridDim.x;
   blockIdx.y = static_cast<unsigned>(which.number) / gridDim.x;

@@ -37,11 +37,10 @@ bool norm_route_serves(const RouteShape& s) {
 }
 
 // More tokens a cluster, so that all clusters run at once.
-NormRoutePlan plan_norm_route(const RouteShape& s, int of_tokens) {
+NormRoutePlan plan_norm_route(const RouteShape& s) {
   constexpr int kFew = 8, kMost = 32, kClusters = 8;
   int tokens = kFew;
   while (tokens < kMost && s.tokens > kClusters * tokens) tokens *= 2;
-  if (of_tokens > 0) tokens = of_tokens;  // VARIANT
   const auto hidden = static_cast<int>(s.hidden), rows = norm_route_rows(static_cast<int>(s.experts));
   return {.tokens = tokens,
           .clusters = static_cast<int>(ceil_div(s.tokens, tokens)),

@@ -155,7 +155,7 @@ struct NormRoutePlan {
 [[nodiscard]] constexpr int norm_route_rows(int experts) { return (experts + 15) / 16 * 16; }
 // Whether it serves such a step.
 [[nodiscard]] bool norm_route_serves(const RouteShape& shape);
-[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape, int of_tokens = 0);
+[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape);
 
 [[nodiscard]] GemmCost cost(const NormSumsArgs& args);
 [[nodiscard]] GemmCost cost(const CombineArgs& args);

@@ -226,8 +226,8 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
     if (plan.tokens == 64) return with(SplitTile<64>());
     if (plan.tokens == 128) return with(SplitTile<128>());
     const emulation::Launch pairs{
-        .grid = plan.grid(), .threads = SplitTile<256, 2>::kThreads, .cluster = 2, .predecessor = {}};
-    ASSERT_EQ(emulation::run(pairs, [&] { sm90_split_gemm_pairs<SplitTile<256, 2>>(args, plan); }), "");
+        .grid = plan.grid(), .threads = SplitPair::kThreads, .cluster = SplitPair::kCluster, .predecessor = {}};
+    ASSERT_EQ(emulation::run(pairs, [&] { sm90_split_gemm_pairs<SplitPair>(args, plan); }), "");
   };
   check_split<HostArray>({.rows = 144, .cols = 384, .tokens = 9, .sms = 6}, run);
   check_split<HostArray>({.rows = 16, .cols = 2880, .tokens = 12, .sms = 1}, run);  // around the ring

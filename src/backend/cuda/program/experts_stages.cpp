@@ -2,8 +2,6 @@
 
 #include "backend/cuda/program/maker.h"
 
-#include <cstdlib>
-
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/quantise/round_rows.h"
@@ -125,8 +123,6 @@ void Maker::route() {
 }
 
 bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
-  const char* const v = std::getenv("NIBBLE_NORM_ROUTE");  // VARIANT
-  if (v != nullptr && v[0] == '0') return false;
   const auto chosen = first_serving<NormRouteKernel, NormRoutePlan>(args_.card, &Arch::norm_route,
                                                                     RouteShape{tokens_, d_.hidden, d_.experts});
   if (!chosen) return false;

@@ -3,8 +3,6 @@
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 
-#include <cstdlib>
-
 namespace nibble::backend::cuda {
 namespace {
 
@@ -19,27 +17,16 @@ void launch(void (*kernel)(const SplitGemmArgs, const SplitGemmPlan), const Spli
   launch_chained(kernel, {kName, on, plan.grid(), Tile::kThreads, Tile::kSharedBytes}, args, plan);
 }
 
-template <int kTokens>
-void launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
-  using Tile = SplitTile<kTokens>;
-  launch<Tile>(sm90_split_gemm<Tile>, args, plan, on);
-}
-
 }  // namespace
 
 void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
   check_args(args);
   switch (plan.tokens) {
-    case 32: return launch<32>(args, plan, on);
-    case 64: return launch<64>(args, plan, on);
-    case 128: return launch<128>(args, plan, on);
-    default: break;
+    case 32: return launch<SplitTile<32>>(sm90_split_gemm<SplitTile<32>>, args, plan, on);
+    case 64: return launch<SplitTile<64>>(sm90_split_gemm<SplitTile<64>>, args, plan, on);
+    case 128: return launch<SplitTile<128>>(sm90_split_gemm<SplitTile<128>>, args, plan, on);
+    default: return launch<SplitPair>(sm90_split_gemm_pairs<SplitPair>, args, plan, on);
   }
-  using Tile = SplitTile<kSplitPairTokens, 2>;
-  const char* const pairs = std::getenv("NIBBLE_PAIRS");  // VARIANT
-  if (pairs != nullptr && pairs[0] == '0') return launch<256>(args, plan, on);
-  launch<Tile>(sm90_split_gemm_pairs<Tile>, args, plan, on);
-  switch (0) {}
 }
 
 }  // namespace nibble::backend::cuda

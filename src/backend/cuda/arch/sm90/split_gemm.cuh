@@ -48,6 +48,8 @@ struct SplitTile {
   static_assert(2 * kStages * 8 <= kSplitBarrierBytes);
 };
 
+using SplitPair = SplitTile<kSplitPairTokens, 2>;
+
 // stages of {x, weights} | full and empty barriers
 template <class Tile>
 struct SplitRing {

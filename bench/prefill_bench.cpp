@@ -326,7 +326,6 @@ void Bench::few(int tokens) {
                         .experts = kExperts,
                         .topk = kTopk};
   const RoutePlan apart = plan_route({tokens, kHidden, kExperts}, sms_);
-  const NormRoutePlan both = plan_norm_route({tokens, kHidden, kExperts});
   const double bytes = static_cast<double>(cost(norm).bytes + cost(route).bytes);
   const auto weight = [&](int i) { return reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden; };
   add({"norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16, [&](int) { any_norm_sums(norm, on_); });
@@ -335,23 +334,14 @@ void Bench::few(int tokens) {
     route.weight = weight(i);
     any_route_tokens(route, apart, on_);
   });
-  add({"norm_route", tokens, 0, bytes, 0}, 16, [&](int i) {
-    route.weight = weight(i);
-    sm90_norm_route({norm, route}, both, on_);
-  });
-  const GroupArgs group{.expert_ids = ids,
-                        .pairs = device_array<int32_t>(max_places(int64_t{tokens} * kTopk, kExperts)),
-                        .tiles = device_array<ExpertTile>(max_expert_tiles(int64_t{tokens} * kTopk, kExperts, 24)),
-                        .tile_counts = device_array<int32_t>(kTileCounts),
-                        .tokens = tokens,
-                        .topk = kTopk,
-                        .experts = kExperts,
-                        .tile_tokens = 24};
-  add({"norm_route and moe_group", tokens, 0, bytes, 0}, 16, [&](int i) {
-    route.weight = weight(i);
-    sm90_norm_route({norm, route}, both, on_);
-    any_moe_group_tiles(group, on_);
-  });
+  if (!norm_route_serves({tokens, kHidden, kExperts})) return;
+  const NormRouteArgs both{norm, route};
+  add({"norm_route", tokens, 0, static_cast<double>(cost(both).bytes), static_cast<double>(cost(both).flops)}, 16,
+      [&](int i) {
+        NormRouteArgs args = both;
+        args.route.weight = weight(i);
+        sm90_norm_route(args, plan_norm_route({tokens, kHidden, kExperts}), on_);
+      });
 }
 
 // What routes many tokens: the norm, the logits, the choice.

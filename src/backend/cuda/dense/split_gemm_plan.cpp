@@ -13,8 +13,6 @@ namespace {
 
 int64_t row_blocks(int64_t rows) { return ceil_div(rows / layout::kTileRows, kSplitRowTiles); }
 
-int64_t even_blocks(int64_t rows) { return (row_blocks(rows) + 1) / 2 * 2; }
-
 void require(bool holds, const char* want, const GemmShape& s) {
   if (!holds)
     throw Error(Code::kUnsupported, "cuda: split gemm: want {}, found {} x {}, {} tokens", want, s.rows, s.cols,
@@ -36,7 +34,7 @@ std::string SplitGemmPlan::to_string() const {
 
 int split_count(int64_t rows, int64_t cols, int sms) {
   const int64_t pairs = cols / (2 * layout::kBlockK);
-  return static_cast<int>(std::clamp<int64_t>(sms / even_blocks(rows), 1, std::min<int64_t>(kMaxSplits, pairs)));
+  return static_cast<int>(std::clamp<int64_t>(sms / row_blocks(rows), 1, std::min<int64_t>(kMaxSplits, pairs)));
 }
 
 SplitGemmPlan plan_split_gemm(const GemmShape& s, int sms) {
@@ -45,7 +43,7 @@ SplitGemmPlan plan_split_gemm(const GemmShape& s, int sms) {
                                        [&](int tokens) { return s.tokens <= tokens; });
   return {.tokens = *tile,
           .token_tiles = static_cast<int>(ceil_div(s.tokens, *tile)),
-          .row_blocks = static_cast<int>(*tile == kSplitPairTokens ? even_blocks(s.rows) : row_blocks(s.rows)),
+          .row_blocks = static_cast<int>(row_blocks(s.rows)),
           .splits = split_count(s.rows, s.cols, sms),
           .smem_bytes = split_shared_bytes(*tile)};
 }

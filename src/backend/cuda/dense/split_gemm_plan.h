@@ -16,7 +16,6 @@ inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may tak
 inline constexpr int kSplitRingBytes = 200 * 1024;         // at most
 inline constexpr int kSplitMaxTokens = 256;                // beyond, GEMMs have row blocks enough
 inline constexpr int kMaxSplits = 8;
-inline constexpr int kSplitPairTokens = 256;  // a CTA of so many shares x with its neighbour
 inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::block_pair_bytes(layout::Packing::kBf16);
 inline constexpr int kSplitBarrierBytes = 256;
 
@@ -44,8 +43,8 @@ struct SplitGemmArgs {
 // Splits depend on the shape and the card only, and so does the order of a sum: bitwise repeatable, whatever the other
 // tokens.
 struct SplitGemmPlan {
-  int tokens = 0;                                   // of a CTA, at most: an entry of kSplitTokens
-  int token_tiles = 0, row_blocks = 0, splits = 0;  // row blocks of pairs: an even number
+  int tokens = 0;  // of a CTA, at most: an entry of kSplitTokens
+  int token_tiles = 0, row_blocks = 0, splits = 0;
   int smem_bytes = 0;
   [[nodiscard]] int grid() const { return token_tiles * row_blocks * splits; }
   [[nodiscard]] std::string to_string() const;

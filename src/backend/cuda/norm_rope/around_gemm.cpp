@@ -27,25 +27,23 @@ RoutePlan plan_route(const RouteShape& s, int sms) {
 }
 
 std::string NormRoutePlan::to_string() const {
-  return fmt::format("{} tokens x {} experts, K in {} CTAs of a cluster, {} clusters, {} B shared", tokens,
-                     kNormRouteExperts, kNormRouteCtas, clusters, smem_bytes);
+  return fmt::format("{} tokens x all experts, K in {} CTAs of a cluster, {} clusters, {} B shared", kNormRouteTokens,
+                     kNormRouteCtas, clusters, smem_bytes);
 }
 
 bool norm_route_serves(const RouteShape& s) {
-  return s.tokens > 0 && s.tokens <= kRouteMaxTokens && s.hidden <= kNormHidden && s.hidden % layout::kPanelK == 0 &&
-         s.hidden >= kNormRouteCtas * layout::kPanelK && s.experts <= kNormRouteExperts && s.experts % 4 == 0;
+  return s.tokens > 0 && s.tokens <= kNormRouteMaxTokens && s.hidden <= kNormHidden &&
+         s.hidden % layout::kPanelK == 0 && s.hidden >= kNormRouteCtas * layout::kPanelK &&
+         s.experts <= kNormRouteExperts && s.experts % 4 == 0;
 }
 
-// More tokens a cluster, so that all clusters run at once.
 NormRoutePlan plan_norm_route(const RouteShape& s) {
-  constexpr int kFew = 8, kMost = 32, kClusters = 8;
-  int tokens = kFew;
-  while (tokens < kMost && s.tokens > kClusters * tokens) tokens *= 2;
+  constexpr int kBarrierBytes = 16;
   const auto hidden = static_cast<int>(s.hidden), rows = norm_route_rows(static_cast<int>(s.experts));
-  return {.tokens = tokens,
-          .clusters = static_cast<int>(ceil_div(s.tokens, tokens)),
-          .smem_bytes = (rows + 2 * tokens + 2) * norm_route_pitch(hidden) +
-                        4 * tokens * (hidden / static_cast<int>(layout::kPanelK) + rows) + 16};
+  return {.clusters = static_cast<int>(ceil_div(s.tokens, kNormRouteTokens)),
+          .smem_bytes = (rows + 2 * kNormRouteTokens + 2) * norm_route_pitch(hidden) +
+                        4 * (kNormRouteTokens * (hidden / static_cast<int>(layout::kPanelK)) + kNormRouteCtas * rows) +
+                        kBarrierBytes};
 }
 
 GemmCost cost(const NormSumsArgs& a) {
@@ -79,6 +77,12 @@ GemmCost cost(const RouteTokensArgs& a) {
   const int64_t tokens = a.tokens, out = tokens * a.experts;
   return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 4 * out + 8 * tokens * a.topk,
           .flops = 2 * out * a.hidden};
+}
+
+GemmCost cost(const NormRouteArgs& a) {
+  const GemmCost norm = cost(a.norm), route = cost(a.route);
+  const int64_t again = 4 * int64_t{a.norm.tokens} * a.norm.hidden;  // route's x, which nobody reads
+  return {.bytes = norm.bytes + route.bytes - again, .flops = norm.flops + route.flops};
 }
 
 GemmCost cost(const RouteSumsArgs& a) {
@@ -163,7 +167,7 @@ void check_args(const NormRouteArgs& a) {
   check_args(a.norm);
   const RouteTokensArgs& r = a.route;
   require_shape(norm_route_serves({r.tokens, r.hidden, r.experts}), kName,
-                "1 to 512 tokens, up to 128 experts, hidden of 8 to 64 panels", r.hidden);
+                "1 to 64 tokens, up to 128 experts in fours, hidden of 8 to 64 panels", r.hidden);
   require_shape(a.norm.experts.at == nullptr && a.norm.sums.splits > 0 && a.norm.norm != nullptr &&
                     a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
                 kName, "a norm of sums of the same tokens", r.tokens);

@@ -133,16 +133,16 @@ struct NormRouteArgs {
   NormSumsArgs norm;
   RouteTokensArgs route;  // without x and finished
 };
-// A cluster of CTAs per so many tokens; a CTA has some of the panels of 64 columns.
-inline constexpr int kNormRouteCtas = 8, kNormRouteExperts = 128;
-inline constexpr int kNormRoutePanels = kNormHidden / 64 / kNormRouteCtas;  // at most
+// A cluster of CTAs per eight tokens, of which each has some of the panels of 64 columns and chooses for one token.
+inline constexpr int kNormRouteCtas = 8, kNormRouteTokens = 8, kNormRouteThreads = 512;
+inline constexpr int kNormRouteExperts = 128, kNormRouteMaxTokens = 64;  // at most; beyond, W would be read too often
+inline constexpr int kNormRoutePanels = kNormHidden / 64 / kNormRouteCtas;  // of a CTA, at most
 struct NormRoutePart {
   int first = 0, panels = 0;
   constexpr NormRoutePart(int hidden, int rank)
       : first(rank * (hidden / 64) / kNormRouteCtas), panels((rank + 1) * (hidden / 64) / kNormRouteCtas - first) {}
 };
 struct NormRoutePlan {
-  int tokens = 0;  // of a cluster: 8, 16 or 32
   int clusters = 0;
   int smem_bytes = 0;
   [[nodiscard]] int grid() const { return clusters * kNormRouteCtas; }
@@ -162,6 +162,7 @@ struct NormRoutePlan {
 [[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
 [[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
 [[nodiscard]] GemmCost cost(const RouteSumsArgs& args);
+[[nodiscard]] GemmCost cost(const NormRouteArgs& args);
 
 // Throw Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const NormSumsArgs& args);

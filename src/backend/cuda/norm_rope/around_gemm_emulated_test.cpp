@@ -187,33 +187,20 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
 }
 
 TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
-  const auto with = []<class Tile>(Tile, const NormRouteArgs& args, const NormRoutePlan& plan) {
-    const NormRouteShared<Tile> shared(smem, args.norm.hidden, args.route.experts);
-    if (plan.tokens == Tile::kTokens) {
-      ASSERT_EQ(shared.come() + 8, static_cast<uint32_t>(plan.smem_bytes));
-    }
-    const int clusters = (args.norm.tokens + Tile::kTokens - 1) / Tile::kTokens;
+  const auto run = [](const NormRouteArgs& args, const NormRoutePlan& plan) {
+    const NormRouteShared shared(smem, args.norm.hidden, args.route.experts);
+    ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
     const emulation::Launch launch{
-        .grid = clusters * kNormRouteCtas, .threads = Tile::kThreads, .cluster = kNormRouteCtas, .predecessor = {}};
-    ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route<Tile>(args); }), "");
+        .grid = plan.grid(), .threads = kNormRouteThreads, .cluster = kNormRouteCtas, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route(args); }), "");
   };
-  const auto few = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
-    ASSERT_EQ(plan.tokens, 8);
-    with(NormRouteTile<8>(), args, plan);
-  };
-  const auto many = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
-    with(NormRouteTile<16>(), args, plan);
-  };
-  const auto most = [&](const NormRouteArgs& args, const NormRoutePlan& plan) {
-    with(NormRouteTile<32>(), args, plan);
-  };
-  check_norm_route<HostArray>({.tokens = 9, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, few);
-  check_norm_route<HostArray>({.tokens = 17, .hidden = 576, .splits = 1, .type = InputType::kBf16},
-                              {.experts = 20, .topk = 2}, many);
+  check_norm_route<HostArray>({.tokens = 5, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, run);
+  check_norm_route<HostArray>({.tokens = 9, .hidden = 576, .splits = 1, .type = InputType::kBf16},
+                              {.experts = 20, .topk = 2}, run);
   check_norm_route<HostArray>({.tokens = 3, .hidden = 4096, .splits = 8, .rounded = false}, {.experts = 36, .topk = 32},
-                              most);
-  check_norm_route<HostArray>({.tokens = 5, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows},
-                              {.experts = 4, .topk = 1}, few);
+                              run);
+  check_norm_route<HostArray>({.tokens = 8, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows},
+                              {.experts = 4, .topk = 1}, run);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
@@ -225,16 +212,12 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
     if (plan.tokens == 32) return with(SplitTile<32>());
     if (plan.tokens == 64) return with(SplitTile<64>());
     if (plan.tokens == 128) return with(SplitTile<128>());
-    const emulation::Launch pairs{
-        .grid = plan.grid(), .threads = SplitPair::kThreads, .cluster = SplitPair::kCluster, .predecessor = {}};
-    ASSERT_EQ(emulation::run(pairs, [&] { sm90_split_gemm_pairs<SplitPair>(args, plan); }), "");
+    with(SplitTile<256>());
   };
   check_split<HostArray>({.rows = 144, .cols = 384, .tokens = 9, .sms = 6}, run);
   check_split<HostArray>({.rows = 16, .cols = 2880, .tokens = 12, .sms = 1}, run);  // around the ring
   check_split<HostArray>({.rows = 64, .cols = 512, .tokens = 33, .sms = 3}, run);
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
-  check_split<HostArray>({.rows = 16, .cols = 576, .tokens = 256, .sms = 1}, run);  // around the ring, in pairs
-  check_split<HostArray>({.rows = 400, .cols = 384, .tokens = 139, .sms = 8}, run);
 }
 
 // Rows of f32 pages as a type's pages hold them: codes, and scales after a page's codes.

@@ -28,20 +28,4 @@ __device__ __forceinline__ void send4(uint32_t address, float value, uint32_t ba
                : "memory");
 }
 
-// Of a cluster_address. What this thread has read of its own shared memory, it has read.
-__device__ __forceinline__ void mbarrier_arrive_at(uint32_t address) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
-}
-
-// To the same place of every CTA of the cluster whose bit is set in `ranks`; each one's barrier at the same place
-// counts the bytes. REQUIRES as bulk_copy.
-__device__ __forceinline__ void multicast_copy(uint32_t to_shared, const void* from_global, uint32_t bytes,
-                                               uint32_t barrier, uint32_t ranks) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::
-          "r"(to_shared),
-      "l"(from_global), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(ranks))
-      : "memory");
-}
-
 }  // namespace nibble::backend::cuda::ptx

@@ -15,7 +15,6 @@
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/cluster.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/keep.cuh"
@@ -25,10 +24,9 @@
 
 namespace nibble::backend::cuda {
 
-template <int kTheTokens, int kTheCluster = 1>
+template <int kTheTokens>
 struct SplitTile {
   static constexpr int kTokens = kTheTokens;
-  static constexpr int kCluster = kTheCluster;  // CTAs of neighbouring rows, which copy a part of x each for all
   static constexpr int kColumns = kTokens < 128 ? kTokens : 128;  // of a wgmma
   static constexpr int kParts = kTokens / kColumns;               // of the tokens: each has warps of its own
   static constexpr int kConsumerWarps = kSplitRowTiles * kParts;
@@ -48,8 +46,6 @@ struct SplitTile {
   static_assert(2 * kStages * 8 <= kSplitBarrierBytes);
 };
 
-using SplitPair = SplitTile<kSplitPairTokens, 2>;
-
 // stages of {x, weights} | full and empty barriers
 template <class Tile>
 struct SplitRing {
@@ -65,7 +61,7 @@ struct SplitRing {
   __device__ void init() const {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(full(i), Tile::kProducerWarps);
-      ptx::mbarrier_init(empty(i), Tile::kConsumerWarps * (Tile::kCluster > 1 ? Tile::kCluster : layout::kWarpLanes));
+      ptx::mbarrier_init(empty(i), Tile::kConsumerWarps * layout::kWarpLanes);
     }
     ptx::fence_mbarrier_init();
   }
@@ -118,16 +114,8 @@ struct SplitProducer {
   __device__ void copy_input(int i, int stage) const {
     if (own != 0) return;
     const int position = work.first + i, pair = position % g.slices * (g.blocks / 2) + position / g.slices;
-    const uint16_t* const from = args.x + (int64_t{pair} * args.x_rows + work.first_token) * layout::kPanelK;
-    if constexpr (Tile::kCluster == 1) {
-      ptx::bulk_copy(ring.input(stage), from, input_bytes(), ring.full(stage));
-    } else {
-      constexpr uint32_t kAll = (1u << Tile::kCluster) - 1, kAtom = layout::kAtomBytes;
-      const uint32_t atoms = input_bytes() / kAtom, rank = blockIdx.x % Tile::kCluster;
-      const uint32_t first = atoms * rank / Tile::kCluster * kAtom, end = atoms * (rank + 1) / Tile::kCluster * kAtom;
-      if (first < end)
-        ptx::multicast_copy(ring.input(stage) + first, from + first / 2, end - first, ring.full(stage), kAll);
-    }
+    ptx::bulk_copy(ring.input(stage), args.x + (int64_t{pair} * args.x_rows + work.first_token) * layout::kPanelK,
+                   input_bytes(), ring.full(stage));
   }
   __device__ void run() const {
     const int ahead = min(Tile::kStages, work.positions);
@@ -160,22 +148,12 @@ struct SplitConsumer {
   int stage = 0, done = 0;  // the next position's; the oldest that wgmma may still read
   uint32_t parity = 0;
 
-  // The oldest stage.
-  __device__ __forceinline__ void give_back() const {
-    if constexpr (Tile::kCluster == 1) {
-      ptx::mbarrier_arrive(ring.empty(done));  // every lane, for racecheck: see gemv.cuh warp_arrive
-    } else {                                   // to all whose copies come there
-      __syncwarp();
-      if (lane < Tile::kCluster) ptx::mbarrier_arrive_at(ptx::cluster_address(ring.empty(done), lane));
-    }
-  }
-
   // sums += the position's weights · its columns, under way on return. `a`: the operand of position - kDepth.
   __device__ __forceinline__ void step(int position, SplitOperand& a, SplitAccumulators<Tile>& sums) {
     ptx::wgmma_wait<Tile::kDepth - 1>();  // that position is done: its operand and its stage are free
     ptx::keep(a);
     if (position >= Tile::kDepth) {
-      give_back();
+      ptx::mbarrier_arrive(ring.empty(done));  // every lane, for racecheck: see gemv.cuh warp_arrive
       done = done + 1 == Tile::kStages ? 0 : done + 1;
     }
     ptx::mbarrier_wait(ring.full(stage), parity);
@@ -213,66 +191,40 @@ struct SplitConsumer {
   }
 };
 
-// Each thread says at once that the next kernel may start: that one waits for this one's end before it reads.
+// One CTA per SM. Each thread says at once that the next kernel may start: that one waits for this one's end before it
+// reads.
 template <class Tile>
-__device__ __forceinline__ void split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan,
-                                           const uint8_t* memory) {
-  const SplitRing<Tile> ring(memory);
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    sm90_split_gemm(const __grid_constant__ SplitGemmArgs args, const __grid_constant__ SplitGemmPlan plan) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const SplitRing<Tile> ring(smem);
   if (threadIdx.x == 0) ring.init();
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
-  } else {  // others' copies need the barriers
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
-  }
+  __syncthreads();
   ptx::grid_dependency_launch();
   const SplitWork work(args, plan);
   const int producer = static_cast<int>(threadIdx.x) - Tile::kConsumerWarps * layout::kWarpLanes;
   if (producer >= 0) {
     if constexpr (Tile::kParts > 1) ptx::give_registers_but<Tile::kProducerRegisters>();
     if (producer % layout::kWarpLanes == 0) SplitProducer<Tile>{args, work, ring, producer / layout::kWarpLanes}.run();
-    __syncwarp();
-    if constexpr (Tile::kCluster > 1) {
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-    }
     return;
   }
   if constexpr (Tile::kParts > 1) ptx::take_registers_up_to<Tile::kConsumerRegisters>();
   SplitConsumer<Tile> consumer{ring};
   SplitAccumulators<Tile> sums = {};
   consumer.multiply(work.positions, sums);
-  if constexpr (Tile::kCluster > 1) ptx::cluster_arrive();  // all that comes from others has come
   const int row_tile = work.first_row_tile + consumer.row_tile, lane = consumer.lane;
   const int first = consumer.part * Tile::kColumns;
-  if (row_tile < args.rows / layout::kTileRows) {
-    // A warp stores whole lines; tokens that make eights whole are stored, too.
-    uint16_t* const to =
-        args.sums + work.split * split_pitch(args.tokens, args.rows) +
-        place_in_sums(args.tokens, work.first_token + first + 2 * (lane % 4), row_tile * layout::kTileRows + lane / 4);
+  if (row_tile >= args.rows / layout::kTileRows) return;
+  // A warp stores whole lines; tokens that make eights whole are stored, too.
+  uint16_t* const to =
+      args.sums + work.split * split_pitch(args.tokens, args.rows) +
+      place_in_sums(args.tokens, work.first_token + first + 2 * (lane % 4), row_tile * layout::kTileRows + lane / 4);
 #pragma unroll
-    for (int n = 0; n < Tile::kColumns / 8; ++n) {
-      if (first + 8 * n >= work.count) break;
-      for (int i = 0; i < 2; ++i)  // tokens
-        *reinterpret_cast<uint32_t*>(to + n * 128 + i * 64) = ptx::pack_bf16(sums[n][i], sums[n][2 + i]);
-    }
+  for (int n = 0; n < Tile::kColumns / 8; ++n) {
+    if (first + 8 * n >= work.count) break;
+    for (int i = 0; i < 2; ++i)  // tokens
+      *reinterpret_cast<uint32_t*>(to + n * 128 + i * 64) = ptx::pack_bf16(sums[n][i], sums[n][2 + i]);
   }
-  if constexpr (Tile::kCluster > 1) ptx::cluster_wait();  // nobody ends before what goes to it has come
-}
-
-// One CTA per SM.
-template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
-    sm90_split_gemm(const __grid_constant__ SplitGemmArgs args, const __grid_constant__ SplitGemmPlan plan) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  split_gemm<Tile>(args, plan, smem);
-}
-// Likewise, in clusters.
-template <class Tile>
-__global__ void __cluster_dims__(Tile::kCluster, 1, 1) __launch_bounds__(Tile::kThreads, 1)
-    sm90_split_gemm_pairs(const __grid_constant__ SplitGemmArgs args, const __grid_constant__ SplitGemmPlan plan) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  split_gemm<Tile>(args, plan, smem);
 }
 
 }  // namespace nibble::backend::cuda

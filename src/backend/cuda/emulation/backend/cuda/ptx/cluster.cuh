@@ -21,23 +21,4 @@ inline void send4(uint32_t address, float value, uint32_t barrier) {
   change_barrier_in(memory, barrier % kEmulatedRank, [](EmulatedBarrier& b) { b.bytes -= 4; });
 }
 
-inline void mbarrier_arrive_at(uint32_t address) {
-  change_barrier_in(emulation::cluster_memory(static_cast<int>(address / kEmulatedRank)), address % kEmulatedRank,
-                    [](EmulatedBarrier& b) { --b.pending; });
-}
-
-// It lands everywhere when it lands here.
-inline void multicast_copy(uint32_t to_shared, const void* from_global, uint32_t bytes, uint32_t barrier,
-                           uint32_t ranks) {
-  if (to_shared % 16 != 0 || reinterpret_cast<uintptr_t>(from_global) % 16 != 0 || bytes % 16 != 0) return;  // hangs
-  emulation::copy_later(to_shared, from_global, bytes, [=] {
-    for (int rank = 0; ranks >> rank != 0; ++rank) {
-      if ((ranks >> rank & 1u) == 0) continue;
-      uint8_t* const memory = emulation::cluster_memory(rank);
-      std::memcpy(memory + to_shared, from_global, bytes);
-      change_barrier_in(memory, barrier, [&](EmulatedBarrier& b) { b.bytes -= static_cast<int32_t>(bytes); });
-    }
-  });
-}
-
 }  // namespace nibble::backend::cuda::ptx

@@ -1,6 +1,6 @@
 // Times attention and the kernels for many tokens (src/backend/cuda/kernels: attend_decode, attend_prefill, gemm and
-// what goes with them) at gpt-oss-120b's shapes, and its experts at 20b's, against the card's measured read bandwidth
-// and matrix peak.
+// what goes with them; of few tokens the split GEMMs and the router) at gpt-oss-120b's shapes, and its experts at
+// 20b's, against the card's measured read bandwidth and matrix peak.
 //   prefill_bench <json file> [part of a name: those kernels alone]
 // Each time is the mean of a kernel in a CUDA graph of launches over different layers' data (more than L2 holds in
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.

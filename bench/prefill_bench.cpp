@@ -1,6 +1,6 @@
 // Times attention and the kernels for many tokens (src/backend/cuda/kernels: attend_decode, attend_prefill, gemm and
-// what goes with them) at gpt-oss-120b's shapes, and its experts at 20b's, against the card's measured read bandwidth
-// and matrix peak.
+// what goes with them; of few tokens the split GEMMs and the router) at gpt-oss-120b's shapes, and its experts at
+// 20b's, against the card's measured read bandwidth and matrix peak.
 //   prefill_bench <json file> [part of a name: those kernels alone]
 // Each time is the mean of a kernel in a CUDA graph of launches over different layers' data (more than L2 holds in
 // all); median of the repetitions. "ideal" is the longer of bytes over read bandwidth and flops over the peak.
@@ -130,6 +130,7 @@ class Bench {
   void prefill(int tokens, int window);
   void dense(const char* name, int rows, int cols, int tokens);
   void rope(int tokens);
+  void few(int tokens);
   void route(int tokens);
   void moe(const Routing& r);
   void write(const char* path) const;
@@ -309,6 +310,68 @@ void Bench::rope(int tokens) {
   const GemmCost c = cost(args);
   add({"rope_sums", tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)}, 4,
       [&](int) { any_rope_sums(args, on_); });
+}
+
+// Of a decode step of 9 to 256 tokens: the dense products, and what routes.
+void Bench::few(int tokens) {
+  if (!sm90_gemm_serves(layout::Packing::kBf16)) return;
+  const auto rows16 = static_cast<int>((tokens + 7) / 8 * 8);
+  const auto split = [&](const char* name, int rows, int cols) {
+    const SplitGemmPlan plan = plan_split_gemm({rows, cols, tokens}, sms_);
+    SplitGemmArgs args{.x = x16_,
+                       .sums = reinterpret_cast<uint16_t*>(y_),
+                       .rows = rows,
+                       .cols = cols,
+                       .tokens = tokens,
+                       .x_rows = rows16};
+    const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
+    const GemmCost c = cost(args, plan);
+    add({std::string("split_gemm ") + name, tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)}, 16,
+        [&](int i) {
+          args.weights = pool_ + i * bytes;
+          sm90_split_gemm(args, plan, on_);
+        });
+    return SplitSums{y_, plan.splits, SplitSums::Order::kTiles};
+  };
+  split("qkv", 5120, kHidden);
+  const SplitSums o = split("o", kHidden, 4096);
+  auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
+  const NormSumsArgs norm{.x = device_array<float>(int64_t{tokens} * kHidden),
+                          .sums = o,
+                          .bias = bias_,
+                          .norm = bias_,
+                          .normed = x_,
+                          .rounded = {u_, InputType::kF16},
+                          .tokens = tokens,
+                          .hidden = kHidden,
+                          .eps = 1e-5f};
+  RouteTokensArgs route{.x = x_,
+                        .bias = bias_,
+                        .logits = device_array<float>(int64_t{tokens} * kExperts),
+                        .ids = ids,
+                        .weights = device_array<float>(int64_t{tokens} * kTopk),
+                        .finished = device_array<int>(route_tiles(tokens)),
+                        .tokens = tokens,
+                        .hidden = kHidden,
+                        .experts = kExperts,
+                        .topk = kTopk};
+  const RoutePlan apart = plan_route({tokens, kHidden, kExperts}, sms_);
+  const double bytes = static_cast<double>(cost(norm).bytes + cost(route).bytes);
+  const auto weight = [&](int i) { return reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden; };
+  add({"norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16, [&](int) { any_norm_sums(norm, on_); });
+  add({"norm_sums, route_tokens", tokens, 0, bytes, 0}, 16, [&](int i) {
+    any_norm_sums(norm, on_);
+    route.weight = weight(i);
+    any_route_tokens(route, apart, on_);
+  });
+  if (!norm_route_serves({tokens, kHidden, kExperts})) return;
+  const NormRouteArgs both{norm, route};
+  add({"norm_route", tokens, 0, static_cast<double>(cost(both).bytes), static_cast<double>(cost(both).flops)}, 16,
+      [&](int i) {
+        NormRouteArgs args = both;
+        args.route.weight = weight(i);
+        sm90_norm_route(args, plan_norm_route({tokens, kHidden, kExperts}), on_);
+      });
 }
 
 // What routes many tokens: the norm, the logits, the choice.
@@ -525,6 +588,7 @@ void run(const char* path, const char* only) {
     for (const int keys : {128, 2048, 8192, 32768, 131072}) bench.decode(keys, 1, type, 0);
   bench.decode(32768, 1, KvDtype::kBf16, 128);
   for (const int tokens : {8, 64}) bench.decode(2048, tokens, KvDtype::kBf16, 0);
+  for (const int tokens : {16, 32, 64, 128, 256}) bench.few(tokens);
   for (const int tokens : {512, 2048, 8192}) {
     for (const int window : {0, 128}) bench.prefill(tokens, window);
     bench.dense("qkv", 5120, kHidden, tokens);

@@ -144,7 +144,7 @@ def check_source(path, text, room, allowed, report):
 
 
 KERNEL_NAME = re.compile(r'Kernel \w+(?:\[\])?\s*(?:=\s*)?\{.*?;', re.DOTALL)
-KERNEL_FUNCTION = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\(")
+KERNEL_FUNCTION = re.compile(r"__global__\s+void\s+(?:__(?:launch_bounds|cluster_dims)__\((?:[^()]|\([^()]*\))*\)\s*)*(\w+)\(")
 
 
 def check_kernel_names(root, report):

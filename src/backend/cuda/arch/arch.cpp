@@ -14,6 +14,7 @@ std::string missing_launcher(const Arch& arch) {
   const auto named = [&](std::string_view op) { return fmt::format("{}: {}", arch.name, op); };
   if (lacks(arch.gemm)) return named("gemm");
   if (lacks(arch.split_gemm)) return named("split_gemm");
+  if (lacks(arch.norm_route)) return named("norm_route");
   if (lacks(arch.experts_gemm)) return named("experts_gemm");
   if (lacks(arch.prefill)) return named("prefill");
   if (!arch.peak.of.empty() && arch.peak.launch == nullptr) return named("peak");
@@ -26,6 +27,7 @@ std::vector<Arch> with_launchers(std::vector<Arch> all, std::span<const Launcher
     check(arch != all.end(), "launchers are of an architecture in architectures()");
     arch->gemm.launch = own.gemm;
     arch->split_gemm.launch = own.split_gemm;
+    arch->norm_route.launch = own.norm_route;
     arch->experts_gemm.launch = own.experts_gemm;
     arch->prefill.launch = own.prefill;
     arch->peak.launch = own.peak;

@@ -11,6 +11,7 @@
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 
 #include <cstdint>
 #include <optional>
@@ -44,6 +45,12 @@ struct SplitGemmKernel {
   void (*launch)(const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) = nullptr;
   // How many bf16 values it leaves in the largest step that it takes, of up to `tokens` tokens.
   int64_t (*most_values)(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts&) = nullptr;
+};
+
+// Norm and router of a step in one launch; where there is none, any_norm_sums and any_route_tokens.
+struct NormRouteKernel {
+  std::optional<Served<NormRoutePlan>> (*serve)(const RouteShape&, const DeviceFacts&) = nullptr;
+  void (*launch)(const NormRouteArgs&, const NormRoutePlan&, const Launch&) = nullptr;
 };
 
 // Both products of the experts on GEMMs.
@@ -101,6 +108,7 @@ struct Arch {
   bool (*runs_on)(const DeviceFacts&) = nullptr;
   GemmKernel gemm{};
   SplitGemmKernel split_gemm{};
+  NormRouteKernel norm_route{};
   ExpertsGemm experts_gemm{};
   PrefillKernel prefill{};
   PeakKernel peak{};
@@ -118,6 +126,7 @@ struct Launchers {
   std::string_view of;
   decltype(GemmKernel::launch) gemm = nullptr;
   decltype(SplitGemmKernel::launch) split_gemm = nullptr;
+  decltype(NormRouteKernel::launch) norm_route = nullptr;
   decltype(ExpertsGemm::launch) experts_gemm = nullptr;
   decltype(PrefillKernel::launch) prefill = nullptr;
   decltype(PeakKernel::launch) peak = nullptr;

@@ -23,6 +23,7 @@ struct Fiber {
   ucontext_t context{};
   std::unique_ptr<char[]> stack;
   bool done = false;
+  uint64_t cluster_round = 0;  // at which it arrived
 };
 
 struct Meeting {
@@ -56,11 +57,24 @@ struct Cta {
   ucontext_t scheduler{};
   const std::function<void()>* kernel = nullptr;
   int current = 0;
+  int waiting_outside = 0;  // lanes, for other CTAs of the cluster
   uint64_t progress = 0, draws = 0, seed = 0;
 };
 
 Cta* cta = nullptr;  // that runs; one at a time
 std::function<void()> predecessor;
+
+struct Clusters {
+  struct One {
+    int arrived = 0;
+    uint64_t round = 0;
+  };
+  int size = 1;
+  std::vector<One> all;
+  std::vector<Cta*> begun;  // by number; null: it has ended
+  [[nodiscard]] One& own() { return all[static_cast<size_t>(cta->number / size)]; }
+};
+Clusters clusters;
 
 void yield() { swapcontext(&cta->fibers[static_cast<size_t>(cta->current)].context, &cta->scheduler); }
 
@@ -199,6 +213,32 @@ void dependency_wait() {
   predecessor = nullptr;
 }
 
+void cluster_arrive() {
+  Clusters::One& own = clusters.own();
+  cta->fibers[static_cast<size_t>(cta->current)].cluster_round = own.round;
+  if (++own.arrived == clusters.size * static_cast<int>(cta->fibers.size())) {
+    own.arrived = 0;
+    ++own.round;
+  }
+  ++cta->progress;
+}
+
+void cluster_wait() {
+  const uint64_t round = cta->fibers[static_cast<size_t>(cta->current)].cluster_round;
+  ++cta->waiting_outside;
+  wait_until([&] { return clusters.own().round != round; });
+  --cta->waiting_outside;
+  ++cta->progress;
+}
+
+uint8_t* cluster_memory(int rank) {
+  static std::vector<uint8_t> poison;
+  poison.assign(sizeof smem, 0xff);
+  const auto number = static_cast<size_t>(cta->number / clusters.size * clusters.size + rank);
+  Cta* const other = number < clusters.begun.size() ? clusters.begun[number] : nullptr;
+  return other == cta ? smem : other != nullptr ? other->memory.data() : poison.data();
+}
+
 namespace {
 
 std::unique_ptr<Cta> make_cta(const Launch& launch, const std::function<void()>& kernel, int block) {
@@ -207,13 +247,24 @@ std::unique_ptr<Cta> make_cta(const Launch& launch, const std::function<void()>&
   made->kernel = &kernel;
   made->seed = launch.seed + static_cast<uint64_t>(block);
   cta = made.get();
+  clusters.begun.push_back(cta);
   start_fibers(launch.threads);
   return made;
 }
 
+// Whether only other CTAs of the cluster can let it get on.
+bool waits_outside(const Cta& which) {
+  if (which.waiting_outside == 0 || !which.copies.empty()) return false;
+  const uint64_t round = clusters.own().round;
+  const auto waits = [&](const Fiber& fiber) { return fiber.done || fiber.cluster_round == round; };
+  return which.waiting_outside == std::ranges::count(which.fibers, false, &Fiber::done) &&
+         std::ranges::all_of(which.fibers, waits);
+}
+
 // Until all its lanes are done, or none gets on. False then.
 bool run_cta(Cta& which) {
-  constexpr int kPatience = 4000;  // turns without progress; sleep and copies take less
+  // Turns without progress; sleep and copies take less. One that waits for others of its cluster does so often.
+  const int patience = clusters.size > 1 ? 250 : 4000;
   cta = &which;
   blockIdx.x = static_cast<unsigned>(which.number) % gridDim.x;
   blockIdx.y = static_cast<unsigned>(which.number) / gridDim.x;
@@ -221,7 +272,7 @@ bool run_cta(Cta& which) {
   uint64_t seen = which.progress;
   for (int idle = 0; step(); seen = which.progress) {
     idle = which.progress == seen ? idle + 1 : 0;
-    if (idle <= kPatience) continue;
+    if (idle <= patience && !waits_outside(which)) continue;
     std::memcpy(which.memory.data(), smem, sizeof smem);
     return false;
   }
@@ -235,6 +286,8 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
   gridDim.x = static_cast<unsigned>(launch.grid);
   blockDim.x = static_cast<unsigned>(launch.threads);
   gridDim.y = static_cast<unsigned>(launch.grid_y);
+  clusters = {.size = launch.cluster, .all = {}, .begun = {}};
+  clusters.all.resize(static_cast<size_t>((launch.grid + launch.cluster - 1) / launch.cluster * launch.grid_y));
   std::deque<std::unique_ptr<Cta>> waiting;
   size_t stuck = 0;  // of these, that have run in vain since one got on
   const int ctas = launch.grid * launch.grid_y;
@@ -248,6 +301,7 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
     }
     const uint64_t before = next->progress;
     const bool done = run_cta(*next);
+    if (done) clusters.begun[static_cast<size_t>(next->number)] = nullptr;
     stuck = done || next->progress != before ? 0 : stuck + 1;
     if (done && !next->copies.empty()) return "a copy outlives CTA " + std::to_string(next->number);
     if (done && launch.after_cta) launch.after_cta();

@@ -21,6 +21,7 @@
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct EmulatedDim {
@@ -73,9 +74,14 @@ void commit_copies();
 void wait_copies(int newest);
 void wait_own_copies();  // all of them, committed or not; the groups stay as they are
 void dependency_wait();
+// Of Launch::cluster CTAs.
+void cluster_arrive();
+void cluster_wait();
+uint8_t* cluster_memory(int rank);  // shared memory of one; of one that does not run now or any more, poison
 
 struct Launch {
   int grid = 1, threads = 32, grid_y = 1;
+  int cluster = 1;
   uint64_t seed = 1;                            // of the delays of copies
   std::function<void()> predecessor = nullptr;  // runs when the first lane of the grid waits for the kernel before
   std::function<void()> after_cta = nullptr;

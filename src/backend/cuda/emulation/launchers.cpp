@@ -119,6 +119,11 @@ void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const
   note(kernel::kSm90SplitGemm, plan.to_string());
   launched(kernel::kSm90SplitGemm, on);
 }
+void sm90_norm_route(const NormRouteArgs& args, const NormRoutePlan& plan, const Launch& on) {
+  check_args(args);
+  note(kernel::kSm90NormRoute, plan.to_string());
+  launched(kernel::kSm90NormRoute, on);
+}
 void any_norm_sums(const NormSumsArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kNormSums, on);

@@ -211,4 +211,60 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
   return got;
 }
 
+// Norm and router at once.
+template <template <class> class Memory, class Run>
+void check_norm_route(const NormCase& c, const RouteCase& to, const Run& run) {
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, "
+                                  << to.experts << " experts, top " << to.topk);
+  const std::vector<Bf16> weight = gemm_bias(to.experts * c.hidden, 8), bias = gemm_bias(to.experts, 9);
+  const auto out = static_cast<size_t>(c.tokens * to.experts), chosen = static_cast<size_t>(c.tokens * to.topk);
+  const Memory<Bf16> on_weight(weight), on_bias(bias);
+  const auto route = [&] {
+    Routed routed;
+    check_norm<Memory>(c, [&](const NormSumsArgs& norm) {
+      const Memory<float> logits(out), weights(chosen);
+      const Memory<int32_t> ids(chosen);
+      const NormRouteArgs args{norm,
+                               {.weight = on_weight.get(),
+                                .bias = on_bias.get(),
+                                .logits = logits.get(),
+                                .ids = ids.get(),
+                                .weights = weights.get(),
+                                .tokens = c.tokens,
+                                .hidden = c.hidden,
+                                .experts = to.experts,
+                                .topk = to.topk}};
+      check_args(args);
+      run(args, plan_norm_route({c.tokens, c.hidden, to.experts}));
+      routed = {logits.host(), weights.host(), ids.host()};
+    });
+    return routed;
+  };
+  const Routed got = route();
+  ASSERT_EQ(got, route()) << "not repeatable";
+  const NormInput in(c);
+  const auto width = static_cast<size_t>(c.hidden), experts = static_cast<size_t>(to.experts),
+             topk = static_cast<size_t>(to.topk);
+  for (size_t t = 0; t < static_cast<size_t>(c.tokens); ++t) {
+    double squares = 0;
+    std::vector<double> x;
+    for (size_t d = 0; d < width; ++d) {
+      x.push_back(in.residual(t, d).first);
+      squares += x.back() * x.back();
+    }
+    const double inverse = 1 / std::sqrt(squares / c.hidden + 1e-5);
+    for (size_t e = 0; e < experts; ++e) {
+      double want = bias[e].to_float(), size = std::abs(want);
+      for (size_t d = 0; d < width; ++d) {
+        const double term = x[d] * inverse * in.norm[d].to_float() * weight[e * width + d].to_float();
+        want += term;
+        size += std::abs(term);
+      }
+      ASSERT_NEAR(got.logits[t * experts + e], want, 0x1p-16 * size) << "token " << t << ", expert " << e;
+    }
+    check_choice(std::span(got.logits).subspan(t * experts, experts), std::span(got.ids).subspan(t * topk, topk),
+                 std::span(got.weights).subspan(t * topk, topk));
+  }
+}
+
 }  // namespace nibble::backend::cuda

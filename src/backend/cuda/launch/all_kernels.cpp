@@ -62,6 +62,7 @@ std::vector<Arch> built_architectures() {
       {.of = "sm90",
        .gemm = sm90_gemm,
        .split_gemm = sm90_split_gemm,
+       .norm_route = sm90_norm_route,
        .experts_gemm = sm90_gemm,
        .prefill = sm90_attend_prefill,
        .peak = sm90_peak_wgmma},

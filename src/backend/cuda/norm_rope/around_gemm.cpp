@@ -26,6 +26,26 @@ RoutePlan plan_route(const RouteShape& s, int sms) {
   return plan;
 }
 
+std::string NormRoutePlan::to_string() const {
+  return fmt::format("{} tokens x all experts, K in {} CTAs of a cluster, {} clusters, {} B shared", kNormRouteTokens,
+                     kNormRouteCtas, clusters, smem_bytes);
+}
+
+bool norm_route_serves(const RouteShape& s) {
+  return s.tokens > 0 && s.tokens <= kNormRouteMaxTokens && s.hidden <= kNormHidden &&
+         s.hidden % layout::kPanelK == 0 && s.hidden >= kNormRouteCtas * layout::kPanelK &&
+         s.experts <= kNormRouteExperts && s.experts % 4 == 0;
+}
+
+NormRoutePlan plan_norm_route(const RouteShape& s) {
+  constexpr int kBarrierBytes = 16;
+  const auto hidden = static_cast<int>(s.hidden), rows = norm_route_rows(static_cast<int>(s.experts));
+  return {.clusters = static_cast<int>(ceil_div(s.tokens, kNormRouteTokens)),
+          .smem_bytes = (rows + 2 * kNormRouteTokens + 2) * norm_route_pitch(hidden) +
+                        4 * (kNormRouteTokens * (hidden / static_cast<int>(layout::kPanelK)) + kNormRouteCtas * rows) +
+                        kBarrierBytes};
+}
+
 GemmCost cost(const NormSumsArgs& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
   const int64_t delta =
@@ -57,6 +77,12 @@ GemmCost cost(const RouteTokensArgs& a) {
   const int64_t tokens = a.tokens, out = tokens * a.experts;
   return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 4 * out + 8 * tokens * a.topk,
           .flops = 2 * out * a.hidden};
+}
+
+GemmCost cost(const NormRouteArgs& a) {
+  const GemmCost norm = cost(a.norm), route = cost(a.route);
+  const int64_t again = 4 * int64_t{a.norm.tokens} * a.norm.hidden;  // route's x, which nobody reads
+  return {.bytes = norm.bytes + route.bytes - again, .flops = norm.flops + route.flops};
 }
 
 GemmCost cost(const RouteSumsArgs& a) {
@@ -134,6 +160,24 @@ void check_args(const RouteTokensArgs& a) {
   require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr && a.finished != nullptr,
                 kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+}
+
+void check_args(const NormRouteArgs& a) {
+  constexpr Kernel kName{"norm_route"};
+  check_args(a.norm);
+  const RouteTokensArgs& r = a.route;
+  require_shape(norm_route_serves({r.tokens, r.hidden, r.experts}), kName,
+                "1 to 64 tokens, up to 128 experts in fours, hidden of 8 to 64 panels", r.hidden);
+  require_shape(a.norm.experts.at == nullptr && a.norm.sums.splits > 0 && a.norm.norm != nullptr &&
+                    a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
+                kName, "a norm of sums of the same tokens", r.tokens);
+  const GemmInput& rounded = a.norm.rounded;
+  require_shape(a.norm.normed != nullptr && !in_codes(rounded.type) && rounded.rows == 0 && !rounded.in_mxfp8, kName,
+                "normed in f32, and rounded to 16 bits in rows", rounded.rows);
+  require_shape(r.topk > 0 && r.topk <= layout::kWarpLanes && r.topk <= r.experts, kName,
+                "a topk of at most 32 and experts", r.topk);
+  require_shape(aligned(r.weight) && aligned(r.bias) && aligned(r.logits) && r.ids != nullptr && r.weights != nullptr,
+                kName, "weight, bias and logits, 16-byte aligned, and the rest", r.experts);
 }
 
 void check_args(const RouteSumsArgs& a) {

@@ -127,11 +127,42 @@ struct RouteShape {
 };
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
 
+// Both at once, of few tokens: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; route's x is
+// what is normed.
+struct NormRouteArgs {
+  NormSumsArgs norm;
+  RouteTokensArgs route;  // without x and finished
+};
+// A cluster of CTAs per eight tokens, of which each has some of the panels of 64 columns and chooses for one token.
+inline constexpr int kNormRouteCtas = 8, kNormRouteTokens = 8, kNormRouteThreads = 512;
+inline constexpr int kNormRouteExperts = 128, kNormRouteMaxTokens = 64;  // at most; beyond, W would be read too often
+inline constexpr int kNormRoutePanels = kNormHidden / 64 / kNormRouteCtas;  // of a CTA, at most
+struct NormRoutePart {
+  int first = 0, panels = 0;
+  constexpr NormRoutePart(int hidden, int rank)
+      : first(rank * (hidden / 64) / kNormRouteCtas), panels((rank + 1) * (hidden / 64) / kNormRouteCtas - first) {}
+};
+struct NormRoutePlan {
+  int clusters = 0;
+  int smem_bytes = 0;
+  [[nodiscard]] int grid() const { return clusters * kNormRouteCtas; }
+  [[nodiscard]] std::string to_string() const;
+};
+// Shared memory of a CTA: bytes of a row of W, x, norm or bias, so that rows begin in different banks; rows of W.
+[[nodiscard]] constexpr int norm_route_pitch(int hidden) {
+  return (hidden / 64 + kNormRouteCtas - 1) / kNormRouteCtas * 128 + 16;
+}
+[[nodiscard]] constexpr int norm_route_rows(int experts) { return (experts + 15) / 16 * 16; }
+// Whether it serves such a step.
+[[nodiscard]] bool norm_route_serves(const RouteShape& shape);
+[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape);
+
 [[nodiscard]] GemmCost cost(const NormSumsArgs& args);
 [[nodiscard]] GemmCost cost(const CombineArgs& args);
 [[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
 [[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
 [[nodiscard]] GemmCost cost(const RouteSumsArgs& args);
+[[nodiscard]] GemmCost cost(const NormRouteArgs& args);
 
 // Throw Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const NormSumsArgs& args);
@@ -139,6 +170,7 @@ void check_args(const CombineArgs& args);
 void check_args(const RopeSumsArgs& args);
 void check_args(const RouteTokensArgs& args);
 void check_args(const RouteSumsArgs& args);
+void check_args(const NormRouteArgs& args);
 
 // Check the arguments, launch chained (chained_launch.cuh), return.
 void any_norm_sums(const NormSumsArgs& args, const Launch& on);

@@ -11,6 +11,7 @@
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
 #include "backend/cuda/experts/route_tokens.cuh"
+#include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/attention/attend_testing.h"
 #include "backend/cuda/attention/half_byte_testing.cuh"
@@ -194,6 +195,23 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
         emulate_route_sums<RouteSumsFew<16, false>>);
   check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},
                               emulate_route_sums<RouteSumsFew<16, false>>);
+}
+
+TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
+  const auto run = [](const NormRouteArgs& args, const NormRoutePlan& plan) {
+    const NormRouteShared shared(smem, args.norm.hidden, args.route.experts);
+    ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
+    const emulation::Launch launch{
+        .grid = plan.grid(), .threads = kNormRouteThreads, .cluster = kNormRouteCtas, .predecessor = {}};
+    ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route(args); }), "");
+  };
+  check_norm_route<HostArray>({.tokens = 5, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, run);
+  check_norm_route<HostArray>({.tokens = 9, .hidden = 576, .splits = 1, .type = InputType::kBf16},
+                              {.experts = 20, .topk = 2}, run);
+  check_norm_route<HostArray>({.tokens = 3, .hidden = 4096, .splits = 8, .rounded = false}, {.experts = 36, .topk = 32},
+                              run);
+  check_norm_route<HostArray>({.tokens = 8, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows},
+                              {.experts = 4, .topk = 1}, run);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

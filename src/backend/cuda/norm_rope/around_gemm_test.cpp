@@ -120,6 +120,22 @@ TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
   check_route_sums<DeviceArray>({.tokens = 50, .equals = true, .nan_token = 3, .nan_expert = 11}, run);
 }
 
+TEST_F(AroundGemm, norm_route_norms_and_chooses_in_a_cluster) {
+  if (!hopper_) GTEST_SKIP() << "no Hopper here";
+  const auto run = [&](const NormRouteArgs& args, const NormRoutePlan& plan) { sm90_norm_route(args, plan, on_); };
+  for (const int tokens : {1, 7, 8, 9, 17, 32, kNormRouteMaxTokens}) {
+    check_norm_route<DeviceArray>({.tokens = tokens, .hidden = 576, .splits = 5}, {.experts = 32, .topk = 4}, run);
+    check_norm_route<DeviceArray>(
+        {.tokens = tokens, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kBf16},
+        {.experts = 20, .topk = 2}, run);
+  }
+  for (const int tokens : {16, 50}) {
+    check_norm_route<DeviceArray>({.tokens = tokens, .splits = 5}, {.experts = 128, .topk = 4}, run);
+    check_norm_route<DeviceArray>({.tokens = tokens, .hidden = 4096, .splits = 8, .rounded = false},
+                                  {.experts = 36, .topk = 32}, run);
+  }
+}
+
 TEST_F(AroundGemm, split_gemm_is_the_plain_product_at_edges_of_tokens) {
   if (!hopper_) GTEST_SKIP() << "no Hopper here";
   for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 256})

@@ -92,31 +92,50 @@ void Maker::route() {
   const bool whole = delta_.form == Delta::Form::kSums || delta_.form == Delta::Form::kCombined ||
                      (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
   if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
-  norm_sums({kMlpNorm}, delta_,
-            [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
-                const Binding& b, NormSumsArgs& args) {
-              args.norm = b.w.mlp_norm;
-              args.normed = b.at.normed;
-              if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-              if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
-            });
+  const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
+                          const Binding& b, NormSumsArgs& args) {
+    args.norm = b.w.mlp_norm;
+    args.normed = b.at.normed;
+    if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+    if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
+  };
   hold(Slot::kNormed, Held::kFloats);
+  const RouteOf route_of = [n](const Binding& b) {
+    return RouteTokensArgs{.x = b.at.normed,
+                           .weight = b.w.router,
+                           .bias = b.w.router_bias,
+                           .logits = b.at.router_logits,
+                           .ids = b.at.expert_ids,
+                           .weights = b.at.expert_weights,
+                           .finished = b.at.route_finished,
+                           .tokens = n,
+                           .hidden = to_int(b.config.dims.hidden),
+                           .experts = to_int(b.config.dims.experts),
+                           .topk = to_int(b.config.dims.topk)};
+  };
+  if (by_tiles && !experts_take_codes() && norm_route(put, route_of)) return;
+  norm_sums({kMlpNorm}, delta_, put);
   if (!by_tiles) return route_plainly();
   const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors);
-  add(kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias}, [n, plan](const Binding& b, const Launch& on) {
-    b.kernels.route_tokens({.x = b.at.normed,
-                            .weight = b.w.router,
-                            .bias = b.w.router_bias,
-                            .logits = b.at.router_logits,
-                            .ids = b.at.expert_ids,
-                            .weights = b.at.expert_weights,
-                            .finished = b.at.route_finished,
-                            .tokens = n,
-                            .hidden = to_int(b.config.dims.hidden),
-                            .experts = to_int(b.config.dims.experts),
-                            .topk = to_int(b.config.dims.topk)},
-                           plan, on);
-  }).shared_bytes = plan.smem_bytes;
+  add(kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias},
+      [route_of, plan](const Binding& b, const Launch& on) { b.kernels.route_tokens(route_of(b), plan, on); })
+      .shared_bytes = plan.smem_bytes;
+}
+
+bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
+  const auto chosen = first_serving<NormRouteKernel, NormRoutePlan>(args_.card, &Arch::norm_route,
+                                                                    RouteShape{tokens_, d_.hidden, d_.experts});
+  if (!chosen) return false;
+  const auto launch = [put, route_of, plan = chosen->plan, kernel = chosen->op.launch, delta = delta_, n = tokens()](
+                          const Binding& b, const Launch& on) {
+    NormRouteArgs args{delta.sums(b, n), route_of(b)};
+    put(b, args.norm);
+    kernel(args, plan, on);
+  };
+  Node& own = add(chosen->kernel, chosen->plan.to_string(), {kMlpNorm, kRouter, kRouterBias}, launch);
+  own.shared_bytes = chosen->plan.smem_bytes;
+  own.moved = moves(delta_.bytes(d_) + kResidualBytes * d_.hidden + kInputBytes * d_.hidden);
+  return true;
 }
 
 void Maker::route_plainly() {

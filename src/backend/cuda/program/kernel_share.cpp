@@ -17,7 +17,8 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Waves = "2026-11-22-h100-experts-waves.json",
                            kH100Stores = "2026-11-22-h100-dense-stores.json",
                            kH100Router = "2026-11-22-h100-prefill-dense.json",
-                           kH100Grouped = "2026-11-22-h100-grouped.json";
+                           kH100Grouped = "2026-11-22-h100-grouped.json",
+                           kH100NormRoute = "2026-11-26-h100-norm-route.json";
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
 constexpr std::string_view kH200FewPairs = "assumed: what one H200 reached (2026-11-26-h200-few-pairs.json)";
@@ -119,6 +120,7 @@ constexpr KernelShare kShares[] = {
     // The router of steps that no fused one takes.
     {.kernel = "any_linear", .step_us = 5, .matrix = {kMma, 0.15}, .from = kH100Router},
     {.kernel = "any_route_tokens", .step_us = 4.6, .matrix = {kMma, 0.109}, .from = kH100Small},
+    {.kernel = "sm90_norm_route", .step_us = 4.5, .token_us = 0.03, .from = kH100NormRoute},
     {.kernel = "any_route_sums", .step_us = 4, .cycle_bytes = 5.2, .activation_bytes = 12, .from = kH100Prompts},
     {.kernel = "any_moe_group_tiles", .step_us = 2, .token_us = 0.003, .from = kH100Prompts},
     {.kernel = "any_group_round",

@@ -33,8 +33,8 @@ struct Chosen {
   Kernel kernel;
   Plan plan;
 };
-template <class Op, class Plan>
-std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const GemmShape& shape) {
+template <class Op, class Plan, class Shape>
+std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const Shape& shape) {
   for (const Arch& arch : card.arches)
     if ((arch.*op).serve != nullptr)
       if (const std::optional<Served<Plan>> served = (arch.*op).serve(shape, card.facts))
@@ -90,6 +90,10 @@ class Maker {
   // Of the experts.
   void choose_experts();
   void route_plainly();
+  // Norm and router in one launch, where the card has such a kernel for the step.
+  using PutNorm = std::function<void(const Binding&, NormSumsArgs&)>;
+  using RouteOf = std::function<RouteTokensArgs(const Binding&)>;
+  bool norm_route(const PutNorm& put, const RouteOf& route_of);
   void top_experts();
   // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
   void route_sums();

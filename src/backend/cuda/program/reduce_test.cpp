@@ -167,6 +167,9 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   for (Arch& arch : arches) {
     arch.gemm.launch = [](const GemmArgs& args, const GemmPlan&, const Launch&) { uses().note(args.bias); };
     arch.split_gemm.launch = [](const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) {};
+    arch.norm_route.launch = [](const NormRouteArgs& args, const NormRoutePlan&, const Launch&) {
+      uses().note(args.norm.bias);
+    };
   }
   const Card card(c.card(), arches);
   const std::vector<Row> rows = c.rows();

@@ -18,6 +18,10 @@ void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& /*plan*/, c
   require_shape(false, kernel::kSm90SplitGemm, "a build for sm_90a", args.tokens);
 }
 
+void sm90_norm_route(const NormRouteArgs& args, const NormRoutePlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, kernel::kSm90NormRoute, "a build for sm_90a", args.norm.tokens);
+}
+
 void sm90_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
   require_shape(false, kernel::kSm90DenseGemm, "a build for sm_90a", args.tokens);
 }

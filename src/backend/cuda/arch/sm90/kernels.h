@@ -7,6 +7,7 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 
 namespace nibble::backend::cuda {
 namespace kernel {
@@ -14,6 +15,7 @@ namespace kernel {
 inline constexpr Kernel kSm90AttendPrefill{"sm90_attend_prefill"};
 inline constexpr Kernel kSm90DenseGemm{"sm90_dense_gemm"};
 inline constexpr Kernel kSm90SplitGemm{"sm90_split_gemm"};
+inline constexpr Kernel kSm90NormRoute{"sm90_norm_route"};
 inline constexpr Kernel kSm90Mxfp4Gemm{"sm90_mxfp4_gemm"}, kSm90GateUpGemm{"sm90_mxfp4_gemm<gate_up>"},
     kSm90ExpertsGemm{"sm90_mxfp4_gemm<experts>"};
 inline constexpr Kernel kSm90Grouped{"sm90_grouped"};
@@ -47,6 +49,9 @@ void sm90_dense_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& o
 void sm90_grouped(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 // The dense GEMM of few tokens (split_gemm_serves), launched chained. plan: plan_split_gemm of the same shape.
 void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on);
+
+// Norm and router of few tokens, launched chained. plan: plan_norm_route of the same shape.
+void sm90_norm_route(const NormRouteArgs& args, const NormRoutePlan& plan, const Launch& on);
 
 struct PeakLaunch;  // neutral/peak.h
 // wgmma m64n128k16, 16-bit operands, float sums. Returns the flops of the launch; 0, and launches nothing, in a build

@@ -25,6 +25,11 @@ std::optional<Served<SplitGemmPlan>> serve_sm90_split_gemm(const GemmShape& s, c
   return Served<SplitGemmPlan>{kernel::kSm90SplitGemm, plan_split_gemm(s, card.multiprocessors)};
 }
 
+std::optional<Served<NormRoutePlan>> serve_sm90_norm_route(const RouteShape& s, const DeviceFacts& /*card*/) {
+  if (!norm_route_serves(s)) return std::nullopt;
+  return Served<NormRoutePlan>{kernel::kSm90NormRoute, plan_norm_route(s)};
+}
+
 int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts& card) {
   return split_count(rows, cols, card.multiprocessors) * split_pitch(std::min<int64_t>(tokens, kSplitMaxTokens), rows);
 }
@@ -84,6 +89,7 @@ Arch sm90() {
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
       .gemm = {.serve = serve_sm90_gemm, .panels = true, .sums = true},
       .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
+      .norm_route = {.serve = serve_sm90_norm_route},
       .experts_gemm = {.serve = serve_sm90_experts, .by_place = true},
       .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
       .peak = {.of = "bf16 (wgmma)"},

@@ -14,17 +14,22 @@ struct EmulatedBarrier {
 };
 static_assert(sizeof(EmulatedBarrier) == 8);
 
+// memory: a CTA's.
 template <class Change>
-void change_barrier(uint32_t barrier, const Change& change) {
+void change_barrier_in(uint8_t* memory, uint32_t barrier, const Change& change) {
   EmulatedBarrier state;
-  std::memcpy(&state, smem + barrier, 8);
+  std::memcpy(&state, memory + barrier, 8);
   change(state);
   if (state.pending == 0 && state.bytes == 0) {
     state.pending = state.count;
     state.parity ^= 1u;
   }
-  std::memcpy(smem + barrier, &state, 8);
+  std::memcpy(memory + barrier, &state, 8);
   emulation::made_progress();
+}
+template <class Change>
+void change_barrier(uint32_t barrier, const Change& change) {
+  change_barrier_in(smem, barrier, change);
 }
 
 inline void mbarrier_init(uint32_t barrier, uint32_t arrivals) {

@@ -156,11 +156,14 @@ class Hostile(Case):
     def test_slow_senders_are_told_and_closed(self):
         headers = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
         start = time.monotonic()
+        senders = []
         for begun in (b"POST /v1", headers, headers + b"\r\n{"):
-            with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
-                s.sendall(begun)
+            senders.append(socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S))
+            senders[-1].sendall(begun)
+        for sender in senders:
+            with sender:
                 answer = b""
-                while more := s.recv(1000):
+                while more := sender.recv(1000):
                     answer += more
                 self.assertEqual(answer[9:12], b"408", answer)
                 self.assertIn(b'"message"', answer)

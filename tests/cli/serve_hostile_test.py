@@ -343,6 +343,26 @@ class Ends(Case):
         self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)  # a second signal might find it past its handlers
         server.stop()
 
+    def test_a_terminal_that_closes_lets_streams_finish(self):
+        server = Server("--shutdown-timeout", PATIENCE_S)
+        connection, response = self.begin_story(server, ignore_eos=True, max_tokens=300)
+        server.process.send_signal(signal.SIGHUP)
+        server.until(lambda: self.refuses(server))
+        server.process.send_signal(signal.SIGHUP)
+        self.assertIn('"finish_reason":"length"', response.read().decode())
+        self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+        server.stop()
+
+    def test_under_nohup_a_server_outlives_its_terminal(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+        server = Server()
+        server.process.send_signal(signal.SIGHUP)
+        connection, response = self.begin_story(server, ignore_eos=True, max_tokens=30)
+        self.assertIn('"finish_reason":"length"', response.read().decode())
+        self.assertFalse(self.refuses(server))
+        self.assertEqual(server.stop(), 0)
+
     def test_the_deadline_and_a_second_signal_end_them(self):
         for flags, second in ((("--shutdown-timeout", 1), False), ((), True)):
             server = Server(*flags)

@@ -41,7 +41,7 @@ test: build ## build, all tests that need no GPU, lint
 	$(call run_tests,cpu)
 	@$(MAKE) lint
 
-test-arm: setup ## the CPU product for 64-bit Arm and its tests under qemu, cross-compiled (Debian)
+test-arm: setup ## the CPU product for 64-bit Arm and its tests under qemu, cross-compiled (Debian); not those that emulate a card
 	@tools/setup.sh arm
 	$(call configure,arm)
 	$(call compile,arm)

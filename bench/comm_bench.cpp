@@ -82,10 +82,11 @@ void bench(int count, int cards) {
     DeltaValues::Type type;
     bool sent = false;  // of parts that are said to be there: what is left of a sum behind who sends them
   };
+  constexpr const char* kNames[] = {"push", "shares", "NCCL"};  // of SumWay
   std::vector<Column> columns;
   for (const SumWay way : memory.ways())
     for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32})
-      columns.push_back({kSumWayNames[static_cast<size_t>(way)].data(), way, type});
+      columns.push_back({kNames[static_cast<size_t>(way)], way, type});
   columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, true});
   for (const Column& column : columns)
     std::printf(" %6s %4s", column.name, column.type == DeltaValues::Type::kBf16 ? "bf16" : "f32");

@@ -3,7 +3,7 @@
 
 #include "backend/cost.h"
 #include "backend/shards.h"
-#include "backend/cuda/layout/mx_pack.h"
+#include "backend/cuda/layout/mx_pack_testing.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"

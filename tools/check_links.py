@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tools/check_links.py [root]: whether every relative link of the Markdown pages leads to a file, and its anchor to a heading."""
+"""tools/check_links.py [root]: whether every relative link of the Markdown pages leads to a file, and its anchor to a heading, and
+whether a page or a source names every file of bench/results."""
 
 import re
 import sys
@@ -43,6 +44,11 @@ def problems_of(root):
                     yield f"{page.relative_to(root)}:{number}: {target}: there is no such file"
                 elif anchor and anchor not in anchors.get(file, [anchor]):
                     yield f"{page.relative_to(root)}:{number}: {target}: there is no such heading"
+    sources = (source for kind in ("*.cpp", "*.h") for source in (root / "src").rglob(kind))
+    told = "".join(file.read_text(encoding="utf-8") for file in (*pages, *sources))
+    for result in sorted((root / "bench/results").glob("*")):
+        if result.name not in told:
+            yield f"{result.relative_to(root)}: no page and no source tells its figures: name it there, or delete it"
 
 
 if __name__ == "__main__":

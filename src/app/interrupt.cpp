@@ -50,8 +50,7 @@ Interrupt::~Interrupt() {
 }
 
 DeafAtTheEnd::~DeafAtTheEnd() {
-  std::signal(SIGTERM, SIG_IGN);
-  std::signal(SIGINT, SIG_IGN);
+  for (const int signal : kEndings) std::signal(signal, SIG_IGN);
 }
 
 bool Interrupt::requested() const { return requested_flag != 0; }

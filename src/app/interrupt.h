@@ -38,7 +38,7 @@ class Interrupt {
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
-// After it is destroyed, SIGINT and SIGTERM do nothing: a program that is already ending needs no second signal.
+// After it is destroyed, kEndings do nothing: a program that is already ending needs no second signal.
 class DeafAtTheEnd {
  public:
   DeafAtTheEnd() = default;

@@ -114,6 +114,7 @@ void wait_for_rank_0_at_a_signal() {
   };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+  std::signal(SIGHUP, SIG_IGN);  // of a terminal that closes, which may come twice
 }
 
 void follow_in(backend::ProcessGroup& group, const ModelSource& source, const ModelOptions& options, RankCard& card) {

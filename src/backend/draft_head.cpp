@@ -28,4 +28,11 @@ void HeadMatrix::decode(int64_t row, float* out) const {
   }
 }
 
+std::vector<HeadRunner::Rows> HeadRunner::unread_of(std::span<const Draft> drafts) {
+  std::vector<Rows> unread;
+  for (const Draft& draft : drafts)
+    if (draft.unread != nullptr) unread.push_back(*draft.unread);
+  return unread;
+}
+
 }  // namespace nibble::backend

@@ -116,6 +116,10 @@ class HeadRunner {
 
   // Forgets a sequence, known or not.
   virtual void end(SequenceId sequence) = 0;
+
+ protected:
+  // What the drafts have to be read first.
+  [[nodiscard]] static std::vector<Rows> unread_of(std::span<const Draft> drafts);
 };
 
 }  // namespace nibble::backend

@@ -4,6 +4,7 @@
 #include "server/http_text.h"
 #include "server/json_fields.h"
 #include "server/page.h"
+#include "server/parse_json.h"
 
 #include <fmt/format.h>
 

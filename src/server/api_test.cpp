@@ -1,6 +1,6 @@
 #include "server/api.h"
 
-#include "server/json_fields.h"
+#include "server/parse_json.h"
 #include "server/testing.h"
 
 #include <gtest/gtest.h>
@@ -312,6 +312,28 @@ TEST_F(ApiTest, a_schema_that_no_grammar_expresses_is_refused_with_openais_code)
     EXPECT_NE(message.find("the schema at #/properties/größe: the keyword not"), std::string::npos) << message;
     EXPECT_EQ(message.find('['), std::string::npos) << message;
   }
+}
+
+// As part of the prompt it would be too long, too, which takes longer to find out.
+TEST_F(ApiTest, a_schema_that_is_too_large_is_refused_before_the_prompt_tells_it) {
+  start({kAnswer});
+  std::string schema = R"({"type":"object","properties":{"a":{"enum":["a")";
+  for (int i = 1; i < 30'000; ++i) schema += R"(,"a")";
+  schema += "]}}}";
+  const auto reply_to = [&](const std::string& fields) {
+    return ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
+  };
+  const std::string function = R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + schema;
+  for (const auto& [fields, code] :
+       {std::pair(R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":)" + schema + "}}",
+                  "invalid_json_schema"),
+        std::pair(function + R"(,"strict":true}}])", "invalid_function_parameters")}) {
+    const Answer reply = reply_to(fields);
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_EQ(reply.json["error"]["code"], code);
+    EXPECT_NE(reply.text.find("it holds more than 20000 values"), std::string::npos) << reply.text;
+  }
+  EXPECT_EQ(reply_to(function + "}}]").status, 200) << "its arguments may be any object";
 }
 
 TEST_F(ApiTest, a_refusal_does_not_repeat_a_large_request) {

@@ -3,6 +3,7 @@
 #include "base/random.h"
 #include "text/grammar.h"
 #include "text/harmony_render.h"
+#include "text/json_grammar.h"
 #include "text/typescript_schema.h"
 
 #include <fmt/format.h>
@@ -97,6 +98,8 @@ ApiError bad_schema(const OutputFormat& format, const Error& error) {
   return {format.field, error.what(), 400, "invalid_json_schema"};
 }
 
+ApiError bad_tools(const Error& error) { return {"tools", error.what(), 400, "invalid_function_parameters"}; }
+
 // Whether the prompt can hold the format's schema: it does not nest too deeply.
 bool can_be_told(const OutputFormat& format) {
   if (format.kind != OutputFormat::Kind::kJsonSchema) return true;
@@ -132,6 +135,24 @@ text::TurnRules rules_of(const TurnRequest& turn, const ToolNames& bound) {
     rules.calls.push_back({.recipient = "functions." + tool.name, .arguments = std::move(rule)});
   }
   return rules;
+}
+
+// Before the prompt tells the schemas: rendering and tokenizing them costs more. Throws ApiError.
+void check_schema_sizes(const TurnRequest& turn) {
+  const text::TurnRules rules = rules_of(turn, turn.strict_tools);
+  const auto check = [](const text::ContentRule& rule) {
+    if (rule.kind == text::ContentRule::Kind::kJsonSchema) text::expect_schema_within_limits(rule.schema, rule.where);
+  };
+  try {
+    if (rules.answer) check(*rules.answer);
+  } catch (const Error& e) {
+    throw bad_schema(turn.format, e);
+  }
+  try {
+    for (const text::CallRule& call : rules.calls) check(call.arguments);
+  } catch (const Error& e) {
+    throw bad_tools(e);
+  }
 }
 
 std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, const text::TurnRules& rules) {
@@ -179,7 +200,7 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
     return masks_of(compiler.turn(rules_of(turn, turn.strict_tools)), most_reasoning(turn));
   } catch (const Error& e) {
     if (!compiled(compiler, {.answer = rule_of(turn.format)})) throw bad_schema(turn.format, e);
-    throw ApiError("tools", e.what(), 400, "invalid_function_parameters");
+    throw bad_tools(e);
   }
 }
 
@@ -244,7 +265,7 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidRequest) throw;
     if (!can_be_told(turn.format)) throw bad_schema(turn.format, e);
-    throw ApiError("tools", e.what(), 400, "invalid_function_parameters");
+    throw bad_tools(e);
   }
 }
 
@@ -255,6 +276,7 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
     request.stop_ids.push_back(model.ids.id_of(text::Special::kReturn));
     request.stop_ids.push_back(model.ids.id_of(text::Special::kCall));
   }
+  check_schema_sizes(turn);
   request.prompt = turn_prompt(model, turn, date);
   check_length(model, request, turn.prompt_field);
   const MaskSource mask = turn_mask(*model.grammars, turn);  // behind the check: it may take seconds

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <csignal>
 #include <mutex>
 #include <set>
 #include <system_error>
@@ -84,6 +85,13 @@ bool skip_empty_lines(beast::flat_buffer& buffer) {
   };
   while (next().starts_with("\r\n")) buffer.consume(2);
   return !next().empty() && next() != "\r";
+}
+
+// As nohup ignores SIGHUP.
+bool is_ignored(int signal) {
+  struct sigaction now{};
+  sigaction(signal, nullptr, &now);
+  return now.sa_handler == SIG_IGN;
 }
 
 }  // namespace
@@ -189,10 +197,12 @@ std::unique_ptr<asio::ssl::context> tls_of(const HttpOptions& options) {
 void require_certificate(const HttpOptions& options) { static_cast<void>(tls_of(options)); }
 
 void HttpServer::Impl::await_signal() {
-  signals.async_wait([this](error_code error, int) {
+  signals.async_wait([this](error_code error, int signal) {
     if (error) return;
-    if (options.on_signal) options.on_signal();
-    end();
+    if (signal != SIGHUP || !draining) {  // a terminal that closes may tell it twice, by its shell and by itself
+      if (options.on_signal) options.on_signal();
+      end();
+    }
     await_signal();
   });
 }
@@ -474,6 +484,7 @@ HttpServer::HttpServer(HttpOptions options, Handler handler)
   impl_->listen();
   impl_->signals.add(SIGTERM);
   impl_->signals.add(SIGINT);
+  if (!is_ignored(SIGHUP)) impl_->signals.add(SIGHUP);
   impl_->await_signal();
   asio::co_spawn(impl_->control, impl_->accept(), asio::detached);
   try {

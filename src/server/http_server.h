@@ -40,7 +40,8 @@ class HttpServer {
  public:
   // Listens from here on. Throws Error(kIo) if it cannot. The handler must outlive it. SIGTERM and SIGINT drain: no new
   // connections are accepted, incomplete requests are refused, running calls may finish. A second signal, or the end of
-  // drain_time, cuts them short with a last message. A third signal, or another second, ends everything.
+  // drain_time, cuts them short with a last message. A third signal, or another second, ends everything. The first
+  // SIGHUP drains, too, unless it is ignored; it never counts as a second.
   HttpServer(HttpOptions options, Handler handler);
   ~HttpServer();  // ends everything
   HttpServer(const HttpServer&) = delete;

@@ -1,7 +1,5 @@
 #include "server/json_fields.h"
 
-#include "base/read_json.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,29 +21,6 @@ bool is_empty(const Json& value) {
 }
 
 }  // namespace
-
-Json parse_json(std::string_view text) {
-  using Names = std::set<std::string, std::less<>>;
-  std::vector<Names> open;  // names seen, per open object or array
-  const auto on_event = [&open](int depth, Json::parse_event_t event, Json& parsed) {
-    using E = Json::parse_event_t;
-    if (event == E::object_start || event == E::array_start) {
-      if (depth >= kMostJsonDepth) throw ApiError("", fmt::format("the JSON nests deeper than {}", kMostJsonDepth));
-      open.emplace_back();
-    } else if (event == E::object_end || event == E::array_end) {
-      open.pop_back();
-    } else if (event == E::key && !open.back().insert(parsed.get<std::string>()).second) {
-      const auto name = parsed.get<std::string>();
-      throw ApiError(name, fmt::format("the field {} stands twice in one object", name));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, on_event);
-  } catch (const Json::exception& e) {
-    throw ApiError("", fmt::format("the body is no JSON: {}", plain_json_error(e.what())));
-  }
-}
 
 bool boolean_of(const Json& value, const std::string& path) {
   if (!value.is_boolean()) throw want(path, "true or false", value);

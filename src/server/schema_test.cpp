@@ -1,6 +1,7 @@
 #include "server/schema.h"
 
 #include "server/json_fields.h"
+#include "server/parse_json.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

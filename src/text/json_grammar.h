@@ -34,6 +34,9 @@ inline constexpr int64_t kMaxRepetitions = 1'000'000;  // of minLength, maxLengt
 // kUnsupported never.
 [[nodiscard]] std::string json_schema_grammar(const nlohmann::ordered_json& schema, std::string_view where);
 
+// What json_schema_grammar refuses of a schema's size and depth, at the price of a walk up to the limit.
+void expect_schema_within_limits(const nlohmann::ordered_json& schema, std::string_view where);
+
 // Any JSON object.
 [[nodiscard]] std::string json_object_grammar();
 

@@ -109,6 +109,10 @@ SchemaDocument::SchemaDocument(const Json& root, std::string_view where) : root_
   expect_within_limits();
 }
 
+void expect_schema_within_limits(const Json& schema, std::string_view where) {
+  static_cast<void>(SchemaDocument(schema, where));
+}
+
 void SchemaDocument::fail(const SchemaPlace& at, std::string_view what) const {
   throw Error(Code::kInvalidRequest, "{}: the schema at {}: {}", where_, shortened(at.path), what);
 }

@@ -64,9 +64,10 @@ TEST(tokenizer_json, the_o200k_file_gives_the_tokens_of_the_ranks) {
   const std::string text =
       read_text_file(NIBBLE_SOURCE_DIR "/tests/data/o200k_goldens.jsonl", 1 << 24).substr(0, 400000);
   EXPECT_EQ(from_json.encode(text), from_ranks.encode(text));
-  Json merged = Json::parse(file);  // every o200k token is made by its merges, so the other rule agrees
-  merged["model"]["ignore_merges"] = false;
-  EXPECT_EQ(Tokenizer::from_json(merged.dump(), "made").encode(text), from_ranks.encode(text));
+  std::string merged = file;  // every o200k token is made by its merges, so the other rule agrees
+  constexpr std::string_view kWhole = "\"ignore_merges\":true";
+  merged.replace(merged.find(kWhole), kWhole.size(), "\"ignore_merges\":false");
+  EXPECT_EQ(Tokenizer::from_json(merged, "made").encode(text), from_ranks.encode(text));
 }
 
 TEST(tokenizer_json, merges_may_be_strings_and_come_before_the_vocabulary) {

@@ -233,7 +233,7 @@ class Perplexity(Case):
 
     def test_experts_inputs_in_mx_blocks_are_the_references(self):
         text = self.dir / "short"
-        text.write_text(self.text.read_text()[:240])
+        text.write_text(self.text.read_text()[:80])
         args = ("perplexity", "-m", TINY, "-f", text, "--json", "--kv-cache-dtype", "f32")
         of = {word: [self.ok(*args, "--backend", backend, "--moe-activation", word).json()["perplexity"] for backend in ("cpu", "reference")]
               for word in ("bf16", "mxfp8", "mxfp6", "mxfp4")}
@@ -244,7 +244,7 @@ class Perplexity(Case):
 
     def test_dense_inputs_in_mx_blocks_are_the_references(self):
         text = self.dir / "short"
-        text.write_text(self.text.read_text()[:240])
+        text.write_text(self.text.read_text()[:80])
         args = ("perplexity", "-m", TINY, "-f", text, "--json", "--kv-cache-dtype", "f32", "--mxfp8-layers", "all", "--moe-activation", "bf16")
         of = {word: [self.ok(*args, "--backend", backend, "--dense-activation", word).json()["perplexity"] for backend in ("cpu", "reference")]
               for word in ("auto", "bf16", "mxfp8")}
@@ -258,7 +258,7 @@ class Perplexity(Case):
 
     def test_attention_in_fp8_is_the_references(self):
         text = self.dir / "short"
-        text.write_text(self.text.read_text()[:240])
+        text.write_text(self.text.read_text()[:80])
         args = ("perplexity", "-m", TINY, "-f", text, "--json", "--moe-activation", "bf16", "--kv-cache-dtype", "fp8")
         of = {word: [self.ok(*args, "--backend", backend, "--attention-activation", word).json()["perplexity"] for backend in ("cpu", "reference")]
               for word in ("auto", "bf16", "fp8")}

@@ -156,11 +156,14 @@ class Hostile(Case):
     def test_slow_senders_are_told_and_closed(self):
         headers = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
         start = time.monotonic()
+        senders = []
         for begun in (b"POST /v1", headers, headers + b"\r\n{"):
-            with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S) as s:
-                s.sendall(begun)
+            senders.append(socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S))
+            senders[-1].sendall(begun)
+        for sender in senders:
+            with sender:
                 answer = b""
-                while more := s.recv(1000):
+                while more := sender.recv(1000):
                     answer += more
                 self.assertEqual(answer[9:12], b"408", answer)
                 self.assertIn(b'"message"', answer)
@@ -339,6 +342,26 @@ class Ends(Case):
         self.assertIn('"finish_reason":"length"', text)
         self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)  # a second signal might find it past its handlers
         server.stop()
+
+    def test_a_terminal_that_closes_lets_streams_finish(self):
+        server = Server("--shutdown-timeout", PATIENCE_S)
+        connection, response = self.begin_story(server, ignore_eos=True, max_tokens=300)
+        server.process.send_signal(signal.SIGHUP)
+        server.until(lambda: self.refuses(server))
+        server.process.send_signal(signal.SIGHUP)
+        self.assertIn('"finish_reason":"length"', response.read().decode())
+        self.assertEqual(server.process.wait(timeout=PATIENCE_S), 0)
+        server.stop()
+
+    def test_under_nohup_a_server_outlives_its_terminal(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+        server = Server()
+        server.process.send_signal(signal.SIGHUP)
+        connection, response = self.begin_story(server, ignore_eos=True, max_tokens=30)
+        self.assertIn('"finish_reason":"length"', response.read().decode())
+        self.assertFalse(self.refuses(server))
+        self.assertEqual(server.stop(), 0)
 
     def test_the_deadline_and_a_second_signal_end_them(self):
         for flags, second in ((("--shutdown-timeout", 1), False), ((), True)):

@@ -62,10 +62,7 @@ void HostRunner::read(std::span<const Rows> sequences) {
 void HostRunner::draft(std::span<const Draft> sequences) {
   for (const Draft& draft : sequences) draft.tokens->clear();
   if (head_.weights().mask_token) return draft_at_once(sequences);
-  std::vector<Rows> unread;
-  for (const Draft& draft : sequences)
-    if (draft.unread != nullptr) unread.push_back(*draft.unread);
-  read(unread);
+  read(unread_of(sequences));
   draft_in_turn(sequences);
 }
 
@@ -114,10 +111,7 @@ void HostRunner::draft_in_turn(std::span<const Draft> sequences) {
 // One pass of what is unread, and behind it of a mask token for each guess but the first.
 void HostRunner::draft_at_once(std::span<const Draft> sequences) {
   const auto hidden = static_cast<size_t>(head_.weights().dims.hidden);
-  std::vector<Rows> unread;
-  for (const Draft& draft : sequences)
-    if (draft.unread != nullptr) unread.push_back(*draft.unread);
-  const std::vector<float> features = this->features(unread);
+  const std::vector<float> features = this->features(unread_of(sequences));
   struct Line {
     State* state;
     size_t unread, masks;  // rows

@@ -426,7 +426,7 @@ void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExpert
   const std::vector<Bf16> up_bias = gemm_bias(experts * 2 * kInter, 14), down_bias = gemm_bias(experts * kHidden, 15);
   const std::vector<int32_t> ids = own_numbers(routed(routing, tokens, kTopk, all_experts, 16), own);
   const int pairs = tokens * kTopk;
-  constexpr int kPlaces = Arch::kPanels ? kTokens : kGemmLeastTokens;  // of a tile
+  constexpr int kPlaces = Arch::kPanels ? kTokens : kGemmFew.tokens;  // of a tile
   PlainGroups groups = plain_groups(ids, experts, kPlaces);
   auto tile_count = static_cast<int32_t>(groups.tiles.size());
   groups.tiles.resize(static_cast<size_t>(max_expert_tiles(pairs, experts, kPlaces)));

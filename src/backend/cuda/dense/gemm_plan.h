@@ -166,7 +166,6 @@ inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kG
 [[nodiscard]] constexpr bool gemm_for_experts(GemmTileSize tile) {
   return tile == kGemmExperts || tile == kGemmExpertsTall;
 }
-inline constexpr int kGemmLeastTokens = 64;
 [[nodiscard]] constexpr bool gemm_has_tile(layout::Packing packing, layout::RowOrder order, GemmTileSize tile) {
   if (order == layout::RowOrder::kGateUp || gemm_for_experts(tile))
     return packing == layout::Packing::kMxfp4 && gemm_for_experts(tile);

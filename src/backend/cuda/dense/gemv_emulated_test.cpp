@@ -4,7 +4,7 @@
 
 #include "backend/cuda/dense/gemv_emulated_testing.h"
 #include "backend/cuda/experts/router.cuh"
-#include "backend/cuda/layout/mx_pack.h"
+#include "backend/cuda/layout/mx_pack_testing.h"
 
 #include <gtest/gtest.h>
 

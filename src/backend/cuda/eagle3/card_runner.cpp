@@ -321,10 +321,7 @@ void CardRunner::draft(std::span<const Draft> sequences) {
   const CurrentDevice keeps;
   cuda_check(cudaSetDevice(setup_.device));
   if (weights_.mask_token) return draft_at_once(sequences);
-  std::vector<Rows> unread;
-  for (const Draft& draft : sequences)
-    if (draft.unread != nullptr) unread.push_back(*draft.unread);
-  read(unread);
+  read(unread_of(sequences));
   draft_in_turn(sequences);
 }
 

@@ -19,9 +19,11 @@ namespace {
 
 constexpr size_t kStackBytes = 128 * 1024;
 
+// A lane. Its stack comes from those before it: making one and touching its pages costs more than most lanes do.
 struct Fiber {
   ucontext_t context{};
   std::unique_ptr<char[]> stack;
+  const std::function<bool()>* waits_for = nullptr;
   bool done = false;
   uint64_t cluster_round = 0;  // at which it arrived
 };
@@ -76,11 +78,30 @@ struct Clusters {
 };
 Clusters clusters;
 
-void yield() { swapcontext(&cta->fibers[static_cast<size_t>(cta->current)].context, &cta->scheduler); }
+Fiber& current() { return cta->fibers[static_cast<size_t>(cta->current)]; }
+
+// Of the next lane that has its turn and need not wait, from lane to lane without the scheduler: a switch costs system
+// calls. The scheduler's, when none is left.
+ucontext_t& next_context() {
+  while (++cta->current < std::ssize(cta->fibers)) {
+    Fiber& fiber = current();
+    if (fiber.done || cta->warps[static_cast<size_t>(cta->current) / kLanes].sleep > 0) continue;
+    threadIdx.x = static_cast<unsigned>(cta->current);
+    if (fiber.waits_for != nullptr && !(*fiber.waits_for)()) continue;
+    fiber.waits_for = nullptr;
+    return fiber.context;
+  }
+  return cta->scheduler;
+}
+
+void yield() {
+  ucontext_t& own = current().context;
+  swapcontext(&own, &next_context());
+}
 
 void enter() {
   (*cta->kernel)();
-  cta->fibers[static_cast<size_t>(cta->current)].done = true;
+  current().done = true;
   ++cta->progress;
   yield();
 }
@@ -107,32 +128,34 @@ void send_to_sleep() {
 
 // One turn for every lane that still runs and is awake. False when none runs.
 bool step() {
-  bool any = false;
   send_to_sleep();
-  for (size_t i = 0; i < cta->fibers.size(); ++i) {
-    if (cta->fibers[i].done) continue;
-    any = true;
-    if (cta->warps[i / kLanes].sleep > 0) continue;
-    cta->current = static_cast<int>(i);
-    threadIdx.x = static_cast<unsigned>(i);
-    swapcontext(&cta->scheduler, &cta->fibers[i].context);
-  }
+  cta->current = -1;
+  ucontext_t& first = next_context();
+  if (&first != &cta->scheduler) swapcontext(&cta->scheduler, &first);
   land_copies();
-  return any;
+  return !std::ranges::all_of(cta->fibers, &Fiber::done);
 }
+
+std::vector<std::unique_ptr<char[]>> spare_stacks;
 
 void start_fibers(int threads) {
   cta->fibers.resize(static_cast<size_t>(threads));
   cta->warps.resize(static_cast<size_t>(threads / kLanes));
   cta->groups.resize(static_cast<size_t>(threads));
   for (Fiber& fiber : cta->fibers) {
-    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    if (spare_stacks.empty()) spare_stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
+    fiber.stack = std::move(spare_stacks.back());
+    spare_stacks.pop_back();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = &cta->scheduler;
     makecontext(&fiber.context, enter, 0);
   }
+}
+
+void end_fibers(Cta& of) {
+  for (Fiber& fiber : of.fibers) spare_stacks.push_back(std::move(fiber.stack));
 }
 
 }  // namespace
@@ -142,7 +165,9 @@ int lane_idx() { return static_cast<int>(threadIdx.x) % kLanes; }
 void made_progress() { ++cta->progress; }
 
 void wait_until(const std::function<bool()>& holds) {
-  while (!holds()) yield();
+  if (holds()) return;
+  current().waits_for = &holds;
+  yield();
 }
 
 const WarpOperands& exchange(const Operands& own) {
@@ -215,7 +240,7 @@ void dependency_wait() {
 
 void cluster_arrive() {
   Clusters::One& own = clusters.own();
-  cta->fibers[static_cast<size_t>(cta->current)].cluster_round = own.round;
+  current().cluster_round = own.round;
   if (++own.arrived == clusters.size * static_cast<int>(cta->fibers.size())) {
     own.arrived = 0;
     ++own.round;
@@ -224,7 +249,7 @@ void cluster_arrive() {
 }
 
 void cluster_wait() {
-  const uint64_t round = cta->fibers[static_cast<size_t>(cta->current)].cluster_round;
+  const uint64_t round = current().cluster_round;
   ++cta->waiting_outside;
   wait_until([&] { return clusters.own().round != round; });
   --cta->waiting_outside;
@@ -305,6 +330,7 @@ std::string run(const Launch& launch, const std::function<void()>& kernel) {
     stuck = done || next->progress != before ? 0 : stuck + 1;
     if (done && !next->copies.empty()) return "a copy outlives CTA " + std::to_string(next->number);
     if (done && launch.after_cta) launch.after_cta();
+    if (done) end_fibers(*next);
     if (done) continue;
     waiting.push_back(std::move(next));
     if (block == ctas && stuck == waiting.size()) return "deadlock in CTA " + std::to_string(waiting.front()->number);

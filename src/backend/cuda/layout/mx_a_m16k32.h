@@ -1,6 +1,6 @@
 #pragma once
 // MXFP4 weights as the A operand of mma.sync.m16n8k16, for a few tokens: the one statement of the layout, used by the
-// packers (mx_pack.h, quantise/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
+// packer (quantise/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
 //
 //   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. A tile is 16 * cols * 17/32 bytes, and 32 for each
 //   pair
@@ -10,7 +10,7 @@
 //   slice  = per pair of blocks 512 B of codes, 16 B per lane: words {block 0 step 0, block 0 step 1, block 1 step 0,
 //            block 1 step 1}, each the four A registers of one mma (e2m1_f16.h); then 16 scales per block, as words
 //            [row % 8][block / 2] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}.
-//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 191 (2^64) are refused: mx_pack.h.
+//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 191 (2^64) are refused.
 //   k      : a dot product does not care about its order, so lane t of a quad takes k = 8t..8t+7 of a block, which are
 //            16 consecutive bytes of f16 activations.
 

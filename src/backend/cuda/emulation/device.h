@@ -77,7 +77,7 @@ void dependency_wait();
 // Of Launch::cluster CTAs.
 void cluster_arrive();
 void cluster_wait();
-uint8_t* cluster_memory(int rank);  // shared memory of one; of one that does not run now or any more, poison
+uint8_t* cluster_memory(int rank);  // shared memory of one; poison, if it has not begun or has ended
 
 struct Launch {
   int grid = 1, threads = 32, grid_y = 1;

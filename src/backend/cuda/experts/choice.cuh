@@ -35,24 +35,32 @@ __device__ __forceinline__ float logit_of(uint32_t rank) {
   return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
 }
 
-// One token's choice, by one warp, expert by expert, so that what needs the first need not wait for the last. Lane l
-// has experts 4l to 4l + 3.
-struct ExpertPicks {
+// One token's choice, by one warp, expert by expert, so that what needs the first need not wait for the last. Every CTA
+// reads the same few lines, so each asks for a line once: lane l has experts 4l to 4l + 3.
+struct Choice {
   static constexpr int kOwn = kGemvExperts / layout::kWarpLanes;
   static_assert(kOwn == 4);
-  int lane, picked = 0;
+  const ExpertChoice& c;
+  int token, lane, picked = 0;
   uint32_t ranks[kOwn] = {};
   int id = 0;       // of pick `lane`
   float logit = 0;  // likewise
 
-  __device__ explicit ExpertPicks(int lane_idx) : lane(lane_idx) {}
-  // four: the lane's logits, where there are such experts.
-  __device__ void start(const float4& four) {
+  __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx)
+      : c(choice), token(of_token), lane(lane_idx) {
+    const float* logits = c.logits + int64_t{token} * c.experts;
+    if (kOwn * lane >= c.experts) return;
+    start(ptx::load_l2x4(logits + kOwn * lane));
+  }
+  // four: the lane's logits.
+  __device__ __forceinline__ void start(const float4& four) {
     ranks[0] = rank_of(four.x);
     ranks[1] = rank_of(four.y);
     ranks[2] = rank_of(four.z);
     ranks[3] = rank_of(four.w);
   }
+  // Of logits that nobody has stored; start() follows, in lanes that have experts.
+  __device__ Choice(const ExpertChoice& choice, int lane_idx) : c(choice), token(0), lane(lane_idx) {}
   // The next expert, known to every lane.
   __device__ int pick() {
     uint32_t own = 0;
@@ -74,27 +82,6 @@ struct ExpertPicks {
     }
     ++picked;
     return expert;
-  }
-  // All picks and their softmax, of a token's rows.
-  __device__ void store(int topk, int32_t* ids, float* weights) {
-    while (picked < topk) pick();
-    const float mine = expf(logit - __shfl_sync(kEveryLane, logit, 0));
-    float sum = 0;
-    for (int k = 0; k < topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
-    if (lane >= topk) return;
-    ids[lane] = id;
-    weights[lane] = mine / sum;
-  }
-};
-
-// The same where every CTA reads the same few lines, and asks for each once.
-struct Choice : ExpertPicks {
-  const ExpertChoice& c;
-  int token;
-
-  __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx)
-      : ExpertPicks(lane_idx), c(choice), token(of_token) {
-    if (kOwn * lane < c.experts) start(ptx::load_l2x4(c.logits + int64_t{token} * c.experts + kOwn * lane));
   }
   // All picks and their softmax, into the shared routes; the first CTA leaves them in global memory, too.
   __device__ void publish(const RouteShared& shared) const {

@@ -99,7 +99,14 @@ __device__ inline void choose(const RouteTokensArgs& a, int token, int lane) {
     return choose_experts(
         {.logits = a.logits, .ids = a.ids, .weights = a.weights, .experts = a.experts, .topk = a.topk}, token, lane);
   const ExpertChoice of{.logits = a.logits, .experts = a.experts, .topk = a.topk};
-  Choice(of, token, lane).store(a.topk, a.ids + int64_t{token} * a.topk, a.weights + int64_t{token} * a.topk);
+  Choice choice(of, token, lane);
+  while (choice.picked < a.topk) choice.pick();
+  const float mine = expf(choice.logit - __shfl_sync(kEveryLane, choice.logit, 0));
+  float sum = 0;
+  for (int k = 0; k < a.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
+  if (lane >= a.topk) return;
+  a.ids[int64_t{token} * a.topk + lane] = choice.id;
+  a.weights[int64_t{token} * a.topk + lane] = mine / sum;
 }
 
 template <int kBlocks>

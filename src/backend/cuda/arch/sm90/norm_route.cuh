@@ -30,7 +30,7 @@ inline constexpr int kNormRouteWarps = kNormRouteThreads / layout::kWarpLanes;
 // A warp has a panel of the even four of the tokens, or of the odd ones.
 static_assert(kNormRouteTokens == 8 && kNormRouteWarps == 2 * kNormRoutePanels);
 static_assert(kNormRouteExperts <= kNormRouteWarps * layout::kTileRows);  // of a warp's mma
-static_assert(kNormRouteExperts <= ExpertPicks::kOwn * layout::kWarpLanes);
+static_assert(kNormRouteExperts <= Choice::kOwn * layout::kWarpLanes);
 
 // W | norm * x, the high parts and the low ones | the columns' norm and bias | what comes from all CTAs: squares by
 // panel, the own token's logits | barriers: of W, norm and bias; of what comes
@@ -170,8 +170,9 @@ __device__ __forceinline__ void multiply_part(const NormRouteShared& shared, int
 __device__ __forceinline__ void choose_token(const RouteTokensArgs& a, const NormRouteShared& shared, int64_t row,
                                              float inverse) {
   const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
-  const int expert = ExpertPicks::kOwn * lane;
-  ExpertPicks picks(lane);
+  const int expert = Choice::kOwn * lane;
+  const ExpertChoice of{.experts = a.experts, .topk = a.topk};
+  Choice choice(of, lane);
   if (expert < a.experts) {
     Quad sum;
 #pragma unroll
@@ -182,10 +183,16 @@ __device__ __forceinline__ void choose_token(const RouteTokensArgs& a, const Nor
     }
     const Quad bias = Quad::of(a.bias + expert);
     for (int i = 0; i < 4; ++i) sum.v[i] = fmaf(sum.v[i], inverse, bias.v[i]);
-    picks.start({sum.v[0], sum.v[1], sum.v[2], sum.v[3]});
+    choice.start({sum.v[0], sum.v[1], sum.v[2], sum.v[3]});
     sum.store(a.logits + row * a.experts + expert);
   }
-  picks.store(a.topk, a.ids + row * a.topk, a.weights + row * a.topk);
+  while (choice.picked < a.topk) choice.pick();
+  const float mine = expf(choice.logit - __shfl_sync(kEveryLane, choice.logit, 0));
+  float all = 0;
+  for (int k = 0; k < a.topk; ++k) all += __shfl_sync(kEveryLane, mine, k);
+  if (lane >= a.topk) return;
+  a.ids[row * a.topk + lane] = choice.id;
+  a.weights[row * a.topk + lane] = mine / all;
 }
 
 __global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(kNormRouteThreads, 1)

@@ -300,7 +300,7 @@ struct RouteSums {
         split[i].set(x[i]);
       }
       multiply_columns(stage.at + weights, split);
-      __syncwarp();
+      __syncwarp();  // orders the other lanes' reads, too; racecheck does not know, and reports them
       if (own.lane == 0) ptx::mbarrier_arrive(stage.read());
       if (step + Tile::kStages - 1 < steps) {
         copies.wait_for_room();

@@ -1,7 +1,7 @@
 #pragma once
-// PTX ISA §9.7.13.4 (barrier.cluster), §9.7.9.24 (mapa), §9.7.9.12 (st.async), §9.7.13.15 (mbarrier.arrive) and
-// §9.7.9.25 (cp.async.bulk); sm_90 and later. A cluster is CTAs that follow each other in the grid, of a kernel with
-// __cluster_dims__. Nothing here waits for writes of global memory: a release to the cluster would, about 1 us.
+// PTX ISA §9.7.13.4 (barrier.cluster), §9.7.9.24 (mapa) and §9.7.9.12 (st.async); sm_90 and later. A cluster is CTAs
+// that follow each other in the grid, of a kernel with __cluster_dims__. Nothing here waits for writes of global
+// memory: a release to the cluster would, about 1 us.
 
 #include <cstdint>
 

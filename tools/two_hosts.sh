@@ -17,7 +17,7 @@ own=(unshare --user --map-root-user --net)
 work=$(mktemp -d)
 unshare --net sleep 1000 &
 other=$!
-trap 'kill $(jobs -p) 2>/dev/null; rm -r "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; cat "$work"/nccl.* 2>/dev/null >&2 || true; rm -r "$work"' EXIT
 until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
 "$IP" link set lo up
 "$IP" link add here type veth peer name there netns $other
@@ -34,7 +34,8 @@ nibble() {
   shift 2
   if [ "$backend" == cuda ]; then
     export CUDA_VISIBLE_DEVICES=$rank NCCL_HOSTID=$rank NCCL_SOCKET_IFNAME=$end NCCL_IB_DISABLE=1
-    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_DEBUG=WARN
+    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket
+    export NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$work/nccl.%p"  # else among the text
     set -- "$@" --backend cuda
   else
     set -- "$@" --moe-activation f32
@@ -44,7 +45,7 @@ nibble() {
 there() { exec nsenter --net="/proc/$other/ns/net" bash -c 'nibble "$@"' bash 1 there "$@"; }
 group() { echo --nnodes 2 --master-addr 10.9.0.1 --node-rank "$1"; }
 run="run models/nibble-tiny -n 24 --temperature 0"
-export nibble backend
+export nibble backend work
 export -f nibble
 
 (there $run $(group 1) -p "Once upon a time") &

@@ -42,7 +42,10 @@ class KernelProfiler {
   // Until end(), kernels are timed, which slows steps down; steps kept as graphs are recorded anew. Throws
   // Error(kUnsupported) where nothing can time them.
   virtual void begin() = 0;
-  // What ran since begin() or the last take(). Waits for it.
+  // What ran since begin() does not count. Waits for it.
+  virtual void skip() = 0;
+  // What ran since begin(), skip() or the last take(). Waits for it. The first kernel after begin() and take() is
+  // followed by a pause of some 0.7 ms that no step has otherwise.
   [[nodiscard]] virtual KernelProfile take() = 0;
   virtual void end() = 0;
 };

@@ -226,6 +226,9 @@ class CardsBackend final : public CudaBackend {
         throw Error(Code::kUnsupported, "--profile: want a card for every rank, found ranks that share one");
       on_first([](KernelProfiler& own) { own.begin(); });
     }
+    void skip() override {
+      on_first([](KernelProfiler& own) { own.skip(); });
+    }
     [[nodiscard]] KernelProfile take() override {
       KernelProfile profile;
       on_first([&](KernelProfiler& own) { profile = own.take(); });

@@ -9,12 +9,19 @@ void Profiler::begin() {
   cupti_.emplace(card);
   if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
   on_.trace->clear();
+  skipped_ = 0;
+}
+
+void Profiler::skip() {
+  cuda_check(cudaStreamSynchronize(on_.stream));
+  skipped_ = on_.trace->size();
 }
 
 KernelProfile Profiler::take() {
   cuda_check(cudaStreamSynchronize(on_.stream));
-  KernelProfile profile = account(*on_.trace, cupti_->take());
+  KernelProfile profile = account(*on_.trace, cupti_->take(), skipped_);
   on_.trace->clear();
+  skipped_ = 0;
   return profile;
 }
 

@@ -31,6 +31,7 @@ class Profiler final : public KernelProfiler {
   Profiler(const Launch& on, StepGraphs* graphs) : on_(on), graphs_(graphs) {}
 
   void begin() override;
+  void skip() override;
   [[nodiscard]] KernelProfile take() override;
   void end() override { cupti_.reset(); }
 
@@ -43,6 +44,7 @@ class Profiler final : public KernelProfiler {
   const Launch& on_;
   StepGraphs* graphs_;
   std::optional<Cupti> cupti_;
+  size_t skipped_ = 0;  // launches
 };
 
 }  // namespace nibble::backend::cuda

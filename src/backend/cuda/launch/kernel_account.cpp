@@ -18,7 +18,7 @@ KernelTime& entry_of(KernelProfile& profile, const LaunchRecord& launch) {
 
 }  // namespace
 
-KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans) {
+KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans, size_t skipped) {
   if (launches.size() != spans.size()) {
     throw Error(Code::kDevice, "--profile: want times of all {} launches, found {}: CUPTI lost some, or gave others",
                 launches.size(), spans.size());
@@ -26,8 +26,8 @@ KernelProfile account(std::span<const LaunchRecord> launches, std::vector<Kernel
   std::stable_sort(spans.begin(), spans.end(),
                    [](const KernelSpan& a, const KernelSpan& b) { return a.start_ns < b.start_ns; });
   KernelProfile profile;
-  uint64_t busy_until = spans.empty() ? 0 : spans.front().start_ns;
-  for (size_t i = 0; i < spans.size(); ++i) {
+  uint64_t busy_until = skipped < spans.size() ? spans[skipped].start_ns : 0;
+  for (size_t i = skipped; i < spans.size(); ++i) {
     const KernelSpan& span = spans[i];
     const bool opens_step = launches[i].kernel == kernel::kEmbed;
     (opens_step ? profile.between_steps_us : profile.between_kernels_us) += us(busy_until, span.start_ns);

@@ -14,8 +14,9 @@ struct KernelSpan {
   uint64_t start_ns = 0, end_ns = 0;
 };
 
-// The spans by start; the launches in the order of their stream, which is the same. Throws Error(kDevice) unless there
-// is a span for every launch.
-[[nodiscard]] KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans);
+// The spans by start; the launches in the order of their stream, which is the same. The first `skipped` do not count.
+// Throws Error(kDevice) unless there is a span for every launch.
+[[nodiscard]] KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans,
+                                    size_t skipped = 0);
 
 }  // namespace nibble::backend::cuda

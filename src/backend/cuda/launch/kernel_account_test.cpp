@@ -39,6 +39,13 @@ TEST(kernel_account, tells_the_stages_of_a_kernel_apart_and_counts_overlap_once)
   EXPECT_EQ(profile.kernels[4].stage, Stage::kLogits);
 }
 
+TEST(kernel_account, leaves_out_what_is_skipped) {
+  const KernelProfile profile = account(kLaunches, kSpans, 5);
+  EXPECT_EQ(profile.steps, 1);
+  EXPECT_DOUBLE_EQ(profile.total_us(), 4);
+  EXPECT_EQ(account(kLaunches, kSpans, kLaunches.size()).total_us(), 0);
+}
+
 TEST(kernel_account, takes_spans_in_any_order_and_refuses_too_few) {
   std::vector<KernelSpan> turned(kSpans.rbegin(), kSpans.rend());
   EXPECT_DOUBLE_EQ(account(kLaunches, turned).kernels[2].us, 4);

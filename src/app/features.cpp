@@ -138,6 +138,7 @@ constexpr Feature kFeatures[] = {
 
 constexpr std::string_view kNoFeatures[] = {"--max-waiting",
                                             "--kv-tokens",
+                                            "--kv-cache-memory-bytes",
                                             "--max-num-partial-prefills",
                                             "--max-long-partial-prefills",
                                             "--long-prefill-token-threshold",

@@ -324,7 +324,8 @@ struct ServeOptions {
   std::vector<std::string> served_names;  // empty: as the model was named
   int max_num_seqs = 256;
   int64_t max_waiting = 1024;
-  int64_t kv_tokens = 0;  // 0: chosen by serve.cpp with_memory()
+  int64_t kv_tokens = 0;        // 0: chosen by serve.cpp with_memory()
+  int64_t kv_memory_bytes = 0;  // what chooses them, of each engine or card; 0: the memory that is there
   int max_num_partial_prefills = 8;
   int max_long_partial_prefills = 0;         // 0: no limit of their own
   int64_t long_prefill_token_threshold = 0;  // 0: no prompt counts as long

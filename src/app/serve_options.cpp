@@ -41,6 +41,11 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
              "--backend cuda 524,288, where they fit and the sequences can use them")
       .whole(0, 1 << 30);
   flags
+      .value(
+          "--kv-cache-memory-bytes,--kv-cache-memory", o.kv_memory_bytes,
+          "Bytes of the KV cache of each engine or card, instead of --kv-tokens (2G and the like); 0: --kv-tokens says")
+      .whole(0, int64_t{1} << 50);
+  flags
       .value("--max-num-partial-prefills", o.max_num_partial_prefills,
              "Most prompts that are read in parts at the same time")
       .whole(1, 1024);

@@ -246,6 +246,52 @@ class Flags(Case):
         self.refused(3, "serve", TINY, "--kv-events", env=env, says=("want libzmq to publish --kv-events with", "apt install libzmq5"))
         self.ok("run", TINY, "-p", "Once", "-n", 3, env=env)
 
+    def test_what_asks_for_nothing_is_taken(self):
+        """As generated command lines have it."""
+        asked = (("--hf-overrides", "{}"), ("--kv-transfer-config", "{}"), ("--kv-transfer-config", "null"), ("--override-generation-config", "{}"), ("--speculative-config", "null"),
+                 ("--compilation-config", "null"), ("--cpu-offload-gb", "0.0"))
+        settings = self.ok("serve", TINY, *(word for flags in asked for word in flags), "--print-config")
+        for flag, value in asked[:-1]:
+            self.assertEqual(settings.err.splitlines().count(f"{flag} {value} makes no difference: it asks for nothing"), 1, settings.err)
+        self.assertRegex(settings.out, r"--speculative +off +default")
+        for flags, says in ((("--hf-overrides", '{"a": 1}'), "the configuration comes with the model"), (("--kv-transfer-config", '{"a": {}}'), "stays where it is"),
+                            (("--tokenizer", "null x"), "comes with the model"), (("--cpu-offload-gb", "0.5"), "only 0 0.0 is supported")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
+    def test_the_address_of_a_service_is_no_port(self):
+        """Kubernetes sets such variables where services are called nibble and nibble-master."""
+        env = {"NIBBLE_PORT": "tcp://10.0.0.1:8000", "NIBBLE_MASTER_PORT": "tcp://10.0.0.2:9"}
+        for command in (("serve", TINY), ("run", TINY)):
+            result = self.ok(*command, "--print-config", "--json", env={**os.environ, **env})
+            for name, value in env.items():
+                self.assertEqual(result.err.splitlines().count(f"{name} makes no difference: {value} is the address of a service"), 1, result.err)
+        self.assertEqual(self.config(TINY, env=env)["port"], {"value": "8000", "origin": "default"})
+
+    def test_the_size_of_the_cache_in_bytes(self):
+        def tokens(*flags):
+            config = self.config(TINY, "--backend", "cpu", "--max-model-len", 512, *flags)
+            return int(config["kv-tokens"].get("resolved", config["kv-tokens"]["value"]))
+        small, large = tokens("--kv-cache-memory-bytes", "10M"), tokens("--kv-cache-memory-bytes", "100M")
+        self.assertGreaterEqual(small, 512)
+        self.assertAlmostEqual(large / small, 10, delta=3)  # beside it the windows' pages
+        self.assertEqual(tokens("--kv-cache-memory", 10 << 20), small)  # vLLM's log advises that name
+        self.assertEqual(tokens("--kv-cache-memory-bytes", "10485.76k"), small)
+        self.assertEqual(tokens("--kv-cache-memory-bytes", "10M", "--data-parallel-size", 2), small)  # of each engine
+        self.assertGreater(tokens("--kv-cache-memory-bytes", "10M", "--kv-cache-dtype", "fp8"), 1.5 * small)
+        self.assertEqual(tokens("--kv-cache-memory-bytes", 0), tokens())
+        server = Server("--max-model-len", 512, "--kv-cache-memory-bytes", "10M", "--max-num-seqs", 4)
+        self.addCleanup(server.stop)
+        self.assertEqual(server.chat(max_tokens=3).status, 200)
+        fits = self.config(TINY, "--backend", "cpu", "--max-model-len", "auto", "--kv-cache-memory-bytes", "10M")
+        self.assertEqual(int(fits["max-model-len"]["resolved"]), int(fits["kv-tokens"]["resolved"]))
+        self.refused(2, "serve", TINY, "--kv-cache-memory-bytes", "10M", says=("--kv-cache-memory-bytes: want at least ", "for 131072 tokens", "found 10485760"))
+        self.refused(2, "serve", TINY, "--kv-cache-memory-bytes", "1G", "--kv-tokens", 131072, says="want one of them")
+        self.refused(2, "serve", TINY, "--kv-cache-memory-bytes", "1.5G", says="--kv-cache-memory-bytes")
+        for flag, much in (("--kv-cache-memory-bytes", "100T"), ("--kv-tokens", 1 << 30)):
+            result = self.refused(6, "serve", TINY, flag, much, says=("KV cache", f"would fit: {flag} "))
+            fits = int(result.err.split()[-1])
+            self.assertEqual(self.ok("serve", TINY, flag, fits * 9 // 10, "--print-config").code, 0)
+
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),

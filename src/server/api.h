@@ -70,6 +70,8 @@ class Api {
   std::unique_ptr<Call> chat(Visit& visit, const Served& served);
   std::unique_ptr<Call> completion(Visit& visit, const Served& served);
   std::unique_ptr<Call> create_response(Visit& visit, const Served& served);
+  std::unique_ptr<Call> messages(Visit& visit, const Served& served);
+  std::unique_ptr<Call> count_tokens(const Visit& visit, const Served& served);
   std::unique_ptr<Call> stored_response(const Visit& visit);
   std::unique_ptr<Call> tokenize(const Visit& visit, const Served& served);
   std::unique_ptr<Call> detokenize(const Visit& visit, const Served& served);

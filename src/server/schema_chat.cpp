@@ -73,12 +73,8 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   } else if (*role == text::Role::kUser) {
     into.history.push_back(plain_message(*role, std::move(text)));
     if (name) into.history.back().name = checked_name(*name, message.path("name"));
-  } else if (into.history.empty()) {
-    into.instructions.push_back(std::move(text));
-  } else {  // instructions in the middle of a conversation stay where they are
-    text::Message later = plain_message(text::Role::kDeveloper, "");
-    later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
-    into.history.push_back(std::move(later));
+  } else {
+    add_instructions(std::move(text), into);
   }
   message.done();
 }

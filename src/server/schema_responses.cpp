@@ -34,12 +34,8 @@ void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
         assistant_message(before_call ? text::kCommentaryChannel : text::kFinalChannel, std::move(text)));
   } else if (*role == text::Role::kUser) {
     into.history.push_back(plain_message(*role, std::move(text)));
-  } else if (into.history.empty()) {
-    into.instructions.push_back(std::move(text));
   } else {
-    text::Message later = plain_message(text::Role::kDeveloper, "");
-    later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
-    into.history.push_back(std::move(later));
+    add_instructions(std::move(text), into);
   }
 }
 

@@ -293,5 +293,102 @@ TEST(json_fields, refused_fields_may_be_empty) {
   EXPECT_THROW(fields.refuse({"f"}, "no"), ApiError);
 }
 
+TurnRequest messages(const std::string& fields, std::string_view list = R"([{"role":"user","content":"hi"}])") {
+  return parse_messages(parse_json(fmt::format(R"({{"max_tokens":9,"messages":{}{}}})", list, fields)),
+                        MessagesFor::kAnswer);
+}
+
+TEST(schema_messages, blocks_become_harmonys_messages) {
+  const TurnRequest turn =
+      messages(R"(,"system":[{"type":"text","text":"A","cache_control":{"type":"ephemeral"}},
+      {"type":"text","text":"B"}],"stop_sequences":["x"],"top_k":5,"temperature":0)",
+               R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"},{"type":"redacted_thinking","data":"x"},
+        {"type":"text","text":"I look."},{"type":"tool_use","id":"1","name":"f","input":{"z":1,"a":[]}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"no"}],"is_error":true},
+        {"type":"tool_result","tool_use_id":"1"},{"type":"text","text":"c"}]},
+      {"role":"assistant","content":"d"},{"role":"system","content":"e"},{"role":"user","content":"f"}])");
+  EXPECT_EQ(turn.instructions, (std::vector<std::string>{"A", "B"}));
+  EXPECT_EQ(turn.generation.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(turn.generation.max_tokens, 9);
+  EXPECT_EQ(turn.generation.request.sampling.top_k, 5);
+  std::string said;
+  for (const text::Message& m : turn.history) {
+    const auto* text = std::get_if<std::string>(&m.content.at(0));
+    said += fmt::format("{}/{}/{}/{} ", name_of(m.role), m.channel.value_or(""), m.recipient.value_or(""),
+                        text != nullptr ? *text : "instructions");
+  }
+  EXPECT_EQ(said,
+            "user///a\n\nb assistant/analysis//t assistant/commentary//I look. "
+            "assistant/commentary/functions.f/{\"z\":1,\"a\":[]} tool/commentary/assistant/Error: no "
+            "tool/commentary/assistant/ user///c assistant/final//d developer///instructions user///f ");
+}
+
+TEST(schema_messages, thinking_is_given_where_it_is_asked_for) {
+  using E = text::ReasoningEffort;
+  EXPECT_FALSE(messages("").include_reasoning);
+  EXPECT_EQ(messages("").effort, E::kMedium);
+  const TurnRequest enabled = messages(R"(,"thinking":{"type":"enabled","budget_tokens":2000})");
+  EXPECT_TRUE(enabled.include_reasoning);
+  EXPECT_EQ(enabled.reasoning_tokens, 2000);
+  const TurnRequest adaptive = messages(R"(,"thinking":{"type":"adaptive"},"output_config":{"effort":"max"})");
+  EXPECT_TRUE(adaptive.include_reasoning);
+  EXPECT_EQ(adaptive.effort, E::kHigh);
+  EXPECT_FALSE(messages(R"(,"thinking":{"type":"adaptive","display":"omitted"})").include_reasoning);
+  const TurnRequest disabled = messages(R"(,"thinking":{"type":"disabled"})");
+  EXPECT_FALSE(disabled.include_reasoning);
+  EXPECT_EQ(disabled.effort, E::kLow);
+}
+
+TEST(schema_messages, tools_and_formats_are_those_of_a_chat) {
+  const std::string tool = R"(,"tools":[{"type":"custom","name":"f","description":"d","strict":true,
+      "input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"}}])";
+  const TurnRequest turn = messages(tool + R"(,"tool_choice":{"type":"any","disable_parallel_tool_use":true},
+      "output_config":{"format":{"type":"json_schema","schema":{"type":"integer"}}},"metadata":{"user_id":null})");
+  ASSERT_EQ(turn.tools.size(), 1);
+  EXPECT_EQ(turn.tools[0].parameters->dump(), R"({"type":"object"})");
+  EXPECT_EQ(turn.strict_tools, std::vector<std::string>{"f"});
+  EXPECT_EQ(turn.tool_choice, ToolChoice::kRequired);
+  EXPECT_FALSE(turn.parallel_tool_calls);
+  EXPECT_EQ(turn.format.kind, OutputFormat::Kind::kJsonSchema);
+  EXPECT_EQ(turn.format.schema.schema.dump(), R"({"type":"integer"})");
+  EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"tool","name":"f"})").named_tool, "f");
+  EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"none"})").tool_choice, ToolChoice::kNone);
+}
+
+TEST(schema_messages, what_is_not_served_is_named) {
+  const auto param = [](const std::string& fields, std::string_view list = R"([{"role":"user","content":"hi"}])") {
+    return refusal_of([&] { return messages(fields, list); }).param();
+  };
+  for (const auto& [fields, name] :
+       {std::pair{R"(,"max_tokenz":1)", "max_tokenz"},
+        {R"(,"tools":[{"type":"web_search_20250305","name":"web_search"}])", "tools[0].type"},
+        {R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
+        {R"(,"tools":[{"name":"f","input_schema":{},"defer_loading":true}])", "tools[0].defer_loading"},
+        {R"(,"tool_choice":{"type":"tool","name":"g"})", "tool_choice"},
+        {R"(,"thinking":{"type":"enabled"})", "thinking.budget_tokens"},
+        {R"(,"system":[{"type":"image"}])", "system[0].type"},
+        {R"(,"stop_sequences":[""])", "stop_sequences"},
+        {R"(,"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]})",
+         "context_management.edits[0].type"},
+        {R"(,"mcp_servers":[{"url":"x"}])", "mcp_servers"},
+        {R"(,"service_tier":"fast")", "service_tier"}})
+    EXPECT_EQ(param(fields), name);
+  for (const auto& [list, name] :
+       {std::pair{R"([])", "messages"},
+        {R"([{"role":"tool","content":"a"}])", "messages[0].role"},
+        {R"([{"role":"user"}])", "messages[0].content"},
+        {R"([{"role":"user","content":[{"type":"image","source":{}}]}])", "messages[0].content[0].type"},
+        {R"([{"role":"user","content":[{"type":"tool_result","tool_use_id":"9"}]}])",
+         "messages[0].content[0].tool_use_id"},
+        {R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])", "messages[1].content"},
+        {R"([{"role":"user","content":"a","name":"b"}])", "messages[0].name"}})
+    EXPECT_EQ(param("", list), name);
+  const Json bare = parse_json(R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(refusal_of([&] { return parse_messages(bare, MessagesFor::kAnswer); }).param(), "max_tokens");
+  EXPECT_FALSE(parse_messages(bare, MessagesFor::kCount).generation.max_tokens);
+  EXPECT_EQ(param(R"(,"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]})"), "");
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -336,6 +336,9 @@ struct ServeOptions {
   bool headless = false;                 // must not serve: it is a rank above 0
   std::optional<bool> async_scheduling;  // none: on if the backend computes while the host goes on
   KvEventOptions kv_events;
+  backend::SamplingParams sampling;  // where a request does not say, and the next two
+  text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  bool include_usage = false;  // streams end with the usage
   std::string host = "127.0.0.1";
   int port = 8000;
   int http_threads = 2;

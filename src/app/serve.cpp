@@ -64,6 +64,7 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
   const bool log = o.log_requests || o.log_prompts;
   return {.api_keys = o.api_keys,
           .date = date,
+          .defaults = {.sampling = o.sampling, .effort = o.effort, .include_usage = o.include_usage},
           .log = log ? log_line : server::LogLine([](const server::Json&) {}),
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
@@ -281,6 +282,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   require_speculation(model);
   const model::ModelConfig config = open_config(model).config;
   static_cast<void>(least_limits(o, model, config));  // refuses what is out of range
+  backend::validate(o.sampling, config.dims.vocab);
   engine::EngineLimits limits = engine_limits(o, model, config);
   const bool takes_room_first = model.load_format == LoadFormat::kDummy || model.run.copy_weights;
   const bool knows_room = model.settings.print && !takes_room_first;  // else when weights are loaded

@@ -104,12 +104,17 @@ std::vector<ConfigField> config_fields(const std::string& flag, const std::strin
   return fields;
 }
 
+// Its value is read field by field, or as JSON.
+bool holds_fields(std::string_view flag) {
+  return (flag.ends_with("-config") && flag != "--generation-config") || flag.ends_with("-kwargs");
+}
+
 using OnValue = std::function<void(const std::string& value)>;
 
 // If a flag is given twice the last one counts, as in vLLM.
 Flag add_foreign_flag(Flags flags, const std::string& flag, std::string_view values, const OnValue& use) {
   if (values == "-") return flags.mention(flag + ",!--no-" + flag.substr(2), [use] { use(""); }).last_counts();
-  const bool is_config = flag.ends_with("-config");  // field by field, or as JSON
+  const bool is_config = holds_fields(flag);
   if (values == "*" || is_config) {
     return flags
         .take_all(flag,
@@ -142,15 +147,15 @@ void note(Settings& settings, std::string text) {
   refuse_value(flag, fmt::format("want fields {}, found {}", fields, field.name));
 }
 
-// null for an object, or for a refused flag an empty one. (What speculates or publishes needs fields.)
+// null, or an object without fields where none is needed.
 bool asks_for_nothing(const ForeignRow& row, std::string_view flag, std::string_view value) {
-  return row.becomes == Becomes::kRefused ? value == "null" || value == "{}"
-                                          : value == "null" && flag.ends_with("-config");
+  const bool is_object = row.becomes == Becomes::kRefused || holds_fields(flag);
+  return is_object && (value == "null" || (value == "{}" && flag != "--speculative-config"));
 }
 
 // Accepts one of vLLM's flags: its value becomes flags of ours, or nothing.
 void take_flag(Settings& settings, const std::string& flag, const ForeignRow& row, const std::string& value) {
-  const bool is_config = flag.ends_with("-config") && flag != "--generation-config";
+  const bool is_config = holds_fields(flag);
   std::vector<ConfigField> fields = is_config ? config_fields(flag, value) : std::vector<ConfigField>{{"", value}};
   if (row.becomes == Becomes::kFields && fields.empty())
     refuse_value(flag, "want a field, as in " + std::string(row.text));

@@ -293,7 +293,7 @@ void Api::log_prompt(const Visit& visit, const Json& body) const {
 
 std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  TurnRequest turn = parse_chat(body);
+  TurnRequest turn = parse_chat(body, options_.defaults);
   check_model(turn.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
@@ -306,7 +306,7 @@ std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
 
 std::unique_ptr<Call> Api::completion(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  CompletionRequest request = parse_completion(body);
+  CompletionRequest request = parse_completion(body, options_.defaults);
   check_model(request.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = request.format.kind != OutputFormat::Kind::kText ? Making::kLong : Making::kQuick;
@@ -328,7 +328,7 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
     }
     return std::move(entry->turn);
   };
-  ResponsesRequest request = parse_responses(body, previous);
+  ResponsesRequest request = parse_responses(body, previous, options_.defaults);
   check_model(request.turn.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = has_grammar(request.turn) ? Making::kLong : Making::kQuick;
@@ -345,7 +345,7 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
 
 std::unique_ptr<Call> Api::messages(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  TurnRequest turn = parse_messages(body, MessagesFor::kAnswer);
+  TurnRequest turn = parse_messages(body, MessagesFor::kAnswer, options_.defaults);
   check_model(turn.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
@@ -357,7 +357,7 @@ std::unique_ptr<Call> Api::messages(Visit& visit, const Served& served) {
 }
 
 std::unique_ptr<Call> Api::count_tokens(const Visit& visit, const Served& served) {
-  const TurnRequest turn = parse_messages(parse_json(visit.http.body), MessagesFor::kCount);
+  const TurnRequest turn = parse_messages(parse_json(visit.http.body), MessagesFor::kCount, options_.defaults);
   check_model(turn.generation.model, served.model);
   return answer(visit, {{"input_tokens", turn_prompt(served.model, turn, options_.date()).size()}});
 }
@@ -404,7 +404,7 @@ std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
     with_text = fields.boolean("return_token_strs").value_or(false);
     Json chat = body;
     chat.erase("return_token_strs");
-    const TurnRequest turn = parse_chat(chat);
+    const TurnRequest turn = parse_chat(chat, options_.defaults);
     check_model(turn.generation.model, served.model);
     ids = turn_prompt(served.model, turn, options_.date());
   } else {

@@ -22,6 +22,7 @@ namespace nibble::server {
 struct ApiOptions {
   std::vector<std::string> api_keys{};  // empty: everybody may call
   std::function<std::string()> date{};  // YYYY-MM-DD, told to the model
+  RequestDefaults defaults{};
   LogLine log{};
   bool log_prompts = false;
   size_t stored_responses = 1024;

@@ -62,6 +62,13 @@ struct TurnRequest {
   OutputFormat format;
 };
 
+// What a request gets where it does not say.
+struct RequestDefaults {
+  decltype(engine::Request::sampling) sampling{};
+  text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  bool include_usage = false;  // every stream ends with the usage
+};
+
 struct CompletionRequest {
   GenerationFields generation;
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
@@ -87,11 +94,12 @@ struct StoredTurn {
 // Throws ApiError for an unknown id.
 using PreviousResponse = std::function<StoredTurn(const std::string& id)>;
 
-[[nodiscard]] TurnRequest parse_chat(const Json& body);
-[[nodiscard]] CompletionRequest parse_completion(const Json& body);
+[[nodiscard]] TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults = {});
+[[nodiscard]] CompletionRequest parse_completion(const Json& body, const RequestDefaults& defaults = {});
 // Anthropic's messages. Counting needs no max_tokens.
 enum class MessagesFor { kAnswer, kCount };
-[[nodiscard]] TurnRequest parse_messages(const Json& body, MessagesFor what);
-[[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous);
+[[nodiscard]] TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults = {});
+[[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous,
+                                               const RequestDefaults& defaults = {});
 
 }  // namespace nibble::server

@@ -129,7 +129,7 @@ void read_stream_options(Fields& fields, GenerationFields& into) {
   auto options = fields.object("stream_options");
   if (!options) return;
   if (!into.stream) throw ApiError("stream_options", "stream_options: want stream true as well");
-  into.include_usage = options->boolean("include_usage").value_or(false);
+  into.include_usage = options->boolean("include_usage").value_or(false) || into.include_usage;
   into.continuous_usage = into.include_usage && options->boolean("continuous_usage_stats").value_or(false);
   options->ignore_booleans({"include_obfuscation", "continuous_usage_stats"});
   options->done();
@@ -178,9 +178,9 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
 
 }  // namespace
 
-TurnRequest parse_chat(const Json& body) {
+TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   Fields fields(body, "");
-  TurnRequest turn;
+  TurnRequest turn = turn_of(defaults);
   read_generation(fields, turn.generation);
   read_stream_options(fields, turn.generation);
   read_chat_logprobs(fields, turn.generation);
@@ -218,10 +218,11 @@ TurnRequest parse_chat(const Json& body) {
   return turn;
 }
 
-CompletionRequest parse_completion(const Json& body) {
+CompletionRequest parse_completion(const Json& body, const RequestDefaults& defaults) {
   Fields fields(body, "");
   CompletionRequest request;
   GenerationFields& generation = request.generation;
+  generation = generation_of(defaults);
   read_generation(fields, generation);
   read_stream_options(fields, generation);
   read_prompts(fields, request);

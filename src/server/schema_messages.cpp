@@ -220,9 +220,9 @@ void read_context_management(Fields& fields) {
 
 }  // namespace
 
-TurnRequest parse_messages(const Json& body, MessagesFor what) {
+TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults) {
   Fields fields(body, "");
-  TurnRequest turn;
+  TurnRequest turn = turn_of(defaults);
   read_sampling(fields, turn.generation);
   turn.generation.stop = read_stops(fields, "stop_sequences");
   if (what == MessagesFor::kAnswer) static_cast<void>(fields.required("max_tokens", "a number"));

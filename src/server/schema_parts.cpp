@@ -114,6 +114,20 @@ void check_texts(Fields& fields, std::string_view name) {
     static_cast<void>(string_of(value, fmt::format("{}.{}", fields.path(name), key)));
 }
 
+GenerationFields generation_of(const RequestDefaults& defaults) {
+  GenerationFields fields;
+  fields.include_usage = defaults.include_usage;
+  fields.request.sampling = defaults.sampling;
+  return fields;
+}
+
+TurnRequest turn_of(const RequestDefaults& defaults) {
+  TurnRequest turn;
+  turn.generation = generation_of(defaults);
+  turn.effort = defaults.effort;
+  return turn;
+}
+
 void read_sampling(Fields& fields, GenerationFields& into) {
   auto& sampling = into.request.sampling;
   const auto take = [&fields](std::string_view name, Range<double> range, float& value) {
@@ -125,7 +139,8 @@ void read_sampling(Fields& fields, GenerationFields& into) {
   take("top_p", {0, 1}, sampling.top_p);
   sampling.top_p = std::max(sampling.top_p, static_cast<float>(kTinyShare));
   take("min_p", {0, 1}, sampling.min_p);
-  sampling.top_k = static_cast<int>(std::max<int64_t>(fields.integer("top_k", {-1, 1 << 30}).value_or(0), 0));
+  if (const auto k = fields.integer("top_k", {-1, 1 << 30}))
+    sampling.top_k = static_cast<int>(std::max<int64_t>(*k, 0));
   take("repetition_penalty", {1e-3, 100}, sampling.repetition_penalty);
   if (const auto same = fields.number("repeat_penalty", {1e-3, 100})) {  // llama.cpp's name
     const auto penalty = static_cast<float>(*same);

@@ -10,6 +10,9 @@
 
 namespace nibble::server {
 
+// Requests that do not say anything yet.
+[[nodiscard]] GenerationFields generation_of(const RequestDefaults& defaults);
+[[nodiscard]] TurnRequest turn_of(const RequestDefaults& defaults);
 // Reads model, stream, and how tokens are drawn.
 void read_sampling(Fields& fields, GenerationFields& into);
 // OpenAI's endpoints: also stop, and what all of them accept or refuse. Not read: token limits, n and logprobs, whose

@@ -158,10 +158,11 @@ Json echo(const Json& body, const ResponsesRequest& request) {
 
 }  // namespace
 
-ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous) {
+ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous, const RequestDefaults& defaults) {
   Fields fields(body, "");
   ResponsesRequest request;
   TurnRequest& turn = request.turn;
+  turn = turn_of(defaults);
   turn.prompt_field = "input";
   auto instructions = fields.string("instructions");
   if (instructions) turn.instructions.push_back(*std::move(instructions));

@@ -293,6 +293,43 @@ TEST(json_fields, refused_fields_may_be_empty) {
   EXPECT_THROW(fields.refuse({"f"}, "no"), ApiError);
 }
 
+TEST(schema, what_a_request_does_not_say_is_the_servers) {
+  using E = text::ReasoningEffort;
+  RequestDefaults defaults;
+  defaults.sampling.temperature = 0.25f;
+  defaults.sampling.top_k = 7;
+  defaults.effort = E::kHigh;
+  defaults.include_usage = true;
+  const auto check = [](const GenerationFields& generation, float temperature, int top_k) {
+    EXPECT_EQ(generation.request.sampling.temperature, temperature);
+    EXPECT_EQ(generation.request.sampling.top_k, top_k);
+  };
+  for (const std::string body :
+       {R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":5)", R"({"prompt":"hi")", R"({"input":"hi")"}) {
+    for (const bool says : {false, true}) {
+      const Json json = parse_json(body + (says ? R"(,"temperature":1,"top_k":-1})" : "}"));
+      const float temperature = says ? 1.0f : 0.25f;
+      const int top_k = says ? 0 : 7;
+      if (body.find("prompt") != std::string::npos) {
+        check(parse_completion(json, defaults).generation, temperature, top_k);
+      } else if (body.find("input") != std::string::npos) {
+        check(parse_responses(json, {}, defaults).turn.generation, temperature, top_k);
+        EXPECT_EQ(parse_responses(json, {}, defaults).turn.effort, E::kHigh);
+      } else {
+        for (const TurnRequest& turn :
+             {parse_chat(json, defaults), parse_messages(json, MessagesFor::kAnswer, defaults)}) {
+          check(turn.generation, temperature, top_k);
+          EXPECT_EQ(turn.effort, E::kHigh);
+        }
+      }
+    }
+  }
+  const Json stream = parse_json(
+      R"({"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":false}})");
+  EXPECT_TRUE(parse_chat(stream, defaults).generation.include_usage);
+  EXPECT_FALSE(parse_chat(stream).generation.include_usage);
+}
+
 TurnRequest messages(const std::string& fields, std::string_view list = R"([{"role":"user","content":"hi"}])") {
   return parse_messages(parse_json(fmt::format(R"({{"max_tokens":9,"messages":{}{}}})", list, fields)),
                         MessagesFor::kAnswer);

@@ -191,6 +191,7 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   turn.format = read_response_format(fields);
+  read_structured_outputs(fields, turn.format);
   const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
   if (messages.empty()) throw ApiError("messages", "messages: want at least one, found none");
   CallNames calls;
@@ -239,6 +240,7 @@ CompletionRequest parse_completion(const Json& body, const RequestDefaults& defa
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
     throw ApiError("best_of", fmt::format("best_of: want the value of n, {}, found {}", generation.n, *best));
   request.format = read_response_format(fields);
+  read_structured_outputs(fields, request.format);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
   fields.done();

@@ -1,5 +1,7 @@
 #include "server/schema_parts.h"
 
+#include "server/parse_json.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -174,8 +176,7 @@ void read_generation(Fields& fields, GenerationFields& into) {
                  "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
                  "kv_transfer_params", "vllm_xargs", "grammar"},
                 "this server does not do it");
-  fields.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"},
-                "use response_format");
+  fields.refuse({"guided_regex", "guided_choice", "guided_grammar"}, "use response_format");
 }
 
 const std::string& checked_name(const std::string& name, const std::string& path) {
@@ -245,6 +246,45 @@ OutputFormat read_json_schema(Fields& fields) {
   format.schema.schema = *fields.find("schema");
   fields.ignore_booleans({"strict"});  // the schema is enforced either way
   return format;
+}
+
+namespace {
+
+Json schema_in(const std::string& text, const std::string& path) {
+  try {
+    return parse_json(text);
+  } catch (const ApiError&) {
+    throw ApiError(path, path + ": want a JSON schema, found a text that is no JSON");
+  }
+}
+
+}  // namespace
+
+void read_structured_outputs(Fields& fields, OutputFormat& into) {
+  const auto take = [&into](const std::string& path, OutputFormat::Kind kind, const Json& schema) {
+    if (into.kind != OutputFormat::Kind::kText)
+      throw ApiError(path, fmt::format("{}: want one format, found {} as well", path, into.field));
+    into = {.kind = kind, .schema = {.name = "response", .description = "", .schema = schema}, .field = path};
+  };
+  const auto take_schema = [&take](Fields& of, std::string_view name) {
+    const Json* value = of.find(name);
+    if (value == nullptr || (value->is_object() && value->empty())) return;
+    const std::string path = of.path(name);
+    const Json schema = value->is_string() ? schema_in(value->get_ref<const std::string&>(), path) : *value;
+    static_cast<void>(Fields(schema, path));  // an object
+    take(path, OutputFormat::Kind::kJsonSchema, schema);
+  };
+  take_schema(fields, "guided_json");
+  auto wanted = fields.object("structured_outputs");
+  if (!wanted) return;
+  take_schema(*wanted, "json");
+  if (wanted->boolean("json_object").value_or(false))
+    take(wanted->path("json_object"), OutputFormat::Kind::kJsonObject, Json());
+  wanted->refuse({"regex", "choice", "grammar", "structural_tag", "whitespace_pattern", "disable_any_whitespace",
+                  "disable_additional_properties"},
+                 "use json or json_object");
+  wanted->ignore_booleans({"disable_fallback"});  // there is one grammar engine
+  wanted->done();
 }
 
 std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {

@@ -45,6 +45,9 @@ void read_verbosity(Fields& fields, TurnRequest& into);
 // {name, description, schema, strict}
 [[nodiscard]] OutputFormat read_json_schema(Fields& fields);
 
+// vLLM's names for a format: guided_json, and json or json_object in structured_outputs. A schema may be a text.
+void read_structured_outputs(Fields& fields, OutputFormat& into);
+
 // A string, or an array of parts of one of the types, joined. Throws ApiError naming the type for images, sound and
 // files.
 [[nodiscard]] std::string text_of(const Json& content, const std::string& path,

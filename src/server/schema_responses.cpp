@@ -180,6 +180,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_input(fields, request);
   request.lasting.assign(turn.instructions.begin() + (instructions ? 1 : 0), turn.instructions.end());
   read_text(fields, turn);
+  read_structured_outputs(fields, turn.format);
   request.store = fields.boolean("store").value_or(true);
   check_texts(fields, "client_metadata");  // of Codex
   if (auto options = fields.object("stream_options")) {

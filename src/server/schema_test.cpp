@@ -293,6 +293,33 @@ TEST(json_fields, refused_fields_may_be_empty) {
   EXPECT_THROW(fields.refuse({"f"}, "no"), ApiError);
 }
 
+TEST(schema, vllms_names_for_a_format_are_understood) {
+  using Kind = OutputFormat::Kind;
+  for (const std::string field :
+       {R"("guided_json":{"type":"integer"})", R"("guided_json":"{\"type\":\"integer\"}")",
+        R"("structured_outputs":{"json":{"type":"integer"},"regex":null,"disable_fallback":false})"}) {
+    for (const OutputFormat& format :
+         {chat("," + field).format, parse_completion(parse_json(R"({"prompt":"a",)" + field + "}")).format,
+          parse_responses(parse_json(R"({"input":"a",)" + field + "}"), {}).turn.format}) {
+      EXPECT_EQ(format.kind, Kind::kJsonSchema) << field;
+      EXPECT_EQ(format.schema.schema.dump(), R"({"type":"integer"})");
+    }
+  }
+  EXPECT_EQ(chat(R"(,"structured_outputs":{"json_object":true})").format.kind, Kind::kJsonObject);
+  EXPECT_EQ(chat(R"(,"structured_outputs":{},"guided_json":{})").format.kind, Kind::kText);
+  for (const auto& [fields, param] :
+       {std::pair{R"(,"structured_outputs":{"choice":["a","b"]})", "structured_outputs.choice"},
+        {R"(,"structured_outputs":{"xml":1})", "structured_outputs.xml"},
+        {R"(,"structured_outputs":{"json":[1]})", "structured_outputs.json"},
+        {R"(,"guided_json":{"type":"integer"},"response_format":{"type":"json_object"})", "guided_json"},
+        {R"(,"structured_outputs":{"json":{"type":"integer"},"json_object":true})", "structured_outputs.json_object"},
+        {R"(,"guided_json":"{no")", "guided_json"},
+        {R"(,"guided_choice":["a"])", "guided_choice"}})
+    EXPECT_EQ(refused(fields), param) << fields;
+  EXPECT_EQ(chat(R"(,"response_format":{"type":"text"},"guided_json":{"type":"integer"})").format.kind,
+            Kind::kJsonSchema);
+}
+
 TEST(schema, what_a_request_does_not_say_is_the_servers) {
   using E = text::ReasoningEffort;
   RequestDefaults defaults;

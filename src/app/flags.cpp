@@ -112,9 +112,15 @@ std::string parse_error_text(const ParseFailure& failure) {
     const std::string& found = failure.unknown.front();
     return fmt::format("there is no command {}{} ({})", found, suggestion(found, failure.commands), hint);
   }
-  if (!failure.unknown.empty())
-    return fmt::format("{}: what is \"{}\"? A text with blanks needs quotes ({} --help)", name, failure.unknown.front(),
+  if (!failure.unknown.empty()) {
+    const std::string& found = failure.unknown.front();
+    const bool is_quoted = found.find(' ') != std::string::npos, is_switched = neither_yes_nor_no(found).empty();
+    return fmt::format("{}: what is \"{}\"?{} ({} --help)", name, found,
+                       is_quoted     ? ""
+                       : is_switched ? fmt::format(" A switch takes its value as --switch={}", found)
+                                     : " A text with blanks needs quotes",
                        name);
+  }
   return fmt::format("{}: {} ({} --help)", name, failure.what, name);
 }
 

@@ -21,6 +21,9 @@ constexpr ForeignRow kRows[] = {
     {"--load-format", "hf", kFlag, "--load-format", "auto"},
     {"--load-format", "fastsafetensors runai_streamer", kFlag, "--load-format", "safetensors"},
     {"--allowed-origin", "[\"*\"]", kFlag, "--allowed-origin", "*"},
+    {"--device", "cuda gpu", kFlag, "--backend", "cuda"},
+    {"--device", "cpu", kFlag, "--backend", "cpu"},
+    {"--device", "auto cuda gpu cpu", kNothing, "--backend says where"},
     // Fields of flags that hold several.
     {"--attention-config.backend", "", kFlag, "--attention-backend"},
     {"--compilation-config --compilation-config.level --compilation-config.optimization_level "
@@ -65,8 +68,8 @@ constexpr ForeignRow kRows[] = {
     // Flags that change nothing here.
     {"--trust-remote-code", "-", kNothing, "no code is ever loaded with a model"},
     {"--enable-auto-tool-choice", "-", kNothing, "tool calls are always recognised"},
-    {"--tool-call-parser", "openai", kNothing, "Harmony is the only format"},
-    {"--reasoning-parser", "openai_gptoss", kNothing, "Harmony is the only format"},
+    {"--tool-call-parser", "openai gptoss gpt_oss gpt-oss", kNothing, "Harmony is the only format"},
+    {"--reasoning-parser", "openai_gptoss GptOss gptoss gpt_oss gpt-oss", kNothing, "Harmony is the only format"},
     {"--response-role", "assistant", kNothing, "Harmony is the only format"},
     {"--chat-template-content-format", "", kNothing, "Harmony is the only format"},
     {"--enable-reasoning", "-", kNothing, "reasoning is always told apart"},

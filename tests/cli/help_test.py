@@ -129,6 +129,9 @@ class OthersFlags(Case):
             self.assertEqual(self.text("run", *args, "-n", 4, "--temperature", 0) if args[0] == TINY else self.text("run", "-m", TINY, "Once upon", "-n", 4, "--temperature", 0), want)
         self.refused(USAGE, "run", TINY, "Once", "-p", "upon", says="want one text")
         self.refused(USAGE, "run", TINY, "Once", "upon", says=("upon", "needs quotes"))
+        self.refused(USAGE, "serve", TINY, "--enforce-eager", "True", says='what is "True"? A switch takes its value as --switch=True')
+        for words in (("tokenize", "hello world"), ("perplexity", TINY, "hello world")):
+            self.assertNotIn("needs quotes", self.refused(USAGE, *words, says='what is "hello world"?').err)
         self.refused(USAGE, "run", TINY, "Once", "-f", "b", says=("--prompt", "--file"))
 
 

@@ -279,6 +279,15 @@ class Flags(Case):
                             (("--tokenizer", "null x"), "comes with the model"), (("--cpu-offload-gb", "0.5"), "only 0 0.0 is supported")):
             self.refused(2, "serve", TINY, *flags, says=says)
 
+    def test_older_names_of_vllm_and_names_of_others(self):
+        for parser in ("gpt-oss", "gptoss", "gpt_oss"):
+            self.config(TINY, "--tool-call-parser", parser, "--reasoning-parser", parser)
+        self.config(TINY, "--reasoning-parser", "GptOss")
+        self.assertEqual(self.config(TINY, "--device", "cpu")["backend"], {"value": "cpu", "origin": "--device"})
+        self.assertEqual(self.config(TINY, "--device", "cuda")["backend"], {"value": "cuda", "origin": "--device"})
+        self.assertEqual(self.config(TINY, "--device", "auto")["backend"]["value"], "auto")
+        self.refused(2, "serve", TINY, "--device", "tpu", says="--device: only auto cuda gpu cpu is supported, found tpu")
+
     def test_the_address_of_a_service_is_no_port(self):
         """Kubernetes sets such variables where services are called nibble and nibble-master."""
         env = {"NIBBLE_PORT": "tcp://10.0.0.1:8000", "NIBBLE_MASTER_PORT": "tcp://10.0.0.2:9"}

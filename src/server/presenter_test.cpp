@@ -211,12 +211,12 @@ TurnRequest message_turn(std::string_view fields) {
       MessagesFor::kAnswer);
 }
 constexpr std::string_view kMessageTool = R"(,"tools":[{"name":"f","input_schema":{}}])";
-constexpr std::string_view kThinking = R"(,"thinking":{"type":"adaptive"})";
+constexpr std::string_view kNoThinking = R"(,"thinking":{"type":"disabled"})";
 
-TEST(present_message, thinking_is_a_block_if_it_is_asked_for) {
+TEST(present_message, thinking_is_a_block_unless_it_is_unwanted) {
   const ServedModel model = testing::model();
   for (const bool thinking : {false, true}) {
-    const auto presenter = present_message(model, kId, message_turn(thinking ? kThinking : ""));
+    const auto presenter = present_message(model, kId, message_turn(thinking ? "" : kNoThinking));
     play(*presenter, kWholeAnswer);
     const Json json = presenter->body();
     const Json text = {{"type", "text"}, {"text", "Yes, it is."}};
@@ -261,8 +261,7 @@ TEST(present_message, a_turn_says_why_it_ended) {
 
 TEST(present_message, a_stream_numbers_its_blocks_and_carries_the_call_as_it_is_written) {
   const ServedModel model = testing::model();
-  const auto presenter = present_message(
-      model, kId, message_turn(std::string(kMessageTool) + std::string(kThinking) + R"(,"stream":true)"));
+  const auto presenter = present_message(model, kId, message_turn(std::string(kMessageTool) + R"(,"stream":true)"));
   std::string types, arguments;
   int64_t index = -1;
   for (const Json& e :

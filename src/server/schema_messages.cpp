@@ -174,13 +174,12 @@ void read_message_tools(Fields& fields, TurnRequest& into) {
   check_named_tool(into);
 }
 
-// Reasoning is in the answer only if it is asked for, as clients expect who take the first block for the text.
+// Reasoning is in the answer unless it is unwanted: gpt-oss always reasons, and needs it back to go on after a call.
 void read_thinking(Fields& fields, TurnRequest& into) {
-  into.include_reasoning = false;
   auto thinking = fields.object("thinking");
   if (!thinking) return;
   const size_t type = thinking->required_choice("type", {"disabled", "enabled", "adaptive"});
-  const auto display = thinking->choice("display", {"summarized", "omitted"});  // it is given in full
+  const auto display = thinking->choice("display", {"summarized", "omitted", "updates"});  // it is given in full
   into.include_reasoning = type != 0 && display != 1;
   if (type == 0) into.effort = text::ReasoningEffort::kLow;  // gpt-oss has no switch
   if (type == 1) {

@@ -388,9 +388,9 @@ TEST(schema_messages, blocks_become_harmonys_messages) {
             "tool/commentary/assistant/ user///c assistant/final//d developer///instructions user///f ");
 }
 
-TEST(schema_messages, thinking_is_given_where_it_is_asked_for) {
+TEST(schema_messages, thinking_is_given_unless_it_is_unwanted) {
   using E = text::ReasoningEffort;
-  EXPECT_FALSE(messages("").include_reasoning);
+  EXPECT_TRUE(messages("").include_reasoning);
   EXPECT_EQ(messages("").effort, E::kMedium);
   const TurnRequest enabled = messages(R"(,"thinking":{"type":"enabled","budget_tokens":2000})");
   EXPECT_TRUE(enabled.include_reasoning);

@@ -279,6 +279,14 @@ class Flags(Case):
                             (("--tokenizer", "null x"), "comes with the model"), (("--cpu-offload-gb", "0.5"), "only 0 0.0 is supported")):
             self.refused(2, "serve", TINY, *flags, says=says)
 
+    def test_flags_that_came_with_0_33(self):
+        flags = ("--numa-bind", "--numa-bind-nodes", 0, 1, "--enable-offline-docs", "--mm-tensor-ipc", "torch_shm", "--swa-bounded-replay", "--no-enable-elastic-ep", "--anthropic-disabled-thinking-effort", "low",
+                 "--ir-op-priority", "{}", "--weight-transfer-config", "{}", "--fingerprint-mode", "hash", "--cpu-distributed-timeout-seconds", 60, "--safetensors-prefetch-num-threads", 4)
+        self.config(TINY, *flags)
+        for flags, says in ((("--enable-elastic-ep",), "one process serves"), (("--anthropic-disabled-thinking-effort", "high"), "only auto none low is supported"),
+                            (("--weight-transfer-config", '{"backend": "nccl"}'), "loaded at the start"), (("--watermark-config", '{"a": 1}'), "no watermark")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
     def test_older_names_of_vllm_and_names_of_others(self):
         for parser in ("gpt-oss", "gptoss", "gpt_oss"):
             self.config(TINY, "--tool-call-parser", parser, "--reasoning-parser", parser)

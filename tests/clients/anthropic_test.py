@@ -34,7 +34,8 @@ class Client(unittest.TestCase):
 
     def test_a_message_and_its_stream(self):
         whole = self.create()
-        self.assertEqual([(b.type, b.text) for b in whole.content], [("text", PARIS)])
+        self.assertEqual([b.type for b in whole.content], ["thinking", "text"])
+        self.assertEqual([(b.type, b.text) for b in self.create(thinking={"type": "disabled"}).content], [("text", PARIS)])
         self.assertEqual(whole.stop_reason, "end_turn")
         thinking = self.create(thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["of France"])
         self.assertEqual([b.type for b in thinking.content], ["thinking", "text"])

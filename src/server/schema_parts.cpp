@@ -110,6 +110,20 @@ void check_named_tool(const TurnRequest& turn) {
     throw ApiError(path, fmt::format("{}: a call is required, but there are no tools", path));
 }
 
+namespace {
+
+// OpenAI's. Whatever can be cached is, and that changes no answer.
+void check_cache_options(Fields& fields) {
+  auto options = fields.object("prompt_cache_options");
+  if (!options) return;
+  static_cast<void>(options->choice("mode", {"implicit", "explicit"}));
+  options->ignore_strings({"ttl", "comparison_response_id"});
+  options->only("prewarm", false, "every request is answered");
+  options->done();
+}
+
+}  // namespace
+
 void check_texts(Fields& fields, std::string_view name) {
   if (!fields.object(name)) return;
   for (const auto& [key, value] : fields.find(name)->items())
@@ -166,15 +180,17 @@ void read_generation(Fields& fields, GenerationFields& into) {
   into.stop = read_stops(fields, "stop");
   into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
   into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
-  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id"});
+  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id", "session_id"});
   fields.ignore_booleans({"spaces_between_special_tokens"});
   static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
   static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
   check_texts(fields, "metadata");  // a response gives them back
+  check_cache_options(fields);
+  static_cast<void>(fields.integer("stream_interval", {1, kMostTokens}));  // every token is sent at once
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
                  "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
-                 "kv_transfer_params", "vllm_xargs", "grammar"},
+                 "kv_transfer_params", "vllm_xargs", "grammar", "moderation"},
                 "this server does not do it");
   fields.refuse({"guided_regex", "guided_choice", "guided_grammar"}, "use response_format");
 }
@@ -302,8 +318,9 @@ std::string text_of(const Json& content, const std::string& path, std::initializ
                      400, "unsupported_value");
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
-    part.ignore_arrays({"annotations", "logprobs"});  // of our own answers, sent back
-    static_cast<void>(part.object("cache_control"));  // what can be cached is
+    part.ignore_arrays({"annotations", "logprobs"});                       // of our own answers, sent back
+    for (const char* name : {"cache_control", "prompt_cache_breakpoint"})  // what can be cached is
+      static_cast<void>(part.object(name));
     part.done();
   }
   return text;

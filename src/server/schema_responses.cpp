@@ -187,6 +187,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
     options->ignore_booleans({"include_obfuscation"});
     options->done();
   }
+  fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
   static_cast<void>(fields.integer("max_tool_calls", {1, kMostTokens}));  // of built-in tools, of which there are none
   fields.refuse({"background", "conversation", "context_management", "prompt"}, "this server does not do it");

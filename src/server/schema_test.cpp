@@ -293,6 +293,26 @@ TEST(json_fields, refused_fields_may_be_empty) {
   EXPECT_THROW(fields.refuse({"f"}, "no"), ApiError);
 }
 
+TEST(schema, what_changes_no_answer_is_taken_everywhere) {
+  const std::string harmless = R"(,"prompt_cache_options":{"mode":"explicit","ttl":"12h","prewarm":false},
+      "session_id":"s","stream_interval":20,"moderation":null)";
+  EXPECT_EQ(refused(harmless), "");
+  EXPECT_NO_THROW(static_cast<void>(parse_completion(parse_json(R"({"prompt":"a")" + harmless + "}"))));
+  EXPECT_NO_THROW(static_cast<void>(parse_responses(
+      parse_json(R"({"skip_special_tokens":true,"input":[{"role":"user","content":[{"type":"input_text","text":"a",
+      "prompt_cache_breakpoint":{"ttl":"30m"}}]}])" +
+                 harmless + "}"),
+      {})));
+  for (const auto& [fields, param] :
+       {std::pair{R"(,"prompt_cache_options":{"prewarm":true})", "prompt_cache_options.prewarm"},
+        {R"(,"prompt_cache_options":{"mode":"none"})", "prompt_cache_options.mode"},
+        {R"(,"prompt_cache_options":{"x":1})", "prompt_cache_options.x"},
+        {R"(,"session_id":5)", "session_id"},
+        {R"(,"stream_interval":0)", "stream_interval"},
+        {R"(,"moderation":{"policy":{}})", "moderation"}})
+    EXPECT_EQ(refused(fields), param) << fields;
+}
+
 TEST(schema, vllms_names_for_a_format_are_understood) {
   using Kind = OutputFormat::Kind;
   for (const std::string field :

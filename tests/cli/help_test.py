@@ -117,6 +117,12 @@ class OthersFlags(Case):
         self.assertEqual(self.ok("help").out, self.ok("--help").out)
         self.assertEqual(self.ok("help", "run").out, self.ok("run", "--help").out)
         self.refused(USAGE, "help", "sevre", says=("no command sevre", "serve?"))
+        for flag in ("--model", "-m", "--port=80"):
+            name = flag.split("=")[0]
+            self.refused(USAGE, flag, "x", says=f"want a command before {name}, as in nibble serve {name}")
+        self.refused(USAGE, "--verbse", says="nibble has no --verbse")
+        for model in ("nibble-tiny", "openai/gpt-oss-20b", "x.gguf"):
+            self.refused(USAGE, model, "Hello", says=f"no command {model}; for a model want nibble chat {model}")
         for word in ("version", "-V", "-v"):
             self.assertEqual(self.ok(word).out, self.ok("--version").out, word)
 

@@ -193,8 +193,12 @@ Flag Flag::whole(int64_t least, int64_t most, const std::string& word) {
 
 Flag Flag::within(double least, double most) {
   finite();
-  option_->check(CLI::Range(least, most));
-  return *this;
+  return check([least, most](const std::string& found) {
+    double value = 0;
+    return CLI::detail::lexical_cast(found, value) && value >= least && value <= most
+               ? std::string()
+               : fmt::format("want a number from {} to {}, found {}", least, most, found);
+  });
 }
 
 Flag Flag::positive() {
@@ -400,7 +404,14 @@ void CommandLine::check_equals(std::vector<std::string>& arguments) const {
     const std::optional<Flag> flag = name.starts_with('-') ? command->find(name) : std::nullopt;
     if (!flag) continue;
     if (end == arguments[i].size()) {
-      if (!flag->is_switch()) ++i;  // its value, whatever that looks like
+      if (flag->is_switch()) continue;
+      if (++i == arguments.size()) break;
+      // Whatever it looks like, but for serve no flag: --api-key $NONE --port 80
+      const std::string& value = arguments[i];
+      if (arguments[0] == "serve" && value.starts_with("--") && command->find(value.substr(0, value.find('='))))
+        throw Error(Code::kInvalidRequest,
+                    "nibble serve: {0}: want a value, found the flag {1}; as a value: {0}={1} (nibble serve --help)",
+                    name, value);
     } else if (!flag->is_switch() && end + 1 == arguments[i].size()) {
       arguments[i].pop_back();
       arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(++i), "");

@@ -124,6 +124,8 @@ void respell_foreign_flags(const CommandLine& line, std::vector<std::string>& ar
       arguments[i].replace(0, end, same);
       const bool endless = same == "--max-tokens" && i + 1 < arguments.size() && arguments[i + 1] == "-1";
       if (endless) arguments[i + 1] = "0";  // until the model stops
+      const bool whole = same == "--max-model-len" && i + 1 < arguments.size() && arguments[i + 1] == "0";
+      if (whole) arguments[i + 1] = "auto";  // as much of the model's as fits
       continue;
     }
     if (const std::string_view instead = found_in(kInstead, flag); !instead.empty())

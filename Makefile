@@ -53,12 +53,12 @@ test-arm-kernels: setup ## of the same only the CPU backend's kernels
 	$(call compile,arm,cpu_test)
 	$(call run_tests,arm,-R 'Int8Products|arm_int8|CpuKernels|cpu_kernels')
 
-test-serve: setup ## the openai client, llama-benchy and huggingface_hub against nibble (from PyPI, in .venv-serve)
+test-serve: setup ## the openai and anthropic clients, llama-benchy and huggingface_hub against nibble (from PyPI, in .venv-serve)
 	@tools/setup.sh python
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-serve tests/clients/requirements.txt
-	@for part in openai benchy hub; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
+	@for part in openai anthropic benchy hub; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
 
 test-foreign: setup ## nibble verify and nibble load against llama-cpp-python's server (from PyPI, built in .venv-foreign: minutes)
 	@tools/setup.sh python

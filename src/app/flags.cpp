@@ -93,6 +93,7 @@ namespace {
 struct ParseFailure {
   std::string command = {};                            // the one that was named; empty: none was
   std::vector<std::string> commands = {}, flags = {};  // that there are; the flags are the command's
+  bool is_of_serve = false;                            // without a command: serve has the first word
   std::vector<std::string> unknown = {};               // words that nothing took
   std::string what = {};                               // as the library says it
 };
@@ -103,6 +104,9 @@ std::string parse_error_text(const ParseFailure& failure) {
   for (const std::string& word : failure.unknown) {
     if (word.size() < 2 || word[0] != '-') continue;
     const std::string flag = word.substr(0, word.find('='));
+    if (failure.is_of_serve)  // vLLM's image takes them without a command
+      return fmt::format("want a command before {}, as in nibble serve {} (nibble --help lists the commands)", flag,
+                         flag);
     return fmt::format("{} has no {}{} ({} --help lists its options)", name, flag, suggestion(flag, failure.flags),
                        name);
   }
@@ -110,11 +114,22 @@ std::string parse_error_text(const ParseFailure& failure) {
     const std::string hint = "nibble --help lists the commands";
     if (failure.unknown.empty()) return fmt::format("want a command, found none ({})", hint);
     const std::string& found = failure.unknown.front();
-    return fmt::format("there is no command {}{} ({})", found, suggestion(found, failure.commands), hint);
+    const bool is_model = found.find('/') != std::string::npos || found.ends_with(".gguf") ||
+                          found.starts_with("gpt-oss") || found.starts_with("nibble-");
+    return fmt::format("there is no command {}{} ({})", found,
+                       is_model ? fmt::format("; for a model want nibble chat {0} or nibble serve {0}", found)
+                                : suggestion(found, failure.commands),
+                       hint);
   }
-  if (!failure.unknown.empty())
-    return fmt::format("{}: what is \"{}\"? A text with blanks needs quotes ({} --help)", name, failure.unknown.front(),
+  if (!failure.unknown.empty()) {
+    const std::string& found = failure.unknown.front();
+    const bool is_quoted = found.find(' ') != std::string::npos, is_switched = neither_yes_nor_no(found).empty();
+    return fmt::format("{}: what is \"{}\"?{} ({} --help)", name, found,
+                       is_quoted     ? ""
+                       : is_switched ? fmt::format(" A switch takes its value as --switch={}", found)
+                                     : " A text with blanks needs quotes",
                        name);
+  }
   return fmt::format("{}: {} ({} --help)", name, failure.what, name);
 }
 
@@ -124,6 +139,10 @@ ParseFailure failure_of(const CLI::App& app, const CLI::ParseError& error) {
   if (const std::vector<CLI::App*> used = app.get_subcommands(); !used.empty())
     failure.command = used.front()->get_name();
   failure.flags = long_names(failure.command.empty() ? app : *app.get_subcommand(failure.command));
+  if (failure.command.empty() && !failure.unknown.empty()) {
+    const std::string flag = failure.unknown.front().substr(0, failure.unknown.front().find('='));
+    failure.is_of_serve = app.get_subcommand("serve")->get_option_no_throw(flag) != nullptr;
+  }
   if (failure.what.ends_with(" missing"))  // --seed: 1 required INT missing
     failure.what = failure.what.substr(0, failure.what.find(": ")) + ": want a value, found none";
   return failure;
@@ -174,8 +193,12 @@ Flag Flag::whole(int64_t least, int64_t most, const std::string& word) {
 
 Flag Flag::within(double least, double most) {
   finite();
-  option_->check(CLI::Range(least, most));
-  return *this;
+  return check([least, most](const std::string& found) {
+    double value = 0;
+    return CLI::detail::lexical_cast(found, value) && value >= least && value <= most
+               ? std::string()
+               : fmt::format("want a number from {} to {}, found {}", least, most, found);
+  });
 }
 
 Flag Flag::positive() {
@@ -381,7 +404,14 @@ void CommandLine::check_equals(std::vector<std::string>& arguments) const {
     const std::optional<Flag> flag = name.starts_with('-') ? command->find(name) : std::nullopt;
     if (!flag) continue;
     if (end == arguments[i].size()) {
-      if (!flag->is_switch()) ++i;  // its value, whatever that looks like
+      if (flag->is_switch()) continue;
+      if (++i == arguments.size()) break;
+      // Whatever it looks like, but for serve no flag: --api-key $NONE --port 80
+      const std::string& value = arguments[i];
+      if (arguments[0] == "serve" && value.starts_with("--") && command->find(value.substr(0, value.find('='))))
+        throw Error(Code::kInvalidRequest,
+                    "nibble serve: {0}: want a value, found the flag {1}; as a value: {0}={1} (nibble serve --help)",
+                    name, value);
     } else if (!flag->is_switch() && end + 1 == arguments[i].size()) {
       arguments[i].pop_back();
       arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(++i), "");

@@ -135,7 +135,8 @@ class CommandLine {
   [[nodiscard]] Parsed parse(std::vector<std::string> arguments);
 
  private:
-  // Refuses --switch=maybe. Makes two words of --flag=, whose value is empty: the library would take the next word.
+  // Refuses --switch=maybe, and a flag where serve wants a value. Makes two words of --flag=, whose value is empty: the
+  // library would take the next word.
   void check_equals(std::vector<std::string>& arguments) const;
 
   std::unique_ptr<CLI::App> app_;

@@ -10,28 +10,30 @@ namespace nibble::app {
 namespace {
 
 // The same flag under another name, if the command has that one.
-constexpr std::pair<std::string_view, std::string_view> kSame[] = {{"-c", "--max-model-len"},
-                                                                   {"--ctx-size", "--max-model-len"},
-                                                                   {"--num-ctx", "--max-model-len"},
-                                                                   {"--n-predict", "--max-tokens"},
-                                                                   {"--predict", "--max-tokens"},
-                                                                   {"--num-predict", "--max-tokens"},
-                                                                   {"--temp", "--temperature"},
-                                                                   {"--repeat-penalty", "--repetition-penalty"},
-                                                                   {"-s", "--seed"},
-                                                                   {"-np", "--max-num-seqs"},
-                                                                   {"--parallel", "--max-num-seqs"},
-                                                                   {"-a", "--served-model-name"},
-                                                                   {"--alias", "--served-model-name"},
-                                                                   {"-sys", "--instructions"},
-                                                                   {"--system-prompt", "--instructions"},
-                                                                   {"--system", "--instructions"},
-                                                                   {"--reasoning-effort", "--reasoning"},
-                                                                   {"--think", "--reasoning"},
-                                                                   {"--ubatch-size", "--max-num-batched-tokens"},
-                                                                   {"-ub", "--max-num-batched-tokens"},
-                                                                   {"--ssl-cert-file", "--ssl-certfile"},
-                                                                   {"--ssl-key-file", "--ssl-keyfile"}};
+constexpr std::pair<std::string_view, std::string_view> kSame[] = {
+    {"-c", "--max-model-len"},
+    {"--ctx-size", "--max-model-len"},
+    {"--num-ctx", "--max-model-len"},
+    {"--n-predict", "--max-tokens"},
+    {"--predict", "--max-tokens"},
+    {"--num-predict", "--max-tokens"},
+    {"--temp", "--temperature"},
+    {"--repeat-penalty", "--repetition-penalty"},
+    {"-s", "--seed"},
+    {"-np", "--max-num-seqs"},
+    {"--parallel", "--max-num-seqs"},
+    {"-a", "--served-model-name"},
+    {"--alias", "--served-model-name"},
+    {"-sys", "--instructions"},
+    {"--system-prompt", "--instructions"},
+    {"--system", "--instructions"},
+    {"--reasoning-effort", "--reasoning"},
+    {"--think", "--reasoning"},
+    {"--chat-template-kwargs", "--default-chat-template-kwargs"},
+    {"--ubatch-size", "--max-num-batched-tokens"},
+    {"-ub", "--max-num-batched-tokens"},
+    {"--ssl-cert-file", "--ssl-certfile"},
+    {"--ssl-key-file", "--ssl-keyfile"}};
 
 // What to use instead.
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
@@ -43,8 +45,7 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"-fa", "such kernels run by themselves; leave it out"},
     {"--flash-attn", "such kernels run by themselves; leave it out"},
     {"--jinja", "gpt-oss's format, Harmony, is built in; leave it out"},
-    {"--chat-template-kwargs",
-     "gpt-oss's format, Harmony, is built in: --reasoning in nibble chat, reasoning_effort in a request"},
+    {"--chat-template-kwargs", "gpt-oss's format, Harmony, is built in: --reasoning"},
     {"-ctk", "keys and values have one type: --kv-cache-dtype fp8 or int8"},
     {"-ctv", "keys and values have one type: --kv-cache-dtype fp8 or int8"},
     {"--cache-type-k", "keys and values have one type: --kv-cache-dtype fp8 or int8"},
@@ -123,6 +124,8 @@ void respell_foreign_flags(const CommandLine& line, std::vector<std::string>& ar
       arguments[i].replace(0, end, same);
       const bool endless = same == "--max-tokens" && i + 1 < arguments.size() && arguments[i + 1] == "-1";
       if (endless) arguments[i + 1] = "0";  // until the model stops
+      const bool whole = same == "--max-model-len" && i + 1 < arguments.size() && arguments[i + 1] == "0";
+      if (whole) arguments[i + 1] = "auto";  // as much of the model's as fits
       continue;
     }
     if (const std::string_view instead = found_in(kInstead, flag); !instead.empty())

@@ -103,8 +103,9 @@ int run(int argc, char** argv) {
     return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");
   } catch (const std::filesystem::filesystem_error& e) {
     return fail(kExitIo, "", fmt::format("{}: {}", e.path1().string(), e.code().message()));
-  } catch (const std::system_error& e) {  // of threads
-    return fail(kExitIo, "", fmt::format("cannot start a thread: {}", e.code().message()));
+  } catch (const std::system_error& e) {
+    const bool of_a_thread = e.code() == std::errc::resource_unavailable_try_again;
+    return fail(kExitIo, of_a_thread ? "cannot start a thread" : "", e.what());
   } catch (const std::exception& e) {
     return fail(kExitFailure, "internal error", e.what());
   }

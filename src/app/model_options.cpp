@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
+
 namespace nibble::app {
 
 void add_load_format(Flags flags, LoadFormat& into) {
@@ -31,6 +34,9 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
     refuse_value("prompt", fmt::format("want one text, found another: \"{}\". A text with blanks needs quotes", found));
   };
   auto take = [&into, named, prompt, take_prompt](const std::string& found) mutable {  // after --model
+    std::error_code ignored;
+    const bool is_text = found.find(' ') != std::string::npos && !std::filesystem::exists(found, ignored);
+    if (prompt && is_text) return take_prompt(found);  // nibble chat "What is the capital of France?"
     if (!named.given()) return named.set({found}, "");
     if (into == found) return;
     if (prompt) return take_prompt(found);

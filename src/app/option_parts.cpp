@@ -68,6 +68,24 @@ Flag add_list(Flags flags, const std::string& name, NumberList list, const std::
   return flags.take(name, take, help).type("LIST").usual(fmt::format("{}", fmt::join(list.into, ",")));
 }
 
+void add_sampling(Flags flags, backend::SamplingParams& into, std::string_view where) {
+  const auto help = [where](std::string_view what) { return fmt::format("{}{}", what, where); };
+  flags.value("--temperature", into.temperature, help(fmt::format("0: greedy; at most {}", backend::kMaxTemperature)))
+      .finite();
+  flags.group(HelpGroup::kSampling);
+  flags.value("--top-k", into.top_k, help("Draw from the k most likely tokens; 0: all")).whole(0, INT32_MAX);
+  flags.value("--top-p", into.top_p, help("Draw from the most likely tokens that make up this share")).finite();
+  flags.value("--min-p", into.min_p, help("Drop tokens less likely than this share of the likeliest")).finite();
+  flags.value("--repetition-penalty", into.repetition_penalty, help("Divide the logits of tokens seen; 1: off"))
+      .finite();
+}
+
+void add_effort(Flags flags, text::ReasoningEffort& into, std::string_view where) {
+  using enum text::ReasoningEffort;
+  add_choice<text::ReasoningEffort>(flags, "--reasoning", {into, {{"low", kLow}, {"medium", kMedium}, {"high", kHigh}}},
+                                    fmt::format("Effort told to the model{}", where));
+}
+
 void add_dense_format(Flags flags, const std::string& flag, backend::WeightFormat format, backend::DenseFormats& o) {
   const auto take = [flag, format, &o](const std::string& list) {
     const auto set = [&](std::optional<backend::WeightFormat>& layer, const std::string& name) {

@@ -67,6 +67,10 @@ Flag add_list(Flags flags, const std::string& name, NumberList list, const std::
 void add_dense_format(Flags flags, const std::string& flag, backend::WeightFormat format,
                       backend::DenseFormats& options);
 
+// How tokens are drawn, and the effort told to the model; `where`: the end of each help text.
+void add_sampling(Flags flags, backend::SamplingParams& into, std::string_view where);
+void add_effort(Flags flags, text::ReasoningEffort& into, std::string_view where);
+
 // The flags of `nibble load`.
 
 // For commands that talk to a server.

@@ -113,12 +113,7 @@ void add_generate(Flags flags, GenerateOptions& o) {
   s.seed = std::bit_cast<uint32_t>(seed);
   flags.show_defaults(true);
   flags.value("-n,--max-tokens", o.max_tokens, "Most tokens to generate; 0: until the model stops").whole(0, 1 << 24);
-  flags.value("--temperature", s.temperature, fmt::format("0: greedy; at most {}", backend::kMaxTemperature)).finite();
-  flags.group(HelpGroup::kSampling);
-  flags.value("--top-k", s.top_k, "Draw from the k most likely tokens; 0: all").whole(0, INT32_MAX);
-  flags.value("--top-p", s.top_p, "Draw from the most likely tokens that make up this share").finite();
-  flags.value("--min-p", s.min_p, "Drop tokens less likely than this share of the likeliest").finite();
-  flags.value("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen; 1: off").finite();
+  add_sampling(flags, s, "");
   flags.value("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before").finite();
   flags.value("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before").finite();
   flags.show_defaults(false);
@@ -244,12 +239,7 @@ void add_chat(Flags flags, ChatOptions& o) {
   add_model(flags, o.model, prompt);
   flags.value("--instructions", o.instructions, "Instructions to the model (Harmony's developer message)");
   flags.value("--tools", o.tools, "JSON file with functions the model may call, as in OpenAI's \"tools\"").not_empty();
-  add_choice<text::ReasoningEffort>(flags, "--reasoning",
-                                    {o.effort,
-                                     {{"low", text::ReasoningEffort::kLow},
-                                      {"medium", text::ReasoningEffort::kMedium},
-                                      {"high", text::ReasoningEffort::kHigh}}},
-                                    "Effort told to the model");
+  add_effort(flags, o.effort, "");
   flags.turn("--show-reasoning", o.show_reasoning, "Show the reasoning as it arrives");
   o.history = history_path();
   flags.group(HelpGroup::kExpert);

@@ -324,7 +324,8 @@ struct ServeOptions {
   std::vector<std::string> served_names;  // empty: as the model was named
   int max_num_seqs = 256;
   int64_t max_waiting = 1024;
-  int64_t kv_tokens = 0;  // 0: chosen by serve.cpp with_memory()
+  int64_t kv_tokens = 0;        // 0: chosen by serve.cpp with_memory()
+  int64_t kv_memory_bytes = 0;  // what chooses them, of each engine or card; 0: the memory that is there
   int max_num_partial_prefills = 8;
   int max_long_partial_prefills = 0;         // 0: no limit of their own
   int64_t long_prefill_token_threshold = 0;  // 0: no prompt counts as long
@@ -335,6 +336,9 @@ struct ServeOptions {
   bool headless = false;                 // must not serve: it is a rank above 0
   std::optional<bool> async_scheduling;  // none: on if the backend computes while the host goes on
   KvEventOptions kv_events;
+  backend::SamplingParams sampling;  // where a request does not say, and the next two
+  text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  bool include_usage = false;  // streams end with the usage
   std::string host = "127.0.0.1";
   int port = 8000;
   int http_threads = 2;

@@ -64,6 +64,7 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
   const bool log = o.log_requests || o.log_prompts;
   return {.api_keys = o.api_keys,
           .date = date,
+          .defaults = {.sampling = o.sampling, .effort = o.effort, .include_usage = o.include_usage},
           .log = log ? log_line : server::LogLine([](const server::Json&) {}),
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
@@ -105,20 +106,40 @@ int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
 engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
                                  engine::EngineLimits limits) {
   const backend::CostModel cost{config.dims, stored_formats(o, {})};  // weights mapped from files do not count
-  const auto budget = [&](int64_t context, int64_t tokens) {
+  const auto budget_of_one = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;
     with.kv_tokens = tokens;
     const model::StepLimits steps = engine::step_limits(with, config.dims);
-    return times(in_one_memory(options, o), budget_of(o, model::backend_config(config, steps, o.run.dense), cost));
+    return budget_of(o, model::backend_config(config, steps, o.run.dense), cost);
   };
+  const auto budget = [&](int64_t context, int64_t tokens) {
+    return times(in_one_memory(options, o), budget_of_one(context, tokens));
+  };
+  const int64_t least = o.run.max_model_len == kContextThatFits ? 1 : limits.max_context;
+  const auto kv_bytes = [&](int64_t tokens) { return budget_of_one(1, tokens).needs.kv; };
+  if (const int64_t bytes = options.kv_memory_bytes; bytes > 0) {
+    const auto kv = [&](int64_t tokens) { return backend::MemoryNeeds{.kv = kv_bytes(tokens)}; };
+    limits.kv_tokens = largest_that_fits({.bytes = bytes, .where = {}}, int64_t{1} << 30, kv).value_or(0);
+    if (limits.kv_tokens < least)
+      throw Error(Code::kInvalidRequest,
+                  "--kv-cache-memory-bytes: want at least {}, for {} tokens (--max-model-len), found {}",
+                  kv_bytes(least), least, bytes);
+  }
   const MemoryLimit room = budget(1, 1).limit;
   if (o.run.max_model_len == kContextThatFits) {
     const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
     const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
     limits.max_context = fits > 0 ? fits : most;  // if nothing fits, the refusal is the one for the whole context
   }
-  if (limits.kv_tokens > 0) return limits;
+  if (limits.kv_tokens > 0) {
+    const auto fits = largest_that_fits(room, limits.kv_tokens, [&](int64_t n) { return budget(1, n).needs; });
+    if (fits.value_or(0) >= least && *fits < limits.kv_tokens)
+      require_fit(budget(1, limits.kv_tokens).needs, room,
+                  std::array{options.kv_memory_bytes > 0 ? fmt::format("--kv-cache-memory-bytes {}", kv_bytes(*fits))
+                                                         : fmt::format("--kv-tokens {}", *fits)});
+    return limits;
+  }
   const int64_t most = std::min(limits.max_context * limits.max_sequences,
                                 o.run.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
   limits.kv_tokens = kv_tokens_that_fit(room, {limits.max_context, most},
@@ -261,10 +282,15 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   require_speculation(model);
   const model::ModelConfig config = open_config(model).config;
   static_cast<void>(least_limits(o, model, config));  // refuses what is out of range
+  backend::validate(o.sampling, config.dims.vocab);
   engine::EngineLimits limits = engine_limits(o, model, config);
   const bool takes_room_first = model.load_format == LoadFormat::kDummy || model.run.copy_weights;
   const bool knows_room = model.settings.print && !takes_room_first;  // else when weights are loaded
-  if (knows_room) limits = with_memory(o, model, config, limits);
+  if (o.kv_tokens > 0 && o.kv_memory_bytes > 0)
+    throw Error(Code::kInvalidRequest, "--kv-tokens and --kv-cache-memory-bytes: want one of them");
+  const bool sized = o.kv_tokens + o.kv_memory_bytes > 0 && model.run.max_model_len != kContextThatFits &&
+                     !in_a_group(model);  // there rank 0's size counts
+  if (knows_room || sized) limits = with_memory(o, model, config, limits);
   if (knows_room || model.run.max_model_len != kContextThatFits)
     note_resolved(model.settings, "--max-model-len", fmt::format("{}", limits.max_context));
   if (limits.kv_tokens > 0) note_resolved(model.settings, "--kv-tokens", fmt::format("{}", limits.kv_tokens));

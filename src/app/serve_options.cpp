@@ -29,6 +29,10 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.value("--host", o.host, "Address to listen on; 0.0.0.0: all").not_empty();
   flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);
   flags.value("--max-num-seqs", o.max_num_seqs, "Most sequences computed at the same time").whole(1, 1024);
+  constexpr std::string_view kOtherwise = ", where a request does not say";
+  flags.group(HelpGroup::kSampling);
+  add_effort(flags, o.effort, kOtherwise);
+  add_sampling(flags, o.sampling, kOtherwise);
   flags.group(HelpGroup::kPerformance);
   add_preset(flags, o.model.settings);
   flags
@@ -40,6 +44,11 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
              "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with "
              "--backend cuda 524,288, where they fit and the sequences can use them")
       .whole(0, 1 << 30);
+  flags
+      .value(
+          "--kv-cache-memory-bytes,--kv-cache-memory", o.kv_memory_bytes,
+          "Bytes of the KV cache of each engine or card, instead of --kv-tokens (2G and the like); 0: --kv-tokens says")
+      .whole(0, int64_t{1} << 50);
   flags
       .value("--max-num-partial-prefills", o.max_num_partial_prefills,
              "Most prompts that are read in parts at the same time")
@@ -83,6 +92,8 @@ void add_serve_flags(Flags flags, ServeOptions& o) {
         return origin.starts_with("[") ? "want one origin, found the list " + origin : std::string();
       });
   add_kv_event_flags(flags, o.kv_events);
+  flags.turn("--enable-force-include-usage", o.include_usage,
+             "Every stream of chats and completions ends with its usage, asked for or not");
   flags.turn("--headless", o.headless, "With a --node-rank above 0, which serves no port: refuse to serve one");
   flags.value("--http-threads", o.http_threads, "Threads for HTTP").whole(1, 64);
   flags.value("--max-connections", o.max_connections, "Most open connections").whole(1, 1 << 20);

@@ -28,6 +28,11 @@ std::string variable_of(const std::string& flag) {
 
 namespace {
 
+// Kubernetes sets NIBBLE_PORT=tcp://10.0.0.1:8000 where a service is called nibble; Docker's links did so, too.
+bool is_of_a_service(const std::string& variable, const std::string& value) {
+  return variable.ends_with("_PORT") && (value.starts_with("tcp://") || value.starts_with("udp://"));
+}
+
 // What a layer below the command line says about one option.
 struct Layered {
   std::vector<std::string> values;
@@ -78,6 +83,7 @@ Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign,
     if (option.positional() || !sources.known.find(option.name())) continue;
     const auto found = sources.environment.find(variable_of(option.name()));
     if (found == sources.environment.end() || found->second.empty()) continue;
+    if (is_of_a_service(found->first, found->second)) continue;
     layers[option.name()] = {{found->second}, "environment " + found->first};
   }
   Layers theirs;
@@ -92,7 +98,7 @@ Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign,
   return layers;
 }
 
-// A line for each NIBBLE_… that sets no flag: a typo, or a flag that has no variable.
+// A line for each NIBBLE_… that sets no flag: a typo, a flag that has no variable, or the address of a service.
 void note_unknown_variables(Settings& settings, const SettingSources& sources) {
   constexpr std::string_view kPrefix = "NIBBLE_";
   std::vector<std::string> names = {"CPU_MASK", "CUDA_ARCH"};  // options.cpp reads them
@@ -100,6 +106,10 @@ void note_unknown_variables(Settings& settings, const SettingSources& sources) {
     if (!option.positional()) names.push_back(variable_of(option.name()).substr(kPrefix.size()));
   for (const auto& [variable, value] : sources.environment) {
     if (!variable.starts_with(kPrefix) || value.empty()) continue;
+    if (is_of_a_service(variable, value)) {
+      settings.notes.push_back(fmt::format("{} makes no difference: {} is the address of a service", variable, value));
+      continue;
+    }
     const std::string name = variable.substr(kPrefix.size());
     if (std::ranges::find(names, name) != names.end()) continue;
     settings.notes.push_back(

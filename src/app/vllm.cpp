@@ -104,12 +104,17 @@ std::vector<ConfigField> config_fields(const std::string& flag, const std::strin
   return fields;
 }
 
+// Its value is read field by field, or as JSON.
+bool holds_fields(std::string_view flag) {
+  return (flag.ends_with("-config") && flag != "--generation-config") || flag.ends_with("-kwargs");
+}
+
 using OnValue = std::function<void(const std::string& value)>;
 
 // If a flag is given twice the last one counts, as in vLLM.
 Flag add_foreign_flag(Flags flags, const std::string& flag, std::string_view values, const OnValue& use) {
   if (values == "-") return flags.mention(flag + ",!--no-" + flag.substr(2), [use] { use(""); }).last_counts();
-  const bool is_config = flag.ends_with("-config");  // field by field, or as JSON
+  const bool is_config = holds_fields(flag);
   if (values == "*" || is_config) {
     return flags
         .take_all(flag,
@@ -142,9 +147,15 @@ void note(Settings& settings, std::string text) {
   refuse_value(flag, fmt::format("want fields {}, found {}", fields, field.name));
 }
 
+// null, or an object without fields where none is needed.
+bool asks_for_nothing(const ForeignRow& row, std::string_view flag, std::string_view value) {
+  const bool is_object = row.becomes == Becomes::kRefused || holds_fields(flag);
+  return is_object && (value == "null" || (value == "{}" && flag != "--speculative-config"));
+}
+
 // Accepts one of vLLM's flags: its value becomes flags of ours, or nothing.
 void take_flag(Settings& settings, const std::string& flag, const ForeignRow& row, const std::string& value) {
-  const bool is_config = flag.ends_with("-config") && flag != "--generation-config";
+  const bool is_config = holds_fields(flag);
   std::vector<ConfigField> fields = is_config ? config_fields(flag, value) : std::vector<ConfigField>{{"", value}};
   if (row.becomes == Becomes::kFields && fields.empty())
     refuse_value(flag, "want a field, as in " + std::string(row.text));
@@ -183,14 +194,22 @@ void rewrite_values(Flag flag, Settings& settings) {
   });
 }
 
-// 8k is 8000, 8K is 8192. Anything else is left to the option's own check.
+// 25.6k is 25600, 8K is 8192, 2G is 2147483648. Anything else is left to the option's own check.
 std::string without_unit(const std::string& found) {
-  constexpr std::pair<char, int64_t> kUnits[] = {{'k', 1000}, {'K', 1024}, {'m', 1'000'000}, {'M', 1 << 20}};
-  for (const auto& [letter, times] : kUnits) {
+  constexpr std::string_view kDecimal = "kmgt", kBinary = "KMGT";
+  if (found.empty()) return found;
+  const char letter = found.back(), *const end = found.data() + found.size() - 1;
+  const size_t decimal = kDecimal.find(letter), binary = kBinary.find(letter);
+  if (decimal != std::string_view::npos) {
+    double value = 0;
+    const auto [rest, error] = std::from_chars(found.data(), end, value, std::chars_format::fixed);
+    for (size_t i = 0; i <= decimal; ++i) value *= 1000;
+    if (error == std::errc() && rest == end && value >= 0 && value < 0x1p62)
+      return fmt::format("{}", static_cast<int64_t>(value));
+  } else if (binary != std::string_view::npos) {
     int64_t value = 0;
-    const char* const end = found.data() + found.size();
     const auto [rest, error] = std::from_chars(found.data(), end, value);
-    if (error == std::errc() && rest + 1 == end && *rest == letter && !__builtin_mul_overflow(value, times, &value))
+    if (error == std::errc() && rest == end && !__builtin_mul_overflow(value, int64_t{1024} << 10 * binary, &value))
       return fmt::format("{}", value);
   }
   return found;
@@ -230,6 +249,8 @@ void add_vllm_flags(Flags flags, ServeOptions& options) {
         continue;
       }
       const auto use = [&settings, row, name](const std::string& value) {
+        if (asks_for_nothing(row, name, value))
+          return note(settings, fmt::format("{} {} makes no difference: it asks for nothing", name, value));
         if (row.becomes == Becomes::kRefused) refuse_value(name, fmt::format("is not supported: {}", row.text));
         if (!takes(row, value))
           refuse_value(name, fmt::format("only {} is supported, found {}: {}", row.values, value, row.text));
@@ -238,7 +259,8 @@ void add_vllm_flags(Flags flags, ServeOptions& options) {
       add_foreign_flag(flags, name, row.values, use).hidden();
     }
   }
-  for (const char* flag : {"--max-model-len", "--max-num-batched-tokens", "--max-num-seqs", "--kv-tokens"}) {
+  for (const char* flag :
+       {"--max-model-len", "--max-num-batched-tokens", "--max-num-seqs", "--kv-tokens", "--kv-cache-memory-bytes"}) {
     flags.get(flag).rewrite(without_unit);
   }
 }

@@ -49,11 +49,14 @@ constexpr std::array kRoutes = {Route{"/", true, false, false},
                                 Route{"/detokenize", false, true, true},
                                 Route{"/v1/chat/completions", false, true, true},
                                 Route{"/v1/completions", false, true, true},
-                                Route{"/v1/responses", false, true, true}};
+                                Route{"/v1/responses", false, true, true},
+                                Route{"/v1/messages", false, true, true},
+                                Route{"/v1/messages/count_tokens", false, true, true}};
 constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read by call_maker_
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 constexpr std::string_view kResponsesPrefix = "/v1/responses/";
-constexpr std::string_view kCancel = "/cancel";  // at the end of one of those
+constexpr std::string_view kMessages = "/v1/messages";  // and below: errors in Anthropic's form
+constexpr std::string_view kCancel = "/cancel";         // at the end of one of those
 
 // For metrics: few names, whatever paths clients try.
 std::string_view route_of(std::string_view path) {
@@ -155,7 +158,10 @@ std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path
                   {"status", error.status()},
                   {"param", error.param().substr(0, 100)}});  // the message may quote the request
   }
-  return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
+  if (!path.starts_with(kMessages)) return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
+  Json json = message_error(error);
+  json["request_id"] = id;
+  return std::make_unique<ReadyCall>(std::move(head), to_text(json));
 }
 
 void Api::check_key(const HttpRequest& request) const {
@@ -166,10 +172,14 @@ void Api::check_key(const HttpRequest& request) const {
   const bool bearer =
       given.size() >= kBearer.size() && std::equal(kBearer.begin(), kBearer.end(), given.begin(), same_letter);
   if (bearer) given.remove_prefix(kBearer.size());
+  const bool alone = given.empty() && !request.api_key.empty();  // x-api-key, as Anthropic's clients send it
+  if (alone) given = request.api_key;
   bool known = false;
   for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
-  if (bearer && known) return;
-  const std::string_view found = given.empty() ? "no key" : bearer ? "one that is not valid here" : "another form";
+  if ((bearer || alone) && known) return;
+  const std::string_view found = given.empty()     ? "no key"
+                                 : bearer || alone ? "one that is not valid here"
+                                                   : "another form";
   throw ApiError("", fmt::format("want an API key (Authorization: Bearer KEY), found {}", found), 401,
                  "invalid_api_key");
 }
@@ -225,6 +235,8 @@ std::unique_ptr<Call> Api::route_served(Visit& visit, const Served& served) {
   if (path == "/v1/chat/completions") return chat(visit, served);
   if (path == "/v1/completions") return completion(visit, served);
   if (path == "/v1/responses") return create_response(visit, served);
+  if (path == kMessages) return messages(visit, served);
+  if (path == "/v1/messages/count_tokens") return count_tokens(visit, served);
   if (path == "/tokenize") return tokenize(visit, served);
   if (path == "/detokenize") return detokenize(visit, served);
   return stored_response(visit);
@@ -281,7 +293,7 @@ void Api::log_prompt(const Visit& visit, const Json& body) const {
 
 std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  TurnRequest turn = parse_chat(body);
+  TurnRequest turn = parse_chat(body, options_.defaults);
   check_model(turn.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
@@ -294,7 +306,7 @@ std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
 
 std::unique_ptr<Call> Api::completion(Visit& visit, const Served& served) {
   const Json body = parse_json(visit.http.body);
-  CompletionRequest request = parse_completion(body);
+  CompletionRequest request = parse_completion(body, options_.defaults);
   check_model(request.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = request.format.kind != OutputFormat::Kind::kText ? Making::kLong : Making::kQuick;
@@ -316,7 +328,7 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
     }
     return std::move(entry->turn);
   };
-  ResponsesRequest request = parse_responses(body, previous);
+  ResponsesRequest request = parse_responses(body, previous, options_.defaults);
   check_model(request.turn.generation.model, served.model);
   log_prompt(visit, body);
   const Making making = has_grammar(request.turn) ? Making::kLong : Making::kQuick;
@@ -329,6 +341,25 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
                                             turn_requests(served.model, request.turn, options_.date()),
                                             request.turn.generation.stream, std::move(wake));
       });
+}
+
+std::unique_ptr<Call> Api::messages(Visit& visit, const Served& served) {
+  const Json body = parse_json(visit.http.body);
+  TurnRequest turn = parse_messages(body, MessagesFor::kAnswer, options_.defaults);
+  check_model(turn.generation.model, served.model);
+  log_prompt(visit, body);
+  const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
+  return begin(visit, making, [this, &served, context = context(visit, served), turn = std::move(turn)](Wake wake) {
+    return std::make_unique<EngineCall>(
+        context, present_message(served.model, answer_id("msg_", turn.generation.model, served.model), turn),
+        turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(wake));
+  });
+}
+
+std::unique_ptr<Call> Api::count_tokens(const Visit& visit, const Served& served) {
+  const TurnRequest turn = parse_messages(parse_json(visit.http.body), MessagesFor::kCount, options_.defaults);
+  check_model(turn.generation.model, served.model);
+  return answer(visit, {{"input_tokens", turn_prompt(served.model, turn, options_.date()).size()}});
 }
 
 KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& request) {
@@ -373,7 +404,7 @@ std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
     with_text = fields.boolean("return_token_strs").value_or(false);
     Json chat = body;
     chat.erase("return_token_strs");
-    const TurnRequest turn = parse_chat(chat);
+    const TurnRequest turn = parse_chat(chat, options_.defaults);
     check_model(turn.generation.model, served.model);
     ids = turn_prompt(served.model, turn, options_.date());
   } else {

@@ -22,6 +22,7 @@ namespace nibble::server {
 struct ApiOptions {
   std::vector<std::string> api_keys{};  // empty: everybody may call
   std::function<std::string()> date{};  // YYYY-MM-DD, told to the model
+  RequestDefaults defaults{};
   LogLine log{};
   bool log_prompts = false;
   size_t stored_responses = 1024;
@@ -70,6 +71,8 @@ class Api {
   std::unique_ptr<Call> chat(Visit& visit, const Served& served);
   std::unique_ptr<Call> completion(Visit& visit, const Served& served);
   std::unique_ptr<Call> create_response(Visit& visit, const Served& served);
+  std::unique_ptr<Call> messages(Visit& visit, const Served& served);
+  std::unique_ptr<Call> count_tokens(const Visit& visit, const Served& served);
   std::unique_ptr<Call> stored_response(const Visit& visit);
   std::unique_ptr<Call> tokenize(const Visit& visit, const Served& served);
   std::unique_ptr<Call> detokenize(const Visit& visit, const Served& served);

@@ -440,5 +440,48 @@ TEST_F(ApiTest, metrics_stand_under_both_names) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
 }
 
+TEST_F(ApiTest, messages_are_answered_and_refused_in_anthropics_form) {
+  start({kAnswer, "<|channel|>final<|message|>one!"}, {.api_keys = {"right"}});
+  const std::string body = R"("max_tokens":9,"messages":[{"role":"user","content":"hi"}]})";
+  Answer reply = ask("/v1/messages", "{" + body);
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(reply.json["error"]["type"], "authentication_error");
+  key_ = "Bearer right";
+  reply = ask("/v1/messages", "{" + body);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.json["content"], (Json{{{"type", "text"}, {"text", "Yes."}}}));
+  EXPECT_TRUE(reply.json["id"].get<std::string>().starts_with("msg_"));
+  reply = ask("/v1/messages/count_tokens", R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(reply.json, (Json{{"input_tokens", engine_->requests.at(0).prompt.size()}}));
+  for (const auto& [fields, status, type] :
+       {std::tuple{R"({"model":"x",)", 404, "not_found_error"}, {R"({"a":1,)", 400, "invalid_request_error"}}) {
+    reply = ask("/v1/messages", fields + body);
+    EXPECT_EQ(reply.status, status);
+    EXPECT_EQ(reply.json["type"], "error");
+    EXPECT_EQ(reply.json["error"]["type"], type);
+    EXPECT_TRUE(reply.json["request_id"].is_string());
+  }
+  reply = ask("/v1/messages", "{" + body);  // the engine fails
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_EQ(reply.json["error"]["type"], "api_error");
+  const Call::Output out = call("/v1/messages", R"({"stream":true,)" + body)->poll();
+  EXPECT_NE(out.body.find("event: error\ndata: {\"type\":\"error\""), std::string::npos) << out.body;
+  EXPECT_EQ(out.body.find("[DONE]"), std::string::npos);
+  EXPECT_EQ(ask("/v1/messages", "", "GET").status, 405);
+}
+
+TEST_F(ApiTest, a_key_may_stand_in_a_header_of_its_own) {
+  start({kAnswer}, {.api_keys = {"right"}});
+  const auto status = [this](const std::string& key, const std::string& authorization) {
+    const HttpRequest request{
+        .method = "GET", .path = "/v1/models", .authorization = authorization, .api_key = key, .body = ""};
+    return api_->handle(request, [] {})->poll().head->status;
+  };
+  EXPECT_EQ(status("right", ""), 200);
+  EXPECT_EQ(status("wrong", ""), 401);
+  EXPECT_EQ(status("", "right"), 401);
+  EXPECT_EQ(status("right", "Bearer wrong"), 401);  // one of them counts
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -74,7 +74,7 @@ Call::Output EngineCall::poll() {
       out.head =
           HttpHead{.status = failure_ ? failure_->status() : 200, .headers = {{"X-Request-Id", context_.request_id}}};
       if (out.head->status == 503) out.head->headers.emplace_back("Retry-After", "1");
-      out.body = to_text(failure_ ? failure_->json() : presenter_->body());
+      out.body = to_text(failure_ ? presenter_->failure(*failure_) : presenter_->body());
     }
     conclude();
   }

@@ -15,6 +15,7 @@ struct HttpRequest {
   std::string path{};           // without the query
   std::string query{};          // what follows the ?
   std::string authorization{};  // the header of that name
+  std::string api_key{};        // x-api-key
   std::string content_encoding{};
   std::string accept_encoding{};
   std::string client_id{};  // x-request-id

@@ -59,6 +59,8 @@ std::string header_fault(const http::fields& fields, bool modern) {
     if (const size_t count = fields.count(field); count > 1)
       return fmt::format("want one {} header, found {}", std::string_view(http::to_string(field)), count);
   }
+  if (const size_t count = fields.count("X-Api-Key"); count > 1)
+    return fmt::format("want one X-Api-Key header, found {}", count);
   // With any other coding the end of the body would be a guess.
   if (const auto coding = fields[transfer_encoding]; !coding.empty() && !(modern && beast::iequals(coding, "chunked")))
     return "want no Transfer-Encoding but chunked, of HTTP/1.1";
@@ -73,6 +75,7 @@ HttpRequest request_of(const http::request_header<>& head) {
           .path = path_of(head.target()),
           .query = std::string(query_of(head.target())),
           .authorization = field("Authorization"),
+          .api_key = field("X-Api-Key"),
           .content_encoding = field("Content-Encoding"),
           .accept_encoding = field("Accept-Encoding"),
           .client_id = field("X-Request-Id")};

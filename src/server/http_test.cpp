@@ -82,7 +82,8 @@ TEST(reply, a_head_request_gets_the_head_alone) {
 TEST(http_text, targets_have_a_path_and_a_query) {
   for (const auto& [target, path, query] :
        {std::array{"/a%2Fb?c=d?e#f", "/a/b", "c=d?e"}, std::array{"/", "/", ""}, std::array{"", "", ""},
-        std::array{"http://h/a?", "/a", ""}, std::array{"/%41", "/A", ""}, std::array{"/%4", "/%4", ""}}) {
+        std::array{"http://h/a?", "/a", ""}, std::array{"/metrics/?a", "/metrics", "a"}, std::array{"/%41", "/A", ""},
+        std::array{"/%4", "/%4", ""}}) {
     EXPECT_EQ(path_of(target), path);
     EXPECT_EQ(query_of(target), query);
   }

@@ -96,6 +96,7 @@ std::string path_of(std::string_view target) {
       path += target[i];
     }
   }
+  if (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
 }
 

@@ -47,7 +47,7 @@ class Reply {
 
 // Whether an Accept-Encoding header accepts gzip.
 [[nodiscard]] bool takes_gzip(std::string_view accept_encoding);
-// "/a/b?c" → "/a/b", %2F and the like decoded.
+// "/a/b?c" → "/a/b", %2F and the like decoded, without a slash at the end.
 [[nodiscard]] std::string path_of(std::string_view target);
 // "/a/b?c" → "c", not decoded.
 [[nodiscard]] std::string_view query_of(std::string_view target);

@@ -33,7 +33,7 @@ struct ServedModel {
 };
 
 struct AnswerId {
-  std::string id;       // chatcmpl-…, cmpl-…, resp_…
+  std::string id;       // chatcmpl-…, cmpl-…, resp_…, msg_…
   std::string model;    // the name in the answer
   int64_t created = 0;  // seconds since 1970
 };
@@ -72,6 +72,8 @@ class Presenter {
     send(error.json());
     send_done();
   }
+  // What is sent in place of a whole answer.
+  [[nodiscard]] virtual Json failure(const ApiError& error) const { return error.json(); }
   // The whole answer. REQUIRES end(), and that it is not a stream.
   [[nodiscard]] virtual Json body() = 0;
   [[nodiscard]] virtual Usage usage() const = 0;
@@ -82,9 +84,10 @@ class Presenter {
 
  protected:
   void send(const Json& json) { send_json(to_text(json)); }
-  void send(std::string_view event, const Json& json) {
-    text_ += "event: " + std::string(event) + "\n";
-    send(json);
+  void send(std::string_view event, const Json& json) { send_json(event, to_text(json)); }
+  void send_json(std::string_view event, std::string_view json) {
+    text_.append("event: ").append(event).append("\n");
+    send_json(json);
   }
   void send_json(std::string_view json) { text_.append("data: ").append(json).append("\n\n"); }
   void send_done() { text_ += "data: [DONE]\n\n"; }
@@ -106,6 +109,11 @@ class Presenter {
                                                       const TurnRequest& request);
 [[nodiscard]] std::unique_ptr<Presenter> present_completion(const ServedModel& model, AnswerId id,
                                                             const CompletionRequest& request);
+// Anthropic's messages.
+[[nodiscard]] std::unique_ptr<Presenter> present_message(const ServedModel& model, AnswerId id,
+                                                         const TurnRequest& request);
+// {type: error, error: {type, message}}
+[[nodiscard]] Json message_error(const ApiError& error);
 // Called with a response that has ended, for the store: the object, and the messages that the model added.
 using KeepResponse =
     std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;

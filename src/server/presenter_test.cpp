@@ -205,5 +205,87 @@ TEST(present_completion, offsets_count_special_tokens_only_where_they_are_shown)
   }
 }
 
+TurnRequest message_turn(std::string_view fields) {
+  return parse_messages(
+      parse_json(R"({"max_tokens":99,"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"),
+      MessagesFor::kAnswer);
+}
+constexpr std::string_view kMessageTool = R"(,"tools":[{"name":"f","input_schema":{}}])";
+constexpr std::string_view kNoThinking = R"(,"thinking":{"type":"disabled"})";
+
+TEST(present_message, thinking_is_a_block_unless_it_is_unwanted) {
+  const ServedModel model = testing::model();
+  for (const bool thinking : {false, true}) {
+    const auto presenter = present_message(model, kId, message_turn(thinking ? "" : kNoThinking));
+    play(*presenter, kWholeAnswer);
+    const Json json = presenter->body();
+    const Json text = {{"type", "text"}, {"text", "Yes, it is."}};
+    EXPECT_EQ(json["content"].size(), thinking ? 2 : 1);
+    EXPECT_EQ(json["content"].back(), text);
+    if (thinking) {
+      EXPECT_EQ(json["content"][0]["thinking"], "Hm.");
+    }
+    EXPECT_EQ(json["stop_reason"], "end_turn");
+    const Json usage = json["usage"];
+    EXPECT_EQ(usage["input_tokens"], 5);  // 9, of which 4 were cached
+    EXPECT_EQ(usage["cache_read_input_tokens"], 4);
+    EXPECT_EQ(usage["output_tokens"], testing::tokens(kWholeAnswer).size());
+    EXPECT_EQ(usage["output_tokens_details"]["thinking_tokens"], 4);
+  }
+}
+
+TEST(present_message, a_turn_says_why_it_ended) {
+  const ServedModel model = testing::model();
+  using enum engine::FinishReason;
+  const std::string call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": [1]}<|call|>";
+  for (const auto& [fields, script, reason, said] :
+       {std::tuple{std::string(R"(,"stop_sequences":["zz",", it"])"), std::string(kWholeAnswer), kStop,
+                   "stop_sequence"},
+        {"", std::string(kWholeAnswer), kLength, "max_tokens"},
+        {"", std::string(kWholeAnswer), kContext, "model_context_window_exceeded"},
+        {std::string(kMessageTool), call, kStop, "tool_use"},
+        {std::string(kMessageTool), std::string(kCall), kLength, "max_tokens"}}) {
+    const auto presenter = present_message(model, kId, message_turn(fields));
+    play(*presenter, script, reason);
+    const Json json = presenter->body();
+    EXPECT_EQ(json["stop_reason"], said);
+    EXPECT_EQ(json["stop_sequence"], std::string_view(said) == "stop_sequence" ? Json(", it") : Json());
+    if (script == call) {
+      EXPECT_EQ(json["content"][0]["input"], (Json{{"a", {1}}}));
+    }
+    if (script == kCall) {
+      EXPECT_EQ(json["content"][0]["input"], Json::object());  // cut short: no JSON
+    }
+  }
+}
+
+TEST(present_message, a_stream_numbers_its_blocks_and_carries_the_call_as_it_is_written) {
+  const ServedModel model = testing::model();
+  const auto presenter = present_message(model, kId, message_turn(std::string(kMessageTool) + R"(,"stream":true)"));
+  std::string types, arguments;
+  int64_t index = -1;
+  for (const Json& e :
+       play(*presenter, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + std::string(kCall))) {
+    const auto type = e["type"].get<std::string>();
+    if (type == "content_block_start") ++index;
+    if (e.contains("index")) {
+      EXPECT_EQ(e["index"], index);
+    }
+    if (type == "content_block_delta") {
+      arguments += e["delta"].value("partial_json", "");
+    } else {
+      types += type + " ";
+    }
+    if (type == "message_delta") {
+      EXPECT_EQ(e["delta"]["stop_reason"], "tool_use");
+      EXPECT_EQ(e["usage"]["input_tokens"], 5);
+    }
+  }
+  EXPECT_EQ(types,
+            "message_start content_block_start content_block_stop content_block_start content_block_stop message_delta "
+            "message_stop ");
+  EXPECT_EQ(arguments, "{\"a\": [1");
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -16,7 +16,7 @@
 
 namespace nibble::server {
 
-// What all three ways to generate have in common.
+// What all ways to generate have in common.
 struct GenerationFields {
   std::string model;  // empty: whichever model is served
   bool stream = false;
@@ -44,7 +44,7 @@ struct OutputFormat {
 // Names of called functions, by the call's id.
 using CallNames = std::map<std::string, std::string, std::less<>>;
 
-// A turn of a conversation: both /v1/chat/completions and /v1/responses become one.
+// A turn of a conversation: /v1/chat/completions, /v1/responses and /v1/messages become one.
 struct TurnRequest {
   GenerationFields generation;
   std::string prompt_field = "messages";  // the field to name if the prompt is too long for the context
@@ -58,8 +58,15 @@ struct TurnRequest {
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
   std::optional<int64_t> reasoning_tokens;  // at most; none: follows from the effort if the turn must end in JSON
   std::optional<std::string> identity;      // the identity told to the model; none: the one it was trained with
-  bool include_reasoning = true;            // in a chat's answer
+  bool include_reasoning = true;            // in the answer of a chat or of messages
   OutputFormat format;
+};
+
+// What a request gets where it does not say.
+struct RequestDefaults {
+  decltype(engine::Request::sampling) sampling{};
+  text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
+  bool include_usage = false;  // every stream ends with the usage
 };
 
 struct CompletionRequest {
@@ -87,8 +94,12 @@ struct StoredTurn {
 // Throws ApiError for an unknown id.
 using PreviousResponse = std::function<StoredTurn(const std::string& id)>;
 
-[[nodiscard]] TurnRequest parse_chat(const Json& body);
-[[nodiscard]] CompletionRequest parse_completion(const Json& body);
-[[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous);
+[[nodiscard]] TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults = {});
+[[nodiscard]] CompletionRequest parse_completion(const Json& body, const RequestDefaults& defaults = {});
+// Anthropic's messages. Counting needs no max_tokens.
+enum class MessagesFor { kAnswer, kCount };
+[[nodiscard]] TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults = {});
+[[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous,
+                                               const RequestDefaults& defaults = {});
 
 }  // namespace nibble::server

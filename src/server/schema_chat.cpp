@@ -73,12 +73,8 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   } else if (*role == text::Role::kUser) {
     into.history.push_back(plain_message(*role, std::move(text)));
     if (name) into.history.back().name = checked_name(*name, message.path("name"));
-  } else if (into.history.empty()) {
-    into.instructions.push_back(std::move(text));
-  } else {  // instructions in the middle of a conversation stay where they are
-    text::Message later = plain_message(text::Role::kDeveloper, "");
-    later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
-    into.history.push_back(std::move(later));
+  } else {
+    add_instructions(std::move(text), into);
   }
   message.done();
 }
@@ -133,7 +129,7 @@ void read_stream_options(Fields& fields, GenerationFields& into) {
   auto options = fields.object("stream_options");
   if (!options) return;
   if (!into.stream) throw ApiError("stream_options", "stream_options: want stream true as well");
-  into.include_usage = options->boolean("include_usage").value_or(false);
+  into.include_usage = options->boolean("include_usage").value_or(false) || into.include_usage;
   into.continuous_usage = into.include_usage && options->boolean("continuous_usage_stats").value_or(false);
   options->ignore_booleans({"include_obfuscation", "continuous_usage_stats"});
   options->done();
@@ -182,9 +178,9 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
 
 }  // namespace
 
-TurnRequest parse_chat(const Json& body) {
+TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   Fields fields(body, "");
-  TurnRequest turn;
+  TurnRequest turn = turn_of(defaults);
   read_generation(fields, turn.generation);
   read_stream_options(fields, turn.generation);
   read_chat_logprobs(fields, turn.generation);
@@ -195,6 +191,7 @@ TurnRequest parse_chat(const Json& body) {
   read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   turn.format = read_response_format(fields);
+  read_structured_outputs(fields, turn.format);
   const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
   if (messages.empty()) throw ApiError("messages", "messages: want at least one, found none");
   CallNames calls;
@@ -222,10 +219,11 @@ TurnRequest parse_chat(const Json& body) {
   return turn;
 }
 
-CompletionRequest parse_completion(const Json& body) {
+CompletionRequest parse_completion(const Json& body, const RequestDefaults& defaults) {
   Fields fields(body, "");
   CompletionRequest request;
   GenerationFields& generation = request.generation;
+  generation = generation_of(defaults);
   read_generation(fields, generation);
   read_stream_options(fields, generation);
   read_prompts(fields, request);
@@ -242,6 +240,7 @@ CompletionRequest parse_completion(const Json& body) {
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
     throw ApiError("best_of", fmt::format("best_of: want the value of n, {}, found {}", generation.n, *best));
   request.format = read_response_format(fields);
+  read_structured_outputs(fields, request.format);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
   fields.done();

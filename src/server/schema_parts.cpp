@@ -1,5 +1,7 @@
 #include "server/schema_parts.h"
 
+#include "server/parse_json.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,23 +19,28 @@ constexpr size_t kMostBiases = 1024;
 constexpr size_t kMostTools = 256;
 constexpr double kTinyShare = 1e-6;  // top_p 0 means the likeliest token alone
 
-std::vector<std::string> read_stop(Fields& fields) {
-  const Json* value = fields.find("stop");
+}  // namespace
+
+std::vector<std::string> read_stops(Fields& fields, std::string_view name) {
+  const Json* value = fields.find(name);
   if (value == nullptr) return {};
-  const std::string path = fields.path("stop");
+  const std::string path = fields.path(name);
   std::vector<std::string> stops;
   if (value->is_string())
     stops.push_back(value->get<std::string>());
   else
     for (const Json& stop : array_of(*value, path)) stops.push_back(string_of(stop, path));
   if (stops.size() > kMostStops)
-    throw ApiError(path, fmt::format("stop: want at most {} strings, found {}", kMostStops, stops.size()));
+    throw ApiError(path, fmt::format("{}: want at most {} strings, found {}", path, kMostStops, stops.size()));
   for (const std::string& stop : stops) {
     if (stop.empty() || stop.size() > kMostStopBytes)
-      throw ApiError(path, fmt::format("stop: want strings of 1 to {} bytes, found {}", kMostStopBytes, stop.size()));
+      throw ApiError(path,
+                     fmt::format("{}: want strings of 1 to {} bytes, found {}", path, kMostStopBytes, stop.size()));
   }
   return stops;
 }
+
+namespace {
 
 std::vector<int32_t> read_ids(Fields& fields, std::string_view name) {
   std::vector<int32_t> ids;
@@ -71,8 +78,9 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   return biases;
 }
 
-// A function's {name, description, parameters, strict}, added to the request.
-void read_function(Fields& function, TurnRequest& into) {
+}  // namespace
+
+void read_function(Fields& function, std::string_view schema, TurnRequest& into) {
   text::ToolSpec tool{.name = function.required_string("name"),
                       .description = function.string("description").value_or(""),
                       .parameters = {}};
@@ -81,12 +89,18 @@ void read_function(Fields& function, TurnRequest& into) {
   const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
   if (std::any_of(into.tools.begin(), into.tools.end(), same))
     throw ApiError(path, fmt::format("{}: two tools are called {}", path, tool.name));
-  if (const auto parameters = function.object("parameters")) tool.parameters = *function.find("parameters");
+  if (const auto parameters = function.object(schema)) tool.parameters = *function.find(schema);
   if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
   into.tools.push_back(std::move(tool));
 }
 
-// A name in tool_choice must be one of the tools.
+const Json* find_tools(Fields& fields) {
+  const Json* tools = fields.array("tools");
+  if (tools != nullptr && tools->size() > kMostTools)
+    throw ApiError("tools", fmt::format("tools: want at most {}, found {}", kMostTools, tools->size()));
+  return tools;
+}
+
 void check_named_tool(const TurnRequest& turn) {
   const std::string path = "tool_choice";
   const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };
@@ -94,6 +108,18 @@ void check_named_tool(const TurnRequest& turn) {
     throw ApiError(path, fmt::format("{}: there is no tool {}", path, turn.named_tool));
   if (turn.tool_choice == ToolChoice::kRequired && turn.tools.empty())
     throw ApiError(path, fmt::format("{}: a call is required, but there are no tools", path));
+}
+
+namespace {
+
+// OpenAI's. Whatever can be cached is, and that changes no answer.
+void check_cache_options(Fields& fields) {
+  auto options = fields.object("prompt_cache_options");
+  if (!options) return;
+  static_cast<void>(options->choice("mode", {"implicit", "explicit"}));
+  options->ignore_strings({"ttl", "comparison_response_id"});
+  options->only("prewarm", false, "every request is answered");
+  options->done();
 }
 
 }  // namespace
@@ -104,7 +130,21 @@ void check_texts(Fields& fields, std::string_view name) {
     static_cast<void>(string_of(value, fmt::format("{}.{}", fields.path(name), key)));
 }
 
-void read_generation(Fields& fields, GenerationFields& into) {
+GenerationFields generation_of(const RequestDefaults& defaults) {
+  GenerationFields fields;
+  fields.include_usage = defaults.include_usage;
+  fields.request.sampling = defaults.sampling;
+  return fields;
+}
+
+TurnRequest turn_of(const RequestDefaults& defaults) {
+  TurnRequest turn;
+  turn.generation = generation_of(defaults);
+  turn.effort = defaults.effort;
+  return turn;
+}
+
+void read_sampling(Fields& fields, GenerationFields& into) {
   auto& sampling = into.request.sampling;
   const auto take = [&fields](std::string_view name, Range<double> range, float& value) {
     if (const auto number = fields.number(name, range)) value = static_cast<float>(*number);
@@ -115,7 +155,8 @@ void read_generation(Fields& fields, GenerationFields& into) {
   take("top_p", {0, 1}, sampling.top_p);
   sampling.top_p = std::max(sampling.top_p, static_cast<float>(kTinyShare));
   take("min_p", {0, 1}, sampling.min_p);
-  sampling.top_k = static_cast<int>(std::max<int64_t>(fields.integer("top_k", {-1, 1 << 30}).value_or(0), 0));
+  if (const auto k = fields.integer("top_k", {-1, 1 << 30}))
+    sampling.top_k = static_cast<int>(std::max<int64_t>(*k, 0));
   take("repetition_penalty", {1e-3, 100}, sampling.repetition_penalty);
   if (const auto same = fields.number("repeat_penalty", {1e-3, 100})) {  // llama.cpp's name
     const auto penalty = static_cast<float>(*same);
@@ -127,26 +168,31 @@ void read_generation(Fields& fields, GenerationFields& into) {
   take("frequency_penalty", {-2, 2}, sampling.frequency_penalty);
   sampling.logit_bias = read_logit_bias(fields);
   if (const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX})) into.seed = static_cast<uint64_t>(*seed);
-  into.stop = read_stop(fields);
-  into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
   into.request.stop_ids = read_ids(fields, "stop_token_ids");
   into.request.min_tokens = fields.integer("min_tokens", {0, kMostTokens}).value_or(0);
   into.request.prefix_cache = fields.boolean("cache_prompt").value_or(true);
-  into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
-  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id"});
+  into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
+}
+
+void read_generation(Fields& fields, GenerationFields& into) {
+  read_sampling(fields, into);
+  into.stop = read_stops(fields, "stop");
+  into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
+  into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id", "session_id"});
   fields.ignore_booleans({"spaces_between_special_tokens"});
   static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
   static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
   check_texts(fields, "metadata");  // a response gives them back
-  into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
+  check_cache_options(fields);
+  static_cast<void>(fields.integer("stream_interval", {1, kMostTokens}));  // every token is sent at once
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
                  "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
-                 "kv_transfer_params", "vllm_xargs", "grammar"},
+                 "kv_transfer_params", "vllm_xargs", "grammar", "moderation"},
                 "this server does not do it");
-  fields.refuse({"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"},
-                "use response_format");
+  fields.refuse({"guided_regex", "guided_choice", "guided_grammar"}, "use response_format");
 }
 
 const std::string& checked_name(const std::string& name, const std::string& path) {
@@ -160,19 +206,17 @@ const std::string& checked_name(const std::string& name, const std::string& path
 
 void read_tools(Fields& fields, FunctionForm form, TurnRequest& into) {
   const bool nested = form == FunctionForm::kNested;
-  if (const Json* tools = fields.array("tools")) {
-    if (tools->size() > kMostTools)
-      throw ApiError("tools", fmt::format("tools: want at most {}, found {}", kMostTools, tools->size()));
+  if (const Json* tools = find_tools(fields)) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
       tool.only("type", "function", "there are no built-in or custom tools");
       if (nested) {
         Fields function = tool.required_object("function");
-        read_function(function, into);
+        read_function(function, "parameters", into);
         function.done();
         static_cast<void>(tool.object("cache_control"));  // what can be cached is
       } else {
-        read_function(tool, into);
+        read_function(tool, "parameters", into);
       }
       tool.done();
     }
@@ -220,6 +264,45 @@ OutputFormat read_json_schema(Fields& fields) {
   return format;
 }
 
+namespace {
+
+Json schema_in(const std::string& text, const std::string& path) {
+  try {
+    return parse_json(text);
+  } catch (const ApiError&) {
+    throw ApiError(path, path + ": want a JSON schema, found a text that is no JSON");
+  }
+}
+
+}  // namespace
+
+void read_structured_outputs(Fields& fields, OutputFormat& into) {
+  const auto take = [&into](const std::string& path, OutputFormat::Kind kind, const Json& schema) {
+    if (into.kind != OutputFormat::Kind::kText)
+      throw ApiError(path, fmt::format("{}: want one format, found {} as well", path, into.field));
+    into = {.kind = kind, .schema = {.name = "response", .description = "", .schema = schema}, .field = path};
+  };
+  const auto take_schema = [&take](Fields& of, std::string_view name) {
+    const Json* value = of.find(name);
+    if (value == nullptr || (value->is_object() && value->empty())) return;
+    const std::string path = of.path(name);
+    const Json schema = value->is_string() ? schema_in(value->get_ref<const std::string&>(), path) : *value;
+    static_cast<void>(Fields(schema, path));  // an object
+    take(path, OutputFormat::Kind::kJsonSchema, schema);
+  };
+  take_schema(fields, "guided_json");
+  auto wanted = fields.object("structured_outputs");
+  if (!wanted) return;
+  take_schema(*wanted, "json");
+  if (wanted->boolean("json_object").value_or(false))
+    take(wanted->path("json_object"), OutputFormat::Kind::kJsonObject, Json());
+  wanted->refuse({"regex", "choice", "grammar", "structural_tag", "whitespace_pattern", "disable_any_whitespace",
+                  "disable_additional_properties"},
+                 "use json or json_object");
+  wanted->ignore_booleans({"disable_fallback"});  // there is one grammar engine
+  wanted->done();
+}
+
 std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array())
@@ -235,8 +318,9 @@ std::string text_of(const Json& content, const std::string& path, std::initializ
                      400, "unsupported_value");
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
-    part.ignore_arrays({"annotations", "logprobs"});  // of our own answers, sent back
-    static_cast<void>(part.object("cache_control"));  // what can be cached is
+    part.ignore_arrays({"annotations", "logprobs"});                       // of our own answers, sent back
+    for (const char* name : {"cache_control", "prompt_cache_breakpoint"})  // what can be cached is
+      static_cast<void>(part.object(name));
     part.done();
   }
   return text;
@@ -253,6 +337,13 @@ text::Message assistant_message(std::string_view channel, std::string text) {
   text::Message message = plain_message(text::Role::kAssistant, std::move(text));
   message.channel = std::string(channel);
   return message;
+}
+
+void add_instructions(std::string text, TurnRequest& into) {
+  if (into.history.empty()) return into.instructions.push_back(std::move(text));
+  text::Message later = plain_message(text::Role::kDeveloper, "");
+  later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
+  into.history.push_back(std::move(later));
 }
 
 text::Message call_message(const std::string& function, std::string arguments) {

@@ -6,10 +6,17 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nibble::server {
 
-// Reads model, stream, and all sampling fields except those whose names differ: token limits, n and logprobs.
+// Requests that do not say anything yet.
+[[nodiscard]] GenerationFields generation_of(const RequestDefaults& defaults);
+[[nodiscard]] TurnRequest turn_of(const RequestDefaults& defaults);
+// Reads model, stream, and how tokens are drawn.
+void read_sampling(Fields& fields, GenerationFields& into);
+// OpenAI's endpoints: also stop, and what all of them accept or refuse. Not read: token limits, n and logprobs, whose
+// names differ.
 void read_generation(Fields& fields, GenerationFields& into);
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the context ends earlier
@@ -18,6 +25,14 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the con
 void check_texts(Fields& fields, std::string_view name);
 // Returns the name if it may stand in a Harmony header; otherwise throws ApiError.
 const std::string& checked_name(const std::string& name, const std::string& path);
+// A string, or an array of them.
+[[nodiscard]] std::vector<std::string> read_stops(Fields& fields, std::string_view name);
+// The field tools, if it is there.
+[[nodiscard]] const Json* find_tools(Fields& fields);
+// A function's {name, description, strict} and its parameters, whose field is called `schema`; added to the request.
+void read_function(Fields& function, std::string_view schema, TurnRequest& into);
+// Throws ApiError unless the function that must be called is one of the tools.
+void check_named_tool(const TurnRequest& turn);
 // Reads tools, parallel_tool_calls and tool_choice. Throws ApiError. A tool or choice holds its function in a field
 // (chat completions), or is the function itself (responses).
 enum class FunctionForm { kNested, kFlat };
@@ -30,6 +45,9 @@ void read_verbosity(Fields& fields, TurnRequest& into);
 // {name, description, schema, strict}
 [[nodiscard]] OutputFormat read_json_schema(Fields& fields);
 
+// vLLM's names for a format: guided_json, and json or json_object in structured_outputs. A schema may be a text.
+void read_structured_outputs(Fields& fields, OutputFormat& into);
+
 // A string, or an array of parts of one of the types, joined. Throws ApiError naming the type for images, sound and
 // files.
 [[nodiscard]] std::string text_of(const Json& content, const std::string& path,
@@ -40,6 +58,9 @@ void read_verbosity(Fields& fields, TurnRequest& into);
 [[nodiscard]] text::Message assistant_message(std::string_view channel, std::string text);
 [[nodiscard]] text::Message call_message(const std::string& function, std::string arguments);
 [[nodiscard]] text::Message result_message(const std::string& function, std::string output);
+
+// In the middle of a conversation they stay where they are.
+void add_instructions(std::string text, TurnRequest& into);
 
 [[nodiscard]] const std::string& called_function(const CallNames& calls, const std::string& id, std::string_view path);
 

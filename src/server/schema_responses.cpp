@@ -34,12 +34,8 @@ void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
         assistant_message(before_call ? text::kCommentaryChannel : text::kFinalChannel, std::move(text)));
   } else if (*role == text::Role::kUser) {
     into.history.push_back(plain_message(*role, std::move(text)));
-  } else if (into.history.empty()) {
-    into.instructions.push_back(std::move(text));
   } else {
-    text::Message later = plain_message(text::Role::kDeveloper, "");
-    later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
-    into.history.push_back(std::move(later));
+    add_instructions(std::move(text), into);
   }
 }
 
@@ -162,10 +158,11 @@ Json echo(const Json& body, const ResponsesRequest& request) {
 
 }  // namespace
 
-ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous) {
+ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous, const RequestDefaults& defaults) {
   Fields fields(body, "");
   ResponsesRequest request;
   TurnRequest& turn = request.turn;
+  turn = turn_of(defaults);
   turn.prompt_field = "input";
   auto instructions = fields.string("instructions");
   if (instructions) turn.instructions.push_back(*std::move(instructions));
@@ -183,12 +180,14 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_input(fields, request);
   request.lasting.assign(turn.instructions.begin() + (instructions ? 1 : 0), turn.instructions.end());
   read_text(fields, turn);
+  read_structured_outputs(fields, turn.format);
   request.store = fields.boolean("store").value_or(true);
   check_texts(fields, "client_metadata");  // of Codex
   if (auto options = fields.object("stream_options")) {
     options->ignore_booleans({"include_obfuscation"});
     options->done();
   }
+  fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
   static_cast<void>(fields.integer("max_tool_calls", {1, kMostTokens}));  // of built-in tools, of which there are none
   fields.refuse({"background", "conversation", "context_management", "prompt"}, "this server does not do it");

@@ -293,5 +293,186 @@ TEST(json_fields, refused_fields_may_be_empty) {
   EXPECT_THROW(fields.refuse({"f"}, "no"), ApiError);
 }
 
+TEST(schema, what_changes_no_answer_is_taken_everywhere) {
+  const std::string harmless = R"(,"prompt_cache_options":{"mode":"explicit","ttl":"12h","prewarm":false},
+      "session_id":"s","stream_interval":20,"moderation":null)";
+  EXPECT_EQ(refused(harmless), "");
+  EXPECT_NO_THROW(static_cast<void>(parse_completion(parse_json(R"({"prompt":"a")" + harmless + "}"))));
+  EXPECT_NO_THROW(static_cast<void>(parse_responses(
+      parse_json(R"({"skip_special_tokens":true,"input":[{"role":"user","content":[{"type":"input_text","text":"a",
+      "prompt_cache_breakpoint":{"ttl":"30m"}}]}])" +
+                 harmless + "}"),
+      {})));
+  for (const auto& [fields, param] :
+       {std::pair{R"(,"prompt_cache_options":{"prewarm":true})", "prompt_cache_options.prewarm"},
+        {R"(,"prompt_cache_options":{"mode":"none"})", "prompt_cache_options.mode"},
+        {R"(,"prompt_cache_options":{"x":1})", "prompt_cache_options.x"},
+        {R"(,"session_id":5)", "session_id"},
+        {R"(,"stream_interval":0)", "stream_interval"},
+        {R"(,"moderation":{"policy":{}})", "moderation"}})
+    EXPECT_EQ(refused(fields), param) << fields;
+}
+
+TEST(schema, vllms_names_for_a_format_are_understood) {
+  using Kind = OutputFormat::Kind;
+  for (const std::string field :
+       {R"("guided_json":{"type":"integer"})", R"("guided_json":"{\"type\":\"integer\"}")",
+        R"("structured_outputs":{"json":{"type":"integer"},"regex":null,"disable_fallback":false})"}) {
+    for (const OutputFormat& format :
+         {chat("," + field).format, parse_completion(parse_json(R"({"prompt":"a",)" + field + "}")).format,
+          parse_responses(parse_json(R"({"input":"a",)" + field + "}"), {}).turn.format}) {
+      EXPECT_EQ(format.kind, Kind::kJsonSchema) << field;
+      EXPECT_EQ(format.schema.schema.dump(), R"({"type":"integer"})");
+    }
+  }
+  EXPECT_EQ(chat(R"(,"structured_outputs":{"json_object":true})").format.kind, Kind::kJsonObject);
+  EXPECT_EQ(chat(R"(,"structured_outputs":{},"guided_json":{})").format.kind, Kind::kText);
+  for (const auto& [fields, param] :
+       {std::pair{R"(,"structured_outputs":{"choice":["a","b"]})", "structured_outputs.choice"},
+        {R"(,"structured_outputs":{"xml":1})", "structured_outputs.xml"},
+        {R"(,"structured_outputs":{"json":[1]})", "structured_outputs.json"},
+        {R"(,"guided_json":{"type":"integer"},"response_format":{"type":"json_object"})", "guided_json"},
+        {R"(,"structured_outputs":{"json":{"type":"integer"},"json_object":true})", "structured_outputs.json_object"},
+        {R"(,"guided_json":"{no")", "guided_json"},
+        {R"(,"guided_choice":["a"])", "guided_choice"}})
+    EXPECT_EQ(refused(fields), param) << fields;
+  EXPECT_EQ(chat(R"(,"response_format":{"type":"text"},"guided_json":{"type":"integer"})").format.kind,
+            Kind::kJsonSchema);
+}
+
+TEST(schema, what_a_request_does_not_say_is_the_servers) {
+  using E = text::ReasoningEffort;
+  RequestDefaults defaults;
+  defaults.sampling.temperature = 0.25f;
+  defaults.sampling.top_k = 7;
+  defaults.effort = E::kHigh;
+  defaults.include_usage = true;
+  const auto check = [](const GenerationFields& generation, float temperature, int top_k) {
+    EXPECT_EQ(generation.request.sampling.temperature, temperature);
+    EXPECT_EQ(generation.request.sampling.top_k, top_k);
+  };
+  for (const std::string body :
+       {R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":5)", R"({"prompt":"hi")", R"({"input":"hi")"}) {
+    for (const bool says : {false, true}) {
+      const Json json = parse_json(body + (says ? R"(,"temperature":1,"top_k":-1})" : "}"));
+      const float temperature = says ? 1.0f : 0.25f;
+      const int top_k = says ? 0 : 7;
+      if (body.find("prompt") != std::string::npos) {
+        check(parse_completion(json, defaults).generation, temperature, top_k);
+      } else if (body.find("input") != std::string::npos) {
+        check(parse_responses(json, {}, defaults).turn.generation, temperature, top_k);
+        EXPECT_EQ(parse_responses(json, {}, defaults).turn.effort, E::kHigh);
+      } else {
+        for (const TurnRequest& turn :
+             {parse_chat(json, defaults), parse_messages(json, MessagesFor::kAnswer, defaults)}) {
+          check(turn.generation, temperature, top_k);
+          EXPECT_EQ(turn.effort, E::kHigh);
+        }
+      }
+    }
+  }
+  const Json stream = parse_json(
+      R"({"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":false}})");
+  EXPECT_TRUE(parse_chat(stream, defaults).generation.include_usage);
+  EXPECT_FALSE(parse_chat(stream).generation.include_usage);
+}
+
+TurnRequest messages(const std::string& fields, std::string_view list = R"([{"role":"user","content":"hi"}])") {
+  return parse_messages(parse_json(fmt::format(R"({{"max_tokens":9,"messages":{}{}}})", list, fields)),
+                        MessagesFor::kAnswer);
+}
+
+TEST(schema_messages, blocks_become_harmonys_messages) {
+  const TurnRequest turn =
+      messages(R"(,"system":[{"type":"text","text":"A","cache_control":{"type":"ephemeral"}},
+      {"type":"text","text":"B"}],"stop_sequences":["x"],"top_k":5,"temperature":0)",
+               R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"},{"type":"redacted_thinking","data":"x"},
+        {"type":"text","text":"I look."},{"type":"tool_use","id":"1","name":"f","input":{"z":1,"a":[]}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"no"}],"is_error":true},
+        {"type":"tool_result","tool_use_id":"1"},{"type":"text","text":"c"}]},
+      {"role":"assistant","content":"d"},{"role":"system","content":"e"},{"role":"user","content":"f"}])");
+  EXPECT_EQ(turn.instructions, (std::vector<std::string>{"A", "B"}));
+  EXPECT_EQ(turn.generation.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(turn.generation.max_tokens, 9);
+  EXPECT_EQ(turn.generation.request.sampling.top_k, 5);
+  std::string said;
+  for (const text::Message& m : turn.history) {
+    const auto* text = std::get_if<std::string>(&m.content.at(0));
+    said += fmt::format("{}/{}/{}/{} ", name_of(m.role), m.channel.value_or(""), m.recipient.value_or(""),
+                        text != nullptr ? *text : "instructions");
+  }
+  EXPECT_EQ(said,
+            "user///a\n\nb assistant/analysis//t assistant/commentary//I look. "
+            "assistant/commentary/functions.f/{\"z\":1,\"a\":[]} tool/commentary/assistant/Error: no "
+            "tool/commentary/assistant/ user///c assistant/final//d developer///instructions user///f ");
+}
+
+TEST(schema_messages, thinking_is_given_unless_it_is_unwanted) {
+  using E = text::ReasoningEffort;
+  EXPECT_TRUE(messages("").include_reasoning);
+  EXPECT_EQ(messages("").effort, E::kMedium);
+  const TurnRequest enabled = messages(R"(,"thinking":{"type":"enabled","budget_tokens":2000})");
+  EXPECT_TRUE(enabled.include_reasoning);
+  EXPECT_EQ(enabled.reasoning_tokens, 2000);
+  const TurnRequest adaptive = messages(R"(,"thinking":{"type":"adaptive"},"output_config":{"effort":"max"})");
+  EXPECT_TRUE(adaptive.include_reasoning);
+  EXPECT_EQ(adaptive.effort, E::kHigh);
+  EXPECT_FALSE(messages(R"(,"thinking":{"type":"adaptive","display":"omitted"})").include_reasoning);
+  const TurnRequest disabled = messages(R"(,"thinking":{"type":"disabled"})");
+  EXPECT_FALSE(disabled.include_reasoning);
+  EXPECT_EQ(disabled.effort, E::kLow);
+}
+
+TEST(schema_messages, tools_and_formats_are_those_of_a_chat) {
+  const std::string tool = R"(,"tools":[{"type":"custom","name":"f","description":"d","strict":true,
+      "input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"}}])";
+  const TurnRequest turn = messages(tool + R"(,"tool_choice":{"type":"any","disable_parallel_tool_use":true},
+      "output_config":{"format":{"type":"json_schema","schema":{"type":"integer"}}},"metadata":{"user_id":null})");
+  ASSERT_EQ(turn.tools.size(), 1);
+  EXPECT_EQ(turn.tools[0].parameters->dump(), R"({"type":"object"})");
+  EXPECT_EQ(turn.strict_tools, std::vector<std::string>{"f"});
+  EXPECT_EQ(turn.tool_choice, ToolChoice::kRequired);
+  EXPECT_FALSE(turn.parallel_tool_calls);
+  EXPECT_EQ(turn.format.kind, OutputFormat::Kind::kJsonSchema);
+  EXPECT_EQ(turn.format.schema.schema.dump(), R"({"type":"integer"})");
+  EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"tool","name":"f"})").named_tool, "f");
+  EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"none"})").tool_choice, ToolChoice::kNone);
+}
+
+TEST(schema_messages, what_is_not_served_is_named) {
+  const auto param = [](const std::string& fields, std::string_view list = R"([{"role":"user","content":"hi"}])") {
+    return refusal_of([&] { return messages(fields, list); }).param();
+  };
+  for (const auto& [fields, name] :
+       {std::pair{R"(,"max_tokenz":1)", "max_tokenz"},
+        {R"(,"tools":[{"type":"web_search_20250305","name":"web_search"}])", "tools[0].type"},
+        {R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
+        {R"(,"tools":[{"name":"f","input_schema":{},"defer_loading":true}])", "tools[0].defer_loading"},
+        {R"(,"tool_choice":{"type":"tool","name":"g"})", "tool_choice"},
+        {R"(,"thinking":{"type":"enabled"})", "thinking.budget_tokens"},
+        {R"(,"system":[{"type":"image"}])", "system[0].type"},
+        {R"(,"stop_sequences":[""])", "stop_sequences"},
+        {R"(,"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]})",
+         "context_management.edits[0].type"},
+        {R"(,"mcp_servers":[{"url":"x"}])", "mcp_servers"},
+        {R"(,"service_tier":"fast")", "service_tier"}})
+    EXPECT_EQ(param(fields), name);
+  for (const auto& [list, name] :
+       {std::pair{R"([])", "messages"},
+        {R"([{"role":"tool","content":"a"}])", "messages[0].role"},
+        {R"([{"role":"user"}])", "messages[0].content"},
+        {R"([{"role":"user","content":[{"type":"image","source":{}}]}])", "messages[0].content[0].type"},
+        {R"([{"role":"user","content":[{"type":"tool_result","tool_use_id":"9"}]}])",
+         "messages[0].content[0].tool_use_id"},
+        {R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])", "messages[1].content"},
+        {R"([{"role":"user","content":"a","name":"b"}])", "messages[0].name"}})
+    EXPECT_EQ(param("", list), name);
+  const Json bare = parse_json(R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(refusal_of([&] { return parse_messages(bare, MessagesFor::kAnswer); }).param(), "max_tokens");
+  EXPECT_FALSE(parse_messages(bare, MessagesFor::kCount).generation.max_tokens);
+  EXPECT_EQ(param(R"(,"context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]})"), "");
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -82,6 +82,7 @@ void TurnReader::on(const text::TextDelta& delta) {
   if (!step.stop_idx) return;
   if (begun_) events_.push_back({What::kEnd, ItemKind::kContent, {}});
   ended_ = true;
+  stop_ = step.stop_idx;
 }
 
 void TurnReader::on(const text::MessageEnded&) {

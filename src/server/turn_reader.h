@@ -48,6 +48,8 @@ class TurnReader {
   [[nodiscard]] std::vector<TurnEvent> finish();
 
   [[nodiscard]] bool ended() const { return ended_; }  // at a stop string or at one call too many
+  // The index of the stop string that ended the turn.
+  [[nodiscard]] std::optional<size_t> stop() const { return stop_; }
   // The last token belongs to the content.
   [[nodiscard]] bool in_content() const { return open_ == ItemKind::kContent; }
   [[nodiscard]] bool called() const { return calls_ > 0; }
@@ -75,6 +77,7 @@ class TurnReader {
   std::optional<ItemKind> open_;  // of the message that is open
   bool begun_ = false;            // its kBegin is out
   bool ended_ = false;
+  std::optional<size_t> stop_;
   int calls_ = 0;
   int64_t tokens_ = 0, reasoning_tokens_ = 0;
 };

@@ -117,8 +117,28 @@ class OthersFlags(Case):
         self.assertEqual(self.ok("help").out, self.ok("--help").out)
         self.assertEqual(self.ok("help", "run").out, self.ok("run", "--help").out)
         self.refused(USAGE, "help", "sevre", says=("no command sevre", "serve?"))
+        for flag in ("--model", "-m", "--port=80"):
+            name = flag.split("=")[0]
+            self.refused(USAGE, flag, "x", says=f"want a command before {name}, as in nibble serve {name}")
+        self.refused(USAGE, "--verbse", says="nibble has no --verbse")
+        for model in ("nibble-tiny", "openai/gpt-oss-20b", "x.gguf"):
+            self.refused(USAGE, model, "Hello", says=f"no command {model}; for a model want nibble chat {model}")
         for word in ("version", "-V", "-v"):
             self.assertEqual(self.ok(word).out, self.ok("--version").out, word)
+
+    def test_a_flag_is_no_value(self):
+        """As where a variable of a script is empty: --api-key $KEY --port 80."""
+        for flags in (("--api-key", "--port", 80), ("--served-model-name", "--print-config"), ("--max-model-len", "--json"), ("--host", "--port=80")):
+            self.refused(USAGE, "serve", TINY, *flags, says=f"{flags[0]}: want a value, found the flag {flags[1]}; as a value: {flags[0]}={flags[1]}")
+        self.assertEqual(self.ok("serve", TINY, "--served-model-name=--port", "--print-config", "--json").json()["served-model-name"]["value"], "--port")
+        self.assertEqual(self.text("run", TINY, "-p", "--no flag", "-n", 1).count("\n"), self.text("run", TINY, "--prompt=--no flag", "-n", 1).count("\n"))
+
+    def test_numbers_out_of_range_are_said_plainly(self):
+        self.refused(USAGE, "serve", TINY, "--gpu-memory-utilization", 95, says="--gpu-memory-utilization: want a number from 0.01 to 1, found 95")
+
+    def test_llamas_whole_context(self):
+        for flag in ("-c", "--ctx-size"):
+            self.assertEqual(self.ok("serve", TINY, flag, 0, "--print-config", "--json").json()["max-model-len"]["value"], "auto")
 
     def test_a_flag_without_its_value(self):
         self.refused(USAGE, "run", TINY, "a", "-n", says="--max-tokens: want a value, found none")
@@ -129,6 +149,9 @@ class OthersFlags(Case):
             self.assertEqual(self.text("run", *args, "-n", 4, "--temperature", 0) if args[0] == TINY else self.text("run", "-m", TINY, "Once upon", "-n", 4, "--temperature", 0), want)
         self.refused(USAGE, "run", TINY, "Once", "-p", "upon", says="want one text")
         self.refused(USAGE, "run", TINY, "Once", "upon", says=("upon", "needs quotes"))
+        self.refused(USAGE, "serve", TINY, "--enforce-eager", "True", says='what is "True"? A switch takes its value as --switch=True')
+        for words in (("tokenize", "hello world"), ("perplexity", TINY, "hello world")):
+            self.assertNotIn("needs quotes", self.refused(USAGE, *words, says='what is "hello world"?').err)
         self.refused(USAGE, "run", TINY, "Once", "-f", "b", says=("--prompt", "--file"))
 
 

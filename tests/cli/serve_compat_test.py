@@ -1,5 +1,5 @@
 """What OpenAI's compatibility test asks of whoever serves gpt-oss, as cases of our own: functions with arguments of many
-shapes, called over chat completions and responses, whole and streamed, on to a final answer, reasoning in its place.
+shapes, called over chat completions, responses and messages, whole and streamed, on to a final answer, reasoning in its place.
 Standard library only."""
 import itertools
 import json
@@ -61,7 +61,7 @@ def fits(value, schema, root):
 
 
 class Answer:
-    """One turn, the same for both endpoints: calls are {id, name, arguments}."""
+    """One turn, the same for all endpoints: calls are {id, name, arguments}."""
 
     def __init__(self, calls, content, reasoning, back):
         self.calls, self.content, self.reasoning, self.back = calls, content, reasoning, back
@@ -142,11 +142,60 @@ class Responses:
         return {"type": "function_call_output", "call_id": call["id"], "output": text}
 
 
+class Messages:
+    """Anthropic's."""
+
+    def __init__(self, server, stream):
+        self.server, self.stream = server, stream
+
+    def ask(self, test, functions, messages, choice="auto", **fields):
+        tools = [{"name": f["name"], "description": f["description"], "input_schema": f["parameters"], **({"strict": True} if "strict" in f else {})} for f in functions]
+        choice = {"type": {"required": "any"}.get(choice, choice)} if choice in ("auto", "none", "required") else {"type": "tool", "name": choice}
+        body = {"system": SYSTEM, "messages": messages, "tools": tools, "tool_choice": choice, "max_tokens": 400, "thinking": {"type": "adaptive"}, **fields}
+        message = self.streamed(test, body) if self.stream else self.server.post("/v1/messages", body).json()
+        test.assertEqual(message["type"], "message", message)
+        blocks = message["content"]
+        calls = [{"id": b["id"], "name": b["name"], "arguments": json.dumps(b["input"])} for b in blocks if b["type"] == "tool_use"]
+        test.assertEqual(message["stop_reason"], "tool_use" if calls else "end_turn")
+        text, thinking = ("\n\n".join(b[kind] for b in blocks if b["type"] == kind) or None for kind in ("text", "thinking"))
+        return Answer(calls, text, thinking, [{"role": "assistant", "content": blocks}])
+
+    def streamed(self, test, body):
+        events = self.server.stream("/v1/messages", {**body, "stream": True})
+        test.assertTrue(all(name == e["type"] for name, e in events))
+        test.assertEqual((events[0][0], events[-2][0], events[-1][0]), ("message_start", "message_delta", "message_stop"))
+        message, text, open_block = events[0][1]["message"], "", False
+        for name, e in events[1:-2]:
+            test.assertEqual(e["index"], len(message["content"]) - open_block)
+            test.assertEqual(open_block, name != "content_block_start")
+            if name == "content_block_start":
+                open_block, text = True, ""
+                message["content"].append(e["content_block"])
+            elif name == "content_block_delta":
+                delta = e["delta"]
+                if delta["type"] == "signature_delta":
+                    message["content"][-1]["signature"] = delta["signature"]
+                else:
+                    field = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}[delta["type"]]
+                    text += delta[field]
+                    message["content"][-1]["input" if field == "partial_json" else field] = text
+            else:
+                open_block, block = False, message["content"][-1]
+                if block["type"] == "tool_use":
+                    block["input"] = json.loads(block["input"])
+        usage = events[-2][1]["usage"]
+        test.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"], message["usage"]["input_tokens"])
+        return {**message, **events[-2][1]["delta"], "usage": usage}
+
+    def result(self, call, text):
+        return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": text}]}
+
+
 class Compatibility(Case):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--max-num-seqs", 8)
-        cls.apis = [api(cls.server, stream) for api, stream in itertools.product((Chat, Responses), (False, True))]
+        cls.apis = [api(cls.server, stream) for api, stream in itertools.product((Chat, Responses, Messages), (False, True))]
 
     @classmethod
     def tearDownClass(cls):
@@ -234,6 +283,9 @@ class Compatibility(Case):
                 if isinstance(api, Chat):
                     made = [{"role": "assistant", "content": None, "reasoning": reasoning,
                              "tool_calls": [{"id": "call_7", "type": "function", "function": {"name": "get_weather", "arguments": call["arguments"]}}]}]
+                elif isinstance(api, Messages):
+                    thought = [{"type": "thinking", "thinking": reasoning, "signature": ""}] if reasoning else []
+                    made = [{"role": "assistant", "content": [*thought, {"type": "tool_use", "id": "call_7", "name": "get_weather", "input": {"location": "Oslo"}}]}]
                 else:
                     thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": reasoning}]}
                     made = [*([thought] if reasoning else []), {"type": "function_call", "call_id": "call_7", "name": "get_weather", "arguments": call["arguments"]}]

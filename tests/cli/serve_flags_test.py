@@ -138,7 +138,7 @@ class Flags(Case):
             self.assertEqual(settings[flag]["value"], value, flag)
         self.assertNotIn("log-requests", {name for name, setting in self.config(TINY, "--log-level", "INFO").items() if setting["origin"] != "default"})
         for flags, says in ((("--max-num-queued-reqs", 9), "--max-waiting"), (("--device-ids", "0,1"), "CUDA_VISIBLE_DEVICES"), (("--performance-mode", "x"), "interactivity"),
-                            (("--grpc",), "HTTP"), (("--default-chat-template-kwargs", '{"reasoning_effort": "high"}'), "reasoning_effort"), (("--log-level", "loud"), "INFO"), (("--spec-method", "mtp"), "draft_model")):
+                            (("--grpc",), "HTTP"), (("--log-level", "loud"), "INFO"), (("--spec-method", "mtp"), "draft_model")):
             self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_graphs_are_off_where_vllm_would_turn_them_off(self):
@@ -246,13 +246,97 @@ class Flags(Case):
         self.refused(3, "serve", TINY, "--kv-events", env=env, says=("want libzmq to publish --kv-events with", "apt install libzmq5"))
         self.ok("run", TINY, "-p", "Once", "-n", 3, env=env)
 
+    def test_what_requests_get_that_do_not_say(self):
+        names = ("temperature", "top-p", "top-k", "min-p", "repetition-penalty", "reasoning")
+        vllms = ("--override-generation-config", '{"temperature": 0.5, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.1}', "--default-chat-template-kwargs", '{"reasoning_effort": "high"}')
+        llamas = ("--temp", 0.5, "--top-p", 0.9, "--top-k", 0, "--repeat-penalty", 1.1, "--chat-template-kwargs", '{"reasoning_effort": "high"}')
+        for flags in (vllms, llamas, ("--override-generation-config.temperature=0.5", *llamas[2:])):
+            settings = self.config(TINY, *flags)
+            self.assertEqual([settings[name]["value"] for name in names], ["0.5", "0.9", "0", "0", "1.1", "high"], flags)
+        self.assertEqual(self.config(TINY, "--default-chat-template-kwargs", '{"enable_thinking": false}')["reasoning"]["value"], "low")
+        server = Server(*vllms, "--enable-force-include-usage")
+        self.addCleanup(server.stop)
+        for fields, told in (({}, (0.5, 0.9, "high")), ({"temperature": 0, "reasoning": {"effort": "low"}}, (0, 0.9, "low"))):
+            response = server.post("/v1/responses", {"input": "hi", "max_output_tokens": 1, **fields}).json()
+            self.assertEqual((round(response["temperature"], 6), round(response["top_p"], 6), response["reasoning"]["effort"]), told)
+        for path, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}), ("/v1/completions", {"prompt": "hi"})):
+            events = server.stream(path, {**body, "max_tokens": 1, "stream": True})
+            self.assertGreater(events[-2][1]["usage"]["prompt_tokens"], 0)
+        for code, flags, says in ((2, ("--override-generation-config", '{"max_new_tokens": 5}'), "requests have max_tokens"), (2, ("--override-generation-config", '{"typical_p": 1}'), ("want fields temperature, top_p, top_k", "found typical_p")),
+                                  (2, ("--override-generation-config", '{"temperature": "hot"}'), "--temperature"), (2, ("--temperature", 500), "temperature: want 0 to 100, found 500"),
+                                  (2, ("--chat-template-kwargs", '{"reasoning_effort": "extreme"}'), ("want low or medium or high", "found extreme")), (2, ("--chat-template-kwargs", '{"x": 1}'), "want fields reasoning_effort, enable_thinking, found x")):
+            self.refused(code, "serve", TINY, *flags, says=says)
+
+    def test_what_asks_for_nothing_is_taken(self):
+        """As generated command lines have it."""
+        asked = (("--hf-overrides", "{}"), ("--kv-transfer-config", "{}"), ("--kv-transfer-config", "null"), ("--override-generation-config", "{}"), ("--default-chat-template-kwargs", "{}"), ("--speculative-config", "null"),
+                 ("--compilation-config", "null"), ("--cpu-offload-gb", "0.0"))
+        settings = self.ok("serve", TINY, *(word for flags in asked for word in flags), "--print-config")
+        for flag, value in asked[:-1]:
+            self.assertEqual(settings.err.splitlines().count(f"{flag} {value} makes no difference: it asks for nothing"), 1, settings.err)
+        self.assertRegex(settings.out, r"--speculative +off +default")
+        for flags, says in ((("--hf-overrides", '{"a": 1}'), "the configuration comes with the model"), (("--kv-transfer-config", '{"a": {}}'), "stays where it is"),
+                            (("--tokenizer", "null x"), "comes with the model"), (("--cpu-offload-gb", "0.5"), "only 0 0.0 is supported")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
+    def test_flags_that_came_with_0_33(self):
+        flags = ("--numa-bind", "--numa-bind-nodes", 0, 1, "--enable-offline-docs", "--mm-tensor-ipc", "torch_shm", "--swa-bounded-replay", "--no-enable-elastic-ep", "--anthropic-disabled-thinking-effort", "low",
+                 "--ir-op-priority", "{}", "--weight-transfer-config", "{}", "--fingerprint-mode", "hash", "--cpu-distributed-timeout-seconds", 60, "--safetensors-prefetch-num-threads", 4)
+        self.config(TINY, *flags)
+        for flags, says in ((("--enable-elastic-ep",), "one process serves"), (("--anthropic-disabled-thinking-effort", "high"), "only auto none low is supported"),
+                            (("--weight-transfer-config", '{"backend": "nccl"}'), "loaded at the start"), (("--watermark-config", '{"a": 1}'), "no watermark")):
+            self.refused(2, "serve", TINY, *flags, says=says)
+
+    def test_older_names_of_vllm_and_names_of_others(self):
+        for parser in ("gpt-oss", "gptoss", "gpt_oss"):
+            self.config(TINY, "--tool-call-parser", parser, "--reasoning-parser", parser)
+        self.config(TINY, "--reasoning-parser", "GptOss")
+        self.assertEqual(self.config(TINY, "--device", "cpu")["backend"], {"value": "cpu", "origin": "--device"})
+        self.assertEqual(self.config(TINY, "--device", "cuda")["backend"], {"value": "cuda", "origin": "--device"})
+        self.assertEqual(self.config(TINY, "--device", "auto")["backend"]["value"], "auto")
+        self.refused(2, "serve", TINY, "--device", "tpu", says="--device: only auto cuda gpu cpu is supported, found tpu")
+
+    def test_the_address_of_a_service_is_no_port(self):
+        """Kubernetes sets such variables where services are called nibble and nibble-master."""
+        env = {"NIBBLE_PORT": "tcp://10.0.0.1:8000", "NIBBLE_MASTER_PORT": "tcp://10.0.0.2:9"}
+        for command in (("serve", TINY), ("run", TINY)):
+            result = self.ok(*command, "--print-config", "--json", env={**os.environ, **env})
+            for name, value in env.items():
+                self.assertEqual(result.err.splitlines().count(f"{name} makes no difference: {value} is the address of a service"), 1, result.err)
+        self.assertEqual(self.config(TINY, env=env)["port"], {"value": "8000", "origin": "default"})
+
+    def test_the_size_of_the_cache_in_bytes(self):
+        def tokens(*flags):
+            config = self.config(TINY, "--backend", "cpu", "--max-model-len", 512, *flags)
+            return int(config["kv-tokens"].get("resolved", config["kv-tokens"]["value"]))
+        small, large = tokens("--kv-cache-memory-bytes", "10M"), tokens("--kv-cache-memory-bytes", "100M")
+        self.assertGreaterEqual(small, 512)
+        self.assertAlmostEqual(large / small, 10, delta=3)  # beside it the windows' pages
+        self.assertEqual(tokens("--kv-cache-memory", 10 << 20), small)  # vLLM's log advises that name
+        self.assertEqual(tokens("--kv-cache-memory-bytes", "10485.76k"), small)
+        self.assertEqual(tokens("--kv-cache-memory-bytes", "10M", "--data-parallel-size", 2), small)  # of each engine
+        self.assertGreater(tokens("--kv-cache-memory-bytes", "10M", "--kv-cache-dtype", "fp8"), 1.5 * small)
+        self.assertEqual(tokens("--kv-cache-memory-bytes", 0), tokens())
+        server = Server("--max-model-len", 512, "--kv-cache-memory-bytes", "10M", "--max-num-seqs", 4)
+        self.addCleanup(server.stop)
+        self.assertEqual(server.chat(max_tokens=3).status, 200)
+        fits = self.config(TINY, "--backend", "cpu", "--max-model-len", "auto", "--kv-cache-memory-bytes", "10M")
+        self.assertEqual(int(fits["max-model-len"]["resolved"]), int(fits["kv-tokens"]["resolved"]))
+        self.refused(2, "serve", TINY, "--kv-cache-memory-bytes", "10M", says=("--kv-cache-memory-bytes: want at least ", "for 131072 tokens", "found 10485760"))
+        self.refused(2, "serve", TINY, "--kv-cache-memory-bytes", "1G", "--kv-tokens", 131072, says="want one of them")
+        self.refused(2, "serve", TINY, "--kv-cache-memory-bytes", "1.5G", says="--kv-cache-memory-bytes")
+        for flag, much in (("--kv-cache-memory-bytes", "100T"), ("--kv-tokens", 1 << 30)):
+            result = self.refused(6, "serve", TINY, flag, much, says=("KV cache", f"would fit: {flag} "))
+            fits = int(result.err.split()[-1])
+            self.assertEqual(self.ok("serve", TINY, flag, fits * 9 // 10, "--print-config").code, 0)
+
     def test_refusals(self):
         for flags, says in ((("--tensor-parallel-size", 3), ("--tensor-parallel-size", "8 query heads", "found 3")), (("--speculative-config", "{}"), "speculative"), (("--prot", 1), "--port"),
                             (("--quantization", "awq"), "mxfp4"), (("--tool-call-parser", "hermes"), "openai"), (("--port", 99999), "--port"),
                             (("-dpl", 2), "all of --data-parallel-size"), (("-dpr", 1), "one process serves"), (("-pp", 2), "--tensor-parallel-size is the one way"), (("--speculative-config.method", "eagle"), "speculative"), (("--tool-server", "demo"), "built-in"),
                             (("--attention-backend", "ROCM_ATTN"), "flash"), (("--allowed-origins", '["http://a"]'), "one origin"), (("--max-model-len", "8q"), "--max-model-len"),
                             (("--tokenizer", "x"), "comes with the model"), (("--num-gpu-blocks-override", 9), "--kv-tokens"),
-                            (("--enable-lora",), "--enable-lora"), (("--enable-force-include-usage",), "stream_options"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),
+                            (("--enable-lora",), "--enable-lora"), (("--worker-cls", "x.Y"), "auto"), (("--scheduler-cls", "x"), "no code"),
                             (("--async-scheduling=soon",), "want true or false, found soon"), (("--ssl-certfile", ""), "empty"), (("--model", ""), "empty"), (("--config", ""), "empty")):
             self.refused(2, "serve", TINY, *flags, says=says)
         self.refused(5, "serve", "openai/gpt-oss-120b", says=("openai/gpt-oss-120b", "nibble pull openai/gpt-oss-120b"))
@@ -351,10 +435,10 @@ class TheirVariables(Case):
             self.assertNotIn("prompt", config)
 
     def test_one_of_ours_that_is_none_gets_a_line(self):
-        env = self.env(NIBBLE_THREAD="1", NIBBLE_TEMPERATURE="0.5", NIBBLE_PORT="1", NIBBLE_CPU_MASK="avx2", NIBBLE_CUDA_ARCH="sm_80", NIBBLE_EMPTY="")
+        env = self.env(NIBBLE_THREAD="1", NIBBLE_STOP="x", NIBBLE_PORT="1", NIBBLE_CPU_MASK="avx2", NIBBLE_CUDA_ARCH="sm_80", NIBBLE_EMPTY="")
         for command in self.COMMANDS:
             said = [line for line in self.ok(*command, "--print-config", env=env).err.splitlines() if line.startswith("NIBBLE_")]
-            self.assertEqual(said, ["NIBBLE_TEMPERATURE makes no difference: no setting is called TEMPERATURE",
+            self.assertEqual(said, ["NIBBLE_STOP makes no difference: no setting is called STOP",
                                     "NIBBLE_THREAD makes no difference: no setting is called THREAD; did you mean THREADS?"], command)
 
     def test_kernels_of_a_card_end_a_server_before_it_listens(self):

@@ -53,7 +53,7 @@ class Hostile(Case):
         for body in (b"", b"{", b"null", b"[]", b'"x"', b"1e999", b"{}", b'{"messages": 1}', b"\xff\xfe", b'{"messages":[{"role":"user","content":"\xc3\x28"}]}',
                      b'{"a":1,"a":2}', deep, b'{"messages":' + b'{"a":' * 500 + b"1" + b"}" * 501, b'{"seed":' + b"9" * 5000 + b"}",
                      b'{"temperature":1e400,"messages":[]}', b'{"messages":[{"role":"user","content":"\\ud800"}]}', b"\x00" * 1000, b'{"n":NaN}'):
-            for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"):
+            for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
                 answer = self.server.post(path, body)
                 self.assertEqual(answer.status, 400, (path, body[:60], answer.raw[:200]))
                 self.assertIn("message", answer.json()["error"])
@@ -474,6 +474,8 @@ class Secured(Case):
             self.assertEqual((answer.status, answer.headers["WWW-Authenticate"]), (401, "Bearer"), header)
             self.assertEqual(answer.json()["error"]["message"], f"want an API key (Authorization: Bearer KEY), found {found}")
         self.assertEqual(server.request("GET", "/v1/models", headers={"Authorization": "bearer two"}).status, 200)
+        for key, status in (("one", 200), ("three", 401), ("Bearer one", 401)):  # Anthropic's clients
+            self.assertEqual(server.request("GET", "/v1/models", headers={"x-api-key": key}).status, status, key)
         self.assertEqual(server.chat().status, 401)
         self.assertEqual(server.get("/health").status, 200)
         self.assertFalse(any("one" in line and "Bearer" in line for line in server.log))
@@ -490,6 +492,7 @@ class Secured(Case):
             answer = server.raw(post + two + length)
             self.assertEqual(answer[9:12], b"400")
             self.assertIn(b"want one Authorization header, found 2", answer)
+        self.assertIn(b"want one X-Api-Key header, found 2", server.raw(post + b"x-api-key: one\r\n" * 2 + length))
         self.assertEqual(server.raw(post + good + chunked + b"\r\n")[9:12], b"200")
         for header, trailer, status in ((b"", good, b"401"), (bad, good, b"401"), (good, bad, b"200")):
             self.assertEqual(server.raw(post + header + chunked + trailer + b"\r\n")[9:12], status)

@@ -453,7 +453,7 @@ class Others(Shared):
         for prefix in ("vllm:", "nibble:"):
             self.server.until(lambda: self.server.metric(prefix + "generation_tokens_total") == before + 18)
             self.server.until(lambda: self.server.metric(prefix + "request_success_total", 0, finished_reason="length") >= 2)
-        text = self.server.get("/metrics").raw.decode()
+        text = self.server.get("/metrics/").raw.decode()  # as Prometheus is often told for vLLM
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_hits_total",
                      "prompt_tokens_total", "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_sum", "e2e_request_latency_seconds_count",
                      "request_queue_time_seconds_sum", "request_prefill_time_seconds_sum", "request_decode_time_seconds_sum",

@@ -14,12 +14,15 @@ using namespace nibble::server;
 
 void parse(unsigned char endpoint, const Json& body) {
   const auto previous = [](const std::string&) { return StoredTurn(); };
-  if (endpoint % 3 == 0) {
+  if (endpoint % 4 == 0) {
     const TurnRequest turn = parse_chat(body);
     nibble::check(!turn.history.empty() || !turn.instructions.empty(), "a chat says something");
     nibble::check(!nibble::text::render_for_completion({turn.history}).empty(), "a history renders");
-  } else if (endpoint % 3 == 1) {
+  } else if (endpoint % 4 == 1) {
     nibble::check(!parse_completion(body).prompts.empty(), "a completion has a prompt");
+  } else if (endpoint % 4 == 3) {
+    const TurnRequest turn = parse_messages(body, MessagesFor::kAnswer);
+    nibble::check(!nibble::text::render_for_completion({turn.history}).empty(), "messages render");
   } else {
     nibble::check(!to_text(parse_responses(body, previous).echoed).empty(), "a response repeats its fields");
   }

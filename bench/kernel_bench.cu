@@ -205,14 +205,15 @@ enum class Moe { kUp, kUpInL2, kDown, kPair };
 // up, down in the form that a step of so many tokens has, or both in turn as a layer has them. kUpInL2: one layer's
 // first four experts again and again, 35 MB: how fast tiles are consumed when DRAM is not the limit; its % of read
 // bandwidth may pass 100.
-Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffers& b) {
-  const int64_t up_bytes = kExperts * layout::packed_bytes(2 * kInter, kHidden);
-  const int64_t down_bytes = kExperts * layout::packed_bytes(kHidden, kInter);
+Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffers& b, int inter = kInter) {
+  const auto width = static_cast<int>(layout::block_pair_width(inter));  // of u
+  const int64_t up_bytes = kExperts * layout::packed_bytes(2 * inter, kHidden);
+  const int64_t down_bytes = kExperts * layout::packed_bytes(kHidden, width);
   const int64_t layer_bytes = which == Moe::kUp || which == Moe::kUpInL2 ? up_bytes
                               : which == Moe::kDown                      ? down_bytes
                                                                          : up_bytes + down_bytes;
   const int layers = which == Moe::kUpInL2 ? 1 : static_cast<int>(kPoolBytes / layer_bytes);
-  const int rounds = which == Moe::kUpInL2 ? 60 : 3;
+  const int rounds = which == Moe::kUpInL2 ? 60 : 16;
   auto* logits = device_array<float>(int64_t{layers} * rounds * tokens * kExperts);
   int distinct = 0;
   for (int i = 0; i < layers * rounds; ++i) {
@@ -224,7 +225,7 @@ Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffer
   cuda_check(cudaMemset(finished, 0, kRowTiles * sizeof(int)), "zeros");
   const ExpertChoice choice{.experts = kExperts, .topk = kTopk};
   const MoeUpArgs up{
-      .bias = b.bias, .x = b.half_x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = kInter, .tokens = tokens};
+      .bias = b.bias, .x = b.half_x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = inter, .tokens = tokens};
   const MoeDownArgs down{.bias = b.bias,
                          .u = b.u,
                          .choice = choice,
@@ -232,14 +233,14 @@ Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffer
                          .sums = device_array<float>(int64_t{kGemvRoutes} * kHidden),
                          .finished = finished,
                          .hidden = kHidden,
-                         .inter = kInter,
+                         .inter = width,
                          .tokens = tokens};
   const GemvDownArgs few{.bias = b.bias,
                          .u = b.u,
                          .choice = choice,
                          .y = {b.y, b.y + int64_t{8} * kHidden},
                          .hidden = kHidden,
-                         .inter = kInter,
+                         .inter = width,
                          .tokens = tokens,
                          .parts = 2};
   const bool has_up = which != Moe::kDown, has_down = which == Moe::kDown || which == Moe::kPair;
@@ -255,7 +256,7 @@ Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffer
     if (has_up) moe_up_rows(placed(up, i, weights), plan_row_warps(kHidden, kMoeUpWish, launch.device), launch.on());
     if (has_down && few_pairs) gemv_moe_down(placed(few, i, down_weights), launch.gemv(few), launch.on());
     if (has_down && !few_pairs)
-      moe_down_rows(placed(down, i, down_weights), plan_row_warps(kInter, kMoeDownWish, launch.device), launch.on());
+      moe_down_rows(placed(down, i, down_weights), plan_row_warps(width, kMoeDownWish, launch.device), launch.on());
   };
   // The mean over the layers: their numbers of distinct experts differ.
   const int links = layers * rounds;
@@ -397,6 +398,9 @@ std::vector<Subject> subjects(const Buffers& b, int tokens) {
   all.push_back(moe_subject("gate_up x4 from L2", Moe::kUpInL2, tokens, b));
   all.push_back(moe_subject("down x4", Moe::kDown, tokens, b));
   all.push_back(moe_subject("gate_up + down", Moe::kPair, tokens, b));
+  all.push_back(moe_subject("a rank of two's gate_up", Moe::kUp, tokens, b, kInter / 2));
+  all.push_back(moe_subject("a rank of two's down", Moe::kDown, tokens, b, kInter / 2));
+  all.push_back(moe_subject("a rank of two's experts", Moe::kPair, tokens, b, kInter / 2));
   return all;
 }
 

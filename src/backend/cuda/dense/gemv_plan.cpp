@@ -238,8 +238,8 @@ void throw_device_error(const char* what, const char* reason) {
 }
 
 std::string RowWarpsPlan::to_string() const {
-  return fmt::format("grid {} x {} warps, a row tile each, up to {} columns, {} B shared", grid, warps, rows,
-                     smem_bytes);
+  return fmt::format("grid {} x {} warps, {}, up to {} columns, {} B shared", grid, warps,
+                     runs ? "equal runs of the row tiles" : "a row tile each", rows, smem_bytes);
 }
 
 RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDevice& device) {
@@ -253,10 +253,10 @@ RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const GemvDe
     for (int rows = wish.rows; rows > 0; rows -= kMmaColumns)
       for (int own = most; own >= least; own /= 2) {
         if (wish.warps != 0 && own != wish.warps) continue;
-        bytes =
-            int64_t{rows} * row_pitch(cols) + int64_t{own} * wish.stages * layout::slice_bytes(blocks) + kRowExtraBytes;
+        bytes = int64_t{rows} * row_pitch(cols) + kRowExtraBytes +
+                int64_t{own} * (wish.stages * layout::slice_bytes(blocks) + (wish.runs ? kRowPartBytes : 0));
         if (bytes <= device.cta_smem_bytes)
-          return {.grid = device.sms, .warps = own, .rows = rows, .smem_bytes = bytes};
+          return {.grid = device.sms, .warps = own, .rows = rows, .runs = wish.runs, .smem_bytes = bytes};
       }
   throw Error(Code::kUnsupported, "cuda: experts of {} columns: want {} B of shared memory per block, the card has {}",
               cols, bytes, device.cta_smem_bytes);

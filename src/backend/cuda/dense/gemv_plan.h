@@ -236,15 +236,19 @@ struct TranslateArgs {
 // How the kernels that give a warp a row tile (row_warps.cuh) use a card.
 inline constexpr int kMmaColumns = 8;       // tokens of an mma
 inline constexpr int kRowStages = 4;        // of a warp's ring of slices
+inline constexpr int kRunStages = 3;        // likewise where warps have equal runs (row_runs.cuh)
 inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, routes
+inline constexpr int kRowPartBytes = 512;   // likewise of each warp that has a run: sums of a row tile
 
 // Bytes between two rows of activations in shared memory: half a line more, so that eight rows lie in different banks.
 [[nodiscard]] constexpr int row_pitch(int64_t cols) { return static_cast<int>((cols * 2 + 63) / 128 * 128 + 64); }
 
-// One CTA per SM: rows of activations in shared memory, and a ring of slices of weights for each warp.
+// One CTA per SM: rows of activations in shared memory, and for each warp a ring of slices of weights and, where it has
+// a run, a part.
 struct RowWarpsPlan {
   int grid = 0, warps = 0;
   int rows = 0;  // of activations
+  bool runs = false;
   int64_t smem_bytes = 0;
   [[nodiscard]] std::string to_string() const;
 };
@@ -253,8 +257,9 @@ struct RowWarpsWish {
   int rows = 0;  // of activations, a multiple of 8: fewer where shared memory has no room for so many
   int stages = kRowStages;
   int warps = 0;  // 0: as many as fit
+  bool runs = false;
 };
-inline constexpr RowWarpsWish kMoeUpWish = {.rows = kGemvTokens};
+inline constexpr RowWarpsWish kMoeUpWish = {.rows = kGemvTokens, .stages = kRunStages, .runs = true};
 inline constexpr RowWarpsWish kMoeDownWish = {.rows = 2 * kGemvTokens};  // those of two experts
 // For matrices of `cols` columns. Throws Error(kUnsupported) for columns without slices or a card with too little
 // shared memory.

@@ -72,6 +72,17 @@ TEST(gemv_plan, refuses_what_it_cannot_serve) {
   EXPECT_THROW((void)plan_gemv({5120, 2880}, {.sms = 48, .cta_smem_bytes = 49152, .sm_smem_bytes = 65536}), Error);
 }
 
+TEST(gemv_plan, equal_runs_have_a_part_for_each_warp) {
+  const int64_t warp = kRunStages * layout::slice_bytes(6) + kRowPartBytes, rows = 8 * row_pitch(2880);
+  for (const auto& [device, warps] : {std::pair{kH200, 16}, {kGb10, 8}}) {
+    const RowWarpsPlan plan = plan_row_warps(2880, kMoeUpWish, device);
+    EXPECT_EQ(plan.warps, warps);
+    EXPECT_EQ(plan.smem_bytes, rows + kRowExtraBytes + warps * warp);
+    EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes);
+    EXPECT_THAT(plan.to_string(), testing::HasSubstr("equal runs"));
+  }
+}
+
 TEST(gemv_plan, prints_itself) {
   EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).to_string(),
             "grid 48 x 576 threads, 15 slices, 2 epilogues, ring of 2 chunks of 24480 B, 2 under way, 80704 B shared");

@@ -83,19 +83,41 @@ struct Choice {
     ++picked;
     return expert;
   }
-  // All picks and their softmax, into the shared routes; the first CTA leaves them in global memory, too.
-  __device__ void publish(const RouteShared& shared) const {
-    const float mine = expf(logit - __shfl_sync(kEveryLane, logit, 0));
-    float sum = 0;
-    for (int k = 0; k < c.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
+  // All picks, for who needs no weights.
+  __device__ void publish_ids(const RouteShared& shared) const {
     if (lane < c.topk) {
       const int pair = token * c.topk + lane;
       ptx::store_shared4(shared.id(pair), static_cast<uint32_t>(id));
-      ptx::store_shared4(shared.weight(pair), std::bit_cast<uint32_t>(mine / sum));
       if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[pair] = id;
-      if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[pair] = mine / sum;
     }
     ptx::mbarrier_arrive(shared.chosen);
+  }
+  // Their softmax, by the first CTA, in global memory.
+  __device__ void leave_weights() const {
+    if (blockIdx.x != 0 || c.expert_weights == nullptr) return;
+    const float weight = softmax();
+    if (lane < c.topk) c.expert_weights[token * c.topk + lane] = weight;
+  }
+  // All picks and their softmax, into the shared routes; the first CTA leaves them in global memory, too.
+  __device__ void publish(const RouteShared& shared) const {
+    const float weight = softmax();
+    if (lane < c.topk) {
+      const int pair = token * c.topk + lane;
+      ptx::store_shared4(shared.id(pair), static_cast<uint32_t>(id));
+      ptx::store_shared4(shared.weight(pair), std::bit_cast<uint32_t>(weight));
+      if (blockIdx.x == 0 && c.expert_ids != nullptr) c.expert_ids[pair] = id;
+      if (blockIdx.x == 0 && c.expert_weights != nullptr) c.expert_weights[pair] = weight;
+    }
+    ptx::mbarrier_arrive(shared.chosen);
+  }
+
+ private:
+  // Of pick `lane`.
+  __device__ __forceinline__ float softmax() const {
+    const float mine = expf(logit - __shfl_sync(kEveryLane, logit, 0));
+    float sum = 0;
+    for (int k = 0; k < c.topk; ++k) sum += __shfl_sync(kEveryLane, mine, k);
+    return mine / sum;
   }
 };
 

@@ -110,7 +110,7 @@ void check_up(const MoeCase& test) {
                        .hidden = test.hidden,
                        .inter = test.inter,
                        .tokens = test.tokens};
-  const RowWarpsPlan plan = plan_row_warps(test.hidden, {.rows = kGemvTokens}, kDevice);
+  const RowWarpsPlan plan = plan_row_warps(test.hidden, kMoeUpWish, kDevice);
   const emulation::Launch launch{.grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] {
                                    x = want_x;
                                    logits = chosen.logits;
@@ -118,8 +118,8 @@ void check_up(const MoeCase& test) {
   check_args(args);
   ASSERT_EQ(emulation::run(launch,
                            [&] {
-                             if (layout::slice_blocks(test.hidden) == 6) return moe_up<RowTile<6>>(args);
-                             moe_up<RowTile<8>>(args);
+                             if (layout::slice_blocks(test.hidden) == 6) return moe_up<RowTile<6, kRunStages>>(args);
+                             moe_up<RowTile<8, kRunStages>>(args);
                            }),
             "");
   EXPECT_EQ(ids, test.ids);
@@ -317,28 +317,34 @@ TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
     check_up(test);
   }
   check_up({"real width", 1, 2, {1, 0}, 2880, 192});
+  // Of 45 slices and fewer a warp has 3 to none.
+  check_up({"row tiles cut", 2, 2, {1, 0, 0, 2}, 2880, 32});
+  check_up({"row tiles cut, one expert", 2, 1, {1, 1}, 2880, 32});
+  check_up({"fewer slices than warps", 1, 1, {1}, 576, 32});
   for (const int inter : {1440, 32}) check_up({"a rank's", 3, 4, random_ids(3, 4, 6, 20), 192, inter});
   check_up({"more experts than lanes", 2, 4, {40, 7, 33, 1, 2, 39, 8, 0}, 192, 64});
 }
 
-TEST(gemv_emulated, warps_of_moe_up_have_the_same_number_of_tiles) {
-  constexpr int kCtas = 3, kWarps = 16;
-  for (const auto& [experts, row_tiles] : {std::pair{2, 33}, {1, 20}, {4, 12}, {29, 10}, {0, 8}}) {
-    const int all = experts * row_tiles, rounds = std::max(1, (all + kCtas * kWarps - 1) / (kCtas * kWarps));
-    std::vector<int> times(static_cast<size_t>(all), 0), tiles(kCtas * kWarps, 0);
-    const auto walk_all = [&, slots = experts, of_expert = row_tiles] {
-      const Routing routing{.count = slots};
-      for (RoutedWalk walk(routing, of_expert); walk.valid(); walk.advance()) {
-        if (threadIdx.x % layout::kWarpLanes != 0) continue;
-        ++times[static_cast<size_t>(walk.slot * of_expert + walk.row_tile)];
-        ++tiles[blockIdx.x * kWarps + threadIdx.x / layout::kWarpLanes];
-      }
-    };
-    ASSERT_EQ(emulation::run({.grid = kCtas, .threads = kWarps * layout::kWarpLanes}, walk_all), "");
-    EXPECT_EQ(times, std::vector<int>(times.size(), 1));
-    for (const int own : tiles) EXPECT_TRUE(own == 0 || own == rounds || own == rounds - 1) << own;
-    EXPECT_GE(std::count(tiles.begin(), tiles.end(), rounds), all / rounds - kCtas) << "of " << all << " tiles";
-  }
+// Every slice once, in runs that differ by one slice at most, whose first is where its warp is told.
+TEST(gemv_emulated, runs_are_equal_and_follow_each_other) {
+  for (const int warps : {4, 8, 16})
+    for (const auto& [tiles, slices] :
+         {std::pair{11, 15}, {6, 15}, {5, 1}, {0, 15}, {2, 8}, {1, 3}, {87, 15}, {240, 16}}) {
+      std::vector<int> warp_of(static_cast<size_t>(tiles * slices), -1);
+      const auto deal = [&, t = tiles, s = slices] {
+        const Runs runs(t, s);
+        const auto warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
+        if (threadIdx.x % layout::kWarpLanes != 0) return;
+        EXPECT_EQ(runs.tile * s + runs.slice, runs.first(warp));
+        EXPECT_LT(runs.slice, s);
+        const int own = runs.end(warp) - runs.first(warp);
+        EXPECT_TRUE(own == t * s / warps || own == t * s / warps + 1) << own;
+        for (int i = runs.first(warp); i < runs.end(warp); ++i) warp_of[static_cast<size_t>(i)] = warp;
+      };
+      ASSERT_EQ(emulation::run({.grid = 1, .threads = warps * layout::kWarpLanes}, deal), "");
+      EXPECT_TRUE(std::is_sorted(warp_of.begin(), warp_of.end()));
+      EXPECT_TRUE(std::all_of(warp_of.begin(), warp_of.end(), [](int warp) { return warp >= 0; }));
+    }
 }
 
 TEST(gemv_emulated, moe_down_is_the_weighted_sum) {

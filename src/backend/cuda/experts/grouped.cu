@@ -31,8 +31,8 @@ void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLa
 void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   const ChainedLaunch launch = planned(kernel::kMoeUp, plan, on);
-  if (layout::slice_blocks(args.hidden) == 6) return launch_chained(moe_up<RowTile<6>>, launch, args);
-  launch_chained(moe_up<RowTile<8>>, launch, args);
+  if (layout::slice_blocks(args.hidden) == 6) return launch_chained(moe_up<RowTile<6, kRunStages>>, launch, args);
+  launch_chained(moe_up<RowTile<8, kRunStages>>, launch, args);
 }
 
 void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on) {

@@ -188,8 +188,8 @@ void run_up(const Rank& rank, const Step& step, Made& made) {
   check_args(args);
   const RowWarpsPlan plan = plan_row_warps(step.hidden, kMoeUpWish, kDevice);
   emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
-    if (layout::slice_blocks(step.hidden) == 6) return moe_up<RowTile<6>>(args);
-    moe_up<RowTile<8>>(args);
+    if (layout::slice_blocks(step.hidden) == 6) return moe_up<RowTile<6, kRunStages>>(args);
+    moe_up<RowTile<8, kRunStages>>(args);
   });
 }
 

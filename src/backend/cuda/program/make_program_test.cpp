@@ -212,7 +212,7 @@ TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
     }
   }
   EXPECT_EQ(tile(plan(decode(1), {.options = {.family = KernelFamily::kStreaming}}), "moe_up"),
-            cuda::plan_row_warps(kDims.hidden, {.rows = cuda::kGemvTokens}, cuda::gemv_device(kH200)).to_string());
+            cuda::plan_row_warps(kDims.hidden, cuda::kMoeUpWish, cuda::gemv_device(kH200)).to_string());
 }
 
 TEST(make_program, o_is_read_in_halves_where_the_architecture_gains_by_it_and_the_sms_are_balanced) {

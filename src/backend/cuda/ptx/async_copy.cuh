@@ -21,6 +21,13 @@ __device__ __forceinline__ void async_copy16(uint32_t to_shared, const void* fro
                : "memory");
 }
 
+// The same, with which L2 fetches the 256 bytes where it lies: what else is in them is read soon.
+__device__ __forceinline__ void async_copy16_of_256(uint32_t to_shared, const void* from_global, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(to_shared),
+               "l"(from_global), "l"(policy)
+               : "memory");
+}
+
 // REQUIRES both addresses to be multiples of 4.
 __device__ __forceinline__ void async_copy4(uint32_t to_shared, const void* from_global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from_global) : "memory");

@@ -16,6 +16,9 @@ inline void async_copy16(uint32_t to_shared, const void* from_global, Fill fill)
 inline void async_copy16(uint32_t to_shared, const void* from_global, uint64_t /*policy*/) {
   async_copy16(to_shared, from_global, Fill::kCopy);
 }
+inline void async_copy16_of_256(uint32_t to_shared, const void* from_global, uint64_t policy) {
+  async_copy16(to_shared, from_global, policy);
+}
 inline void async_copy4(uint32_t to_shared, const void* from_global) {
   if (to_shared % 4 != 0 || reinterpret_cast<uintptr_t>(from_global) % 4 != 0) return;
   emulation::group_copy(to_shared, from_global, 4);

@@ -350,6 +350,7 @@ void Bench::few(int tokens) {
                         .logits = device_array<float>(int64_t{tokens} * kExperts),
                         .ids = ids,
                         .weights = device_array<float>(int64_t{tokens} * kTopk),
+                        .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
                         .finished = device_array<int>(route_tiles(tokens)),
                         .tokens = tokens,
                         .hidden = kHidden,
@@ -402,6 +403,24 @@ void Bench::route(int tokens) {
   const GemmCost route_cost = cost(router);
   add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
       [&](int) { any_route_sums(router, on_); });
+  if (tokens <= kRouteMaxTokens) {
+    const RouteTokensArgs few{.x = x_,
+                              .weight = router.weight,
+                              .bias = bias_,
+                              .logits = logits,
+                              .ids = ids,
+                              .weights = router.weights,
+                              .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
+                              .finished = device_array<int>(route_tiles(tokens)),
+                              .tokens = tokens,
+                              .hidden = kHidden,
+                              .experts = kExperts,
+                              .topk = kTopk};
+    const GemmCost few_cost = cost(few);
+    const RoutePlan plan = plan_route({tokens, kHidden, kExperts}, sms_);
+    add({"route_tokens", tokens, 0, static_cast<double>(few_cost.bytes), static_cast<double>(few_cost.flops)}, 4,
+        [&](int) { any_route_tokens(few, plan, on_); });
+  }
   const LinearLaunch plain{.weight = router.weight,
                            .bias = bias_,
                            .x = x_,

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/ptx/convert.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -27,6 +28,19 @@ struct Quad {
     const uint4 pairs = *reinterpret_cast<const uint4*>(from);
     to[0] = of(uint2{pairs.x, pairs.y});
     to[1] = of(uint2{pairs.z, pairs.w});
+  }
+};
+
+// Four floats as bf16 pairs: to the nearest, and what that leaves.
+struct SplitFloats {
+  uint32_t high[2], low[2];
+  __device__ void set(const Quad& v) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float a = v.v[2 * i], b = v.v[2 * i + 1];
+      high[i] = ptx::pack_bf16(a, b);
+      low[i] = ptx::pack_bf16(a - __uint_as_float(high[i] << 16), b - __uint_as_float(high[i] & 0xffff0000u));
+    }
   }
 };
 

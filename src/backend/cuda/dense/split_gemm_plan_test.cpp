@@ -48,11 +48,25 @@ TEST(split_gemm_plan, costs_are_weights_once_and_every_split_s_sums) {
   EXPECT_EQ(c.flops, int64_t{2} * 64 * 5120 * 2880);
 }
 
-TEST(route_plan, gives_each_sm_a_share_of_the_tiles_for_16_experts) {
-  const RoutePlan few = plan_route({64, 2880, 128}, kHopperSms), many = plan_route({512, 2880, 128}, kHopperSms);
-  EXPECT_EQ(few.to_string(), "16 experts, tiles of 8 tokens, grid 8 x 8, 480 threads, 7696 B shared");
-  EXPECT_EQ(many.shares, 16);
-  EXPECT_EQ(plan_route({9, 192, 200}, kHopperSms).grid(), 13 * 2);
+TEST(route_plan, takes_tiles_of_16_tokens_where_there_are_too_many_of_8) {
+  const RoutePlan few = plan_route({128, 2880, 128}, kHopperSms), many = plan_route({512, 2880, 128}, kHopperSms);
+  EXPECT_EQ(few.to_string(), "128 experts x 8 tokens, K in 8 parts, grid 8 x 1 x 16, 512 threads, 21520 B shared");
+  EXPECT_EQ(many.tokens, 16);
+  EXPECT_EQ(many.tiles, 32);
+  EXPECT_EQ(plan_route({256, 2880, 32}, kHopperSms).to_string(),
+            "32 experts x 8 tokens, K in 4 parts, grid 4 x 1 x 32, 256 threads, 29712 B shared");
+  EXPECT_EQ(plan_route({9, 192, 200}, kHopperSms).grid(), 2 * 2);
+  EXPECT_EQ(plan_route({9, 576, 128}, 3).tokens, 16);  // two parts
+}
+
+TEST(route_plan, tokens_do_not_change_the_parts) {
+  for (const int64_t hidden : {192, 576, 1280, 2880, 4096})
+    for (const int64_t experts : {4, 32, 60, 128, 200}) {
+      const int parts = plan_route({1, hidden, experts}, kHopperSms).parts;
+      EXPECT_LE(parts, kRouteParts);
+      EXPECT_EQ(route_parts_floats({512, hidden, experts}), 512 * parts * experts);
+      for (const int64_t tokens : {9, 256, 512}) EXPECT_EQ(plan_route({tokens, hidden, experts}, 48).parts, parts);
+    }
 }
 
 TEST(around_gemm, arguments_out_of_range_are_refused) {

@@ -43,7 +43,7 @@ struct RouteSumsTile {
   static constexpr int kAreaBytes = kTokens * kPitch * 4, kSquaresAt = 2 * kAreaBytes;
   static constexpr int kCountsAt = kSquaresAt + (kColumnWarps + 1) * kTokens * 4;
   static constexpr int kRanges = kTokens / kRangeTokens;
-  static constexpr int kBarriersAt = kStages * kStageBytes;  // of each stage: it is there; all warps have read it
+  static constexpr int kBarriersAt = kStages * kStageBytes;  // of each stage: it is there; all have read it
   static constexpr int kSharedBytes = kBarriersAt + kStages * 16;
   static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
 };
@@ -66,19 +66,6 @@ template <class Tile>
 __device__ __forceinline__ bool by_tiles(const RouteSumsArgs& a) {
   return Tile::kTiles || a.sums.order == SplitSums::Order::kTiles;
 }
-
-// A token's four columns as bf16 pairs: to the nearest, and what that leaves.
-struct SplitFloats {
-  uint32_t high[2], low[2];
-  __device__ void set(const Quad& v) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float a = v.v[2 * i], b = v.v[2 * i + 1];
-      high[i] = ptx::pack_bf16(a, b);
-      low[i] = ptx::pack_bf16(a - __uint_as_float(high[i] << 16), b - __uint_as_float(high[i] & 0xffff0000u));
-    }
-  }
-};
 
 // Where a thread is in the ring, and where its parts of a stage lie: what a loop over steps would work out each time.
 template <class Tile>
@@ -228,7 +215,7 @@ struct RouteSums {
       RouteStage<Tile> stage(shared);
       for (int s = 0; s < Tile::kStages; ++s, stage.next()) {
         ptx::mbarrier_init(stage.full, Tile::kThreads);
-        ptx::mbarrier_init(stage.read(), Tile::kWarps);
+        ptx::mbarrier_init(stage.read(), Tile::kThreads);
       }
       ptx::fence_mbarrier_init();
     }
@@ -300,8 +287,7 @@ struct RouteSums {
         split[i].set(x[i]);
       }
       multiply_columns(stage.at + weights, split);
-      __syncwarp();  // orders the other lanes' reads, too; racecheck does not know, and reports them
-      if (own.lane == 0) ptx::mbarrier_arrive(stage.read());
+      ptx::mbarrier_arrive(stage.read());  // every lane, for racecheck: see gemv.cuh warp_arrive
       if (step + Tile::kStages - 1 < steps) {
         copies.wait_for_room();
         copies.copy_weights();

@@ -29,7 +29,8 @@ template <template <class> class Memory, class Run>
 Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vector<Bf16>& weight, const Run& run) {
   const auto out = static_cast<size_t>(c.tokens * c.experts), chosen = static_cast<size_t>(c.tokens * c.topk);
   const std::vector<Bf16> bias = gemm_bias(c.experts, 3);
-  const Memory<float> on_x(x), logits(out), weights(chosen);
+  const Memory<float> on_x(x), logits(out), weights(chosen),
+      parts(static_cast<size_t>(route_parts_floats({c.tokens, c.hidden, c.experts})));
   const Memory<Bf16> on_weight(weight), on_bias(bias);
   const Memory<int32_t> ids(chosen);
   const Memory<int> finished(std::vector<int>(static_cast<size_t>(route_tiles(c.tokens)), 0));
@@ -39,6 +40,7 @@ Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vec
                              .logits = logits.get(),
                              .ids = ids.get(),
                              .weights = weights.get(),
+                             .parts = parts.get(),
                              .finished = finished.get(),
                              .tokens = c.tokens,
                              .hidden = c.hidden,

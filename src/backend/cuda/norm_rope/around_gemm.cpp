@@ -12,17 +12,38 @@
 
 namespace nibble::backend::cuda {
 std::string RoutePlan::to_string() const {
-  return fmt::format("16 experts, tiles of {} tokens, grid {} x {}, {} threads, {} B shared", kRouteTokens,
-                     expert_groups, shares, threads, smem_bytes);
+  return fmt::format("{} experts x {} tokens, K in {} parts, grid {} x {} x {}, {} threads, {} B shared",
+                     groups * layout::kTileRows, tokens, parts, parts, columns, tiles, threads, smem_bytes);
+}
+
+namespace {
+// What does not depend on the step's tokens.
+RoutePlan route_parts(int64_t hidden, int64_t experts) {
+  constexpr int kMostGroups = kRouteWarps / 2, kMostSlices = 4;
+  const auto groups = static_cast<int>(ceil_div(experts, layout::kTileRows));
+  const int slices = layout::slices(hidden);
+  RoutePlan plan{.groups = std::clamp(groups, 1, kMostGroups)};
+  plan.slices = std::min({std::max(1, slices), kRouteWarps / plan.groups, kMostSlices});
+  plan.parts = ceil_div(slices, plan.slices);
+  plan.columns = ceil_div(groups, plan.groups);
+  plan.pitch = plan.slices * layout::slice_blocks(hidden) * layout::kBlockK * 2 + 64;  // two tokens in other banks
+  plan.threads = plan.slices * plan.groups * layout::kWarpLanes;
+  return plan;
+}
+}  // namespace
+
+int64_t route_parts_floats(const RouteShape& s) {
+  return s.tokens * route_parts(s.hidden, s.experts).parts * s.experts;
 }
 
 RoutePlan plan_route(const RouteShape& s, int sms) {
   constexpr int kFlagBytes = 16;
-  RoutePlan plan{.tiles = static_cast<int>(route_tiles(s.tokens)),
-                 .expert_groups = static_cast<int>(ceil_div(s.experts, layout::kTileRows)),
-                 .threads = layout::slices(s.hidden) * layout::kWarpLanes};
-  plan.shares = std::min(plan.tiles, std::max(1, sms / std::max(1, plan.expert_groups)));
-  plan.smem_bytes = layout::slices(s.hidden) * layout::kStepBytes + kFlagBytes;
+  RoutePlan plan = route_parts(s.hidden, s.experts);
+  // Tiles of 16 tokens where there are more CTAs than run at once with tiles of 8: W is read once per tile.
+  plan.tokens = route_tiles(s.tokens) * plan.parts * plan.columns <= sms ? kRouteTokens : 2 * kRouteTokens;
+  plan.tiles = static_cast<int>(ceil_div(s.tokens, plan.tokens));
+  plan.smem_bytes = 2 * plan.tokens * plan.pitch +
+                    plan.threads / layout::kWarpLanes * (plan.tokens / kRouteTokens) * layout::kStepBytes + kFlagBytes;
   return plan;
 }
 
@@ -157,9 +178,9 @@ void check_args(const RouteTokensArgs& a) {
   require_shape(layout::slices(a.hidden) > 0, kName, "hidden in slices of 192 or 256", a.hidden);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);
-  require_shape(aligned(a.x) && aligned(a.weight) && a.bias != nullptr && a.logits != nullptr && a.ids != nullptr &&
-                    a.weights != nullptr && a.finished != nullptr,
-                kName, "x and weight, 16-byte aligned, and the rest", a.experts);
+  require_shape(aligned(a.x) && aligned(a.weight) && aligned(a.bias) && aligned(a.logits) && a.ids != nullptr &&
+                    a.weights != nullptr && aligned(a.parts) && a.finished != nullptr,
+                kName, "x, weight, bias, logits and parts, 16-byte aligned, and the rest", a.experts);
 }
 
 void check_args(const NormRouteArgs& a) {

@@ -103,8 +103,10 @@ void any_rope_sums(const RopeSumsArgs& args, const Launch& on) {
 
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on) {
   check_args(args);
-  auto* const kernel =
-      layout::slice_blocks(args.hidden) == 6 ? any_route_tokens_f32_bf16<6> : any_route_tokens_f32_bf16<8>;
+  const bool few = plan.tokens == kRouteTokens;
+  auto* const kernel = layout::slice_blocks(args.hidden) == 6
+                           ? (few ? any_route_tokens_f32_bf16<6, 8> : any_route_tokens_f32_bf16<6, 16>)
+                           : (few ? any_route_tokens_f32_bf16<8, 8> : any_route_tokens_f32_bf16<8, 16>);
   launch_chained(kernel, {kernel::kRouteTokens, on, plan.grid(), plan.threads, plan.smem_bytes}, args, plan);
 }
 

@@ -89,11 +89,13 @@ struct RouteTokensArgs {
   float* logits = nullptr;                            // [tokens, experts]
   int32_t* ids = nullptr;                             // [tokens, topk]
   float* weights = nullptr;                           // [tokens, topk]
+  float* parts = nullptr;                             // scratch [route_parts_floats], 16-byte aligned
   int* finished = nullptr;                            // scratch [route_tiles(tokens)]: zero before and after
   int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
 };
-inline constexpr int kRouteTokens = 8;       // of a tile
-inline constexpr int kRouteMaxTokens = 512;  // for more, x would be read too often: once per 16 experts
+inline constexpr int kRouteTokens = 8;                   // of a tile, or twice as many
+inline constexpr int kRouteMaxTokens = 512;              // more: any_route_sums
+inline constexpr int kRouteWarps = 16, kRouteParts = 8;  // of a CTA; of K: at most
 [[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
 
 // Adds sums and bias to x[t] as NormSumsArgs does; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps). Then chooses experts as
@@ -114,24 +116,29 @@ struct RouteSumsArgs {
 };
 inline constexpr int kRouteSumsExperts = 128;  // at most: what a warp's registers hold
 
-// Grid: groups of 16 experts x CTAs that share the tiles of tokens; a warp per slice.
-struct RoutePlan {
-  int tiles = 0;
-  int expert_groups = 0, shares = 0;
-  int threads = 0, smem_bytes = 0;
-  [[nodiscard]] int grid() const { return expert_groups * shares; }
-  [[nodiscard]] std::string to_string() const;
-};
+// Grid: parts of K x columns of experts x tiles of tokens. A CTA has a warp per slice of its part and group of 16
+// experts. Parts are fixed by hidden and experts.
 struct RouteShape {
   int64_t tokens = 0, hidden = 0, experts = 0;
 };
+struct RoutePlan {
+  int tiles = 0, tokens = 0;              // tokens: of a tile
+  int parts = 0, slices = 0, groups = 0;  // slices of a part, groups of a column: at most
+  int columns = 0;
+  int pitch = 0;  // bytes of a token's x in shared memory
+  int threads = 0, smem_bytes = 0;
+  [[nodiscard]] int grid() const { return parts * columns * tiles; }
+  [[nodiscard]] std::string to_string() const;
+};
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
+// Of RouteTokensArgs::parts.
+[[nodiscard]] int64_t route_parts_floats(const RouteShape& shape);
 
 // Both at once, of few tokens: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; route's x is
 // what is normed.
 struct NormRouteArgs {
   NormSumsArgs norm;
-  RouteTokensArgs route;  // without x and finished
+  RouteTokensArgs route;  // without x, parts and finished
 };
 // A cluster of CTAs per eight tokens, of which each has some of the panels of 64 columns and chooses for one token.
 inline constexpr int kNormRouteCtas = 8, kNormRouteTokens = 8, kNormRouteThreads = 512;

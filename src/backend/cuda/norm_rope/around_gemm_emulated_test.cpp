@@ -159,15 +159,20 @@ TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_ca
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
   const auto run = [](const RouteTokensArgs& args) {
     const RoutePlan plan = plan_route({args.tokens, args.hidden, args.experts}, 3);
-    emulate(plan.grid(), plan.threads, [&] {
-      if (layout::slice_blocks(args.hidden) == 6) {
-        any_route_tokens_f32_bf16<6>(args, plan);
-      } else {
-        any_route_tokens_f32_bf16<8>(args, plan);
-      }
-    });
+    const auto with = [&]<int kTokens>() {
+      emulate(plan.grid(), plan.threads, [&] {
+        if (layout::slice_blocks(args.hidden) == 6) {
+          any_route_tokens_f32_bf16<6, kTokens>(args, plan);
+        } else {
+          any_route_tokens_f32_bf16<8, kTokens>(args, plan);
+        }
+      });
+    };
+    plan.tokens == 8 ? with.operator()<8>() : with.operator()<16>();
   };
-  check_route<HostArray>({.tokens = 9, .hidden = 384, .experts = 128, .topk = 4}, run);
+  for (const int tokens : {9, 35})  // the second part is short
+    check_route<HostArray>({.tokens = tokens, .hidden = 576, .experts = 128, .topk = 4}, run);
+  check_route<HostArray>({.tokens = 20, .hidden = 1280, .experts = 150, .topk = 3}, run);
   check_route<HostArray>({.tokens = 17, .hidden = 512, .experts = 20, .topk = 2}, run);
   check_route<HostArray>({.tokens = 3, .hidden = 192, .experts = 130, .topk = 1}, run);
   check_route<HostArray>({.tokens = 2, .hidden = 192, .experts = 300, .topk = 32}, run);  // beyond what lanes hold

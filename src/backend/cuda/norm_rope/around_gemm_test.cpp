@@ -20,10 +20,21 @@ class AroundGemm : public CudaTest {
     cuda_check(cudaDeviceGetAttribute(&value, which, 0));
     return value;
   }
-  void route(const RouteCase& c) {
+  // sms: that the plan counts on; 0: all.
+  void route(const RouteCase& c, int sms = 0) {
     check_route<DeviceArray>(c, [&](const RouteTokensArgs& args) {
-      any_route_tokens(args, plan_route({args.tokens, args.hidden, args.experts}, sms_), on_);
+      any_route_tokens(args, plan_route({args.tokens, args.hidden, args.experts}, sms == 0 ? sms_ : sms), on_);
     });
+  }
+  void norm_route(const NormCase& c, const RouteCase& to) {
+    check_norm_route<DeviceArray>(
+        c, to, [&](const NormRouteArgs& args, const NormRoutePlan& plan) { sm90_norm_route(args, plan, on_); });
+  }
+  void norm_route_of_short_rows(int tokens) {
+    norm_route({.tokens = tokens, .hidden = 576, .splits = 5}, {.experts = 32, .topk = 4});
+    norm_route(
+        {.tokens = tokens, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kBf16},
+        {.experts = 20, .topk = 2});
   }
   void split(const SplitCase& c) {
     check_split<DeviceArray>(
@@ -122,18 +133,34 @@ TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
 
 TEST_F(AroundGemm, norm_route_norms_and_chooses_in_a_cluster) {
   if (!hopper_) GTEST_SKIP() << "no Hopper here";
-  const auto run = [&](const NormRouteArgs& args, const NormRoutePlan& plan) { sm90_norm_route(args, plan, on_); };
-  for (const int tokens : {1, 7, 8, 9, 17, 32, kNormRouteMaxTokens}) {
-    check_norm_route<DeviceArray>({.tokens = tokens, .hidden = 576, .splits = 5}, {.experts = 32, .topk = 4}, run);
-    check_norm_route<DeviceArray>(
-        {.tokens = tokens, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kBf16},
-        {.experts = 20, .topk = 2}, run);
-  }
+  for (const int tokens : {1, 7, 8, 17, 32, kNormRouteMaxTokens}) norm_route_of_short_rows(tokens);
   for (const int tokens : {16, 50}) {
-    check_norm_route<DeviceArray>({.tokens = tokens, .splits = 5}, {.experts = 128, .topk = 4}, run);
-    check_norm_route<DeviceArray>({.tokens = tokens, .hidden = 4096, .splits = 8, .rounded = false},
-                                  {.experts = 36, .topk = 32}, run);
+    norm_route({.tokens = tokens, .splits = 5}, {.experts = 128, .topk = 4});
+    norm_route({.tokens = tokens, .hidden = 4096, .splits = 8, .rounded = false}, {.experts = 36, .topk = 32});
   }
+}
+
+// Small, for racecheck: a cluster with all its tokens, and one with a single token.
+TEST_F(AroundGemm, short_rows_are_normed_and_routed_in_two_clusters) {
+  if (!hopper_) GTEST_SKIP() << "no Hopper here";
+  norm_route_of_short_rows(9);
+}
+
+// Small, for racecheck: tiles of 8 and of 16 tokens, parts of two slices and of one.
+TEST_F(AroundGemm, short_rows_of_few_tokens_are_routed_in_parts) {
+  for (const int tokens : {9, 35})
+    for (const int sms : {0, 3}) route({.tokens = tokens, .hidden = 576, .experts = 128, .topk = 4}, sms);
+  route({.tokens = 20, .hidden = 1280, .experts = 150, .topk = 3}, 4);
+}
+
+// Small, for racecheck: every instance, rings that go round.
+TEST_F(AroundGemm, short_rows_of_many_tokens_are_routed) {
+  const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
+  for (const auto order : {SplitSums::Order::kRows, SplitSums::Order::kTiles})
+    for (const int experts : {20, 128}) {
+      check_route_sums<DeviceArray>({.tokens = 33, .hidden = 480, .experts = experts, .order = order}, run);
+      check_route_sums<DeviceArray>({.tokens = 33 * sms_, .hidden = 320, .experts = experts, .order = order}, run);
+    }
 }
 
 TEST_F(AroundGemm, split_gemm_is_the_plain_product_at_edges_of_tokens) {

@@ -107,6 +107,7 @@ void Maker::route() {
                            .logits = b.at.router_logits,
                            .ids = b.at.expert_ids,
                            .weights = b.at.expert_weights,
+                           .parts = b.at.route_parts,
                            .finished = b.at.route_finished,
                            .tokens = n,
                            .hidden = to_int(b.config.dims.hidden),

@@ -42,6 +42,10 @@ __device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
+__device__ __forceinline__ void store_shared8(uint32_t address, const uint32_t (&v)[2]) {
+  asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(v[0]), "r"(v[1]) : "memory");
+}
+
 __device__ __forceinline__ void store_shared16(uint32_t address, const float (&v)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
                : "memory");

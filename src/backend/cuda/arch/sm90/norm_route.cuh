@@ -8,8 +8,8 @@
 //      logits to the one that chooses for it. Then each chooses, and stores what is normed of its columns
 // mma  m16n8k16, weights on the m side; norm * x as two bf16, which keep 16 bits
 // bytes, flops: cost(); W once per cluster from L2
-// measured 2026-11-26 (H100, 128 experts x 2880, five splits, in a chain): 16 tokens 5.5 us, 32 5.6, 64 7.2;
-//      any_norm_sums and any_route_tokens 7.2, 7.3, 7.6
+// measured 2026-11-26 (H100, 128 experts x 2880, five splits, in a chain): 16 tokens 5.4 us, 32 5.5, 64 6.2;
+//      any_norm_sums and any_route_tokens 6.9, 7.0, 7.1
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/dense/gemm_input.cuh"
@@ -209,21 +209,24 @@ __global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(kNormRo
   const int first_column = part.first * layout::kPanelK;
   const auto bytes = static_cast<uint32_t>(part.panels * layout::kPanelK * 2);
   if (thread == 0) {
-    ptx::mbarrier_init(shared.loaded(), 1);
+    ptx::mbarrier_init(shared.loaded(), 1 + kNormRouteThreads);
     ptx::mbarrier_init(shared.come(), 1);
     ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect_tx(shared.come(), shared.come_bytes());
-    ptx::mbarrier_arrive_expect_tx(shared.loaded(),
-                                   bytes * static_cast<uint32_t>(route.experts + (a.bias == nullptr ? 1 : 2)));
+    ptx::mbarrier_arrive_expect_tx(shared.loaded(), bytes * static_cast<uint32_t>(a.bias == nullptr ? 1 : 2));
   }
   __syncthreads();
   ptx::cluster_arrive();
   if (warp == 0) {
     if (lane == 0) ptx::bulk_copy(shared.norm(0), a.norm + first_column, bytes, shared.loaded());
     if (lane == 1 && a.bias != nullptr) ptx::bulk_copy(shared.bias(0), a.bias + first_column, bytes, shared.loaded());
-    for (int e = lane; e < route.experts; e += layout::kWarpLanes)
-      ptx::bulk_copy(shared.weight(e), route.weight + int64_t{e} * a.hidden + first_column, bytes, shared.loaded());
   }
+  // Not a bulk copy per row: 64 tokens would take 7.2 us.
+  for (int e = warp; e < route.experts; e += kNormRouteWarps)
+    for (int k = 8 * lane; k < part.panels * layout::kPanelK; k += 8 * layout::kWarpLanes)
+      ptx::async_copy16(shared.weight(e) + static_cast<uint32_t>(2 * k),
+                        route.weight + int64_t{e} * a.hidden + first_column + k, ptx::Fill::kCopy);
+  ptx::mbarrier_arrive_behind_copies(shared.loaded());
   NormRouteHalf half(a, part, first_token);
   ptx::grid_dependency_launch();
   ptx::cluster_wait();  // all have barriers for what comes

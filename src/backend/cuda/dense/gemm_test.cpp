@@ -305,6 +305,12 @@ TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
     check_at_once({kSameForAll, 900, 4, kMxfp4Tokens, true, 576, 576, sms});
   }
   check_at_once({kRandom, 300, 4, kMxfp4Tokens, true});
+  for (const int inter : {1440, 736, 672, 384, 192, 32})  // ranks'
+    for (const int tokens : {9, 130})
+      for (const int sms : {7, 0}) {
+        check_at_once({kRandom, tokens, 20, kMxfp4Narrow, true, 576, inter, sms});
+        check_at_once({kSameForAll, tokens, 4, kMxfp4Tokens, true, 2880, inter, sms});
+      }
 }
 
 // sm90_grouped against both launches of sm90_mxfp4_gemm: CTAs with all tiles, with parts of them, without any; experts

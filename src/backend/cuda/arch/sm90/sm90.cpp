@@ -45,7 +45,7 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
   GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts},
       down{s.hidden, layout::block_pair_width(s.inter), s.pairs, s.experts};
   gate_up.row_codes = down.row_codes = codes;
-  const bool at_once = !rounds(s.activations) && s.hidden == s.inter;
+  const bool at_once = !rounds(s.activations) && !s.shares_card && sm90_experts_at_once(s.hidden, s.inter);
   if (at_once && fast_memory(card))
     if (const std::optional<GemmPlan> plan = plan_sm90_grouped(gate_up, card.multiprocessors))
       return ExpertsPlan{.gate_up = kernel::kSm90Grouped, .down = {}, .first = *plan, .second = {}, .at_once = true};

@@ -58,6 +58,8 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
   EXPECT_EQ(sent_as_made(2, int64_t{9000} * 5760, SumWay::kShares), kNot) << "more than a box holds";
   EXPECT_EQ(sent_as_made(2, int64_t{8192} * 5760, SumWay::kNccl), kNot);
   EXPECT_EQ(sent_as_made(2, 5760, SumWay::kShares), kNot);
+  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes, SumWay::kShares), kToAll);
+  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes - 2, SumWay::kShares), kNot);
   const SumPlan nccl = plan(16384, SumWay::kNccl);
   EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
   EXPECT_EQ(nccl.launches, 2);

@@ -36,8 +36,9 @@ enum class SumWay : uint8_t {
   return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
 }
 
-// Messages of so many bytes and more are exchanged by two ranks: of 120b 91 tokens. At 128 tokens a step is 1.4 %
-// shorter than with pushes that combine, at 64 1.9 % longer (two H200).
+// Messages of so many bytes and more are exchanged by two ranks: of 120b 91 tokens. Two H200, µs a step: pushes that
+// combine 748 at 64 tokens, 1077 at 128; combining and meeting 816 at 256
+// (bench/results/2026-11-26-h200-x2-exchange.json).
 inline constexpr int64_t kFirstExchangedBytes = 512 * 1024;
 
 // Whether the kernel that makes bf16 values sends them, and to whom (share_box.h PartPlaces): where shares take them in

@@ -68,10 +68,7 @@ SumPlan Comm::reduce_plan(const DeltaValues& values) const {
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
   using enum DeltaValues::Sent;
   check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
-  check(values.sent == (way == SumWay::kExchange ? kToAll
-                        : way == SumWay::kShares ? values.sent
-                                                 : kNot) &&
-            (way != SumWay::kShares || values.sent != kToAll),
+  check((values.sent == kToAll) == (way == SumWay::kExchange) && (values.sent != kToOwners || way == SumWay::kShares),
         "parts are sent as their sum wants them");
   switch (way) {
     case SumWay::kPush: return push(values, nullptr, on);

@@ -272,6 +272,7 @@ class StreamedCudaBackend final : public RankBackend {
                .longer = rank_.comm->longer(),
                .fused = !alone_in_process(),
                .places = rank_.comm->places(),
+               .exchange = rank_.comm->exchange(),
                .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
                  parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
                }};

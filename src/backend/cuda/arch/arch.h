@@ -61,6 +61,7 @@ struct ExpertsShape {
   bool wide_scales = false;                      // GemmShape
   bool byte_scales = true;                       // layout::ScaleRange::fits_bytes
   int tile_tokens = 0;                           // --moe-tile; 0: the kernel chooses. Only for inputs in codes
+  bool shares_card = false;                      // with another rank: CTAs must not wait for others of their launch
 };
 struct ExpertsPlan {
   Kernel gate_up, down;

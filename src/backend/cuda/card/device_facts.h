@@ -39,8 +39,8 @@ struct Tuned {
   // GEMM that does both products in one launch serves small steps, too: of up to gemm_at_once_pairs pairs, or of models
   // with so many experts.
   int64_t gemm_at_once_pairs = 0, grouped_pairs = 0;
-  // The same as grouped_pairs, if more, where each product is a GEMM of its own, but not one of codes (FP8). Not
-  // measured by --tune.
+  // The same as grouped_pairs, if more, where each product is a GEMM of its own or has a width of its own, but not of
+  // codes (FP8). Not measured by --tune.
   int64_t grouped_pairs_apart = 0;
   int64_t route_tokens = 0;  // tokens: any_route_tokens, which takes kRouteMaxTokens; beyond, any_route_sums
   // Of up to 8 tokens: o is read in two halves of K where that balances the SMs (gemv_plan.h balances_in_halves). Not

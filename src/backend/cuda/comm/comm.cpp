@@ -66,14 +66,17 @@ SumPlan Comm::reduce_plan(const DeltaValues& values) const {
 }
 
 void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
+  using enum DeltaValues::Sent;
   check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
-  check(way == SumWay::kShares || !values.sent, "parts are sent to shares");
+  check((values.sent == kToAll) == (way == SumWay::kExchange) && (values.sent != kToOwners || way == SumWay::kShares),
+        "parts are sent as their sum wants them");
   switch (way) {
     case SumWay::kPush: return push(values, nullptr, on);
     case SumWay::kShares: return share(values, on);
     case SumWay::kNccl:
       if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
       return nccl_->all_reduce(rank(), values, on);
+    case SumWay::kExchange: return barrier(on);
   }
 }
 
@@ -96,12 +99,13 @@ void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launc
 
 void Comm::share(const DeltaValues& values, const Launch& on) const {
   const int64_t words = values.words(), most = shares_.shape.words();
-  check(!values.sent || words <= most, "what is sent before is one message");
+  const bool sent = values.sent == DeltaValues::Sent::kToOwners;
+  check(!sent || words <= most, "what is sent before is one message");
   for (int64_t at = 0; at < words; at += most) {
     const ShareReduceArgs args{.link = shares_,
                                .values = static_cast<uint32_t*>(values.at) + at,
                                .words = std::min(words - at, most),
-                               .sent = values.sent};
+                               .sent = sent};
     reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
   }
 }
@@ -163,6 +167,8 @@ CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
     std::ranges::fill(rounds.of_cta, kFirstRound);
     own.rounds = begun(rounds);
     own.box = zeros(share_shape_.bytes(), "what ranks send each other");
+    if (const int64_t bytes = exchange_shape(shape_.ranks).bytes(); bytes > 0)
+      own.exchange = allocate_device(bytes, "what ranks send each other");
     ShareRounds share_rounds{};
     std::ranges::fill(share_rounds.of_cta, uint64_t{1});
     own.share_rounds = begun(share_rounds);
@@ -192,11 +198,14 @@ Comm CommMemory::of(int rank) const {
                    .rank = rank,
                    .shares_card = on_card > 1,
                    .given_up = given_up};
+  Exchange exchange{.shape = exchange_shape(shape_.ranks), .rank = rank};
+  for (size_t r = 0; r < std::size(exchange.memory); ++r)
+    exchange.memory[r] = reinterpret_cast<uint32_t*>(ranks_[r].exchange.get());
   for (size_t r = 0; r < ranks_.size(); ++r) {
     push.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
     shares.boxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].box.get());
   }
-  return {{push, shares, nccl_.get()}, own.sms, static_cast<int>(on_card)};
+  return {{push, shares, exchange, nccl_.get()}, own.sms, static_cast<int>(on_card)};
 }
 
 void CommMemory::give_up() const {

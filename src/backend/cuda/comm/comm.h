@@ -24,12 +24,14 @@ class Comm {
   struct Ends {
     PushLink push{};
     ShareLink shares{};
+    Exchange exchange{};
     const NcclRanks* nccl = nullptr;  // may be none, else REQUIRES that it outlives this
     bool by_nccl_alone = false;       // ranks of several processes: push and shares say no more than who they are
   };
   Comm(const Ends& ends, int sms, int ranks_on_card)
       : link_(ends.push),
         shares_(ends.shares),
+        exchange_(ends.exchange),
         nccl_(ends.nccl),
         shorter_(ends.by_nccl_alone ? SumWay::kNccl : SumWay::kPush),
         sms_(sms),
@@ -46,8 +48,10 @@ class Comm {
   // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them
   // (sum_way.h).
   void reduce(const CombineArgs& parts, const Launch& on) const;
-  // For a kernel that makes values and sends them itself: where each goes (DeltaValues::sent).
+  // For a kernel that makes values and sends them itself: where each goes (DeltaValues::sent); of those that two ranks
+  // exchange, the memory.
   [[nodiscard]] PartPlaces places() const;
+  [[nodiscard]] const Exchange& exchange() const { return exchange_; }
   // The launches of reduce().
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
   // Of short messages, and of long ones.
@@ -79,6 +83,7 @@ class Comm {
 
   PushLink link_;
   ShareLink shares_;
+  Exchange exchange_;
   const NcclRanks* nccl_;
   SumWay shorter_;
   int sms_, ranks_on_card_;
@@ -103,7 +108,7 @@ class CommMemory {
  private:
   struct Own {
     int card = 0, sms = 1;
-    DeviceBytes mailbox, rounds, box, share_rounds;
+    DeviceBytes mailbox, rounds, box, share_rounds, exchange;
   };
   MailboxShape shape_;
   ShareShape share_shape_;

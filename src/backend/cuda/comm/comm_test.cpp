@@ -252,6 +252,8 @@ class CommTest : public CudaTest {
     const int splits = tokens < 1000 ? 3 : 1;
     const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
     const auto pairs = static_cast<size_t>(tokens * kTopk);
+    using Sent = DeltaValues::Sent;
+    const Sent sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles), SumWay::kShares);
     std::vector<int32_t> ids;
     for (size_t pair = 0; pair < pairs; ++pair) ids.push_back(static_cast<int32_t>(pair * 5 % kExperts));
     struct Rank {
@@ -259,6 +261,7 @@ class CommTest : public CudaTest {
       DeviceArray<float> f32, weights;
       DeviceArray<Bf16> bf16, bias;
       DeviceArray<int32_t> ids;
+      DeviceArray<uint16_t> both[kExchangedSums];
       CombineArgs args;
     };
     std::vector<Rank> all(static_cast<size_t>(ranks.count()));
@@ -274,6 +277,8 @@ class CommTest : public CudaTest {
       };
       own.combined = DeviceArray<uint16_t>(tiles);
       own.tiles = DeviceArray<uint16_t>(tiles);
+      for (DeviceArray<uint16_t>& both : own.both)
+        if (sent == Sent::kToAll) both = DeviceArray<uint16_t>(2 * tiles);
       own.args = {.tokens = tokens, .hidden = kHidden};
       if (delta == NormDelta::kSplits) {
         std::vector<uint16_t> sums;
@@ -301,12 +306,22 @@ class CommTest : public CudaTest {
       any_combine(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
-      if (!sends_parts(ranks.count(), static_cast<int64_t>(2 * tiles), SumWay::kShares))
-        return ranks.end(r).reduce(args, ranks.on(r));
+      if (sent == Sent::kNot) return ranks.end(r).reduce(args, ranks.on(r));
       args.places = ranks.end(r).places();
+      DeltaValues values{
+          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sent::kToOwners};
       any_combine(args, ranks.on(r));
-      ranks.end(r).reduce({.at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = true},
-                          ranks.on(r));
+      ranks.end(r).reduce(values, ranks.on(r));
+      if (sent != Sent::kToAll) return;
+      const Exchange& exchange = ranks.end(r).exchange();
+      values.sent = Sent::kToAll;
+      for (int sum = 0; sum < kExchangedSums; ++sum) {
+        args.places = PartPlaces::exchanged(exchange, sum, values.words());
+        any_combine(args, ranks.on(r));
+        ranks.end(r).reduce(values, ranks.on(r));
+        cuda_check(cudaMemcpyAsync(all[r].both[sum].get(), exchange.both(static_cast<int>(r), sum), 4 * tiles,
+                                   cudaMemcpyDeviceToDevice, ranks.stream(r)));
+      }
     });
     ranks.wait();
     ranks.each([&](size_t r) {
@@ -318,6 +333,17 @@ class CommTest : public CudaTest {
           others += want[at] != got[at] ? 1 : 0;
         }
       EXPECT_EQ(others, 0) << "rank " << r << ", " << tokens << " tokens, form " << static_cast<int>(delta);
+      for (const DeviceArray<uint16_t>& exchanged : all[r].both) {
+        if (exchanged.size() == 0) continue;
+        const std::vector<uint16_t> both = exchanged.host();
+        for (int t = 0; t < tokens; ++t)
+          for (int d = 0; d < kHidden; ++d) {
+            const auto at = static_cast<size_t>(place_in_sums(tokens, t, d));
+            const Bf16 sum = Bf16::from_float(Bf16{both[at]}.to_float() + Bf16{both[tiles + at]}.to_float());
+            others += want[at] != sum.bits ? 1 : 0;
+          }
+        EXPECT_EQ(others, 0) << "exchanged: rank " << r << ", " << tokens << " tokens";
+      }
     });
   }
   static void check_combined(const RanksOnCards& ranks) {

@@ -47,24 +47,61 @@ struct ShareShape {
 
 [[nodiscard]] constexpr int64_t chunks_of(int64_t words) { return (words + kChunkWords - 1) / kChunkWords; }
 
+// Memory on each card of two ranks that exchange their parts of a message whole (README.md): [sums][ranks] of a part,
+// bf16; a message's parts lie side by side.
+inline constexpr int kExchangedSums = 2;  // of a layer
+struct ExchangeShape {
+  int64_t words = 0;  // of a part at most, 32 bits each
+  [[nodiscard]] constexpr int64_t bytes() const { return 4 * kExchangedSums * 2 * words; }
+};
+// As long parts as shares take.
+[[nodiscard]] constexpr ExchangeShape exchange_shape(int ranks) {
+  return {.words = ranks == 2 ? share_shape(ranks).words() : 0};
+}
+struct Exchange {
+  uint32_t* memory[2] = {};  // of each rank, by rank
+  ExchangeShape shape;
+  int rank = 0;
+  // Where a card has both parts of a message of the sum-th sum of a layer.
+  [[nodiscard]] constexpr uint32_t* both(int card, int sum) const {
+    return memory[card] == nullptr ? nullptr : memory[card] + sum * 2 * shape.words;
+  }
+};
+
 // Where a kernel puts a rank's part of a message as it makes it, so that all is sent when the ranks' sum begins: what
-// the rank adds up itself stays among its values, the rest goes to the boxes of those who do. The kernel may begin when
-// the sum before has ended, and has ended when this one begins.
+// the rank adds up itself stays among its values, the rest goes to the boxes of those who do. Of parts that are
+// exchanged, to its place on both cards. The kernel may begin when the sum before has ended, and has ended when this
+// one begins.
 struct PartPlaces {
   uint64_t* boxes[kMaxPushRanks] = {};  // of each rank, by rank
   ShareShape shape;                     // no chunks: nothing is sent
   int rank = 0;
+  uint32_t *own = nullptr, *others = nullptr;  // exchanged: the part's place on the rank's card, on the other's
 
-  [[nodiscard]] constexpr bool sends() const { return shape.chunks != 0; }
+  // Of a part of so many words.
+  [[nodiscard]] static constexpr PartPlaces exchanged(const Exchange& exchange, int sum, int64_t words) {
+    PartPlaces places;
+    places.rank = exchange.rank;
+    if (exchange.memory[0] == nullptr) return places;
+    places.own = exchange.both(exchange.rank, sum) + exchange.rank * words;
+    places.others = exchange.both(1 - exchange.rank, sum) + exchange.rank * words;
+    return places;
+  }
+  [[nodiscard]] constexpr bool sends() const { return shape.chunks != 0 || own != nullptr; }
   // Of a message's 256 bytes number `block`: where they go.
   static constexpr int64_t kBlockWords = 64, kChunkBlocks = kChunkWords / kBlockWords;
   [[nodiscard]] constexpr uint32_t* place(uint32_t* values, int64_t block) const {
+    if (own != nullptr) return own + block * kBlockWords;
     if (!sends()) return values + block * kBlockWords;
     const int64_t chunk = block / kChunkBlocks;
     const int owner = shape.owner(chunk);
     if (owner == rank) return values + block * kBlockWords;
     return reinterpret_cast<uint32_t*>(boxes[owner] + shape.first_part(rank, chunk)) +
            block % kChunkBlocks * kBlockWords;
+  }
+  // Where else it goes; null: nowhere.
+  [[nodiscard]] constexpr uint32_t* copy(int64_t block) const {
+    return others == nullptr ? nullptr : others + block * kBlockWords;
   }
 };
 

@@ -133,6 +133,41 @@ TEST(share_emulated, parts_are_sent_as_they_are_combined) {
   }
 }
 
+// Two ranks' parts lie on both cards, as any_combine alone makes them; a layer's other sum is left alone.
+TEST(share_emulated, parts_are_exchanged_as_they_are_combined) {
+  for (const CombineCase& c : combine_cases()) {
+    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
+    PartsOfRanks parts(c, 2, 92);
+    const auto words = static_cast<size_t>(parts.words());
+    Exchange exchange{.shape = {.words = parts.words() + 4}};
+    std::vector<Vector> cards[2];
+    for (int card = 0; card < 2; ++card) {
+      cards[card].assign(static_cast<size_t>(exchange.shape.bytes() / 16), {{~0u, ~0u, ~0u, ~0u}});
+      exchange.memory[card] = cards[card].front().words;
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      CombineArgs args = parts.args(rank);
+      exchange.rank = rank;
+      for (const bool alone : {false, true}) {
+        args.places = alone ? PartPlaces{} : PartPlaces::exchanged(exchange, 1, parts.words());
+        ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
+      }
+    }
+    for (int card = 0; card < 2; ++card) {
+      const uint32_t* const both = exchange.both(card, 1);
+      const auto* const first = reinterpret_cast<const uint16_t*>(both);
+      for (int rank = 0; rank < 2; ++rank)
+        for (int t = 0; t < c.tokens; ++t)
+          for (int d = 0; d < c.hidden; ++d) {
+            const auto at = static_cast<size_t>(place_in_sums(c.tokens, t, d));
+            ASSERT_EQ(first[2 * words * static_cast<size_t>(rank) + at], parts.args(rank).tiles[at])
+                << "card " << card << ", rank " << rank << ", token " << t << ", dim " << d;
+          }
+      for (const uint32_t* other = exchange.memory[card]; other < both; ++other) ASSERT_EQ(*other, ~0u);
+    }
+  }
+}
+
 // That the others are waited for at all.
 TEST(share_emulated, a_rank_alone_waits) {
   ShareRanks ranks(2, 2);

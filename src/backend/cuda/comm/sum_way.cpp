@@ -11,7 +11,11 @@ namespace nibble::backend::cuda {
 
 SumPlan plan_sum(const SumShape& shape) {
   const int64_t words = shape.values.words(), bytes = shape.values.bytes();
-  const SumWay by_push = shape.values.sent ? SumWay::kShares : sum_way(shape.ranks, bytes, shape.longer);
+  using Sent = DeltaValues::Sent;
+  const Sent sent = shape.values.sent;
+  const SumWay by_push = sent == Sent::kToAll      ? SumWay::kExchange
+                         : sent == Sent::kToOwners ? SumWay::kShares
+                                                   : sum_way(shape.ranks, bytes, shape.longer);
   SumPlan plan{.way = by_push == SumWay::kPush ? shape.shorter : by_push, .kernel = {}, .tile = {}, .cost = {}};
   const auto in_messages_of = [&](int64_t most) {
     plan.launches = (words + most - 1) / most;
@@ -25,11 +29,17 @@ SumPlan plan_sum(const SumShape& shape) {
       break;
     case SumWay::kShares: {
       const ShareShape box = share_shape(shape.ranks);
-      plan.kernel = shape.values.sent ? kernel::kShareSum : share_reduce_kernel(shape.values.type);
+      plan.kernel = sent == Sent::kToOwners ? kernel::kShareSum : share_reduce_kernel(shape.values.type);
       plan.tile = plan_shares(in_messages_of(box.words()), shape.sms, shape.ranks_on_card).to_string();
-      plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words, .sent = shape.values.sent});
+      plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words, .sent = sent == Sent::kToOwners});
       break;
     }
+    case SumWay::kExchange:
+      plan.kernel = kernel::kPushBarrier;
+      plan.tile = "a CTA";
+      plan.cost = cost(PushReduceArgs{.link = {.shape = {.ranks = shape.ranks}}, .words = kVectorWords});
+      plan.cost.flops = 0;
+      break;
     case SumWay::kNccl:
       in_messages_of(kNcclBytes / 4);
       plan.kernel = nccl_reduce_kernel();
@@ -51,6 +61,7 @@ std::optional<SumWay> way_of(std::string_view kernel) {
     if (kernel == push_combine_kernel(delta).name) return SumWay::kPush;
   }
   if (kernel == kernel::kShareSum.name) return SumWay::kShares;
+  if (kernel == kernel::kPushBarrier.name) return SumWay::kExchange;
   if (kernel == nccl_reduce_kernel().name) return SumWay::kNccl;
   return std::nullopt;
 }

@@ -12,7 +12,12 @@
 
 namespace nibble::backend::cuda {
 
-enum class SumWay : uint8_t { kPush, kShares, kNccl };
+enum class SumWay : uint8_t {
+  kPush,
+  kShares,
+  kNccl,
+  kExchange,  // two ranks have sent each other their parts: they meet, and who reads the values adds them up
+};
 
 // Messages of so many bytes and more are too long for a push, whose every word carries a round and goes to every rank.
 // µs on two H200 with NVLink at 369 KB, 1.5, 11.8 and 47 MB: push 5.7, 12.1, 88, 346, shares 8.6, 12.2, 42, 154, and
@@ -31,10 +36,18 @@ enum class SumWay : uint8_t { kPush, kShares, kNccl };
   return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
 }
 
-// Whether the kernel that makes values sends each to the rank that adds it up (share_box.h PartPlaces): where shares
-// take them in one message.
-[[nodiscard]] constexpr bool sends_parts(int ranks, int64_t bytes, SumWay longer) {
-  return sum_way(ranks, bytes, longer) == SumWay::kShares && bytes <= 4 * share_shape(ranks).words();
+// Messages of so many bytes and more are exchanged by two ranks: of 120b 91 tokens. Two H200, µs a step: pushes that
+// combine 748 at 64 tokens, 1077 at 128; combining and meeting 816 at 256
+// (bench/results/2026-11-26-h200-x2-exchange.json).
+inline constexpr int64_t kFirstExchangedBytes = 512 * 1024;
+
+// Whether the kernel that makes bf16 values sends them, and to whom (share_box.h PartPlaces): where shares take them in
+// one message. Two ranks send all to each other: as many bytes as parts and sums of shares are.
+[[nodiscard]] constexpr DeltaValues::Sent sent_as_made(int ranks, int64_t bytes, SumWay longer) {
+  using enum DeltaValues::Sent;
+  if (longer != SumWay::kShares || bytes > 4 * share_shape(ranks).words()) return kNot;
+  if (ranks == 2) return bytes >= kFirstExchangedBytes ? kToAll : kNot;
+  return sum_way(ranks, bytes, longer) == SumWay::kShares ? kToOwners : kNot;
 }
 
 inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call

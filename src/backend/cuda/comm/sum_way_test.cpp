@@ -43,14 +43,23 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
   EXPECT_EQ(prompt.launches, 1);
   EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
   EXPECT_EQ(plan(16384, SumWay::kShares).launches, 2);
-  const SumPlan sent = plan_sum(
-      {.values = {.count = 8192 * 2880, .type = DeltaValues::Type::kBf16, .sent = true}, .ranks = 2, .sms = 132});
-  EXPECT_EQ(sent.kernel.name, "any_share_sum<bf16>");
-  EXPECT_NEAR(static_cast<double>(sent.cost.bytes), 4096.0 * 5760, 5e4) << "its own half of the sums";
-  EXPECT_TRUE(sends_parts(2, int64_t{8192} * 5760, SumWay::kShares));
-  EXPECT_FALSE(sends_parts(2, int64_t{9000} * 5760, SumWay::kShares)) << "more than a box holds";
-  EXPECT_FALSE(sends_parts(2, int64_t{8192} * 5760, SumWay::kNccl));
-  EXPECT_FALSE(sends_parts(2, 5760, SumWay::kShares));
+  using enum DeltaValues::Sent;
+  const auto sent = [](DeltaValues::Sent to) {
+    return plan_sum(
+        {.values = {.count = 8192 * 2880, .type = DeltaValues::Type::kBf16, .sent = to}, .ranks = 2, .sms = 132});
+  };
+  EXPECT_EQ(sent(kToOwners).kernel.name, "any_share_sum<bf16>");
+  EXPECT_NEAR(static_cast<double>(sent(kToOwners).cost.bytes), 4096.0 * 5760, 5e4) << "its own half of the sums";
+  EXPECT_EQ(sent(kToAll).kernel.name, "any_push_barrier");
+  EXPECT_EQ(sent(kToAll).way, SumWay::kExchange);
+  EXPECT_EQ(sent(kToAll).cost.bytes, 32) << "all else was sent before";
+  EXPECT_EQ(sent_as_made(2, int64_t{8192} * 5760, SumWay::kShares), kToAll);
+  EXPECT_EQ(sent_as_made(4, int64_t{8192} * 5760, SumWay::kShares), kToOwners);
+  EXPECT_EQ(sent_as_made(2, int64_t{9000} * 5760, SumWay::kShares), kNot) << "more than a box holds";
+  EXPECT_EQ(sent_as_made(2, int64_t{8192} * 5760, SumWay::kNccl), kNot);
+  EXPECT_EQ(sent_as_made(2, 5760, SumWay::kShares), kNot);
+  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes, SumWay::kShares), kToAll);
+  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes - 2, SumWay::kShares), kNot);
   const SumPlan nccl = plan(16384, SumWay::kNccl);
   EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
   EXPECT_EQ(nccl.launches, 2);

@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -100,8 +101,10 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
 template <RowOrder kOrder, Mxfp4Input kInput>
 void run_mxfp4(const GemmArgs& args, const GemmPlan& plan) {
   const layout::Slices slices = layout::slices_of(args.cols);
-  if constexpr (kOrder == RowOrder::kPlain)
-    if (slices.missing > 0) return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput, true>, kOrder>(args, plan);
+  const bool other_width = args.down.weights != nullptr && args.rows != 2 * args.cols;
+  if constexpr (kOrder == RowOrder::kPlain || kInput == Mxfp4Input::kF16)
+    if (slices.missing > 0 || other_width)
+      return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput, true>, kOrder>(args, plan);
   if (slices.blocks == 6) return run_tile<Sm90, Sm90::Instance<3, kMxfp4Tokens, kInput>, kOrder>(args, plan);
   run_tile<Sm90, Sm90::Instance<4, kMxfp4Tokens, kInput>, kOrder>(args, plan);
 }
@@ -119,7 +122,7 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
 }
 
 // The same as one split of sums, rows as they are packed; of plain rows with the bias. Then as a message of a rank of
-// two: what the other one adds up lies in that one's box.
+// two: what the other one adds up lies in that one's box; and as the part of the second of two that exchange theirs.
 template <int kTokens>
 void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, int tile) {
   const auto pitch = static_cast<size_t>(split_pitch(args.tokens, args.rows));
@@ -155,6 +158,17 @@ void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>&
       ASSERT_EQ(sent[at % (2 * kChunkWords)], whole[at]) << at;
     }
   }
+  std::vector<uint16_t> cards[2];
+  Exchange exchange{.shape = {.words = static_cast<int64_t>(pitch / 2)}, .rank = 1};
+  for (int card = 0; card < 2; ++card) {
+    cards[card].assign(static_cast<size_t>(exchange.shape.bytes() / 2), 0xffff);
+    exchange.memory[card] = reinterpret_cast<uint32_t*>(cards[card].data());
+  }
+  args.places = PartPlaces::exchanged(exchange, 1, exchange.shape.words);
+  run_gemm<Sm90Dense, Packing::kBf16, kTokens, RowOrder::kPlain>(args, plan);
+  rest.assign(cards[0].size(), 0xffff);
+  std::ranges::copy(whole, rest.end() - static_cast<std::ptrdiff_t>(pitch));
+  for (const auto& card : cards) ASSERT_EQ(card, rest);
 }
 
 template <class Arch, Packing kPacking, int kTokens>
@@ -454,7 +468,18 @@ void check_moe(GemmRouting routing, int tokens, int all_experts, const OwnExpert
                       .x_rows = kPanels ? rows : 0,
                       .u = u.data(),
                       .down = {down.packed.data(), down_bias.data(), y.data()}};
-  run_moe<Arch, kTokens>(args, kPanels && kHidden == kInter);
+  const bool at_once = std::is_same_v<Arch, Sm90Both> || (kPanels && sm90_experts_at_once(kHidden, kInter));
+  if (!at_once || std::is_same_v<Arch, Sm90>) run_moe<Arch, kTokens>(args, false);
+  if (at_once) {
+    const std::vector<uint16_t> two_u = u, two_y = y;
+    std::ranges::fill(u, 0xffff);
+    std::ranges::fill(y, 0xffff);
+    run_moe<Arch, kTokens>(args, true);
+    if (std::is_same_v<Arch, Sm90>) {
+      ASSERT_EQ(u, two_u) << "of two launches";
+      ASSERT_EQ(y, two_y);
+    }
+  }
   std::vector<int32_t> places = groups.places;
   for (int32_t& place : places) place = std::max(place, 0);  // of another rank's nothing is looked at
   const std::vector<uint16_t> got_u = kPanels ? from_panels(u, kWidth, rows, places) : u;
@@ -524,6 +549,7 @@ TEST(gemm_emulated, moe_of_a_ranks_width_is_the_plain_product) {
   check_moe<Sm90, 64, 192, 64>(GemmRouting::kRandom, 12, 12);
   check_moe<Sm90, 160, 384, 64>(GemmRouting::kSameForAll, 66, 12);
   check_moe<Sm90, 64, 192, 1472>(GemmRouting::kSameForAll, 17, 2);
+  check_moe<Sm90, 64, 576, 320>(GemmRouting::kRandom, 12, 12);  // more tiles than CTAs
 }
 
 TEST(gemm_emulated, both_products_at_once_are_the_plain_ones) {

@@ -108,9 +108,10 @@ void check_args(const GemmArgs& a) {
           "MXFP4 and a bias for gate and up rows", a);
   require(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, "heads of 64 rows", a);
   const GemmDown& down = a.down;
-  require(down.weights == nullptr || (gate_up && grouped && a.x_rows > 0 && a.rows == 2 * a.cols &&
+  require(down.weights == nullptr || (gate_up && grouped && a.x_rows > 0 &&
+                                      layout::geometry(a.packing, layout::block_pair_width(a.rows / 2)).slices != 0 &&
                                       aligned(down.weights) && down.bias != nullptr && aligned(down.y16)),
-          "down behind experts' gate and up rows of sm90_gemm, twice the cols, 16-byte aligned", a);
+          "down behind experts' gate and up rows of sm90_gemm, half of these in slices, 16-byte aligned", a);
   require(a.x_scales == nullptr || (grouped && a.x_rows > 0 && aligned(a.x_scales) && down.weights == nullptr &&
                                     (gate_up || a.y16 != nullptr)),
           "codes of rows for one product of experts by sm90_gemm, their scales 16-byte aligned", a);

@@ -76,7 +76,7 @@ struct GemmPart {
 // The experts' second product in the same launch as the first: y16[t, r] = W[r] · u[t] + bias[r]. It has as many rows
 // as the first has columns.
 struct GemmDown {
-  const uint8_t* weights = nullptr;  // [experts] of [rows, inter], in kPlain; null: none
+  const uint8_t* weights = nullptr;  // [experts] of [rows, block_pair_width(inter)], in kPlain; null: none
   const Bf16* bias = nullptr;        // [experts, rows]
   uint16_t* y16 = nullptr;           // bf16 [tokens, rows]
 };
@@ -112,7 +112,7 @@ struct GemmArgs {
       nullptr;  // [tokens, layout::block_pair_width(rows / 2)] of x's type and order; f16 where x is codes of rows
   float swiglu_limit = 7.0f;
   InputType codes = InputType::kMxfp8;  // sm121_mx_gemm: of x and u
-  GemmDown down{};                      // sm90_gemm, rows = 2 * cols
+  GemmDown down{};                      // sm90_gemm, inter = rows / 2 (sm90_experts_at_once)
 };
 // The arguments of a launch of its own for args.down.
 [[nodiscard]] GemmArgs down_alone(const GemmArgs& args);

@@ -307,6 +307,17 @@ TEST_F(Gemm, both_products_of_the_experts_at_once_are_the_same_bits) {
   check_at_once({kRandom, 300, 4, kMxfp4Tokens, true});
 }
 
+// A rank's, whose products have two widths; the host takes longer for such matrices than the card.
+TEST_F(Gemm, both_products_of_a_rank_s_experts_at_once_are_the_same_bits) {
+  if (kernels_for(Packing::kMxfp4).size() < 2) GTEST_SKIP() << "no Hopper here";
+  using enum GemmRouting;
+  for (const int inter : {672, 384, 32}) {
+    check_at_once({kRandom, 130, 8, kMxfp4Narrow, true, 576, inter, 7});
+    check_at_once({kSameForAll, 130, 4, kMxfp4Tokens, true, 576, inter});
+  }
+  check_at_once({kRandom, 40, 4, kMxfp4Narrow, true, 2880, 1440});
+}
+
 // sm90_grouped against both launches of sm90_mxfp4_gemm: CTAs with all tiles, with parts of them, without any; experts
 // without pairs and with more than a tile.
 TEST_F(Gemm, experts_of_few_pairs_at_once_are_the_same_bits) {

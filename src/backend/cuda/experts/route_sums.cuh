@@ -2,9 +2,9 @@
 // route_sums: x[t] += bias + sums[t]; inverse[t] = 1 / rms(x[t]); logits[t, e] = inverse[t] (norm * x[t]) · W[e]
 // + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: around_gemm.h
 // RouteSumsArgs
-// x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles     W bf16 [experts, hidden] row-major
-// grid one CTA per 32 or 64 tokens
-// warps four by columns, 16 of a step's 64; the others by tokens, 16 each. Some steps ahead a warp copies what it
+// x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles, of one split or two     W bf16 [experts,
+// hidden] row-major grid one CTA per 32 or 64 tokens warps four by columns, 16 of a step's 64; the others by tokens, 16
+// each. Some steps ahead a warp copies what it
 //      multiplies of x, all of them together W
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
@@ -25,10 +25,10 @@
 
 namespace nibble::backend::cuda {
 
-// kTheTiles: of sums by tiles alone.
-template <int kTheTokens, int kTheExpertTiles, int kTheStages, bool kTheTiles>
+// kTheSplits: of sums by tiles alone, of so many splits; 0: of any sums, or none.
+template <int kTheTokens, int kTheExpertTiles, int kTheStages, int kTheSplits>
 struct RouteSumsTile {
-  static constexpr bool kTiles = kTheTiles;
+  static constexpr int kSplits = kTheSplits;
   static constexpr int kTokens = kTheTokens, kExpertTiles = kTheExpertTiles, kStages = kTheStages;
   static constexpr int kExperts = 8 * kExpertTiles;
   static constexpr int kColumnWarps = 4, kWarps = kColumnWarps * kTokens / 16, kThreads = kWarps * kWarpLanes;
@@ -50,21 +50,25 @@ struct RouteSumsTile {
 // What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
 // W's reads, where one CTA per multiprocessor is enough.
 template <int kExpertTiles>
-using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3, false>;
-template <int kExpertTiles, bool kTiles>
-using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6, kTiles>;
-template <int kExpertTiles, bool kTiles>
-using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4, kTiles>;
+using RouteSumsAny = RouteSumsTile<32, kExpertTiles, 3, 0>;
+template <int kExpertTiles, int kSplits>
+using RouteSumsFew = RouteSumsTile<32, kExpertTiles, 6, kSplits>;
+template <int kExpertTiles, int kSplits>
+using RouteSumsMany = RouteSumsTile<64, kExpertTiles, 4, kSplits>;
 static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any card has per block");
 
 // Known when compiled where sums come by tiles alone: a tenth of a prompt's time (H100, 2048 tokens).
 template <class Tile>
 __device__ __forceinline__ bool has_sums(const RouteSumsArgs& a) {
-  return Tile::kTiles || a.sums.splits > 0;
+  return Tile::kSplits > 0 || a.sums.splits > 0;
 }
 template <class Tile>
 __device__ __forceinline__ bool by_tiles(const RouteSumsArgs& a) {
-  return Tile::kTiles || a.sums.order == SplitSums::Order::kTiles;
+  return Tile::kSplits > 0 || a.sums.order == SplitSums::Order::kTiles;
+}
+template <class Tile>
+__device__ __forceinline__ bool in_two(const RouteSumsArgs& a) {
+  return Tile::kSplits > 0 ? Tile::kSplits == 2 : a.sums.splits == 2;
 }
 
 // Where a thread is in the ring, and where its parts of a stage lie: what a loop over steps would work out each time.
@@ -93,6 +97,7 @@ struct RouteStage {
                                  thread % kWarpLanes / 4 * kTokenBytes);
   }
   static constexpr int kTilePitch = 8 * Tile::kWarpK * 2;
+  static constexpr uint32_t kSplitPitch = Tile::kThreads * 16;  // to the second split's
   // Eight columns of an expert; those of eight experts lie in different banks.
   [[nodiscard]] __device__ static uint32_t weight(int expert, int chunk) {
     return static_cast<uint32_t>(Tile::kWeightsAt + expert * Tile::kWeightRowBytes + (chunk ^ expert % 8) * 16);
@@ -172,8 +177,13 @@ struct RouteCopies {
                           all);
       x_at[i] += Tile::kStepK;
     }
-    if (sums && tiles)
-      ptx::async_copy16(rows_stage.at + own_tile, static_cast<const uint16_t*>(a.sums.at) + sum_at, all);
+    if (sums && tiles) {
+      const auto* const from = static_cast<const uint16_t*>(a.sums.at) + sum_at;
+      ptx::async_copy16(rows_stage.at + own_tile, from, all);
+      if (in_two<Tile>(a))
+        ptx::async_copy16(rows_stage.at + own_tile + RouteStage<Tile>::kSplitPitch,
+                          from + split_pitch(a.tokens, a.hidden), all);
+    }
     sum_at += Tile::kStepK * ((a.tokens + 7) / 8 * 8);
     rows_k += Tile::kStepK;
     ptx::mbarrier_arrive_behind_copies(rows_stage.full);
@@ -263,8 +273,12 @@ struct RouteSums {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const uint32_t in_rows = stage.at + static_cast<uint32_t>(i * Stage::kInputPitch + Tile::kInputBytes);
-          sum[i] = tiles ? tile_sums(stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch))
-                         : floats(in_rows + low_input, in_rows + high_input);
+          const uint32_t in_tile = stage.at + tile + static_cast<uint32_t>(i * Stage::kTilePitch);
+          sum[i] = tiles ? tile_sums(in_tile) : floats(in_rows + low_input, in_rows + high_input);
+          if (!in_two<Tile>(a)) continue;
+          const Quad second = tile_sums(in_tile + Stage::kSplitPitch);
+#pragma unroll
+          for (int c = 0; c < 4; ++c) sum[i].v[c] += second.v[c];
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i)

@@ -209,7 +209,8 @@ void check_args(const RouteSumsArgs& a) {
   require_shape(a.experts > 0 && a.experts <= kRouteSumsExperts, kName, "1 to 128 experts", a.experts);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);
-  require_shape(a.sums.splits == 0 || a.sums.splits == 1, kName, "one split, or none", a.sums.splits);
+  require_shape(a.sums.splits >= 0 && a.sums.splits <= (a.sums.order == SplitSums::Order::kTiles ? 2 : 1), kName,
+                "one split, by tiles two, or none", a.sums.splits);
   require_shape(aligned(a.x) && aligned(a.norm) && aligned(a.weight) && (a.sums.splits == 0 || aligned(a.sums.at)),
                 kName, "x, norm, weight and sums, 16-byte aligned", a.sums.splits);
   require_shape(a.bias == nullptr || (aligned(a.bias) && a.sums.splits > 0), kName, "a bias with sums only",

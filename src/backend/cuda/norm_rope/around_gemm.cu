@@ -22,21 +22,24 @@ void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
 }
 
 // Fewer tokens a CTA where these are no more CTAs than multiprocessors. Every instance gives the same bits.
-template <int kExpertTiles, bool kTiles>
+template <int kExpertTiles, int kSplits>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
-  using Few = RouteSumsFew<kExpertTiles, kTiles>;
-  using Many = RouteSumsMany<kExpertTiles, kTiles>;
+  using Few = RouteSumsFew<kExpertTiles, kSplits>;
+  using Many = RouteSumsMany<kExpertTiles, kSplits>;
   args.tokens > Few::kTokens* multiprocessors() ? launch_route_sums<Many>(args, on) : launch_route_sums<Few>(args, on);
 }
 
 template <int kExpertTiles>
 void launch_route_sums(const RouteSumsArgs& args, const Launch& on) {
   constexpr int kMost =
-      std::max(RouteSumsFew<kExpertTiles, true>::kSharedBytes, RouteSumsMany<kExpertTiles, true>::kSharedBytes);
+      std::max(RouteSumsFew<kExpertTiles, 1>::kSharedBytes, RouteSumsMany<kExpertTiles, 1>::kSharedBytes);
   if (attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < kMost)
     return launch_route_sums<RouteSumsAny<kExpertTiles>>(args, on);
-  const bool tiles = args.sums.splits == 1 && args.sums.order == SplitSums::Order::kTiles;
-  tiles ? launch_route_sums<kExpertTiles, true>(args, on) : launch_route_sums<kExpertTiles, false>(args, on);
+  switch (args.sums.order == SplitSums::Order::kTiles ? args.sums.splits : 0) {
+    case 1: return launch_route_sums<kExpertTiles, 1>(args, on);
+    case 2: return launch_route_sums<kExpertTiles, 2>(args, on);
+    default: launch_route_sums<kExpertTiles, 0>(args, on);
+  }
 }
 
 // Where experts in bf16 have more tokens than there are CTAs at once, and these have room for their rows.

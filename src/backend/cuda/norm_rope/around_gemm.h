@@ -102,7 +102,7 @@ inline constexpr int kRouteWarps = 16, kRouteParts = 8;  // of a CTA; of K: at m
 // RouteTokensArgs does, for inverse[t] * x[t] * norm, which is split into two bf16.
 struct RouteSumsArgs {
   float* x = nullptr;                                    // [tokens, hidden]
-  SplitSums sums{};                                      // rows: hidden; of one split, or none
+  SplitSums sums{};                                      // rows: hidden; none, or one split; by tiles one or two
   const Bf16* bias = nullptr;                            // [hidden], with sums
   const Bf16* norm = nullptr;                            // [hidden]
   const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]

@@ -185,21 +185,25 @@ void emulate_route_sums(const RouteSumsArgs& args) {
 
 TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
   const RouteSumsCase c{.tokens = 69, .hidden = 352, .experts = 33, .topk = 3};  // half a step after the last whole one
-  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16, false>>);
-  EXPECT_EQ(few, (check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16, false>>)));
+  const auto few = check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsFew<16, 0>>);
+  EXPECT_EQ(few, (check_route_sums<HostArray>(c, emulate_route_sums<RouteSumsMany<16, 0>>)));
   RouteSumsCase tiles = c;
   tiles.order = SplitSums::Order::kTiles;
-  const auto few_of_tiles = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16, true>>);
-  EXPECT_EQ(few_of_tiles, (check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16, true>>)));
-  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4, false>>);
+  const auto few_of_tiles = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16, 1>>);
+  EXPECT_EQ(few_of_tiles, (check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16, 1>>)));
+  check_route_sums<HostArray>({.tokens = 5, .hidden = 192, .experts = 20}, emulate_route_sums<RouteSumsMany<4, 0>>);
   EXPECT_EQ(few_of_tiles, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsAny<16>>));
-  check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4, false>>);
+  tiles.splits = 2;  // of two ranks
+  const auto few_of_two = check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsFew<16, 2>>);
+  EXPECT_EQ(few_of_two, (check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsMany<16, 2>>)));
+  EXPECT_EQ(few_of_two, check_route_sums<HostArray>(tiles, emulate_route_sums<RouteSumsAny<16>>));
+  check_route_sums<HostArray>({.tokens = 35, .hidden = 64, .experts = 32}, emulate_route_sums<RouteSumsFew<4, 0>>);
   for (const int experts : {128, 33})
     check_route_sums<HostArray>(
         {.tokens = 35, .hidden = 64, .experts = experts, .equals = true, .nan_token = 3, .nan_expert = 11},
-        emulate_route_sums<RouteSumsFew<16, false>>);
+        emulate_route_sums<RouteSumsFew<16, 0>>);
   check_route_sums<HostArray>({.tokens = 3, .hidden = 288, .experts = 128, .topk = 32, .splits = 0},
-                              emulate_route_sums<RouteSumsFew<16, false>>);
+                              emulate_route_sums<RouteSumsFew<16, 0>>);
 }
 
 TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {

@@ -117,7 +117,8 @@ TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
                                  {.experts = 32},
                                  {.hidden = 192, .experts = 20, .topk = 2},
                                  {.hidden = 256, .experts = 100},
-                                 {.order = SplitSums::Order::kTiles}}) {
+                                 {.order = SplitSums::Order::kTiles},
+                                 {.splits = 2, .order = SplitSums::Order::kTiles}}) {
     std::vector<float> fewer;  // tokens: the same bits, whichever instance serves a step
     for (const int tokens : {1, 15, 33, 600, 2049, 8200}) {
       RouteSumsCase c = of;

@@ -61,7 +61,7 @@ struct TestSums {
     for (int s = 0; s < splits; ++s)
       for (int t = 0; t < tokens; ++t)
         for (int r = 0; r < rows; ++r)
-          put(place(s, t, r), 4 * gemm_symmetric(2, static_cast<uint64_t>((int64_t{s} * tokens + t) * rows + r)));
+          put(place(s, t, r), 4 * gemm_symmetric(2, static_cast<uint64_t>((int64_t{t} * kMaxSplits + s) * rows + r)));
   }
   [[nodiscard]] int64_t pitch() const {
     return order == SplitSums::Order::kTiles ? split_pitch(tokens, rows) : int64_t{tokens} * rows;

@@ -95,7 +95,9 @@ __device__ __forceinline__ void combine_tiles(const CombineArgs& a) {
   Quad sum[2];
   combine_half<kDelta>(a, half, sum);
   uint32_t* const to = a.places.place(reinterpret_cast<uint32_t*>(a.tiles), block) + 4 * own;
-  *reinterpret_cast<uint4*>(to) = bf16_of(sum);
+  const uint4 values = bf16_of(sum);
+  *reinterpret_cast<uint4*>(to) = values;
+  if (uint32_t* const copy = a.places.copy(block); copy != nullptr) *reinterpret_cast<uint4*>(copy + 4 * own) = values;
 }
 
 template <NormDelta kDelta>

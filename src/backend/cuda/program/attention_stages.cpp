@@ -280,11 +280,13 @@ void Maker::attn_out() {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
     hold(Slot::kDelta, Held::kNothing);
     // Tiles of codes are not sent as they are made.
-    if (sends_parts() && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
-      delta_ = {.form = Delta::Form::kCombined, .sent = true};
+    using Sent = DeltaValues::Sent;
+    const Sent sent = sent_as_made();
+    if (sent != Sent::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
+      delta_ = sent == Sent::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
       return gemm(
           shape, reads, [](const Binding& b) { return b.w.o.data; },
-          [places = args_.reduce->places](const Binding& b, GemmArgs& args) {
+          [places = places_of(delta_)](const Binding& b, GemmArgs& args) {
             args.bias = b.w.o_bias;
             args.sums = b.at.combined;
             args.places = places;

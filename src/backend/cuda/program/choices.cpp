@@ -134,8 +134,8 @@ bool experts_by_gemm(KernelFamily kernel, const ExpertsPlan& gemms, const Dims& 
   if (fused_step(d, tokens)) return false;
   if (kernel != KernelFamily::kAuto) return kernel == KernelFamily::kGemm;
   const int64_t pairs = tokens * d.topk;
-  const bool few = gemms.at_once && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
-  const bool apart = !gemms.at_once && !gemms.row_codes;
+  const bool whole = gemms.at_once && d.inter == d.hidden, apart = !whole && !gemms.row_codes;
+  const bool few = whole && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
   const int64_t grouped = apart ? std::max(tuned.grouped_pairs, tuned.grouped_pairs_apart) : tuned.grouped_pairs;
   return few || pairs > grouped * d.experts;
 }

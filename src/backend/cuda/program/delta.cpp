@@ -24,6 +24,7 @@ int64_t Delta::bytes(const Dims& dims) const {
     case Form::kExpertsF32: return 4 * dims.topk * dims.hidden;
     case Form::kExpertsBf16: return 2 * dims.topk * dims.hidden;
     case Form::kCombined: return 2 * dims.hidden;
+    case Form::kBoth: return 4 * dims.hidden;
     case Form::kAdded: return 0;
   }
   return 0;
@@ -41,6 +42,7 @@ NormSumsArgs Delta::sums(const Binding& b, int tokens) const {
     case Form::kExpertsF32:
     case Form::kExpertsBf16: args.experts = experts_of(b, form); break;
     case Form::kCombined: args.sums = {b.at.combined, 1, SplitSums::Order::kTiles}; break;
+    case Form::kBoth: args.sums = {both, 2, SplitSums::Order::kTiles}; break;
   }
   return args;
 }
@@ -69,13 +71,20 @@ CombineArgs Delta::combine(const Binding& b, int tokens) const {
 
 DeltaValues Delta::extent(const Dims& dims, int64_t tokens) const {
   using enum DeltaValues::Type;
+  using Sent = DeltaValues::Sent;
   check(!wants_combine(), "ranks add up a row per token");
-  if (form == Form::kCombined) return {.count = split_pitch(tokens, dims.hidden), .type = kBf16, .sent = sent};
+  if (form == Form::kCombined || form == Form::kBoth)
+    return {.count = split_pitch(tokens, dims.hidden),
+            .type = kBf16,
+            .sent = form == Form::kBoth ? Sent::kToAll
+                    : sent              ? Sent::kToOwners
+                                        : Sent::kNot};
   return {nullptr, (form == Form::kParts ? 2 : 1) * tokens * dims.hidden, kF32};
 }
 
 DeltaValues Delta::values(const Binding& b, int64_t tokens) const {
   DeltaValues all = extent(b.config.dims, tokens);
+  if (form == Form::kBoth) return all;
   all.at = form == Form::kCombined ? static_cast<void*>(b.at.combined) : form == Form::kSums ? b.at.gemm_y : b.at.delta;
   return all;
 }

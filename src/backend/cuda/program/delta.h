@@ -18,11 +18,14 @@ struct Delta {
     kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16,  // the same in bf16: Arena::gemm_y
     kCombined,     // a row per token, as one split of kTiles: Arena::combined
+    kBoth,         // of two ranks, a row per token of each, as two splits of kTiles: Delta::both
     kAdded         // already in the residual
   } form = Form::kRows;
   int splits = 1;
   bool biased = false;  // kSums: with o's bias
   bool sent = false;    // kCombined: each value lies on the rank that adds it up
+  int sum = 0;          // kBoth: which of the layer's
+  const void* both = nullptr;
 
   // Bytes of a token.
   [[nodiscard]] int64_t bytes(const Dims& dims) const;

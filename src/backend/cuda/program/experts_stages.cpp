@@ -40,7 +40,8 @@ void Maker::choose_experts() {
                            .activations = activations_,
                            .wide_scales = args_.scales.wide(),
                            .byte_scales = args_.scales.experts.fits_bytes(),
-                           .tile_tokens = tokens_of(args_.run.moe_tile)};
+                           .tile_tokens = tokens_of(args_.run.moe_tile),
+                           .shares_card = args_.reduce != nullptr && args_.reduce->ranks_on_card > 1};
   for (const Arch& arch : args_.card.arches) {
     if (arch.experts_gemm.serve == nullptr) continue;
     const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, args_.card.facts);
@@ -90,7 +91,7 @@ void Maker::route() {
   }
   const bool by_tiles = router_by_tiles(tuned_, tokens_);
   const bool whole = delta_.form == Delta::Form::kSums || delta_.form == Delta::Form::kCombined ||
-                     (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
+                     delta_.form == Delta::Form::kBoth || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
   if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                           const Binding& b, NormSumsArgs& args) {

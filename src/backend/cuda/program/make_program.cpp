@@ -126,7 +126,13 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
+  if (sent_as_made() == DeltaValues::Sent::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
   return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
+}
+
+Delta Maker::both(int sum) const {
+  const Exchange& exchange = args_.reduce->exchange;
+  return {.form = Delta::Form::kBoth, .sum = sum, .both = exchange.both(exchange.rank, sum)};
 }
 
 bool Maker::combines_in_sum() const {
@@ -135,10 +141,16 @@ bool Maker::combines_in_sum() const {
   return sum_way(args_.reduce->ranks, bytes, args_.reduce->longer) == SumWay::kPush;
 }
 
-bool Maker::sends_parts() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return false;
+DeltaValues::Sent Maker::sent_as_made() const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sent::kNot;
   const int64_t bytes = Delta{Delta::Form::kCombined}.extent(d_, tokens_).bytes();
-  return cuda::sends_parts(args_.reduce->ranks, bytes, args_.reduce->longer);
+  return cuda::sent_as_made(args_.reduce->ranks, bytes, args_.reduce->longer);
+}
+
+PartPlaces Maker::places_of(const Delta& delta) const {
+  if (delta.form == Delta::Form::kBoth)
+    return PartPlaces::exchanged(args_.reduce->exchange, delta.sum, delta.extent(d_, tokens_).words());
+  return delta.sent ? args_.reduce->places : PartPlaces{};
 }
 
 void Maker::combine() {
@@ -150,10 +162,9 @@ void Maker::combine() {
     return;
   }
   const bool rows = delta_.form == Delta::Form::kRows;
-  delta_.sent = !rows && sends_parts();
+  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sent::kToOwners;
   add(kernel::kCombine, rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
-      [n = tokens(), made, own = own_, rows, places = delta_.sent ? args_.reduce->places : PartPlaces{}](
-          const Binding& b, const Launch& on) {
+      [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);
         args.own = own;
         args.places = places;

@@ -60,8 +60,11 @@ class Maker {
   // On a rank: makes a row per token of what attn_out or moe left, then adds up the ranks' rows.
   void combine();
   [[nodiscard]] bool combines_in_sum() const;
-  // Whether the kernel that makes a rank's values also sends them to the ranks that add them up.
-  [[nodiscard]] bool sends_parts() const;
+  // Whether the kernel that makes a rank's values also sends them, and where a delta's lie then.
+  [[nodiscard]] DeltaValues::Sent sent_as_made() const;
+  [[nodiscard]] PartPlaces places_of(const Delta& delta) const;
+  // Of the layer's first sum, o's, or of the second.
+  [[nodiscard]] Delta both(int sum) const;
   void reduce_delta();
   void add_to_residual();
   [[nodiscard]] SumPlan sum_plan() const;

@@ -114,8 +114,9 @@ struct Reduce {
   // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual.
 
   bool fused = true;
-  // Where values go that are sent as they are made (sum_way.h sends_parts).
+  // Where values go that are sent as they are made (sum_way.h sent_as_made).
   PartPlaces places{};
+  Exchange exchange{};
   // parts: what the values are made from; null: they are already there.
   std::function<void(const DeltaValues&, const CombineArgs* parts, const Launch&)> launch;
 };

@@ -261,13 +261,12 @@ __device__ __forceinline__ void store_part(const GemmArgs& args, const GemmWork&
 
 // y as GemmArgs::sums: a word is two rows of a token, and of eight tokens a warp fills two lines.
 template <class Tile>
-__device__ __forceinline__ void store_sums(const GemmArgs& args, const GemmWork& work, int row_tile,
+__device__ __forceinline__ void store_sums(uint32_t* at, const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const typename DenseConsumer<Tile>::Sums (&sums)[2]) {
   constexpr int kWords = 64;  // of a row tile and eight tokens
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, own = 2 * (lane % 4);
   const int64_t pitch = int64_t{(args.tokens + 7) / 8} * kWords;
-  uint32_t* to =
-      reinterpret_cast<uint32_t*>(args.sums) + row_tile * pitch + work.first / 8 * kWords + lane % 4 * 8 + lane / 4;
+  uint32_t* to = at + row_tile * pitch + work.first / 8 * kWords + lane % 4 * 8 + lane / 4;
 #pragma unroll
   for (int n = 0; n < Tile::kTokens / 8; ++n, to += kWords) {
     constexpr int kOf = Tile::kColumns / 8;
@@ -337,9 +336,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       const GemmWork work = work_at<Tile>(args, walk, static_cast<int>(again));
       const int row_tile = work.first_row_tile + Tile::kOwn * consumer.warp;
       if constexpr (kSends) {
-        send_sums<Tile>(args, work, row_tile, sums);
+        if (args.places.own == nullptr) {
+          send_sums<Tile>(args, work, row_tile, sums);
+        } else {
+          store_sums<Tile>(args.places.others, args, work, row_tile, sums);  // what crosses the link first
+          store_sums<Tile>(args.places.own, args, work, row_tile, sums);
+        }
       } else if (args.sums != nullptr) {
-        store_sums<Tile>(args, work, row_tile, sums);
+        store_sums<Tile>(reinterpret_cast<uint32_t*>(args.sums), args, work, row_tile, sums);
       } else {
         store_part<Tile>(args, work, row_tile, sums);
       }

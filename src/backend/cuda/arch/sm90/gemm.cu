@@ -18,15 +18,22 @@ void launch(Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launc
 }
 
 // The list of instances: for gate and up rows and others, for slices of three and four pairs, for f16 and row codes;
-// for rows as they are, also for a short first slice.
+// also for a short first slice, of rows as they are and of down in the same launch as f16's gate and up rows.
 template <layout::RowOrder kOrder, Mxfp4Input kInput>
 void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(args.down.weights == nullptr || plan.grid_x <= multiprocessors(), kernel::kSm90ExpertsGemm,
                 "CTAs that all run at once, since they wait for each other", plan.grid_x);
   const Kernel name = kernel::sm90_mxfp4_kernel(args, plan);
   const layout::Slices slices = layout::slices_of(args.cols);
+  constexpr int kShortPairs = layout::kShortSliceBlocks / 2;
   if constexpr (kOrder == layout::RowOrder::kPlain)
-    if (slices.missing > 0) return launch<layout::kShortSliceBlocks / 2, kOrder, kInput, true>(name, args, plan, on);
+    if (slices.missing > 0) return launch<kShortPairs, kOrder, kInput, true>(name, args, plan, on);
+  if constexpr (kOrder == layout::RowOrder::kGateUp && kInput == Mxfp4Input::kF16)
+    if (args.down.weights != nullptr && args.rows != 2 * args.cols) {
+      require_shape(sm90_experts_at_once(args.cols, args.rows / 2), name, "down in slices of gate_up's size",
+                    args.rows);
+      return launch<kShortPairs, kOrder, kInput, true>(name, args, plan, on);
+    }
   require_shape(slices.missing == 0, name, "gate and up rows of whole slices", args.cols);
   if (slices.blocks == 6) return launch<3, kOrder, kInput>(name, args, plan, on);
   launch<4, kOrder, kInput>(name, args, plan, on);

@@ -20,8 +20,8 @@ void sm90_grouped(const GemmArgs& args, const GemmPlan& plan, const Launch& on) 
   constexpr Kernel kName = kernel::kSm90Grouped;
   check_args(args);
   const layout::Slices slices = layout::slices_of(args.cols);
-  require_shape(args.down.weights != nullptr && args.packing == layout::Packing::kMxfp4, kName,
-                "both products of MXFP4 experts", args.rows);
+  require_shape(args.down.weights != nullptr && args.packing == layout::Packing::kMxfp4 && args.rows == 2 * args.cols,
+                kName, "both products of MXFP4 experts, of one width", args.rows);
   require_shape(args.cols % kSm90GroupedRows == 0 && slices.missing == 0 && slices.count >= kSm90GroupedStages - 1,
                 kName, "two or more whole slices, and rows in groups of 64", args.cols);
   require_shape(plan.smem_bytes == sm90_grouped_bytes(args.cols), kName, "the plan's shared memory", plan.smem_bytes);

@@ -44,7 +44,8 @@
 namespace nibble::backend::cuda {
 
 // kTheShort: the first slice of K may lack pairs (layout::slices_of). Its rings turn as if it had them, with nothing in
-// the stages of x, and no products.
+// the stages of x, and no products. Then down may also have another K than gate_up (a rank with some columns of every
+// expert).
 template <int kTheSliceBlockPairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
 struct Mxfp4Tile {
   static constexpr bool kShort = kTheShort;
@@ -71,7 +72,13 @@ struct Mxfp4Tile {
   static_assert(kInputStages % kSliceBlockPairs == 0);
 };
 
-// The slices of K, and the pairs that the first one lacks.
+// K of a work's matrix.
+template <class Tile>
+__device__ __forceinline__ int cols_of(const GemmArgs& args, bool down) {
+  return Tile::kShort && down ? layout::block_pair_width(args.rows / 2) : args.cols;
+}
+
+// Its slices, and the pairs that the first one lacks.
 template <class Tile>
 struct SliceCount {
   int slices, missing = 0;
@@ -140,14 +147,14 @@ __device__ __forceinline__ void copy_lines(uint32_t to, const uint8_t* piece, in
 template <class Tile>
 __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkList& list, const GemmRings<Tile>& rings) {
   const int own = static_cast<int>(threadIdx.x) - Tile::kConsumers, own_tile = own / 8;
-  const SliceCount<Tile> k(args.cols);
-  const int lacks = k.missing * layout::kBlockPairBytes;
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
     if (work.row_tiles == 0) break;
     const int row_tiles = (work.down ? args.cols : args.rows) / layout::kTileRows;
+    const SliceCount<Tile> k(cols_of<Tile>(args, work.down));
+    const int lacks = k.missing * layout::kBlockPairBytes;
     // A row tile beyond the last is a copy of it, and not stored.
     const int row_tile = min(work.first_row_tile + own_tile, row_tiles - 1);
     const uint8_t* from = (work.down ? args.down.weights : args.weights) +
@@ -195,12 +202,13 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
   for (int i = 0; i < Tile::kSliceBlockPairs; ++i) ptx::mbarrier_arrive(rings.input_full(i));  // as weights
   RingPlace<Tile::kInputStages> input{Tile::kSliceBlockPairs % Tile::kInputStages};
   StoredWorks<Tile> stored{args.tiles, rings.stored()};
-  const int pairs = args.cols / layout::kPanelK, missing = SliceCount<Tile>(args.cols).missing;
-  const int told = min(Tile::kInputStages, pairs - 2);  // pairs until then: the work before is stored, or nearly
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
     if (work.row_tiles == 0) return stored.tell();
     if (work.down) stored.wait_for(work.tile, list.waves.before_blocks);
+    const int cols = cols_of<Tile>(args, work.down);
+    const int pairs = cols / layout::kPanelK, missing = SliceCount<Tile>(cols).missing;
+    const int told = min(Tile::kInputStages, pairs - 2);  // pairs until then: the work before is stored, or nearly
     const auto* x =
         reinterpret_cast<const uint8_t*>(work.down ? args.u : args.x) + int64_t{work.first} * Tile::kRowBytes;
     const auto rows = static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows) *
@@ -335,10 +343,10 @@ template <class Tile, layout::RowOrder kOrder>
 __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkList& list,
                                                const GemmRings<Tile>& rings) {
   SliceWalk<Tile> walk(args, rings);
-  const SliceCount<Tile> k(args.cols);
   for (int wave = 0;; ++wave) {
     const GemmWork work = list.at(wave);
     if (all_lanes(work.row_tiles == 0)) return;
+    const SliceCount<Tile> k(cols_of<Tile>(args, all_lanes(work.down)));
     if (all_lanes(walk.warp >= work.row_tiles)) {
       for (int slice = 0; slice < k.slices; ++slice) walk.pass();
       continue;
@@ -349,7 +357,8 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     const bool stored = all_lanes(row_tile < rows.count / layout::kTileRows);
     const RowBias bias = bias_of(rows, work.expert, stored ? row_tile : 0);
     WgmmaSums<Tile> sums = {};
-    for (int slice = 0; slice < k.slices; ++slice) walk.multiply(count, slice == 0 ? k.missing : 0, sums);
+    int left = k.slices;
+    for (int missing = k.missing; left > 0; --left, missing = 0) walk.multiply(count, missing, sums);
     walk.finish(sums);
     if constexpr (Tile::kInput == Mxfp4Input::kRowCodes) {
       scale_tokens<Tile>(args, work.count, rings.row_scales_of(walk.last_slice(rings)), sums);

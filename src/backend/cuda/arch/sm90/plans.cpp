@@ -106,6 +106,11 @@ std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& s, int sms) {
                   .smem_bytes = static_cast<int>(bytes)};
 }
 
+bool sm90_experts_at_once(int64_t hidden, int64_t inter) {
+  const layout::Slices up = layout::slices_of(hidden), down = layout::slices_of(layout::block_pair_width(inter));
+  return hidden == inter || (up.missing == 0 && up.blocks == layout::kShortSliceBlocks && down.blocks == up.blocks);
+}
+
 GemmPlan plan_sm90_gemm(const GemmShape& s, int sms) {
   require_tiles(s);
   return plan_sm90_gemm(s, sms, s.packing == layout::Packing::kBf16 ? dense_tile(s, sms) : mxfp4_tile(s, sms));

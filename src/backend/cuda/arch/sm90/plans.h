@@ -48,6 +48,9 @@ inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide =
 // pairs per expert, other widths of down, or a hidden size for whose x there is no room.
 [[nodiscard]] std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& shape, int sms);
 
+// Whether sm90_mxfp4_gemm makes both products of f16 experts in one launch: with one K, or in slices of the same size.
+[[nodiscard]] bool sm90_experts_at_once(int64_t hidden, int64_t inter);
+
 // sm90_mxfp4_gemm's shared memory: stages of x (64 k of a tile's tokens) and of weights (a slice of the row tiles).
 struct WgmmaRings {
   int inputs = 0, weights = 0;

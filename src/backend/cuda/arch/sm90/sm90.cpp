@@ -45,7 +45,7 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
   GemmShape gate_up{2 * s.inter, s.hidden, s.pairs, s.experts},
       down{s.hidden, layout::block_pair_width(s.inter), s.pairs, s.experts};
   gate_up.row_codes = down.row_codes = codes;
-  const bool at_once = !rounds(s.activations) && s.hidden == s.inter;
+  const bool at_once = !rounds(s.activations) && !s.shares_card && sm90_experts_at_once(s.hidden, s.inter);
   if (at_once && fast_memory(card))
     if (const std::optional<GemmPlan> plan = plan_sm90_grouped(gate_up, card.multiprocessors))
       return ExpertsPlan{.gate_up = kernel::kSm90Grouped, .down = {}, .first = *plan, .second = {}, .at_once = true};
@@ -73,8 +73,8 @@ PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts
 
 // Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there the card is at its power limit
 // (docs/decisions/0047). `grouped` takes what an H100's sm90_mxfp4_gemm takes, up to where sm90_grouped is as fast: it
-// is slower by 2.7 % of a step of 4 pairs and faster by 1.3 % of 8. A rank with some columns of every expert has two
-// GEMMs: two H200 were measured with `grouped` up to 8 pairs.
+// is slower by 2.7 % of a step of 4 pairs and faster by 1.3 % of 8. A rank with some columns of every expert has no
+// sm90_grouped: two H200 were measured with `grouped` up to 8 pairs.
 Tuned tuned_sm90(const DeviceFacts& card) {
   if (!fast_memory(card)) return {.gemm_at_once_pairs = 64, .grouped_pairs = 3, .route_tokens = 512};
   return {.gemm_at_once_pairs = 64, .grouped_pairs = 6, .grouped_pairs_apart = 8, .route_tokens = 512};

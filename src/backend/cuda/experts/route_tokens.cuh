@@ -7,8 +7,7 @@
 //      last part adds the parts and chooses
 // mma  m16n8k16, weights on the m side; x as two bf16, which keep 16 bits; k as in layout k_of: 16 consecutive bytes
 // bytes, flops: cost(); from L2 x once per 128 experts, W once per tile
-// measured 2026-11-26 (H100, 128 experts x 2880, after any_norm_sums): up to 64 tokens 4.3 us, 128 5.8, 256 7.3; alone
-//      512 12.9
+// measured 2026-11-26 (H100, 128 experts x 2880, after any_norm_sums): up to 64 tokens 4.3 us, 128 5.8, 256 7.3
 // rounding: f32, slices by themselves, a part's added in their order, then the parts: bitwise repeatable, whatever the
 //      other tokens
 

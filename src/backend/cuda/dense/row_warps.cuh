@@ -88,7 +88,8 @@ struct RowFeed {
       for (int i = 0; i < Tile::kCopies; ++i) {
         if (Tile::kShort && slice == 0 && i < missing) continue;
         if (i + 1 < Tile::kCopies || lane * layout::kLaneBytes + i * layout::kStepBytes < Tile::kSliceBytes)
-          ptx::async_copy16(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes, once);
+          ptx::async_copy16_of_256(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes,
+                                   once);
       }
       from += Tile::kSliceBytes;
       if (++slice == slices) {

@@ -27,12 +27,10 @@ def speeds_of_cards():
     for row in read("2026-11-23-h100-vllm.json")["rows"]:
         for model in out:
             out[model]["vLLM 0.23"][row["test"], row["batch"]] = row[model]
-    for run in read("2026-11-23-h100-120b.json")["runs"]:
-        model = "120b" if "gpt-oss-120b" in run["command"] else "20b"
-        if not run["formats"].startswith("experts mxfp4"):
-            continue  # exact dense layers only
-        for row in run["rows"]:
-            out[model]["Nibble"].setdefault((row["test"], row["batch"]), row["tokens_per_s"])
+    rows = read("2026-11-26-h100-lines-of-256.json")["rows"]
+    for model in out:
+        for row in rows[model] + rows.get(f"{model}, by 256 bytes", []):  # the latter with the kernels of today
+            out[model]["Nibble"][row["test"], row["batch"]] = row["tok_s"]
     return out
 
 

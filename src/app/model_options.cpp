@@ -48,6 +48,13 @@ void add_model_name(Flags flags, std::string& into, const std::string& otherwise
   if (prompt) flags.take("TEXT", take_prompt, "The same without --prompt");
 }
 
+void add_revision(Flags flags, std::string& into) {
+  flags.group(HelpGroup::kExpert);
+  flags.value("--revision", into, "Branch, tag or commit of a model of the Hub; default: main, or what there is")
+      .not_empty();
+  flags.group(HelpGroup::kCommon);
+}
+
 void add_pull(Flags flags, WhenAbsent& into) {
   into = WhenAbsent::kOffer;
   flags.mention(
@@ -56,6 +63,7 @@ void add_pull(Flags flags, WhenAbsent& into) {
 
 void add_model(Flags flags, ModelOptions& o, std::optional<Flag> prompt) {
   add_model_name(flags, o.model, kPresets, prompt);
+  add_revision(flags, o.revision);
   add_load_format(flags, o.load_format);
 }
 

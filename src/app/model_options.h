@@ -16,9 +16,11 @@ namespace nibble::app {
 // -m, or the model as a word of its own. With a `prompt`, that may follow as a word, too. `otherwise`: added to the
 // end of the help.
 void add_model_name(Flags flags, std::string& into, const std::string& otherwise, std::optional<Flag> prompt = {});
+void add_revision(Flags flags, std::string& into);
 void add_pull(Flags flags, WhenAbsent& into);  // -y
 void add_load_format(Flags flags, LoadFormat& into);
-void add_model(Flags flags, ModelOptions& options, std::optional<Flag> prompt = {});  // the name and the format
+// The name, the revision and the format.
+void add_model(Flags flags, ModelOptions& options, std::optional<Flag> prompt = {});
 
 // The backends that --a and --b name; --backend has auto as well.
 [[nodiscard]] Choice<BackendKind> backends(BackendKind& into);

@@ -53,8 +53,9 @@ std::optional<fs::path> own_folder() {
   return std::nullopt;
 }
 
-std::optional<hub::FoundModel> look_up(const std::string& name, const hub::Settings& settings) {
-  std::optional<hub::FoundModel> found = hub::find_model(name, settings);
+std::optional<hub::FoundModel> look_up(const std::string& name, const hub::Settings& settings,
+                                       const std::string& revision = "") {
+  std::optional<hub::FoundModel> found = hub::find_model(name, settings, revision);
   if (found || name != kOwnName) return found;
   if (const auto own = own_folder()) return hub::FoundModel{.path = *own};
   return std::nullopt;
@@ -74,7 +75,8 @@ bool is_on_the_hub(const std::string& name) {
 bool gets(const std::string& repo, const ModelOptions& options, Terminal& terminal) {
   const bool asks = options.when_absent == WhenAbsent::kOffer && terminal.can_ask() && !options.hub.offline;
   if (!asks && options.when_absent != WhenAbsent::kPull) return false;
-  return pull_model({.repo = repo, .revision = "main", .include = {}}, options.hub, {terminal, asks}).has_value();
+  const std::string revision = options.revision.empty() ? "main" : options.revision;
+  return pull_model({.repo = repo, .revision = revision, .include = {}}, options.hub, {terminal, asks}).has_value();
 }
 
 }  // namespace
@@ -100,26 +102,34 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
                 "want a model as --model or as the first word: a directory, a .gguf file or a name such as "
                 "openai/gpt-oss-20b; found none");
   }
+  if (!options.revision.empty() && (is_path(asked) || !is_on_the_hub(asked))) {
+    throw Error(Code::kInvalidRequest, "--revision: want a model of the Hub by its name, found {} as the model", asked);
+  }
   if (is_preset_name(options)) return {asked, names_of(asked, "")};
-  std::optional<hub::FoundModel> found = look_up(asked, options.hub);
+  std::optional<hub::FoundModel> found = look_up(asked, options.hub, options.revision);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
   if (!found && !wants_weights && asked.starts_with("openai/gpt-oss-"))  // a preset by its full name
     return {last_part(asked), names_of(asked, "")};
   const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
   const bool absent = !found && !is_path(asked) && is_on_the_hub(asked);
   if ((in_part || absent) && gets(in_part ? found->repo : hub::repos_of(asked).front(), options, terminal))
-    found = hub::find_model(asked, options.hub);
+    found = hub::find_model(asked, options.hub, options.revision);
   if (found && (found->lacks.empty() || !wants_weights)) return {found->path.string(), names_of(asked, found->repo)};
   if (found && found->repo.empty())
     return {found->path.string(), names_of(asked, "")};  // whoever opens it reports the error
+  const std::string which = options.revision.empty() ? "" : " --revision " + options.revision;
   if (found) {
-    throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {} gets the rest", asked,
-                found->path.string(), found->lacks, found->repo);
+    throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {}{} gets the rest", asked,
+                found->path.string(), found->lacks, found->repo, which);
   }
   if (is_path(asked)) return {asked, names_of(asked, "")};
   const std::string help = is_on_the_hub(asked)
-                               ? fmt::format("nibble pull {} gets it", hub::repos_of(asked).front())
+                               ? fmt::format("nibble pull {}{} gets it", hub::repos_of(asked).front(), which)
                                : "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
+  if (!which.empty()) {
+    throw Error(Code::kIo, "there is no model {} of revision {} in {}. {}", asked, options.revision,
+                options.hub.cache.string(), help);
+  }
   throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. {}", asked,
               fmt::join(hub::places_for(asked, options.hub), ", "), help);
 }

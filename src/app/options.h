@@ -67,6 +67,7 @@ struct ModelOptions {
   std::string model;  // as it was asked for; later (named_model.h) its directory or file, or a preset's name
   std::string name;   // for people: the last part of what was asked for
   hub::Settings hub;
+  std::string revision;  // of the model on the Hub; empty: main, or what there is
   WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;

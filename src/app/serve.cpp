@@ -251,7 +251,8 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
   ModelOptions& model = o.model;
   for (const std::string& note : model.settings.notes) terminal.note(note);
   server::require_certificate(http_options(o));
-  NamedModel named = model.model.empty() ? own_model() : find_named(model, terminal);
+  const bool asks_for_none = model.model.empty() && model.revision.empty();
+  NamedModel named = asks_for_none ? own_model() : find_named(model, terminal);
   model.model = named.path;
   note_resolved(model.settings, "--model", named.path);
   if (o.served_names.empty()) o.served_names = std::move(named.names);

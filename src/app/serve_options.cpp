@@ -25,6 +25,7 @@ void add_kv_event_flags(Flags flags, KvEventOptions& o) {
 void add_serve_flags(Flags flags, ServeOptions& o) {
   flags.show_defaults(true);
   add_model_name(flags, o.model.model, "; default: the small one that comes with nibble");
+  add_revision(flags, o.model.revision);
   flags.value("--served-model-name", o.served_names, "Names that requests may use; default: the model's").not_empty();
   flags.value("--host", o.host, "Address to listen on; 0.0.0.0: all").not_empty();
   flags.value("--port", o.port, "Port to listen on; 0: any free one").whole(0, 65535);

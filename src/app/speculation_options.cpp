@@ -133,6 +133,7 @@ ModelOptions draft_options(const ModelOptions& options) {
   draft.settings = {};
   draft.model = options.speculative_model.string();
   draft.name.clear();
+  draft.revision.clear();
   if (draft.load_format != LoadFormat::kDummy) draft.load_format = LoadFormat::kAuto;
   draft.backend_why.clear();
   draft.fast_why.clear();

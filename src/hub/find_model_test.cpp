@@ -17,8 +17,8 @@ class FindModel : public testing::Test {
     put(cache_.snapshot(repo, commit) / "config.json", "{}");
     put(cache_.snapshot(repo, commit) / "model.safetensors", "");
   }
-  [[nodiscard]] std::filesystem::path found(const std::string& name) const {
-    const auto model = find_model(name, settings_);
+  [[nodiscard]] std::filesystem::path found(const std::string& name, const std::string& revision = "") const {
+    const auto model = find_model(name, settings_, revision);
     return model ? model->path.lexically_relative(settings_.cache) : "nothing";
   }
 
@@ -37,6 +37,21 @@ TEST_F(FindModel, takes_main_of_the_cache) {
   EXPECT_EQ(find_model("gpt-oss-20b", settings_)->repo, "openai/gpt-oss-20b");
   EXPECT_EQ(found("openai/gpt-oss-120b"), "nothing");
   EXPECT_EQ(found("../openai/gpt-oss-20b"), "nothing");
+}
+
+TEST_F(FindModel, takes_the_revision_that_is_asked_for_or_none) {
+  const TestCache& c = cache_;
+  for (const char* commit : {"c1", "c2", "c3"}) whole("openai/gpt-oss-20b", commit);
+  put(c.folder("openai/gpt-oss-20b") / "refs/main", "c1");
+  put(c.folder("openai/gpt-oss-20b") / "refs/refs/pr/1", "c2");
+  EXPECT_EQ(found("gpt-oss-20b", "refs/pr/1"), "models--openai--gpt-oss-20b/snapshots/c2");
+  EXPECT_EQ(found("openai/gpt-oss-20b", "c3"), "models--openai--gpt-oss-20b/snapshots/c3");
+  EXPECT_EQ(found("gpt-oss-20b", "main"), found("gpt-oss-20b"));
+  EXPECT_EQ(found("gpt-oss-20b", "c"), "nothing");
+  put(settings_.models / "gpt-oss-20b" / "config.json", "{}");  // of whatever revision
+  EXPECT_EQ(found("gpt-oss-20b", "c1"), "models--openai--gpt-oss-20b/snapshots/c1");
+  put(cache_.snapshot("openai/gpt-oss-20b", "c4") / "config.json", "{}");
+  EXPECT_EQ(find_model("gpt-oss-20b", settings_, "c4")->lacks, "model.safetensors");
 }
 
 TEST_F(FindModel, knows_the_names_of_ollama) {

@@ -54,6 +54,24 @@ class Names(Case):
         self.assertEqual((settings["model"]["value"], settings["model"]["origin"]), ("gpt-oss-20b", "command line"))
         self.assertIn(str(self.cache), settings["model"]["resolved"])
 
+    def test_a_revision_is_that_one_or_an_error(self):
+        name = "openai/gpt-oss-20b"
+        other = cached(self.cache, name, commit="f" * 40)
+        cached(self.cache, name)
+        (self.cache / "models--openai--gpt-oss-20b/refs/v1").write_text("f" * 40)
+        for revision, commit in (("v1", "f" * 40), ("f" * 40, "f" * 40), ("main", COMMIT), (COMMIT, COMMIT)):
+            for command in (("serve", name, "--print-config", "--json"), ("serve", "gpt-oss-20b", "--print-config", "--json")):
+                self.assertIn(commit, self.ok(*command, "--revision", revision).json()["model"]["resolved"])
+        self.ok("run", name, "--revision", "v1", "-p", PROMPT, "-n", 1)
+        missing = (f"no model {name} of revision v2", f"nibble pull {name} --revision v2 gets it")
+        self.refused(5, "run", name, "--revision", "v2", "-p", PROMPT, says=missing)
+        self.refused(5, "serve", name, "--revision", "v2", says=missing)
+        (other / "model-00002-of-00002.safetensors").unlink()
+        self.refused(5, "inspect", name, "--revision", "v1", says=("lacks model-00002-of-00002.safetensors", f"nibble pull {name} --revision v1"))
+        for model in (TINY, "nibble-tiny"):
+            self.refused(2, "inspect", model, "--revision", "main", says=("--revision: want a model of the Hub", str(model)))
+        self.refused(2, "serve", "--revision", "main", says="want a model")
+
     def test_variables_say_where_the_cache_is(self):
         for variable, below in (("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub")):
             cached(self.dir / variable / below, "me/mine")

@@ -330,6 +330,9 @@ class Names(HubCase):
         self.assertIn("Once", self.ok("run", "gpt-oss-20b", "-y", "-p", "Once", "-n", 2).out)
         shutil.rmtree(self.cache)
         self.ok("chat", NAME, "--pull", "-p", "Hi", "-n", 2)
+        self.assertFalse((self.folder / "refs/v1").exists())
+        self.ok("run", NAME, "--revision", "v1", "--pull", "-p", "Once", "-n", 2)
+        self.assertTrue((self.folder / "refs/v1").exists())
 
     def at_terminal(self, reply, *args, columns=0):
         """What is shown to somebody who types this reply once asked."""

@@ -70,15 +70,11 @@ struct RunFeed {
   __device__ void open() {
     if (left > 0) from = weights + (walk.tile() * slices + slice) * Tile::kSliceBytes + lane * layout::kLaneBytes;
   }
-  // One group of copies, if only an empty one. L2 fetches whole lines, whose rest the next slice has.
+  // One group of copies, if only an empty one.
   __device__ void fetch() {
     if (left > 0) {
       const uint32_t to = shared.stage(stage) + static_cast<uint32_t>(lane * layout::kLaneBytes);
-#pragma unroll
-      for (int i = 0; i < Tile::kCopies; ++i)
-        if (i + 1 < Tile::kCopies || lane * layout::kLaneBytes + i * layout::kStepBytes < Tile::kSliceBytes)
-          ptx::async_copy16_of_256(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes,
-                                   once);
+      copy_slice<Tile>(to, from, lane, slice == 0, 0, once);
       --left;
       from += Tile::kSliceBytes;
       if (++slice == slices) {

@@ -48,6 +48,20 @@ struct RowShared {
   __device__ uint32_t stage(int i) const { return ring + static_cast<uint32_t>(i * Tile::kSliceBytes); }
 };
 
+// A lane's part of a slice, to and from the lane's addresses; a short tile's first slice lacks `missing` pairs. L2
+// fetches whole lines, whose rest the next slice has.
+template <class Tile>
+__device__ __forceinline__ void copy_slice(uint32_t to, const uint8_t* from, int lane, bool is_first, int missing,
+                                           uint64_t policy) {
+#pragma unroll
+  for (int i = 0; i < Tile::kCopies; ++i) {
+    if (Tile::kShort && is_first && i < missing) continue;
+    if (i + 1 < Tile::kCopies || lane * layout::kLaneBytes + i * layout::kStepBytes < Tile::kSliceBytes)
+      ptx::async_copy16_of_256(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes,
+                               policy);
+  }
+}
+
 // A warp's weights, slice after slice of the walk's row tiles, into its ring.
 //   Walk: valid(), tile() (its number among the packed tiles), advance(); called by whole warps
 template <class Tile, class Walk>
@@ -84,13 +98,7 @@ struct RowFeed {
   __device__ void fetch() {
     if (walk.valid()) {
       const uint32_t to = shared.stage(stage) + static_cast<uint32_t>(lane * layout::kLaneBytes);
-#pragma unroll
-      for (int i = 0; i < Tile::kCopies; ++i) {
-        if (Tile::kShort && slice == 0 && i < missing) continue;
-        if (i + 1 < Tile::kCopies || lane * layout::kLaneBytes + i * layout::kStepBytes < Tile::kSliceBytes)
-          ptx::async_copy16_of_256(to + static_cast<uint32_t>(i * layout::kStepBytes), from + i * layout::kStepBytes,
-                                   once);
-      }
+      copy_slice<Tile>(to, from, lane, slice == 0, missing, once);
       from += Tile::kSliceBytes;
       if (++slice == slices) {
         slice = 0;

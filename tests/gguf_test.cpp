@@ -9,7 +9,7 @@
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/hf_config.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "convert/gguf_weights.h"
 #include "gguf_copy.h"
 #include "model/gpt_oss.h"

@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/hf_config.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "gguf_copy.h"
 #include "goldens.h"
 #include "convert/gguf_weights.h"

@@ -7,7 +7,7 @@
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "model/gpt_oss.h"
 #include "convert/dummy_head.h"
 #include "convert/synth.h"

@@ -3,7 +3,7 @@
 #include "backend/cuda/memory/upload.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <gtest/gtest.h>
 

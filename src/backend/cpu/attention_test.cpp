@@ -1,7 +1,7 @@
 #include "backend/cpu/attention.h"
 
 #include "backend/attention_rounding.h"
-#include "backend/kv_half_byte_testing.h"
+#include "backend/testing/kv_half_byte.h"
 #include "base/random.h"
 
 #include <gtest/gtest.h>

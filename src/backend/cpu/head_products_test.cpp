@@ -1,6 +1,6 @@
 #include "backend/cpu/head_products.h"
 
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/kernels.h"
 
 #include <gtest/gtest.h>
 

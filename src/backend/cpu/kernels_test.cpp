@@ -1,6 +1,6 @@
 #include "backend/cpu/kernels.h"
 
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/kernels.h"
 #include "base/error.h"
 #include "base/mx.h"
 

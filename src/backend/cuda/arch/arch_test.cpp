@@ -5,7 +5,7 @@
 #include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/program/program.h"
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 
 #include <gtest/gtest.h>
 

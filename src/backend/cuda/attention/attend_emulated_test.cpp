@@ -7,8 +7,8 @@
 #include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
-#include "backend/cuda/attention/attend_testing.h"
-#include "backend/cuda/attention/half_byte_testing.cuh"
+#include "backend/cuda/testing/attend.h"
+#include "backend/cuda/testing/half_byte.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"
 #include "backend/cuda/emulation/scalar_mx.h"
 

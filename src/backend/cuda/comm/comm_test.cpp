@@ -6,7 +6,7 @@
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>

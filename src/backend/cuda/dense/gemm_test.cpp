@@ -2,11 +2,11 @@
 
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/quantise/round_testing.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/round.h"
+#include "backend/cuda/testing/card.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

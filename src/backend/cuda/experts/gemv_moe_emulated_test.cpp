@@ -1,7 +1,7 @@
 // The decode kernels of the experts, run lane by lane on the host (gemv_emulated_test.cpp says what that shows).
 
-#include "backend/cuda/dense/gemv_emulated_testing.h"
-#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/testing/gemv_emulated.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"

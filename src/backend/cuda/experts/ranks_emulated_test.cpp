@@ -1,9 +1,9 @@
 // What ranks that share a step make of its experts, run lane by lane on the host: each has the weights that its upload
 // cuts out of the model's, and its kernels' parts add up to what one card makes of the whole.
 
-#include "backend/cuda/dense/gemv_emulated_testing.h"
+#include "backend/cuda/testing/gemv_emulated.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"

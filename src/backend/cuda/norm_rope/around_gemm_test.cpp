@@ -2,11 +2,11 @@
 
 #include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
-#include "backend/cuda/experts/route_testing.h"
-#include "backend/cuda/dense/split_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
+#include "backend/cuda/testing/route.h"
+#include "backend/cuda/testing/split_gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

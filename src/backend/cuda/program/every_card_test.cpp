@@ -1,7 +1,7 @@
 // Every step of gpt-oss has a program on every card from Ampere on, none of whose launches asks for more than the card
 // has.
 
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/program.h"
 
 #include "backend/cuda/card/arch_mask.h"

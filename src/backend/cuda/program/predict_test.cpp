@@ -1,4 +1,4 @@
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/predict.h"
 
 #include "backend/cuda/arch/arch.h"

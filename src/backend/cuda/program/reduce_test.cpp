@@ -1,7 +1,7 @@
 // That ranks which share a step meet in one place: the delta. A made-up collective is added by one field of
 // ProgramArgs; no kernel knows of it.
 
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/program.h"
 
 #include <fmt/format.h>

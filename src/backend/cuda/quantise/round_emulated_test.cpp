@@ -5,7 +5,7 @@
 
 #include "backend/cuda/experts/gemv_int8.cuh"
 #include "backend/cuda/quantise/round_blocks.cuh"
-#include "backend/cuda/quantise/round_testing.h"
+#include "backend/cuda/testing/round.h"
 #include "backend/cuda/quantise/round_rows.cuh"
 
 #include <gtest/gtest.h>

@@ -3,9 +3,9 @@
 
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/quantise/round_testing.h"
+#include "backend/cuda/testing/round.h"
 #include "backend/cuda/quantise/round_rows.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "backend/cuda/arch/sm121/mx_gemm_emulated.h"
+#include "backend/cuda/testing/mx_gemm_emulated.h"
 
-#include "backend/cuda/arch/sm121/emulated_mx.cuh"
+#include "backend/cuda/testing/emulated_mx.cuh"
 #include "backend/cuda/arch/sm121/mx_gemm_launch.cuh"
 
 namespace nibble::backend::cuda {

@@ -1,5 +1,5 @@
-#include "backend/cuda/arch/sm121/emulated_mx.cuh"
-#include "backend/cuda/arch/sm121/mx_probe_device.cuh"
+#include "backend/cuda/testing/emulated_mx.cuh"
+#include "backend/cuda/testing/mx_probe_device.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 // What the tests of split_gemm_plan.h share, on a device and emulated; Memory and run: around_gemm_testing.h.
 
-#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 
 #include <gtest/gtest.h>

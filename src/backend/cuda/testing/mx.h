@@ -1,7 +1,7 @@
 #pragma once
 // What a policy (mx_mma.h) must do, on whatever runs it: cases, and exact results. No CUDA.
 
-#include "backend/cuda/arch/sm121/mx_probe.h"
+#include "backend/cuda/testing/mx_probe.h"
 #include "base/random.h"
 
 #include <gtest/gtest.h>

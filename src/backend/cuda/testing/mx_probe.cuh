@@ -1,7 +1,7 @@
 #pragma once
 // One product, or conversion, of a policy (mx_mma.h) and nothing else: what the policies' tests run. Test code.
 
-#include "backend/cuda/arch/sm121/mx_probe.h"
+#include "backend/cuda/testing/mx_probe.h"
 #include "backend/cuda/arch/sm121/mx_mma.h"
 
 namespace nibble::backend::cuda {

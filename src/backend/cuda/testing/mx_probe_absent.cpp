@@ -1,6 +1,6 @@
 // In builds without code for sm_120a and sm_121a.
 
-#include "backend/cuda/arch/sm121/mx_probe.h"
+#include "backend/cuda/testing/mx_probe.h"
 
 namespace nibble::backend::cuda {
 

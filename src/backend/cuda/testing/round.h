@@ -5,7 +5,7 @@
 #include "backend/activations.h"
 #include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/layout/wgmma_b8.h"
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/quantise/round_rows.h"
 

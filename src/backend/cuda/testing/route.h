@@ -1,7 +1,7 @@
 #pragma once
 // What the tests of the routers among around_gemm.h's kernels share, as around_gemm_testing.h for the others. No CUDA.
 
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // MxProbe of a policy. Test code.
 
-#include "backend/cuda/arch/sm121/mx_probe.cuh"
+#include "backend/cuda/testing/mx_probe.cuh"
 
 namespace nibble::backend::cuda {
 

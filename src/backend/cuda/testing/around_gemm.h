@@ -3,7 +3,7 @@
 // comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/dense/split_gemm_plan.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "backend/cuda/arch/sm121/mx_probe_device.cuh"
+#include "backend/cuda/testing/mx_probe_device.cuh"
 #include "backend/cuda/arch/sm121/native_mx.cuh"
 
 namespace nibble::backend::cuda {

@@ -3,7 +3,7 @@
 // the plain double reference.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/layout/mx_pack_testing.h"
+#include "backend/cuda/testing/mx_pack.h"
 #include "base/random.h"
 
 #include <algorithm>

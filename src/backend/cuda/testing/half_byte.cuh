@@ -2,7 +2,7 @@
 // kv_half_byte_testing.h as pages of the kernels, which the host emulates.
 
 #include "backend/cuda/attention/page_rows.cuh"
-#include "backend/kv_half_byte_testing.h"
+#include "backend/testing/kv_half_byte.h"
 
 namespace nibble::backend::cuda {
 

@@ -3,8 +3,8 @@
 
 #include "backend/attention_rounding.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/dense/gemm_testing.h"
-#include "backend/kv_half_byte_testing.h"
+#include "backend/cuda/testing/gemm.h"
+#include "backend/testing/kv_half_byte.h"
 #include "base/random.h"
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/testing/files.h"
 #include "gguf_copy.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "model/gpt_oss.h"
 #include "convert/synth.h"
 

@@ -10,7 +10,7 @@
 #include "checkpoint/gguf_checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/testing/files.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "gguf_copy.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"

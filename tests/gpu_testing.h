@@ -11,7 +11,7 @@
 #include "checkpoint/testing/files.h"
 #include "gguf_copy.h"
 #include "goldens.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "convert/synth.h"

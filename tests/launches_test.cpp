@@ -2,7 +2,7 @@
 // only count (backend/cuda/emulation), so that neither a card nor CUDA is needed. And what it says of cards that it
 // cannot use.
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"

@@ -2,7 +2,7 @@
 
 #include "app/rank_memory.h"
 #include "app/terminal.h"
-#include "backend/cuda/program/kernel_share.h"
+#include "backend/cuda/program/predict.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,7 +2,6 @@
 
 #include "base/mmap_file.h"
 #include "checkpoint/testing/gguf.h"
-#include "checkpoint/gguf_write.h"
 #include "checkpoint/testing/files.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "hub/find_model.h"
+#include "hub/cache.h"
 
 #include "hub/testing/scratch_cache.h"
 

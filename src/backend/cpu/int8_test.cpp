@@ -1,4 +1,4 @@
-// Products of rounded activations, in each form that int8_testing.h knows.
+// Products of rounded activations, in each form that testing/int8.h knows.
 #include "backend/cpu/testing/int8.h"
 
 #include "backend/cpu/testing/kernels.h"

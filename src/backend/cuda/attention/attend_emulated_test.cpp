@@ -3,7 +3,7 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/attention/attend_decode.cuh"
-#include "backend/cuda/arch/sm121/attend.cuh"
+#include "backend/cuda/arch/sm121/mx_mma.h"
 #include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"

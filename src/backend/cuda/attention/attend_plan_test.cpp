@@ -1,4 +1,4 @@
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/dense/gemm.cuh"
 #include "backend/cuda/testing/gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/testing/around_gemm.h"
 #include "backend/cuda/quantise/round.cuh"
 #include "backend/cuda/testing/round.h"

@@ -1,9 +1,7 @@
 // The kernels for many tokens on the device, against double products: real widths, edges of tokens and experts.
 
-#include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/testing/gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/testing/round.h"
 #include "backend/cuda/testing/card.h"

@@ -4,7 +4,7 @@
 #include "backend/cuda/testing/gemv_emulated.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/testing/gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"

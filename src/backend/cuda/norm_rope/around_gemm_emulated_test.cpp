@@ -1,4 +1,4 @@
-// The kernels around GEMMs and the split GEMM (around_gemm.h, split_gemm_plan.h), run lane by lane on the host.
+// The kernels around GEMMs and the split GEMM (around_gemm.h, gemm_plan.h), run lane by lane on the host.
 
 #include "backend/cuda/emulation/device.h"
 

@@ -1,6 +1,5 @@
 // The kernels around GEMMs and the split GEMM on the device, against double results: edges of tokens, real widths.
 
-#include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/testing/around_gemm.h"
 #include "backend/cuda/testing/route.h"

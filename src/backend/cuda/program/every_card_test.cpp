@@ -4,7 +4,7 @@
 #include "backend/testing/dims.h"
 #include "backend/cuda/program/program.h"
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/card/cards.h"
 #include "base/error.h"
 

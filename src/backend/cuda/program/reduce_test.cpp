@@ -105,7 +105,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     last->launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
                  {.counts = &counts});
     // A row per token, whatever made it; of a fused step in as many parts as are held.
-    const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == Held::kParts;
+    const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == SlotForm::kParts;
     const int64_t row_per_token = c.tokens * kShape.hidden;
     EXPECT_GE(reduced, (parts ? 2 : 1) * row_per_token);
     EXPECT_LE(reduced, (parts ? 2 : 1) * row_per_token + 7 * kShape.hidden) << "places of up to seven tokens more";

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/testing/gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 
 #include <gtest/gtest.h>
 

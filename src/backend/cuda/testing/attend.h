@@ -1,7 +1,7 @@
 #pragma once
 // What the tests of the attention kernels share: sequences in shuffled pages, and attention by double loops. No CUDA.
 
-#include "backend/attention_rounding.h"
+#include "backend/kv_dtype.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/testing/gemm.h"
 #include "backend/testing/kv_half_byte.h"
@@ -157,7 +157,7 @@ struct AttendFixture {
     return w;
   }
 
-  // What attention in FP8 makes of it (backend/attention_rounding.h), and how far from that a kernel may lie whose
+  // What attention in FP8 makes of it (backend/kv_dtype.h), and how far from that a kernel may lie whose
   // products are off by `relative` of their terms: a weight that is near a tie may go to either side, and one far below
   // the largest is rounded above the base that there was, which may have been a lower one.
   struct WantFp8 {

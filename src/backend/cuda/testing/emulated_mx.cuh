@@ -5,7 +5,7 @@
 // rounding: the sum of a block of 32 in f32, then once for the scales, then d's
 
 #include "backend/cuda/arch/sm121/mx_mma.h"
-#include "backend/cuda/layout/mx_m16n8k32.h"
+#include "backend/cuda/layout/mma_fragments.h"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 

@@ -1,5 +1,5 @@
 #pragma once
-// kv_half_byte_testing.h as pages of the kernels, which the host emulates.
+// backend/testing/kv_half_byte.h as pages of the kernels, which the host emulates.
 
 #include "backend/cuda/attention/page_rows.cuh"
 #include "backend/testing/kv_half_byte.h"

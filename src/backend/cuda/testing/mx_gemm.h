@@ -3,9 +3,9 @@
 // is the kind of array that the kernels reach. No CUDA.
 
 #include "backend/activations.h"
-#include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/testing/gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "base/mx.h"
 

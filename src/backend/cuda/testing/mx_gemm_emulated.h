@@ -2,7 +2,7 @@
 // sm121_mx_gemm with EmulatedMx, for cards without the instruction. Test code.
 
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/launch/kernel_table.h"
 
 namespace nibble::backend::cuda {

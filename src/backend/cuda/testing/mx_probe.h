@@ -1,7 +1,7 @@
 #pragma once
 // The products that the policies' tests look at (the one list of their instances), and who runs them. Test code.
 
-#include "backend/cuda/layout/mx_m16n8k32.h"
+#include "backend/cuda/layout/mma_fragments.h"
 
 #include <cmath>
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace nibble::backend::cuda {
 
 // A warp's operands of one block-scaled product, and what it is, exactly: the oracle of the policies (mx_mma.h). Plain
-// C++; values come from layout/mx_m16n8k32.h and base/mx.h alone.
+// C++; values come from layout/mma_fragments.h and base/mx.h alone.
 
 // A lane's.
 struct MxOperands {
@@ -67,7 +67,7 @@ struct MxSum {
   return sum;
 }
 
-// Weights on the left (e5m2: e2m1 as layout/e2m1_e5m2.h widens it), activations on the right; bytes of the scales 0
+// Weights on the left (e5m2: e2m1 as layout/small_floats.h widens it), activations on the right; bytes of the scales 0
 // to 3.
 inline constexpr MxProduct kMxProducts[] = {
     {layout::kMxK32, MxFormat::kMxfp8E5m2, MxFormat::kMxfp8E4m3, 0, 0},

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of the routers among around_gemm.h's kernels share, as around_gemm_testing.h for the others. No CUDA.
+// What the tests of the routers among around_gemm.h's kernels share, as around_gemm.h here for the others. No CUDA.
 
 #include "backend/cuda/testing/around_gemm.h"
 

@@ -1,8 +1,8 @@
 #pragma once
-// What the tests of split_gemm_plan.h share, on a device and emulated; Memory and run: around_gemm_testing.h.
+// What the tests of gemm_plan.h share, on a device and emulated; Memory and run: around_gemm.h here.
 
 #include "backend/cuda/testing/gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 
 #include <gtest/gtest.h>
 

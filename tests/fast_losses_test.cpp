@@ -1,8 +1,9 @@
-// The table of --fast (src/app/fast.cpp), measured with nibble-tiny: how much perplexity each set of formats costs.
+// The table of --fast (src/app/setup/fast.cpp), measured with nibble-tiny: how much perplexity each set of formats
+// costs.
 
-#include "app/backend_choice.h"
-#include "app/fast.h"
-#include "app/perplexity.h"
+#include "app/setup/backend_choice.h"
+#include "app/setup/fast.h"
+#include "lab/verify/perplexity.h"
 #include "backend/cpu/kernels.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ class CheckLayersTest(unittest.TestCase):
                     "src/backend/testing/dims.h": '#pragma once\n#include "backend/backend.h"\n',
                     "src/backend/cuda/testing/gemm.h": '#pragma once\n#include "backend/testing/dims.h"\n',
                     "src/app/main.cpp": '#include "backend/cuda/cuda_backend.h"\n#include "backend/backend.h"\n',
-                    "src/app/options.cpp": 'const char* v = std::getenv("NIBBLE");\n',
+                    "src/app/options/options.cpp": 'const char* v = std::getenv("NIBBLE");\n',
                 }
             ),
             [],
@@ -127,9 +127,9 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_one({"src/engine/a.cpp": "#include <cuda_runtime.h>\n"}, "CUDA")
 
     def test_dear_libraries_have_few_readers(self):
-        self.assert_one({"src/app/run.cpp": "#include <CLI/CLI.hpp>\n"}, "src/app/run.cpp:1:", "only app/flags.cpp includes CLI/")
+        self.assert_one({"src/app/run/run.cpp": "#include <CLI/CLI.hpp>\n"}, "src/app/run/run.cpp:1:", "only app/options/flags.cpp includes CLI/")
         self.assert_one({"src/engine/a.cpp": "#include <boost/asio.hpp>\n"}, "includes boost/")
-        self.assertEqual(self.problems({"src/app/flags.cpp": "#include <CLI/CLI.hpp>\n"}), [])
+        self.assertEqual(self.problems({"src/app/options/flags.cpp": "#include <CLI/CLI.hpp>\n"}), [])
 
     def test_headers_start_with_pragma_once(self):
         self.assert_one({"src/base/a.h": "int x;\n"}, "src/base/a.h:1:", "#pragma once")

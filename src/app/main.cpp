@@ -1,8 +1,8 @@
-#include "app/commands.h"
-#include "app/interrupt.h"
-#include "app/options.h"
-#include "app/settings.h"
-#include "app/terminal.h"
+#include "app/setup/commands.h"
+#include "app/setup/interrupt.h"
+#include "app/options/options.h"
+#include "app/options/settings.h"
+#include "app/setup/terminal.h"
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 

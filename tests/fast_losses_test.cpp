@@ -31,7 +31,7 @@ bool has(backend::CpuIsa isa) {
 double perplexity(ModelOptions options) {
   options.model = kTiny;
   options.run.backend = BackendKind::kCpu;
-  options = resolved(options);
+  options = resolved_model(options);
   Terminal terminal({.quiet = true});
   const ModelSource source = open_model(options, terminal);
   std::ifstream file(kTiny / "heldout.txt");

@@ -211,7 +211,7 @@ float stored_value(const HostWeight& w, int64_t idx) {
          E8m0{scale}.to_float();
 }
 
-// The same of rows of so many values, the odd ones of which may lie apart.
+// A value of rows of so many values, the odd ones of which may lie apart.
 float joined_value(const HostWeight& w, int64_t idx, int64_t cols) {
   if (w.odd.bytes.empty()) return value_of(w, idx);
   const int64_t row = idx / cols;

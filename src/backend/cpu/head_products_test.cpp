@@ -14,7 +14,7 @@
 namespace nibble::backend::cpu {
 namespace {
 
-// Of a type, with a bias or without, and the values that it holds.
+// A matrix of a type, with a bias or without, and the values that it holds.
 struct Sampled {
   Sampled(DType dtype, int64_t rows, int64_t cols, bool biased) {
     const WeightFormat format = dtype == DType::kF32   ? WeightFormat::kF32

@@ -166,7 +166,7 @@ struct Attempt {
   }
 };
 
-// Of a step in FP8, whatever the kernel.
+// What a step in FP8 gives, whatever the kernel.
 void check_fp8(const AttendFixture& f, const std::vector<float>& out, bool with_sinks) {
   const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
   for (size_t t = 0; t < f.positions.size(); ++t) {

@@ -121,7 +121,7 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   }
 }
 
-// The same as one split of sums, rows as they are packed; of plain rows with the bias. Then as a message of a rank of
+// Products as one split of sums, rows as they are packed; of plain rows with the bias. Then as a message of a rank of
 // two: what the other one adds up lies in that one's box; and as the part of the second of two that exchange theirs.
 template <int kTokens>
 void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, int tile) {

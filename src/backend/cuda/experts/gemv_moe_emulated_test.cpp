@@ -317,7 +317,7 @@ TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
     check_up(test);
   }
   check_up({"real width", 1, 2, {1, 0}, 2880, 192});
-  // Of 45 slices and fewer a warp has 3 to none.
+  // A warp has 3 to none of 45 slices and fewer.
   check_up({"row tiles cut", 2, 2, {1, 0, 0, 2}, 2880, 32});
   check_up({"row tiles cut, one expert", 2, 1, {1, 1}, 2880, 32});
   check_up({"fewer slices than warps", 1, 1, {1}, 576, 32});

@@ -221,7 +221,7 @@ Made by_decode(const Rank& rank, const Step& step) {
   return made;
 }
 
-// The same of up to eight pairs.
+// What experts of up to eight pairs make.
 Made by_few_pairs(const Rank& rank, const Step& step) {
   Made made = nothing_yet(step, rank.width());
   run_up(rank, step, made);

@@ -206,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(, RankBias,
 
 enum class Sum { kNone, kCombines, kOfValues, kNccl };
 
-// Of one of two ranks of gpt-oss-120b's shape on an H100.
+// The program of one of two ranks of gpt-oss-120b's shape on an H100.
 std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
                                     Sum sum = Sum::kCombines) {
   Dims dims = kDims120b;

@@ -41,7 +41,7 @@ template <class T>
 std::vector<T> poison(size_t count) {
   return HostArray<T>(count).host();
 }
-// The same bits: NaN equals itself.
+// Whether bits are the same: NaN equals itself.
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;

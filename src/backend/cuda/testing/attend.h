@@ -86,7 +86,7 @@ struct AttendFixture {
 
   static int pages_of(int context) { return (context + kPageTokens - 1) / kPageTokens; }
   uint32_t bits() { return philox(seed, counter++)[0]; }
-  // Of mean 0 and the given standard deviation; uniform.
+  // Values of mean 0 and the given standard deviation; uniform.
   float value(float deviation) { return (uniform_float(bits()) - 0.5f) * 3.4641016f * deviation; }
 
   [[nodiscard]] size_t at(int32_t row, int position, int kv_head) const {
@@ -281,7 +281,7 @@ inline std::vector<GemmInput> input_forms(int tokens, bool with_codes) {
   return want.size[d] * (2 * std::expm1(relative * want.score_size) + relative) + 1e-6 * want.size[d] + 1e-30;
 }
 inline constexpr double kDecodeError = 0x1p-16;
-// Of FP8, which is exact but for the sums of products: some cards keep 13 bits of those.
+// The tolerance of FP8, which is exact but for the sums of products: some cards keep 13 bits of those.
 inline constexpr double kFp8SumError = 0x1p-12;
 inline constexpr double kPrefillError = 0x1p-8;  // bf16: half an ulp is 2^-9
 

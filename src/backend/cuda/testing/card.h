@@ -73,7 +73,7 @@ class Values {
     return words_[static_cast<size_t>(used_++)];
   }
   int64_t below(int64_t bound) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(bound)); }
-  // Of mean 0 and the given standard deviation; uniform.
+  // Values of mean 0 and the given standard deviation; uniform.
   float value(float deviation = 1) { return (uniform_float(bits()) - 0.5f) * 3.4641016f * deviation; }
   std::vector<float> floats(int64_t count, float deviation = 1) {
     std::vector<float> values(static_cast<size_t>(count));

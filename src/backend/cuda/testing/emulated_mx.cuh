@@ -37,7 +37,7 @@ struct EmulatedMx {
   }
 
  private:
-  // Of the lane's results: rows lane / 4 and 8 below, columns 2 (lane % 4) and the next.
+  // Scales of the lane's results: rows lane / 4 and 8 below, columns 2 (lane % 4) and the next.
   struct Scales {
     uint32_t row[2], col[2];
     __device__ __forceinline__ Scales(uint32_t own_a, uint32_t own_b) {

@@ -155,7 +155,7 @@ std::vector<uint16_t> in_panels(const std::vector<uint16_t>& x, int64_t cols, in
 inline int64_t panel_rows(int64_t tokens) {
   return (tokens + layout::kAtomRows - 1) / layout::kAtomRows * layout::kAtomRows;
 }
-// Of `tokens` rows, one after the other.
+// Panels of `tokens` rows, one after the other.
 inline std::vector<uint16_t> in_panels(const std::vector<uint16_t>& x, int64_t cols, int64_t tokens) {
   return in_panels(x, cols, panel_rows(tokens), [&](int64_t row) { return row < tokens ? row : -1; });
 }
@@ -251,7 +251,7 @@ inline std::vector<int32_t> routed(GemmRouting routing, int tokens, int topk, in
   return ids;
 }
 
-// The same lists as the device's: places one expert after the other, tiles by falling size; pairs beyond the last place
+// Lists as the device's: places one expert after the other, tiles by falling size; pairs beyond the last place
 // are -2. ids: the experts' own numbers, -1 of another rank's.
 inline std::vector<int32_t> own_numbers(std::vector<int32_t> ids, const OwnExperts& own) {
   for (int32_t& id : ids) id = own.number_of(id);

@@ -15,7 +15,7 @@
 
 namespace nibble::backend::cuda {
 
-// Of Σ|ab| and of d: a few roundings of f32 sums, whatever their order.
+// The allowed share of Σ|ab| and of d: a few roundings of f32 sums, whatever their order.
 inline constexpr double kMxError = 0x1p-21;
 
 struct MxCase {
@@ -34,7 +34,7 @@ struct MxCase {
     const layout::MxPlace at = layout::mx_b_place(what.shape, {col, k});
     mx_put_code(what, what.b, fragments.lane[at.lane].b[at.reg], at, code);
   }
-  // Of every block of k. Bytes that nobody may read are others.
+  // Scales a row in every block of k. Bytes that nobody may read are others.
   void scale_row(int row, uint8_t code) {
     uint32_t& word = fragments.lane[layout::scale_lane_a(row)].scale_a;
     for (int block = 0; block < what.shape.k / kMxBlock; ++block) put_byte(word, what.byte_a + block, code);

@@ -132,7 +132,7 @@ struct RouteSumsInput {
     return {want, size};
   }
 
-  // Of a token's residual under its rms, and the sum of its terms' sizes.
+  // A product with a token's residual under its rms, and the sum of its terms' sizes.
   [[nodiscard]] std::pair<double, double> logit(const float* residual, double rms, size_t expert) const {
     double sum = router_bias[expert].to_float(), size = 1;
     for (size_t d = 0; d < norm.size(); ++d) {

@@ -12,7 +12,6 @@
 #include "app/options/vllm.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/card/cards.h"
-#include "backend/cuda/card/links.h"
 #include "base/error.h"
 #include "base/random.h"
 

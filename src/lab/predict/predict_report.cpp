@@ -2,7 +2,7 @@
 
 #include "app/setup/rank_memory.h"
 #include "app/setup/terminal.h"
-#include "backend/cuda/program/kernel_share.h"
+#include "backend/cuda/program/predict.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -3,7 +3,7 @@
 // measures that on a real one.
 
 #include "engine/loop.h"
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "cards_testing.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "convert/synth.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"
@@ -85,12 +85,12 @@ TEST_F(CardGroups, add_up_and_gather_by_nccl) {
       for (int64_t row = 0; row < rows; ++row)
         for (int64_t c = 0; c < count; ++c) own.push_back(static_cast<float>(row * 100 + first + c));
       comm.gather({.own = own.data(),
-                    .all = all.data(),
-                    .columns = columns,
-                    .rows = rows,
-                    .width = kWidth,
-                    .scratch = scratch.data()},
-                   on);
+                   .all = all.data(),
+                   .columns = columns,
+                   .rows = rows,
+                   .width = kWidth,
+                   .scratch = scratch.data()},
+                  on);
       for (int64_t at = 0; at < rows * kWidth; ++at)
         ASSERT_EQ(all[static_cast<size_t>(at)], static_cast<float>(at / kWidth * 100 + at % kWidth)) << rank;
     }
@@ -134,18 +134,19 @@ class Two {
     processes_.emplace(
         config_, weights_.weights(), model::StepLimits{.max_tokens = 64, .max_rows = 16, .kv_pages = {64, 64}},
         run.ranks,
-        test::Processes::Setup{
-            .make = make,
-            .events =
-                [this](int rank) {
-                  return backend::GroupEvents{
-                      .lost = [this, rank](const std::string&) { cards_.at(static_cast<size_t>(rank))->give_up(); }};
-                },
-            .ended =
-                [this](backend::Member& member) {
-                  for (const auto& [kernel, count] : member.launches()) followed[std::string(kernel)] = count;
-                },
-            .member_name = "a card"});
+        test::Processes::Setup{.make = make,
+                               .events =
+                                   [this](int rank) {
+                                     return backend::GroupEvents{.lost = [this, rank](const std::string&) {
+                                       cards_.at(static_cast<size_t>(rank))->give_up();
+                                     }};
+                                   },
+                               .ended =
+                                   [this](backend::Member& member) {
+                                     for (const auto& [kernel, count] : member.launches())
+                                       followed[std::string(kernel)] = count;
+                                   },
+                               .member_name = "a card"});
   }
   [[nodiscard]] backend::Backend& be() const { return *processes_->be; }
   // What the other rank ended with; nothing where it ended with the group.

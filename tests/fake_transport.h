@@ -59,7 +59,8 @@ class FakeMeeting {
       for (size_t rank = 0; rank_ == 0 && rank < parts.size(); ++rank) {
         const auto width = static_cast<size_t>(all.columns[rank].count);
         if (parts[rank].size() != rows * width) continue;  // it has gone
-        all.put(static_cast<int>(rank), rows, [&](size_t r) { return std::span(parts[rank]).subspan(r * width, width); });
+        all.put(static_cast<int>(rank), rows,
+                [&](size_t r) { return std::span(parts[rank]).subspan(r * width, width); });
       }
     }
     void broadcast(std::span<int32_t> values) override {
@@ -95,7 +96,7 @@ class FakeMeeting {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Floats> parts_;                    // by rank, as the next
+  std::vector<Floats> parts_;  // by rank, as the next
   std::vector<std::vector<std::string>> calls_;
   size_t came_ = 0, taken_ = 0;
   bool given_up_ = false;

@@ -32,7 +32,7 @@ class GpuCards : public testing::TestWithParam<Place> {
 
   // As many ranks as the place has.
   static std::unique_ptr<backend::Backend> on_ranks(const backend::BackendConfig& config, RunConfig run,
-                                                        bool whole_experts = false) {
+                                                    bool whole_experts = false) {
     run.ranks = {static_cast<int>(GetParam().cards.size()), whole_experts};
     return backend::make_cuda_backend(config, run, {.devices = GetParam().cards});
   }

@@ -3,7 +3,7 @@
 // other ranks beside it.
 
 #include "backend/ranks/followers.h"
-#include "backend/ranks/group_testing.h"
+#include "backend/ranks/testing/group.h"
 #include "backend/ranks/ranks_backend.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"

@@ -7,9 +7,9 @@
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_write.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/hf_config.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "convert/synth.h"
 #include "gguf_copy.h"
 #include "model/compare.h"
@@ -352,20 +352,19 @@ TEST(RanksTiny, write_the_greedy_texts_of_one_rank) {
 struct Processes : test::Processes {
   Processes(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
             const RunConfig& run, const Ranks& ranks)
-      : test::Processes(
-            config, weights, limits, ranks,
-            {.make = [run, ranks](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
-              return backend::make_host_member(
-                  whole,
-                  {.ranks = ranks,
-                   .rank = of_rank.rank(),
-                   .transport = std::make_unique<backend::SocketTransport>(of_rank),
-                   .draw_threads = 2},
-                  [run](const backend::BackendConfig& of) {
-                    return run.backend == BackendKind::kReference ? backend::make_reference_backend(of, run)
-                                                                  : backend::make_cpu_backend(of, run);
-                  });
-            }}) {}
+      : test::Processes(config, weights, limits, ranks,
+                        {.make = [run, ranks](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
+                          return backend::make_host_member(
+                              whole,
+                              {.ranks = ranks,
+                               .rank = of_rank.rank(),
+                               .transport = std::make_unique<backend::SocketTransport>(of_rank),
+                               .draw_threads = 2},
+                              [run](const backend::BackendConfig& of) {
+                                return run.backend == BackendKind::kReference ? backend::make_reference_backend(of, run)
+                                                                              : backend::make_cpu_backend(of, run);
+                              });
+                        }}) {}
 };
 
 TEST(RanksTiny, of_several_processes_have_the_bits_of_threads) {

@@ -49,9 +49,9 @@ std::unique_ptr<Member> cpu_member(const backend::BackendConfig& whole, const Ra
 }
 
 std::unique_ptr<backend::Backend> on_threads(const backend::BackendConfig& whole, const Ranks& ranks) {
-  return backend::make_ranks_backend(
-      whole, ranks, 1,
-      [](const backend::BackendConfig& of, int, int) { return backend::make_cpu_backend(of, {.threads = 1}); });
+  return backend::make_ranks_backend(whole, ranks, 1, [](const backend::BackendConfig& of, int, int) {
+    return backend::make_cpu_backend(of, {.threads = 1});
+  });
 }
 
 // A member that fails when it is told to.
@@ -105,8 +105,7 @@ class Group {
       : meeting_(ranks.count), members(static_cast<size_t>(ranks.count)) {
     const auto make = [this, ranks, cards](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
       const int rank = of_rank.rank();
-      const std::string card =
-          cards.empty() ? fmt::format("card {}", rank) : cards[static_cast<size_t>(rank)];
+      const std::string card = cards.empty() ? fmt::format("card {}", rank) : cards[static_cast<size_t>(rank)];
       if (rank == 0) {
         backend::hand_out_id(of_rank, card, std::as_bytes(std::span(kId)));
       } else {
@@ -298,7 +297,8 @@ void on_three(const std::string& which, const std::function<void(int, Transport&
     threads.emplace_back([&, rank] {
       std::optional<backend::ProcessGroup> group;
       if (which == "sockets") group.emplace(backend::at_rank(place, rank), backend::GroupEvents());
-      const std::unique_ptr<Transport> transport = which == "sockets" ? std::make_unique<backend::SocketTransport>(*group)
+      const std::unique_ptr<Transport> transport = which == "sockets"
+                                                       ? std::make_unique<backend::SocketTransport>(*group)
                                                    : which == "threads" ? meeting.end_of(rank)
                                                                         : fake.end_of(rank);
       body(rank, *transport);
@@ -313,9 +313,11 @@ TEST(Transports, add_up_in_the_order_of_the_ranks_gather_at_rank_0_and_tell_its_
       const auto idx = static_cast<size_t>(rank);
       for (int round = 0; round < 20; ++round) {
         std::vector<float> values(2 * 7);
-        for (size_t i = 0; i < values.size(); ++i) values[i] = parts[idx] + static_cast<float>(i * 8 * (idx == 0 ? 1 : 0));
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = parts[idx] + static_cast<float>(i * 8 * (idx == 0 ? 1 : 0));
         std::vector<float> want;
-        for (size_t i = 0; i < values.size(); ++i) want.push_back((parts[0] + static_cast<float>(i * 8) + parts[1]) + parts[2]);
+        for (size_t i = 0; i < values.size(); ++i)
+          want.push_back((parts[0] + static_cast<float>(i * 8) + parts[1]) + parts[2]);
         transport.reduce(std::vector<std::span<float>>{std::span(values).first(7), std::span(values).last(7)});
         EXPECT_EQ(values, want) << which << ", rank " << rank;
 
@@ -326,7 +328,8 @@ TEST(Transports, add_up_in_the_order_of_the_ranks_gather_at_rank_0_and_tell_its_
                          {.columns = columns, .values = all, .width = 6});
         const auto r = static_cast<float>(round);
         if (rank == 0) {
-          EXPECT_THAT(all, ElementsAre(r, r + 1, r + 100, r + 101, r + 102, r + 200, r + 2, r + 3, r + 103, r + 104, r + 105, r + 201))
+          EXPECT_THAT(all, ElementsAre(r, r + 1, r + 100, r + 101, r + 102, r + 200, r + 2, r + 3, r + 103, r + 104,
+                                       r + 105, r + 201))
               << which;
         }
         std::vector<int32_t> tokens = {rank, round + rank};
@@ -380,7 +383,8 @@ TEST_F(Members, exchange_twice_in_a_layer_and_once_for_the_logits) {
   const auto drawn = be->wait(*model::forward(*be, gpt, step));
   EXPECT_EQ(drawn.at(0).token, threads->wait(*model::forward(*threads, of_threads, step)).at(0).token);
   for (int rank = 0; rank < ranks.count; ++rank)
-    EXPECT_THAT(meeting.calls(rank), ElementsAre("reduce", "reduce", "reduce", "reduce", "gather", "broadcast")) << rank;
+    EXPECT_THAT(meeting.calls(rank), ElementsAre("reduce", "reduce", "reduce", "reduce", "gather", "broadcast"))
+        << rank;
   model::forward(*be, gpt, step, [](backend::Stage, int) {});  // verb by verb
   for (int rank = 0; rank < ranks.count; ++rank) EXPECT_EQ(meeting.calls(rank).size(), 6u) << rank;
 }
@@ -394,8 +398,8 @@ void expect_all_end(const model::ModelConfig& config, std::span<const backend::H
   step.sample_rows = {{.params = &greedy, .position = 3}};
   for (int dies = 0; dies < 4; ++dies) {
     for (const int lives : {0, 3, 4, 5}) {  // in a sum of the first layer and of the second, gathering, telling
-      const auto be =
-          backend::make_ranks_backend(whole, {4, false}, std::make_unique<DyingCrew<Meeting>>(whole, Ranks{4, false}, dies, lives));
+      const auto be = backend::make_ranks_backend(
+          whole, {4, false}, std::make_unique<DyingCrew<Meeting>>(whole, Ranks{4, false}, dies, lives));
       const model::GptOss gpt = model::load(*be, config, weights);
       const auto error_of = [](const auto& call) -> std::string {
         try {
@@ -503,13 +507,8 @@ class StepFrame : public Members {
     const std::span<const backend::SampleRow> found = received.args({}).sample_rows;
     ASSERT_EQ(found.size(), 1u);
     const backend::SamplingParams& p = *found[0].params;
-    EXPECT_EQ(p.temperature, params_.temperature);
-    EXPECT_EQ(p.top_p, params_.top_p);
-    EXPECT_EQ(p.min_p, params_.min_p);
-    EXPECT_EQ(p.top_k, params_.top_k);
-    EXPECT_EQ(p.repetition_penalty, params_.repetition_penalty);
-    EXPECT_EQ(p.presence_penalty, params_.presence_penalty);
-    EXPECT_EQ(p.frequency_penalty, params_.frequency_penalty);
+    for (const backend::SamplingField& field : backend::kSamplingFields)
+      EXPECT_EQ(field.of(p), field.of(params_)) << field.name;
     EXPECT_EQ(p.logit_bias, params_.logit_bias);
     EXPECT_EQ(p.seed, params_.seed);
     EXPECT_TRUE(std::ranges::equal(found[0].mask, row.mask));
@@ -531,10 +530,15 @@ class StepFrame : public Members {
 TEST_F(StepFrame, keeps_what_a_draw_depends_on) {
   const std::vector<int32_t> seen = {5, 6, 332};
   const std::vector<uint32_t> mask(11, 0x55555555);  // of 333 tokens
-  for (const float penalty : {0.0f, 0.5f}) {
-    params_.repetition_penalty = 1 + penalty;
-    params_.presence_penalty = -penalty;
-    params_.frequency_penalty = 2 * penalty;
+  for (const bool penalties : {false, true}) {
+    // Numbers that are no defaults, each of its own.
+    double share = 0.05;
+    backend::for_each_field(params_, [&](const backend::SamplingField& field, auto& value) {
+      if (field.use == backend::SamplingUse::kPenalty && !penalties) return;
+      const double most = std::min(field.range.most, 100.0);
+      value =
+          static_cast<std::remove_reference_t<decltype(value)>>(most - (share += 0.05) * (most - field.range.least));
+    });
     read_changed([&](backend::SampleRow& row) {
       row.prompt = seen;
       row.output = std::span(seen).first(1);

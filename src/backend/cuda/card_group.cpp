@@ -55,8 +55,8 @@ struct CardGroup::Impl {
 };
 
 CardGroup::CardGroup(const Place& place)
-    : impl_(new Impl{NcclComm(
-          {.id = id_of(place.id), .rank = place.rank, .ranks = place.ranks, .card = kFirstCard})}) {}
+    : impl_(new Impl{NcclComm({.id = id_of(place.id), .rank = place.rank, .ranks = place.ranks, .card = kFirstCard})}) {
+}
 CardGroup::~CardGroup() = default;
 int CardGroup::rank() const { return impl_->comm.rank(); }
 const Comm& CardGroup::comm() const { return impl_->comm; }

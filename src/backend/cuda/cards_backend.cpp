@@ -1,5 +1,6 @@
 #include "backend/cuda/rank_backend.h"
 
+#include "backend/cuda/arch/arch.h"
 #include "backend/ranks/ranks_backend.h"
 #include "base/error.h"
 
@@ -28,11 +29,7 @@ class CardCrew final : public Crew {
  public:
   CardCrew(const BackendConfig& whole, const RunConfig& run, const CudaSetup& setup,
            const std::vector<Arch>& architectures)
-      : whole_(whole),
-        run_(run),
-        setup_(setup),
-        architectures_(architectures),
-        devices_(devices_of(setup, run.ranks)) {
+      : whole_(whole), run_(run), setup_(setup), architectures_(architectures), devices_(devices_of(setup, run.ranks)) {
     validate(run.ranks, whole.dims);
     require_cards(*std::ranges::max_element(devices_) + 1, fmt::format("--tensor-parallel-size {}", run.ranks.count));
     if (run.ranks.count == 1) return;

@@ -43,8 +43,8 @@ enum class FrameType : uint32_t {
   kTokens,     // that rank 0 has drawn
 };
 inline constexpr std::array<std::string_view, 16> kFrameNames = {
-    "hello", "welcome", "refused", "pulse",     "end",   "failed", "limits",     "card",
-    "group_id", "ready", "step",   "copy_page", "drawn", "delta",  "logit_rows", "tokens"};
+    "hello",    "welcome", "refused", "pulse",     "end",   "failed", "limits",     "card",
+    "group_id", "ready",   "step",    "copy_page", "drawn", "delta",  "logit_rows", "tokens"};
 inline constexpr uint32_t kFrameTypes = kFrameNames.size();
 [[nodiscard]] inline std::string_view name_of(FrameType type) { return kFrameNames.at(static_cast<size_t>(type)); }
 

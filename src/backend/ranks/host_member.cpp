@@ -72,8 +72,7 @@ class HostMember final : public Member {
     own_->logits(args);
     logit_rows_ = args.tokens.size();
     if (rank_ == 0) logits_.resize(logit_rows_ * static_cast<size_t>(whole_.dims.vocab));
-    transport_->gather(own_->rows(Slot::kLogits),
-                       {.columns = columns_, .values = logits_, .width = whole_.dims.vocab});
+    transport_->gather(own_->rows(Slot::kLogits), {.columns = columns_, .values = logits_, .width = whole_.dims.vocab});
   }
 
   // Rank 0 draws, and tells the others: a later step may name a token that nobody has read yet.
@@ -148,7 +147,7 @@ class HostMember final : public Member {
   std::array<std::vector<float>, 2> taps_;     // by the last two tickets
   TapTicket tap_ticket_ = 0;
   size_t logit_rows_ = 0;
-  std::vector<float> logits_;  // [logit rows, vocab] of rank 0
+  std::vector<float> logits_;                  // [logit rows, vocab] of rank 0
   std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
 };

@@ -5,7 +5,7 @@
 #include "backend/ranks/step_frame.h"
 #include "backend/ranks/threads_transport.h"
 #include "backend/run_config.h"
-#include "base/bound_threads.h"
+#include "base/thread_pool.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -180,7 +180,8 @@ class RanksBackend final : public Backend {
     });
     return ran;
   }
-  // Each rank waits for its own tokens: a card that fails is noticed by its rank, and then the others do not wait for it.
+  // Each rank waits for its own tokens: a card that fails is noticed by its rank, and then the others do not wait for
+  // it.
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
     std::vector<std::vector<Drawn>> drawn(members_.size());
     each(Part::kExchange, [&](size_t rank) { drawn[rank] = members_[rank]->wait(ticket); });
@@ -402,14 +403,13 @@ class HostCrew final : public Crew {
       : config_(config), ranks_(ranks), threads_(threads), make_(std::move(make)), meeting_(ranks.count) {}
 
   [[nodiscard]] std::unique_ptr<Member> make(int rank) override {
-    return make_host_member(config_,
-                            {.ranks = ranks_,
-                             .rank = rank,
-                             .transport = meeting_.end_of(rank),
-                             .draw_threads = std::min(ranks_.count, threads_)},
-                            [&](const BackendConfig& of_rank) {
-                              return make_(of_rank, rank, threads_of(rank, ranks_, threads_));
-                            });
+    return make_host_member(
+        config_,
+        {.ranks = ranks_,
+         .rank = rank,
+         .transport = meeting_.end_of(rank),
+         .draw_threads = std::min(ranks_.count, threads_)},
+        [&](const BackendConfig& of_rank) { return make_(of_rank, rank, threads_of(rank, ranks_, threads_)); });
   }
   void give_up() override { meeting_.give_up(); }
   [[nodiscard]] std::string name() const override { return fmt::format("{} ranks", ranks_.count); }

@@ -4,11 +4,11 @@
 // others every step (followers.h).
 //
 // When a rank fails or is lost. In one process: the first error that a device raised, else the first at all, ends all
-// ranks. Whoever waits for another rank is let go at once (Crew::give_up), the call throws Error(kDevice) that names the
-// rank, and so does each later one. What a rank refuses while weights are uploaded is thrown as it is, and so is what
-// all ranks refuse alike before a step begins, with which they go on. In several processes: what fails on rank 0, or on
-// another, ends the group, every call throws Error(kIo) with what the group says of it, and every other process is told
-// (process_group.h).
+// ranks. Whoever waits for another rank is let go at once (Crew::give_up), the call throws Error(kDevice) that names
+// the rank, and so does each later one. What a rank refuses while weights are uploaded is thrown as it is, and so is
+// what all ranks refuse alike before a step begins, with which they go on. In several processes: what fails on rank 0,
+// or on another, ends the group, every call throws Error(kIo) with what the group says of it, and every other process
+// is told (process_group.h).
 
 #include "backend/backend.h"
 #include "backend/ranks/member.h"

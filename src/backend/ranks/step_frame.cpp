@@ -29,10 +29,7 @@ void check_rows(std::span<const Row> rows, size_t tokens) {
 
 void write(BodyWriter& out, const SampleRow& row) {
   const SamplingParams& p = *row.params;
-  for (const float value :
-       {p.temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty})
-    out.number(value);
-  out.number(int32_t{p.top_k});
+  for_each_field(p, [&](const SamplingField&, const auto value) { out.number(value); });
   out.number(p.seed);
   std::vector<int32_t> tokens;
   std::vector<float> biases;
@@ -53,10 +50,7 @@ void write(BodyWriter& out, const SampleRow& row) {
 
 SamplingParams read_params(BodyReader& in, int64_t vocab) {
   SamplingParams p;
-  for (float* value :
-       {&p.temperature, &p.top_p, &p.min_p, &p.repetition_penalty, &p.presence_penalty, &p.frequency_penalty})
-    *value = in.number<float>();
-  p.top_k = in.number<int32_t>();
+  for_each_field(p, [&]<class T>(const SamplingField&, T& value) { value = in.number<T>(); });
   p.seed = in.number<uint64_t>();
   const auto most = static_cast<size_t>(vocab);
   const auto tokens = in.array<int32_t>(most);
@@ -66,7 +60,7 @@ SamplingParams read_params(BodyReader& in, int64_t vocab) {
   try {
     validate(p, vocab);
   } catch (const Error& error) {
-    throw Error(Code::kCorrupt, "run frame: {}", error.what());
+    throw Error(Code::kCorrupt, "step frame: {}", error.what());
   }
   return p;
 }
@@ -103,8 +97,9 @@ ReceivedStep::ReceivedStep(BodyReader& in, const BackendConfig& config, int64_t 
     page_ids_[kind] = in.array<int32_t>(kMostPageIds);
     const bool read = std::ranges::find(config.layer_kinds, static_cast<LayerKind>(kind)) != config.layer_kinds.end();
     want(kv_slots_[kind].size() == ids_.size() || (!read && kv_slots_[kind].empty()), "a KV slot per token");
-    want(pages_per_row_[kind] >= 0 && page_ids_[kind].size() == rows_.size() * static_cast<size_t>(pages_per_row_[kind]),
-         "as many pages for each row");
+    want(
+        pages_per_row_[kind] >= 0 && page_ids_[kind].size() == rows_.size() * static_cast<size_t>(pages_per_row_[kind]),
+        "as many pages for each row");
     want(within(kv_slots_[kind], 0, int64_t{config.kv_pages[kind]} * kPageTokens), "KV slots of the cache");
     want(within(page_ids_[kind], -1, config.kv_pages[kind]), "pages of the cache");
   }

@@ -3,7 +3,7 @@
 
 #include "backend/ranks/transport.h"
 #include "base/error.h"
-#include "base/spin_wait.h"
+#include "base/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>

@@ -7,7 +7,7 @@
 // functions as launches of a step (backend/cuda/comm/comm.h), by peer memory or by NCCL.
 
 #include "backend/backend.h"
-#include "backend/slice.h"
+#include "backend/weights.h"
 
 #include <cstddef>
 #include <cstdint>

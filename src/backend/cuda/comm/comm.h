@@ -6,7 +6,7 @@
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
 #include "backend/cuda/comm/sum_way.h"
-#include "backend/slice.h"
+#include "backend/weights.h"
 
 #include <cstdint>
 #include <span>
@@ -38,8 +38,8 @@ class Comm {
   [[nodiscard]] virtual const PeerComm* peers() const { return nullptr; }
 
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own. REQUIRES
-  // that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a push or shares would be of
-  // other than whole vectors of 16 bytes.
+  // that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a push or shares would be
+  // of other than whole vectors of 16 bytes.
   virtual void reduce(const DeltaValues& values, const Launch& on) const = 0;
   // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Throws likewise, and where a row that is pushed is
   // longer than kMessageWords.

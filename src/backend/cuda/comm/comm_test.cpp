@@ -3,11 +3,11 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/comm/nccl_comm.h"
-#include "backend/cuda/comm/push_testing.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/comm/testing/push.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>
@@ -168,8 +168,8 @@ class CommTest : public CudaTest {
       for (int round = 0; round < kRounds; ++round) {
         Launch on = ranks.on(rank);
         on.chained = round > 0;
-        ranks.end(rank).reduce_by(round % 3 == 1 ? SumWay::kShares : SumWay::kPush, rounds.of_round(values[rank].get(), round),
-                                  on);
+        ranks.end(rank).reduce_by(round % 3 == 1 ? SumWay::kShares : SumWay::kPush,
+                                  rounds.of_round(values[rank].get(), round), on);
       }
     });
     for (int replay = 0; replay < kReplays; ++replay) {
@@ -371,7 +371,7 @@ class CommTest : public CudaTest {
     for (int row = 0; row < rows; ++row)
       params.push_back({.seed = static_cast<uint64_t>(row),
                         .position = 77,
-                        .temperature = row % 3 == 0 ? 0.0f : 0.7f,
+                        .numbers = words_of({.temperature = row % 3 == 0 ? 0.0f : 0.7f}),
                         .first_shift = 0,
                         .shifts = row % 5 == 4 ? 2 : 0,
                         .mask = row == 2 || row == 3 ? 0
@@ -471,9 +471,7 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
   check_rounds(RanksOnCards({0, 0, 0}), Rounds({kBf16, 100004}, 20, 3), SumWay::kShares);
   check_rounds(RanksOnCards({0, 0}), Rounds({kF32, share_shape(2).words() + 4}, 1, 2), SumWay::kShares);  // in two
 }
-TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) {
-  check_ways_in_a_graph(RanksOnCards({0, 0}));
-}
+TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) { check_ways_in_a_graph(RanksOnCards({0, 0})); }
 
 TEST_F(CommTest, a_rank_whose_other_never_comes_is_let_go) {
   const std::vector<int> cards = {0, 0};

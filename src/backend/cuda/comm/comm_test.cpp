@@ -253,7 +253,7 @@ class CommTest : public CudaTest {
     const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
     const auto pairs = static_cast<size_t>(tokens * kTopk);
     using Sent = DeltaValues::Sent;
-    const Sent sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles), SumWay::kShares);
+    const Sent sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles));
     std::vector<int32_t> ids;
     for (size_t pair = 0; pair < pairs; ++pair) ids.push_back(static_cast<int32_t>(pair * 5 % kExperts));
     struct Rank {

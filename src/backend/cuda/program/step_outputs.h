@@ -1,5 +1,5 @@
 #pragma once
-// Drawn tokens on their way to the host, a few steps at a time.
+// What steps leave for the host, on its way there: drawn tokens, and residual streams for a head.
 
 #include "backend/backend.h"
 #include "backend/cuda/card/device.h"
@@ -11,6 +11,7 @@
 
 namespace nibble::backend::cuda {
 
+// Drawn tokens, a few steps at a time.
 class Tickets {
  public:
   // At most `rows` rows of `vocab` logits in a step.
@@ -49,6 +50,30 @@ class Tickets {
   cudaStream_t stream_;
   std::array<StepSamples, kTickets> sampled_;
   Ticket last_ = 0;
+};
+
+// The residual streams of steps, those of two steps at a time.
+class TapCopies {
+ public:
+  // Room for steps of up to `tokens`, `width` floats of each.
+  TapCopies(int64_t tokens, int64_t width, cudaStream_t stream);
+
+  // Enqueues the copy of [tokens, width] values.
+  [[nodiscard]] TapTicket copy(const float* from, int64_t tokens);
+  // As Backend::wait_taps.
+  [[nodiscard]] std::span<const float> wait(TapTicket ticket) const;
+
+ private:
+  struct Copy {
+    PinnedBytes values;
+    Event done;
+    TapTicket ticket = 0;
+    int64_t count = 0;
+  };
+  int64_t width_;
+  cudaStream_t stream_;
+  std::array<Copy, 2> copies_;
+  TapTicket last_ = 0;
 };
 
 }  // namespace nibble::backend::cuda

@@ -472,7 +472,7 @@ class TheirVariables(Case):
         self.assertNotIn("(default)", "\n".join(server.log))
 
     def test_the_manual_names_them_all(self):
-        listed = set(re.findall(r'^    \{"((?:VLLM|FLASHINFER)_\w+)"', (SOURCE / "src/app/vllm_table.cpp").read_text(), re.M))
+        listed = set(re.findall(r'^    \{"((?:VLLM|FLASHINFER)_\w+)"', (SOURCE / "src/app/options/vllm_table.cpp").read_text(), re.M))
         manual = (SOURCE / "docs/serving.md").read_text()
         table = {name for line in manual.splitlines() if line.startswith("| `") for name in re.findall(r"`((?:VLLM|FLASHINFER)_\w+)`", line)}
         self.assertEqual(table, listed)

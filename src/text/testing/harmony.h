@@ -69,7 +69,7 @@ inline HarmonyIds harmony_ids() {
   });
 }
 
-// Of "<|constrain|>json" or "json".
+// What "<|constrain|>json" or "json" says.
 inline ContentType content_type_of(const std::string& harmony_form) {
   const std::string_view marker = "<|constrain|>";
   if (!harmony_form.starts_with(marker)) return {harmony_form, false};

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "text/tokenizer.h"
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_render.h"
-#include "text/stop_strings.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 

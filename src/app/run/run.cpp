@@ -8,8 +8,7 @@
 #include "app/run/single_request.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
-#include "text/stop_strings.h"
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 
 #include <algorithm>
 

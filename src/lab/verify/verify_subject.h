@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "lab/client/http_requests.h"
 #include "engine/engine.h"
-#include "server/generation.h"
+#include "server/engine_call.h"
 
 #include <nlohmann/json.hpp>
 

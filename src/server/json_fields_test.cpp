@@ -1,4 +1,4 @@
-#include "server/parse_json.h"
+#include "server/json_fields.h"
 
 #include "base/read_json.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Stop strings over a stream of text pieces: a stop may straddle pieces; only text that may still become one waits.
+// Text that comes in pieces: bytes become whole characters, and stop strings are found across pieces.
 
 #include <cstddef>
 #include <optional>
@@ -9,6 +9,20 @@
 
 namespace nibble::text {
 
+// Bytes in, complete UTF-8 characters out: a token may end in the middle of a character.
+class Utf8Stream {
+ public:
+  // Returns the longest prefix of (pending + bytes) that ends on a character border. Bytes that can never become
+  // valid UTF-8 come out as U+FFFD, one per maximal invalid part (Unicode 15, §3.9).
+  [[nodiscard]] std::string push(std::string_view bytes);
+  // What is still pending at the end, as U+FFFD; empty when nothing is.
+  [[nodiscard]] std::string finish();
+
+ private:
+  std::string pending_;  // an incomplete but so far valid character: at most 3 bytes
+};
+
+// A stop may straddle pieces; only text that may still become one waits.
 class StopStrings {
  public:
   enum class Match { kExcluded, kIncluded };  // does the emitted text end before or after the stop string

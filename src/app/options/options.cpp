@@ -114,8 +114,6 @@ void add_generate(Flags flags, GenerateOptions& o) {
   flags.show_defaults(true);
   flags.value("-n,--max-tokens", o.max_tokens, "Most tokens to generate; 0: until the model stops").whole(0, 1 << 24);
   add_sampling(flags, s, "");
-  flags.value("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before").finite();
-  flags.value("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before").finite();
   flags.show_defaults(false);
   flags
       .take_all(

@@ -371,7 +371,7 @@ class CommTest : public CudaTest {
     for (int row = 0; row < rows; ++row)
       params.push_back({.seed = static_cast<uint64_t>(row),
                         .position = 77,
-                        .temperature = row % 3 == 0 ? 0.0f : 0.7f,
+                        .numbers = words_of({.temperature = row % 3 == 0 ? 0.0f : 0.7f}),
                         .first_shift = 0,
                         .shifts = row % 5 == 4 ? 2 : 0,
                         .mask = row == 2 || row == 3 ? 0

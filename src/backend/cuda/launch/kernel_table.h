@@ -9,10 +9,12 @@
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/kv_dtype.h"
+#include "backend/sampling.h"
 #include "backend/stage.h"
 #include "base/dtype.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <source_location>
@@ -244,14 +246,16 @@ struct MoeLaunch {
 struct SampleRowParams {
   uint64_t seed = 0;
   uint64_t position = 0;
-  float temperature = 1;
-  float log_min_p = 0;  // log(min_p); read when has_min_p
-  float top_p = 1;
-  int32_t top_k = 0;
-  float repetition_penalty = 1;
-  int32_t has_min_p = 0;
+  SamplingWords numbers{};              // get<&SamplingParams::top_p>() reads them
+  float log_min_p = 0;                  // log(min_p) as the host rounds it; read where min_p acts
   int32_t first_shift = 0, shifts = 0;  // its part of the shifts
   int32_t mask = -1;                    // its row of the masks; -1: none
+
+  template <auto kMember>
+  [[nodiscard]] constexpr auto get() const {
+    return std::bit_cast<member_type<kMember>>(numbers[field_index(kMember)]);
+  }
+  [[nodiscard]] constexpr bool greedy() const { return get<&SamplingParams::temperature>() < kGreedyBelow; }
   friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;
 };
 
@@ -271,7 +275,7 @@ struct SampleLaunch {
   const float* biases = nullptr;
   const uint32_t* masks = nullptr;  // [masks, mask_words(vocab)] bit t % 32 of word t / 32: token t may be drawn
   int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed. Null: parts are for who picks
-  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sampling/sample.cu)
+  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sampling/sample.cuh)
   // [rows, kSampleParts], of each row sample_parts(rows): the best logit / T + noise of some of its tokens, and whose
   // it is, as before() of launch/warp.cuh ranks them; or kNotFinite, kNoToken
   float* part_value = nullptr;

@@ -438,7 +438,8 @@ TEST_F(RunFrame, keeps_what_a_draw_depends_on) {
   const std::vector<uint32_t> mask(11, 0x55555555);  // of 333 tokens
   for (const bool penalties : {false, true}) {
     // Numbers that are no defaults, each of its own.
-    backend::for_each_field(params_, [&, share = 0.05](const backend::SamplingField& field, auto& value) mutable {
+    double share = 0.05;
+    backend::for_each_field(params_, [&](const backend::SamplingField& field, auto& value) {
       if (field.use == backend::SamplingUse::kPenalty && !penalties) return;
       const double most = std::min(field.range.most, 100.0);
       value =

@@ -8,7 +8,7 @@
 #include "app/setup/memory_budget.h"
 #include "app/setup/rank_memory.h"
 #include "backend/cost.h"
-#include "backend/cpu/plan.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/card/cards.h"
 #include "backend/cuda/layout/mx_a_m16k32.h"
 #include "backend/cuda/program/program.h"
@@ -16,7 +16,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 

@@ -5,7 +5,7 @@
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "convert/gguf_export.h"
+#include "convert/gguf.h"
 #include "text/tokenizer_parts.h"
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "app/options/settings.h"
 
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,6 @@
 #include "app/options/features.h"
 #include "app/options/option_rows.h"
 #include "backend/cuda/card/cards.h"
-#include "backend/cuda/card/links.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

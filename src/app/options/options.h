@@ -2,7 +2,7 @@
 // What the user asked for, per command: the defaults are those of the members, the rest is in the option table
 // (option.h). options.cpp is the only reader of argv and of the environment.
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"

@@ -39,7 +39,7 @@ class TurnPrinter {
   MarkdownStream markdown_;  // of the answer, where there are colours
   std::vector<text::Message> messages_;
   std::string text_;    // of the open message
-  int64_t tokens_ = 0;  // likewise
+  int64_t tokens_ = 0;  // of the open message
   std::chrono::steady_clock::time_point started_{};
 };
 

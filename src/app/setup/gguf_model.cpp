@@ -2,7 +2,7 @@
 
 #include "app/setup/interrupt.h"
 #include "base/error.h"
-#include "checkpoint/gguf_write.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/strict_json.h"
 #include "text/tokenizer_parts.h"
 

@@ -5,7 +5,7 @@
 #include "backend/weights.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf.h"
-#include "convert/gguf_export.h"
+#include "convert/gguf.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
 

@@ -271,16 +271,16 @@ void write_bench_report(const std::filesystem::path& path, const nlohmann::order
 
 }  // namespace
 
-BenchOptions resolved(const BenchOptions& options, Terminal& terminal) {
+BenchOptions resolved_options(const BenchOptions& options, Terminal& terminal) {
   BenchOptions with = options;
   with.model = with_files(options.model, terminal);
   if (options.tune) {
-    with.model = resolved(std::move(with.model));
+    with.model = resolved_model(std::move(with.model));
     return with;
   }
   const std::vector<BenchRow> rows = plan_rows(options);
   check_context(with, shape_of(with, rows), open_config(with.model).config);
-  with.model = resolved(with_backend(with.model, [&](const ModelOptions&, const model::ModelConfig& config) {
+  with.model = resolved_model(with_backend(with.model, [&](const ModelOptions&, const model::ModelConfig& config) {
     return steps_of(shape_of(with, rows), config);
   }));
   return with;
@@ -294,7 +294,7 @@ int execute(const BenchOptions& asked) {
     throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   if (asked.tune) check_tune(asked);
   require_writable("--report", asked.report);
-  const BenchOptions options = resolved(asked, terminal);
+  const BenchOptions options = resolved_options(asked, terminal);
   if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit));
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);

@@ -6,7 +6,7 @@
 #include "backend/cost.h"
 #include "backend/cuda/program/program.h"
 #include "backend/measure.h"
-#include "backend/profile.h"
+#include "backend/plan.h"
 #include "model/config.h"
 
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 
 #include "app/setup/rank_memory.h"
 #include "app/setup/terminal.h"
-#include "backend/cuda/program/kernel_share.h"
+#include "backend/cuda/program/predict.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,7 +23,7 @@ using backend::cuda::NodeTime;
 constexpr std::string_view kMeasuredOn = "h100";
 
 std::string rate(double tokens_per_s) { return fmt::format("{:.{}f}", tokens_per_s, tokens_per_s < 1000 ? 1 : 0); }
-std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+std::string whole_percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 std::string memory(const PredictedRow& row) {
   const std::string needs = format_bytes(static_cast<double>(row.needs.total()));
@@ -33,7 +33,7 @@ std::string memory(const PredictedRow& row) {
 // "moe_up 12 % (reads)": the share of the row's time that this kernel takes beyond its least possible time.
 std::string farthest(const PredictedRow& row) {
   const NodeTime& node = row.farthest();
-  return fmt::format("{} {} ({})", node.kernel, percent((node.us - node.floor_us) / 1e6 / row.seconds),
+  return fmt::format("{} {} ({})", node.kernel, whole_percent((node.us - node.floor_us) / 1e6 / row.seconds),
                      name_of(node.held));
 }
 
@@ -130,7 +130,7 @@ std::string predict_markdown(const Prediction& prediction) {
     out += fmt::format("|{:-<24}|{:->9}:|{:->9}:|{:->9}:|{:->19}:|{:-<46}|\n", "", "", "", "", "", "");
     for (const PredictedRow& row : table.rows)
       out += fmt::format(kLine, row.shape.name(), rate(row.tokens_per_second()), rate(row.limit_tokens_per_second()),
-                         percent(row.of_limit()), memory(row), farthest(row));
+                         whole_percent(row.of_limit()), memory(row), farthest(row));
     if (!table.ranks.is_null())
       out += fmt::format("\nMemory of each rank, activations not among it:\n\n```\n{}```\n", ranks_text(table.ranks));
   }

@@ -116,7 +116,7 @@ void verify_regression(const Regression& regression, const Metadata& now, Verify
 }
 
 void verify_process(const VerifyOptions& asked, Verified& result, Terminal& terminal) {
-  const VerifyOptions o = resolved(asked, terminal);
+  const VerifyOptions o = resolved_options(asked, terminal);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(o.model, terminal);
   const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -244,11 +244,11 @@ int review(const VerifyOptions& options, const Verified& result, Terminal& termi
 
 }  // namespace
 
-VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
+VerifyOptions resolved_options(const VerifyOptions& options, Terminal& terminal) {
   VerifyOptions with = options;
   if (with.model.model.empty()) with.model.model = own_model().path;
   with.model = with_files(std::move(with.model), terminal);
-  with.model = resolved(with_backend(with.model, [](const ModelOptions& o, const model::ModelConfig& config) {
+  with.model = resolved_model(with_backend(with.model, [](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(stress_limits(o, config), config.dims);
   }));
   return with;

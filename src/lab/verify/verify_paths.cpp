@@ -4,7 +4,7 @@
 
 #include "lab/verify/verify_subject.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/plan.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"

@@ -38,12 +38,12 @@ engine::EngineLimits trial_limits(const ServeOptions& o) {
 }
 
 // One sequence in an engine's loop, timed.
-struct Timed {
+struct TimedAnswer {
   std::vector<int32_t> tokens;
   double first = 0, all = 0;  // seconds until the first token, until the last
 };
-Timed serve_timed(engine::Loop& loop, std::vector<int32_t> prompt) {
-  Timed timed;
+TimedAnswer serve_timed(engine::Loop& loop, std::vector<int32_t> prompt) {
+  TimedAnswer timed;
   const auto start = TrialClock::now();
   loop.serve({.prompt = std::move(prompt), .max_tokens = kTrialTokens, .sampling = {.temperature = 0}},
              [&](const engine::TokenEvent& event) {
@@ -140,7 +140,7 @@ Trials::Measured Trials::measured(const Loaded& loaded) const {
   engine::RequestId id = engine::RequestId{1} << 32;  // ids that serve() does not use
   for (int i = 0; i <= kTrialRepetitions; ++i) {
     const std::vector<int32_t> prompt = next(kTrialPrompt);
-    const Timed one = serve_timed(loop, prompt), more = serve_timed(loop, prompt);
+    const TimedAnswer one = serve_timed(loop, prompt), more = serve_timed(loop, prompt);
     if (i == 0) result.text = one.tokens, result.again = more.tokens;
     const auto start = TrialClock::now();
     for (int s = 0; s < kTogether; ++s)

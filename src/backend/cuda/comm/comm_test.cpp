@@ -3,10 +3,10 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/comm/push_testing.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>

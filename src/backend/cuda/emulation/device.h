@@ -75,7 +75,7 @@ void commit_copies();
 void wait_copies(int newest);
 void wait_own_copies();  // all of them, committed or not; the groups stay as they are
 void dependency_wait();
-// Of Launch::cluster CTAs.
+// Barriers of Launch::cluster CTAs.
 void cluster_arrive();
 void cluster_wait();
 uint8_t* cluster_memory(int rank);  // shared memory of one; poison, if it has not begun or has ended

@@ -2,7 +2,6 @@
 #include "app/setup/gguf_model.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "base/thread_pool.h"

@@ -3,7 +3,6 @@
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "app/setup/rank_group.h"
 #include "app/run/single_request.h"
 #include "app/setup/terminal.h"

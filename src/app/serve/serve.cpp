@@ -6,7 +6,6 @@
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
-#include "app/options/model_options.h"
 #include "app/setup/named_model.h"
 #include "app/setup/rank_group.h"
 #include "app/serve/serve_log.h"

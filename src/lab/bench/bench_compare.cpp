@@ -1,5 +1,4 @@
 #include "app/setup/commands.h"
-#include "app/options/option_parts.h"
 #include "lab/results/report_page.h"
 #include "lab/results/result_compare.h"
 #include "lab/results/result_import.h"

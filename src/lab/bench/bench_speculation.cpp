@@ -1,7 +1,6 @@
 #include "lab/bench/bench_speculation.h"
 
 #include "lab/bench/bench_report.h"
-#include "app/options/option_parts.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "text/tokenizer.h"

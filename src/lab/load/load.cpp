@@ -1,6 +1,5 @@
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
-#include "app/options/option_parts.h"
 #include "lab/results/report_page.h"
 #include "lab/results/result_metadata.h"
 #include "app/setup/terminal.h"

@@ -4,6 +4,7 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/named_model.h"
+#include "app/options/option.h"
 #include "lab/predict/predictor.h"
 #include "app/setup/rank_memory.h"
 #include "app/setup/terminal.h"
@@ -64,7 +65,7 @@ int execute(const PredictOptions& asked) {
     link.from += fmt::format("; {} us asked for", options.link_us);
   }
   options.model.run.backend = BackendKind::kCuda;
-  backend::validate(options.model.run, {BackendKind::kCuda});
+  check_backends(options.model.run, {BackendKind::kCuda});
   options.model.run = backend::with_defaults(options.model.run);
   options.model = with_files(options.model, terminal);
   const auto [config, notes] = open_config(options.model);

@@ -1,7 +1,6 @@
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "lab/results/report_page.h"
 #include "lab/results/result_metadata.h"
 #include "lab/verify/verify_baseline.h"

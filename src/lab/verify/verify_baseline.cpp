@@ -1,7 +1,6 @@
 #include "lab/verify/verify_baseline.h"
 
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "lab/verify/perplexity.h"
 #include "lab/results/result_metadata.h"
 #include "app/setup/terminal.h"

@@ -1,5 +1,6 @@
 #include "lab/verify/verify_features.h"
 
+#include "app/options/option.h"
 #include "lab/bench/bench_report.h"
 #include "base/error.h"
 
@@ -323,7 +324,7 @@ std::string feature_report_text(const FeatureReport& report) {
 FeatureJson feature_report_json(const FeatureReport& report) {
   FeatureJson features = FeatureJson::array(), rows = FeatureJson::array();
   for (const TriedFeature& f : report.features)
-    features.push_back({{"feature", f.feature->name}, {"values", f.values}});
+    features.push_back({{"feature", f.feature->traits.feature.name}, {"values", f.values}});
   for (const FeatureRow& row : report.rows) {
     FeatureJson flags = FeatureJson::object();
     for (const FeatureWord& word : row.combination.words) flags[word.flag.substr(2)] = word.value;

@@ -1,6 +1,5 @@
 #include "lab/verify/verify_report.h"
 
-#include "app/options/option_parts.h"
 #include "lab/results/report_page.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-#include "app/options/model_options.h"
+#include "app/options/settings.h"
 
-#include "app/options/feature_options.h"
+#include "app/options/option.h"
 #include "backend/shards.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -55,29 +55,7 @@ void add_threads(const LauncherWords& words, const Variables& environment, std::
 
 }  // namespace
 
-void add_group(Flags flags, GroupOptions& o) {
-  flags.group(HelpGroup::kExpert);
-  flags
-      .value(
-          "--nnodes", o.count,
-          "Processes that share every step, here or on several machines, each one rank of --tensor-parallel-size; with "
-          "--backend cuda each has a card, and NCCL adds up; also from WORLD_SIZE (docs/several-gpus.md)")
-      .whole(1, 1024)
-      .usual("1");
-  flags.value("--node-rank", o.rank, "Which of them this is: 0 serves or prints, the others follow it; also from RANK")
-      .whole(0, 1023)
-      .usual("0");
-  flags.value("--master-addr", o.address, "Where rank 0 waits for the others; also from MASTER_ADDR").not_empty();
-  flags.value("--master-port", o.port, "Its port, beside the one of HTTP; also from MASTER_PORT")
-      .whole(1, 65535)
-      .usual(fmt::format("{}", o.port));
-  flags.value("--distributed-timeout-seconds", o.timeout, "Until all ranks must have come")
-      .whole(1, 86400)
-      .usual(fmt::format("{}", o.timeout));
-  flags.group(HelpGroup::kCommon);
-}
-
-std::vector<Setting> group_settings(Flags flags, const Variables& environment) {
+std::vector<Setting> group_settings(const Arguments& arguments, const Variables& environment) {
   std::vector<Setting> settings;
   for (const LauncherWords& words : kLaunchers) {
     const std::string size = value_of(environment, words.size);
@@ -91,7 +69,7 @@ std::vector<Setting> group_settings(Flags flags, const Variables& environment) {
     break;
   }
   const bool several =
-      !settings.empty() || flags.get("--nnodes").given() || !value_of(environment, "NIBBLE_NNODES").empty();
+      !settings.empty() || arguments.given("--nnodes") || !value_of(environment, "NIBBLE_NNODES").empty();
   if (!several) return settings;
   if (const std::string address = value_of(environment, "MASTER_ADDR"); !address.empty())
     settings.push_back({"--master-addr", address, origin_of("MASTER_ADDR")});
@@ -119,7 +97,7 @@ std::string card_of(const Variables& environment) {
   return "";
 }
 
-void take_group(Flags flags, const Variables& environment, ModelOptions& o) {
+void take_group(const Arguments& arguments, const Variables& environment, ModelOptions& o) {
   const GroupOptions& group = o.group;
   if (group.rank >= group.count)
     throw Error(Code::kInvalidRequest, "--node-rank: want less than --nnodes, {}, found {}", group.count, group.rank);
@@ -127,7 +105,7 @@ void take_group(Flags flags, const Variables& environment, ModelOptions& o) {
   if (group.address.empty())
     throw Error(Code::kInvalidRequest, "--nnodes {}: want --master-addr or MASTER_ADDR, where rank 0 is, found none",
                 group.count);
-  if (flags.get("--tensor-parallel-size").given() && o.run.ranks.count != group.count)
+  if (arguments.given("--tensor-parallel-size") && o.run.ranks.count != group.count)
     throw Error(Code::kInvalidRequest, "--tensor-parallel-size {}: want {}, one rank in each of --nnodes, found {}",
                 o.run.ranks.count, group.count, o.run.ranks.count);
   o.run.ranks.count = group.count;

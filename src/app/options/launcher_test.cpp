@@ -1,4 +1,5 @@
-#include "app/options/model_options.h"
+#include "app/options/settings.h"
+
 #include "checkpoint/testing/files.h"
 
 #include <gtest/gtest.h>

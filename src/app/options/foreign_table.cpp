@@ -1,4 +1,4 @@
-#include "app/options/vllm.h"
+#include "app/options/foreign.h"
 
 namespace nibble::app {
 namespace {
@@ -25,7 +25,6 @@ constexpr ForeignRow kRows[] = {
     {"--device", "cpu", kFlag, "--backend", "cpu"},
     {"--device", "auto cuda gpu cpu", kNothing, "--backend says where"},
     // Fields of flags that hold several.
-    {"--attention-config.backend", "", kFlag, "--attention-backend"},
     {"--compilation-config --compilation-config.level --compilation-config.optimization_level "
      "--compilation-config.cudagraph_mode --compilation-config.use_cudagraph --optimization-level",
      "0 NONE none false", kFlag, "--enforce-eager", "true"},
@@ -38,34 +37,21 @@ constexpr ForeignRow kRows[] = {
     {"--speculative-config.parallel_drafting", kOn, kNothing, "a head says itself how it drafts"},
     {"--speculative-config.parallel_drafting", kOff, kNothing, "a head says itself how it drafts"},
     {"--speculative-config.draft_tensor_parallel_size", "1", kNothing, "a draft model is where the model is"},
-    {"--speculative-config.model", "", kFlag, "--speculative-model"},
-    {"--speculative-config.num_speculative_tokens", "", kFlag, "--speculative-tokens"},
-    {"--speculative-config.prompt_lookup_max", "", kFlag, "--prompt-lookup-max"},
-    {"--speculative-config.prompt_lookup_min", "", kFlag, "--prompt-lookup-min"},
     {"--kv-events-config", "", kFields, "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}"},
     {"--kv-events-config.enable_kv_cache_events", kOn, kFlag, "--kv-events", "true"},
     {"--kv-events-config.enable_kv_cache_events", kOff, kNothing, "none is published unless it is true"},
     {"--kv-events-config.publisher", "zmq", kNothing, "events go over ZeroMQ"},
     {"--kv-events-config.publisher", "", kRefused, "want zmq"},
-    {"--kv-events-config.endpoint", "", kFlag, "--kv-events-endpoint"},
-    {"--kv-events-config.replay_endpoint", "", kFlag, "--kv-events-replay-endpoint"},
-    {"--kv-events-config.topic", "", kFlag, "--kv-events-topic"},
-    {"--kv-events-config.buffer_steps", "", kFlag, "--kv-events-buffer"},
-    {"--kv-events-config.hwm", "", kFlag, "--kv-events-hwm"},
     {"--kv-events-config.max_queue_size", "", kNothing, "the engine waits for no publisher"},
     {"--override-generation-config", "", kFields, "{\"temperature\": 0.7}"},
-    {"--override-generation-config.temperature", "", kFlag, "--temperature"},
-    {"--override-generation-config.top_p", "", kFlag, "--top-p"},
     {"--override-generation-config.top_k", "-1", kFlag, "--top-k", "0"},
-    {"--override-generation-config.top_k", "", kFlag, "--top-k"},
-    {"--override-generation-config.min_p", "", kFlag, "--min-p"},
-    {"--override-generation-config.repetition_penalty", "", kFlag, "--repetition-penalty"},
     {"--override-generation-config.max_new_tokens", "", kRefused, "requests have max_tokens"},
     {"--default-chat-template-kwargs", "", kFields, "{\"reasoning_effort\": \"high\"}"},
     {"--default-chat-template-kwargs.reasoning_effort", "low medium high", kFlag, "--reasoning"},
     {"--default-chat-template-kwargs.enable_thinking", kOff, kFlag, "--reasoning", "low"},
     {"--default-chat-template-kwargs.enable_thinking", kOn, kNothing, "gpt-oss always reasons"},
     // Flags that change nothing here.
+    {"--log-level", "WARNING ERROR CRITICAL warning error critical", kFlag, "--log-requests", "false"},
     {"--trust-remote-code", "-", kNothing, "no code is ever loaded with a model"},
     {"--enable-auto-tool-choice", "-", kNothing, "tool calls are always recognised"},
     {"--tool-call-parser", "openai gptoss gpt_oss gpt-oss", kNothing, "Harmony is the only format"},
@@ -79,25 +65,22 @@ constexpr ForeignRow kRows[] = {
      "--tensor-parallel-size is the one way to split a model"},
     {"--data-parallel-size-local", "1", kNothing, "one process serves all of --data-parallel-size"},
     {"--data-parallel-backend", "mp", kNothing, "one process serves all of --data-parallel-size"},
-    {"--all2all-backend --max-parallel-loading-workers", "", kNothing, "ranks have one way to exchange values"},
-    {"--disable-custom-all-reduce --disable-nccl-for-dp-synchronization", "-", kNothing,
-     "ranks have one way to exchange values"},
+    {"--all2all-backend --max-parallel-loading-workers --dcp-comm-backend --cpu-distributed-timeout-seconds", "",
+     kNothing, "ranks have one way to exchange values"},
+    {"--disable-custom-all-reduce --disable-nccl-for-dp-synchronization --dcp-q-replicate "
+     "--enable-nccl-comm-suspend --enable-batch-sharded-sampling --enable-ep-weight-filter",
+     "-", kNothing, "ranks have one way to exchange values"},
     {"--dp-sync-interval --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s "
      "--dp-supervisor-probe-failure-threshold --data-parallel-supervisor-port",
      "", kNothing, "one process serves all of --data-parallel-size"},
-    {"--dcp-comm-backend --cpu-distributed-timeout-seconds", "", kNothing, "ranks have one way to exchange values"},
-    {"--dcp-q-replicate --enable-nccl-comm-suspend --enable-batch-sharded-sampling --enable-ep-weight-filter", "-",
-     kNothing, "ranks have one way to exchange values"},
     {"--eplb-log-balancedness", "-", kNothing, "experts stay on their rank"},
     {"--eplb-config --expert-placement-strategy --num-redundant-experts --eplb-window-size --eplb-step-interval "
      "--dbo-decode-token-threshold --dbo-prefill-token-threshold --dcp-kv-cache-interleave-size "
      "--cp-kv-cache-interleave-size",
      "", kNothing, "experts and contexts stay on their rank"},
     {"--api-server-count", "1", kNothing, "one process serves"},
-    {"--renderer-num-workers", "", kNothing, "one process serves"},
-    {"--disable-frontend-multiprocessing", "-", kNothing, "one process serves"},
-    {"--distributed-executor-backend", "", kNothing, "one process serves"},
-    {"--ray-workers-use-nsight", "-", kNothing, "one process serves"},
+    {"--renderer-num-workers --distributed-executor-backend", "", kNothing, "one process serves"},
+    {"--disable-frontend-multiprocessing --ray-workers-use-nsight", "-", kNothing, "one process serves"},
     {"--worker-cls", "auto", kNothing, "one process serves"},
     {"--block-size", "", kNothing, "a page has the size that the backend wants"},
     {"--swap-space", "", kNothing, "nothing is swapped out"},
@@ -111,36 +94,33 @@ constexpr ForeignRow kRows[] = {
     {"--num-lookahead-slots --num-scheduler-steps --preemption-mode --prefix-caching-hash-algo --watermark", "",
      kNothing, "there is one scheduler"},
     {"--prefill-schedule-interval", "1", kNothing, "there is one scheduler"},
-    {"--scheduler-reserve-full-isl", "-", kNothing, "there is one scheduler"},
-    {"--prefix-match-unit --prefix-cache-retention-interval", "", kNothing, "the prefix cache keeps whole pages"},
-    {"--disable-hybrid-kv-cache-manager --disable-cascade-attn --disable-chunked-mm-input --disable-async-output-proc",
+    {"--scheduler-reserve-full-isl --disable-hybrid-kv-cache-manager --disable-cascade-attn "
+     "--disable-chunked-mm-input --disable-async-output-proc",
      "-", kNothing, "there is one scheduler"},
+    {"--prefix-match-unit --prefix-cache-retention-interval", "", kNothing, "the prefix cache keeps whole pages"},
     {"--kv-sharing-fast-prefill", "-", kNothing, "no layers share their keys and values"},
     {"--kv-offloading-backend", "", kNothing, "the KV cache stays where it is"},
     {"--performance-mode", "balanced interactivity throughput", kNothing, "kernels are chosen from the shapes"},
-    {"--linear-backend", "", kNothing, "kernels are chosen from the shapes"},
+    {"--linear-backend --ir-op-priority --kernel-config --additional-config", "", kNothing,
+     "kernels are chosen from the shapes"},
     {"--moe-backend --mxfp4-backend", "", kNothing, "kernels are chosen from the shapes, or with --moe-kernel"},
     {"--enable-flashinfer-autotune", "-", kNothing, "kernels are chosen from the shapes"},
-    {"--ir-op-priority", "", kNothing, "kernels are chosen from the shapes"},
-    {"--kernel-config --additional-config", "", kNothing, "kernels are chosen from the shapes"},
     {"--attention-config", "", kNothing, "kernels are chosen from the shapes, or with --attention-backend"},
-    {"--compilation-config", "", kNothing, "nothing is compiled at run time"},
-    {"--optimization-level", "0 1 2 3", kNothing, "nothing is compiled at run time"},
-    {"--max-seq-len-to-capture --max-cudagraph-capture-size --jit-monitor-mode", "", kNothing,
+    {"--compilation-config --max-seq-len-to-capture --max-cudagraph-capture-size --jit-monitor-mode", "", kNothing,
      "nothing is compiled at run time"},
+    {"--optimization-level", "0 1 2 3", kNothing, "nothing is compiled at run time"},
     {"--jit-monitor-verbose", "-", kNothing, "nothing is compiled at run time"},
     {"--cuda-graph-sizes --cudagraph-capture-sizes", "*", kNothing, "nothing is compiled at run time"},
     {"--uvicorn-log-level --log-config-file", "", kNothing, "there is no uvicorn"},
     {"--disable-uvicorn-access-log --disable-fastapi-docs --enable-offline-docs", "-", kNothing, "there is no uvicorn"},
     {"--disable-access-log-for-endpoints", "", kNothing, "only requests to the model have a line"},
-    {"--log-level", "WARNING ERROR CRITICAL warning error critical", kFlag, "--log-requests", "false"},
     {"--log-level", "DEBUG INFO WARNING ERROR CRITICAL debug info warning error critical", kNothing,
      "each request has one line"},
     {"--enable-log-deltas", "-", kNothing, "what the model says is never logged"},
     {"--disable-log-stats --aggregate-engine-logging --kv-cache-metrics --cudagraph-metrics --enable-mfu-metrics "
      "--enable-logging-iteration-details",
      "-", kNothing, "figures are under /metrics"},
-    {"--kv-cache-metrics-sample", "", kNothing, "figures are under /metrics"},
+    {"--kv-cache-metrics-sample --show-hidden-metrics-for-version", "", kNothing, "figures are under /metrics"},
     {"--per-request-spec-decode-metrics", "none", kNothing, "figures are under /metrics"},
     {"--sse-keep-alive-interval", "", kNothing, "a silent stream gets a line every 15 s"},
     {"--fingerprint-mode", "none full hash", kNothing, "answers have no system_fingerprint"},
@@ -151,7 +131,6 @@ constexpr ForeignRow kRows[] = {
     {"--enable-request-id-headers", "-", kNothing, "X-Request-Id is always there"},
     {"--log-error-stack", "-", kNothing, "errors say what was wrong"},
     {"--h11-max-header-count", "", kNothing, "headers are bounded by their bytes"},
-    {"--show-hidden-metrics-for-version", "", kNothing, "figures are under /metrics"},
     {"--max-log-len", "", kNothing, "prompts are logged with --log-prompts only"},
     {"--enable-server-load-tracking", "-", kNothing, "/load is always there"},
     {"--enable-prompt-tokens-details", "-", kNothing, "cached tokens are always told"},
@@ -167,7 +146,8 @@ constexpr ForeignRow kRows[] = {
     {"--model-impl", "auto vllm", kNothing, "there is one implementation"},
     {"--task --runner", "auto generate", kNothing, "text is generated"},
     {"--convert", "auto none", kNothing, "text is generated"},
-    {"--safetensors-load-strategy --safetensors-prefetch-num-threads --safetensors-prefetch-block-size --model-loader-extra-config --pt-load-map-location",
+    {"--safetensors-load-strategy --safetensors-prefetch-num-threads --safetensors-prefetch-block-size "
+     "--model-loader-extra-config --pt-load-map-location",
      "", kNothing, "weights are read in one way"},
     {"--ignore-patterns", "*", kNothing, "weights are read in one way"},
     {"--use-tqdm-on-load", "-", kNothing, "/health tells how far loading is"},
@@ -175,34 +155,33 @@ constexpr ForeignRow kRows[] = {
     {"--guided-decoding-disable-fallback", "-", kNothing, "there is one grammar engine"},
     {"--limit-mm-per-prompt --mm-processor-kwargs --allowed-local-media-path --allowed-media-domains "
      "--media-io-kwargs --mm-processor-cache-gb --mm-processor-cache-type --mm-shm-cache-max-object-size-mb "
-     "--mm-encoder-tp-mode --video-pruning-rate",
+     "--mm-encoder-tp-mode --video-pruning-rate --mm-encoder-attn-backend --mm-encoder-attn-dtype "
+     "--mm-encoder-fp8-scale-path --mm-encoder-fp8-scale-save-path --mm-encoder-fp8-scale-save-margin "
+     "--mm-hasher-algorithm --mm-ipc-gpu-memory-gb --mm-processor-device --mm-tensor-ipc --video-pruning-method",
      "", kNothing, "gpt-oss reads text only"},
-    {"--mm-encoder-attn-backend --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path --mm-encoder-fp8-scale-save-path "
-     "--mm-encoder-fp8-scale-save-margin --mm-hasher-algorithm --mm-ipc-gpu-memory-gb --mm-processor-device "
-     "--mm-tensor-ipc --video-pruning-method",
-     "", kNothing, "gpt-oss reads text only"},
-    {"--enable-mm-embeds --mm-device-do-normalize --trust-request-mm-kwargs --enable-flash-late-interaction", "-",
-     kNothing, "gpt-oss reads text only"},
-    {"--disable-mm-preprocessor-cache --skip-mm-profiling --interleave-mm-strings --language-model-only "
+    {"--enable-mm-embeds --mm-device-do-normalize --trust-request-mm-kwargs --enable-flash-late-interaction "
+     "--disable-mm-preprocessor-cache --skip-mm-profiling --interleave-mm-strings --language-model-only "
      "--enable-multimodal-encoder-data-parallel",
      "-", kNothing, "gpt-oss reads text only"},
-    {"--mamba-cache-dtype --mamba-ssm-cache-dtype --mamba-block-size", "", kNothing, "gpt-oss has attention only"},
-    {"--mamba-backend --mamba-cache-mode --mamba-cache-philox-rounds --mamba-ssu-algorithm --replayssm-buffer-len "
-     "--gdn-prefill-backend --kda-prefill-backend --kda-decode-backend --sparse-indexer-topk-backend",
+    {"--mamba-cache-dtype --mamba-ssm-cache-dtype --mamba-block-size --mamba-backend --mamba-cache-mode "
+     "--mamba-cache-philox-rounds --mamba-ssu-algorithm --replayssm-buffer-len --gdn-prefill-backend "
+     "--kda-prefill-backend --kda-decode-backend --sparse-indexer-topk-backend",
      "", kNothing, "gpt-oss has attention only"},
     {"--enable-mamba-cache-stochastic-rounding --enable-mamba-shared-prefix-checkpoint --use-replayssm "
      "--swa-bounded-replay",
      "-", kNothing, "gpt-oss has attention only"},
-    {"--max-lora-cls-labels --default-mm-loras", "", kNothing, "there are no adapters"},
+    {"--max-lora-cls-labels --default-mm-loras --max-loras --max-lora-rank --lora-extra-vocab-size --lora-dtype "
+     "--max-cpu-loras",
+     "", kNothing, "there are no adapters"},
     {"--lora-target-modules", "*", kNothing, "there are no adapters"},
-    {"--enable-mixed-moe-lora-format --enable-moe-shared-loras --enable-tower-connector-lora --specialize-active-lora",
+    {"--enable-mixed-moe-lora-format --enable-moe-shared-loras --enable-tower-connector-lora "
+     "--specialize-active-lora --enable-lora-bias --fully-sharded-loras",
      "-", kNothing, "there are no adapters"},
-    {"--max-loras --max-lora-rank --lora-extra-vocab-size --lora-dtype --max-cpu-loras", "", kNothing,
-     "there are no adapters"},
-    {"--enable-lora-bias --fully-sharded-loras", "-", kNothing, "there are no adapters"},
     {"--seed", "", kNothing, "each request has its own seed"},
     {"--stream-interval", "", kNothing, "every token is sent at once"},
     {"--allowed-methods --allowed-headers", "", kNothing, "what the API takes is allowed"},
+    {"--sleep-mode-backend", "", kNothing, "weights stay where they are"},
+    {"--sleep-mode-offload-cudagraph --enable-cumem-allocator", "-", kNothing, "weights stay where they are"},
     // Flags that would change what is served.
     {"--enable-eplb --enable-dbo", "-", kRefused, "experts stay on their rank"},
     {"--data-parallel-hybrid-lb --data-parallel-external-lb", "-", kRefused,
@@ -235,8 +214,6 @@ constexpr ForeignRow kRows[] = {
     {"--calculate-kv-scales", "-", kRefused, "fp8 keys and values need no scales"},
     {"--disable-sliding-window", "-", kRefused, "gpt-oss was trained with its windows"},
     {"--skip-tokenizer-init --enable-prompt-embeds --tokens-only", "-", kRefused, "requests come as text or token ids"},
-    {"--sleep-mode-backend", "", kNothing, "weights stay where they are"},
-    {"--sleep-mode-offload-cudagraph --enable-cumem-allocator", "-", kNothing, "weights stay where they are"},
     {"--weight-transfer-config --model-class-overrides", "", kRefused,
      "weights are those that are loaded at the start"},
     {"--enable-elastic-ep --enable-fault-tolerance --data-parallel-multi-port-external-lb", "-", kRefused,
@@ -257,23 +234,16 @@ constexpr ForeignRow kRows[] = {
     {"--root-path", "", kRefused, "put it into the proxy"},
     {"--uds", "", kRefused, "want --host and --port"},
     // Variables.
-    {"VLLM_API_KEY", "", kFlag, "--api-key"},
-    {"VLLM_MXFP4_MOE_KERNEL", "", kFlag, "--moe-kernel"},
-    {"VLLM_MXFP4_ACTIVATION", "", kFlag, "--moe-activation"},
     {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", kOn, kFlag, "--moe-activation", "mxfp8"},
     {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", kOff, kNothing, "mxfp8 is used only where it is asked for"},
     {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS", kOn, kFlag, "--moe-activation", "mxfp8"},
     {"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS", kOff, kNothing, "mxfp8 is used only where it is asked for"},
     {"VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", kOn, kFlag, "--moe-activation", "bf16"},
     {"VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", kOff, kNothing, "--moe-activation says what the experts multiply"},
-    {"VLLM_ATTENTION_SINKS", "", kFlag, "--attention-sinks"},
-    {"VLLM_USE_ATTENTION_SINKS", "", kFlag, "--attention-sinks"},
-    {"VLLM_ATTENTION_BACKEND", "", kFlag, "--attention-backend"},
     {"VLLM_USE_CUDA_GRAPH", kOff, kFlag, "--enforce-eager", "true"},
     {"VLLM_USE_CUDA_GRAPH", kOn, kFlag, "--enforce-eager", "false"},
     {"VLLM_LOGGING_LEVEL", "DEBUG INFO debug info", kFlag, "--log-requests", "true"},
     {"VLLM_LOGGING_LEVEL", "WARNING ERROR CRITICAL warning error critical", kFlag, "--log-requests", "false"},
-    {"VLLM_SYSTEM_START_DATE", "", kFlag, "--date"},
     {"VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS", kOn, kRefused, "instructions are Harmony's developer message"},
     {"VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS", kOff, kNothing, "instructions are Harmony's developer message"},
     {"VLLM_GPT_OSS_SYSTEM_TOOL_MCP_LABELS", "", kNothing, "there are no built-in tools"},
@@ -293,8 +263,60 @@ constexpr ForeignRow kRows[] = {
     {"VLLM_USE_MODELSCOPE", kOff, kNothing, "models come from Hugging Face's Hub"},
 };
 
+constexpr ForeignName kVllmNames[] = {
+    {"-pp", "--pipeline-parallel-size"},
+    {"-dpl", "--data-parallel-size-local"},
+    {"-dpn", "--data-parallel-rank"},
+    {"-dpr", "--data-parallel-start-rank"},
+    {"-dpa", "--data-parallel-address"},
+    {"-dpp", "--data-parallel-rpc-port"},
+    {"-dpb", "--data-parallel-backend"},
+    {"-dph", "--data-parallel-hybrid-lb"},
+    {"-dpe", "--data-parallel-external-lb"},
+    {"-dcp", "--decode-context-parallel-size"},
+    {"-pcp", "--prefill-context-parallel-size"},
+    {"-asc", "--api-server-count"},
+    {"-cc", "--compilation-config"},
+    {"-ac", "--attention-config"},
+    {"-sc", "--speculative-config"},
+    {"-O", "--compilation-config"},
+    {"--spec-method", "--speculative-config.method"},
+};
+
+// llama.cpp's and Ollama's flags: what to use instead.
+constexpr ForeignName kInstead[] = {
+    {"-ngl --gpu-layers --n-gpu-layers --n-cpu-moe --cpu-moe",
+     "a model lies on the card as a whole or in memory: --backend cuda or cpu; auto chooses"},
+    {"-fa --flash-attn", "such kernels run by themselves; leave it out"},
+    {"--jinja", "gpt-oss's format, Harmony, is built in; leave it out"},
+    {"--chat-template-kwargs", "gpt-oss's format, Harmony, is built in: --reasoning"},
+    {"-ctk -ctv --cache-type-k --cache-type-v", "keys and values have one type: --kv-cache-dtype fp8 or int8"},
+    {"-cnv --conversation -i --interactive", "nibble chat is for conversations"},
+    {"--mlock", "--no-mmap copies the weights to memory of their own"},
+    {"-b --batch-size", "prompt tokens of one step are --max-num-batched-tokens"},
+    {"-cb --cont-batching", "requests are computed together anyway; leave it out"},
+    {"--verbose", "the summary at the end has the times; -q leaves it out"},
+    {"--hidethinking", "the reasoning is one line already; leave it out"},
+    {"--keepalive", "a model stays for as long as its server; leave it out"},
+    {"--models-dir", "HF_HOME or HF_HUB_CACHE names the folder of models"}};
+
+// Other programs' commands.
+constexpr ForeignName kForeignCommands[] = {{"ls", "list"},
+                                            {"show", "inspect"},
+                                            {"download", "pull"},
+                                            {"remove delete", "rm"},
+                                            {"start server", "serve"},
+                                            {"generate complete", "run"},
+                                            {"ppl", "perplexity"},
+                                            {"benchmark", "bench"},
+                                            {"ask", "chat"},
+                                            {"stop", "serve, which Ctrl-C or SIGTERM stops"}};
+
 }  // namespace
 
-std::span<const ForeignRow> vllm_table() { return kRows; }
+std::span<const ForeignRow> foreign_table() { return kRows; }
+std::span<const ForeignName> vllm_names() { return kVllmNames; }
+std::span<const ForeignName> foreign_commands() { return kForeignCommands; }
+std::span<const ForeignName> flags_instead() { return kInstead; }
 
 }  // namespace nibble::app

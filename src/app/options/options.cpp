@@ -409,8 +409,7 @@ void add_bench(Flags flags, BenchOptions& o) {
       .whole(1, 1000)
       .usual(fmt::format("{}", o.repetitions));
   const Flag output = add_choice<BenchFormat>(
-      flags, "-o,--output",
-      {o.format, {{"md", BenchFormat::kMarkdown}, {"csv", BenchFormat::kCsv}, {"json", BenchFormat::kJson}}},
+      flags, "-o,--output", {o.format, {{"md", BenchFormat::kMarkdown}, {"json", BenchFormat::kJson}}},
       "The table's format");
   flags.turn("--profile", o.profile,
              "Also show where the time goes, by stage, on a GPU by kernel; takes one more repetition");

@@ -57,7 +57,7 @@ void add_baselines(Flags flags, VerifyOptions& o, Flag base_url) {
 // Chooses the levels that the flags of single levels imply.
 void settle_levels(VerifyOptions& o, bool given) {
   const bool regression = !o.baseline.empty() || !o.save_baseline.empty();
-  const bool features = !o.presets.empty() || !o.review.empty();
+  const bool features = !o.presets.empty();
   if (given && regression && std::ranges::find(o.levels, VerifyLevel::kRegression) == o.levels.end())
     refuse_value("--level",
                  fmt::format("want 5 with {}, found none", o.baseline.empty() ? "--save-baseline" : "--baseline"));
@@ -84,17 +84,8 @@ void add_feature_choice(Flags flags, VerifyOptions& o) {
              "Level 6: times that combinations are measured in turn; 0: 5 where the model loads in no time, else 1")
       .whole(0, 100)
       .usual("0");
-  Flag preset =
-      add_presets(flags, o.presets, "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown");
-  preset.excludes(features);
-  flags
-      .value("--review", o.review,
-             "Level 6 alone, of one feature; prints the results of its page, or puts them into the one that --report "
-             "names (docs/features/TEMPLATE.md)")
-      .not_empty()
-      .type("FEATURE")
-      .excludes(features)
-      .excludes(preset);
+  add_presets(flags, o.presets, "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown")
+      .excludes(features);
   flags.group(HelpGroup::kCommon);
 }
 

@@ -35,9 +35,5 @@ int execute(const RemoveOptions& options);
 [[nodiscard]] VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal);
 
 int inspect_plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);  // its --plan
-int compare_files(const BenchOptions& options);             // of it: --compare
-void check_tune(const BenchOptions& options);               // throws Error for what tune() cannot do
-int bench_drafts(const BenchOptions& options);              // of it: --speculative
-int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 
 }  // namespace nibble::app

@@ -1,20 +1,20 @@
 #pragma once
-// Where the parts of a GGUF file meet: reads its tokeniser, and writes a model as one.
+// What of a GGUF file is no weight: its tokeniser, and what a card makes of its formats.
 
-#include "app/setup/terminal.h"
 #include "backend/weights.h"
-#include "base/thread_pool.h"
 #include "checkpoint/gguf.h"
-#include "convert/gguf_export.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_parts.h"
 
-#include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace nibble::app {
+
+// Metadata keys of the tokeniser, as they are read and written.
+inline constexpr std::string_view kGgufModel = "tokenizer.ggml.model", kGgufPre = "tokenizer.ggml.pre";
+inline constexpr std::string_view kGgufTokens = "tokenizer.ggml.tokens", kGgufKinds = "tokenizer.ggml.token_type",
+                                  kGgufMerges = "tokenizer.ggml.merges";
 
 // Reads tokenizer.ggml.* of the file `path`. Throws Error(kUnsupported) for a tokeniser that is not of gpt-oss's kind
 // and for an unknown key, and what Tokenizer::from_list and GgufFields throw.
@@ -24,17 +24,5 @@ namespace nibble::app {
 // Empty if it keeps everything as it is in the file.
 [[nodiscard]] std::string card_conversions(std::span<const backend::HostWeight> weights,
                                            const backend::DenseFormats& dense);
-
-struct GgufOutput {
-  std::filesystem::path destination;
-  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
-  int64_t part_bytes = 0;
-  ThreadPool* pool = nullptr;
-  bool json = false;  // tell it as JSON
-};
-
-// Writes the model with its tokeniser, shows progress, and reports what was written.
-void write_gguf_model(const model::ModelConfig& config, const text::TokenizerParts& tokenizer,
-                      const convert::TensorSource& source, const GgufOutput& output, Terminal& terminal);
 
 }  // namespace nibble::app

@@ -16,7 +16,7 @@
 namespace nibble::app {
 namespace {
 
-// The same cache may hold models of other families.
+// A cache may hold models of other families, too.
 bool is_served(const hub::Snapshot& snapshot) {
   ModelOptions options;
   options.model = snapshot.path.string();

@@ -26,6 +26,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-void show_writing(Terminal& terminal, int64_t done_bytes, int64_t total_bytes, const std::string& file) {
+void show_writing(Terminal& terminal, int64_t done_bytes, int64_t total_bytes, std::string_view file) {
   const auto done = static_cast<double>(done_bytes), total = static_cast<double>(std::max<int64_t>(total_bytes, 1));
   terminal.progress("writing", done / total,
                     fmt::format("{} of {} ({})", format_bytes(done), format_bytes(total), file));

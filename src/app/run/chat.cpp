@@ -1,11 +1,11 @@
+#include "app/options/flags.h"
+#include "app/options/option_parts.h"
+#include "app/run/run.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
-#include "app/options/flags.h"
 #include "app/setup/interrupt.h"
-#include "app/run/run.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "text/harmony_parse.h"
@@ -112,7 +112,7 @@ class TurnPrinter {
   MarkdownStream markdown_;  // of the answer, where there are colours
   std::vector<text::Message> messages_;
   std::string text_;    // of the open message
-  int64_t tokens_ = 0;  // likewise
+  int64_t tokens_ = 0;  // so far
   std::chrono::steady_clock::time_point started_{};
 };
 

@@ -2,11 +2,11 @@
 // What run and chat are made of: a request made from options, the summary at its end, what is typed, and how an answer
 // is shown.
 
-#include "app/setup/interrupt.h"
 #include "app/options/options.h"
+#include "app/setup/interrupt.h"
 #include "app/setup/terminal.h"
-#include "engine/request.h"
 #include "engine/loop.h"
+#include "engine/request.h"
 #include "model/config.h"
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-#include "app/setup/commands.h"
 #include "app/serve/serve.h"
+#include "app/setup/commands.h"
 #include "app/setup/terminal.h"
 #include "hub/http.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// One function per command, each in a file of its name. They return the exit code and throw Error.
+// One function per command. They return the exit code and throw Error.
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"

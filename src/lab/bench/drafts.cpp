@@ -1,16 +1,12 @@
 // `nibble bench --speculative`: the runs behind speculation.h. Each run with guesses follows one without, so that
 // other load on the machine affects both.
 
-#include "app/setup/backend_choice.h"
-#include "lab/bench/bench.h"
-#include "lab/bench/rows.h"
-#include "lab/bench/speculation.h"
-#include "app/setup/commands.h"
 #include "app/options/build_facts.h"
+#include "app/setup/backend_choice.h"
+#include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "lab/results/metadata.h"
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "base/error.h"
@@ -19,6 +15,11 @@
 #include "convert/dummy_head.h"
 #include "engine/eagle3_proposer.h"
 #include "engine/sequence.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rows.h"
+#include "lab/bench/speculation.h"
+#include "lab/client/load_summary.h"
+#include "lab/results/metadata.h"
 
 #include <fmt/format.h>
 
@@ -42,10 +43,7 @@ using Answers = std::vector<std::vector<int32_t>>;
 
 constexpr std::array kDrafted = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+double median(const std::vector<double>& values) { return client::spread_of(values).p50; }
 
 // Other programs on the same processors distort wall time, but not a thread's own CPU time.
 bool counts_cpu_time(const BenchOptions& options) {
@@ -141,9 +139,9 @@ class DraftBench {
   };
 
   // The loop owns its proposer, but its figures are read after the loop is gone.
-  class Borrowed final : public engine::Proposer {
+  class ProposerReference final : public engine::Proposer {
    public:
-    explicit Borrowed(engine::Proposer& from) : from_(from) {}
+    explicit ProposerReference(engine::Proposer& from) : from_(from) {}
     void propose(const Text& text, int most, engine::Draft& draft) override { from_.propose(text, most, draft); }
     void ended(const Text& text) override { from_.ended(text); }
 
@@ -206,7 +204,7 @@ class DraftBench {
     if (proposer != nullptr && head_)
       loop.propose_with(std::make_unique<HeadProposer>(*head_, *proposer, run.drafting));
     else if (proposer != nullptr)
-      loop.propose_with(std::make_unique<Borrowed>(*proposer));
+      loop.propose_with(std::make_unique<ProposerReference>(*proposer));
     run.answers.resize(lengths.size());
     size_t begun = 0;
     std::optional<Error> failure;

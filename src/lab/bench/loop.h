@@ -3,10 +3,10 @@
 // The tokens before the depth stay in the prefix cache, where each repetition finds them, as the next turn of a
 // conversation does.
 
-#include "lab/bench/profile.h"
 #include "backend/backend.h"
 #include "backend/cost.h"
 #include "engine/loop.h"
+#include "lab/bench/profile.h"
 #include "model/gpt_oss.h"
 
 #include <algorithm>

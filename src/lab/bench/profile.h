@@ -2,11 +2,11 @@
 // Where a step's time goes, next to what each part must at least read and compute. On a host: per stage, timed as the
 // verbs return. On a device: per kernel, with begin and end as the device reports them.
 
-#include "lab/bench/rows.h"
 #include "backend/cost.h"
 #include "backend/cuda/program/program.h"
 #include "backend/measure.h"
 #include "backend/profile.h"
+#include "lab/bench/rows.h"
 #include "model/config.h"
 
 #include <nlohmann/json.hpp>

@@ -1,9 +1,9 @@
 #include "lab/bench/speculation.h"
 
-#include "lab/bench/rows.h"
 #include "app/options/option_parts.h"
 #include "base/error.h"
 #include "base/read_json.h"
+#include "lab/bench/rows.h"
 #include "text/tokenizer.h"
 
 #include <fmt/format.h>
@@ -49,14 +49,16 @@ class ReplayingProposer final : public AnswersProposer {
   }
 
  private:
-  struct Recorded {
+  struct RecordedTokens {
     int64_t prompt;
     std::vector<int32_t> tokens;
   };
 
-  [[nodiscard]] const Recorded& recorded(const Text& text) const { return texts_[static_cast<size_t>(text.id - 1)]; }
+  [[nodiscard]] const RecordedTokens& recorded(const Text& text) const {
+    return texts_[static_cast<size_t>(text.id - 1)];
+  }
   [[nodiscard]] Text as_recorded(const Text& text, int64_t at) const {
-    const Recorded& of = recorded(text);
+    const RecordedTokens& of = recorded(text);
     const auto known = std::min(of.prompt + at, std::ssize(of.tokens));
     return {.id = text.id,
             .tokens = std::span(of.tokens).first(static_cast<size_t>(known)),
@@ -64,7 +66,7 @@ class ReplayingProposer final : public AnswersProposer {
             .shares = true};
   }
   Guess guess(const Text& text, int64_t at, int most) override {
-    const Recorded& of = recorded(text);
+    const RecordedTokens& of = recorded(text);
     proposer_->propose(as_recorded(text, at), most, draft_);
     const auto next =
         std::span(of.tokens).subspan(static_cast<size_t>(std::min(of.prompt + at, std::ssize(of.tokens))));
@@ -75,7 +77,7 @@ class ReplayingProposer final : public AnswersProposer {
   }
 
   std::unique_ptr<engine::Proposer> proposer_;
-  std::vector<Recorded> texts_;
+  std::vector<RecordedTokens> texts_;
   engine::Draft draft_;
 };
 

@@ -28,8 +28,8 @@ struct RecordedText {
 struct VerifyRow {
   int batch = 1, drafted = 0;
   double seconds = 0;   // of a step; the median over repetitions
-  double ratio = 0;     // to a step without guesses; likewise, of those beside each other
-  double drafting = 0;  // seconds of it in which a head read and drafted; likewise
+  double ratio = 0;     // to a step without guesses; the median of those beside each other
+  double drafting = 0;  // seconds of it in which a head read and drafted; the median
 };
 // How often a guess must be right, given those before it, for drafts of this length to be as fast as none: the chance c
 // where 1 + c + c² + … = ratio. Above 1: never.

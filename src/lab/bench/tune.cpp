@@ -1,6 +1,5 @@
 #include "lab/bench/bench.h"
 
-#include "lab/bench/loop.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/terminal.h"
@@ -8,6 +7,7 @@
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "lab/bench/loop.h"
 
 #include <fmt/format.h>
 

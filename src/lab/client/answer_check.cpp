@@ -213,7 +213,7 @@ void fail(Outcome& outcome, Failure failure, std::string_view message) {
   outcome.message = short_text(message);
 }
 
-// Of text that should be JSON and meet a schema. An answer that ran into max_tokens is seldom whole.
+// Judges text that should be JSON and meet a schema. An answer that ran into max_tokens is seldom whole.
 void judge_json(const std::string& text, const Json& schema, const std::string& what, Outcome& outcome) {
   const Json value = read_json(text);
   if (value.is_discarded())

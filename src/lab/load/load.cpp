@@ -1,16 +1,16 @@
+#include "app/options/option_parts.h"
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
-#include "app/options/option_parts.h"
-#include "lab/results/metadata.h"
-#include "lab/results/report.h"
 #include "app/setup/terminal.h"
-#include "lab/verify/verify.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/read_json.h"
 #include "lab/client/http_requests.h"
 #include "lab/client/load_summary.h"
 #include "lab/client/workload.h"
+#include "lab/results/metadata.h"
+#include "lab/results/report.h"
+#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

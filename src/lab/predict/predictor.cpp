@@ -1,12 +1,12 @@
 #include "lab/predict/predictor.h"
 
-#include "lab/bench/loop.h"
 #include "app/setup/loaded_model.h"
 #include "backend/cost.h"
 #include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "lab/bench/loop.h"
 #include "model/gpt_oss.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #pragma once
 // Predicts rows of a benchmark on a card that is not here: the steps of a row, the time of each, and the memory.
 
-#include "app/setup/memory_budget.h"
 #include "app/options/options.h"
+#include "app/setup/memory_budget.h"
 #include "backend/cuda/card/cards.h"
 #include "backend/cuda/program/predict.h"
 #include "model/config.h"

@@ -34,14 +34,14 @@ double student_t(double degrees) {
 }
 
 // A metric's value in each repetition; a single one if only their mean is known.
-struct Measured {
-  std::string metric;
+struct Metric {
+  std::string name;
   bool higher_is_better;
   std::vector<double> values;
 };
 struct MeasuredRow {
   std::string name;
-  std::vector<Measured> metrics;
+  std::vector<Metric> metrics;
 };
 
 MeasuredRow bench_row(const ResultJson& row) {
@@ -89,10 +89,10 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
   try {
     for (const ResultJson& row : result.json.at("rows")) {
       rows.push_back(kind == "bench" ? bench_row(row) : load_row(row));
-      for (const Measured& measured : rows.back().metrics) {
-        if (measured.values.empty() ||
-            std::ranges::any_of(measured.values, [](double v) { return !(v > 0 && v < kMostRate); }))
-          throw Error(Code::kInvalidRequest, "{}: {}: want {} above 0", result.name, rows.back().name, measured.metric);
+      for (const Metric& metric : rows.back().metrics) {
+        if (metric.values.empty() ||
+            std::ranges::any_of(metric.values, [](double v) { return !(v > 0 && v < kMostRate); }))
+          throw Error(Code::kInvalidRequest, "{}: {}: want {} above 0", result.name, rows.back().name, metric.name);
       }
     }
   } catch (const ResultJson::exception& e) {
@@ -102,7 +102,7 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
   return rows;
 }
 
-// If these differ, the two results measured different things.
+// If these differ, the two results metric different things.
 constexpr std::array kMustMatch = {"device.name", "device.backend", "model.name", "model.sha256", "model.dummy_seed"};
 constexpr std::array kToldOf = {"build.commit",
                                 "build.type",
@@ -231,11 +231,11 @@ ResultComparison compare_results(const NamedResult& a, const NamedResult& b, Mis
       comparison.unmatched.push_back(fmt::format("{} alone: {}", a.name, row.name));
       continue;
     }
-    for (const Measured& measured : row.metrics) {
-      const auto same = std::ranges::find(other->metrics, measured.metric, &Measured::metric);
+    for (const Metric& metric : row.metrics) {
+      const auto same = std::ranges::find(other->metrics, metric.name, &Metric::name);
       if (same == other->metrics.end()) continue;
-      comparison.rows.push_back({row.name, measured.metric, measured.higher_is_better, mean_sd(measured.values).mean,
-                                 mean_sd(same->values).mean, change_of(measured.values, same->values)});
+      comparison.rows.push_back({row.name, metric.name, metric.higher_is_better, mean_sd(metric.values).mean,
+                                 mean_sd(same->values).mean, change_of(metric.values, same->values)});
     }
   }
   for (const MeasuredRow& row : rows_b)

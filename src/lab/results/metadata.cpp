@@ -1,11 +1,11 @@
 #include "lab/results/metadata.h"
 
 #include "app/options/build_facts.h"
-#include "app/setup/memory_budget.h"
 #include "app/options/settings.h"
+#include "app/setup/memory_budget.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/measure.h"
+#include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/read_json.h"

@@ -1,8 +1,8 @@
 #pragma once
 // Where a result comes from: docs/result-schema.json. A result without this cannot be compared.
 
-#include "app/setup/loaded_model.h"
 #include "app/options/options.h"
+#include "app/setup/loaded_model.h"
 #include "backend/measure.h"
 
 #include <nlohmann/json.hpp>

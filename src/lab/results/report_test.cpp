@@ -1,7 +1,7 @@
 #include "lab/results/report.h"
 
-#include "lab/results/testing/metadata.h"
 #include "base/error.h"
+#include "lab/results/testing/metadata.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

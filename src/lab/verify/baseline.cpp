@@ -1,11 +1,11 @@
 #include "lab/verify/verify.h"
 
-#include "app/setup/named_model.h"
 #include "app/options/option_parts.h"
-#include "lab/results/metadata.h"
+#include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "base/read_json.h"
+#include "lab/results/metadata.h"
 
 #include <fmt/format.h>
 

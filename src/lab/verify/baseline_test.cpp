@@ -1,7 +1,7 @@
 #include "lab/verify/verify.h"
 
-#include "lab/results/testing/metadata.h"
 #include "base/error.h"
+#include "lab/results/testing/metadata.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // Level 2: values are finite everywhere, equal to the reference's, and no more lossy than is known of each option.
 
-#include "lab/results/metadata.h"
-#include "lab/verify/verify.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "engine/step_builder.h"
+#include "lab/results/metadata.h"
+#include "lab/verify/verify.h"
 #include "model/compare.h"
 
 #include <fmt/format.h>

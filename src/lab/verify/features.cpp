@@ -1,7 +1,8 @@
 #include "lab/verify/features.h"
 
-#include "lab/bench/rows.h"
 #include "base/error.h"
+#include "lab/bench/rows.h"
+#include "lab/client/load_summary.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -120,11 +121,7 @@ using FeatureJson = nlohmann::ordered_json;
 constexpr double kNoChange = 1e-3;  // of a speed: smaller differences do not count, however steady they were
 
 // The median of a round: now and then another program takes the processor during a repetition.
-double typical(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
+double typical(const std::vector<double>& values) { return client::spread_of(values).p50; }
 
 double mean_of(std::span<const TrialRates> rounds, size_t rate) {
   std::vector<double> of_rounds;
@@ -140,18 +137,18 @@ double half_of(const Change& change) {
 }
 
 // Which combinations run; the others are refused or equal to an earlier one.
-struct Planned {
+struct Attempt {
   FeatureRow row;
   ServeOptions options;
 };
 
-std::vector<Planned> plan_rows(const VerifyOptions& o, const std::vector<Combination>& combinations) {
+std::vector<Attempt> plan_rows(const VerifyOptions& o, const std::vector<Combination>& combinations) {
   ServeOptions base;
   base.model = o.model;
-  std::vector<Planned> planned;
+  std::vector<Attempt> planned;
   std::map<std::string, std::string> seen;
   for (const Combination& combination : combinations) {
-    Planned next{.row = {.combination = combination, .refused = {}, .same_as = {}, .trial = {}}, .options = {}};
+    Attempt next{.row = {.combination = combination, .refused = {}, .same_as = {}, .trial = {}}, .options = {}};
     try {
       next.options = resolved_features(with_words(base, combination.words));
       const auto [it, is_new] = seen.emplace(fingerprint(next.options), combination.name);
@@ -305,8 +302,8 @@ FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject,
     report.features = tried_features(o.features, o.model.run.backend);
     combinations = product_of(report.features);
   }
-  std::vector<Planned> planned = plan_rows(o, combinations);
-  const auto count = std::ranges::count_if(planned, [](const Planned& p) { return runs(p.row); });
+  std::vector<Attempt> planned = plan_rows(o, combinations);
+  const auto count = std::ranges::count_if(planned, [](const Attempt& p) { return runs(p.row); });
   if (count > o.most_combinations)
     throw Error(Code::kInvalidRequest,
                 "--features: {} combinations would run, want at most {}: name fewer features, some of their values "
@@ -322,15 +319,15 @@ FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject,
   }
   Trials trials(subject.with(o.model));
   int64_t done = 0;
-  const auto show = [&](const Planned& at, int round) {
+  const auto show = [&](const Attempt& at, int round) {
     terminal.progress("verifying level 6", static_cast<double>(done) / static_cast<double>(count),
                       fmt::format("{} of {}{}: {}", done + 1, count, round > 1 ? fmt::format(", round {}", round) : "",
                                   at.row.combination.name));
     ++done;
   };
-  const Planned* base = nullptr;
+  const Attempt* base = nullptr;
   int rounds = 1;
-  for (Planned& next : planned) {
+  for (Attempt& next : planned) {
     if (!runs(next.row)) continue;
     show(next, 1);
     try {
@@ -345,7 +342,7 @@ FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject,
   }
   for (int round = 2; round <= rounds; ++round) {
     done = 0;
-    for (Planned& next : planned) {
+    for (Attempt& next : planned) {
       if (!next.row.trial) continue;
       show(next, round);
       next.row.trial->rounds.push_back(trials.rates(next.options));
@@ -353,7 +350,7 @@ FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject,
     }
   }
   if (base != nullptr && count > 1) report.again = trials.rates(base->options);
-  for (Planned& next : planned) report.rows.push_back(std::move(next.row));
+  for (Attempt& next : planned) report.rows.push_back(std::move(next.row));
   skip_refused(report, checks);
   return report;
 }

@@ -73,9 +73,9 @@ class Trials {
   [[nodiscard]] TrialRates rates(const ServeOptions& options) const;
 
  private:
-  struct Measured;
+  struct Measurement;
   [[nodiscard]] const std::vector<float>& exact_of(const ModelOptions& model);
-  [[nodiscard]] std::string wrong_text(const ServeOptions& options, const Measured& found);
+  [[nodiscard]] std::string wrong_text(const ServeOptions& options, const Measurement& found);
 
   const VerifySubject subject_;
   const std::optional<nlohmann::json> reference_;

@@ -1,18 +1,16 @@
 // Level 1.5: which kernels must run under which settings, and which must not. On a CPU there are two kinds of evidence:
-// what the plan and the backend say, and the numbers, since a rounding that was asked for changes the logits and no
-// other may. On a card the launch counters show what ran.
+// what the backend says, and the numbers, since a rounding that was asked for changes the logits and no other may. On a
+// card the launch counters show what ran.
 
-#include "lab/verify/verify.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/plan.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
+#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,7 +21,6 @@ namespace {
 using backend::Activations;
 using backend::CpuIsa;
 using backend::KvDtype;
-using backend::PlannedKernel;
 using backend::RunConfig;
 using backend::Stage;
 
@@ -54,55 +51,6 @@ struct CpuPath {
   }
 };
 
-struct PathRule {
-  Stage stage;
-  std::string must;  // how it begins, after "multiply_" or "multiply_tiles_"
-};
-
-// A kernel's name without the way its work is divided.
-std::string product_of(const std::string& kernel) {
-  for (const std::string_view head : {"multiply_tiles_", "multiply_"})
-    if (kernel.starts_with(head)) return kernel.substr(head.size());
-  return kernel;
-}
-
-// REQUIRES a resolved run with MXFP4 experts and dense layers that come in bf16.
-std::vector<PathRule> rules_of(const RunConfig& run) {
-  const auto product = [](Activations activations, backend::WeightFormat format) {
-    const bool int8 = activations == Activations::kInt8 && backend::cpu::int8_serves(format);
-    return fmt::format("{}_{}", int8 ? "int8" : "f32", backend::name_of(format));
-  };
-  const auto dense = [&](const std::optional<backend::WeightFormat>& held) {
-    return product(run.dense_activations, held.value_or(backend::WeightFormat::kBf16));
-  };
-  return {{Stage::kAttnIn, dense(run.dense.qkv)},
-          {Stage::kAttend, fmt::format("attend_{}", backend::name_of(run.kv_type()))},
-          {Stage::kAttnOut, dense(run.dense.o)},
-          {Stage::kRoute, "f32_bf16"},
-          {Stage::kMoe, product(run.activations, backend::WeightFormat::kMxfp4)},
-          {Stage::kLogits, dense(run.dense.lm_head)}};
-}
-
-// What is wrong with the plan; empty: nothing.
-std::string wrong_in_plan(const std::vector<PlannedKernel>& plan, const RunConfig& run) {
-  for (const PathRule& rule : rules_of(run)) {
-    bool ran = false;
-    for (const PlannedKernel& stage : plan) {
-      const bool told_of = stage.kernel.starts_with("multiply") || stage.kernel.starts_with("attend_");
-      if (stage.stage != rule.stage || !told_of) continue;  // stages that only move values have no product
-      ran = true;
-      if (!product_of(stage.kernel).starts_with(rule.must))
-        return fmt::format("{}: want {}, found {}", name_of(rule.stage), rule.must, stage.kernel);
-    }
-    if (!ran) return fmt::format("{}: want {}, found nothing", name_of(rule.stage), rule.must);
-  }
-  for (const PlannedKernel& stage : plan)
-    for (const std::string& word : beyond(run.isa))
-      if (stage.kernel.find(word) != std::string::npos)
-        return fmt::format("{}: must not run {}", name_of(stage.stage), stage.kernel);
-  return {};
-}
-
 std::string wrong_in_modes(const std::string& modes, const RunConfig& run) {
   const bool int8 = run.activations == Activations::kInt8;
   const std::string want = int8 ? "int8 activations" : "float activations";
@@ -119,24 +67,16 @@ std::string wrong_in_numbers(std::span<const float> exact, std::span<const float
   return "the logits are those of the exact path, bit for bit: what was asked for did not run";
 }
 
-// What plan, backend and numbers show for a step of these tokens; empty: nothing is wrong.
-std::string wrong_on_cpu(const VerifySubject& subject, const RunConfig& run, std::span<const float> exact,
-                         const RunStep& step) {
-  const auto count = static_cast<int32_t>(kPathTokens);
-  const std::array row = {backend::Row{.tokens = count, .context = count}};
-  const auto plan = backend::cpu_plan({.dims = subject.source.config.dims,
-                                       .formats = backend::StoredFormats::of(subject.source.weights, run.dense),
-                                       .step = {.rows = row, .logit_rows = kPathTokens},
-                                       .run = run});
+// What backend and numbers show for a step of these tokens; empty: nothing is wrong.
+std::string wrong_on_cpu(const RunConfig& run, std::span<const float> exact, const RunStep& step) {
   const RunConfig resolved = backend::resolved_cpu(run);
-  std::string wrong = wrong_in_plan(plan, resolved);
-  if (wrong.empty()) wrong = wrong_in_modes(step.modes, resolved);
+  std::string wrong = wrong_in_modes(step.modes, resolved);
   if (wrong.empty() && !exact.empty()) wrong = wrong_in_numbers(exact, step.logits, resolved);
   return wrong;
 }
 
-// The table of kernels covers safetensors checkpoints with MXFP4 experts.
-bool has_table(const VerifySubject& subject) {
+// The settings below round safetensors checkpoints with MXFP4 experts.
+bool has_mxfp4_experts(const VerifySubject& subject) {
   return stored_formats(subject.model, subject.source.weights)
              .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
 }
@@ -147,8 +87,8 @@ class CpuPaths {
       : subject_(subject), checks_(checks), tokens_(verify_tokens(subject, kPathTokens)) {}
 
   void verify() {
-    if (!has_table(subject_))
-      return checks_.skip("kernels of the CPU", "the table is of safetensors with MXFP4 experts");
+    if (!has_mxfp4_experts(subject_))
+      return checks_.skip("kernels of the CPU", "what is known is of safetensors with MXFP4 experts");
     for (const auto& here : backend::cpu::kernels_here()) {
       exact_.clear();
       exact_ = verify({.isa = here.isa});
@@ -170,7 +110,7 @@ class CpuPaths {
     run.kv = path.kv;
     if (path.dense_mxfp4) run.dense.qkv = run.dense.o = run.dense.lm_head = backend::WeightFormat::kMxfp4;
     RunStep step = run_step(subject_, run, tokens_);
-    const std::string wrong = wrong_on_cpu(subject_, run, exact_, step);
+    const std::string wrong = wrong_on_cpu(run, exact_, step);
     checks_.add_unless(path.name(), wrong, step.modes);
     return std::move(step.logits);
   }
@@ -242,8 +182,8 @@ void verify_card(const VerifySubject& subject, const OnBackend& on, VerifyChecks
 
 std::string wrong_path(const VerifySubject& subject, const OnBackend& on, std::span<const float> exact) {
   const RunConfig& run = subject.model.run;
-  if (run.backend == BackendKind::kCpu && has_table(subject))
-    return wrong_on_cpu(subject, run, exact, run_step(on, verify_tokens(subject, kPathTokens)));
+  if (run.backend == BackendKind::kCpu && has_mxfp4_experts(subject))
+    return wrong_on_cpu(run, exact, run_step(on, verify_tokens(subject, kPathTokens)));
   if (run.backend != BackendKind::kCuda) return {};
   VerifyChecks checks;
   verify_card(subject, on, checks);

@@ -1,7 +1,7 @@
+#include "app/options/option_parts.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "lab/verify/verify.h"

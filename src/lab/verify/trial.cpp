@@ -1,9 +1,9 @@
 #include "lab/verify/features.h"
 
-#include "lab/bench/loop.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "engine/draft_model_proposer.h"
+#include "lab/bench/loop.h"
 
 #include <fmt/format.h>
 
@@ -39,12 +39,12 @@ engine::EngineLimits trial_limits(const ServeOptions& o) {
 }
 
 // One sequence in an engine's loop, timed.
-struct Timed {
+struct TimedText {
   std::vector<int32_t> tokens;
   double first = 0, all = 0;  // seconds until the first token, until the last
 };
-Timed serve_timed(engine::Loop& loop, std::vector<int32_t> prompt) {
-  Timed timed;
+TimedText serve_timed(engine::Loop& loop, std::vector<int32_t> prompt) {
+  TimedText timed;
   const auto start = TrialClock::now();
   loop.serve({.prompt = std::move(prompt), .max_tokens = kTrialTokens, .sampling = {.temperature = 0}},
              [&](const engine::TokenEvent& event) {
@@ -70,7 +70,7 @@ struct Drafter {
 };
 
 // A combination's model, the head or the model that drafts for it (null: none), and what its engine may do.
-struct Loaded {
+struct TrialModel {
   std::unique_ptr<model::eagle3::Head> head;
   std::unique_ptr<Drafter> draft;
   engine::EngineLimits limits;
@@ -78,8 +78,8 @@ struct Loaded {
 };
 
 // Loads the model once for all that is asked of a combination: from a large one's files or memory that takes seconds.
-Loaded load(const VerifySubject& subject, const ServeOptions& options) {
-  Loaded loaded{
+TrialModel load(const VerifySubject& subject, const ServeOptions& options) {
+  TrialModel loaded{
       .head = open_head(options.model, subject.source), .draft = {}, .limits = trial_limits(options), .on = {}};
   loaded.limits.speculation.head = loaded.head.get();
   loaded.limits.speculation.head_threads = thread_count(options.model);
@@ -115,12 +115,12 @@ std::optional<KnownLoss> known_loss(const nlohmann::json& losses, const RunConfi
   return KnownLoss{.kl = root * root, .top1 = sum.top1};
 }
 
-struct Trials::Measured {
+struct Trials::Measurement {
   TrialRates rates;
   std::vector<int32_t> text, again;  // of the first prompt, greedy; the same once more
 
   // Times what a combination's engine does with these ids.
-  Measured(const Loaded& loaded, std::span<const int32_t> ids) {
+  Measurement(const TrialModel& loaded, std::span<const int32_t> ids) {
     engine::Loop loop(*loaded.on.backend, loaded.on.model, loaded.limits);
     const auto next = [&](int64_t tokens) {
       const auto part = ids.first(static_cast<size_t>(tokens));
@@ -131,7 +131,7 @@ struct Trials::Measured {
     engine::RequestId id = engine::RequestId{1} << 32;  // ids that serve() does not use
     for (int i = 0; i <= kTrialRepetitions; ++i) {
       const std::vector<int32_t> prompt = next(kTrialPrompt);
-      const Timed one = serve_timed(loop, prompt), more = serve_timed(loop, prompt);
+      const TimedText one = serve_timed(loop, prompt), more = serve_timed(loop, prompt);
       if (i == 0) text = one.tokens, again = more.tokens;
       const auto start = TrialClock::now();
       for (int s = 0; s < kTogether; ++s)
@@ -161,12 +161,12 @@ const std::vector<float>& Trials::exact_of(const ModelOptions& model) {
 }
 
 TrialRates Trials::rates(const ServeOptions& options) const {
-  return Measured(load(subject_.with(options.model), options), ids_).rates;
+  return Measurement(load(subject_.with(options.model), options), ids_).rates;
 }
 
 // On a host, guesses, the prefix cache and the time at which a step begins do not change a text, since the same code
 // computes.
-std::string Trials::wrong_text(const ServeOptions& options, const Measured& found) {
+std::string Trials::wrong_text(const ServeOptions& options, const Measurement& found) {
   const RunConfig& run = options.model.run;
   if (run.backend == BackendKind::kCuda) return {};
   std::string computes;
@@ -198,7 +198,7 @@ Trial Trials::run(const ServeOptions& options) {
     exact_ = run_step(subject, exact, ids).logits;
   }
   const std::vector<float>& exact_of_path = exact_of(options.model);
-  const Loaded loaded = load(subject, options);
+  const TrialModel loaded = load(subject, options);
   fail(wrong_path(subject, loaded.on, exact_of_path));
   fail(run_step(loaded.on, std::span(ids).first(kTrialStages), Scan::kStages).not_finite);
   trial.loss = divergence(exact_, run_step(loaded.on, ids).logits, subject_.source.config.dims.vocab,
@@ -209,7 +209,7 @@ Trial Trials::run(const ServeOptions& options) {
       fail(fmt::format("KL {:.2e}, same top token {:.1f} %: want {}", trial.loss.mean_kl, 100 * trial.loss.top1,
                        trial.bound));
   }
-  Measured found(loaded, ids_);
+  Measurement found(loaded, ids_);
   fail(wrong_text(options, found));
   trial.rounds.push_back(std::move(found.rates));
   return trial;

@@ -1,12 +1,12 @@
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
-#include "lab/results/report.h"
-#include "lab/results/metadata.h"
-#include "lab/verify/verify.h"
-#include "lab/verify/features.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "lab/results/metadata.h"
+#include "lab/results/report.h"
+#include "lab/verify/features.h"
+#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 

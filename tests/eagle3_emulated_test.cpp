@@ -1,7 +1,7 @@
 // A head on a card that is not there: its host code as it is, its kernels lane by lane.
 
 #include "backend/cuda/eagle3/row_window.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "eagle3_testing.h"
 
 #include <cuda_runtime_api.h>  // the emulated one

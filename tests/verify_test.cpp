@@ -45,7 +45,7 @@ class Verify : public testing::Test {
     options.run.backend = BackendKind::kCpu;
     options.run.threads = 2;
     options.run.activations = backend::Activations::kF32;
-    return resolved(options);
+    return resolved_model(options);
   }
   [[nodiscard]] VerifySubject subject() const { return {source_, options_, make_}; }
 

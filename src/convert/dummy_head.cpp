@@ -3,7 +3,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "model/rope.h"
+#include "model/config.h"
 
 #include <algorithm>
 #include <cmath>

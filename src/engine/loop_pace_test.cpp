@@ -1,7 +1,7 @@
 // The loop by the fake backend's clock: how long each sequence waits while long prompts are read.
 
 #include "engine/loop.h"
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

@@ -267,7 +267,7 @@ asio::awaitable<bool> HttpServer::Impl::write(HttpStream& stream, const std::str
   co_return true;
 }
 
-// Of an answer.
+// Sends bytes of an answer.
 asio::awaitable<bool> HttpServer::Impl::send(HttpStream& stream, Peer& peer, const std::string& bytes) {
   if (bytes.empty()) co_return true;
   peer.writing = true;

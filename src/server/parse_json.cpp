@@ -83,7 +83,7 @@ class Builder {
   }
 
   std::vector<Json> values_;        // of everything that is open, one behind the other
-  std::vector<std::string> names_;  // likewise, of objects
+  std::vector<std::string> names_;  // and of objects
   std::vector<Open> open_;
 };
 

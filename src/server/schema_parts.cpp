@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <type_traits>
 
 namespace nibble::server {
 namespace {
@@ -17,7 +18,6 @@ constexpr size_t kMostStopBytes = 4096;
 constexpr size_t kMostStopIds = 256;
 constexpr size_t kMostBiases = 1024;
 constexpr size_t kMostTools = 256;
-constexpr double kTinyShare = 1e-6;  // top_p 0 means the likeliest token alone
 
 }  // namespace
 
@@ -144,28 +144,37 @@ TurnRequest turn_of(const RequestDefaults& defaults) {
   return turn;
 }
 
+namespace {
+
+// Returns the field of this name as a number that its range holds.
+template <class T>
+std::optional<T> read_number(Fields& fields, std::string_view name, const backend::SamplingField& of) {
+  const double least = of.request_least.value_or(of.range.least), most = of.range.most;
+  std::optional<double> number;
+  if constexpr (std::is_integral_v<T>)
+    number = fields.integer(name, {static_cast<int64_t>(least), static_cast<int64_t>(most)});
+  else
+    number = fields.number(name, {least, most});
+  if (!number) return std::nullopt;
+  return static_cast<T>(std::max(*number, of.range.smallest()));
+}
+
+}  // namespace
+
 void read_sampling(Fields& fields, GenerationFields& into) {
   auto& sampling = into.request.sampling;
-  const auto take = [&fields](std::string_view name, Range<double> range, float& value) {
-    if (const auto number = fields.number(name, range)) value = static_cast<float>(*number);
-  };
   into.model = fields.string("model").value_or("");
   into.stream = fields.boolean("stream").value_or(false);
-  take("temperature", {0, engine::kMaxTemperature}, sampling.temperature);
-  take("top_p", {0, 1}, sampling.top_p);
-  sampling.top_p = std::max(sampling.top_p, static_cast<float>(kTinyShare));
-  take("min_p", {0, 1}, sampling.min_p);
-  if (const auto k = fields.integer("top_k", {-1, 1 << 30}))
-    sampling.top_k = static_cast<int>(std::max<int64_t>(*k, 0));
-  take("repetition_penalty", {1e-3, 100}, sampling.repetition_penalty);
-  if (const auto same = fields.number("repeat_penalty", {1e-3, 100})) {  // llama.cpp's name
-    const auto penalty = static_cast<float>(*same);
-    if (fields.find("repetition_penalty") != nullptr && sampling.repetition_penalty != penalty)
-      throw ApiError("repeat_penalty", "repeat_penalty: want the value of repetition_penalty, or one of them alone");
-    sampling.repetition_penalty = penalty;
-  }
-  take("presence_penalty", {-2, 2}, sampling.presence_penalty);
-  take("frequency_penalty", {-2, 2}, sampling.frequency_penalty);
+  backend::for_each_field(sampling, [&]<class T>(const backend::SamplingField& field, T& value) {
+    value = read_number<T>(fields, field.name, field).value_or(value);
+    if (field.name != "repetition_penalty") return;
+    constexpr std::string_view kLlamas = "repeat_penalty";  // llama.cpp's name
+    const auto same = read_number<T>(fields, kLlamas, field);
+    if (same && fields.find(field.name) != nullptr && *same != value)
+      throw ApiError(std::string(kLlamas),
+                     "repeat_penalty: want the value of repetition_penalty, or one of them alone");
+    value = same.value_or(value);
+  });
   sampling.logit_bias = read_logit_bias(fields);
   if (const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX})) into.seed = static_cast<uint64_t>(*seed);
   into.request.stop_ids = read_ids(fields, "stop_token_ids");

@@ -125,6 +125,20 @@ TEST(schema, verbosity_is_the_last_line_of_the_instructions) {
   EXPECT_EQ(refused(R"(,"verbosity":"loud")"), "verbosity");
 }
 
+TEST(schema, numbers_of_draws_have_their_ranges) {
+  for (const backend::SamplingField& field : backend::kSamplingFields) {
+    SCOPED_TRACE(field.name);
+    const auto with = [&](double value) { return fmt::format(R"(,"{}":{})", field.name, value); };
+    const auto read = [&](double value) { return field.of(chat(with(value)).generation.request.sampling); };
+    const double least = field.request_least.value_or(field.range.least);
+    EXPECT_EQ(read(field.range.most), field.range.most);
+    EXPECT_TRUE(field.range.holds(read(least)));
+    EXPECT_EQ(refused(with(least - 1)), field.name);
+    EXPECT_EQ(refused(with(field.range.most + 1)), field.name);
+    EXPECT_EQ(refused(fmt::format(R"(,"{}":"hot")", field.name)), field.name);
+  }
+}
+
 TEST(schema, one_penalty_has_two_names) {
   const auto penalty = [](const char* fields) { return chat(fields).generation.request.sampling.repetition_penalty; };
   EXPECT_FLOAT_EQ(penalty(R"(,"repeat_penalty":1.1)"), 1.1f);

@@ -32,7 +32,7 @@ class Bpe {
   // Appends the tokens of the piece. REQUIRES less than 2^31 bytes.
   void encode(std::string_view piece, std::vector<int32_t>& out) const;
 
-  // The same by merges alone, using only those with a priority below `limit`.
+  // The tokens by merges alone, using only those with a priority below `limit`.
   void merge_below(uint32_t limit, std::string_view piece, std::vector<int32_t>& out) const;
 
   [[nodiscard]] const TokenTable& tokens() const { return tokens_; }

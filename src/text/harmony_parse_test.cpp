@@ -1,6 +1,6 @@
 #include "text/harmony_parse.h"
 
-#include "text/harmony_testing.h"
+#include "text/testing/harmony.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>

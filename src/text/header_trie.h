@@ -41,7 +41,7 @@ class HeaderTrie {
     std::string text;
     walk(node, kinds, max_bytes, text, visit);
   }
-  // Likewise for formatting tokens.
+  // Visits the formatting tokens that may follow.
   template <class Visit>
   void for_each_special(Node node, Kinds kinds, Visit&& visit) const {
     for (const auto& [symbol, next] : nodes_[node].next) {

@@ -4,7 +4,7 @@
 #include "app/setup/terminal.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "convert/inspect.h"
 #include "lab/predict/predictor.h"
 

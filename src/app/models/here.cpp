@@ -16,7 +16,7 @@
 namespace nibble::app {
 namespace {
 
-// A cache may hold models of other families, too.
+// A cache may hold models of other families.
 bool is_served(const hub::Snapshot& snapshot) {
   ModelOptions options;
   options.model = snapshot.path.string();

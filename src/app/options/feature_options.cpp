@@ -112,7 +112,7 @@ ServeOptions resolved_features(ServeOptions options, const std::optional<backend
   const auto one = [](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(one_sequence(o, backend::kPageTokens), config.dims);
   };
-  options.model = resolved(with_backend(options.model, one, card));
+  options.model = resolved_model(with_backend(options.model, one, card));
   require_speculation(options.model);
   if (!card) return options;
   const std::array row = {backend::Row{.tokens = 1, .context = 1}};

@@ -1,5 +1,5 @@
 #include "app/options/model_options.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <gtest/gtest.h>
 

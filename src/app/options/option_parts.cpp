@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <type_traits>
 
 namespace nibble::app {
 
@@ -69,15 +70,16 @@ Flag add_list(Flags flags, const std::string& name, NumberList list, const std::
 }
 
 void add_sampling(Flags flags, backend::SamplingParams& into, std::string_view where) {
-  const auto help = [where](std::string_view what) { return fmt::format("{}{}", what, where); };
-  flags.value("--temperature", into.temperature, help(fmt::format("0: greedy; at most {}", backend::kMaxTemperature)))
-      .finite();
-  flags.group(HelpGroup::kSampling);
-  flags.value("--top-k", into.top_k, help("Draw from the k most likely tokens; 0: all")).whole(0, INT32_MAX);
-  flags.value("--top-p", into.top_p, help("Draw from the most likely tokens that make up this share")).finite();
-  flags.value("--min-p", into.min_p, help("Drop tokens less likely than this share of the likeliest")).finite();
-  flags.value("--repetition-penalty", into.repetition_penalty, help("Divide the logits of tokens seen; 1: off"))
-      .finite();
+  backend::for_each_field(into, [&](const backend::SamplingField& field, auto& value) {
+    std::string name = fmt::format("--{}", field.name);
+    std::ranges::replace(name, '_', '-');
+    Flag flag = flags.value(name, value, fmt::format("{}{}", field.help, where));
+    if constexpr (std::is_integral_v<std::remove_reference_t<decltype(value)>>)
+      flag.whole(static_cast<int64_t>(field.range.least), static_cast<int64_t>(field.range.most));
+    else
+      flag.finite();
+    flags.group(HelpGroup::kSampling);  // after the temperature
+  });
 }
 
 void add_effort(Flags flags, text::ReasoningEffort& into, std::string_view where) {

@@ -12,7 +12,6 @@
 #include "app/options/vllm.h"
 #include "backend/cpu/isa.h"
 #include "backend/cuda/card/cards.h"
-#include "backend/cuda/card/links.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -114,8 +113,6 @@ void add_generate(Flags flags, GenerateOptions& o) {
   flags.show_defaults(true);
   flags.value("-n,--max-tokens", o.max_tokens, "Most tokens to generate; 0: until the model stops").whole(0, 1 << 24);
   add_sampling(flags, s, "");
-  flags.value("--presence-penalty", s.presence_penalty, "Subtract from the logits of tokens generated before").finite();
-  flags.value("--frequency-penalty", s.frequency_penalty, "Subtract per time a token was generated before").finite();
   flags.show_defaults(false);
   flags
       .take_all(

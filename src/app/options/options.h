@@ -1,7 +1,7 @@
 #pragma once
 // What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"

@@ -407,7 +407,7 @@ std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
 
 }  // namespace
 
-ChatOptions resolved(const ChatOptions& options, Terminal& terminal) {
+ChatOptions resolved_options(const ChatOptions& options, Terminal& terminal) {
   ChatOptions with = options;
   if (options.model.model.empty()) {
     with.model.model = own_model().path;
@@ -430,7 +430,7 @@ int execute(const ChatOptions& asked) {
     throw Error(Code::kInvalidRequest, "want a question (-p, -f or piped into standard input), found an empty one");
   std::vector<text::ToolSpec> tools;
   if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
-  options = resolved(options, terminal);
+  options = resolved_options(options, terminal);
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const int64_t context = context_length(model, source.config, kDefaultContext);

@@ -100,7 +100,7 @@ nlohmann::ordered_json usage_json(const Outcome& outcome, const GenerateOptions&
             {"decode_tokens_per_second", r.decode_per_second}}}};
 }
 
-RunOptions resolved(const RunOptions& options, Terminal& terminal) {
+RunOptions resolved_options(const RunOptions& options, Terminal& terminal) {
   RunOptions with = options;
   with.model = resolved_alone(with_files(options.model, terminal), kRunContext);
   return with;
@@ -108,7 +108,7 @@ RunOptions resolved(const RunOptions& options, Terminal& terminal) {
 
 int execute(const RunOptions& asked) {
   Terminal terminal(asked.output);
-  const RunOptions options = resolved(asked, terminal);
+  const RunOptions options = resolved_options(asked, terminal);
   const ModelOptions& model = options.model;
   if (follows(model)) return follow(model, terminal, "prints no text");
   const std::string prompt_text = read_text(options.prompt);

@@ -245,7 +245,7 @@ class LostGroup {
 
 }  // namespace
 
-ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
+ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal) {
   ServeOptions o = options;
   ModelOptions& model = o.model;
   for (const std::string& note : model.settings.notes) terminal.note(note);
@@ -277,7 +277,7 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
                 o.replicas, model.group.count);
   if (o.headless && !follows(model))
     throw Error(Code::kInvalidRequest, "--headless: want a --node-rank above 0, found 0, which serves");
-  model = resolved(std::move(model));
+  model = resolved_model(std::move(model));
   require_backend(model);
   require_speculation(model);
   const model::ModelConfig config = open_config(model).config;
@@ -301,8 +301,8 @@ ServeOptions resolved(const ServeOptions& options, Terminal& terminal) {
 int execute(const ServeOptions& asked) {
   Terminal terminal(asked.output);
   const server::LogLine log_line = serve_log(asked.log_format, terminal);
-  const ServeOptions o = resolved(asked, terminal);  // refuse what will be refused before the port answers
-  std::signal(SIGPIPE, SIG_IGN);                     // who reads the log may go before the server does
+  const ServeOptions o = resolved_options(asked, terminal);  // refuse what will be refused before the port answers
+  std::signal(SIGPIPE, SIG_IGN);                             // who reads the log may go before the server does
   const ModelOptions& model = o.model;
   const std::string& name = o.served_names.front();
   if (follows(model)) return follow(model, terminal, "serves no port");

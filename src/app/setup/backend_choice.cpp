@@ -72,7 +72,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
   return fast(with);
 }
 
-ModelOptions resolved(ModelOptions options) {
+ModelOptions resolved_model(ModelOptions options) {
   const backend::RunConfig& run = options.run;
   backend::validate(run, {run.backend}, options.backend_why);
   if (run.backend == BackendKind::kCuda && in_a_group(options)) require_card_of_a_rank(options.group);
@@ -95,7 +95,7 @@ ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
   const auto limits_of = [context](const ModelOptions& o, const model::ModelConfig& config) {
     return with_taps(engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims), o, config);
   };
-  return resolved(with_backend(options, limits_of, card));
+  return resolved_model(with_backend(options, limits_of, card));
 }
 
 }  // namespace nibble::app

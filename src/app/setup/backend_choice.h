@@ -44,7 +44,7 @@ using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, co
 
 // Fills in everything else: what each setting becomes on this backend for this model. options.settings records it.
 // REQUIRES a backend. Throws Error(kUnsupported) for a setting that the backend does not have or cannot serve.
-[[nodiscard]] ModelOptions resolved(ModelOptions options);
+[[nodiscard]] ModelOptions resolved_model(ModelOptions options);
 
 // Both steps, for one sequence of `context` tokens unless --max-model-len says otherwise.
 [[nodiscard]] ModelOptions resolved_alone(const ModelOptions& options, int64_t context,

@@ -90,7 +90,7 @@ std::string became(const ModelOptions& options, std::string_view flag) {
 }
 
 TEST(resolved, says_what_auto_became_and_nothing_of_what_the_backend_has_not) {
-  const ModelOptions cpu = resolved(shapes(BackendKind::kCpu)), card = resolved(shapes(BackendKind::kCuda));
+  const ModelOptions cpu = resolved_model(shapes(BackendKind::kCpu)), card = resolved_model(shapes(BackendKind::kCuda));
   EXPECT_EQ(became(cpu, "--kv-cache-dtype"), "bf16");
   EXPECT_EQ(became(cpu, "--max-num-batched-tokens"), "512");
   EXPECT_EQ(became(cpu, "--cpu-isa"), name_of(cpu.run.isa));
@@ -110,7 +110,7 @@ TEST(resolved, is_resolved_once_more_as_it_is) {
          {backend::KernelFamily::kAuto, backend::KernelFamily::kInt8, backend::KernelFamily::kReference}) {
       ModelOptions options = shapes(kind);
       if (kind == BackendKind::kCuda) options.run.family = family;
-      const ModelOptions once = resolved(options);
+      const ModelOptions once = resolved_model(options);
       backend::RunConfig again = once.run;
       if (kind == BackendKind::kCuda)
         again = backend::resolved_cuda(model::backend_config(model::preset("gpt-oss-20b"), {}, {}), once.run);

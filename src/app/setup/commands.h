@@ -27,12 +27,12 @@ int execute(const PsOptions& options);
 int execute(const RemoveOptions& options);
 // What the command's options become before anything is loaded: the model found, the backend chosen, each setting
 // resolved. Commands that run a model begin with it, and --print-config shows it. Throws as the command would.
-[[nodiscard]] RunOptions resolved(const RunOptions& options, Terminal& terminal);
-[[nodiscard]] ChatOptions resolved(const ChatOptions& options, Terminal& terminal);
-[[nodiscard]] ServeOptions resolved(const ServeOptions& options, Terminal& terminal);
-[[nodiscard]] PerplexityOptions resolved(const PerplexityOptions& options, Terminal& terminal);
-[[nodiscard]] BenchOptions resolved(const BenchOptions& options, Terminal& terminal);
-[[nodiscard]] VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal);
+[[nodiscard]] RunOptions resolved_options(const RunOptions& options, Terminal& terminal);
+[[nodiscard]] ChatOptions resolved_options(const ChatOptions& options, Terminal& terminal);
+[[nodiscard]] ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal);
+[[nodiscard]] PerplexityOptions resolved_options(const PerplexityOptions& options, Terminal& terminal);
+[[nodiscard]] BenchOptions resolved_options(const BenchOptions& options, Terminal& terminal);
+[[nodiscard]] VerifyOptions resolved_options(const VerifyOptions& options, Terminal& terminal);
 
 int inspect_plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);  // its --plan
 

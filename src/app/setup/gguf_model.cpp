@@ -1,6 +1,7 @@
 #include "app/setup/gguf_model.h"
 
 #include "base/error.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/strict_json.h"
 #include "text/tokenizer_parts.h"
 

@@ -50,7 +50,7 @@ class DeafAtTheEnd {
 // Ends the process whatever still runs in it: a step, a grammar, a card's wait for another. Says a line, where there is
 // one, as main() says why a command failed.
 [[noreturn]] void end_now(ExitCode code, const std::string& says);
-// Ends it so after a while, unless it has ended by then.
+// How the program ends after a while, unless it has ended by then.
 struct Ending {
   ExitCode code = kExitOk;
   std::chrono::milliseconds within{500};

@@ -20,7 +20,7 @@
 #include "checkpoint/eagle3_config.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/hf_config.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "engine/draft_model_proposer.h"
 #include "model/gpt_oss.h"
 

@@ -5,7 +5,6 @@
 #include "app/options/settings.h"
 #include "base/error.h"
 #include "hub/cache.h"
-#include "hub/find_model.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -27,7 +27,7 @@ struct NamedModel {
 
 // The path of --speculative draft's model instead of its name; others' is one already.
 void find_draft(ModelOptions& options, Terminal& terminal);
-// The options with the model's path instead of its name, the draft model's likewise, and with ModelOptions::name set.
+// The options with the model's path instead of its name, with the draft model's, and with ModelOptions::name set.
 [[nodiscard]] ModelOptions with_files(ModelOptions options, Terminal& terminal);
 // The path for a name, for commands that take more than models (a tokenizer.json, a file of tensors).
 [[nodiscard]] std::filesystem::path path_of(const std::filesystem::path& name, const hub::Settings& settings);

@@ -43,7 +43,7 @@ enum class RanksOn : uint8_t { kHost, kCards };
 [[nodiscard]] nlohmann::ordered_json ranks_json(const backend::CostModel& cost, const model::ModelConfig& config,
                                                 const backend::Ranks& ranks, int64_t context,
                                                 std::optional<int64_t> card_bytes);
-// Of that, a table: a head and a line for each rank.
+// A table of that: a head and a line for each rank.
 [[nodiscard]] std::string ranks_text(const nlohmann::ordered_json& ranks);
 // What --gpu-memory-utilization leaves of an empty card's memory.
 [[nodiscard]] int64_t memory_of_a_card(int64_t card_bytes, const backend::RunConfig& run);

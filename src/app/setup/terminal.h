@@ -51,7 +51,7 @@ class Terminal {
   // One line on standard error, cut to the window and redrawn at most ten times a second; only on a terminal and
   // without --quiet.
   void progress(std::string_view what, double done_share, std::string_view detail);
-  // Any text on that line.
+  // A line as that, with any text.
   void status(std::string_view text);
   void end_progress();
 

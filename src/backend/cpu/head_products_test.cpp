@@ -1,6 +1,6 @@
 #include "backend/cpu/head_products.h"
 
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace nibble::backend::cpu {
 namespace {
 
-// Of a type, with a bias or without, and the values that it holds.
+// A matrix of a type, with a bias or without, and the values that it holds.
 struct Sampled {
   Sampled(DType dtype, int64_t rows, int64_t cols, bool biased) {
     const WeightFormat format = dtype == DType::kF32   ? WeightFormat::kF32

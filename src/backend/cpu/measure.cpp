@@ -1,6 +1,5 @@
 #include "backend/cpu/measure.h"
 
-#include "backend/cpu/peak_loops.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/thread_pool.h"

@@ -2,7 +2,7 @@
 
 #include "backend/draft_head.h"
 #include "backend/joined_slot.h"
-#include "base/bound_threads.h"
+#include "base/thread_pool.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

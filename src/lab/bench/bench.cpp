@@ -306,16 +306,16 @@ int compare_files(const BenchOptions& options) {
 
 }  // namespace
 
-BenchOptions resolved(const BenchOptions& options, Terminal& terminal) {
+BenchOptions resolved_options(const BenchOptions& options, Terminal& terminal) {
   BenchOptions with = options;
   with.model = with_files(options.model, terminal);
   if (options.tune) {
-    with.model = resolved(std::move(with.model));
+    with.model = resolved_model(std::move(with.model));
     return with;
   }
   const std::vector<BenchRow> rows = plan_rows(options);
   check_context(with, shape_of(with, rows), open_config(with.model).config);
-  with.model = resolved(with_backend(with.model, [&](const ModelOptions&, const model::ModelConfig& config) {
+  with.model = resolved_model(with_backend(with.model, [&](const ModelOptions&, const model::ModelConfig& config) {
     return steps_of(shape_of(with, rows), config);
   }));
   return with;
@@ -327,7 +327,7 @@ int execute(const BenchOptions& asked) {
   Terminal terminal(asked.output);
   if (asked.tune) check_tune(asked);
   require_writable("--report", asked.report);
-  const BenchOptions options = resolved(asked, terminal);
+  const BenchOptions options = resolved_options(asked, terminal);
   if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit));
   std::vector<BenchRow> rows = plan_rows(options);
   const BenchShape shape = shape_of(options, rows);

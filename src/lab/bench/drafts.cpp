@@ -330,9 +330,9 @@ int bench_drafts(const BenchOptions& asked) {
     if (options.speculation.method == engine::DraftMethod::kEagle3) steps.taps = convert::dummy_head_boundaries(config);
     return steps;
   };
-  options.model =
-      resolved(with_backend(with_files(options.model, terminal),
-                            [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
+  options.model = resolved_model(
+      with_backend(with_files(options.model, terminal),
+                   [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
   terminal.progress("measuring the device", 0, "");
   const backend::DevicePeaks peaks = measured(options.model);
   const auto start = Clock::now();

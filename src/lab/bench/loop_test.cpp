@@ -1,6 +1,6 @@
 #include "lab/bench/loop.h"
 
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

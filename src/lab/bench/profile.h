@@ -5,7 +5,7 @@
 #include "backend/cost.h"
 #include "backend/cuda/program/program.h"
 #include "backend/measure.h"
-#include "backend/profile.h"
+#include "backend/plan.h"
 #include "lab/bench/rows.h"
 #include "model/config.h"
 

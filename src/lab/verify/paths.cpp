@@ -3,6 +3,7 @@
 // card the launch counters show what ran.
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"

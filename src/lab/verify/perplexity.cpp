@@ -40,7 +40,7 @@ Score score(const ScoreArgs& args, Terminal& terminal) {
   return sum;
 }
 
-PerplexityOptions resolved(const PerplexityOptions& options, Terminal& terminal) {
+PerplexityOptions resolved_options(const PerplexityOptions& options, Terminal& terminal) {
   PerplexityOptions with = options;
   with.model = resolved_alone(with_files(options.model, terminal), options.context);
   return with;
@@ -49,7 +49,7 @@ PerplexityOptions resolved(const PerplexityOptions& options, Terminal& terminal)
 int execute(const PerplexityOptions& asked) {
   Terminal terminal(asked.output);
   const std::string input = read_text(asked.input);
-  const PerplexityOptions options = resolved(asked, terminal);
+  const PerplexityOptions options = resolved_options(asked, terminal);
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);
   const std::vector<int32_t> ids = source.tokenizer.encode(input);

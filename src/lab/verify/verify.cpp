@@ -110,7 +110,7 @@ void verify_regression(Verification& result) {
 }
 
 void verify_process(const VerifyOptions& asked, Verification& result, Terminal& terminal) {
-  const VerifyOptions o = resolved(asked, terminal);
+  const VerifyOptions o = resolved_options(asked, terminal);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(o.model, terminal);
   const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -217,11 +217,11 @@ void keep_report(const std::filesystem::path& path, const Verification& result, 
 
 }  // namespace
 
-VerifyOptions resolved(const VerifyOptions& options, Terminal& terminal) {
+VerifyOptions resolved_options(const VerifyOptions& options, Terminal& terminal) {
   VerifyOptions with = options;
   if (with.model.model.empty()) with.model.model = own_model().path;
   with.model = with_files(std::move(with.model), terminal);
-  with.model = resolved(with_backend(with.model, [](const ModelOptions& o, const model::ModelConfig& config) {
+  with.model = resolved_model(with_backend(with.model, [](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(stress_limits(o, config), config.dims);
   }));
   return with;

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
-#include "model/rope.h"
+#include "model/config.h"
 
 #include <algorithm>
 #include <array>

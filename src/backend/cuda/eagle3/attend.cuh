@@ -8,10 +8,10 @@
 
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/launch/warp.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/load_l2.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,8 +1,8 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 
 #include "backend/cuda/attention/page_types.h"
-#include "backend/cuda/quantise/rounding.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/layout/packed.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 

@@ -14,7 +14,7 @@ namespace nibble::backend::cuda {
 struct SplitSums {
   const void* at = nullptr;
   int splits = 0;  // 0: there is none
-  // f32 [tokens, rows], or bf16 where split_gemm_plan.h place_in_sums says
+  // f32 [tokens, rows], or bf16 where gemm_plan.h place_in_sums says
   enum class Order : uint8_t { kRows, kTiles } order = {};
   [[nodiscard]] constexpr int bytes() const { return splits * (order == Order::kTiles ? 2 : 4); }  // of a value
 };
@@ -72,7 +72,7 @@ struct RopeSumsArgs {
   const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
   float* q = nullptr;                 // [tokens, heads, 64]
   const float* cosine = nullptr;      // [tokens, 32], times the concentration
-  const float* sine = nullptr;        // likewise
+  const float* sine = nullptr;        // [tokens, 32], times the concentration
   const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
   KvPages kv;
   int tokens = 0, heads = 0, kv_heads = 0;
@@ -131,7 +131,7 @@ struct RoutePlan {
   [[nodiscard]] std::string to_string() const;
 };
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
-// Of RouteTokensArgs::parts.
+// Size of RouteTokensArgs::parts.
 [[nodiscard]] int64_t route_parts_floats(const RouteShape& shape);
 
 // Both at once, of few tokens: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; route's x is

@@ -10,8 +10,8 @@ namespace nibble::backend::cuda {
 // out[t] = x[t] + delta[t] + rest[t], the terms that there are.
 struct TapArgs {
   const float* x = nullptr;      // [tokens, hidden]
-  const float* delta = nullptr;  // likewise
-  const float* rest = nullptr;   // likewise, with delta
+  const float* delta = nullptr;  // [tokens, hidden]
+  const float* rest = nullptr;   // [tokens, hidden], with delta
   float* out = nullptr;          // [tokens, hidden], rows `pitch` floats apart
   int64_t pitch = 0;
   int tokens = 0, hidden = 0;  // hidden: a multiple of 4

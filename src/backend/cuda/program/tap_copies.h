@@ -12,7 +12,7 @@ namespace nibble::backend::cuda {
 
 class TapCopies {
  public:
-  // Of steps of up to `tokens`, `width` floats of each.
+  // Room for steps of up to `tokens`, `width` floats of each.
   TapCopies(int64_t tokens, int64_t width, cudaStream_t stream);
 
   // Enqueues the copy of [tokens, width] values.

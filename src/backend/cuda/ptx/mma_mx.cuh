@@ -1,6 +1,6 @@
 #pragma once
-// PTX ISA §9.7.14 (mma with .block_scale); sm_120a and sm_121a. Fragments, containers and scales: layout/mx_m16n8k32.h.
-// The element types go into the instruction's name as strings ("C" constraint).
+// PTX ISA §9.7.14 (mma with .block_scale); sm_120a and sm_121a. Fragments, containers and scales:
+// layout/mma_fragments.h. The element types go into the instruction's name as strings ("C" constraint).
 
 #include "base/mx.h"
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void mma_mx_m16n8k32(float (&d)[4], const uint32_t (&
         "n"(0), "n"(kByteB), "n"(0), "C"(MxTypeName<kA>::kText), "C"(MxTypeName<kB>::kText));
 }
 
-// The same of e2m1 codes without containers, with a scale for k 0..31 in the byte named and for k 32..63 in the next.
+// A product of e2m1 codes without containers, with a scale for k 0..31 in the byte named and for k 32..63 in the next.
 template <int kByteA, int kByteB>
 __device__ __forceinline__ void mma_mxf4_m16n8k64(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                                   uint32_t scale_a, uint32_t scale_b) {

@@ -7,14 +7,14 @@
 namespace nibble::backend::cuda {
 
 Tickets::Tickets(int64_t rows, int64_t vocab, cudaStream_t stream) : vocab_(vocab), stream_(stream) {
-  for (Sampled& s : sampled_) {
+  for (StepSamples& s : sampled_) {
     s.tokens = allocate_pinned(rows * static_cast<int64_t>(sizeof(int32_t)), "sampled tokens");
     s.done = make_event();
   }
 }
 
 void Tickets::open(std::span<const SampleRow> rows) {
-  Sampled& out = sampled_[static_cast<size_t>(++last_ % kTickets)];
+  StepSamples& out = sampled_[static_cast<size_t>(++last_ % kTickets)];
   check(out.ticket == 0, "at most four tickets wait at the same time");
   out.ticket = last_;
   out.rows.clear();
@@ -34,7 +34,7 @@ void Tickets::open(std::span<const SampleRow> rows) {
 }
 
 void Tickets::keep(const float* logits) {
-  Sampled& out = sampled_[static_cast<size_t>(last_ % kTickets)];
+  StepSamples& out = sampled_[static_cast<size_t>(last_ % kTickets)];
   const int64_t row_bytes = vocab_ * static_cast<int64_t>(sizeof(float));
   for (size_t r = 0; r < out.rows.size(); ++r) {
     if (out.rows[r].logits < 0) continue;
@@ -45,7 +45,7 @@ void Tickets::keep(const float* logits) {
 }
 
 Ticket Tickets::hand_out(const int32_t* sampled) {
-  const Sampled& out = sampled_[static_cast<size_t>(last_ % kTickets)];
+  const StepSamples& out = sampled_[static_cast<size_t>(last_ % kTickets)];
   cuda_check(
       cudaMemcpyAsync(out.tokens.get(), sampled, out.rows.size() * sizeof(int32_t), cudaMemcpyDeviceToHost, stream_));
   cuda_check(cudaEventRecord(out.done.get(), stream_));
@@ -53,7 +53,7 @@ Ticket Tickets::hand_out(const int32_t* sampled) {
 }
 
 std::vector<Drawn> Tickets::wait(Ticket ticket) {
-  Sampled& out = sampled_[static_cast<size_t>(ticket % kTickets)];
+  StepSamples& out = sampled_[static_cast<size_t>(ticket % kTickets)];
   check(ticket > 0 && out.ticket == ticket, "a ticket is read once");
   cuda_check(cudaEventSynchronize(out.done.get()));
   const auto* tokens = reinterpret_cast<const int32_t*>(out.tokens.get());
@@ -63,7 +63,7 @@ std::vector<Drawn> Tickets::wait(Ticket ticket) {
   return drawn;
 }
 
-Drawn Tickets::read(const SampledRow& row, int32_t token, const Sampled& from) const {
+Drawn Tickets::read(const RowRequest& row, int32_t token, const StepSamples& from) const {
   Drawn drawn;
   if (token == kNothingAllowed && row.masked && row.given < 0) {
     drawn.error = nothing_allowed(row.position);

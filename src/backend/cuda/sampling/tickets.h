@@ -27,27 +27,27 @@ class Tickets {
  private:
   static constexpr int kTickets = 4;  // that may wait at the same time; backend.h promises two
   // What is asked of a row beyond its token.
-  struct SampledRow {
+  struct RowRequest {
     int64_t position = 0;
     int32_t given = -1;
     int logprobs = -1;
     bool masked = false;
-    int64_t logits = -1;  // its place in Sampled::logits, in rows
+    int64_t logits = -1;  // its place in StepSamples::logits, in rows
   };
-  struct Sampled {
+  struct StepSamples {
     PinnedBytes tokens;
     Event done;
     Ticket ticket = 0;  // 0: free
-    std::vector<SampledRow> rows{};
+    std::vector<RowRequest> rows{};
     PinnedBytes logits{};  // as the model gave them; grows when logprobs are asked for
     int64_t logits_rows = 0;
   };
 
-  [[nodiscard]] Drawn read(const SampledRow& row, int32_t token, const Sampled& from) const;
+  [[nodiscard]] Drawn read(const RowRequest& row, int32_t token, const StepSamples& from) const;
 
   int64_t vocab_;
   cudaStream_t stream_;
-  std::array<Sampled, kTickets> sampled_;
+  std::array<StepSamples, kTickets> sampled_;
   Ticket last_ = 0;
 };
 

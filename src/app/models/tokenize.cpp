@@ -1,4 +1,3 @@
-#include "app/options/option_parts.h"
 #include "app/setup/commands.h"
 #include "app/setup/gguf_model.h"
 #include "app/setup/loaded_model.h"
@@ -6,8 +5,8 @@
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "checkpoint/gguf_checkpoint.h"
+#include "text/text_stream.h"
 #include "text/tokenizer.h"
-#include "text/utf8_stream.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,5 @@
 // nibble synth, convert and quantize: commands that write model files.
 
-#include "app/options/option_parts.h"
 #include "app/setup/commands.h"
 #include "app/setup/gguf_model.h"
 #include "app/setup/interrupt.h"

@@ -1,5 +1,4 @@
-#include "app/options/flags.h"
-#include "app/options/option_parts.h"
+#include "app/options/option.h"
 #include "app/run/run.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
@@ -10,7 +9,7 @@
 #include "base/error.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_render.h"
-#include "text/stop_strings.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 

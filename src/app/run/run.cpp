@@ -1,4 +1,3 @@
-#include "app/options/option_parts.h"
 #include "app/run/run.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
@@ -8,8 +7,7 @@
 #include "app/setup/rank_group.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
-#include "text/stop_strings.h"
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,6 @@
 // nibble serve: opens the port at once, then loads the model, then serves requests until a signal comes.
 
 #include "app/options/build_facts.h"
-#include "app/options/model_options.h"
 #include "app/options/settings.h"
 #include "app/serve/serve.h"
 #include "app/setup/backend_choice.h"

@@ -18,8 +18,7 @@
 #include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
-#include "backend/cuda/program/tap_copies.h"
-#include "backend/cuda/sampling/tickets.h"
+#include "backend/cuda/program/step_outputs.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
 #include "app/options/build_facts.h"
-#include "app/options/option_parts.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"

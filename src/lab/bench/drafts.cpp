@@ -281,7 +281,7 @@ engine::EngineLimits limits_of(const BenchOptions& options, std::span<const Reco
           .max_batched_tokens = std::max(
               {options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens), reading}),
           .kv_tokens = context * batch,
-          .target_itl_seconds = 3600,  // while prompts are read, which is not measured, nobody waits for tokens
+          .target_itl_seconds = std::numeric_limits<double>::infinity(),
           .prefix_cache = false,
           .speculation = options.speculation,
           .async_scheduling = options.model.run.backend == BackendKind::kCuda};

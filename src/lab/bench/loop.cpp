@@ -39,6 +39,7 @@ engine::EngineLimits engine_limits(const BenchShape& shape) {
           .max_sequences = shape.sequences,
           .max_batched_tokens = std::max(shape.chunk_tokens, shape.sequences),
           .kv_tokens = pages * backend::kPageTokens,
+          .target_itl_seconds = std::numeric_limits<double>::infinity(),
           .async_scheduling = shape.async_scheduling};
 }
 

@@ -1,6 +1,5 @@
 #include "lab/bench/speculation.h"
 
-#include "app/options/option_parts.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "lab/bench/rows.h"

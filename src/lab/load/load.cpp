@@ -1,4 +1,3 @@
-#include "app/options/option_parts.h"
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/terminal.h"

@@ -1,5 +1,6 @@
 // nibble predict: decode and prompt speeds of a card that need not be in this machine.
 
+#include "app/options/option.h"
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
@@ -201,7 +202,7 @@ int execute(const PredictOptions& asked) {
     link.from += fmt::format("; {} us asked for", options.link_us);
   }
   options.model.run.backend = BackendKind::kCuda;
-  backend::validate(options.model.run, {BackendKind::kCuda});
+  check_backends(options.model.run, {BackendKind::kCuda});
   options.model.run = backend::with_defaults(options.model.run);
   options.model = with_files(options.model, terminal);
   const auto [config, notes] = open_config(options.model);

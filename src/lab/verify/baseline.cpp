@@ -1,6 +1,5 @@
 #include "lab/verify/verify.h"
 
-#include "app/options/option_parts.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"

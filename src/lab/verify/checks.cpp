@@ -1,4 +1,3 @@
-#include "app/options/option_parts.h"
 #include "lab/results/report.h"
 #include "lab/verify/verify.h"
 

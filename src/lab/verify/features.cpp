@@ -1,5 +1,6 @@
 #include "lab/verify/features.h"
 
+#include "app/options/option.h"
 #include "base/error.h"
 #include "lab/bench/rows.h"
 #include "lab/client/load_summary.h"
@@ -29,22 +30,23 @@ std::string_view usual_product(BackendKind backend) {
   }
 }
 
-std::vector<std::string> all_values(const Feature& feature) {
-  std::vector<std::string> values = {std::string(feature.usual)};
-  for (const FeatureValue& value : feature.values)
-    if (value.word != feature.usual) values.emplace_back(value.word);
+std::vector<std::string> all_values(const Option& feature) {
+  std::vector<std::string> values = {feature.usual()};
+  for (const Word& value : feature.range.words)
+    if (value.word != values.front()) values.emplace_back(value.word);
   return values;
 }
 
 TriedFeature tried_feature(const std::string& text) {
   const size_t mark = text.find('=');
   const std::string name = text.substr(0, mark);
-  const Feature* const feature = feature_named(name);
+  const Option* const feature = feature_named(name);
   const bool tried = feature != nullptr && std::ranges::find(kNotTried, name) == kNotTried.end();
   if (!tried) {
     std::vector<std::string_view> names;
-    for (const Feature& f : features())
-      if (std::ranges::find(kNotTried, f.name) == kNotTried.end()) names.push_back(f.name);
+    for (const Option* const f : features())
+      if (std::ranges::find(kNotTried, f->traits.feature.name) == kNotTried.end())
+        names.push_back(f->traits.feature.name);
     throw Error(Code::kInvalidRequest, "--features: want some of {}, found {}", fmt::join(names, ", "),
                 name.empty() ? "nothing" : name);
   }
@@ -68,7 +70,7 @@ std::vector<TriedFeature> tried_features(std::string_view list, BackendKind back
   for (const std::string& part : split(list.empty() ? usual_product(backend) : list, ',')) {
     TriedFeature next = tried_feature(part);
     if (std::ranges::find(tried, next.feature, &TriedFeature::feature) != tried.end())
-      throw Error(Code::kInvalidRequest, "--features: {} stands there twice", next.feature->name);
+      throw Error(Code::kInvalidRequest, "--features: {} stands there twice", next.feature->traits.feature.name);
     tried.push_back(std::move(next));
   }
   return tried;
@@ -96,7 +98,7 @@ std::vector<Combination> product_of(std::span<const TriedFeature> features) {
       left %= rest;
       c.at.push_back(place);
       if (place > 0 || number == 0)
-        c.name += fmt::format("{}{}={}", c.name.empty() ? "" : " ", f.feature->name, f.values[place]);
+        c.name += fmt::format("{}{}={}", c.name.empty() ? "" : " ", f.feature->traits.feature.name, f.values[place]);
       for (FeatureWord& word : words_of(*f.feature, f.values[place])) c.words.push_back(std::move(word));
     }
     all.push_back(std::move(c));
@@ -401,7 +403,7 @@ FeatureJson feature_report_json(const FeatureReport& report) {
   FeatureJson features = FeatureJson::array(), rows = FeatureJson::array();
   const std::vector<RowGain> gains = gains_of(report);
   for (const TriedFeature& f : report.features)
-    features.push_back({{"feature", f.feature->name}, {"values", f.values}});
+    features.push_back({{"feature", f.feature->traits.feature.name}, {"values", f.values}});
   for (const FeatureRow& row : report.rows) {
     FeatureJson flags = FeatureJson::object();
     for (const FeatureWord& word : row.combination.words) flags[word.flag.substr(2)] = word.value;

@@ -1,9 +1,9 @@
 #pragma once
 // Level 6 of `nibble verify`: tries combinations of features, and shows their effects alone and together.
 
-#include "app/options/feature_options.h"
 #include "app/options/features.h"
 #include "app/options/options.h"
+#include "app/setup/feature_check.h"
 #include "app/setup/terminal.h"
 #include "lab/results/compare.h"
 #include "lab/verify/verify.h"
@@ -25,7 +25,7 @@ namespace nibble::app {
 
 // A feature and its values that are tried; the first value is the base.
 struct TriedFeature {
-  const Feature* feature;
+  const Option* feature;
   std::vector<std::string> values;
 };
 

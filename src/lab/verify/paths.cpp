@@ -2,8 +2,8 @@
 // what the backend says, and the numbers, since a rounding that was asked for changes the logits and no other may. On a
 // card the launch counters show what ran.
 
-#include "backend/cpu/kernels.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernels.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"

@@ -1,4 +1,3 @@
-#include "app/options/option_parts.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"

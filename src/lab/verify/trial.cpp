@@ -1,5 +1,6 @@
 #include "lab/verify/features.h"
 
+#include "app/options/option.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "engine/draft_model_proposer.h"
@@ -170,7 +171,7 @@ std::string Trials::wrong_text(const ServeOptions& options, const Measurement& f
   const RunConfig& run = options.model.run;
   if (run.backend == BackendKind::kCuda) return {};
   std::string computes;
-  for (const backend::RunSetting& setting : backend::settings_of(run)) computes += setting.value + " ";
+  for (const RunSetting& setting : run_settings(run)) computes += setting.value + " ";
   const auto [it, is_new] = texts_.emplace(computes, found.text);
   const auto differs = [](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
     return std::ranges::mismatch(a, b).in1 - a.begin();

@@ -9,7 +9,7 @@
 #include "lab/bench/rows.h"
 #include "lab/client/http_requests.h"
 #include "lab/results/compare.h"
-#include "server/generation.h"
+#include "server/engine_call.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,6 @@
 #include "backend/cuda/emulation/launchers.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/comm/push.h"

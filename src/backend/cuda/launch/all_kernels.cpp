@@ -1,6 +1,5 @@
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/grouped_plan.h"

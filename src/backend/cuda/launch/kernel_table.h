@@ -357,7 +357,7 @@ struct KernelTable {
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
   void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
   void (*combine)(const CombineArgs& args, const Launch& on);
-  void (*tap)(const TapArgs& args, const Launch& on);  // tap.h
+  void (*tap)(const TapArgs& args, const Launch& on);  // around_gemm.h
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);

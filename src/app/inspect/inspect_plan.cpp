@@ -3,7 +3,6 @@
 
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
-#include "app/setup/gguf_model.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/rank_memory.h"

@@ -1,5 +1,4 @@
 #include "app/setup/commands.h"
-#include "app/setup/gguf_model.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"

@@ -1,15 +1,13 @@
 // nibble synth, convert and quantize: commands that write model files.
 
 #include "app/setup/commands.h"
-#include "app/setup/gguf_model.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "checkpoint/gguf_write.h"
-#include "convert/gguf_export.h"
+#include "convert/gguf.h"
 #include "convert/quantize.h"
 #include "convert/synth.h"
 #include "text/tokenizer_parts.h"

@@ -1,4 +1,4 @@
-#include "app/setup/gguf_model.h"
+#include "app/setup/loaded_model.h"
 
 #include "base/error.h"
 #include "checkpoint/gguf.h"

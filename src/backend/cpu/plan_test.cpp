@@ -1,8 +1,8 @@
 // The kernels that the plan names, by settings. That they run is tests' and `nibble verify`'s to show.
-#include "backend/cpu/plan.h"
+#include "backend/cpu/cpu_backend.h"
 
 #include "backend/cpu/kernels.h"
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include "app/setup/rank_memory.h"
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
-#include "backend/cuda/program/kernel_share.h"
+#include "backend/cuda/program/predict.h"
 #include "backend/kv_dtype.h"
 #include "base/error.h"
 #include "lab/predict/predictor.h"

@@ -1,6 +1,5 @@
 #include "app/setup/loaded_model.h"
 
-#include "app/setup/gguf_model.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/memory_budget.h"
 #include "app/options/option.h"

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,7 @@ namespace nibble::backend {
 struct HeadWeights;
 class HeadProducts;
 class HeadRunner;
+enum class KernelFamily : uint8_t;
 
 // Everything a backend must know before the first weight. Fixed for its life.
 struct BackendConfig {
@@ -96,6 +98,11 @@ struct Ran {
   std::optional<Ticket> ticket;
 };
 
+struct KernelLaunches {
+  std::string_view kernel;
+  int64_t count = 0;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -159,8 +166,8 @@ class Backend {
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
   // never written. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
-  // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
-  // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.
+  // kDelta and kLogits, after all verbs so far: what ranks that share a step sum and gather in place (ranks/member.h).
+  // Throws Error(kUnsupported) where the backend cannot be such a rank.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
 
   // Who runs BackendConfig::head where the model runs (draft_head.h), after finish_upload(), with room for the rows of
@@ -174,7 +181,19 @@ class Backend {
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }
+
+  // A device's kernels that have run so far, with how often; those of the first, where several share a step. A host has
+  // none.
+  [[nodiscard]] virtual std::vector<KernelLaunches> launches() const { return {}; }
+  [[nodiscard]] virtual int64_t graph_replays() const { return 0; }
+  [[nodiscard]] virtual KernelFamily kernel_family() const;  // what kAuto became, on a device
 };
+
+// A step's verbs, one after the other, with `after` behind each; layer is -1 outside the layers. The ticket is of what
+// it samples.
+using AfterStage = std::function<void(Stage stage, int layer)>;
+std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const LayerKind> layer_kinds,
+                           const AfterStage& after = {});
 
 [[nodiscard]] std::string_view name_of(Slot slot);
 

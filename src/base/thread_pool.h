@@ -16,6 +16,10 @@
 
 namespace nibble {
 
+// Waits for another thread that is about to arrive: returns when value is no longer `old`. Spins for some microseconds
+// without the kernel, then sleeps. REQUIRES that whoever changes it notifies.
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old);
+
 // A part of a range of indices: [begin, end), and which of the pool's threads has it.
 struct IndexRange {
   int64_t begin, end;

@@ -74,10 +74,6 @@ void require_backend(const ModelOptions& options);
                                                              std::vector<MappedSource> files = {},
                                                              std::vector<int> cards = {});
 
-// One rank's backend, of several processes.
-[[nodiscard]] std::unique_ptr<backend::Backend> make_member(const ModelOptions& options,
-                                                            const backend::BackendConfig& config);
-
 // What the options' backend holds of these weights.
 [[nodiscard]] backend::StoredFormats stored_formats(const ModelOptions& options,
                                                     std::span<const backend::HostWeight> weights);

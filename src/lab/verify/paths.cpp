@@ -142,7 +142,7 @@ void verify_card(const VerifySubject& subject, const OnBackend& on, VerifyChecks
   const RunConfig& run = subject.model.run;
   const backend::BackendConfig of_a_rank = backend::cuda_config(on.config, run.ranks);
   const auto reduce = backend::cuda::planned_reduce(run.ranks);
-  const auto& cuda = static_cast<const backend::CudaBackend&>(*on.backend);
+  const backend::Backend& cuda = *on.backend;
   engine::Loop loop(*on.backend, on.model, path_limits(subject));
   std::set<std::string> must, must_not;
   loop.watch([&](const model::Step& step) -> model::Probe {

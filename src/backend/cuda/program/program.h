@@ -110,9 +110,8 @@ struct Program {
 // of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
-  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual.
-
+  bool by_nccl = false;  // every message
+  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual. Not by NCCL.
   bool fused = true;
   // Where values go that are sent as they are made (sum_way.h sent_as_made).
   PartPlaces places{};

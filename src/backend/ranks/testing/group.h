@@ -46,7 +46,7 @@ inline GroupPlace at_rank(GroupPlace place, int rank) {
 // What a rank says first, byte for byte.
 inline std::vector<std::byte> hello_frame(const GroupPlace& place) {
   BodyWriter hello;
-  hello.number(uint32_t{1});
+  hello.number(uint32_t{2});
   hello.number(static_cast<int32_t>(place.rank));
   hello.number(static_cast<int32_t>(place.count));
   hello.number(static_cast<uint32_t>(place.terms.size()));
@@ -54,9 +54,7 @@ inline std::vector<std::byte> hello_frame(const GroupPlace& place) {
     hello.text(term.name);
     hello.text(term.value);
   }
-  std::vector<std::byte> bytes = frame_header(FrameType::kHello, hello.bytes().size());
-  bytes.insert(bytes.end(), hello.bytes().begin(), hello.bytes().end());
-  return bytes;
+  return framed(FrameType::kHello, hello.bytes());
 }
 
 }  // namespace nibble::backend

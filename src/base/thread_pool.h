@@ -1,5 +1,6 @@
 #pragma once
-// A fixed set of threads that run index ranges together with the caller.
+// Threads, and how they talk: a pool that runs index ranges together with its caller, threads bound to an index each,
+// and a queue of messages.
 
 #include <atomic>
 #include <condition_variable>
@@ -25,7 +26,8 @@ struct IndexRange {
   int thread_idx;
 };
 
-// Between calls a thread spins for some microseconds, so that the next call starts at once, and then sleeps.
+// A fixed set of threads that run index ranges together with the caller. Between calls a thread spins for some
+// microseconds, so that the next call starts at once, and then sleeps.
 class ThreadPool {
  public:
   using Body = std::function<void(IndexRange)>;

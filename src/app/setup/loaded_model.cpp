@@ -1,9 +1,8 @@
 #include "app/setup/loaded_model.h"
 
-#include "app/setup/gguf_model.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/memory_budget.h"
-#include "app/options/model_options.h"
+#include "app/options/option.h"
 #include "app/setup/rank_group.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/measure.h"
@@ -194,10 +193,10 @@ void require_backend(const ModelOptions& options) {
 }
 
 std::vector<std::string> decisions(const ModelOptions& options) {
-  const std::vector<backend::RunSetting> settings = backend::settings_of(options.run);
+  const std::vector<RunSetting> settings = run_settings(options.run);
   std::vector<std::string> lines;
   for (const Setting& s : options.settings.all) {
-    const auto known = std::ranges::find(settings, s.flag, &backend::RunSetting::flag);
+    const auto known = std::ranges::find(settings, s.flag, &RunSetting::flag);
     if (s.origin == "default" || known == settings.end() || !known->on.has(options.run.backend)) continue;
     const std::string became = s.resolved.empty() ? "" : ", that is " + s.resolved;
     lines.push_back(fmt::format("  {} {}{} ({})", s.flag, s.value, became, s.origin));

@@ -1,7 +1,6 @@
 #include "app/setup/memory_budget.h"
 
 #include "app/setup/loaded_model.h"
-#include "app/options/model_options.h"
 #include "app/setup/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"

@@ -3,7 +3,7 @@
 #include "app/options/build_facts.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/memory_budget.h"
-#include "app/options/model_options.h"
+#include "app/options/option.h"
 #include "app/setup/rank_card.h"
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
@@ -72,23 +72,15 @@ uint64_t fingerprint_of(const ModelSource& source) {
   return hash.value();
 }
 
-// Whatever changes a value that ranks exchange, or that they must compute alike.
-constexpr std::array<std::string_view, 15> kAlike = {
-    "--backend",        "--tensor-parallel-size", "--enable-expert-parallel",
-    "--kv-cache-dtype", "--moe-activation",       "--dense-activation",
-    "--cpu-isa",        "--attention-sinks",      "--mxfp4-layers",
-    "--mxfp8-layers",   "--moe-kernel",           "--moe-tile",
-    "--enforce-eager",  "--attention-backend",    "--attention-activation"};
-
 std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
   const backend::Dims& dims = source.config.dims;
   std::vector<backend::GroupTerm> terms = {
       {"version", fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit)},
       {"model", fmt::format("one of {} layers, width {} and {} experts, fingerprint {:016x}", dims.layers, dims.hidden,
                             dims.experts, fingerprint_of(source))}};
-  for (const backend::RunSetting& setting : backend::settings_of(options.run))
-    if (std::ranges::find(kAlike, setting.flag) != kAlike.end())
-      terms.push_back({std::string(setting.flag), setting.value.empty() ? "none" : setting.value});
+  for (const RunSetting& setting : run_settings(options.run))
+    if (setting.option->traits.alike == Alike::kInAllRanks)
+      terms.push_back({setting.flag, setting.value.empty() ? "none" : setting.value});
   if (options.run.backend == BackendKind::kCuda) {
     terms.push_back({"card", backend::cuda::kind_of_card()});
     terms.push_back({"NCCL", backend::cuda::nccl_version()});

@@ -10,7 +10,7 @@
 #include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
@@ -18,8 +18,7 @@
 #include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
-#include "backend/cuda/program/tap_copies.h"
-#include "backend/cuda/sampling/tickets.h"
+#include "backend/cuda/program/step_outputs.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "backend/cuda/emulation/launchers.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/comm/push.h"
@@ -9,7 +8,7 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm90/kernels.h"

@@ -254,7 +254,7 @@ struct SampleRowParams {
 
   template <auto kMember>
   [[nodiscard]] constexpr auto get() const {
-    return std::bit_cast<member_type<kMember>>(numbers[field_index(kMember)]);
+    return std::bit_cast<MemberType<kMember>>(numbers[field_index(kMember)]);
   }
   [[nodiscard]] constexpr bool greedy() const { return get<&SamplingParams::temperature>() < kGreedyBelow; }
   friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;
@@ -357,7 +357,7 @@ struct KernelTable {
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
   void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
   void (*combine)(const CombineArgs& args, const Launch& on);
-  void (*tap)(const TapArgs& args, const Launch& on);  // tap.h
+  void (*tap)(const TapArgs& args, const Launch& on);  // around_gemm.h
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);

@@ -5,11 +5,11 @@
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/norm_rope/tap.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 
 #include <fmt/format.h>
 

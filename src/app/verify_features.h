@@ -90,6 +90,7 @@ class Trials {
   struct Loaded {
     std::unique_ptr<model::eagle3::Head> head;
     std::unique_ptr<Drafter> draft;
+    std::unique_ptr<LoadedHead> head_on;
     engine::EngineLimits limits;
     OnBackend on;
   };

@@ -105,11 +105,17 @@ Trials::Drafter::Drafter(std::unique_ptr<ModelSource> of, const VerifySubject& s
 // Loads the model once for all that is asked of a combination: from a large one's files or memory that takes seconds.
 Trials::Loaded Trials::load(const ServeOptions& options) const {
   const VerifySubject subject = subject_.with(options.model);
-  Loaded loaded{
-      .head = open_head(options.model, subject_.source), .draft = {}, .limits = trial_limits(options), .on = {}};
+  Loaded loaded{.head = open_head(options.model, subject_.source),
+                .draft = {},
+                .head_on = {},
+                .limits = trial_limits(options),
+                .on = {}};
   loaded.limits.speculation.head = loaded.head.get();
-  loaded.limits.speculation.head_threads = thread_count(options.model);
   model::StepLimits room = engine::step_limits(loaded.limits, subject_.source.config.dims);
+  if (loaded.head) {
+    loaded.head_on = std::make_unique<LoadedHead>(*loaded.head, options.model, room);
+    loaded.limits.speculation.draft_model = &loaded.head_on->drafts;
+  }
   Terminal quiet({.quiet = true});
   if (auto source = open_draft(options.model, subject_.source, quiet)) {
     loaded.draft = std::make_unique<Drafter>(std::move(source), subject, engine::draft_step_limits(room),

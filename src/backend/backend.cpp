@@ -1,10 +1,11 @@
 #include "backend/backend.h"
 
-#include "backend/draft_head.h"
 #include "backend/shards.h"
+#include "base/dtype.h"
 #include "base/error.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble::backend {
 
@@ -15,12 +16,24 @@ std::string_view name_of(Slot slot) {
   return kNames[static_cast<size_t>(slot)];
 }
 
+std::vector<float> floats_of(const RawTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / static_cast<size_t>(bytes_of(tensor.dtype)));
+  const std::byte* const bytes = tensor.bytes.data();
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(values.data(), bytes, tensor.bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
+    values[i] = tensor.dtype == DType::kF16 ? F16{bits}.to_float() : Bf16{bits}.to_float();
+  }
+  return values;
+}
+
 SlotRows Backend::rows(Slot slot) {
   throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
 }
-
-std::unique_ptr<HeadRunner> Backend::head_runner() { return nullptr; }
-std::unique_ptr<HeadProducts> Backend::head_products(const HeadWeights& /*head*/) { return nullptr; }
 
 TapTicket Backend::copy_taps() {
   throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());

@@ -1,7 +1,6 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
-#include "engine/eagle3_proposer.h"
 
 #include <algorithm>
 #include <utility>
@@ -75,8 +74,7 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
       scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_),
       pace_(pace_rule(limits, model.config)),
       now_(std::move(now)) {
-  if (limits.speculation.method != DraftMethod::kOff)
-    propose_with(make_proposer(limits.speculation, make_head_runner(be, limits.speculation)));
+  if (limits.speculation.method != DraftMethod::kOff) propose_with(make_proposer(limits.speculation));
 }
 
 void Loop::propose_with(std::unique_ptr<Proposer> proposer) {

@@ -22,8 +22,7 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages,
-          .taps = limits.taps,
-          .head = limits.head};
+          .taps = limits.taps};
 }
 
 GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
@@ -79,7 +78,8 @@ backend::StepArgs step_args(const GptOss& model, const Step& step) {
           .rows = step.rows,
           .logit_tokens = step.logit_tokens,
           .sample_rows = step.sample_rows,
-          .sinks = model.attention_sinks};
+          .sinks = model.attention_sinks,
+          .taps = step.taps};
 }
 
 // Verb by verb; `taps` are read on the way, if any.
@@ -91,7 +91,11 @@ std::optional<backend::Ticket> walk(backend::Backend& be, const GptOss& model, c
   const backend::StepArgs whole = step_args(model, step);
   be.begin(whole);
   const backend::Weights& w = model.weights;
-  be.embed({.ids = step.token_ids, .table = w.outer[WeightRole::kEmbedding]});
+  be.embed({.ids = step.token_ids,
+            .table = w.outer[WeightRole::kEmbedding],
+            .taps = step.taps,
+            .tap_norm = w.outer[WeightRole::kTapNorm],
+            .tap_fc = w.outer[WeightRole::kTapFc]});
   after(Stage::kEmbed, -1);
   if (taps != nullptr) read_taps(be, 0, *taps);
   for (int l = 0; l < model.config.dims.layers; ++l) {

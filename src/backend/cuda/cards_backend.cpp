@@ -1,6 +1,5 @@
 #include "backend/cuda/rank_backend.h"
 
-#include "backend/draft_head.h"
 #include "backend/joined_slot.h"
 #include "base/bound_threads.h"
 #include "base/error.h"
@@ -190,15 +189,6 @@ class CardsBackend final : public CudaBackend {
       if (rank == 0) values = members_[rank]->wait_taps(ticket);
     });
     return values;
-  }
-
-  // On the first rank's card; its residuals are the first rank's.
-  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
-    std::unique_ptr<HeadRunner> runner;
-    each(Waits::kNo, [&](size_t rank) {
-      if (rank == 0) runner = members_[rank]->head_runner();
-    });
-    return runner;
   }
 
   [[nodiscard]] SlotData peek(Slot slot) override {

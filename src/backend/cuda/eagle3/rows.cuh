@@ -10,8 +10,8 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kEagle3RowThreads = 512;
-// A float per warp for each of two sums, and a best row per warp.
-inline constexpr int kEagle3RowShared = kEagle3RowThreads / kWarpLanes * (4 + 4 + 8);
+// A float per warp for each of two sums.
+inline constexpr int kEagle3RowShared = kEagle3RowThreads / kWarpLanes * (4 + 4);
 
 // A thread's floats of a row, four at a time, all of them asked for at once.
 template <int kFours>
@@ -93,35 +93,7 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
   });
 }
 
-// The token of the likeliest row of lm_head, by all threads together. Where all are NaN: that of row 0.
-__device__ __forceinline__ int32_t eagle3_token(const Eagle3EnterArgs& args, int row, Ranked* shared) {
-  constexpr int kWarps = kEagle3RowThreads / kWarpLanes;
-  constexpr int32_t kNone = 0x7fffffff;
-  constexpr int kAtOnce = 8;  // that a thread asks for
-  Ranked best = {-INFINITY, kNone};
-  const Eagle3Best* const of_row = args.best + int64_t{row} * args.best_tiles;
-  for (int i = static_cast<int>(threadIdx.x); i < args.best_tiles; i += kAtOnce * kEagle3RowThreads) {
-    Ranked some[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int tile = i + j * kEagle3RowThreads;
-      const Eagle3Best other = tile < args.best_tiles ? of_row[tile] : Eagle3Best{-INFINITY, kNone};
-      some[j] = {other.value, other.row};
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j)
-      if (before(some[j], best)) best = some[j];
-  }
-  best = warp_first(best);
-  if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = best;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w)
-    if (before(shared[w], best)) best = shared[w];
-  const int32_t found = best.idx == kNone ? 0 : best.idx;
-  return args.target_ids == nullptr ? found : args.target_ids[found];
-}
-
-// grid a CTA per token     bytes tokens * (hidden * 14 + best_tiles * 8)
+// grid a CTA per token     bytes tokens * hidden * 14
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
     any_eagle3_enter_bf16(const __grid_constant__ Eagle3EnterArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
@@ -133,16 +105,16 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
   const auto row = static_cast<int>(blockIdx.x);
   const int64_t hidden = args.hidden;
   Held input_norm, hidden_norm, feature, embedded;
-  if (args.x != nullptr) {
-    input_norm.load(args.hidden, args.input_norm);
-    hidden_norm.load(args.hidden, args.hidden_norm);
-  }
+  input_norm.load(args.hidden, args.input_norm);
+  hidden_norm.load(args.hidden, args.hidden_norm);
   ptx::grid_dependency_wait();
-  if (args.x != nullptr) feature.load(args.hidden, args.feature + row * hidden);
-  const int32_t id =
-      args.best == nullptr ? args.ids[row] : eagle3_token(args, row, reinterpret_cast<Ranked*>(sums + 2 * kWarps));
-  if (args.best != nullptr && threadIdx.x == 0) args.ids[row] = id;
-  if (args.x == nullptr) return;
+  const int named = args.ids[row], from = -1 - named;
+  feature.load(args.hidden, named < 0 ? args.features + from * hidden : args.residual + row * hidden);
+  int id = named;
+  if (named < 0) {
+    id = max(0, args.sampled[from]);  // a draw that failed may be any token
+    if (args.target_ids != nullptr) id = args.target_ids[id];
+  }
   embedded.load(args.hidden, [&](int i) -> float4 {
     const uint2 words = reinterpret_cast<const uint2*>(args.embedding + id * hidden)[i];  // two bf16 each, the first in
     return {__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),       // the low half

@@ -67,7 +67,7 @@ void time_head(int64_t draft_vocab, double read_bytes_per_s) {
                                   .shares = false};
   };
   const auto saw = [&](uint64_t id, int64_t from, int64_t count) {
-    const engine::Proposer::Seen seen{
+    const engine::Proposer::News seen{
         .text = text(id, from + count + 1),
         .residuals = {.from = from,
                       .count = count,
@@ -77,7 +77,7 @@ void time_head(int64_t draft_vocab, double read_bytes_per_s) {
   int64_t length = kPrompt + 1;  // of every text
   const auto draft = [&](int batch, int most) {
     std::vector<engine::Draft> drafts(static_cast<size_t>(batch));
-    std::vector<engine::Proposer::Asked> asked;
+    std::vector<engine::Proposer::Order> asked;
     for (int s = 0; s < batch; ++s)
       asked.push_back({text(static_cast<uint64_t>(s), length), most, &drafts[static_cast<size_t>(s)]});
     proposer.propose_all(asked);

@@ -93,11 +93,11 @@ class Eagle3 : public ::testing::TestWithParam<const char*> {
     proposer.propose(written.text(id, length), kGuesses, draft);
     return draft.tokens;
   }
-  [[nodiscard]] Proposer::Seen seen(RequestId id, size_t from, size_t end) const {
+  [[nodiscard]] Proposer::News seen(RequestId id, size_t from, size_t end) const {
     return {.text = written.text(id, end + 1), .residuals = written.of(from, end)};
   }
   void saw(RequestId id, size_t from, size_t end) {
-    const Proposer::Seen one = seen(id, from, end);
+    const Proposer::News one = seen(id, from, end);
     proposer.saw({&one, 1});
   }
 
@@ -130,7 +130,7 @@ TEST_P(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
     saw(id, end - 2, end);
     want.push_back(drafted(id, end + 1));
   }
-  std::vector<Proposer::Seen> all;
+  std::vector<Proposer::News> all;
   for (const auto& [id, end] : kTexts) all.push_back(seen(id + 10, 0, end - 2));
   proposer.saw(all);
   all.clear();
@@ -138,7 +138,7 @@ TEST_P(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
   proposer.saw(all);
   for (const int most : {kGuesses, 1}) {  // the second draft is of the same rows
     std::vector<Draft> drafts(4);
-    std::vector<Proposer::Asked> asked = {{written.text(9, 5), kGuesses, &drafts[3]}};  // of whom nothing was seen
+    std::vector<Proposer::Order> asked = {{written.text(9, 5), kGuesses, &drafts[3]}};  // of whom nothing was seen
     for (size_t i = 0; i < 3; ++i)
       asked.push_back({written.text(kTexts[i].first + 10, kTexts[i].second + 1), i == 1 ? most : kGuesses, &drafts[i]});
     proposer.propose_all(asked);
@@ -151,7 +151,7 @@ TEST_P(Eagle3, texts_of_a_step_draft_together_as_each_alone) {
 
 TEST_P(Eagle3, while_no_draft_is_wanted_the_last_step_alone_waits) {
   const auto unwanted = [&](RequestId id, size_t from, size_t end) {
-    Proposer::Seen one = seen(id, from, end);
+    Proposer::News one = seen(id, from, end);
     one.wanted = false;
     proposer.saw({&one, 1});
   };
@@ -177,7 +177,7 @@ TEST_P(Eagle3, while_no_draft_is_wanted_the_end_of_a_prompt_is_read) {
   constexpr size_t kPrompt = 150, kRows = DraftModelProposer::kPassRows;
   const Written long_one(kPrompt + 2);
   const auto show = [&](RequestId id, size_t from, size_t end, bool wanted) {
-    Proposer::Seen one{.text = long_one.text(id, end + 1), .residuals = long_one.of(from, end), .wanted = wanted};
+    Proposer::News one{.text = long_one.text(id, end + 1), .residuals = long_one.of(from, end), .wanted = wanted};
     one.text.prompt_tokens = kPrompt;
     proposer.saw({&one, 1});
   };
@@ -238,17 +238,17 @@ TEST(Eagle3Steps, are_shared_by_all_drafts) {
     HeadProposer made(at_once ? "p_eagle_speculators" : "speculators");
     const Written written(20);
     const auto seen = [&](RequestId id, size_t from, size_t end) {
-      return Proposer::Seen{.text = written.text(id, end + 1), .residuals = written.of(from, end)};
+      return Proposer::News{.text = written.text(id, end + 1), .residuals = written.of(from, end)};
     };
     std::vector<size_t>& tokens = made.be.tokens;
-    const std::vector<Proposer::Seen> prompts = {seen(1, 0, 8), seen(2, 0, 8), seen(3, 0, 8)};
+    const std::vector<Proposer::News> prompts = {seen(1, 0, 8), seen(2, 0, 8), seen(3, 0, 8)};
     made.proposer.saw(prompts);
     EXPECT_EQ(tokens, std::vector<size_t>{24});
-    const std::vector<Proposer::Seen> steps = {seen(1, 8, 10), seen(2, 8, 13)};
+    const std::vector<Proposer::News> steps = {seen(1, 8, 10), seen(2, 8, 13)};
     made.proposer.saw(steps);
     EXPECT_EQ(tokens.size(), 1u);
     std::vector<Draft> drafts(3);
-    const std::vector<Proposer::Asked> asked = {{written.text(1, 11), 4, &drafts[0]},
+    const std::vector<Proposer::Order> asked = {{written.text(1, 11), 4, &drafts[0]},
                                                 {written.text(2, 14), 7, &drafts[1]},
                                                 {written.text(3, 9), 1, &drafts[2]}};
     for (const size_t unread : {2 + 5 + 1, 1 + 1 + 1}) {  // read once: then only the last row again
@@ -267,16 +267,16 @@ TEST(Eagle3Steps, of_more_rows_than_a_step_holds_are_several) {
   const auto drafted = [&](bool alone) {
     HeadProposer made("p_eagle_speculators");
     std::vector<Draft> drafts(3);
-    std::vector<Proposer::Asked> asked;
+    std::vector<Proposer::Order> asked;
     constexpr std::array<size_t, 3> kEnds = {190, 150, 60};
     for (size_t i = 0; i < 3; ++i) {
-      Proposer::Seen one{.text = written.text(i, kEnds[i] + 1), .residuals = written.of(0, kEnds[i])};
+      Proposer::News one{.text = written.text(i, kEnds[i] + 1), .residuals = written.of(0, kEnds[i])};
       one.text.prompt_tokens = 0;  // nothing of it is read before the draft, or as it fills a pass
       made.proposer.saw({&one, 1});
       asked.push_back({written.text(i, kEnds[i] + 1), i == 1 ? 32 : 25, &drafts[i]});
     }
     if (!alone) made.proposer.propose_all(asked);
-    for (const Proposer::Asked& one : asked)
+    for (const Proposer::Order& one : asked)
       if (alone) made.proposer.propose_all({&one, 1});
     made.proposer.check_integrity();
     return std::vector{drafts[0].tokens, drafts[1].tokens, drafts[2].tokens};
@@ -291,7 +291,7 @@ TEST(Eagle3Steps, without_pages_there_are_no_drafts) {
   HeadProposer made("plain", 2);
   const Written written(140);
   const auto saw = [&](RequestId id, size_t from, size_t end) {
-    const Proposer::Seen one{.text = written.text(id, end + 1), .residuals = written.of(from, end)};
+    const Proposer::News one{.text = written.text(id, end + 1), .residuals = written.of(from, end)};
     made.proposer.saw({&one, 1});
     made.proposer.check_integrity();
   };

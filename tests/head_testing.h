@@ -116,7 +116,7 @@ inline void check_head_golden(const std::string& variant, const MakeBackend& mak
   const model::eagle3::Head head = target.load(kEagle3Data / variant);
   HeadRun run(head, make);
   const auto width = static_cast<size_t>(run.width()), vocab = static_cast<size_t>(run.vocab());
-  // Of a head with a window nothing before the gap is seen, and whoever runs it forgets that.
+  // A head with a window sees nothing before the gap, and whoever runs it forgets that.
   const bool forgets = head.config.layer_kinds.front() == backend::LayerKind::kSliding;
   HeadRun::Rows rows;
   HeadRun::Result last;

@@ -158,8 +158,8 @@ class Witness final : public engine::Proposer {
   Witness(std::vector<float> embedding, size_t hidden, const std::vector<Answer>& answers)
       : embedding_(std::move(embedding)), hidden_(hidden), oracle_(answers, 0.6) {}
   [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
-  void saw(std::span<const Seen> all) override {
-    for (const Seen& each : all) look(each.text, each.residuals);
+  void saw(std::span<const News> all) override {
+    for (const News& each : all) look(each.text, each.residuals);
   }
   void look(const Text& text, const Residuals& residuals) {
     int64_t& seen = seen_[text.id];

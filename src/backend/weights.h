@@ -36,7 +36,7 @@ enum class WeightRole : uint8_t {
   kGateUpBias,  // [experts, 2*inter]
   kDown,        // [experts, hidden, inter]
   kDownBias,    // [experts, hidden]
-  // Of a head alone (HeadConfig)
+  // A head's alone (HeadConfig)
   kTapNorm,     // [taps * target_hidden]
   kTapFc,       // [hidden, taps * target_hidden]
   kHiddenNorm,  // [hidden], of layer 0, whose q, k and v are [.., 2 * hidden]

@@ -190,7 +190,7 @@ void DraftModelProposer::forget_waiting(State& state) {
 }
 
 // Rows of residuals that were shown. Returns whether they are to be read now.
-bool DraftModelProposer::take_rows(const Seen& seen, State& state) {
+bool DraftModelProposer::take_rows(const News& seen, State& state) {
   const Text& text = seen.text;
   const Residuals& shown = seen.residuals;
   Sequence& s = state.sequence;
@@ -226,11 +226,11 @@ bool DraftModelProposer::take_rows(const Seen& seen, State& state) {
   return now;
 }
 
-void DraftModelProposer::saw(std::span<const Seen> all) {
+void DraftModelProposer::saw(std::span<const News> all) {
   if (head_ == nullptr) return;
   or_forget([&] {
     std::vector<State*> states;
-    for (const Seen& seen : all) {
+    for (const News& seen : all) {
       State& state = of_.try_emplace(seen.text.id, seen.text.id).first->second;
       if (take_rows(seen, state)) states.push_back(&state);
     }
@@ -267,7 +267,7 @@ int64_t DraftModelProposer::feed(std::span<State* const> states, Last last) {
 }
 
 // The state of a text that may have a draft now; null: it may not.
-DraftModelProposer::State* DraftModelProposer::to_draft(const Asked& asked) {
+DraftModelProposer::State* DraftModelProposer::to_draft(const Order& asked) {
   if (head_ == nullptr) return unread(asked.text) == kNoDraft ? nullptr : &known(asked.text);
   const auto found = of_.find(asked.text.id);
   if (found == of_.end() || found->second.corrupt || found->second.positions.empty()) return nullptr;
@@ -275,7 +275,7 @@ DraftModelProposer::State* DraftModelProposer::to_draft(const Asked& asked) {
   return found->second.positions.back() + 2 == std::ssize(asked.text.tokens) ? &found->second : nullptr;
 }
 
-void DraftModelProposer::propose_all(std::span<const Asked> all) {
+void DraftModelProposer::propose_all(std::span<const Order> all) {
   or_forget([&] {
     begin(all);
     catch_up();
@@ -288,9 +288,9 @@ void DraftModelProposer::propose_all(std::span<const Asked> all) {
 }
 
 // Drafts are as long as there are pages for what is fed: all but their last token.
-void DraftModelProposer::begin(std::span<const Asked> all) {
+void DraftModelProposer::begin(std::span<const Order> all) {
   drafting_.clear();
-  for (const Asked& asked : all) {
+  for (const Order& asked : all) {
     asked.draft->tokens.clear();
     asked.draft->matched = 1;  // nothing was looked up
     State* const found = to_draft(asked);

@@ -20,7 +20,7 @@ namespace nibble::engine {
 // What the backend of a draft model must provide, beside a backend that provides `of_model`: as many pages, for as many
 // texts, and steps that hold a token of every text that drafts, or a part of one that is read.
 [[nodiscard]] model::StepLimits draft_step_limits(const model::StepLimits& of_model);
-// The same of a head.
+// What that of a head must provide.
 [[nodiscard]] model::StepLimits head_step_limits(const model::StepLimits& of_model);
 
 // A guess is drawn as the model draws: by the request's own parameters and with the noise of its place (0003), so that
@@ -49,14 +49,14 @@ class DraftModelProposer final : public Proposer {
   explicit DraftModelProposer(const DraftModel& of);
 
   [[nodiscard]] std::span<const int> boundaries() const override;
-  void saw(std::span<const Seen> all) override;
+  void saw(std::span<const News> all) override;
   [[nodiscard]] int64_t unread(const Text& text) const override;
   int64_t read(std::span<const Text> texts) override;
   void propose(const Text& text, int most, Draft& draft) override {
-    const Asked asked{.text = text, .most = most, .draft = &draft};
+    const Order asked{.text = text, .most = most, .draft = &draft};
     propose_all({&asked, 1});
   }
-  void propose_all(std::span<const Asked> all) override;
+  void propose_all(std::span<const Order> all) override;
   [[nodiscard]] bool drafts_to_order() const override { return true; }
   void ended(const Text& text) override;
 
@@ -75,7 +75,7 @@ class DraftModelProposer final : public Proposer {
     std::vector<int32_t> guessed;  // tokens behind `computed` whose keys and values are in the cache
     bool corrupt = false;          // its numbers are not finite: it drafts no more
 
-    // Of a head, whose sequence is that of its rows.
+    // A head's alone; its sequence is that of its rows.
     int64_t seen = 0;                  // residuals of positions before this one have come, or never will
     std::vector<int32_t> positions;    // of the rows: those of their residuals
     std::vector<float> kept;           // residuals of rows that are not computed; if there are none, of the last one
@@ -97,15 +97,15 @@ class DraftModelProposer final : public Proposer {
   enum class Last : uint8_t { kLeft, kRead };  // token of a text
 
   State& known(const Text& text);
-  [[nodiscard]] State* to_draft(const Asked& asked);
-  [[nodiscard]] bool take_rows(const Seen& seen, State& state);
+  [[nodiscard]] State* to_draft(const Order& asked);
+  [[nodiscard]] bool take_rows(const News& seen, State& state);
   void forget_waiting(State& state);
   void place(model::Step& step);
   [[nodiscard]] int64_t grow(Sequence& s, int64_t length);
   [[nodiscard]] bool add_row(State& state, int64_t end);
   std::optional<backend::Ticket> enqueue();
   int64_t feed(std::span<State* const> states, Last last);
-  void begin(std::span<const Asked> all);
+  void begin(std::span<const Order> all);
   void catch_up();
   void draw();
   void draw_at_once();

@@ -81,7 +81,7 @@ void SuffixProposer::find(const TokenIndex& index, std::span<const int32_t> text
   }
 }
 
-// Of one's own text the copy may reach into the copy.
+// The copy of one's own text may reach into the copy.
 int32_t SuffixProposer::token_after(const Place& place, std::span<const int32_t> drafted) const {
   const int64_t position = place.position + std::ssize(drafted), end = place.index->end();
   if (position < end) return place.index->at(position);

@@ -79,12 +79,12 @@ class Proposer {
     int64_t count;                  // at least 1
     std::span<const float> values;  // [count, boundaries, hidden]
   };
-  struct Seen {
+  struct News {
     Text text;
     Residuals residuals;
     bool wanted = true;  // drafts pay, as far as is known: one is likely to be asked for next
   };
-  virtual void saw(std::span<const Seen> /*all*/) {}  // each of another text
+  virtual void saw(std::span<const News> /*all*/) {}  // each of another text
 
   // Tokens of the text that it has to read before it drafts; those that a draft reads on its way are not counted. Of
   // who reads residuals or looks tokens up: none. kNoDraft: nothing is read, and nothing would be drafted now.
@@ -96,14 +96,14 @@ class Proposer {
 
   // At most `most` tokens that may come after the text; none where nothing is known.
   virtual void propose(const Text& text, int most, Draft& draft) = 0;
-  struct Asked {
+  struct Order {
     Text text;
     int most;
     Draft* draft;
   };
-  // The same of several texts, each another.
-  virtual void propose_all(std::span<const Asked> all) {
-    for (const Asked& asked : all) propose(asked.text, asked.most, *asked.draft);
+  // Proposes for several texts, each another.
+  virtual void propose_all(std::span<const Order> all) {
+    for (const Order& asked : all) propose(asked.text, asked.most, *asked.draft);
   }
   // Drafts are as long as they may be, whatever the text, and nothing is looked up for them. So it is decided how many
   // tokens pay before they are drafted, and drafting is a part of what they cost.

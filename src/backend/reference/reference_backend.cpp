@@ -352,7 +352,7 @@ class ReferenceBackend final : public Backend {
     return y;
   }
 
-  // Of a token of a head's step, from its taps.
+  // The feature of a token of a head's step, from its taps.
   [[nodiscard]] Vec feature(const EmbedArgs& args, size_t token) const {
     const HeadConfig& head = *config_.head;
     const int64_t all = head.taps * head.target_hidden;

@@ -42,7 +42,7 @@ class Tensors {
   [[nodiscard]] const std::string& where() const { return where_; }
   [[nodiscard]] bool has(const std::string& name) const { return files_.find(name) != nullptr; }
 
-  // Of names that begin so.
+  // Whether any name begins so.
   [[nodiscard]] bool has_any(const std::string& prefix) const {
     return std::ranges::any_of(files_.entries(),
                                [&](const TensorEntry& entry) { return entry.name.starts_with(prefix); });

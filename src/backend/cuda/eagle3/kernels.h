@@ -62,8 +62,8 @@ inline constexpr int kEagle3LinearWarps = 8;
 [[nodiscard]] Eagle3LinearPlan plan(const Eagle3LinearArgs& args, int multiprocessors);
 [[nodiscard]] Eagle3LinearPlan cut(const Eagle3LinearArgs& args, int parts);  // into so many
 
-// Of segments of each row: rounded, and normed as floats, = segment / sqrt(mean(segment^2) + eps) * scale; the segment
-// itself where there is no scale, and as plain.
+// Norms of segments of each row: rounded, and normed as floats, = segment / sqrt(mean(segment^2) + eps) * scale; the
+// segment itself where there is no scale, and as plain.
 struct Eagle3NormArgs {
   const float* x = nullptr;               // [*, segments * width]
   const int32_t* which = nullptr;         // [rows] rows of x; none: r itself

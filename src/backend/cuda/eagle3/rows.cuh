@@ -15,7 +15,7 @@ inline constexpr int kEagle3RowShared = kEagle3RowThreads / kWarpLanes * (4 + 4)
 
 // A thread's floats of a row, four at a time, all of them asked for at once.
 template <int kFours>
-struct Eagle3Held {
+struct Eagle3Row {
   static constexpr int kWidth = 4 * kFours * kEagle3RowThreads;  // the widest row
   float4 four[kFours];
 
@@ -40,8 +40,8 @@ struct Eagle3Held {
     }
   }
   // times `by` and times scale's
-  __device__ Eagle3Held scaled(float by, const Eagle3Held& scale) const {
-    Eagle3Held result;
+  __device__ Eagle3Row scaled(float by, const Eagle3Row& scale) const {
+    Eagle3Row result;
 #pragma unroll
     for (int j = 0; j < kFours; ++j) {
       const float4 v = four[j], s = scale.four[j];
@@ -71,18 +71,18 @@ __device__ __forceinline__ void eagle3_round(Bf16* to, int four, const float4& v
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
     any_eagle3_norm_f32(const __grid_constant__ Eagle3NormArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  using Held = Eagle3Held<8>;
-  static_assert(Held::kWidth == kEagle3MostWidth);
+  using Row = Eagle3Row<8>;
+  static_assert(Row::kWidth == kEagle3MostWidth);
   ptx::grid_dependency_launch();
   const auto row = static_cast<int>(blockIdx.x), segment = static_cast<int>(blockIdx.y);
   const int64_t pitch = int64_t{args.segments} * args.width, first = int64_t{segment} * args.width;
-  Held scale;
+  Row scale;
   if (args.scale != nullptr) scale.load(args.width, args.scale + first);
   ptx::grid_dependency_wait();
   const int from = args.which == nullptr ? row : args.which[row], to = args.to == nullptr ? row : args.to[row];
   if (to < 0) return;
   const int64_t at = to * pitch + first;
-  Held x;
+  Row x;
   x.load(args.width, args.x + from * pitch + first);
   if (args.plain != nullptr)
     x.each(args.width, [&](int i, const float4& v) { reinterpret_cast<float4*>(args.plain + at)[i] = v; });
@@ -97,14 +97,14 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
     any_eagle3_enter_bf16(const __grid_constant__ Eagle3EnterArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  using Held = Eagle3Held<4>;
-  static_assert(Held::kWidth == kEagle3MostHidden);
+  using Row = Eagle3Row<4>;
+  static_assert(Row::kWidth == kEagle3MostHidden);
   constexpr int kWarps = kEagle3RowThreads / kWarpLanes;
   auto* const sums = reinterpret_cast<float*>(smem);  // [2][warps]
   ptx::grid_dependency_launch();
   const auto row = static_cast<int>(blockIdx.x);
   const int64_t hidden = args.hidden;
-  Held input_norm, hidden_norm, feature, embedded;
+  Row input_norm, hidden_norm, feature, embedded;
   input_norm.load(args.hidden, args.input_norm);
   hidden_norm.load(args.hidden, args.hidden_norm);
   ptx::grid_dependency_wait();
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
   Bf16* const x = args.x + 2 * row * hidden;
   embedded.scaled(embedded.inverse(args.hidden, args.eps, sums), input_norm)
       .each(args.hidden, [&](int i, const float4& v) { eagle3_round(x, i, v); });
-  const Held normed = feature.scaled(feature.inverse(args.hidden, args.eps, sums + kWarps), hidden_norm);
+  const Row normed = feature.scaled(feature.inverse(args.hidden, args.eps, sums + kWarps), hidden_norm);
   normed.each(args.hidden, [&](int i, const float4& v) { eagle3_round(x + hidden, i, v); });
   auto* const residual = reinterpret_cast<float4*>(args.residual + row * hidden);
   const auto store = [&](int i, const float4& v) { residual[i] = v; };

@@ -362,7 +362,7 @@ struct KernelTable {
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
   // Attention on tensor cores: attend_plan.h
   void (*attend_decode)(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
-  // Of a head: eagle3/kernels.h
+  // A head's: eagle3/kernels.h
   void (*head_linear)(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan, const Launch& on);
   void (*head_norm)(const Eagle3NormArgs& args, const Launch& on);
   void (*head_enter)(const Eagle3EnterArgs& args, const Launch& on);

@@ -15,7 +15,7 @@ bool is_qkv_bias(WeightRole role) {
 
 bool is_experts(WeightRole role) { return role == WeightRole::kGateUp || role == WeightRole::kDown; }
 
-// Of what the backend holds: of its heads, its inner width and its rows of logits, but of the whole embedding.
+// Values of what the backend holds: of its heads, its inner width and its rows of logits, but of the whole embedding.
 int64_t held_values(const HostWeight& weight, const Dims& d) {
   return weight.role == WeightRole::kEmbedding ? weight.values.shape.front() * d.hidden : values_of(weight.role, d);
 }

@@ -5,9 +5,8 @@
 // repetitions.
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped_plan.h"
-#include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round.h"
 #include "base/random.h"
 #include "graph_timer.h"
 

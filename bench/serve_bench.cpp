@@ -5,8 +5,8 @@
 // is no part of what is measured, though it runs here: it reads now and then what has come, to take little of the
 // cores.
 
-#include "app/loaded_model.h"
-#include "app/terminal.h"
+#include "app/setup/loaded_model.h"
+#include "app/setup/terminal.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "server/api.h"

@@ -12,7 +12,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "cards_testing.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "convert/synth.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"

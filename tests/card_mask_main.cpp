@@ -1,6 +1,6 @@
 // The main of tests that need a GPU: NIBBLE_CUDA_ARCH=sm_80 runs them as if the card were an sm_80.
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 
 #include <gtest/gtest.h>
 

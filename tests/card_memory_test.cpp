@@ -1,7 +1,7 @@
 // Which models fit a card without any flag: what `nibble serve` would ask of the backend, on made-up cards.
 
 #include "backend/cost.h"
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/machine.h"
 #include "engine/engine.h"

@@ -6,7 +6,7 @@
 #include "backend/cuda/rank_backend.h"
 #include "base/error.h"
 #include "cards_testing.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "convert/synth.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"

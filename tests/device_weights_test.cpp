@@ -3,13 +3,13 @@
 
 #include "backend/cost.h"
 #include "backend/shards.h"
-#include "backend/cuda/layout/mx_pack_testing.h"
+#include "backend/cuda/testing/mx_pack.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "gguf_copy.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "model/gpt_oss.h"
 #include "convert/synth.h"
 

@@ -1,8 +1,9 @@
-// The table of --fast (src/app/fast.cpp), measured with nibble-tiny: how much perplexity each set of formats costs.
+// The table of --fast (src/app/setup/fast.cpp), measured with nibble-tiny: how much perplexity each set of formats
+// costs.
 
-#include "app/backend_choice.h"
-#include "app/fast.h"
-#include "app/perplexity.h"
+#include "app/setup/backend_choice.h"
+#include "app/setup/fast.h"
+#include "lab/verify/perplexity.h"
 #include "backend/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ bool has(backend::CpuIsa isa) {
 double perplexity(ModelOptions options) {
   options.model = kTiny;
   options.run.backend = BackendKind::kCpu;
-  options = resolved(options);
+  options = resolved_model(options);
   Terminal terminal({.quiet = true});
   const ModelSource source = open_model(options, terminal);
   std::ifstream file(kTiny / "heldout.txt");

@@ -2,8 +2,8 @@
 // Writes a model's weights as llama.cpp's file and opens it again.
 
 #include "checkpoint/gguf_checkpoint.h"
-#include "checkpoint/gguf_write.h"
-#include "convert/gguf_export.h"
+#include "checkpoint/gguf.h"
+#include "convert/gguf.h"
 #include "model/manifest.h"
 
 #include <filesystem>

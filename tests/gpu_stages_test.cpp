@@ -1,7 +1,7 @@
 // The CUDA backend behind the waist, against transformers' goldens and against the reference stage by stage.
 
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/arch/sm121/mx_gemm_emulated.h"
+#include "backend/cuda/testing/mx_gemm_emulated.h"
 #include "base/error.h"
 #include "gpu_testing.h"
 #include "model/compare.h"

@@ -3,7 +3,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/reference/reference_backend.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "convert/dummy_head.h"
 #include "head_testing.h"
 

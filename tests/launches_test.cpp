@@ -2,12 +2,12 @@
 // only count (backend/cuda/emulation), so that neither a card nor CUDA is needed. And what it says of cards that it
 // cannot use.
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "model/gpt_oss.h"
 #include "convert/dummy_head.h"
 #include "convert/synth.h"

@@ -5,7 +5,7 @@
 
 #include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

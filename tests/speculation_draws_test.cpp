@@ -11,7 +11,7 @@
 #include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
-#include "model/rope.h"
+#include "model/config.h"
 #include "one_sequence.h"
 
 #include <gtest/gtest.h>

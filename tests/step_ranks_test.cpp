@@ -413,13 +413,8 @@ class RunFrame : public StepRanks {
     const std::vector<backend::SampleRow> found = draws.rows();
     ASSERT_EQ(found.size(), 1u);
     const backend::SamplingParams& p = *found[0].params;
-    EXPECT_EQ(p.temperature, params_.temperature);
-    EXPECT_EQ(p.top_p, params_.top_p);
-    EXPECT_EQ(p.min_p, params_.min_p);
-    EXPECT_EQ(p.top_k, params_.top_k);
-    EXPECT_EQ(p.repetition_penalty, params_.repetition_penalty);
-    EXPECT_EQ(p.presence_penalty, params_.presence_penalty);
-    EXPECT_EQ(p.frequency_penalty, params_.frequency_penalty);
+    for (const backend::SamplingField& field : backend::kSamplingFields)
+      EXPECT_EQ(field.of(p), field.of(params_)) << field.name;
     EXPECT_EQ(p.logit_bias, params_.logit_bias);
     EXPECT_EQ(p.seed, params_.seed);
     EXPECT_TRUE(std::ranges::equal(found[0].mask, row.mask));
@@ -441,10 +436,15 @@ class RunFrame : public StepRanks {
 TEST_F(RunFrame, keeps_what_a_draw_depends_on) {
   const std::vector<int32_t> seen = {5, 6, 332};
   const std::vector<uint32_t> mask(11, 0x55555555);  // of 333 tokens
-  for (const float penalty : {0.0f, 0.5f}) {
-    params_.repetition_penalty = 1 + penalty;
-    params_.presence_penalty = -penalty;
-    params_.frequency_penalty = 2 * penalty;
+  for (const bool penalties : {false, true}) {
+    // Numbers that are no defaults, each of its own.
+    double share = 0.05;
+    backend::for_each_field(params_, [&](const backend::SamplingField& field, auto& value) {
+      if (field.use == backend::SamplingUse::kPenalty && !penalties) return;
+      const double most = std::min(field.range.most, 100.0);
+      value =
+          static_cast<std::remove_reference_t<decltype(value)>>(most - (share += 0.05) * (most - field.range.least));
+    });
     read_changed([&](backend::SampleRow& row) {
       row.prompt = seen;
       row.output = std::span(seen).first(1);

@@ -3,7 +3,7 @@
 #include "backend/cuda/memory/upload.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ TEST_F(UploaderTest, reads_past_the_page_cache_what_it_is_told_to_drop_from_it) 
   ASSERT_EQ(fdatasync(written), 0);  // what is not on the disk stays in the cache
   ::close(written);
   ASSERT_TRUE(is_resident(file_->bytes()));
-  Uploader uploader(std::span(&source_, 1), 2, Uploader::Cached::kDropped);
+  Uploader uploader(std::span(&source_, 1), 2, Uploader::PageCache::kDropped);
   uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [] {});
   uploader.wait_all();
   if (DirectFile(dir_ / "f").direct()) {  // a file system in memory keeps it

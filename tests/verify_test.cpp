@@ -1,9 +1,9 @@
 // nibble verify finds what it is for: the level that should find a planted fault does, and nothing is found if nothing
 // is wrong.
 
-#include "app/backend_choice.h"
-#include "app/verify_features.h"
-#include "app/verify_subject.h"
+#include "app/setup/backend_choice.h"
+#include "lab/verify/verify_features.h"
+#include "lab/verify/verify_subject.h"
 #include "backend/cpu/cpu_backend.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -45,7 +45,7 @@ class Verify : public testing::Test {
     options.run.backend = BackendKind::kCpu;
     options.run.threads = 2;
     options.run.activations = backend::Activations::kF32;
-    return resolved(options);
+    return resolved_model(options);
   }
   [[nodiscard]] VerifySubject subject() const { return {source_, options_, make_}; }
 

@@ -14,17 +14,18 @@ from pathlib import Path, PurePosixPath
 
 SUFFIXES = {".h", ".cpp", ".cuh", ".cu"}
 HEADERS = {".h", ".cuh"}
-ENVIRONMENT_READER = "src/app/options.cpp"
+ENVIRONMENT_READER = "src/app/options/options.cpp"
 BANNED_HEADERS = {"iostream", "iomanip", "sstream", "regex"}
 TEST_HEADERS = ("gtest/", "gmock/")
-TEST_FILE = re.compile(r"(^|_)(test|testing)$")  # stems: x_test.cpp, and testing.h for what tests share
+# What only tests use: x_test.cpp, x_testing.h, and everything in a room's folders of these names, which are part of the room.
+TEST_FILE = re.compile(r"(^|_)(test|testing)$")  # stems
+TEST_FOLDERS = {"testing", "emulation"}
 CUDA_HEADERS = ("cuda", "nccl", "nv/", "cub/", "cooperative_groups")
 CUDA_ROOM = "backend/cuda"
 # Libraries whose headers cost seconds per file that includes them (tools/compile_cost.py): who may.
 CONFINED = {
-    "CLI/": re.compile(r"app/flags\.cpp"),
-    "isocline": re.compile(r"app/line_editor\.cpp"),
-    "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)|client/http_requests\.cpp"),
+    "isocline": re.compile(r"app/run/line_editor\.cpp"),
+    "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)|lab/client/http_requests\.cpp"),
     "xgrammar/": re.compile(r"text/grammar\.cpp"),
     "curl/": re.compile(r"hub/http\.cpp"),
 }
@@ -72,12 +73,19 @@ def parse_arrows(readme_text):
 def room_of(folder, rooms):
     """The longest listed prefix of a folder under src/; None when a listed room has to be named first."""
     parts = PurePosixPath(folder).parts
+    if parts and parts[-1] in TEST_FOLDERS:
+        parts = parts[:-1]
     for length in range(len(parts), 0, -1):
         room = "/".join(parts[:length])
         if room in rooms:
             has_sub_rooms = any(r.startswith(room + "/") for r in rooms)
             return None if has_sub_rooms and length < len(parts) else room
     return None
+
+
+def is_test_file(path):
+    path = PurePosixPath(path)
+    return bool(TEST_FILE.search(path.stem)) or not TEST_FOLDERS.isdisjoint(path.parent.parts)
 
 
 def without_comments(text):
@@ -89,7 +97,7 @@ def without_comments(text):
 
 
 def check_confined(target, source):
-    """The same for a library that only some files may include; `source` is below src/."""
+    """Returns what is wrong with an include of a library that only some files may include, or None; `source` is below src/."""
     for library, files in CONFINED.items():
         if target.startswith(library) and not files.fullmatch(source):
             return f"<{target}>: only {files.pattern} includes {library}".replace("\\", "")
@@ -103,7 +111,7 @@ def check_include(quote, target, room, is_test, allowed):
         if target in BANNED_HEADERS:
             return f"<{target}> is not used here: format with fmt, match by hand"
         if target.startswith(TEST_HEADERS) and not is_test:
-            return f"<{target}> belongs in x_test and testing files"
+            return f"<{target}> belongs in x_test files and testing/ folders"
         if target.startswith(CUDA_HEADERS) and room != CUDA_ROOM:
             return f"<{target}>: only {CUDA_ROOM} includes CUDA's headers"
         if "/" in target and room_of(PurePosixPath(target).parent, allowed):
@@ -111,7 +119,7 @@ def check_include(quote, target, room, is_test, allowed):
         return None
     if "/" not in target or first in (".", "..") or "/../" in target:
         return f'"{target}": headers are included as "room/file.h"'
-    if TEST_FILE.search(PurePosixPath(target).stem) and not is_test:
+    if is_test_file(target) and not is_test:
         return f'"{target}" is for tests only'
     target_room = room_of(PurePosixPath(target).parent, allowed)
     if target_room is None:
@@ -130,7 +138,7 @@ def check_form(path, text, report):
 
 def check_source(path, text, room, allowed, report):
     name = path.as_posix()
-    is_test = bool(TEST_FILE.search(path.stem))
+    is_test = is_test_file(path)
     check_form(path, text, report)
     for number, line in enumerate(without_comments(text).splitlines(), 1):
         include = INCLUDE.match(line)
@@ -153,7 +161,7 @@ def check_kernel_names(root, report):
     texts = {f: without_comments(f.read_text(encoding="utf-8")) for f in sorted(room.rglob("*")) if f.suffix in SUFFIXES and f.is_file()}
     functions = {name for text in texts.values() for name in KERNEL_FUNCTION.findall(text)}
     for file, text in texts.items():
-        if TEST_FILE.search(file.stem) or "namespace kernel" not in text and "::kernel {" not in text:
+        if is_test_file(file.relative_to(root)) or "namespace kernel" not in text and "::kernel {" not in text:
             continue
         for constants in KERNEL_NAME.findall(text):
             for name in re.findall(r'"([^"]*)"', constants):

@@ -45,10 +45,12 @@ class CheckLayersTest(unittest.TestCase):
                     "src/backend/reference/oracle.cpp": '#include "backend/backend.h"\n#include "backend/reference/oracle.h"\n',
                     "src/backend/cuda/kernels/moe.cu": '#include "base/error.h"\n#include <cuda_runtime.h>\n',
                     "src/engine/speculative/draft.cpp": '#include "backend/backend.h"\n#include "engine/engine.h"\n',
-                    "src/engine/engine_test.cpp": '#include "engine/testing.h"\n#include <gtest/gtest.h>\n',
-                    "src/engine/testing.h": "#pragma once\n#include <gmock/gmock.h>\n",
+                    "src/engine/engine_test.cpp": '#include "engine/testing/loop.h"\n#include <gtest/gtest.h>\n',
+                    "src/engine/testing/loop.h": "#pragma once\n#include <gmock/gmock.h>\n",
+                    "src/backend/testing/dims.h": '#pragma once\n#include "backend/backend.h"\n',
+                    "src/backend/cuda/testing/gemm.h": '#pragma once\n#include "backend/testing/dims.h"\n',
                     "src/app/main.cpp": '#include "backend/cuda/cuda_backend.h"\n#include "backend/backend.h"\n',
-                    "src/app/options.cpp": 'const char* v = std::getenv("NIBBLE");\n',
+                    "src/app/options/options.cpp": 'const char* v = std::getenv("NIBBLE");\n',
                 }
             ),
             [],
@@ -84,7 +86,9 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_test_libraries_and_helpers_stay_in_tests(self):
         self.assert_one({"src/base/a.cpp": "#include <gtest/gtest.h>\n"}, "src/base/a.cpp:1:", "x_test")
-        self.assert_one({"src/base/a.cpp": '#include "base/testing.h"\n'}, "for tests only")
+        for helper in ("base/testing.h", "base/a_testing.h", "base/testing/a.h", "base/emulation/a.h"):
+            self.assert_one({"src/base/a.cpp": f'#include "{helper}"\n'}, "src/base/a.cpp:1:", "for tests only")
+        self.assert_one({"src/backend/testing/a.h": '#pragma once\n#include "engine/a.h"\n'}, "backend may not include engine")
 
     def test_a_folder_that_is_no_room_fails(self):
         self.assert_one({"src/misc/a.cpp": ""}, "src/misc/a.cpp:1:", "no room")
@@ -123,9 +127,9 @@ class CheckLayersTest(unittest.TestCase):
         self.assert_one({"src/engine/a.cpp": "#include <cuda_runtime.h>\n"}, "CUDA")
 
     def test_dear_libraries_have_few_readers(self):
-        self.assert_one({"src/app/run.cpp": "#include <CLI/CLI.hpp>\n"}, "src/app/run.cpp:1:", "only app/flags.cpp includes CLI/")
+        self.assert_one({"src/app/run/run.cpp": "#include <curl/curl.h>\n"}, "src/app/run/run.cpp:1:", "only hub/http.cpp includes curl/")
         self.assert_one({"src/engine/a.cpp": "#include <boost/asio.hpp>\n"}, "includes boost/")
-        self.assertEqual(self.problems({"src/app/flags.cpp": "#include <CLI/CLI.hpp>\n"}), [])
+        self.assertEqual(self.problems({"src/hub/http.cpp": "#include <curl/curl.h>\n"}), [])
 
     def test_headers_start_with_pragma_once(self):
         self.assert_one({"src/base/a.h": "int x;\n"}, "src/base/a.h:1:", "#pragma once")

@@ -1,8 +1,8 @@
-#include "app/commands.h"
-#include "app/interrupt.h"
-#include "app/options.h"
-#include "app/settings.h"
-#include "app/terminal.h"
+#include "app/setup/commands.h"
+#include "app/setup/interrupt.h"
+#include "app/options/options.h"
+#include "app/options/settings.h"
+#include "app/setup/terminal.h"
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 
@@ -58,7 +58,7 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
 }
 
 template <class Options>
-concept RunsAModel = requires(const Options& options, Terminal& terminal) { resolved(options, terminal); };
+concept RunsAModel = requires(const Options& options, Terminal& terminal) { resolved_options(options, terminal); };
 
 // --print-config: what the settings become, as far as that is known before weights are loaded.
 template <RunsAModel Options>
@@ -66,7 +66,7 @@ int print_config(Options options) {
   Terminal terminal(options.output);
   options.model.when_absent = WhenAbsent::kRefuse;
   try {
-    options = resolved(options, terminal);
+    options = resolved_options(options, terminal);
     for (const std::string& why : {options.model.backend_why, options.model.fast_why})
       if (!why.empty()) terminal.note(why);
   } catch (const Error& why) {

@@ -18,8 +18,8 @@ struct Row {
   int32_t first_token = 0;
   int32_t tokens = 0;   // new in this step
   int32_t context = 0;  // in the KV cache after this step
-  // Of `tokens`, the last ones: guesses. In a step that has any, a backend computes tokens as it would each alone where
-  // it can, so that what is drawn is what is drawn without guesses.
+  // How many of `tokens`, the last ones, are guesses. In a step that has any, a backend computes tokens as it would
+  // each alone where it can, so that what is drawn is what is drawn without guesses.
   int32_t drafted = 0;
 };
 

@@ -6,7 +6,7 @@
 #include "backend/args.h"
 #include "backend/dims.h"
 #include "backend/draw.h"
-#include "backend/profile.h"
+#include "backend/plan.h"
 #include "backend/weights.h"
 
 #include <array>

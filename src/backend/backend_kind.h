@@ -7,7 +7,7 @@
 
 namespace nibble::backend {
 
-enum class BackendKind : uint8_t { kAuto, kCpu, kCuda, kReference };  // kAuto: app/backend_choice.h
+enum class BackendKind : uint8_t { kAuto, kCpu, kCuda, kReference };  // kAuto: app/setup/backend_choice.h
 [[nodiscard]] constexpr std::string_view name_of(BackendKind kind) {
   constexpr std::string_view kNames[] = {"auto", "cpu", "cuda", "reference"};
   return kNames[static_cast<size_t>(kind)];

@@ -7,7 +7,6 @@
 #include "backend/dims.h"
 #include "backend/kv_dtype.h"
 #include "backend/shards.h"
-#include "backend/stage.h"
 #include "backend/weights.h"
 
 #include <array>
@@ -70,7 +69,7 @@ struct CostModel {
 
   // What one tensor makes of a step, in one layer.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;
-  // Of one layer of a kind; embed and logits are of no layer, and have no kind.
+  // A stage's cost in one layer of a kind; embed and logits are of no layer, and have no kind.
   [[nodiscard]] Cost of(Stage stage, LayerKind kind, const StepShape& step) const;
   // Over all layers.
   [[nodiscard]] StageCosts by_stage(std::span<const LayerKind> layer_kinds, const StepShape& step) const;
@@ -79,9 +78,9 @@ struct CostModel {
   }
   // Memory that all weights take.
   [[nodiscard]] int64_t weight_bytes() const;
-  // Of one tensor.
+  // Bytes of one tensor.
   [[nodiscard]] double bytes_of(WeightRole role) const;
-  // Of the key, or the value, of a head of a token.
+  // Bytes of the key, or the value, of a head of a token.
   [[nodiscard]] int64_t kv_row_bytes() const {
     return formats.kv_row_bytes.value_or(row_bytes(type_of(KvDtype::kBf16), dims.head_dim));
   }

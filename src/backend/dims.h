@@ -1,7 +1,10 @@
 #pragma once
-// The glossary: the dimensions of a model, by the names that every room uses. Numbers: gpt-oss-20b / -120b.
+// The glossary: the dimensions of a model and the stages of a step, by the names that every room uses. Numbers:
+// gpt-oss-20b / -120b.
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace nibble::backend {
 
@@ -27,5 +30,15 @@ struct Dims {
   [[nodiscard]] constexpr int64_t kv_width() const { return kv_heads * head_dim; }
   friend constexpr bool operator==(const Dims&, const Dims&) = default;
 };
+
+// The stages of a step, by the verbs that run them: what costs, plans and differences are told by.
+enum class Stage : uint8_t { kEmbed, kAttnIn, kAttend, kAttnOut, kRoute, kMoe, kLogits };
+inline constexpr int kStages = static_cast<int>(Stage::kLogits) + 1;
+
+[[nodiscard]] constexpr std::string_view name_of(Stage stage) {
+  constexpr std::array<std::string_view, kStages> kNames = {"embed", "attn_in", "attend", "attn_out",
+                                                            "route", "moe",     "logits"};
+  return kNames[static_cast<size_t>(stage)];
+}
 
 }  // namespace nibble::backend

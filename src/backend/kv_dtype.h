@@ -1,9 +1,10 @@
 #pragma once
-// What keys and values are in the cache, and the one statement of what that makes of them, for the oracle
-// and tests, too.
+// What keys and values are in the cache, and what attention multiplies: the one statement of what that makes of them,
+// for backends, the oracle and tests.
 
 #include "backend/backend_kind.h"
 #include "base/dtype.h"
+#include "base/error.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <iterator>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace nibble::backend {
@@ -25,7 +27,7 @@ enum class KvDtype : uint8_t {
 
 // All that there is to say of a type but how it is rounded. A new one is a name above, a line below and a case of
 // round_kv, which is all of it that the reference needs. A backend that is not in its `on` refuses it by name; one that
-// is has a struct for it, KvRow of cpu/kv_cache.h, PageRow of cuda/attention/page_rows.cuh (all places that
+// is has a struct for it, KvCodec of cpu/kv_cache.h, PageRow of cuda/attention/page_rows.cuh (all places that
 // name types: cuda/attention/README.md). The flag's words, the memory budget, tests over all types and `nibble verify`
 // follow from the line.
 struct KvType {
@@ -52,10 +54,17 @@ static_assert([] {
 [[nodiscard]] constexpr const KvType& type_of(KvDtype dtype) { return kKvTypes[static_cast<size_t>(dtype)]; }
 [[nodiscard]] constexpr std::string_view name_of(KvDtype dtype) { return type_of(dtype).name; }
 // Throws Error(kUnsupported), naming both, where the backend has no kernels for it.
-void require_taken(const KvType& type, BackendKind backend);
+inline void require_taken(const KvType& type, BackendKind backend) {
+  if (type.on.has(backend)) return;
+  throw Error(Code::kUnsupported, "--kv-cache-dtype {}: no kernels of --backend {} take it", type.word,
+              name_of(backend));
+}
 
-// Of a row, a head of a token: `values` of the type. Throws Error(kUnsupported) where these are not whole blocks of it.
-[[noreturn]] void refuse_row(const KvType& type, int64_t values);
+// A row is a head of a token: `values` of the type. Throws Error(kUnsupported) where these are not whole blocks of it.
+[[noreturn]] inline void refuse_row(const KvType& type, int64_t values) {
+  throw Error(Code::kUnsupported, "--kv-cache-dtype {}: want heads of whole {}, found a head_dim of {}", type.word,
+              type.block > 1 ? "blocks of " + std::to_string(type.block) : "bytes", values);
+}
 [[nodiscard]] constexpr int64_t code_bytes(const KvType& type, int64_t values) {
   const bool fits = values > 0 && values <= std::numeric_limits<int64_t>::max() / 64;
   if (!fits || (type.block > 0 && values % type.block != 0) || values * type.value_bits % 8 != 0)
@@ -103,5 +112,24 @@ inline void round_kv(KvDtype dtype, std::span<float> head) {
     }
   }
 }
+
+// Attention that multiplies in FP8: what queries and the weights of values become. Queries are rounded to E4M3 as they
+// are, saturated at 448, as keys and values are in such a cache: a scale would move their range and not their
+// precision. A weight is 2^(s - base) of a score s in log2; it is rounded to E4M3, and divided by the sum of the
+// rounded ones and the sink's, which is not rounded.
+
+// The largest weight is up to 2^8, so that what lies 2^-14 below it keeps E4M3's precision and 2^-17 is not yet 0.
+inline constexpr int kWeightBits = 8;
+
+// The base of scores in log2 whose largest is `top`. Whole: but for what lies 2^-14 below the largest, a weight is
+// rounded to the same digits above whichever base.
+template <class Float>
+[[nodiscard]] Float weight_base(Float top) {
+  return std::ceil(top) - kWeightBits;
+}
+[[nodiscard]] inline float round_weight(float weight) { return E4m3::from_float(weight).to_float(); }
+
+// A head of a token, in place.
+inline void round_query(std::span<float> head) { round_kv(KvDtype::kE4m3, head); }
 
 }  // namespace nibble::backend

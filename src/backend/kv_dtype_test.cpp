@@ -1,7 +1,7 @@
 #include "backend/kv_dtype.h"
 
 #include "backend/backend.h"
-#include "backend/kv_half_byte_testing.h"
+#include "backend/testing/kv_half_byte.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>

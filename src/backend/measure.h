@@ -39,7 +39,7 @@ struct DevicePeaks {
   }
 };
 
-// Of devices that share every step, as one.
+// Devices that share every step, as one.
 [[nodiscard]] inline DevicePeaks together(std::span<const DevicePeaks> devices) {
   DevicePeaks all = devices.front();
   if (devices.size() == 1) return all;

@@ -54,7 +54,7 @@ enum class AttentionKernel : uint8_t { kAuto, kFlash, kReference };
 }
 
 // What attention multiplies. kAuto, kBf16: queries and weights of 16 bits or better. kFp8: both rounded to E4M3
-// (attention_rounding.h), with keys and values in E4M3.
+// (kv_dtype.h), with keys and values in E4M3.
 enum class AttentionActivations : uint8_t { kAuto, kBf16, kFp8 };
 [[nodiscard]] constexpr std::string_view name_of(AttentionActivations activations) {
   constexpr std::array<std::string_view, 3> kNames = {"auto", "bf16", "fp8"};
@@ -82,7 +82,7 @@ inline constexpr std::array kCpuIsas = {CpuIsa::kAuto,   CpuIsa::kBaseline, CpuI
 
 // Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
 inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
-// Of the card's memory where nobody says; the rest is for the driver and the neighbours.
+// The share of the card's memory where nobody says; the rest is for the driver and the neighbours.
 inline constexpr double kGpuMemoryUtilization = 0.92;
 
 struct RunConfig {
@@ -93,7 +93,8 @@ struct RunConfig {
   AttentionKernel attention = AttentionKernel::kAuto;  // of a card
   KernelFamily family = KernelFamily::kAuto;           // of a card
   Activations activations = Activations::kAuto;        // of the experts
-  // Of dense layers. kAuto: exact, on a CPU as the experts' if those are in int8. kMxfp8: of those that `dense` names.
+  // What dense layers multiply. kAuto: exact, on a CPU as the experts' if those are in int8. kMxfp8: of those that
+  // `dense` names.
   Activations dense_activations = Activations::kAuto;
   AttentionActivations attention_activations = AttentionActivations::kAuto;
   MoeTile moe_tile = MoeTile::kAuto;  // of a card
@@ -102,7 +103,7 @@ struct RunConfig {
   bool sinks = true;          // false: attention without its sinks
   bool copy_weights = false;  // of a CPU: to memory of their own
   DenseFormats dense{};
-  bool fast = false;               // dense, kv and activations are the application's choice (app/fast.h)
+  bool fast = false;               // dense, kv and activations are the application's choice (app/setup/fast.h)
   int64_t max_model_len = 0;       // 0: the command's; below: as much of it as fits
   int max_num_batched_tokens = 0;  // prompt tokens of a step; 0: by the backend
   std::optional<double> gpu_memory_utilization{};  // of a card: share of its memory that may be used

@@ -26,7 +26,7 @@ constexpr bool before(const Candidate& a, const Candidate& b) {
 void apply_penalties(std::span<float> logits, const SampleRow& row) {
   const SamplingParams& p = *row.params;
   for (const auto& [id, bias] : p.logit_bias) logits[static_cast<size_t>(id)] += bias;
-  if (p.repetition_penalty == 1.0f && p.presence_penalty == 0.0f && p.frequency_penalty == 0.0f) return;
+  if (!p.counts_tokens()) return;
   std::unordered_map<int32_t, int> in_output;
   for (const int32_t id : row.output) ++in_output[id];
   const auto repeat = [&](int32_t id) {
@@ -91,18 +91,52 @@ void want(bool holds, std::string_view field, std::string_view range, double fou
   if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
 }
 
+// Converts to a member of any type.
+struct AnyMember {
+  template <class T>
+  operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+template <class T, class... Members>
+consteval size_t members_of() {
+  if constexpr (requires { T{Members{}..., AnyMember{}}; })
+    return members_of<T, Members..., AnyMember>();
+  else
+    return sizeof...(Members);
+}
+static_assert(members_of<SamplingParams>() == kSamplingFields.size() + 2, "kSamplingFields lists every number");
+
+bool any_acts(const SamplingParams& params, SamplingUse use) {
+  return std::ranges::any_of(kSamplingFields,
+                             [&](const SamplingField& field) { return field.use == use && field.acts(params); });
+}
+
 }  // namespace
 
+bool SamplingParams::counts_tokens() const { return any_acts(*this, SamplingUse::kPenalty); }
+
+bool SamplingParams::filters() const { return temperature >= kGreedyBelow && any_acts(*this, SamplingUse::kFilter); }
+
+std::string SamplingRange::text() const {
+  return above ? fmt::format("more than {} and at most {}", least, most) : fmt::format("{} to {}", least, most);
+}
+
+double SamplingField::of(const SamplingParams& params) const {
+  return std::visit([&](const auto at) { return static_cast<double>(params.*at); }, member);
+}
+
+bool SamplingField::acts(const SamplingParams& params) const { return of(params) != of(SamplingParams{}); }
+
+SamplingWords words_of(const SamplingParams& params) {
+  SamplingWords words{};
+  size_t at = 0;
+  for_each_field(params, [&](const SamplingField&, const auto value) { words[at++] = std::bit_cast<uint32_t>(value); });
+  return words;
+}
+
 void validate(const SamplingParams& p, int64_t vocab) {
-  want(p.temperature >= 0 && p.temperature <= kMaxTemperature, "temperature", fmt::format("0 to {}", kMaxTemperature),
-       p.temperature);
-  want(p.top_p > 0 && p.top_p <= 1, "top_p", "more than 0 and at most 1", p.top_p);
-  want(p.min_p >= 0 && p.min_p <= 1, "min_p", "0 to 1", p.min_p);
-  want(p.top_k >= 0, "top_k", "0 (all) or more", p.top_k);
-  want(p.repetition_penalty > 0 && p.repetition_penalty <= 100, "repetition_penalty", "more than 0, at most 100",
-       p.repetition_penalty);
-  want(std::abs(p.presence_penalty) <= 2, "presence_penalty", "-2 to 2", p.presence_penalty);
-  want(std::abs(p.frequency_penalty) <= 2, "frequency_penalty", "-2 to 2", p.frequency_penalty);
+  for (const SamplingField& field : kSamplingFields)
+    want(field.range.holds(field.of(p)), field.name, field.range.text(), field.of(p));
   for (const auto& [id, bias] : p.logit_bias) {
     want(id >= 0 && id < vocab, "logit_bias", "a token id below the vocabulary's size", id);
     want(std::abs(bias) <= 100, "logit_bias", "-100 to 100", bias);

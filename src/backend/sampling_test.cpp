@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -109,23 +110,36 @@ TEST(sampling, logits_that_are_not_finite_are_refused_with_the_token) {
   EXPECT_NE(refused({1, 2, INFINITY}).find("token 2"), std::string::npos);
 }
 
-TEST(sampling, validate_names_the_field) {
-  const auto refused = [](SamplingParams p) -> std::string {
-    try {
-      validate(p, 100);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "accepted";
-  };
+std::string refused(const SamplingParams& params) {
+  try {
+    validate(params, 100);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(sampling, validate_names_the_field_and_its_range) {
   EXPECT_EQ(refused({}), "accepted");
-  EXPECT_NE(refused({.temperature = -1}).find("temperature"), std::string::npos);
-  EXPECT_NE(refused({.temperature = NAN}).find("temperature"), std::string::npos);
-  EXPECT_NE(refused({.top_p = 0}).find("top_p"), std::string::npos);
-  EXPECT_NE(refused({.min_p = 2}).find("min_p"), std::string::npos);
-  EXPECT_NE(refused({.top_k = -1}).find("top_k"), std::string::npos);
-  EXPECT_NE(refused({.repetition_penalty = 0}).find("repetition_penalty"), std::string::npos);
-  EXPECT_NE(refused({.presence_penalty = 3}).find("presence_penalty"), std::string::npos);
+  for (const SamplingField& field : kSamplingFields) {
+    const auto with = [&](double value) {
+      SamplingParams params;
+      std::visit([&](auto at) { params.*at = static_cast<std::remove_reference_t<decltype(params.*at)>>(value); },
+                 field.member);
+      return refused(params);
+    };
+    EXPECT_EQ(with(field.range.most), "accepted") << field.name;
+    EXPECT_EQ(with(field.range.smallest()), "accepted") << field.name;
+    const bool whole = std::holds_alternative<int SamplingParams::*>(field.member);
+    const double below = field.range.least - 1;
+    EXPECT_EQ(with(below), fmt::format("{}: want {}, found {}", field.name, field.range.text(), below));
+    EXPECT_EQ(with(field.range.least) == "accepted", !field.range.above);
+    if (whole) continue;
+    EXPECT_EQ(with(field.range.most + 1).find(field.name), 0u);
+    EXPECT_EQ(with(NAN).find(field.name), 0u);
+  }
+  EXPECT_EQ(refused({.temperature = 500}), "temperature: want 0 to 100, found 500");
+  EXPECT_EQ(refused({.top_p = 0}), "top_p: want more than 0 and at most 1, found 0");
   EXPECT_NE(refused({.logit_bias = {{100, 1.0f}}}).find("logit_bias"), std::string::npos);
 }
 

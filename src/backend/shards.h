@@ -8,7 +8,6 @@
 // ranks is on the first.
 
 #include "backend/dims.h"
-#include "backend/slice.h"
 #include "backend/weights.h"
 
 #include <cstdint>

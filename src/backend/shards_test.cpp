@@ -1,6 +1,6 @@
 // The shards of any number of ranks make up every tensor exactly.
 
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/shards.h"
 
 #include "base/error.h"

@@ -1,7 +1,6 @@
 #pragma once
 // What a checkpoint's tensors are to a backend.
 
-#include "backend/slice.h"
 #include "base/mx.h"
 #include "base/tensor.h"
 
@@ -13,6 +12,25 @@
 #include <vector>
 
 namespace nibble::backend {
+
+// A part of a tensor, as ranges of its dimensions.
+struct Range {
+  int64_t first = 0, count = 0;
+
+  [[nodiscard]] constexpr int64_t end() const { return first + count; }
+  [[nodiscard]] constexpr bool has(int64_t idx) const { return idx >= first && idx < end(); }
+  friend constexpr bool operator==(const Range&, const Range&) = default;
+};
+
+// A part of a tensor of values, whose shape is as WeightRole states it: [experts, rows, cols], where a tensor without
+// experts has one of them and a vector has one column.
+struct Slice {
+  Range experts, rows, cols;
+  bool zeros = false;  // in place of these values
+
+  [[nodiscard]] constexpr int64_t values() const { return experts.count * rows.count * cols.count; }
+  friend constexpr bool operator==(const Slice&, const Slice&) = default;
+};
 
 // Shapes are row-major [out, in]; experts lead with [experts].
 enum class WeightRole : uint8_t {
@@ -75,7 +93,7 @@ struct HostWeight {
   WeightFormat format = WeightFormat::kBf16;
   RawTensor values;
   RawTensor scales;  // of kMxfp4 and kMxfp8
-  // Of kGateUp and kGateUpBias of a file that holds gate and up apart: rows 1, 3, 5, …; `values`
+  // kGateUp and kGateUpBias of a file that holds gate and up apart: rows 1, 3, 5, …; `values`
   // are rows 0, 2, 4, … Where it is empty, `values` are all.
   RawTensor odd = {};
   WeightFormat odd_format = WeightFormat::kBf16;

@@ -1,4 +1,3 @@
-#include "base/direct_file.h"
 
 #include "base/error.h"
 #include "base/mmap_file.h"

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -21,7 +23,18 @@ enum class Code {
   kBusy,  // full; the same may work later
 };
 
-std::string_view name_of(Code code);
+inline std::string_view name_of(Code code) {
+  switch (code) {
+    case Code::kInvalidRequest: return "invalid request";
+    case Code::kUnsupported: return "unsupported";
+    case Code::kCorrupt: return "corrupt";
+    case Code::kIo: return "io";
+    case Code::kOutOfMemory: return "out of memory";
+    case Code::kDevice: return "device";
+    case Code::kBusy: return "busy";
+  }
+  return "unknown";
+}
 
 // The message says what was expected, what was found, and where.
 class Error : public std::runtime_error {
@@ -36,7 +49,11 @@ class Error : public std::runtime_error {
   Code code_;
 };
 
-[[noreturn]] void check_failed(std::string_view message, std::source_location where);
+[[noreturn]] inline void check_failed(std::string_view message, std::source_location where) {
+  fmt::print(stderr, "nibble: broken invariant at {}:{} ({}): {}\n", where.file_name(), where.line(),
+             where.function_name(), message);
+  std::abort();
+}
 
 // Aborts with the message when an invariant of ours is broken; never reachable from user input.
 inline void check(bool holds, std::string_view message, std::source_location where = std::source_location::current()) {

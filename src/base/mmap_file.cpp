@@ -2,9 +2,11 @@
 
 #include "base/error.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -85,6 +87,79 @@ std::string read_text_file(const std::filesystem::path& path, int64_t limit_byte
     throw Error(Code::kCorrupt, "{}: want at most {} bytes, found {}", path.string(), limit_bytes, file.bytes().size());
   }
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+namespace {
+
+constexpr int64_t round_down(int64_t n) { return n / DirectFile::kAlignment * DirectFile::kAlignment; }
+constexpr int64_t round_up(int64_t n) { return round_down(n + DirectFile::kAlignment - 1); }
+
+}  // namespace
+
+const DirectFile::System DirectFile::kSystem = {.open = ::open, .pread = ::pread};
+
+DirectFile::DirectFile(std::filesystem::path path, const System& system) : path_(std::move(path)), system_(system) {
+  file_ = system_.open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  direct_ = file_ >= 0;
+  if (!direct_ && errno == EINVAL) file_ = system_.open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) throw Error(Code::kIo, "{}: cannot open: {}", path_.string(), std::strerror(errno));
+}
+
+DirectFile::~DirectFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+DirectFile::DirectFile(DirectFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      system_(other.system_),
+      file_(std::exchange(other.file_, -1)),
+      direct_(other.direct_) {}
+
+void DirectFile::read_blocks(ByteRange whole, int64_t needed, std::byte* at) const {
+  int64_t done = 0;
+  while (done < needed) {
+    const ssize_t count = system_.pread(file_, at + done, static_cast<size_t>(whole.bytes - done), whole.offset + done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0)
+      throw Error(Code::kIo, "{}: cannot read at byte {}: {}", path_.string(), whole.offset + done,
+                  std::strerror(errno));
+    const int64_t now = done + count;
+    if (now >= needed) break;
+    // After a short read, goes on at the last whole block. A read without any bytes is the file's end.
+    const int64_t next = direct_ ? round_down(now) : now;
+    if (next == done)
+      throw Error(Code::kCorrupt, "{}: want {} bytes, found its end at {}: was it cut while it was read?",
+                  path_.string(), whole.offset + needed, whole.offset + now);
+    done = next;
+  }
+  if (!direct_) posix_fadvise(file_, whole.offset, whole.bytes, POSIX_FADV_DONTNEED);
+}
+
+std::span<std::byte> DirectFile::read(ByteRange range, std::span<std::byte> buffer) const {
+  check(range.offset >= 0 && range.bytes >= 0, "a range lies in a file");
+  check(reinterpret_cast<uintptr_t>(buffer.data()) % kAlignment == 0 &&
+            static_cast<int64_t>(buffer.size()) >= range.bytes + kSlack,
+        "a buffer is aligned and holds a range's blocks");
+  const int64_t begin = round_down(range.offset), needed = range.offset + range.bytes - begin;
+  read_blocks({.offset = begin, .bytes = round_up(needed)}, needed, buffer.data());
+  return buffer.subspan(static_cast<size_t>(range.offset - begin), static_cast<size_t>(range.bytes));
+}
+
+void DirectFile::forget(std::span<const std::byte> mapped) const {
+  // madvise takes a writable address, but nothing is written.
+  void* const from = const_cast<std::byte*>(mapped.data());
+  if (!mapped.empty()) madvise(from, mapped.size(), MADV_DONTNEED);  // what is mapped counts as wanted
+  posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);                   // to the end
+}
+
+bool is_resident(std::span<const std::byte> mapped) {
+  if (mapped.empty()) return true;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(mapped.data()) / page * page;
+  const auto last = reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size();
+  std::vector<unsigned char> pages((last - first + page - 1) / page);
+  if (mincore(reinterpret_cast<void*>(first), last - first, pages.data()) != 0) return false;
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; });
 }
 
 }  // namespace nibble

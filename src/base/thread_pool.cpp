@@ -1,9 +1,9 @@
 #include "base/thread_pool.h"
 
 #include "base/error.h"
-#include "base/spin_wait.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <system_error>
 
@@ -11,7 +11,29 @@
 #include <sched.h>
 
 namespace nibble {
+
 namespace {
+
+// Waiting for another thread that is about to arrive: spins for some microseconds without the kernel, then sleeps.
+constexpr int kSpins = 2000;  // some 30 µs: longer than the time between the parallel parts of a step
+
+void pause_spinning() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");  // YIELD is a NOP on most cores, and does not wait at all
+#endif
+}
+
+// Returns when value is no longer `old`. REQUIRES that whoever changes it notifies.
+template <class T>
+void wait_while(const std::atomic<T>& value, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause_spinning();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
 
 // Binds each worker to a processor of its own, if there is one for every thread. If two threads shared a processor,
 // both would take twice as long until the kernel notices. The first processor is left to the caller. Advice only: it
@@ -123,6 +145,51 @@ void ThreadPool::parallel_ranges(int64_t count, int64_t chunk, const Body& body)
   if (count <= 0) return;
   if (threads_ == 1 || count <= chunk) return body({0, count, 0});
   start({body, count, chunk, true});
+}
+
+BoundThreads::BoundThreads(size_t count) : thrown_(count) {
+  check(count >= 1, "at least one thread");
+  try {
+    for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error& e) {
+    const size_t could = threads_.size();
+    end();
+    throw Error(Code::kIo, "cannot start {} threads: {} could be: {}", count, could, e.code().message());
+  }
+}
+
+BoundThreads::~BoundThreads() { end(); }
+
+void BoundThreads::end() {
+  stop_ = true;
+  ++generation_;
+  generation_.notify_all();
+  threads_.clear();  // joins while the rest still lives
+}
+
+void BoundThreads::work(size_t index) {
+  uint32_t seen = 0;
+  while (true) {
+    wait_while(generation_, seen);
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_) return;
+    try {
+      (*body_)(index);
+    } catch (...) {
+      thrown_[index] = std::current_exception();
+    }
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+  }
+}
+
+std::span<const std::exception_ptr> BoundThreads::each(const Body& body) {
+  for (std::exception_ptr& thrown : thrown_) thrown = nullptr;
+  body_ = &body;
+  unfinished_.store(static_cast<uint32_t>(count()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (uint32_t left = 0; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left);
+  return thrown_;
 }
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 namespace nibble::checkpoint {
 namespace {

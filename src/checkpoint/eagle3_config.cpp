@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/json_object.h"
 #include "checkpoint/strict_json.h"
 
 #include <nlohmann/json.hpp>
@@ -167,7 +166,7 @@ void read_layer(JsonObject& layer, Eagle3Config& config) {
   read_rope(layer, config);
 }
 
-struct Found {
+struct KeyPlace {
   JsonObject* object;
   const char* key;
 };
@@ -177,17 +176,17 @@ class HeadKeys {
  public:
   HeadKeys(JsonObject& top, JsonObject* inner) : top_(top), inner_(inner) {}
 
-  [[nodiscard]] Found at(const char* key) {
+  [[nodiscard]] KeyPlace at(const char* key) {
     const bool in_inner = inner_ != nullptr && inner_->find(key) != nullptr;
     if (in_inner) top_.require_same(key, *inner_, key);
     return {in_inner ? inner_ : &top_, key};
   }
   [[nodiscard]] bool boolean(const char* key, bool otherwise) {
-    const Found found = at(key);
+    const KeyPlace found = at(key);
     return found.object->boolean_or(key, otherwise);
   }
   [[nodiscard]] std::optional<std::vector<int64_t>> ids(const char* key) {
-    const Found found = at(key);
+    const KeyPlace found = at(key);
     const json* value = found.object->find(key);
     if (value == nullptr) return std::nullopt;
     const std::string want = "a rising list of layer ids";
@@ -221,7 +220,7 @@ void read_head(HeadKeys keys, JsonObject& top, Eagle3Config& config) {
   config.num_aux_hidden_states = !config.use_aux_hidden_state ? 1
                                  : config.layer_ids           ? std::ssize(*config.layer_ids)
                                                               : kUsualTaps;
-  if (const Found count = keys.at("num_aux_hidden_states"); count.object->find(count.key) != nullptr) {
+  if (const KeyPlace count = keys.at("num_aux_hidden_states"); count.object->find(count.key) != nullptr) {
     const int64_t said = count.object->integer(count.key, 1, kMostTaps);
     if (said != config.num_aux_hidden_states)
       throw Error(Code::kCorrupt, "{}: num_aux_hidden_states: want {}, as many as layers are read, found {}",

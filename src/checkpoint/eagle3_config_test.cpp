@@ -1,7 +1,7 @@
 #include "checkpoint/eagle3_config.h"
 
 #include "base/mmap_file.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <nlohmann/json.hpp>
 

@@ -6,10 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace nibble::checkpoint {
@@ -93,5 +96,31 @@ class GgufFields {
 
 // For messages: "u32 24", "the string \"gpt2\"", "an array of 3 strings".
 [[nodiscard]] std::string describe(const GgufValue& value);
+
+// What write_gguf can write as metadata.
+using GgufPayload =
+    std::variant<uint16_t, uint32_t, int32_t, float, bool, std::string, std::vector<std::string>, std::vector<int32_t>>;
+
+struct GgufEntry {
+  std::string key;
+  GgufPayload value;
+};
+
+struct GgufTensorSpec {
+  std::string name;
+  GgmlType type = GgmlType::kF32;
+  Shape shape;  // row-major
+};
+
+struct GgufPlan {
+  std::span<const GgufEntry> metadata = {};
+  std::span<const GgufTensorSpec> tensors = {};
+};
+
+// Writes a file of version 3 that parse_gguf accepts: under a temporary name beside `path`, renamed when complete and
+// removed when anything throws. `fill` is called for each tensor in order, to fill all its bytes. Throws Error(kIo)
+// when the system refuses, what tensor_bytes throws, and what `fill` throws. REQUIRES names and keys that differ.
+void write_gguf(const std::filesystem::path& path, const GgufPlan& plan,
+                const std::function<void(size_t tensor_idx, std::span<std::byte> bytes)>& fill);
 
 }  // namespace nibble::checkpoint

@@ -34,11 +34,11 @@ std::vector<fs::path> gguf_files(const fs::path& directory) {
   return files;
 }
 
-struct Split {
+struct PartNumber {
   int64_t part = 0, parts = 1;
 };
 
-Split split_of(const GgufMetadata& metadata, const std::string& where) {
+PartNumber part_number_of(const GgufMetadata& metadata, const std::string& where) {
   const GgufFields fields(metadata, where);
   if (!fields.has(kPartsKey)) return {};
   const int64_t parts = fields.integer(kPartsKey, 0, kMaxParts);  // 0: gguf-py's spelling of a file that is whole
@@ -59,7 +59,7 @@ void check_says_nothing_else(const GgufMetadata& part, const GgufMetadata& first
   }
 }
 
-void check_part(const Split& found, const Split& want, const std::string& where) {
+void check_part(const PartNumber& found, const PartNumber& want, const std::string& where) {
   if (found.part == want.part && found.parts == want.parts) return;
   throw Error(Code::kCorrupt, "{}: want part {} of {}, found part {} of {}", where, want.part + 1, want.parts,
               found.part + 1, found.parts);
@@ -150,7 +150,7 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
   GgufCheckpoint model;
   MmapFile file(named);
   GgufContent content = parse_gguf(file.bytes(), where_of(named));
-  const Split split = split_of(content.metadata, where_of(named));
+  const PartNumber split = part_number_of(content.metadata, where_of(named));
   model.where_ = where_of(named);
   if (split.parts == 1) {
     model.metadata_ = content.metadata;
@@ -171,7 +171,7 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
     }
     const MmapFile& part_file = model.files_.emplace_back(part_path);
     GgufContent part = parse_gguf(part_file.bytes(), where);
-    check_part(split_of(part.metadata, where), {.part = i, .parts = split.parts}, where);
+    check_part(part_number_of(part.metadata, where), {.part = i, .parts = split.parts}, where);
     if (i == 0) {
       model.metadata_ = part.metadata;
       model.where_ = where;

@@ -52,7 +52,7 @@ struct GgufPartName {
   int64_t parts = 0;
   bool operator==(const GgufPartName&) const = default;
 };
-// Of "m-00002-of-00003.gguf" m and 3; none of a file that is not named like a part.
+// "m-00002-of-00003.gguf" gives m and 3; none for a file that is not named like a part.
 [[nodiscard]] std::optional<GgufPartName> gguf_part_name(const std::filesystem::path& path);
 // "<stem>-00001-of-00003.gguf"; `part` counts from 0.
 [[nodiscard]] std::filesystem::path gguf_part_path(const std::filesystem::path& stem, int64_t part, int64_t parts);

@@ -1,8 +1,8 @@
 #include "checkpoint/gguf_checkpoint.h"
 
 #include "checkpoint/gguf.h"
-#include "checkpoint/gguf_testing.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/gguf.h"
+#include "checkpoint/testing/files.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

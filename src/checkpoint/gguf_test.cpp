@@ -1,9 +1,8 @@
 #include "checkpoint/gguf.h"
 
 #include "base/mmap_file.h"
-#include "checkpoint/gguf_testing.h"
-#include "checkpoint/gguf_write.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/gguf.h"
+#include "checkpoint/testing/files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

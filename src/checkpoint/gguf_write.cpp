@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_write.h"
+#include "checkpoint/gguf.h"
 
 #include "checkpoint/part_file.h"
 

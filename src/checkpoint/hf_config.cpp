@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/json_object.h"
 #include "checkpoint/strict_json.h"
 
 #include <nlohmann/json.hpp>

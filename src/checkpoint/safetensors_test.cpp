@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/mmap_file.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <fmt/format.h>
 

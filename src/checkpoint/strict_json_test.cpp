@@ -1,6 +1,6 @@
 #include "checkpoint/strict_json.h"
 
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <nlohmann/json.hpp>
 

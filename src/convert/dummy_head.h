@@ -15,9 +15,10 @@ struct DummyHeadOptions {
   ThreadPool* pool = nullptr;
 };
 
-// Has the shape that heads of gpt-oss are published in: one layer with the model's heads and an inner width of six times
-// its own, three states read at the boundaries that are usual, the model's embedding, in bf16. Values depend on the
-// seed and their place alone. Throws Error(kCorrupt) for a model of so few layers that there are no such boundaries.
+// A head of the shape that heads of gpt-oss are published in: one layer with the model's heads and an inner width of
+// six times its own, three states read at the boundaries that are usual, the model's embedding, in bf16. Values depend
+// on the seed and their place alone. Throws Error(kCorrupt) for a model of so few layers that there are no such
+// boundaries.
 [[nodiscard]] model::eagle3::Head dummy_head(const model::eagle3::Target& target, const DummyHeadOptions& options);
 [[nodiscard]] std::vector<int> dummy_head_boundaries(const model::ModelConfig& target);
 

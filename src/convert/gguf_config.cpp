@@ -1,4 +1,4 @@
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 
 #include "base/error.h"
 #include "checkpoint/strict_json.h"

@@ -1,10 +1,9 @@
-#include "convert/gguf_export.h"
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/mx.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 
 #include <algorithm>
 #include <atomic>
@@ -46,13 +45,13 @@ GgmlType type_of(WeightRole role, GgmlType dense) {
 }
 
 // Where row r of the tensor lies in the stored one: gate has its even rows, up its odd ones.
-struct RowMap {
+struct Interleave {
   int64_t step = 1, first = 0;
   [[nodiscard]] int64_t operator()(int64_t row) const { return row * step + first; }
 };
 
-RowMap row_map(Half half) {
-  return half == Half::kWhole ? RowMap{} : RowMap{.step = 2, .first = half == Half::kOdd ? 1 : 0};
+Interleave interleave_of(Half half) {
+  return half == Half::kWhole ? Interleave{} : Interleave{.step = 2, .first = half == Half::kOdd ? 1 : 0};
 }
 
 // Elements 2j and 2j+1 share byte j in a checkpoint, j and j+16 in ggml.
@@ -95,7 +94,7 @@ class Exporter {
     const auto* scales = reinterpret_cast<const uint8_t*>(stored(item, Part::kScales).data());
     auto* blocks = reinterpret_cast<uint8_t*>(out.data());
     const int64_t row_blocks = item.shape.back() / kMxBlock;
-    const RowMap from = row_map(item.half);
+    const Interleave from = interleave_of(item.half);
     for_each(item.shape[0] * item.shape[1], [&](IndexRange rows) {
       for (int64_t b = rows.begin * row_blocks; b < rows.end * row_blocks; ++b) {
         const int64_t source = from(b / row_blocks) * row_blocks + b % row_blocks;
@@ -108,7 +107,7 @@ class Exporter {
   // From bf16. A tensor whose last dimension was interleaved (the biases of gate and up) is a column of its rows.
   void fill_floats(const GgufItem& item, GgmlType type, std::span<std::byte> out) const {
     const auto* values = reinterpret_cast<const Bf16*>(stored(item, Part::kValues).data());
-    const RowMap from = row_map(item.half);
+    const Interleave from = interleave_of(item.half);
     int64_t count = 1;
     for (const int64_t d : item.shape) count *= d;
     std::atomic<bool> overflows = false;
@@ -207,10 +206,10 @@ std::vector<GgufEntry> metadata_of(const ModelConfig& config, const GgufExport& 
 }
 
 // The files of a model, gone again unless all were written.
-struct Written {
+struct OutputFiles {
   std::vector<fs::path> files;
   bool whole = false;
-  ~Written() {
+  ~OutputFiles() {
     std::error_code ignored;
     for (const fs::path& file : files) {
       if (!whole) fs::remove(file, ignored);
@@ -267,7 +266,7 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
     for (const GgufTensorSpec& spec : part.specs) state.total_bytes += tensor_bytes(spec.type, spec.shape, spec.name);
   }
   for (const PartOfModel& part : parts) check_replaceable(part.path);
-  Written written;
+  OutputFiles written;
   for (size_t p = 0; p < parts.size(); ++p) {
     const PartOfModel& part = parts[p];
     const std::vector<GgufEntry> metadata = metadata_of(config, options, p, parts);

@@ -4,10 +4,9 @@
 #include "base/mx.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "checkpoint/gguf_testing.h"
-#include "checkpoint/testing.h"
-#include "convert/gguf_export.h"
-#include "convert/gguf_weights.h"
+#include "checkpoint/testing/gguf.h"
+#include "checkpoint/testing/files.h"
+#include "convert/gguf.h"
 #include "convert/inspect.h"
 #include "convert/synth.h"
 
@@ -107,13 +106,13 @@ TEST(GgufConfig, of_the_large_models_is_theirs) {
 // A written file's metadata, changed: the value of a key replaced, added or, where there is none, taken away.
 struct Changed {
   const char* name;
-  std::optional<checkpoint::GgufWritten> value;
+  std::optional<checkpoint::GgufPayload> value;
   Code code;
   const char* says;
 };
 
 TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
-  using Written = checkpoint::GgufWritten;
+  using Written = checkpoint::GgufPayload;
   const auto u32 = [](uint32_t n) { return Written(n); };
   const auto text = [](const char* t) { return Written(std::string(t)); };
   const Changed table[] = {
@@ -212,7 +211,7 @@ float stored_value(const HostWeight& w, int64_t idx) {
          E8m0{scale}.to_float();
 }
 
-// The same of rows of so many values, the odd ones of which may lie apart.
+// A value of rows of so many values, the odd ones of which may lie apart.
 float joined_value(const HostWeight& w, int64_t idx, int64_t cols) {
   if (w.odd.bytes.empty()) return value_of(w, idx);
   const int64_t row = idx / cols;

@@ -1,4 +1,4 @@
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 
 #include "base/error.h"
 #include "model/manifest.h"
@@ -49,12 +49,12 @@ constexpr NamedRole kGgufLayerTable[] = {{kAttnNorm, "attn_norm.weight"},
                                          {kDown, "ffn_down_exps.weight"},
                                          {kDownBias, "ffn_down_exps.bias"}};
 
-struct Stored {
+struct Storage {
   WeightFormat format;
   DType dtype;
 };
 
-Stored stored_as(GgmlType type) {
+Storage storage_of(GgmlType type) {
   switch (type) {
     case GgmlType::kF32: return {WeightFormat::kF32, DType::kF32};
     case GgmlType::kF16: return {WeightFormat::kF16, DType::kF16};
@@ -76,7 +76,7 @@ backend::HostWeight weight_of(const GgufItem& item, const GgufTensor& tensor, st
     throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts, got {}", where, item.name,
                 checkpoint::describe(tensor.type, tensor.shape));
   }
-  const auto [format, dtype] = stored_as(tensor.type);
+  const auto [format, dtype] = storage_of(tensor.type);
   Shape shape = tensor.shape;
   if (const checkpoint::GgmlBlock block = block_of(tensor.type); block.values > 1) {
     shape.back() /= block.values;

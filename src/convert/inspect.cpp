@@ -49,19 +49,19 @@ WeightClass class_of(WeightRole role) {
   return {};
 }
 
-struct Counted {
+struct TensorNumbers {
   WeightRole role;
   ClassNumbers numbers;
 };
 
-Counted counted(const ManifestItem& item) {
+TensorNumbers numbers_of_tensor(const ManifestItem& item) {
   const int64_t bytes = item.bytes();
   int64_t parameters = bytes / bytes_of(item.dtype);
   if (item.dtype != DType::kBf16) parameters = item.part == Part::kValues ? 2 * bytes : 0;  // two codes per byte
   return {.role = item.role, .numbers = {.tensors = 1, .bytes = bytes, .parameters = parameters}};
 }
 
-Counted counted(const backend::HostWeight& weight, const backend::Dims& dims) {
+TensorNumbers numbers_of_tensor(const backend::HostWeight& weight, const backend::Dims& dims) {
   int64_t parameters = 1;
   for (const int64_t d : shape_of(weight.role, dims)) parameters *= d;
   const size_t bytes = weight.values.bytes.size() + weight.scales.bytes.size() + weight.odd.bytes.size();
@@ -81,10 +81,10 @@ int64_t kv_bytes_per_token_layer(const backend::Dims& d) {
   return 2 * d.kv_heads * row_bytes(backend::type_of(backend::KvDtype::kBf16), d.head_dim);
 }
 
-ModelNumbers sum_of(const ModelConfig& config, const std::vector<Counted>& all) {
+ModelNumbers sum_of(const ModelConfig& config, const std::vector<TensorNumbers>& all) {
   const backend::Dims& d = config.dims;
   ModelNumbers n;
-  for (const Counted& s : all) {
+  for (const TensorNumbers& s : all) {
     add(n.classes[static_cast<size_t>(class_of(s.role))], s.numbers);
     add(n.total, s.numbers);
   }
@@ -121,14 +121,14 @@ std::string_view name_of(WeightClass weight_class) {
 }
 
 ModelNumbers numbers_of(const ModelConfig& config) {
-  std::vector<Counted> all;
-  for (const ManifestItem& item : manifest(config, Naming::kHuggingFace)) all.push_back(counted(item));
+  std::vector<TensorNumbers> all;
+  for (const ManifestItem& item : manifest(config, Naming::kHuggingFace)) all.push_back(numbers_of_tensor(item));
   return sum_of(config, all);
 }
 
 ModelNumbers numbers_of(const ModelConfig& config, std::span<const backend::HostWeight> weights) {
-  std::vector<Counted> all;
-  for (const backend::HostWeight& weight : weights) all.push_back(counted(weight, config.dims));
+  std::vector<TensorNumbers> all;
+  for (const backend::HostWeight& weight : weights) all.push_back(numbers_of_tensor(weight, config.dims));
   return sum_of(config, all);
 }
 

@@ -34,7 +34,7 @@ float value_at(const RawTensor& tensor, int64_t idx) {
 
 // How the logical rows to quantise lie in a stored tensor: row r, column c is at
 // (r / inner) * inner * cols + (r % inner) * row_stride + c * col_stride.
-struct Rows {
+struct Layout {
   int64_t rows = 0, cols = 0;
   int64_t inner = 0;  // rows per matrix
   int64_t row_stride = 0, col_stride = 0;
@@ -44,7 +44,7 @@ struct Source {
   const TensorEntry* entry = nullptr;
   std::string name;  // without _blocks and _scales
   Shape shape;       // logical: rows last but one, columns last
-  Rows rows;
+  Layout layout;
 };
 
 Source plain_source(const TensorEntry& entry) {
@@ -74,7 +74,7 @@ enum class Want { kBlocks, kScales };
 
 // Quantises all rows and keeps the blocks or the scales; both are asked for in turn by the writer.
 MxError quantize_rows(const Source& source, const QuantizeOptions& options, Want want, std::span<std::byte> out) {
-  const Rows& r = source.rows;
+  const Layout& r = source.layout;
   const int64_t blocks = r.cols / kMxBlock, block_bytes = mx_block_bytes(options.format);
   MxError total;
   std::mutex total_mutex;
@@ -118,7 +118,7 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
   std::vector<Output> outputs;
   for (const TensorEntry& entry : entries) {
     if (auto source = pick(entry)) {
-      const int64_t blocks = source->rows.cols / kMxBlock;
+      const int64_t blocks = source->layout.cols / kMxBlock;
       specs.push_back(
           {source->name + "_blocks", DType::kU8, with_last(source->shape, {blocks, mx_block_bytes(options.format)})});
       outputs.push_back({.source = source, .want = Want::kBlocks});
@@ -138,7 +138,7 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
         }
         const MxError error = quantize_rows(*o.source, options, o.want, piece.bytes);
         if (o.want == Want::kBlocks && on_tensor) {
-          const auto scales = static_cast<int64_t>(o.source->rows.rows * o.source->rows.cols / kMxBlock);
+          const auto scales = static_cast<int64_t>(o.source->layout.rows * o.source->layout.cols / kMxBlock);
           on_tensor({o.source->name, o.source->shape, static_cast<int64_t>(o.source->entry->tensor.bytes.size()),
                      static_cast<int64_t>(piece.bytes.size()) + scales, error});
         }

@@ -3,7 +3,7 @@
 #include "base/dtype.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "engine/draft_model_proposer.h"
 
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

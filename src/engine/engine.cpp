@@ -1,7 +1,7 @@
 #include "engine/engine.h"
 
 #include "base/error.h"
-#include "base/queue.h"
+#include "base/thread_pool.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
 

@@ -77,7 +77,7 @@ class Loop {
     std::vector<Row> rows;
     std::vector<LogitUse> uses;
     model::Taps taps;  // for who guesses from them
-    Pace::Work work;
+    Pace::Step pace;
     std::optional<DraftController::Step> step;  // without prompts, and as steps of its kind are run
     Sequence::Time scheduled, began;
     double proposing = 0;     // seconds of the host for drafts, while no other step ran
@@ -114,7 +114,8 @@ class Loop {
   bool unshown_ = false;                      // residuals of the last step that was read: nobody fetched them
   const Now now_;
   Sequence::Time last_end_{};  // of a step
-  bool measured_ = false;      // the step scheduled is one that Pace asked for
+  int64_t allowed_ = 0;        // prompt tokens, in the step scheduled
+  bool alone_ = false;         // serve() runs: nobody else can come, so prompts fill the step
   StepBuilder builder_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;

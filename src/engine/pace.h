@@ -1,9 +1,17 @@
 #pragma once
-// How long steps take, as measured, and how many prompt tokens a step may hold without delaying decoding too much;
+// How many tokens the next step holds. Each sequence that decodes has one; prompts have Pace::prompt_tokens(), and
+// Scheduler decides whose those are; both together are at most --max-num-batched-tokens. Two measured times decide that
+// number: `base`, what a step beside as many streams takes with hardly a prompt token in it, and `token`, what each
+// prompt token adds.
+//
+//   beside streams            1.5 × base / token             so that the step takes 2.5 × base
+//   with --target-itl         (target - base) / token        so that it takes the target
+//   no stream runs            max(40 ms, 6 × base) / token   so that whoever comes waits for a short step only
+//
+// An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1200 tokens of prompts and takes 50 ms.
 // docs/decisions/0014. Pure: the times are passed in.
 
-#include "engine/scheduler.h"
-
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -12,50 +20,34 @@ namespace nibble::engine {
 class Pace {
  public:
   struct Rule {
-    double target_seconds = 0;  // of a step that decodes beside prompts; 0: follows from the measured times
+    double target_seconds = 0;  // of a step beside streams; 0: from measured times
     int max_tokens = 0;         // of a step
-    double keys_per_token = 1;  // that cost as much as one token does otherwise, in operations: the first guess
   };
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
-  struct Work {
-    int decoding = 0;
-    int64_t drafted = 0;  // guesses beside their tokens
-    int64_t prompt_tokens = 0;
-    double prompt_keys = 0;  // tokens before each prompt token, summed up
-  };
-  void took(const Work& work, double seconds);
+  // At most, in the next step, while so many sequences decode; never 0. A token deep in its text counts for several:
+  // Scheduler::Limits::keys_per_token.
+  [[nodiscard]] int64_t prompt_tokens(int decoding) const;
 
-  // How much of prompts the next step may hold while this many sequences decode. Nothing if the time of decoding alone
-  // is not known, or was not measured for long: then the next took() measures it.
-  [[nodiscard]] PromptBudget budget(int decoding);
+  struct Step {
+    int decoding = 0;
+    int64_t allowed = 0;        // by prompt_tokens()
+    int64_t prompt_tokens = 0;  // that it held, as they count
+  };
+  void took(const Step& step, double seconds);
 
  private:
-  static constexpr size_t kBuckets = 12;  // of decoding sequences, by powers of two
-  struct Decode {
-    std::array<double, 8> seconds{};  // the last ones
-    int64_t count = 0;
-    int64_t prompt_steps_since = 0;
+  struct Base {
+    double seconds = 0;       // 0: not measured
+    int64_t steps_since = 0;  // with prompts
   };
-  // seconds = fixed + per_token × tokens + per_key × keys
-  struct Model {
-    double fixed = 0, per_token = 0, per_key = 0;
-  };
-
   [[nodiscard]] static size_t bucket_of(int decoding);
-  [[nodiscard]] double decode_seconds(size_t bucket) const;
-  void took_decoding(size_t bucket, double seconds);
-  void fit(double decode_guess);
+  // So few prompt tokens that their step takes `base`.
+  [[nodiscard]] int64_t few() const { return std::max(1, rule_.max_tokens / 64); }
 
   const Rule rule_;
-  std::array<Decode, kBuckets> decodes_{};
-  bool above_ = false;  // the last step was scheduled above the target: the next one is below
-  int asked_ = -1;      // the bucket that budget() wants measured; -1: none
-  // Sums over steps with prompts, the older ones fading, of (1, tokens, keys), each divided by its seconds.
-  std::array<std::array<double, 3>, 3> products_{};
-  std::array<double, 3> sums_{};
-  double weight_ = 0, seconds_ = 0, tokens_ = 0, keys_ = 0;
-  Model model_;
+  std::array<Base, 12> bases_{};  // by powers of two of the number of sequences that decode
+  double token_seconds_ = 0;      // 0: not measured
 };
 
 }  // namespace nibble::engine

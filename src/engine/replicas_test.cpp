@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "engine/pages.h"
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "engine/speculation.h"
 
-#include "engine/testing.h"
+#include "engine/testing/hash_backend.h"
 
 #include <gtest/gtest.h>
 

@@ -5,6 +5,8 @@
 //                               blobs/<etag>               SHA-256 of large files, git's SHA-1 of others
 //   .locks/models--openai--gpt-oss-20b/<etag>.lock         held (flock) while a blob is written
 
+#include "hub/http.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -33,7 +35,7 @@ struct Snapshot {
   int64_t bytes = 0;                   // of the files it links to
 };
 
-// Of a directory that holds a model: itself, or original/ in it. None where there is no model.
+// The model in a directory: the directory itself, or original/ in it. None where there is no model.
 [[nodiscard]] std::optional<std::filesystem::path> model_in(const std::filesystem::path& directory);
 // The name of a file that a model in this directory wants and that is not there; empty where it is whole.
 [[nodiscard]] std::string lacking_file(const std::filesystem::path& directory);
@@ -41,7 +43,7 @@ struct Snapshot {
 // What the cache holds of a model: refs/main's first, then by age, newest first. Snapshots without a model are left
 // out. Nothing that is wrong with the cache throws: what cannot be read is not there.
 [[nodiscard]] std::vector<Snapshot> snapshots_of(const std::filesystem::path& cache, const std::string& repo);
-// Of all models, by name.
+// Snapshots of all models, by name.
 [[nodiscard]] std::vector<Snapshot> all_snapshots(const std::filesystem::path& cache);
 
 // What a folder such as ./models holds: directories and .gguf files, by their names, without a commit.
@@ -61,5 +63,22 @@ struct Removal {
 [[nodiscard]] Removal plan_removal(const std::filesystem::path& cache, const std::string& repo,
                                    const std::string& revision);
 void remove(const Removal& removal);
+
+// The files that a model's name means.
+struct FoundModel {
+  std::filesystem::path path;  // a directory, or a file
+  std::string repo = {};       // where it came from the Hub
+  std::string lacks = {};      // a file of it that is not there; empty where it is whole
+};
+
+// Looked for in this order: the path `asked`; NAME and NAME.gguf below ./models, with and without the organisation;
+// the cache, where a bare gpt-oss-20b is OpenAI's or ggml-org's. A directory that holds a whole repository of the cache
+// or only original/ is taken as the model in it. None where nothing is found.
+// revision: a ref or a commit, of which the cache alone knows; empty: any, refs/main's first.
+[[nodiscard]] std::optional<FoundModel> find_model(const std::string& asked, const Settings& settings,
+                                                   const std::string& revision = "");
+
+// The places that find_model() looked into, for a message.
+[[nodiscard]] std::vector<std::string> places_for(const std::string& name, const Settings& settings);
 
 }  // namespace nibble::hub

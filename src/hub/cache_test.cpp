@@ -1,7 +1,7 @@
 #include "hub/cache.h"
 
 #include "base/error.h"
-#include "hub/testing.h"
+#include "hub/testing/scratch_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

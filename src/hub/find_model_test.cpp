@@ -1,6 +1,6 @@
-#include "hub/find_model.h"
+#include "hub/cache.h"
 
-#include "hub/testing.h"
+#include "hub/testing/scratch_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 
 namespace nibble::hub {
 
-// Where models are kept and come from, as Hugging Face's variables say (app/settings.cpp reads them).
+// Where models are kept and come from, as Hugging Face's variables say (app/options/settings.cpp reads them).
 struct Settings {
   std::filesystem::path cache;                      // HF_HUB_CACHE, or hub/ of HF_HOME
   std::filesystem::path models = "models";          // looked into before the cache

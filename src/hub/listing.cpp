@@ -83,7 +83,7 @@ RepoFile file_of(const Json& entry, const Settings& settings) {
   return file;
 }
 
-// Of <https://…>; rel="next"
+// The address in <https://…>; rel="next"
 std::string next_page(const HttpAnswer& answer) {
   const std::string link = answer.header("link");
   const size_t end = link.find(">; rel=\"next\"");

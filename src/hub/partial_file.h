@@ -70,7 +70,7 @@ class PartialFile {
   int fd_ = -1, lock_ = -1;
 };
 
-// The same under another name first, so that it appears whole. Throws Error(kIo).
+// Writes under another name first, so that the file appears whole. Throws Error(kIo).
 void write_whole(const std::filesystem::path& file, const std::string& content);
 
 // What the Hub knows a file by. kGit: SHA-1 of "blob <bytes>\0" and the content.

@@ -35,7 +35,7 @@ constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kSaveEvery = std::chrono::seconds(1);  // what a kill may cost
 constexpr int64_t kSpareBytes = int64_t{64} << 20;    // what a disk keeps
 
-// The same weights twice: OpenAI's own layout, and Apple's.
+// Copies of the weights in other layouts: OpenAI's own, and Apple's.
 bool is_duplicate(const std::string& path) { return path.starts_with("original/") || path.starts_with("metal/"); }
 
 bool is_wanted(const std::string& path, const std::vector<std::string>& include) {

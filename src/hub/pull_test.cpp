@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "hub/partial_file.h"
-#include "hub/testing.h"
+#include "hub/testing/scratch_cache.h"
 
 #include <gtest/gtest.h>
 

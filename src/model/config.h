@@ -61,7 +61,7 @@ struct ConfigKeys {
 // kernels cannot hold. Each message names `where`, the key and the values.
 void validate(const ModelConfig& config, std::string_view where = "the model", const ConfigKeys& keys = {});
 
-// The same model with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
+// `config` with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
 [[nodiscard]] ModelConfig truncated(const ModelConfig& config, int64_t layers);
 
 [[nodiscard]] ModelConfig gpt_oss_20b();
@@ -70,5 +70,25 @@ void validate(const ModelConfig& config, std::string_view where = "the model", c
 [[nodiscard]] ModelConfig tiny();
 // "gpt-oss-20b", "gpt-oss-120b", "tiny"; throws Error(kInvalidRequest) listing them for another name.
 [[nodiscard]] ModelConfig preset(std::string_view name);
+
+// Rotary frequencies: the angle by which each pair of dimensions rotates, per position.
+struct RopeTable {
+  std::vector<float> inv_freq;  // [head_dim / 2], radians per position
+  float concentration = 1.0f;   // multiplies both cos and sin, at every position
+};
+
+[[nodiscard]] RopeTable plain_rope(double theta, int64_t head_dim);
+
+// YaRN: stretched for contexts longer than the one in training (openai/gpt-oss torch/model.py, RotaryEmbedding). Rounds
+// to float where that and transformers round.
+[[nodiscard]] RopeTable yarn_rope(const RopeConfig& rope, int64_t head_dim);
+
+// Llama 3's stretching: waves with fewer than low_rotations in the original context are slowed by the factor; those
+// with more than high_rotations are kept (transformers/modeling_rope_utils.py, _compute_llama3_parameters).
+struct Llama3Rope {
+  double theta = 500000, factor = 8, low_rotations = 1, high_rotations = 4;
+  int64_t original_context = 8192;
+};
+[[nodiscard]] RopeTable llama3_rope(const Llama3Rope& rope, int64_t head_dim);
 
 }  // namespace nibble::model

@@ -1,6 +1,6 @@
 #include "model/config.h"
 
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 namespace nibble::model {
 namespace {

@@ -1,7 +1,7 @@
 #include "model/gpt_oss.h"
 
 #include "base/error.h"
-#include "model/rope.h"
+#include "model/config.h"
 
 #include <utility>
 

@@ -3,7 +3,7 @@
 
 #include "backend/args.h"
 #include "backend/backend.h"
-#include "backend/stage.h"
+#include "backend/dims.h"
 #include "model/config.h"
 
 #include <array>

@@ -20,20 +20,20 @@ using enum WeightRole;
 constexpr int64_t kBlockBytes = 16;  // two codes per byte
 constexpr int kNanScale = 0xFF;      // E8M0 (OCP MX v1.0)
 
-struct TableRow {
+struct TensorNames {
   WeightRole role;
   Part part;
   std::string_view hugging_face;  // behind "model.layers.N."
   std::string_view original;      // behind "block.N."
 };
 
-constexpr TableRow kModelTable[] = {
+constexpr TensorNames kModelTable[] = {
     {kEmbedding, Part::kValues, "model.embed_tokens.weight", "embedding.weight"},
     {kFinalNorm, Part::kValues, "model.norm.weight", "norm.scale"},
     {kUnembedding, Part::kValues, "lm_head.weight", "unembedding.weight"},
 };
 
-constexpr TableRow kLayerTable[] = {
+constexpr TensorNames kLayerTable[] = {
     {kAttnNorm, Part::kValues, "input_layernorm.weight", "attn.norm.scale"},
     {kQ, Part::kValues, "self_attn.q_proj.weight", "attn.qkv.weight"},
     {kQBias, Part::kValues, "self_attn.q_proj.bias", "attn.qkv.bias"},
@@ -77,7 +77,7 @@ bool is_fused(WeightRole role) {
   return role == kQ || role == kK || role == kV || role == kQBias || role == kKBias || role == kVBias;
 }
 
-ManifestItem item_of(const TableRow& row, int layer, const ModelConfig& config, Naming naming) {
+ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& config, Naming naming) {
   const backend::Dims& d = config.dims;
   const bool hf = naming == Naming::kHuggingFace;
   ManifestItem item;
@@ -217,9 +217,9 @@ int64_t ManifestItem::bytes() const {
 
 std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming) {
   std::vector<ManifestItem> items;
-  for (const TableRow& row : kModelTable) items.push_back(item_of(row, -1, config, naming));
+  for (const TensorNames& row : kModelTable) items.push_back(item_of(row, -1, config, naming));
   for (int layer = 0; layer < static_cast<int>(config.dims.layers); ++layer) {
-    for (const TableRow& row : kLayerTable) items.push_back(item_of(row, layer, config, naming));
+    for (const TensorNames& row : kLayerTable) items.push_back(item_of(row, layer, config, naming));
   }
   return items;
 }

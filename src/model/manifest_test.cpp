@@ -1,6 +1,6 @@
 #include "model/manifest.h"
 
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 
 #include <algorithm>
 #include <map>

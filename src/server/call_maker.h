@@ -2,7 +2,7 @@
 // Makes calls that take long to make (a grammar to compile, a long text to read) on a thread of its own, one after the
 // other. The threads that move bytes go on meanwhile.
 
-#include "base/queue.h"
+#include "base/thread_pool.h"
 #include "server/http.h"
 
 #include <functional>
@@ -27,7 +27,7 @@ class CallMaker {
 
  private:
   struct Task;
-  class Deferred;
+  class DeferredCall;
   void work(const std::stop_token& stop);
 
   Queue<std::shared_ptr<Task>> tasks_;  // null: check whether to end

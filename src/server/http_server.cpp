@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "server/http_connection.h"
-#include "server/http_text.h"
+#include "server/http.h"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -267,7 +267,7 @@ asio::awaitable<bool> HttpServer::Impl::write(HttpStream& stream, const std::str
   co_return true;
 }
 
-// Of an answer.
+// Sends bytes of an answer.
 asio::awaitable<bool> HttpServer::Impl::send(HttpStream& stream, Peer& peer, const std::string& bytes) {
   if (bytes.empty()) co_return true;
   peer.writing = true;

@@ -13,7 +13,7 @@ namespace nibble::server {
 
 struct KvPublishOptions {
   std::string endpoint = "tcp://*:5557";  // PUB; of replica n the port is n higher
-  std::string replay_endpoint;            // ROUTER; likewise; empty: nothing is sent again
+  std::string replay_endpoint;            // ROUTER; of replica n the port is n higher; empty: nothing is sent again
   std::string topic;
   std::string medium;             // where the pages are: "GPU", "CPU"
   int replica = 0;                // vLLM's data-parallel rank

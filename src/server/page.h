@@ -8,7 +8,7 @@
 namespace nibble::server {
 
 [[nodiscard]] std::string_view chat_page();
-// The same with `Content-Encoding: gzip`, 0.26 MB instead of 0.64.
+// The page with `Content-Encoding: gzip`, 0.26 MB instead of 0.64.
 [[nodiscard]] std::string_view gzipped_chat_page();
 
 }  // namespace nibble::server

@@ -1,7 +1,6 @@
 #include "server/schema.h"
 
 #include "server/json_fields.h"
-#include "server/parse_json.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -123,6 +122,20 @@ TEST(schema, verbosity_is_the_last_line_of_the_instructions) {
     EXPECT_EQ(parse_responses(body, {}).turn.instructions, (std::vector<std::string>{"A", "B", said[1]}));
   }
   EXPECT_EQ(refused(R"(,"verbosity":"loud")"), "verbosity");
+}
+
+TEST(schema, numbers_of_draws_have_their_ranges) {
+  for (const backend::SamplingField& field : backend::kSamplingFields) {
+    SCOPED_TRACE(field.name);
+    const auto with = [&](double value) { return fmt::format(R"(,"{}":{})", field.name, value); };
+    const auto read = [&](double value) { return field.of(chat(with(value)).generation.request.sampling); };
+    const double least = field.request_least.value_or(field.range.least);
+    EXPECT_EQ(read(field.range.most), field.range.most);
+    EXPECT_TRUE(field.range.holds(read(least)));
+    EXPECT_EQ(refused(with(least - 1)), field.name);
+    EXPECT_EQ(refused(with(field.range.most + 1)), field.name);
+    EXPECT_EQ(refused(fmt::format(R"(,"{}":"hot")", field.name)), field.name);
+  }
 }
 
 TEST(schema, one_penalty_has_two_names) {

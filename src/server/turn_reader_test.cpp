@@ -1,6 +1,6 @@
 #include "server/turn_reader.h"
 
-#include "server/testing.h"
+#include "server/testing/scripted_engine.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "text/harmony_render.h"
 
-#include "text/harmony_testing.h"
+#include "text/testing/harmony.h"
 #include "text/harmony_parse.h"
 #include "text/tokenizer.h"
 #include "base/error.h"

@@ -126,7 +126,7 @@ class DigitWalk {
   struct At {
     int digit = 0;      // the next one
     bool low = false;   // all digits so far equal the lower bound's
-    bool high = false;  // likewise
+    bool high = false;  // all digits so far equal the upper bound's
   };
 
   // The bound's digits from `digit` on are all zero.

@@ -56,7 +56,7 @@ class SchemaDocument {
   [[nodiscard]] SchemaPlace item(const SchemaPlace& at, size_t idx) const;
   [[nodiscard]] SchemaPlace referenced(const SchemaPlace& at) const;  // by its $ref
 
-  // Of `type`, or of the keywords present; empty: any value.
+  // The types that `type` names, or the keywords present imply; empty: any value.
   [[nodiscard]] JsonTypes types(const SchemaPlace& at) const;
   // The values of enum or const that `type` allows; empty: neither keyword is there. Throws when none is left.
   [[nodiscard]] std::vector<const nlohmann::ordered_json*> values(const SchemaPlace& at) const;

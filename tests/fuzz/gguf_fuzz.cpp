@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "checkpoint/gguf.h"
-#include "convert/gguf_weights.h"
+#include "convert/gguf.h"
 #include "convert/inspect.h"
 #include "text/tokenizer.h"
 

@@ -15,7 +15,7 @@ struct Bf16Block {
   uint16_t values[kLaneTokens][kMxBlock];
 };
 
-// The same of kLaneRows rows of weights: dword r of pair p is two values of row r.
+// 32 values of kLaneRows rows of weights: dword r of pair p is two values of row r.
 struct PairWeights {
   __m512i pairs[kMxBlock / 2];
 };

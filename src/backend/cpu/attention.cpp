@@ -1,6 +1,6 @@
 #include "backend/cpu/attention.h"
 
-#include "backend/attention_rounding.h"
+#include "backend/kv_dtype.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void prefetch(const void* page, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const std::byte*>(page) + i, 0, 2);
 }
 
-// Of a page's keys of which the first `seen` are seen: whole vectors, two at a time.
+// The columns to compute of a page whose first `seen` keys are seen: whole vectors, two at a time.
 int64_t seen_columns(int seen) { return std::min((seen + 31) / 32 * 32, kPageTokens); }
 
 }  // namespace

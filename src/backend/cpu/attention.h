@@ -25,7 +25,7 @@ static_assert(kRangePages <= kPairedPages);
 
 class Attention {
  public:
-  // Of int8 activations, prompts multiply pages of bf16 in bf16 where the kernels can.
+  // With int8 activations, prompts multiply pages of bf16 in bf16 where the kernels can.
   Attention(const BackendConfig& config, const Kernels& kernels, Activations activations, ThreadPool& pool);
 
   struct Args {
@@ -35,9 +35,9 @@ class Attention {
     int64_t window;                // keys that a token sees, its own included; 0: all
     std::span<const float> sinks;  // [heads]; empty: none
     const float* q;                // [tokens, heads, head_dim]
-    float* out;                    // likewise
+    float* out;                    // [tokens, heads, head_dim]
     bool as_alone = false;         // each token has the bits that it gets alone
-    bool fp8 = false;              // q is rounded, and weights are (backend/attention_rounding.h)
+    bool fp8 = false;              // q is rounded, and weights are (backend/kv_dtype.h)
   };
   void run(const Args& args);
 
@@ -54,7 +54,7 @@ class Attention {
     size_t block;
     int64_t range;
   };
-  // Of one kv head's queries of a block in one range; `stride` ranges of a query lie side by side.
+  // The sums of one kv head's queries of a block in one range; `stride` ranges of a query lie side by side.
   struct Partial {
     float* values;  // [queries, stride, head_dim]: sums of exp(score - top) times the values
     float* tops;    // [queries, stride]: the largest score; -infinity where no key was seen
@@ -99,7 +99,7 @@ class Attention {
   };
   void attend_paired(const Args& args, const PairedSet& of, const Pages& pages, const Partial& partial,
                      float* scores) const;
-  // Of fp8: of a range, divided by 2^kWeightBits. Returns their sum.
+  // Rounds a range's weights for fp8 and divides them by 2^kWeightBits. Returns their sum.
   [[nodiscard]] static float round_weights(std::span<float> weights);
   // scores [set.rows, kRangeTokens] become weights, those of keys that a row does not see zero.
   void weigh(const Args& args, const Set& set, const Pages& pages, const Partial& partial, float* scores) const;

@@ -1,7 +1,7 @@
 #include "backend/cpu/attention.h"
 
-#include "backend/attention_rounding.h"
-#include "backend/kv_half_byte_testing.h"
+#include "backend/kv_dtype.h"
+#include "backend/testing/kv_half_byte.h"
 #include "base/random.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ class Layer {
     return all;
   }
 
-  // In double, all keys at once; fp8: as backend/attention_rounding.h says.
+  // In double, all keys at once; fp8: as backend/kv_dtype.h says.
   [[nodiscard]] std::vector<float> want(int64_t tokens, int64_t window, bool rounded = false, bool fp8 = false) const {
     const Dims& d = config_.dims;
     std::vector<float> all;
@@ -189,8 +189,9 @@ TEST(cpu_attention, ranges_windows_and_blocks_match_double) {
   }
 }
 
-// kv_half_byte_testing.h in the cache: a code is two values of a token; scales are [blocks, kPageTokens] of a page.
-struct HalfByteKvRow {
+// backend/testing/kv_half_byte.h in the cache: a code is two values of a token; scales are [blocks, kPageTokens] of a
+// page.
+struct HalfByteKvCodec {
   static constexpr int kValues = 2;
   static constexpr KvOperand kOperand = KvOperand::kNone;
   static constexpr float kUnit = 1;
@@ -217,7 +218,7 @@ struct HalfByteKvRow {
     return half_byte_value(static_cast<uint8_t>(code), scale(page, at, d / kHalfByte.block));
   }
 };
-constexpr KvFormat kHalfByteFormat = format_of<HalfByteKvRow>(kHalfByte);
+constexpr KvFormat kHalfByteFormat = format_of<HalfByteKvCodec>(kHalfByte);
 
 // A weight at a tie may go to either side, and a range whose scores are all far below the largest rounds them finer.
 TEST(cpu_attention, in_fp8_rounds_queries_and_weights) {
@@ -276,8 +277,8 @@ TEST(cpu_attention, a_page_of_half_byte_rows_is_34_bytes_a_token_and_moves_whole
   cache.copy(1, 2);
   for (const int64_t head : {0, 1}) {
     std::vector<float> keys(64 * kPageTokens), values(keys);
-    widen_rows<HalfByteKvRow>({cache.keys(2, head), kPageTokens, 0, 64, false, keys.data()});
-    widen_rows<HalfByteKvRow>({cache.values(2, head), 64, 0, kPageTokens, true, values.data()});
+    widen_rows<HalfByteKvCodec>({cache.keys(2, head), kPageTokens, 0, 64, false, keys.data()});
+    widen_rows<HalfByteKvCodec>({cache.values(2, head), 64, 0, kPageTokens, true, values.data()});
     std::vector<float> want_k(k.begin() + 64 * head, k.begin() + 64 * head + 64);
     std::vector<float> want_v(v.begin() + 64 * head, v.begin() + 64 * head + 64);
     round_half_bytes(want_k);

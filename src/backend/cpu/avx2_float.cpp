@@ -2,7 +2,7 @@
 // order of `arrange`, however many tokens share the weights: so neighbours change no bit. In formats of blocks its
 // links are blocks: each is summed as the codes' integers times the tokens' values, then scaled.
 #include "backend/cpu/ahead.h"
-#include "backend/cpu/avx2.h"
+#include "backend/cpu/x86.h"
 #include "backend/cpu/kernels.h"
 #include "base/dtype.h"
 
@@ -62,7 +62,7 @@ struct Fp4 {
   static __m256i load(const uint8_t* codes) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
   }
-  // Of the low nibbles.
+  // The values of the low nibbles.
   static Weights look_up(__m256i codes) {
     const __m256i table = _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
                                            0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
@@ -74,10 +74,10 @@ struct Fp4 {
 };
 
 template <WeightFormat kFormat>
-struct Row;
+struct BlockReader;
 
 template <>
-struct Row<WeightFormat::kMxfp4> {
+struct BlockReader<WeightFormat::kMxfp4> {
   static constexpr int kBlockBytes = 16;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 16); }
@@ -85,7 +85,7 @@ struct Row<WeightFormat::kMxfp4> {
 };
 
 template <>
-struct Row<WeightFormat::kGgmlMxfp4> {
+struct BlockReader<WeightFormat::kGgmlMxfp4> {
   static constexpr int kBlockBytes = 17;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode_ggml(values + block * 17 + 1); }
@@ -93,7 +93,7 @@ struct Row<WeightFormat::kGgmlMxfp4> {
 };
 
 template <>
-struct Row<WeightFormat::kGgmlQ8> {
+struct BlockReader<WeightFormat::kGgmlQ8> {
   static constexpr int kBlockBytes = 34;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const { return widen(values + block * 34 + 2); }
@@ -105,7 +105,7 @@ struct Row<WeightFormat::kGgmlQ8> {
 };
 
 template <>
-struct Row<WeightFormat::kMxfp8> {
+struct BlockReader<WeightFormat::kMxfp8> {
   static constexpr int kBlockBytes = 32;
   const uint8_t *values, *scales;
   // The code's bits moved to those of an F16 make a value 2^8 too small, subnormals included; NaN's what would be 480.
@@ -126,7 +126,7 @@ struct Row<WeightFormat::kMxfp8> {
 
 // Formats without blocks: rows may have a last one that is short, which at() does not see.
 template <>
-struct Row<WeightFormat::kBf16> {
+struct BlockReader<WeightFormat::kBf16> {
   static constexpr int kBlockBytes = 64;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
@@ -143,7 +143,7 @@ struct Row<WeightFormat::kBf16> {
 };
 
 template <>
-struct Row<WeightFormat::kF16> {
+struct BlockReader<WeightFormat::kF16> {
   static constexpr int kBlockBytes = 64;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
@@ -157,7 +157,7 @@ struct Row<WeightFormat::kF16> {
 };
 
 template <>
-struct Row<WeightFormat::kF32> {
+struct BlockReader<WeightFormat::kF32> {
   static constexpr int kBlockBytes = 128;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
@@ -175,18 +175,18 @@ struct Row<WeightFormat::kF32> {
 };
 
 template <WeightFormat kFormat>
-Row<kFormat> row_at(const WeightRows& w, int row) {
+BlockReader<kFormat> row_at(const WeightRows& w, int row) {
   row = std::min(row, w.rows - 1);  // the last is repeated, and not stored
   return {w.values_of(row), has_scale_array(kFormat) ? w.scales_of(row) : nullptr};
 }
 
 // The columns of a last short block and zeros, in their order.
 template <WeightFormat kFormat>
-void decode_tail(const Row<kFormat>& row, int64_t cols, float* out) {
+void decode_tail(const BlockReader<kFormat>& row, int64_t cols, float* out) {
   const int64_t first = cols / kMxBlock * kMxBlock;
-  constexpr int kBytes = Row<kFormat>::kBlockBytes / kMxBlock;
+  constexpr int kBytes = BlockReader<kFormat>::kBlockBytes / kMxBlock;
   for (int64_t i = 0; i < kMxBlock; ++i)
-    out[i] = first + i < cols ? Row<kFormat>::value(row.values + (first + i) * kBytes) : 0.0f;
+    out[i] = first + i < cols ? BlockReader<kFormat>::value(row.values + (first + i) * kBytes) : 0.0f;
 }
 void copy_tail(const float* x, int64_t cols, float* out) {
   const int64_t first = cols / kMxBlock * kMxBlock;
@@ -218,7 +218,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
   const bool tail = w.cols % kMxBlock != 0;
   for (int t = 0; tail && t < kTokens; ++t) copy_tail(x[t], w.cols, x_tail[t]);
   for (int first = 0; first < w.rows; first += kRows) {
-    Row<kFormat> rows[kRows];
+    BlockReader<kFormat> rows[kRows];
     for (int r = 0; r < kRows; ++r) rows[r] = row_at<kFormat>(w, first + r);
     Ahead ahead(w, args.next, first + Ahead::rows_ahead(w, kRows));
     __m256 sums[kRows][kTokens];
@@ -227,7 +227,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
 #pragma GCC unroll 4
       for (__m256& sum : of_row) sum = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; ++b) {
-      ahead.fetch_next<kRows * Row<kFormat>::kBlockBytes, true>();
+      ahead.fetch_next<kRows * BlockReader<kFormat>::kBlockBytes, true>();
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const Weights weights = rows[r].at(b);

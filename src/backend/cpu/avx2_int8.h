@@ -3,8 +3,8 @@
 // summed, and a token's prepared row. Included inside its target attributes' files only. The instructions are AVX2's,
 // but for one of AVX-VNNI, which is written in assembler: so both are one source, and code without it runs on both.
 #include "backend/cpu/ahead.h"
-#include "backend/cpu/avx2.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/x86.h"
 #include "base/mx.h"
 
 #include <hwy/base.h>
@@ -99,7 +99,8 @@ struct Chunk {
   int32_t start[Form::kEnds];  // -bias times the sum of a block's values, as Form sums; of Fp4Form at end_of(), else 0
   float scale[Form::kEnds];    // times kUnit; of Fp4Form of each dword's block
 
-  // Of Fp4Form, where the second half of a vector belongs to odd blocks and its first four bytes to the first two.
+  // Where a block ends in Fp4Form: the second half of a vector belongs to odd blocks and its first four bytes to the
+  // first two.
   static constexpr int64_t end_of(int64_t block) { return Form::kEnds == 1 ? 0 : block % 2 * 4 + block / 2 * 2; }
   // Where a block's values begin in x, 32 bytes of each part apart.
   static constexpr int64_t values_of(int64_t block) {
@@ -131,12 +132,12 @@ inline __m256 infinite_to_nan(__m256 sum) { return _mm256_add_ps(sum, _mm256_sub
 // Activations rounded to 8 bits, in the order of these products.
 
 // 32 floats as signed bytes and their scale. What is not finite makes the scale so.
-struct Quantised {
+struct Int8Block {
   __m256i values;
   float scale;
 };
 
-inline Quantised quantise(const float* x) {
+inline Int8Block quantise(const float* x) {
   const __m256 a = _mm256_loadu_ps(x), b = _mm256_loadu_ps(x + 8);
   const __m256 c = _mm256_loadu_ps(x + 16), d = _mm256_loadu_ps(x + 24);
   const __m256 unordered = _mm256_or_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q), _mm256_cmp_ps(c, d, _CMP_UNORD_Q));
@@ -181,7 +182,7 @@ int32_t start_of(__m256i values) {
 
 // Block i of a chunk.
 template <class Form>
-void put_block(WeightFormat format, const Quantised& q, int64_t i, Chunk<Form>& chunk) {
+void put_block(WeightFormat format, const Int8Block& q, int64_t i, Chunk<Form>& chunk) {
   const int64_t end = Chunk<Form>::end_of(i);
   int8_t* const out = &chunk.x[0][0][0] + Chunk<Form>::values_of(i);
   chunk.scale[end] = q.scale * Form::kUnit;
@@ -205,7 +206,7 @@ void prepare_row(WeightFormat format, std::span<const float> x, Chunk<Form>* chu
   const auto cols = static_cast<int64_t>(x.size()), blocks = cols / kMxBlock, left = blocks % Form::kBlocks;
   std::memset(chunks, 0, static_cast<size_t>(chunks_of<Form>(cols) + 1) * sizeof(Chunk<Form>));
   for (int64_t b = 0; b < blocks; ++b) {
-    const Quantised q = quantise(x.data() + b * kMxBlock);
+    const Int8Block q = quantise(x.data() + b * kMxBlock);
     put_block(format, q, b % Form::kBlocks, chunks[b / Form::kBlocks]);
     if (blocks - b <= left) put_block(format, q, b - blocks + Form::kBlocks, chunks[last_four<Form>(blocks)]);
   }

@@ -1,7 +1,9 @@
 // Float kernels in AVX-512 intrinsics. Every sum of a row and a token is one chain of 16 lanes over the columns in the
 // order of `arrange`, however many tokens share the weights: so neighbours change no bit.
-#include "backend/cpu/avx512.h"
+#include "backend/cpu/ahead.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/x86.h"
+#include "base/dtype.h"
 #include "base/mx.h"
 
 #include <hwy/base.h>
@@ -26,7 +28,7 @@ struct Weights {
 };
 
 template <WeightFormat kFormat>
-struct Row;
+struct BlockReader;
 
 // The values of the 16 codes under every scale: looking a scale's values up spares a multiplication per block.
 alignas(64) constexpr auto kFp4Values = [] {
@@ -76,14 +78,14 @@ struct Fp4 {
 };
 
 template <>
-struct Row<WeightFormat::kMxfp4> {
+struct BlockReader<WeightFormat::kMxfp4> {
   static constexpr int kBlockBytes = 16;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 16, scales[block]); }
 };
 
 template <>
-struct Row<WeightFormat::kGgmlMxfp4> {
+struct BlockReader<WeightFormat::kGgmlMxfp4> {
   static constexpr int kBlockBytes = 17;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
@@ -92,7 +94,7 @@ struct Row<WeightFormat::kGgmlMxfp4> {
 };
 
 template <>
-struct Row<WeightFormat::kGgmlQ8> {
+struct BlockReader<WeightFormat::kGgmlQ8> {
   static constexpr int kBlockBytes = 34;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
@@ -109,7 +111,7 @@ struct Row<WeightFormat::kGgmlQ8> {
 };
 
 template <>
-struct Row<WeightFormat::kMxfp8> {
+struct BlockReader<WeightFormat::kMxfp8> {
   static constexpr int kBlockBytes = 32;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block) const {
@@ -129,7 +131,7 @@ struct Row<WeightFormat::kMxfp8> {
 
 // Formats without blocks also have rows whose last block is short.
 template <>
-struct Row<WeightFormat::kBf16> {
+struct BlockReader<WeightFormat::kBf16> {
   static constexpr int kBlockBytes = 64;
   const uint8_t *values, *scales;
   static __m512 wide(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
@@ -140,7 +142,7 @@ struct Row<WeightFormat::kBf16> {
 };
 
 template <>
-struct Row<WeightFormat::kF16> {
+struct BlockReader<WeightFormat::kF16> {
   static constexpr int kBlockBytes = 64;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
@@ -150,7 +152,7 @@ struct Row<WeightFormat::kF16> {
 };
 
 template <>
-struct Row<WeightFormat::kF32> {
+struct BlockReader<WeightFormat::kF32> {
   static constexpr int kBlockBytes = 128;
   const uint8_t *values, *scales;
   [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
@@ -161,8 +163,8 @@ struct Row<WeightFormat::kF32> {
 };
 
 template <WeightFormat kFormat>
-std::array<Row<kFormat>, kRows> rows_at(const WeightRows& w, int first) {
-  std::array<Row<kFormat>, kRows> rows;
+std::array<BlockReader<kFormat>, kRows> rows_at(const WeightRows& w, int first) {
+  std::array<BlockReader<kFormat>, kRows> rows;
   for (int r = 0; r < kRows; ++r) {
     const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
     rows[static_cast<size_t>(r)] = {w.values_of(row), has_scale_array(kFormat) ? w.scales_of(row) : nullptr};
@@ -207,7 +209,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
     Ahead ahead(w, args.next, first + Ahead::rows_ahead(w, kRows));
     Sums<kTokens> sums;
     for (int64_t b = 0; b < blocks; ++b) {
-      ahead.fetch_next<kRows * Row<kFormat>::kBlockBytes, true>();
+      ahead.fetch_next<kRows * BlockReader<kFormat>::kBlockBytes, true>();
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const Weights weights = rows[static_cast<size_t>(r)].at(b);
@@ -387,7 +389,7 @@ void widen_e4m3(const WidenArgs& args) {
     const auto left = end - i;
     const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
     const __m512i codes = _mm512_maskz_loadu_epi8(mask, in + i);
-    // The code's bits moved to those of an F16 make a value KvRow<KvDtype::kE4m3>::kUnit too small, subnormals
+    // The code's bits moved to those of an F16 make a value KvCodec<KvDtype::kE4m3>::kUnit too small, subnormals
     // included.
     const auto move = [&](__m256i part, uint16_t* out) __attribute__((always_inline)) {
       const __m512i bits = _mm512_slli_epi16(_mm512_cvtepi8_epi16(part), 7);

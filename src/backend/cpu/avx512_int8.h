@@ -2,8 +2,10 @@
 // What both forms of int8 products share; included inside their target attributes' files only. Weights or activations
 // are biased where VPDPBUSD wants them unsigned; the bias times the other side's sum is where the integer sums start.
 
-#include "backend/cpu/avx512.h"
+#include "backend/cpu/ahead.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/x86.h"
+#include "base/dtype.h"
 #include "base/mx.h"
 
 #include <hwy/base.h>
@@ -35,12 +37,12 @@ inline __m512i high_values(__m512i table, __m512i codes) {
 }
 
 // 32 floats as signed bytes and their scale. What is not finite makes the scale so.
-struct Quantised {
+struct Int8Block {
   __m128i first, second;
   float scale;
 };
 
-inline Quantised quantise(const float* x) {
+inline Int8Block quantise(const float* x) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
   if (_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0) {
@@ -54,7 +56,7 @@ inline Quantised quantise(const float* x) {
 }
 
 // In the order of OpenAI's MXFP4: values 0, 2, 4, …, which low nibbles multiply, then 1, 3, 5, …, which high ones do.
-inline Quantised even_then_odd(const Quantised& q) {
+inline Int8Block even_then_odd(const Int8Block& q) {
   const __m128i even = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
   const __m128i first = _mm_shuffle_epi8(q.first, even), second = _mm_shuffle_epi8(q.second, even);
   return {_mm_unpacklo_epi64(first, second), _mm_unpackhi_epi64(first, second), q.scale};
@@ -114,7 +116,7 @@ inline __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
 }
 
 // Where the sum of 32 products begins whose weights are `bias` too large.
-inline int32_t start_of(const Quantised& q, int bias) {
+inline int32_t start_of(const Int8Block& q, int bias) {
   const __m128i biases = _mm_set1_epi8(static_cast<char>(bias));
   __m128i sum = _mm_dpbusd_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), biases, q.first), biases, q.second);
   sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(1, 0, 3, 2)));
@@ -122,7 +124,7 @@ inline int32_t start_of(const Quantised& q, int bias) {
   return -_mm_cvtsi128_si32(sum);
 }
 
-// Of each quarter the sums of neighbours: a's two, then b's.
+// The sums of neighbours in each quarter: a's two, then b's.
 inline __m512 neighbours(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }

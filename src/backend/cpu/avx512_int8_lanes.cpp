@@ -152,7 +152,7 @@ void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte
   auto* blocks = reinterpret_cast<LaneBlock*>(out + sizeof(LaneHead));
   bool moderate = true;
   for (size_t b = 0; b < x.size() / kMxBlock; ++b) {
-    Quantised q = quantise(x.data() + b * kMxBlock);
+    Int8Block q = quantise(x.data() + b * kMxBlock);
     if (format == WeightFormat::kMxfp4) q = even_then_odd(q);
     LaneBlock& block = blocks[b];
     _mm_storeu_si128(reinterpret_cast<__m128i*>(block.quads), q.first);

@@ -26,7 +26,7 @@ void prepare_q8(std::span<const float> x, Q8Chunk* chunks) {
   for (int64_t b = 0; b < blocks; ++b) {
     Q8Chunk& chunk = chunks[b / 2];
     const int64_t at = b % 2;
-    const Quantised q = quantise(x.data() + b * kMxBlock);
+    const Int8Block q = quantise(x.data() + b * kMxBlock);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 32), q.first);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 32 + 16), q.second);
     std::fill_n(chunk.scale + at * 8, 8, q.scale);
@@ -44,7 +44,7 @@ void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
   for (int64_t b = 0; b < blocks; ++b) {
     Fp4Chunk& chunk = chunks[b / 4];
     const int64_t at = b / 4 * 4 + 4 > blocks && blocks > 4 ? b - (blocks - 4) : b % 4;
-    Quantised q = quantise(x.data() + b * kMxBlock);
+    Int8Block q = quantise(x.data() + b * kMxBlock);
     if (interleaved) q = even_then_odd(q);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 16), q.first);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.high + at * 16), q.second);

@@ -28,7 +28,7 @@ void prepare_part(const PrepareTileArgs& args, std::span<const float* const> x, 
   std::memset(out + args.first, 0, static_cast<size_t>(args.last - args.first) * sizeof(Block));
   for (size_t t = 0; t < x.size(); ++t) {
     for (int64_t b = args.first; b < args.last; ++b) {
-      const Quantised q = quantise(x[t] + b * kMxBlock);
+      const Int8Block q = quantise(x[t] + b * kMxBlock);
       alignas(16) int8_t values[kMxBlock];
       _mm_store_si128(reinterpret_cast<__m128i*>(values), q.first);
       _mm_store_si128(reinterpret_cast<__m128i*>(values + 16), q.second);

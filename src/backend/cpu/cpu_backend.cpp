@@ -1,6 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
-#include "backend/attention_rounding.h"
+#include "backend/kv_dtype.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
@@ -98,7 +98,7 @@ class CpuBackend final : public Backend {
       throw Error(Code::kUnsupported, "cpu: {}: want bf16, f16 or f32, found {}", backend::name_of(weight.role),
                   backend::name_of(weight.format));
     }
-    Uploaded uploaded;
+    LoadedWeight uploaded;
     if (vector) {  // small, read often: decoded once
       uploaded.vector = decoded(weight.format, weight.values);
       if (!weight.odd.bytes.empty()) uploaded.odd_vector = decoded(weight.odd_format, weight.odd);
@@ -213,8 +213,8 @@ class CpuBackend final : public Backend {
   void moe(const MoeArgs& args) override {
     clear_delta();
     const LayerWeights& w = args.layer;
-    const Uploaded& gate_up = weights_[static_cast<size_t>(w[WeightRole::kGateUp].idx)];
-    const Uploaded& bias = weights_[static_cast<size_t>(w[WeightRole::kGateUpBias].idx)];
+    const LoadedWeight& gate_up = weights_[static_cast<size_t>(w[WeightRole::kGateUp].idx)];
+    const LoadedWeight& bias = weights_[static_cast<size_t>(w[WeightRole::kGateUpBias].idx)];
     const int64_t tensors = gate_up.odd ? 2 : 1;  // that an expert's rows are in
     moe_.run({.gate = *gate_up.matrix,
               .first_gate_row = gate_up.first_row / tensors,
@@ -300,7 +300,7 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  struct Uploaded {
+  struct LoadedWeight {
     std::optional<Matrix> matrix, odd;  // odd: HostWeight
     std::vector<float> vector, odd_vector;
     std::vector<Buffer> copies;                  // that the matrix reads
@@ -451,7 +451,7 @@ class CpuBackend final : public Backend {
     }
   }
 
-  // Of the roles that RunConfig::dense names, x is rounded, in place, where they multiply MX blocks.
+  // The roles that RunConfig::dense names round x, in place, where they multiply MX blocks.
   void dense(WeightRole role, TensorView<float, 2> x, std::span<const Job> jobs) {
     if (config_.dense.of(role)) linear_.round_inputs(x, dense_activations_);
     linear({x.data, x.shape}, jobs, dense_activations_);
@@ -496,7 +496,7 @@ class CpuBackend final : public Backend {
   cpu::Linear linear_;
   cpu::Moe moe_;
   cpu::Attention attention_;
-  std::vector<Uploaded> weights_;
+  std::vector<LoadedWeight> weights_;
   std::vector<cpu::KvCache> kv_;                 // per layer
   AlignedVector<float> taps_, features_, read_;  // of a head: of tokens, of rows of logits; what layer 0 reads
   AlignedVector<float> residual_, delta_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_,

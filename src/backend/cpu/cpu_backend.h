@@ -7,10 +7,13 @@
 // orders.
 
 #include "backend/backend.h"
+#include "backend/dims.h"
+#include "backend/plan.h"
 #include "backend/run_config.h"
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace nibble::backend {
 
@@ -23,5 +26,18 @@ std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const Run
 
 // For people: "avx512 vnni, int8 activations (prompts: amx bf16), 2 threads".
 [[nodiscard]] std::string describe_cpu(const RunConfig& run);
+
+// The loops of a step on the CPU, of the first of its ranks. Says what CpuBackend's verbs run; a verb that runs
+// something else changes its rows.
+struct CpuPlanArgs {
+  const Dims& dims;
+  const StoredFormats& formats;
+  StepShape step;
+  RunConfig run;
+};
+
+// Norms, the choice of experts, SwiGLU and the draw have no row: they read no weights to speak of.
+// Throws Error(kUnsupported) where this CPU lacks the instruction set that the options ask for.
+[[nodiscard]] std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args);
 
 }  // namespace nibble::backend

@@ -1,6 +1,6 @@
 // Arm's forms of int8 products: by SDOT, and by SMMLA for some tokens.
-#include "backend/cpu/int8_testing.h"
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/int8.h"
+#include "backend/cpu/testing/kernels.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
-// Products of rounded activations, in each form that int8_testing.h knows.
-#include "backend/cpu/int8_testing.h"
+// Products of rounded activations, in each form that testing/int8.h knows.
+#include "backend/cpu/testing/int8.h"
 
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/kernels.h"
 
 #include <gtest/gtest.h>
 

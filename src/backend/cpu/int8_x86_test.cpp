@@ -2,8 +2,8 @@
 // manual says.
 #include "backend/cpu/amx_bf16.h"
 #include "backend/cpu/amx.h"
-#include "backend/cpu/int8_testing.h"
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/int8.h"
+#include "backend/cpu/testing/kernels.h"
 #include "base/dtype.h"
 
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ struct MultiplyArgs {
   const uint8_t* next = nullptr;
 };
 
-// The same with activations in a form of their own.
+// A product whose activations have a form of their own.
 struct MultiplyPreparedArgs {
   WeightRows w;
   std::span<const std::byte* const> x;  // see TokenTiles and Int8Kernels
@@ -201,7 +201,7 @@ struct IsaKernels {
 [[nodiscard]] Kernels with_avx2_floats(Kernels portable);
 // A portable table of AVX2 or more with int8 products in 256 bits.
 [[nodiscard]] Kernels with_avx2(Kernels portable);
-// The same by AVX-VNNI; as it was where this CPU has none.
+// int8 products by AVX-VNNI; as it was where this CPU has none.
 [[nodiscard]] Kernels with_avx_vnni(Kernels portable);
 // The portable AVX-512 table with what is faster in intrinsics; as it was where this CPU lacks VBMI or VNNI.
 [[nodiscard]] Kernels with_avx512(Kernels portable);

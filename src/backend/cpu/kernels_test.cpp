@@ -1,6 +1,6 @@
 #include "backend/cpu/kernels.h"
 
-#include "backend/cpu/kernels_testing.h"
+#include "backend/cpu/testing/kernels.h"
 #include "base/error.h"
 #include "base/mx.h"
 
@@ -230,7 +230,7 @@ TEST_P(CpuKernels, widened_pages_are_the_codes_values) {
           float want = -1.0f;
           if (r >= from && r < to) {
             want = dtype == KvDtype::kBf16   ? Bf16{codes[i]}.to_float()
-                   : dtype == KvDtype::kE4m3 ? E4m3{bytes[i]}.to_float() / KvRow<KvDtype::kE4m3>::kUnit
+                   : dtype == KvDtype::kE4m3 ? E4m3{bytes[i]}.to_float() / KvCodec<KvDtype::kE4m3>::kUnit
                                              : static_cast<int8_t>(bytes[i]) * scales[per_row ? r : c].to_float();
           }
           ASSERT_TRUE(same(out[i], want)) << kernels.name << " " << name_of(dtype) << " [" << r << ", " << c << "] of "

@@ -1,5 +1,5 @@
 #pragma once
-// One layer's keys and values in pages. A page of a kv head holds the codes of its rows as KvRow places them: keys
+// One layer's keys and values in pages. A page of a kv head holds the codes of its rows as KvCodec places them: keys
 // [head_dim, kPageTokens], values [kPageTokens, head_dim]; and after either the scales of types that have some.
 
 #include "backend/args.h"
@@ -19,7 +19,7 @@
 
 namespace nibble::backend::cpu {
 
-// What each type of keys and values is here: one KvRow per type that backend/kv_dtype.h
+// What each type of keys and values is here: one KvCodec per type that backend/kv_dtype.h
 // gives to cpu, and the table of them. Vectors: a type may have a faster widening in simd.cpp.
 
 // A page of a kv head: its keys, or its values. The codes of all its rows, then the scales of all.
@@ -28,7 +28,7 @@ struct KvPage {
   void* scales;
 };
 
-// A token's row of a page: code i, of a KvRow's kValues values, is number first + i * step of the codes.
+// A token's row of a page: code i, of a KvCodec's kValues values, is number first + i * step of the codes.
 struct KvPlace {
   int64_t token, first, step;
   [[nodiscard]] int64_t code(int64_t i) const { return first + i * step; }
@@ -52,10 +52,10 @@ struct WidenArgs {
 enum class KvOperand : uint8_t { kNone, kBf16, kF32 };
 
 template <KvDtype kType>
-struct KvRow;
+struct KvCodec;
 
 template <class Code>
-struct PlainKvRow {
+struct PlainKvCodec {
   static constexpr int kValues = 1;  // of a code
   static constexpr KvOperand kOperand = KvOperand::kNone;
   static constexpr float kUnit = 1;  // widened values come divided by it
@@ -70,7 +70,7 @@ struct PlainKvRow {
 };
 
 template <>
-struct KvRow<KvDtype::kBf16> : PlainKvRow<Bf16> {
+struct KvCodec<KvDtype::kBf16> : PlainKvCodec<Bf16> {
   static constexpr KvOperand kOperand = KvOperand::kBf16;
   static void store(std::span<const float> row, const KvPage& page, const KvPlace& at) {
     each(row, page, at, Bf16::from_float);
@@ -78,7 +78,7 @@ struct KvRow<KvDtype::kBf16> : PlainKvRow<Bf16> {
   static float value(const KvPage& page, const KvPlace& at, int64_t d) { return code(page, at, d).to_float(); }
 };
 template <>
-struct KvRow<KvDtype::kF32> : PlainKvRow<float> {
+struct KvCodec<KvDtype::kF32> : PlainKvCodec<float> {
   static constexpr KvOperand kOperand = KvOperand::kF32;
   static void store(std::span<const float> row, const KvPage& page, const KvPlace& at) {
     each(row, page, at, [](float x) { return x; });
@@ -86,7 +86,7 @@ struct KvRow<KvDtype::kF32> : PlainKvRow<float> {
   static float value(const KvPage& page, const KvPlace& at, int64_t d) { return code(page, at, d); }
 };
 template <>
-struct KvRow<KvDtype::kE4m3> : PlainKvRow<E4m3> {
+struct KvCodec<KvDtype::kE4m3> : PlainKvCodec<E4m3> {
   static constexpr float kUnit = 256.0f;  // between the codes' bits as an F16's and their values
   static void store(std::span<const float> row, const KvPage& page, const KvPlace& at) {
     each(row, page, at, E4m3::from_float);
@@ -95,7 +95,7 @@ struct KvRow<KvDtype::kE4m3> : PlainKvRow<E4m3> {
 };
 // A scale per token.
 template <>
-struct KvRow<KvDtype::kInt8> : PlainKvRow<int8_t> {
+struct KvCodec<KvDtype::kInt8> : PlainKvCodec<int8_t> {
   static void store(std::span<const float> row, const KvPage& page, const KvPlace& at) {
     const Bf16 scale = int8_scale(row);
     static_cast<Bf16*>(page.scales)[at.token] = scale;
@@ -116,7 +116,7 @@ void widen_rows(const WidenArgs& args) {
     }
 }
 
-// A KvRow as the cache and attention ask it.
+// A KvCodec as the cache and attention ask it.
 struct KvFormat {
   KvType type;
   int values;
@@ -133,7 +133,7 @@ template <class Row>
 inline constexpr auto kKvFormats = []<size_t... kIdx>(std::index_sequence<kIdx...>) {
   const auto format_at = []<size_t kAt>() -> KvFormat {
     if constexpr (kKvTypes[kAt].on.has(BackendKind::kCpu))
-      return format_of<KvRow<kKvTypes[kAt].dtype>>(kKvTypes[kAt]);
+      return format_of<KvCodec<kKvTypes[kAt].dtype>>(kKvTypes[kAt]);
     else
       return {kKvTypes[kAt], 1, KvOperand::kNone, 1, nullptr, nullptr};
   };
@@ -169,7 +169,7 @@ class KvCache {
   [[nodiscard]] KvPage keys(int32_t page, int64_t kv_head) const { return view(at(KvPart::kKeys, page, kv_head)); }
   [[nodiscard]] KvPage values(int32_t page, int64_t kv_head) const { return view(at(KvPart::kValues, page, kv_head)); }
 
-  // Of a KvPage, a multiple of 64.
+  // Bytes of a KvPage, a multiple of 64.
   [[nodiscard]] int64_t page_bytes() const { return page_bytes_; }
 
   void copy(int32_t from, int32_t to) {

@@ -1,6 +1,5 @@
 #include "backend/cpu/measure.h"
 
-#include "backend/cpu/peak_loops.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/thread_pool.h"
@@ -92,6 +91,10 @@ double ReadMeter::measure(int passes) {
   check(sum == static_cast<uint64_t>(passes * pieces_) * (kPiece / 8) * 0x0101010101010101u, "every byte was read");
   return static_cast<double>(pieces_ * kPiece) / best;
 }
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+std::vector<cpu::PeakLoop> cpu::matrix_loops() { return {}; }  // float alone is measured
+#endif
 
 DevicePeaks measure_cpu(int threads) {
   DevicePeaks peaks{.device = processor_name(), .read_bytes_per_s = ReadMeter(threads).measure(7), .matrix = {}};

@@ -14,12 +14,12 @@ bool has_dotprod() { return (getauxval(AT_HWCAP) & 1UL << 20) != 0; }
 bool has_i8mm() { return (getauxval(AT_HWCAP2) & 1UL << 13) != 0; }
 
 // 32 floats as signed bytes and their scale. What is not finite makes the scale so.
-struct Quantised {
+struct Int8Block {
   int8x16_t first, second;
   float scale;
 };
 
-Quantised quantise(const float* x) {
+Int8Block quantise(const float* x) {
   float32x4_t v[8], top = vdupq_n_f32(0);
   for (int i = 0; i < 8; ++i) {
     v[i] = vld1q_f32(x + 4 * i);
@@ -58,7 +58,7 @@ void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t /*t
   auto* values = reinterpret_cast<int8_t*>(out);
   auto* const scales = reinterpret_cast<float*>(out + x.size());
   for (int64_t b = 0; b < blocks; ++b, values += kMxBlock) {
-    Quantised q = quantise(x.data() + b * kMxBlock);
+    Int8Block q = quantise(x.data() + b * kMxBlock);
     // OpenAI's low nibbles are values 0, 2, 4, …, the high ones 1, 3, 5, …
     if (format == WeightFormat::kMxfp4) q = {vuzp1q_s8(q.first, q.second), vuzp2q_s8(q.first, q.second), q.scale};
     vst1q_s8(values, q.first);

@@ -32,7 +32,7 @@ void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t tok
 // Products of few tokens, by SDOT.
 inline constexpr int kMostRowTokens = 3;
 void multiply_int8_rows(const MultiplyPreparedArgs& args);
-// Of more, with rows side by side: by SDOT and by SMMLA, to the same bits.
+// Products of more tokens, with rows side by side: by SDOT and by SMMLA, to the same bits.
 void multiply_int8_dot(const MultiplyPreparedArgs& args);
 void multiply_int8_matrix(const MultiplyPreparedArgs& args);
 
@@ -61,7 +61,7 @@ struct Blocks {
     }
   }
 
-  // Of E8M0 a byte becomes the exponent of a float: so 2^-127 becomes 0, which changes less than what rounding to 8
+  // A byte of E8M0 becomes the exponent of a float: so 2^-127 becomes 0, which changes less than what rounding to 8
   // bits does, and NaN becomes infinity.
   static float32x4_t scales(const Four& at) {
     if constexpr (kFp4) {
@@ -77,7 +77,7 @@ struct Blocks {
       return vcvt_f32_f16(vreinterpret_f16_u16(halves));
     }
   }
-  // Of four blocks of a row.
+  // The scales of four blocks of a row.
   static float32x4_t row_scales(const uint8_t* values, const uint8_t* scale_array) {
     if constexpr (kFormat == WeightFormat::kMxfp4) {
       uint32_t four = 0;

@@ -15,7 +15,7 @@ struct DotPanel {
     float scale[kTileRows];
   };
   // Tokens side by side.
-  struct Packed {
+  struct Operands {
     int8_t values[2][kTokens][16];
     float scale[kTokens];
   };
@@ -48,7 +48,7 @@ struct DotPanel {
       const PreparedRow& x = args.x[t];
       for (int64_t b = 0; b < args.blocks; ++b) {
         const int8_t* const values = x.values + (args.first + b) * kMxBlock;
-        Packed& out = args.packed[b];
+        Operands& out = args.packed[b];
         vst1q_s8(out.values[0][t], vld1q_s8(values));
         vst1q_s8(out.values[1][t], vld1q_s8(values + 16));
         out.scale[t] = x.scales[args.first + b];
@@ -78,7 +78,7 @@ struct DotPanel {
     }
     for (int64_t b = 0; b < args.blocks; ++b) {
       const auto& w = args.w[b].values[row / 8];
-      const Packed& packed = args.packed[b];
+      const Operands& packed = args.packed[b];
       int32x4_t dots[kCount][2];
 #pragma GCC unroll 4
       for (int t = 0; t < kCount; ++t) dots[t][0] = dots[t][1] = vdupq_n_s32(0);

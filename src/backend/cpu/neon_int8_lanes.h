@@ -46,9 +46,9 @@ struct StripArgs {
   int64_t first, blocks;           // of the rows' blocks
   int rows;                        // a multiple of kPanelRows
   const PreparedRow* x;
-  int tokens;                      // at most Panel::kTokens
-  typename Panel::Packed* packed;  // [blocks], to write
-  float* sums;                     // [tokens, kTileRows], which they are added to
+  int tokens;                        // at most Panel::kTokens
+  typename Panel::Operands* packed;  // [blocks], to write
+  float* sums;                       // [tokens, kTileRows], which they are added to
 };
 
 template <WeightFormat kFormat, class Panel>
@@ -60,8 +60,8 @@ void multiply_lanes(const MultiplyPreparedArgs& args) {
                                                      FourRows(w, 12), FourRows(w, 16), FourRows(w, 20),
                                                      FourRows(w, 24), FourRows(w, 28)};
   auto* const decoded = reinterpret_cast<Block*>(args.scratch);
-  auto* const packed = reinterpret_cast<typename Panel::Packed*>(decoded + kStripBlocks);
-  static_assert(kStripBlocks * (sizeof(Block) + sizeof(typename Panel::Packed)) <= kLeastScratch * sizeof(float));
+  auto* const packed = reinterpret_cast<typename Panel::Operands*>(decoded + kStripBlocks);
+  static_assert(kStripBlocks * (sizeof(Block) + sizeof(typename Panel::Operands)) <= kLeastScratch * sizeof(float));
   std::array<PreparedRow, kTileTokens> x;  // the first are set
   for (size_t t = 0; t < static_cast<size_t>(args.tokens); ++t) x[t] = PreparedRow(args.x[t], w.cols);
   alignas(64) std::array<float, size_t{kTileTokens} * kTileRows> sums;

@@ -22,8 +22,8 @@ struct MatrixPanel {
     int8_t values[kTileRows / 4][4][2][16];  // [rows by four, columns by eight, rows by two]
     float scale[kTileRows / 4][2][4];        // of a vector of sums: a row's twice
   };
-  // The same of the tokens, and their scales in turns.
-  struct Packed {
+  // The tokens, and their scales in turns.
+  struct Operands {
     int8_t values[4][kPairs][16];
     float scale[kPairs][4];
   };
@@ -59,7 +59,7 @@ struct MatrixPanel {
       const PreparedRow& odd = args.x[std::min(2 * p + 1, args.tokens - 1)];
       for (int64_t b = 0; b < args.blocks; ++b) {
         const int64_t at = (args.first + b) * kMxBlock;
-        Packed& out = args.packed[b];
+        Operands& out = args.packed[b];
 #pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) {
           const int8x16_t x0 = vld1q_s8(even.values + at + 16 * h), x1 = vld1q_s8(odd.values + at + 16 * h);
@@ -86,7 +86,7 @@ struct MatrixPanel {
     }
     for (int64_t b = 0; b < args.blocks; ++b) {
       const Block& w = args.w[b];
-      const Packed& x = args.packed[b];
+      const Operands& x = args.packed[b];
       int32x4_t dots[kCount][2];
 #pragma GCC unroll 4
       for (int p = 0; p < kCount; ++p) dots[p][0] = dots[p][1] = vdupq_n_s32(0);

@@ -1,7 +1,7 @@
 // Arm's instructions for int8, which Highway 1.0 does not reach: chosen by Linux's list, one function per set.
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/peak_loops.h"
+#include "backend/cpu/measure.h"
 
 #include <arm_neon.h>
 

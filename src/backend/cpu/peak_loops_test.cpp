@@ -1,4 +1,4 @@
-#include "backend/cpu/peak_loops.h"
+#include "backend/cpu/measure.h"
 
 #include <gtest/gtest.h>
 

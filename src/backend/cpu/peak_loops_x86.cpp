@@ -2,7 +2,7 @@
 
 #include "backend/cpu/amx.h"
 #include "backend/cpu/isa.h"
-#include "backend/cpu/peak_loops.h"
+#include "backend/cpu/measure.h"
 
 #include <immintrin.h>
 

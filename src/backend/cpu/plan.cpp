@@ -1,4 +1,4 @@
-#include "backend/cpu/plan.h"
+#include "backend/cpu/cpu_backend.h"
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"

@@ -212,9 +212,9 @@ HWY_INLINE V load(const E4m3* p) {
   const V v = hn::PromoteTo(F(), hn::BitCast(H(), half));
   // NaN's codes come as what would be 480; baseline's PromoteTo knows no NaN.
   const V nan = hn::Set(F(), std::numeric_limits<float>::quiet_NaN());
-  return hn::IfThenElse(hn::Eq(hn::Abs(v), hn::Set(F(), 480.0f / KvRow<KvDtype::kE4m3>::kUnit)), nan, v);
+  return hn::IfThenElse(hn::Eq(hn::Abs(v), hn::Set(F(), 480.0f / KvCodec<KvDtype::kE4m3>::kUnit)), nan, v);
 }
-HWY_INLINE float value(const E4m3* p) { return p->to_float() / KvRow<KvDtype::kE4m3>::kUnit; }
+HWY_INLINE float value(const E4m3* p) { return p->to_float() / KvCodec<KvDtype::kE4m3>::kUnit; }
 
 template <class T>
 void widen(const WidenArgs& args) {

@@ -1,7 +1,7 @@
 #include "backend/cuda/rank_backend.h"
 
 #include "backend/joined_slot.h"
-#include "base/bound_threads.h"
+#include "base/thread_pool.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

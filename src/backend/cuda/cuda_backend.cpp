@@ -9,7 +9,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
@@ -17,8 +17,7 @@
 #include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
-#include "backend/cuda/program/tap_copies.h"
-#include "backend/cuda/sampling/tickets.h"
+#include "backend/cuda/program/step_outputs.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -55,7 +54,7 @@ class StreamedCudaBackend final : public RankBackend {
         kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
         weights_({config_, matrices_of(family_), setup_.files, run_.threads,
-                  card_.facts.integrated ? Uploader::Cached::kDropped : Uploader::Cached::kUsed},
+                  card_.facts.integrated ? Uploader::PageCache::kDropped : Uploader::PageCache::kUsed},
                  stream_.get()) {
     require_moe_tile(config_, run_, card_);
     const ArenaNeeds needs = arena_needs(config_, run_, card_);
@@ -205,13 +204,14 @@ class StreamedCudaBackend final : public RankBackend {
   [[nodiscard]] SlotData peek(Slot slot) override {
     const Program& program = *program_;
     const int64_t tokens = program.tokens, pairs = tokens * dims_.topk;
-    const Held held = program.held[static_cast<size_t>(ran_)][static_cast<size_t>(slot)];
-    if (held == Held::kNothing) return {};
+    const SlotForm held = program.held[static_cast<size_t>(ran_)][static_cast<size_t>(slot)];
+    if (held == SlotForm::kNothing) return {};
     switch (slot) {
-      case Slot::kResidual: return read(held == Held::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
+      case Slot::kResidual:
+        return read(held == SlotForm::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
       case Slot::kDelta: {
         SlotData delta = read(at_.delta, {tokens, dims_.hidden});
-        if (held == Held::kParts) {
+        if (held == SlotForm::kParts) {
           const SlotData more = read(at_.delta + tokens * dims_.hidden, delta.shape);
           std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
                          std::plus());
@@ -219,21 +219,21 @@ class StreamedCudaBackend final : public RankBackend {
         return delta;
       }
       case Slot::kNormed:
-        return held == Held::kF16 ? read(at_.normed_f16, {tokens, dims_.hidden})
-                                  : read(at_.normed, {tokens, dims_.hidden});
+        return held == SlotForm::kF16 ? read(at_.normed_f16, {tokens, dims_.hidden})
+                                      : read(at_.normed, {tokens, dims_.hidden});
       case Slot::kQkv: return plain_qkv();
       case Slot::kQ: return read(at_.q, {tokens, dims_.q_width()});
-      case Slot::kAttn: return held == Held::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
+      case Slot::kAttn: return held == SlotForm::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
       case Slot::kRouterLogits: return read(at_.router_logits, {tokens, dims_.experts});
       case Slot::kExpertIds: return read(at_.expert_ids, {tokens, dims_.topk});
       case Slot::kExpertWeights: return read(at_.expert_weights, {tokens, dims_.topk});
       case Slot::kExpertHidden: {
         const Shape shape = {tokens, dims_.topk, layout::block_pair_width(dims_.inter)};
-        if (held == Held::kPlaces) return placed_hidden();
-        if (held == Held::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
-        if (held == Held::kInt8)
+        if (held == SlotForm::kPlaces) return placed_hidden();
+        if (held == SlotForm::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
+        if (held == SlotForm::kInt8)
           return channels({shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * shape.back()))});
-        if (held == Held::kF16)
+        if (held == SlotForm::kF16)
           return channels(
               read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape));
         return read(at_.expert_hidden, {tokens, dims_.topk, dims_.inter});
@@ -632,7 +632,7 @@ class StreamedCudaBackend final : public RankBackend {
   // With other ranks.
   std::optional<Reduce> reduce_;
   DeviceBytes gathered_;          // [rows, whole.vocab] logits
-  DeviceBytes gathering_;         // likewise, as they come from other processes
+  DeviceBytes gathering_;         // those logits, as they come from other processes
   std::vector<Range> columns_;    // of them, by rank
   std::set<std::string> loaded_;  // kernels, as they were cut
   // The step that is under way, or the last one.

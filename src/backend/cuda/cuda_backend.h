@@ -10,6 +10,7 @@
 #include "backend/run_config.h"
 #include "base/mmap_file.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -81,6 +82,16 @@ void require_cards(int cards, std::string_view what);
 struct CudaMemory {
   int64_t free_bytes = 0, total_bytes = 0;
 };
+namespace cuda {
+// How much of a card's memory can be had. driver: cudaMemGetInfo's answer. available: the system's (base/machine.h). An
+// integrated card shares the machine's memory. There the driver counts pages of files as used, which the system gives
+// up as soon as somebody wants memory: after a download of a model it says that nearly nothing is free.
+[[nodiscard]] inline CudaMemory usable_memory(const CudaMemory& driver, bool integrated,
+                                              std::optional<int64_t> available) {
+  if (!integrated || !available) return driver;
+  return {.free_bytes = std::min(*available, driver.total_bytes), .total_bytes = driver.total_bytes};
+}
+}  // namespace cuda
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
@@ -96,7 +107,7 @@ enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
 // not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                              CudaSetup setup = {});
-// The same with these architectures (arch/arch.h) and their launchers instead of the build's, so that a test can run
+// A backend with these architectures (arch/arch.h) and their launchers instead of the build's, so that a test can run
 // one card's kernels on another.
 [[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                              CudaSetup setup,

@@ -29,10 +29,7 @@ void check_rows(std::span<const Row> rows, size_t tokens) {
 
 void write(BodyWriter& out, const SampleRow& row) {
   const SamplingParams& p = *row.params;
-  for (const float value :
-       {p.temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty})
-    out.number(value);
-  out.number(int32_t{p.top_k});
+  for_each_field(p, [&](const SamplingField&, const auto value) { out.number(value); });
   out.number(p.seed);
   std::vector<int32_t> tokens;
   std::vector<float> biases;
@@ -53,10 +50,7 @@ void write(BodyWriter& out, const SampleRow& row) {
 
 SamplingParams read_params(BodyReader& in, int64_t vocab) {
   SamplingParams p;
-  for (float* value :
-       {&p.temperature, &p.top_p, &p.min_p, &p.repetition_penalty, &p.presence_penalty, &p.frequency_penalty})
-    *value = in.number<float>();
-  p.top_k = in.number<int32_t>();
+  for_each_field(p, [&]<class T>(const SamplingField&, T& value) { value = in.number<T>(); });
   p.seed = in.number<uint64_t>();
   const auto most = static_cast<size_t>(vocab);
   const auto tokens = in.array<int32_t>(most);

@@ -1,6 +1,6 @@
 #include "backend/reference/reference_backend.h"
 
-#include "backend/attention_rounding.h"
+#include "backend/kv_dtype.h"
 #include "backend/sliced_weight.h"
 #include "base/dtype.h"
 #include "base/error.h"

@@ -10,7 +10,6 @@
 #include "checkpoint/eagle3_config.h"
 #include "model/config.h"
 #include "model/gpt_oss.h"
-#include "model/rope.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include "model/eagle3/head.h"
 
 #include "checkpoint/safetensors.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/files.h"
 #include "model/eagle3/testing.h"
 
 #include <gtest/gtest.h>

@@ -7,7 +7,6 @@
 // compiled in.
 
 #include "backend/activations.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
@@ -24,14 +23,14 @@ namespace nibble::backend::cuda {
 
 // A kernel of an operation and its plan for a shape. serve() is empty for a shape that the kernel does not take.
 template <class Plan>
-struct Served {
+struct KernelPlan {
   Kernel kernel;
   Plan plan;
 };
 
 // y = W · x for more than kGemvTokens tokens.
 struct GemmKernel {
-  std::optional<Served<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  std::optional<KernelPlan<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
   bool codes = false;   // x is in codes of MXFP8 (InputType); it serves only such shapes
@@ -39,9 +38,9 @@ struct GemmKernel {
   bool sums = false;
 };
 
-// The same with K split among CTAs; whoever reads the result adds the parts. Takes panels.
+// A GEMM with K split among CTAs; whoever reads the result adds the parts. Takes panels.
 struct SplitGemmKernel {
-  std::optional<Served<SplitGemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  std::optional<KernelPlan<SplitGemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) = nullptr;
   // How many bf16 values it leaves in the largest step that it takes, of up to `tokens` tokens.
   int64_t (*most_values)(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts&) = nullptr;
@@ -49,7 +48,7 @@ struct SplitGemmKernel {
 
 // Norm and router of a step in one launch; where there is none, any_norm_sums and any_route_tokens.
 struct NormRouteKernel {
-  std::optional<Served<NormRoutePlan>> (*serve)(const RouteShape&, const DeviceFacts&) = nullptr;
+  std::optional<KernelPlan<NormRoutePlan>> (*serve)(const RouteShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const NormRouteArgs&, const NormRoutePlan&, const Launch&) = nullptr;
 };
 
@@ -67,9 +66,9 @@ struct ExpertsPlan {
   Kernel gate_up, down;
   GemmPlan first, second;  // both with the same number of tokens to a tile
   bool at_once = false;    // one launch makes both products; there is no second
-  // Of both products. Codes are made by the kernel before, and do not go with by_place.
+  // What both products multiply. Codes are made by the kernel before, and do not go with by_place.
   InputType input = InputType::kF16;
-  // With by_place: x and u are codes of rows (quantise/round_rows.h). A launch makes those of x, another those of u.
+  // With by_place: x and u are codes of rows (quantise/round.h). A launch makes those of x, another those of u.
   bool row_codes = false;
 };
 struct ExpertsGemm {
@@ -149,5 +148,24 @@ struct Card {
 
   [[nodiscard]] Tuned tuned() const;
 };
+
+// Kernels that do one thing as fast as the card can: read memory, or multiply matrices out of registers. A PeakKernel
+// of each architecture's own is in its folder.
+struct ReadLaunch {
+  const void* data = nullptr;  // 16-byte aligned
+  int64_t bytes = 0;           // a multiple of 16
+  uint32_t* sink = nullptr;    // [1]; only keeps the reads from being dropped
+  int blocks = 0, threads = 0;
+  int loads = 0;  // of 16 bytes that a thread has under way: 4 or 8
+};
+void any_read_all(const ReadLaunch& args, CUstream_st* stream);
+
+struct PeakLaunch {
+  float* sink = nullptr;  // [1]
+  int blocks = 0;
+  int rounds = 0;
+};
+// mma.sync m16n8k16, 16-bit operands, float sums; every sm_80 and later. Returns the flops of the launch.
+double any_peak_mma(const PeakLaunch& args, CUstream_st* stream);
 
 }  // namespace nibble::backend::cuda

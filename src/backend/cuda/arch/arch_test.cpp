@@ -2,10 +2,10 @@
 
 #include "backend/cuda/arch/arch.h"
 
-#include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/program/program.h"
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 
 #include <gtest/gtest.h>
 
@@ -131,9 +131,9 @@ int fake_launches = 0;
 Arch fake() {
   return {.name = "fake",
           .runs_on = [](const DeviceFacts& card) { return card.major == kFakeMajor; },
-          .gemm = {.serve = [](const GemmShape& s, const DeviceFacts&) -> std::optional<Served<GemmPlan>> {
+          .gemm = {.serve = [](const GemmShape& s, const DeviceFacts&) -> std::optional<KernelPlan<GemmPlan>> {
                      if (s.packing != layout::Packing::kBf16) return std::nullopt;
-                     return Served<GemmPlan>{{"fake_gemm"}, {.rows = 1, .tokens = 7, .grid_x = 3, .grid_y = 2}};
+                     return KernelPlan<GemmPlan>{{"fake_gemm"}, {.rows = 1, .tokens = 7, .grid_x = 3, .grid_y = 2}};
                    },
                    .launch =
                        [](const GemmArgs& args, const GemmPlan& plan, const Launch& on) {

@@ -19,7 +19,7 @@
 #include "backend/cuda/attention/attend_parts.cuh"
 #include "backend/cuda/attention/attend_tile.cuh"
 #include "backend/cuda/attention/attend_units.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
@@ -38,7 +38,7 @@ struct DecodeTile {
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSharedBytes = decode_smem_bytes(rows_bytes<Kv>(1), {kWarps, kStages});
-  // Of the query's parts, the first that the thread's warp deals with.
+  // The first of the query's parts that the thread's warp deals with.
   __device__ static int first_part() { return kWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kAttendLanes; }
   static_assert(kRingBytes + (kWarps > 1 ? kDimSteps * kAttendLanes * 16 : 0) == kSharedBytes,
                 "the queries' operands behind the rings");
@@ -213,7 +213,7 @@ struct DecodeSteps {
   __device__ bool has(int i) const { return first_key(i) <= keys.last; }
   __device__ uint32_t stage(int i) const { return ring + static_cast<uint32_t>(i % Tile::kStages * Tile::kStageBytes); }
 
-  // Of step i and the 31 after it.
+  // Loads the pages of step i and the 31 after it.
   __device__ void load_pages(int i) {
     const int mine = first_key(i + lane);
     ids[0] = mine <= keys.last ? pages[mine / kPageTokens] : 0;
@@ -242,7 +242,7 @@ struct DecodeSteps {
       if (at % Kv::kChunks == 0) copy_scales(row, stage(i), slot, fill);
     }
   }
-  // Of a key and its value, through registers: scales do not come in pieces of 16 bytes of a row.
+  // Copies the scales of a key and its value through registers: they do not come in pieces of 16 bytes of a row.
   __device__ __forceinline__ void copy_scales(const RowPlace& row, uint32_t to, int slot, ptx::Fill fill) const {
     constexpr int kBytes = rows_scale_bytes<Kv>(1);
     static_assert(kBytes % 2 == 0);

@@ -3,12 +3,12 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/attention/attend_decode.cuh"
-#include "backend/cuda/arch/sm121/attend.cuh"
+#include "backend/cuda/arch/sm121/mx_mma.h"
 #include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
-#include "backend/cuda/attention/attend_testing.h"
-#include "backend/cuda/attention/half_byte_testing.cuh"
+#include "backend/cuda/testing/attend.h"
+#include "backend/cuda/testing/half_byte.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"
 #include "backend/cuda/emulation/scalar_mx.h"
 
@@ -166,7 +166,7 @@ struct Attempt {
   }
 };
 
-// Of a step in FP8, whatever the kernel.
+// What a step in FP8 gives, whatever the kernel.
 void check_fp8(const AttendFixture& f, const std::vector<float>& out, bool with_sinks) {
   const auto dim = static_cast<size_t>(f.shape.head_dim), heads = static_cast<size_t>(f.shape.heads);
   for (size_t t = 0; t < f.positions.size(); ++t) {

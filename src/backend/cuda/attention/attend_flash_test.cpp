@@ -1,11 +1,10 @@
 // The tensor-core attention kernels on the device, against double loops: the emulated test's cases at real widths.
 
 #include "backend/cuda/arch/sm121/kernels.h"
-#include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/attention/attend_testing.h"
+#include "backend/cuda/testing/attend.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

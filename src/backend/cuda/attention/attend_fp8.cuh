@@ -7,10 +7,10 @@
 // sums a page's products begin at zero and are added in f32 with the shrinking of what there is: some cards keep only
 //      13 bits of such a product's sum, and a sum of thousands of keys would drift. A column of ones adds up the
 //      rounded weights
-// rounding: q and p as backend/attention_rounding.h says; f32 sums, order fixed by the tile's positions: bitwise
+// rounding: q and p as backend/kv_dtype.h says; f32 sums, order fixed by the tile's positions: bitwise
 //      repeatable
 
-#include "backend/attention_rounding.h"
+#include "backend/kv_dtype.h"
 #include "backend/cuda/attention/attend_prefill.cuh"
 
 namespace nibble::backend::cuda {

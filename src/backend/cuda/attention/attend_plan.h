@@ -4,7 +4,7 @@
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
-#include "backend/cuda/dense/gemm_input.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "base/dtype.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct DecodeRing {
   friend bool operator==(const DecodeRing&, const DecodeRing&) = default;
 };
 inline constexpr DecodeRing kDecodeRing{8, 3}, kSmallDecodeRing{4, 2}, kLoneDecodeRing{1, 3};
-// Of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands for several.
+// Shared memory of a CTA of the decode kernel: the warps' rings of steps, and the queries as operands for several.
 [[nodiscard]] constexpr int decode_smem_bytes(int row_bytes, const DecodeRing& ring) {
   return ring.warps * ring.stages * kDecodeStepKeys * 2 * row_bytes + (ring.warps > 1 ? kGroupHeads * kHeadDim * 4 : 0);
 }
@@ -62,7 +62,7 @@ struct KeyRange {
   int first = 0, last = 0;
   [[nodiscard]] constexpr int first_page() const { return first / kPageTokens; }
   [[nodiscard]] constexpr int pages() const { return last / kPageTokens - first_page() + 1; }
-  // Of kPageTokens keys, from the first on.
+  // Blocks of kPageTokens keys, from the first on.
   [[nodiscard]] constexpr int blocks() const { return (last - first + kPageTokens) / kPageTokens; }
 };
 
@@ -98,7 +98,7 @@ struct BlockSpan {
 // aligned; what no visible position names may hold anything, and is not read into a sum.
 struct FlashArgs {
   const float* q = nullptr;            // [tokens, heads, kHeadDim]
-  float* out = nullptr;                // likewise
+  float* out = nullptr;                // [tokens, heads, kHeadDim]
   GemmInput rounded{};                 // [tokens, heads * kHeadDim], instead of out, where it is given
   const Bf16* sinks = nullptr;         // [heads]; may be none
   const int32_t* token_row = nullptr;  // [tokens] the row of the page table
@@ -107,7 +107,7 @@ struct FlashArgs {
   const void* keys = nullptr;
   const void* values = nullptr;
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
-  bool fp8 = false;  // queries and weights are rounded (backend/attention_rounding.h); pages are e4m3
+  bool fp8 = false;  // queries and weights are rounded (backend/kv_dtype.h); pages are e4m3
   // Decode kernel
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
   int decode_count = 0;
@@ -143,7 +143,7 @@ struct DecodeShape {
 // The largest target of any step.
 [[nodiscard]] int most_target(int kv_heads, int row_bytes, const AttendDevice& device);
 
-// Of all units only those of tokens in several chunks leave partials. Such a token has more than 1 / target of the
+// Only units of tokens in several chunks leave partials. Such a token has more than 1 / target of the
 // step's pages, so there are at most `target` of them and at most 2 * target units of theirs, whatever the step.
 [[nodiscard]] constexpr int max_split_units(int target) { return 2 * target; }
 struct DecodeScratch {

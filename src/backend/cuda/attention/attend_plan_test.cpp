@@ -1,4 +1,4 @@
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(attend_plan, one_long_sequence_fills_the_device_and_units_fit_the_grid) {
   EXPECT_LE(one.smem_bytes, 99 * 1024);
   EXPECT_EQ(plan_decode({33, 8, 128}, kHopperSizes).ring, kDecodeRing);  // all of them at once
   EXPECT_EQ(plan_decode({34, 8, 128}, kHopperSizes), (DecodePlan{33, 67, 34816, kSmallDecodeRing}));
-  EXPECT_EQ(plan_decode({66, 8, 128}, kHopperSizes).ring, kSmallDecodeRing);  // likewise
+  EXPECT_EQ(plan_decode({66, 8, 128}, kHopperSizes).ring, kSmallDecodeRing);
   EXPECT_EQ(plan_decode({67, 8, 128}, kHopperSizes), (DecodePlan{66, 133, 12288, kLoneDecodeRing}));
   EXPECT_EQ(chunks_of(512, chunk_blocks(512, one.target)), 32);  // 32768 keys: 32 * 8 CTAs for 132 SMs with two each
   for (int tokens = 1; tokens <= 300; ++tokens) {

@@ -28,8 +28,8 @@ struct PrefillTile {
   static constexpr int kStages = 3;
   static constexpr int kStageBytes = 2 * rows_bytes<Kv>(kPageTokens);
   static constexpr int kSharedBytes = kStages * kStageBytes;
-  // Of an SM, where they fit: 32 keys take a lone warp 1290 cycles and a scheduler 545 instructions (SASS of sm_90), so
-  // that two warps leave it idle. Of e4m3 they are 1350 instructions: two warps fill it.
+  // CTAs of an SM, where they fit: 32 keys take a lone warp 1290 cycles and a scheduler 545 instructions (SASS of
+  // sm_90), so that two warps leave it idle. Of e4m3 they are 1350 instructions: two warps fill it.
   static constexpr int kCtas = rows_bytes<Kv>(1) == 2 * kHeadDim ? 3 : 2;
   static_assert(kWarps * kRowTiles * 2 == kPrefillTokens);
   static_assert(2 * (kSharedBytes + 1024) <= 100 * 1024, "two CTAs per SM of SM121");

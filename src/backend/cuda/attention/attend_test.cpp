@@ -1,8 +1,8 @@
 // Attention over pages against double loops: window edges, sinks, scattered and released pages.
 
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/attention/attend_testing.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/attend.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // Keys and values on their way to shared memory, and results on theirs out of an mma. In shared memory rows keep the
 // pages' order and their chunks of 16 bytes are swizzled (PageRow chunk_at), so that ldmatrix meets no bank conflict.
 
-#include "backend/attention_rounding.h"
+#include "backend/kv_dtype.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/attention/page_rows.cuh"
 #include "backend/cuda/dense/gemm_input.cuh"
@@ -73,7 +73,7 @@ inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kScoreScale = 0.125f * kLog2E;  // 1 / sqrt(kHeadDim)
 static_assert(kHeadDim == 64);
 
-// Pages of e4m3 in a step whose attention is in FP8: queries and weights are rounded as backend/attention_rounding.h
+// Pages of e4m3 in a step whose attention is in FP8: queries and weights are rounded as backend/kv_dtype.h
 // says, and the queries' scale comes after the products.
 struct Fp8Row : PageRow<KvDtype::kE4m3> {
   static constexpr bool kRounds = true;

@@ -3,7 +3,7 @@
 // chunk_blocks) by each warp for itself. All of it is known before the kernel before has ended.
 
 #include "backend/cuda/attention/attend_tile.cuh"
-#include "backend/cuda/ptx/redux.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 
 namespace nibble::backend::cuda {
 

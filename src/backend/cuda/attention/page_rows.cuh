@@ -7,7 +7,7 @@
 //   load             kPiece values from `code` on
 //   value            one of the values from `codes` on
 //   store, store4    one value, where it stands alone; four
-// Of types that decode or prefill takes, of rows of kHeadDim:
+// Types that decode or prefill takes have besides, for rows of kHeadDim:
 //   kChunks          pieces of 16 bytes of a row's codes; chunk_at: where shared memory has one
 //   step s, lane 4g + t, register half h holds dimensions query_dim(s, t, h) and + 1 of q and k
 //   column tile j, lane 4g + t, i: out_dim(j, t, i)
@@ -36,7 +36,7 @@ struct SharedRows {
 };
 
 struct NoScale {};
-// Of a type whose values are so many bytes each.
+// Rows of a type whose values are so many bytes each.
 template <class Code>
 struct AloneRow {
   static constexpr bool kAlone = true;
@@ -168,7 +168,7 @@ struct PageRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
       b[step][1] = ptx::f16_of_e4m3(r[step] >> 16);
     }
   }
-  // Of the two tiles of a chunk the even one holds its even dimensions.
+  // The even one of the two tiles of a chunk holds its even dimensions.
   __device__ static void load_values(uint32_t (&b)[4][2], const SharedRows& values, int key, int quad, int lane) {
     uint32_t r[4];
     ptx::load_matrices_transposed(r, values.codes + chunk_at(key + lane % 16, 2 * quad + lane / 16));

@@ -44,7 +44,7 @@ static_assert(
 // Throws Error(kUnsupported) that names the type where no kernel here takes it.
 [[nodiscard]] const PageType& page_type(KvDtype type);
 
-// Of key or value `values` wide.
+// Bytes of a key or a value `values` wide.
 [[nodiscard]] constexpr int64_t page_row_bytes(KvDtype type, int64_t values) {
   return row_bytes(type_of(type), values);
 }

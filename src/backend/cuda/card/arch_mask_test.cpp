@@ -1,4 +1,4 @@
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 
 #include "backend/cuda/arch/arch.h"
 #include "base/error.h"

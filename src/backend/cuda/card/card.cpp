@@ -2,8 +2,7 @@
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/program/choices.h"
-#include "backend/cuda/card/arch_mask.h"
-#include "backend/cuda/card/device_errors.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/program/program.h"

@@ -1,4 +1,4 @@
-#include "backend/cuda/card/card_memory.h"
+#include "backend/cuda/cuda_backend.h"
 
 #include "base/machine.h"
 

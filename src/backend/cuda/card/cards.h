@@ -1,6 +1,6 @@
 #pragma once
-// Cards by name, for programs and predictions where they are not in this machine: what cudaDeviceProp says of them, and
-// how fast they are. Plain C++.
+// Cards by name, and the links between them, for programs and predictions where they are not in this machine: what
+// cudaDeviceProp says of cards, how fast they are and how they reach each other. Plain C++.
 
 #include "backend/cuda/card/device_facts.h"
 
@@ -35,14 +35,41 @@ struct KnownCard {
   std::string flops_from;
 
   [[nodiscard]] double peak(MatrixUnit unit) const { return flops_per_s[static_cast<size_t>(unit)]; }
-  // Of products that hold bf16 exactly: what `nibble bench` takes a limit of.
+  // The peak of products that hold bf16 exactly: what `nibble bench` takes a limit of.
   [[nodiscard]] double exact_peak() const { return std::max(peak(MatrixUnit::kMma), peak(MatrixUnit::kWgmma)); }
 };
 
 [[nodiscard]] std::vector<KnownCard> known_cards();
 // Throws Error(kInvalidRequest) naming those that are known.
 [[nodiscard]] KnownCard card_named(std::string_view word);
-// The same multiprocessors with what sm_80 has: its instructions, no more shared memory.
+// `card` with what sm_80 has: its instructions, no more shared memory.
 [[nodiscard]] KnownCard as_sm80(KnownCard card);
+
+// How cards that share a step reach each other.
+struct KnownLink {
+  std::string word;  // as flags name it
+  std::string name;
+  // A sum takes a fixed part and what a rank sends, at so much each way. Of a push, whose words carry rounds
+  // (comm/push.h):
+  double push_us = 0, push_bytes_per_s = 0;  // 0: cards do not reach each other's memory
+  // Long messages, and all where nothing is pushed: a ring's bytes, 2 (ranks - 1) / ranks of the message.
+  double long_us = 0, long_bytes_per_s = 0;
+  double rank_us = 0;  // more for each rank above two
+  std::string from;    // where that is from
+};
+
+[[nodiscard]] std::vector<KnownLink> known_links();
+// Throws Error(kInvalidRequest) naming those that are known.
+[[nodiscard]] KnownLink link_named(std::string_view word);
+// What cards of this name usually have between them.
+[[nodiscard]] KnownLink usual_link(std::string_view card);
+
+// How long a sum over ranks takes of a message of so many bytes. `longer`: it is long enough for the other way.
+struct Sum {
+  int ranks = 2;
+  double bytes = 0;
+  bool longer = false;
+};
+[[nodiscard]] double sum_us(const KnownLink& link, const Sum& sum);
 
 }  // namespace nibble::backend::cuda

@@ -1,8 +1,7 @@
 #include "backend/cuda/card/device.h"
 
-#include "backend/cuda/card/arch_mask.h"
-#include "backend/cuda/card/card_memory.h"
-#include "backend/cuda/card/device_errors.h"
+#include "backend/cuda/card/device_facts.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/launch/launchers.h"
 #include "base/machine.h"

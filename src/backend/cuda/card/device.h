@@ -34,7 +34,7 @@ class CurrentDevice {
   int device_ = 0;
 };
 
-// Of the current device, as card_memory.h counts it.
+// Memory of the current device, as usable_memory() counts it.
 [[nodiscard]] CudaMemory device_memory();
 
 struct CudaFree {
@@ -63,7 +63,7 @@ using Event = std::unique_ptr<CUevent_st, EventDestroy>;
 [[nodiscard]] Event make_timer();  // with one
 
 struct KernelTable;  // launch/kernel_table.h
-// Throws Error(kUnsupported) when the build has no machine code for the card, or not that of the mask (arch_mask.h).
+// Throws Error(kUnsupported) when the build has no machine code for the card, or not that of the mask (device_facts.h).
 [[nodiscard]] KernelTable kernels_for(const DeviceFacts& facts);
 
 }  // namespace nibble::backend::cuda

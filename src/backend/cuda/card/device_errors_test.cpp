@@ -1,4 +1,4 @@
-#include "backend/cuda/card/device_errors.h"
+#include "backend/cuda/card/device_facts.h"
 
 #include <gtest/gtest.h>
 

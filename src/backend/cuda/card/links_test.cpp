@@ -1,5 +1,4 @@
 #include "backend/cuda/card/cards.h"
-#include "backend/cuda/card/links.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>

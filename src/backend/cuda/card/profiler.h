@@ -1,9 +1,9 @@
 #pragma once
 // The profile of a backend's one stream: its launches in order, each with the time that CUPTI gives it.
 
-#include "backend/cuda/launch/kernel_account.h"
+#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/profile.h"
+#include "backend/plan.h"
 
 #include <optional>
 #include <vector>
@@ -21,7 +21,7 @@ class Cupti {
   Cupti(const Cupti&) = delete;
   Cupti& operator=(const Cupti&) = delete;
 
-  // Of the kernels that have ended, since the last call; all of them once the device has been waited for.
+  // The spans of kernels that have ended since the last call; all of them once the device has been waited for.
   [[nodiscard]] std::vector<KernelSpan> take();
 };
 
@@ -46,5 +46,28 @@ class Profiler final : public KernelProfiler {
   std::optional<Cupti> cupti_;
   size_t skipped_ = 0;  // launches
 };
+
+inline void Profiler::begin() {
+  cuda_check(cudaStreamSynchronize(on_.stream));
+  int card = 0;
+  cuda_check(cudaGetDevice(&card));
+  cupti_.emplace(card);
+  if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
+  on_.trace->clear();
+  skipped_ = 0;
+}
+
+inline void Profiler::skip() {
+  cuda_check(cudaStreamSynchronize(on_.stream));
+  skipped_ = on_.trace->size();
+}
+
+inline KernelProfile Profiler::take() {
+  cuda_check(cudaStreamSynchronize(on_.stream));
+  KernelProfile profile = account(*on_.trace, cupti_->take(), skipped_);
+  on_.trace->clear();
+  skipped_ = 0;
+  return profile;
+}
 
 }  // namespace nibble::backend::cuda

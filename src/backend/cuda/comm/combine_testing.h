@@ -4,7 +4,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/combine.cuh"
 #include "base/dtype.h"
 #include "base/random.h"

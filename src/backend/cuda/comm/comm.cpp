@@ -1,6 +1,6 @@
 #include "backend/cuda/comm/comm.h"
 
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "base/error.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
 #include "backend/cuda/comm/sum_way.h"
-#include "backend/slice.h"
+#include "backend/weights.h"
 
 #include <cstdint>
 #include <memory>

@@ -3,10 +3,10 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/comm/push_testing.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>
@@ -371,7 +371,7 @@ class CommTest : public CudaTest {
     for (int row = 0; row < rows; ++row)
       params.push_back({.seed = static_cast<uint64_t>(row),
                         .position = 77,
-                        .temperature = row % 3 == 0 ? 0.0f : 0.7f,
+                        .numbers = words_of({.temperature = row % 3 == 0 ? 0.0f : 0.7f}),
                         .first_shift = 0,
                         .shifts = row % 5 == 4 ? 2 : 0,
                         .mask = row == 2 || row == 3 ? 0

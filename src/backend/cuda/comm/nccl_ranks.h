@@ -4,7 +4,7 @@
 
 #include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/slice.h"
+#include "backend/weights.h"
 
 #include <array>
 #include <cstdint>

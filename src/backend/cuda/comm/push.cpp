@@ -1,6 +1,6 @@
 #include "backend/cuda/comm/push.h"
 
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 
 #include <fmt/format.h>
 

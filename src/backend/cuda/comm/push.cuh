@@ -8,9 +8,9 @@
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/launch/warp.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/peer_memory.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

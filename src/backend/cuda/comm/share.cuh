@@ -7,9 +7,9 @@
 
 #include "backend/cuda/comm/share.h"
 #include "backend/cuda/comm/sum_parts.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/peer_memory.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -5,7 +5,7 @@
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/ptx/convert.cuh"
-#include "backend/cuda/ptx/peer_memory.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

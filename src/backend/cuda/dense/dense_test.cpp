@@ -2,7 +2,7 @@
 
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

@@ -45,7 +45,7 @@ struct StageView {
   __device__ uint32_t scale(uint32_t stage, int row_tile) const {
     return ptx::load_shared4(scales + stage + static_cast<uint32_t>(row_tile * 32));
   }
-  // Of 8 tokens, the k of a block.
+  // The k of a block, of 8 tokens.
   __device__ uint4 input(uint32_t stage, int col_tile, int block) const {
     return ptx::load_shared16((x ^ static_cast<uint32_t>(block * 64)) + stage +
                               static_cast<uint32_t>(col_tile * 8 * Tile::kRowBytes));
@@ -132,7 +132,7 @@ __device__ __forceinline__ void multiply_block(const StageView<Tile>& view, uint
   for (int i = 0; i < kLate; ++i) add(kCols - kLate + i, late[i]);
 }
 
-// The same of weights whose scales do not fit; rare, and so without registers of its own to speak of.
+// Products of weights whose scales do not fit; rare, and so without registers of its own to speak of.
 template <class Tile, int kCols>
 __device__ __forceinline__ void multiply_unscaled(const StageView<Tile>& view, uint32_t stage,
                                                   const StageWeights<Tile>& w, GemmSums<Tile>& sums) {

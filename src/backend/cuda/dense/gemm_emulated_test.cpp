@@ -3,11 +3,11 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/dense/gemm.cuh"
-#include "backend/cuda/dense/gemm_testing.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/cuda/testing/gemm.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/testing/around_gemm.h"
 #include "backend/cuda/quantise/round.cuh"
-#include "backend/cuda/quantise/round_testing.h"
+#include "backend/cuda/testing/round.h"
 #include "backend/cuda/arch/sm90/dense_gemm.cuh"
 #include "backend/cuda/arch/sm90/grouped.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
@@ -121,7 +121,7 @@ void run_gemm(const GemmArgs& args, const GemmPlan& plan) {
   }
 }
 
-// The same as one split of sums, rows as they are packed; of plain rows with the bias. Then as a message of a rank of
+// Products as one split of sums, rows as they are packed; of plain rows with the bias. Then as a message of a rank of
 // two: what the other one adds up lies in that one's box; and as the part of the second of two that exchange theirs.
 template <int kTokens>
 void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, int tile) {

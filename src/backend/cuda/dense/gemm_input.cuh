@@ -1,7 +1,7 @@
 #pragma once
-// Stores to a GEMM's input (gemm_input.h), rounded to nearest.
+// Stores to a GEMM's input (gemm_plan.h), rounded to nearest.
 
-#include "backend/cuda/dense/gemm_input.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
@@ -22,7 +22,7 @@ struct GemmInputRow {
   [[nodiscard]] __device__ __forceinline__ uint16_t* at(int k) const {
     return to.at + (to.rows == 0 ? row * cols + k : layout::place_in_panels(to.rows, row, k));
   }
-  // Of codes: where the row begins.
+  // Where a row of codes begins.
   [[nodiscard]] __device__ __forceinline__ uint8_t* codes(MxFormat element) const {
     return reinterpret_cast<uint8_t*>(to.at) + row * layout::mx_row_bytes(element, cols);
   }
@@ -45,7 +45,7 @@ struct GemmInputRow {
   __device__ __forceinline__ void store8(int k, bool mine, const float (&v)[8]) const;
   // Columns k to k + 3 and k + 8 to k + 11.
   __device__ __forceinline__ void store_half_tile(int k, bool mine, const float (&v)[8]) const;
-  // Of codes: columns k to k + 3 and k + apart to k + apart + 3, apart 4, 8 or 16.
+  // Stores codes: columns k to k + 3 and k + apart to k + apart + 3, apart 4, 8 or 16.
   template <InputType kType, class Pairs = MxPairs>
   __device__ __forceinline__ void store_codes(int k, int apart, bool mine, const float (&v)[8]) const;
   // x = v, as in_mxfp8 says.
@@ -54,14 +54,14 @@ struct GemmInputRow {
     for (int i = 0; i < 8; ++i) x[i] = v[i];
     if (to.in_mxfp8) round_mx<backend::Activations::kMxfp8>(x);
   }
-  // Of MXFP8 codes: the columns of store_chunk, k = 2 t of a block in lane t.
+  // Stores MXFP8 codes: the columns of store_chunk, k = 2 t of a block in lane t.
   __device__ __forceinline__ void store_chunk_codes(int k, bool mine, const float2 (&v)[4]) const;
 
  private:
   __device__ __forceinline__ void store_codes_of_type(int k, int apart, bool mine, const float (&v)[8]) const;
 };
 
-// Of four lanes, lane t has word c for lane c; it gets the words for it, in the order of the lanes.
+// Lane t of four has word c for lane c; it gets the words for it, in the order of the lanes.
 __device__ __forceinline__ void exchange_words(uint32_t (&w)[4]) {
   const bool odd = threadIdx.x % 2 != 0, high = threadIdx.x / 2 % 2 != 0;
 #pragma unroll

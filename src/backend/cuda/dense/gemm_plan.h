@@ -4,15 +4,72 @@
 
 #include "backend/activations.h"
 #include "backend/cuda/comm/share_box.h"
-#include "backend/cuda/experts/own_experts.h"
-#include "backend/cuda/dense/gemm_input.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace nibble::backend::cuda {
+
+// Experts as lists of pairs have them, and as ranks do.
+
+// Some of the pairs (token * topk + k) that use one expert: [first, first + count) of a list by expert.
+struct ExpertTile {
+  int32_t expert = 0, first = 0, count = 0;
+  int32_t stored = 0;  // work tiles of gate_up whose part of u is there: sm90_mxfp4_gemm's own
+  friend constexpr bool operator==(const ExpertTile&, const ExpertTile&) = default;
+};
+
+// Which of the router's experts a rank of several has whole. It numbers its own from 0: weights, biases and tiles are
+// by that number; what a router says is by the router's.
+struct OwnExperts {
+  int first = 0;
+  int count = std::numeric_limits<int>::max();  // that: all there are
+
+  // -1: another rank's.
+  [[nodiscard]] constexpr int number_of(int expert) const {
+    const int own = expert - first;
+    return own >= 0 && own < count ? own : -1;
+  }
+  [[nodiscard]] constexpr bool all() const { return count == std::numeric_limits<int>::max(); }
+  // How many are its own of as many as the router counts.
+  [[nodiscard]] constexpr int of(int experts) const { return count < experts ? count : experts; }
+};
+
+// Where a GEMM finds its activations, and their form.
+enum class InputType : uint8_t {
+  kBf16,
+  kF16,
+  kMxfp8,  // from here on codes, in rows of layout/mx_b_n8k64.h
+  kMxfp6,
+  kMxfp4,
+};
+[[nodiscard]] constexpr InputType input_type(layout::Packing packing) {
+  return packing == layout::Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
+}
+[[nodiscard]] constexpr bool in_codes(InputType type) { return type != InputType::kBf16 && type != InputType::kF16; }
+// Codes of a format in MX blocks, and back.
+[[nodiscard]] constexpr InputType codes_of(backend::Activations format) {
+  return static_cast<InputType>(static_cast<int>(InputType::kMxfp8) + static_cast<int>(format) -
+                                static_cast<int>(backend::Activations::kMxfp8));
+}
+[[nodiscard]] constexpr backend::Activations activations_of(InputType codes) {
+  return static_cast<backend::Activations>(static_cast<int>(backend::Activations::kMxfp8) + static_cast<int>(codes) -
+                                           static_cast<int>(InputType::kMxfp8));
+}
+static_assert(codes_of(backend::Activations::kMxfp6) == InputType::kMxfp6 &&
+              codes_of(backend::Activations::kMxfp4) == InputType::kMxfp4 &&
+              activations_of(InputType::kMxfp8) == backend::Activations::kMxfp8);
+[[nodiscard]] constexpr MxFormat element_of(InputType codes) { return type_of(activations_of(codes)).blocks->element; }
+
+struct GemmInput {
+  uint16_t* at = nullptr;  // [tokens, cols] of its type, 16-byte aligned; null: none
+  InputType type = InputType::kBf16;
+  int rows = 0;           // of the panels (layout/wgmma_b.h), a multiple of 8 that holds the tokens; 0: row-major
+  bool in_mxfp8 = false;  // of kBf16 and kF16: values are rounded as MXFP8 before (backend/activations.h)
+};
 
 struct Launch;  // launch/kernel_table.h
 
@@ -100,11 +157,11 @@ struct GemmArgs {
   const int32_t* pairs = nullptr;
   int x_share = 1, experts = 1;
   int x_rows = 0;  // sm90_gemm: a multiple of 8 that holds all rows
-  // sm90_gemm of experts, [x_rows]: x is e4m3 codes in panels (layout/wgmma_b8.h), times its row's scale. One product.
+  // sm90_gemm of experts, [x_rows]: x is e4m3 codes in panels (layout/wgmma_b.h), times its row's scale. One product.
   const float* x_scales = nullptr;
   int scale_top = layout::kMaxNarrowScaleCode;  // with x_scales: the largest scale code of the weights
   uint16_t* y16 = nullptr;                      // instead of parts, with MXFP4 rows in kPlain: bf16 [tokens, rows]
-  // Instead of parts, by sm90_dense_gemm and (without bias) sm121_mx_gemm: one split of split_gemm_plan.h
+  // Instead of parts, by sm90_dense_gemm and (without bias) sm121_mx_gemm: one split of gemm_plan.h
   uint16_t* sums = nullptr;
   PartPlaces places{};  // where sm90_dense_gemm sends its sums
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
@@ -172,7 +229,7 @@ inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kG
   if (tile == kGemmWide || tile == kGemmWideTall) return packing == layout::Packing::kBf16;
   return tile == kGemmFew || packing != layout::Packing::kMxfp4;
 }
-// Of a stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.
+// A stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.
 [[nodiscard]] constexpr int gemm_stage_blocks(layout::Packing packing) {
   return packing == layout::Packing::kBf16 ? 1 : 2;
 }
@@ -220,5 +277,65 @@ void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
 void any_round(const RoundArgs& args, const Launch& on);
 // Both: `args` rounded to the places that it finds, a copy for each of a token's pairs; for group_while_rounding.
 void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on);
+
+// Dense matrix products for 9 to 256 tokens, where a GEMM's row blocks would leave most of a card idle: K is split
+// among CTAs too, and whoever reads the result adds the splits. Arguments, checks, plan and cost. Plain C++; launcher:
+// arch/sm90/kernels.h.
+inline constexpr int kSplitRowTiles = 8;                   // of 16 rows, per CTA: two warpgroups
+inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may take
+inline constexpr int kSplitRingBytes = 200 * 1024;         // at most
+inline constexpr int kSplitMaxTokens = 256;                // beyond, GEMMs have row blocks enough
+inline constexpr int kMaxSplits = 8;
+inline constexpr int kSplitWeightBytes = kSplitRowTiles * layout::block_pair_bytes(layout::Packing::kBf16);
+inline constexpr int kSplitBarrierBytes = 256;
+
+// sums[s, t, r] = W[r] · x[t] over the s-th part of K. All pointers are device memory.
+struct SplitGemmArgs {
+  const uint8_t* weights = nullptr;  // [rows, cols] bf16, layout/packed.h, in any order of rows
+  const uint16_t* x = nullptr;       // bf16 [tokens, cols] in panels of x_rows rows (layout/wgmma_b.h)
+  uint16_t* sums = nullptr;          // [splits] of split_pitch, where place_in_sums says, rows as they are packed
+  int rows = 0, cols = 0, tokens = 0;
+  int x_rows = 0;  // a multiple of 8
+};
+
+// Sums are bf16 (docs/decisions/0011) and lie as warps hold them: by row tile, then by eight tokens, the even ones
+// first; of a token rows g and g + 8 of the tile are neighbours.
+// Unsigned inside: a signed division by a power of two is several instructions of a kernel, of 64 bits ten.
+[[nodiscard]] constexpr int64_t split_pitch(int64_t tokens, int64_t rows) {
+  return int64_t{(static_cast<uint32_t>(tokens) + 7) / 8 * 8} * rows;
+}
+[[nodiscard]] constexpr int64_t place_in_sums(int64_t tokens, int64_t token, int64_t row) {
+  const auto eights = (static_cast<uint32_t>(tokens) + 7) / 8, t = static_cast<uint32_t>(token),
+             r = static_cast<uint32_t>(row);
+  return (int64_t{r / 16} * eights + t / 8) * 128 + ((t % 2 * 4 + t % 8 / 2) * 16 + r % 8 * 2 + r % 16 / 8);
+}
+
+// Splits depend on the shape and the card only, and so does the order of a sum: bitwise repeatable, whatever the other
+// tokens.
+struct SplitGemmPlan {
+  int tokens = 0;  // of a CTA, at most: an entry of kSplitTokens
+  int token_tiles = 0, row_blocks = 0, splits = 0;
+  int smem_bytes = 0;
+  [[nodiscard]] int grid() const { return token_tiles * row_blocks * splits; }
+  [[nodiscard]] std::string to_string() const;
+  friend bool operator==(const SplitGemmPlan&, const SplitGemmPlan&) = default;
+};
+// Parts of K: as many as give each SM a CTA, for all tokens that one CTA takes.
+[[nodiscard]] int split_count(int64_t rows, int64_t cols, int sms);
+// Throws Error(kUnsupported) for a shape that has no tiles, or more than kSplitMaxTokens.
+[[nodiscard]] SplitGemmPlan plan_split_gemm(const GemmShape& shape, int sms);
+
+// Stages of a CTA's ring, 64 k of both operands each.
+[[nodiscard]] constexpr int split_stages(int tile_tokens) {
+  return kSplitRingBytes / (tile_tokens * 128 + kSplitWeightBytes);
+}
+[[nodiscard]] constexpr int split_shared_bytes(int tile_tokens) {  // 1024: to align the ring
+  return 1024 + split_stages(tile_tokens) * (tile_tokens * 128 + kSplitWeightBytes) + kSplitBarrierBytes;
+}
+
+[[nodiscard]] GemmCost cost(const SplitGemmArgs& args, const SplitGemmPlan& plan);
+
+// Throws Error(kUnsupported) that prints the arguments when a launch cannot serve them.
+void check_args(const SplitGemmArgs& args);
 
 }  // namespace nibble::backend::cuda

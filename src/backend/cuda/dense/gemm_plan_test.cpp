@@ -1,6 +1,6 @@
 #include "backend/cuda/dense/gemm_plan.h"
 
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/arch/sm90/grouped_walk.h"
 #include "backend/cuda/arch/sm90/mxfp4_waves.h"
 #include "base/error.h"

@@ -1,12 +1,10 @@
 // The kernels for many tokens on the device, against double products: real widths, edges of tokens and experts.
 
-#include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/dense/gemm_testing.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/quantise/round_testing.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/round.h"
+#include "backend/cuda/testing/card.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -59,13 +57,13 @@ struct Groups {
 
 class Gemm : public CudaTest {
  protected:
-  // Of sm90_gemm or of any_gemm; sms 0: of this card.
+  // The plan of sm90_gemm or of any_gemm; sms 0: of this card.
   [[nodiscard]] static GemmPlan plan_of(const GemmShape& shape, bool hopper, int sms, int tile) {
     if (!hopper) return plan_gemm_tile(shape, kGemmTiles[tile]);
     if (sms == 0) cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     return plan_sm90_gemm(shape, sms, tile);
   }
-  // Of both products of the experts in one launch: of sm90_grouped, where the tile is its own.
+  // The plan of both products of the experts in one launch: of sm90_grouped, where the tile is its own.
   [[nodiscard]] static GemmPlan plan_at_once(const GemmShape& shape, int sms, int tile) {
     if (tile != kSm90GroupedTokens) return plan_of(shape, true, sms, tile);
     if (sms == 0) cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));

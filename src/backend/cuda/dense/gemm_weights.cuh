@@ -114,7 +114,8 @@ struct FourRows {
   }
 };
 
-// Of two rows that many apart; 0 without one. Kept as loaded: a conversion after the load would wait for it there.
+// The biases of two rows that many apart; 0 without one. Kept as loaded: a conversion after the load would wait for it
+// there.
 struct RowBias {
   uint32_t bits[2] = {};                                          // of bf16
   __device__ RowBias(const Bf16* bias, int64_t row, int apart) {  // row: of all experts'

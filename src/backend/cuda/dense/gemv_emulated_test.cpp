@@ -2,9 +2,9 @@
 // ring, barriers, walks, norm, choice of experts and epilogues. What a GPU must still show: ptx/, timing, memory
 // ordering.
 
-#include "backend/cuda/dense/gemv_emulated_testing.h"
+#include "backend/cuda/testing/gemv_emulated.h"
 #include "backend/cuda/experts/router.cuh"
-#include "backend/cuda/layout/mx_pack_testing.h"
+#include "backend/cuda/testing/mx_pack.h"
 
 #include <gtest/gtest.h>
 

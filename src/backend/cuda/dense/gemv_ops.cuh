@@ -10,7 +10,7 @@
 #include "backend/cuda/attention/page_rows.cuh"
 #include "backend/cuda/dense/gemv_tile.cuh"
 #include "backend/cuda/dense/gemv_walk.h"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

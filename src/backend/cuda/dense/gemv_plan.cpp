@@ -1,6 +1,6 @@
 #include "backend/cuda/dense/gemv_plan.h"
 
-#include "backend/cuda/quantise/rounding.h"
+#include "backend/cuda/layout/packed.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ void check_matrix(const GemvShape& shape, int tokens, const std::string& args) {
           Code::kUnsupported, "want rows % 16 = 0 and columns in up to 16 slices of 6 or 8 blocks of 32", args);
   require(tokens >= 1 && tokens <= kGemvTokens, Code::kUnsupported, "want 1 to 8 tokens", args);
 }
-// Of matrices whose first slice may be short.
+// Checks matrices whose first slice may be short.
 void check_down(const GemvShape& shape, int tokens, const std::string& args) {
   require(
       shape.rows > 0 && shape.rows % layout::kTileRows == 0 && layout::geometry(shape.packing, shape.cols).slices != 0,

@@ -4,7 +4,7 @@
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
-#include "backend/cuda/experts/own_experts.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/weights.h"
 #include "base/dtype.h"
@@ -59,7 +59,7 @@ struct DenseArgs {
   const Bf16* bias = nullptr;        // [rows], or null
   RowsIn in;
   float* y = nullptr;     // [tokens, rows]
-  float* rest = nullptr;  // likewise, or null; not of MXFP4
+  float* rest = nullptr;  // [tokens, rows], or null; not of MXFP4
   int rows = 0, cols = 0, tokens = 0;
 };
 
@@ -71,7 +71,7 @@ struct QkvArgs {
   RowsIn in;
   float* q = nullptr;                 // [tokens, heads, 64]
   const float* cosine = nullptr;      // [tokens, 32], times the concentration
-  const float* sine = nullptr;        // likewise
+  const float* sine = nullptr;        // [tokens, 32], times the concentration
   const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
   KvPages kv;                         // of a type whose values stand alone
   int heads = 0, kv_heads = 0, cols = 0, tokens = 0;
@@ -82,14 +82,14 @@ struct QkvArgs {
 // normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct RouterArgs {
   const float* x = nullptr;      // [tokens, hidden]
-  const float* delta = nullptr;  // likewise, or null: x has it
-  const float* rest = nullptr;   // likewise, or null: added after delta
-  float* sum = nullptr;          // likewise; null where x is the sum
+  const float* delta = nullptr;  // [tokens, hidden], or null: x has it
+  const float* rest = nullptr;   // [tokens, hidden], or null: added after delta
+  float* sum = nullptr;          // [tokens, hidden]; null where x is the sum
   const Bf16* norm = nullptr;    // [hidden]
   const Bf16* weight = nullptr;  // [experts, hidden]
   const Bf16* bias = nullptr;    // [experts]
-  float* normed = nullptr;       // likewise; may be none
-  F16* rounded = nullptr;        // likewise
+  float* normed = nullptr;       // [tokens, hidden]; may be none
+  F16* rounded = nullptr;        // [tokens, hidden]; may be none
   float* logits = nullptr;       // [tokens, experts]
   int hidden = 0, experts = 0, tokens = 0;
   float eps = 0;
@@ -102,7 +102,7 @@ inline constexpr int kRouterHidden = kRouterThreads * kRouterParts * 8;  // the 
 struct ExpertChoice {
   const float* logits = nullptr;    // [tokens, experts]
   int32_t* expert_ids = nullptr;    // [tokens, topk] out, or null
-  float* expert_weights = nullptr;  // likewise
+  float* expert_weights = nullptr;  // [tokens, topk] out, or null
   int experts = 0, topk = 0;
   OwnExperts own{};  // whose weights there are; the others' pairs add nothing. GemvDownArgs: all
 };
@@ -236,9 +236,9 @@ struct TranslateArgs {
 // How the kernels that give a warp a row tile (row_warps.cuh) use a card.
 inline constexpr int kMmaColumns = 8;       // tokens of an mma
 inline constexpr int kRowStages = 4;        // of a warp's ring of slices
-inline constexpr int kRunStages = 3;        // likewise where warps have equal runs (row_runs.cuh)
+inline constexpr int kRunStages = 3;        // of a warp's ring where warps have equal runs (row_runs.cuh)
 inline constexpr int kRowExtraBytes = 512;  // of shared memory: barriers, routes
-inline constexpr int kRowPartBytes = 512;   // likewise of each warp that has a run: sums of a row tile
+inline constexpr int kRowPartBytes = 512;   // of shared memory, of each warp that has a run: sums of a row tile
 
 // Bytes between two rows of activations in shared memory: half a line more, so that eight rows lie in different banks.
 [[nodiscard]] constexpr int row_pitch(int64_t cols) { return static_cast<int>((cols * 2 + 63) / 128 * 128 + 64); }

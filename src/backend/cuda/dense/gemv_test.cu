@@ -2,7 +2,7 @@
 // FAIL per case, then "N passed, M failed"; exit status 1 when one failed. Label gpu.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/dense/gemv_testing.h"
+#include "backend/cuda/testing/gemv.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
 

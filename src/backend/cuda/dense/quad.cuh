@@ -2,7 +2,7 @@
 // Four floats of a row, which a thread loads, adds up and stores together.
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/ptx/convert.cuh"
 
 namespace nibble::backend::cuda {
@@ -81,7 +81,7 @@ struct HalfTile {
     meanwhile();
     add_rows(sums, first, second);
   }
-  // The same with zeros for splits that there are not: more instructions and no branch, so that loads after it are
+  // Adds zeros for splits that there are not: more instructions and no branch, so that loads after it are
   // under way beside these. A prompt's any_route_sums, of one split, takes 20 % longer with the branch (H200, 2048
   // tokens).
   __device__ __forceinline__ void add(const SplitSums& sums, Quad& first, Quad& second) const {

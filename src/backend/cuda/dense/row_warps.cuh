@@ -9,7 +9,7 @@
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other columns
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/layout/mma_m16n8k16.h"
+#include "backend/cuda/layout/mma_fragments.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
@@ -171,7 +171,7 @@ __device__ __forceinline__ F16 swiglu_f16(float gate, float up, float limit) {
   return {__half_as_ushort(__float2half_rn(gate / (1.0f + __expf(-kAlpha * gate)) * (up + 1.0f)))};
 }
 
-// Of a pair's u, whose rows have block_pair_width channels.
+// Stores a channel of a pair's u, whose rows have block_pair_width channels.
 __device__ __forceinline__ void store_channel(F16* u, int pair, int inter, int channel, F16 value) {
   F16* const to = u + int64_t{pair} * layout::block_pair_width(inter) + channel;
   *to = value;

@@ -1,4 +1,4 @@
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "base/error.h"

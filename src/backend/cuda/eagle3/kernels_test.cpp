@@ -2,7 +2,7 @@
 
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/eagle3/kernels_testing.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

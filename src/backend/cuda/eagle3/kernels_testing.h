@@ -3,7 +3,7 @@
 // comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
 
 #include "backend/cuda/eagle3/kernels.h"
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
 
 #include <gtest/gtest.h>
 

@@ -80,8 +80,8 @@ Clusters clusters;
 
 Fiber& current() { return cta->fibers[static_cast<size_t>(cta->current)]; }
 
-// Of the next lane that has its turn and need not wait, from lane to lane without the scheduler: a switch costs system
-// calls. The scheduler's, when none is left.
+// The context of the next lane that has its turn and need not wait, from lane to lane without the scheduler: a switch
+// costs system calls. The scheduler's, when none is left.
 ucontext_t& next_context() {
   while (++cta->current < std::ssize(cta->fibers)) {
     Fiber& fiber = current();

@@ -15,6 +15,7 @@
 #include <string>
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
+#define __host__
 #define __device__
 #define __global__
 #define __shared__
@@ -74,7 +75,7 @@ void commit_copies();
 void wait_copies(int newest);
 void wait_own_copies();  // all of them, committed or not; the groups stay as they are
 void dependency_wait();
-// Of Launch::cluster CTAs.
+// Barriers of Launch::cluster CTAs.
 void cluster_arrive();
 void cluster_wait();
 uint8_t* cluster_memory(int rank);  // shared memory of one; poison, if it has not begun or has ended
@@ -98,6 +99,9 @@ inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline void sincospi(double x, double* sine, double* cosine) {
   const double angle = 3.14159265358979323846 * std::remainder(x, 2.0);
   *sine = std::sin(angle);

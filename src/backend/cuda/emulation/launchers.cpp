@@ -1,20 +1,16 @@
 #include "backend/cuda/emulation/launchers.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/quantise/round_rows.h"
-#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/arch/sm90/plans.h"
 
 #include <fmt/format.h>
 

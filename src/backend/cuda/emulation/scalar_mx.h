@@ -1,7 +1,7 @@
 #pragma once
 // ScalarMx (arch/sm121/mx_mma.h): the kernels of arch/sm121 on the host, lane by lane, with exact products.
 
-#include "backend/cuda/arch/sm121/mx_probe.h"
+#include "backend/cuda/testing/mx_probe.h"
 #include "backend/cuda/arch/sm121/mx_mma.h"
 #include "backend/cuda/emulation/device.h"
 

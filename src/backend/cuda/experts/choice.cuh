@@ -2,9 +2,11 @@
 // The choice of a step's experts, by every CTA for itself, which all its warps read from shared memory.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/ptx/load_l2.cuh"
+#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/ptx/redux.cuh"
+#include "backend/cuda/ptx/memory.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 #include <bit>
@@ -44,7 +46,7 @@ struct Choice {
   int token, lane, picked = 0;
   uint32_t ranks[kOwn] = {};
   int id = 0;       // of pick `lane`
-  float logit = 0;  // likewise
+  float logit = 0;  // of pick `lane`
 
   __device__ Choice(const ExpertChoice& choice, int of_token, int lane_idx)
       : c(choice), token(of_token), lane(lane_idx) {
@@ -59,7 +61,7 @@ struct Choice {
     ranks[2] = rank_of(four.z);
     ranks[3] = rank_of(four.w);
   }
-  // Of logits that nobody has stored; start() follows, in lanes that have experts.
+  // A choice among logits that nobody has stored; start() follows, in lanes that have experts.
   __device__ Choice(const ExpertChoice& choice, int lane_idx) : c(choice), token(0), lane(lane_idx) {}
   // The next expert, known to every lane.
   __device__ int pick() {
@@ -112,7 +114,7 @@ struct Choice {
   }
 
  private:
-  // Of pick `lane`.
+  // The weight of pick `lane`.
   __device__ __forceinline__ float softmax() const {
     const float mine = expf(logit - __shfl_sync(kEveryLane, logit, 0));
     float sum = 0;
@@ -161,6 +163,34 @@ __device__ __forceinline__ int pair_of_token(uint32_t pairs, int token, int toke
   if (token >= tokens) return -1;
   const uint32_t own = pairs >> (token * topk) & ((1u << topk) - 1);
   return own == 0 ? -1 : token * topk + __ffs(static_cast<int>(own)) - 1;
+}
+
+inline constexpr int kMaxTopk = kWarpLanes;
+
+// Chooses one token's experts, by one warp: any_top_experts, and the end of any_route_tokens. ids and weights of
+// `token`, whose logits every lane can see.
+__device__ inline void choose_experts(const TopExpertsLaunch& args, int64_t token, int lane) {
+  constexpr int32_t kNone = 0x7fffffff;
+  const float* logits = args.logits + token * args.experts;
+  Ranked found = {INFINITY, -1};  // before every expert
+  float first = 0, sum = 0, mine = 0;
+  for (int k = 0; k < args.topk; ++k) {
+    Ranked best = {-INFINITY, kNone};
+    for (int e = lane; e < args.experts; e += kWarpLanes) {
+      const Ranked candidate = {logits[e], e};
+      if (before(found, candidate) && before(candidate, best)) best = candidate;
+    }
+    found = warp_first(best);
+    if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+    if (k == 0) first = found.value;
+    const float weight = expf(found.value - first);
+    sum += weight;
+    if (lane == k) {
+      mine = weight;
+      args.ids[token * args.topk + k] = found.idx;
+    }
+  }
+  if (lane < args.topk) args.weights[token * args.topk + lane] = mine / sum;
 }
 
 }  // namespace nibble::backend::cuda

@@ -7,8 +7,8 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/ptx/atomic.cuh"
-#include "backend/cuda/ptx/redux.cuh"
+#include "backend/cuda/ptx/memory.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,7 +1,7 @@
 // The decode kernels of the experts, run lane by lane on the host (gemv_emulated_test.cpp says what that shows).
 
-#include "backend/cuda/dense/gemv_emulated_testing.h"
-#include "backend/cuda/dense/gemm_testing.h"
+#include "backend/cuda/testing/gemv_emulated.h"
+#include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
@@ -317,7 +317,7 @@ TEST(gemv_emulated, moe_up_is_the_plain_product_and_swiglu) {
     check_up(test);
   }
   check_up({"real width", 1, 2, {1, 0}, 2880, 192});
-  // Of 45 slices and fewer a warp has 3 to none.
+  // A warp has 3 to none of 45 slices and fewer.
   check_up({"row tiles cut", 2, 2, {1, 0, 0, 2}, 2880, 32});
   check_up({"row tiles cut, one expert", 2, 1, {1, 1}, 2880, 32});
   check_up({"fewer slices than warps", 1, 1, {1}, 576, 32});

@@ -1,8 +1,7 @@
 #include "backend/cuda/experts/grouped_plan.h"
 
-#include "backend/cuda/experts/gemv_int8.h"
-#include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/quantise/rounding.h"
+#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/layout/packed.h"
 #include "base/error.h"
 
 #include <algorithm>

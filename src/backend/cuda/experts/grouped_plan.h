@@ -2,9 +2,9 @@
 // The experts of a step of more tokens than the decode kernels take: arguments, checks, plan, cost and
 // launchers, those of moe_up and moe_down (gemv_plan.h) too. Plain C++.
 
-#include "backend/cuda/experts/own_experts.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
@@ -88,5 +88,23 @@ void moe_up_rows(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& 
 void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
 void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
 void grouped_down(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
+
+// Experts on dp4a: MXFP4 weights as they are packed, activations in int8 with a scale per 32 (round.h).
+inline constexpr int kInt8Warps = 4;  // that share the slices of a row tile
+
+// A CTA per row tile and tile of up to eight of an expert's pairs.
+struct GemvInt8Plan {
+  int row_tiles = 0;
+  int64_t expert_tiles = 0;  // at most
+  [[nodiscard]] std::string to_string() const;
+};
+// `rows` of each of the experts that `pairs` use. Throws Error(kUnsupported) for more than a grid holds.
+[[nodiscard]] GemvInt8Plan plan_gemv_int8(int64_t rows, int64_t pairs, int64_t experts);
+
+// GroupedUpArgs and GroupedDownArgs whose x and u are int8 blocks, of groups of up to eight pairs; up's u is f16. Sums
+// are exact within a block, then f32 in an order fixed by the columns: bitwise repeatable, whatever the other pairs.
+// Check the arguments, launch chained (chained_launch.cuh), return.
+void any_gemv_int8_up(const GroupedUpArgs& args, const GemvInt8Plan& plan, const Launch& on);
+void any_gemv_int8_down(const GroupedDownArgs& args, const GemvInt8Plan& plan, const Launch& on);
 
 }  // namespace nibble::backend::cuda

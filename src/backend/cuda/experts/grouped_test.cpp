@@ -2,8 +2,8 @@
 
 #include "backend/cuda/experts/grouped_plan.h"
 
-#include "backend/cuda/dense/gemm_testing.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/gemm.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

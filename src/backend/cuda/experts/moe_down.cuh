@@ -9,7 +9,7 @@
 
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 

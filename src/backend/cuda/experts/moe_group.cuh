@@ -9,7 +9,7 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/expert_ranges.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/redux.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,7 +1,7 @@
 // The plain MoE against double loops over the shipped bytes, at sampled outputs.
 
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 #include "base/mx.h"
 
 #include <gtest/gtest.h>

@@ -48,7 +48,7 @@ struct UpOp {
   const MoeUpArgs& args;
   const Routing& routing;
   int lane;
-  int channel = 0;  // of the open tile, likewise the others
+  int channel = 0;  // of the open tile, as the others are
   uint32_t pairs = 0;
   float gate_bias = 0, up_bias = 0;
 

@@ -1,10 +1,10 @@
 // What ranks that share a step make of its experts, run lane by lane on the host: each has the weights that its upload
 // cuts out of the model's, and its kernels' parts add up to what one card makes of the whole.
 
-#include "backend/cuda/dense/gemv_emulated_testing.h"
+#include "backend/cuda/testing/gemv_emulated.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/dense/gemm_testing.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/testing/gemm.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
@@ -221,7 +221,7 @@ Made by_decode(const Rank& rank, const Step& step) {
   return made;
 }
 
-// The same of up to eight pairs.
+// What experts of up to eight pairs make.
 Made by_few_pairs(const Rank& rank, const Step& step) {
   Made made = nothing_yet(step, rank.width());
   run_up(rank, step, made);

@@ -15,7 +15,7 @@
 #include "backend/cuda/experts/expert_ranges.cuh"
 #include "backend/cuda/dense/quad.cuh"
 #include "backend/cuda/launch/warp.cuh"
-#include "backend/cuda/layout/mma_m16n8k16.h"
+#include "backend/cuda/layout/mma_fragments.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -85,12 +85,13 @@ struct RouteStage {
     full = last ? first + static_cast<uint32_t>(Tile::kBarriersAt) : full + 16;
     parity ^= last ? 1 : 0;
   }
-  // Of x, or of sums in rows: four columns of the token that the lane multiplies; two tokens' lie in different banks.
+  // Where x, or sums in rows, lie: four columns of the token that the lane multiplies; two tokens' lie in different
+  // banks.
   [[nodiscard]] __device__ static uint32_t input(int thread, int chunk) {
     return static_cast<uint32_t>((thread / 4 * 4 + (chunk ^ (thread / 4 & 2))) * 16);
   }
   static constexpr int kInputPitch = Tile::kThreads * 16;  // to the lane's other token
-  // Of sums by tiles: the token's 16 columns.
+  // Where sums by tiles lie: the token's 16 columns.
   [[nodiscard]] __device__ static uint32_t input_tile(int thread) {
     constexpr int kTokenBytes = Tile::kWarpK * 2, kWarpBytes = 16 * kTokenBytes;
     return static_cast<uint32_t>(Tile::kInputBytes + thread / kWarpLanes * kWarpBytes +

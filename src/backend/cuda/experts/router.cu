@@ -2,7 +2,7 @@
 
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/experts/router.cuh"
-#include "backend/cuda/experts/top_experts.cuh"
+#include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/launch/launchers.h"

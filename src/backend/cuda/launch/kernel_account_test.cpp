@@ -1,4 +1,4 @@
-#include "backend/cuda/launch/kernel_account.h"
+#include "backend/cuda/launch/kernel_table.h"
 
 #include "base/error.h"
 

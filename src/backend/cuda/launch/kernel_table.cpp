@@ -3,6 +3,8 @@
 #include "backend/cuda/attention/page_types.h"
 #include "base/error.h"
 
+#include <algorithm>
+
 namespace nibble::backend::cuda {
 
 void note_launch(Kernel kernel, const Launch& on) {
@@ -21,6 +23,42 @@ const PageType& page_type(KvDtype type) {
   require_taken(type_of(type), BackendKind::kCuda);
   check(false, "kPageTypes has every type of cuda's");
   return kPageTypes[0];
+}
+
+namespace {
+
+double us(uint64_t from_ns, uint64_t to_ns) { return to_ns > from_ns ? static_cast<double>(to_ns - from_ns) / 1e3 : 0; }
+
+KernelTime& entry_of(KernelProfile& profile, const LaunchRecord& launch) {
+  const std::string_view kernel = launch.kernel.name;
+  for (KernelTime& time : profile.kernels)
+    if (time.stage == launch.stage && time.kernel == kernel) return time;
+  return profile.kernels.emplace_back(KernelTime{.stage = launch.stage, .kernel = kernel});
+}
+
+}  // namespace
+
+KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans, size_t skipped) {
+  if (launches.size() != spans.size()) {
+    throw Error(Code::kDevice, "--profile: want times of all {} launches, found {}: CUPTI lost some, or gave others",
+                launches.size(), spans.size());
+  }
+  std::stable_sort(spans.begin(), spans.end(),
+                   [](const KernelSpan& a, const KernelSpan& b) { return a.start_ns < b.start_ns; });
+  KernelProfile profile;
+  uint64_t busy_until = skipped < spans.size() ? spans[skipped].start_ns : 0;
+  for (size_t i = skipped; i < spans.size(); ++i) {
+    const KernelSpan& span = spans[i];
+    const bool opens_step = launches[i].kernel == kernel::kEmbed;
+    (opens_step ? profile.between_steps_us : profile.between_kernels_us) += us(busy_until, span.start_ns);
+    profile.steps += opens_step ? 1 : 0;
+    KernelTime& time = entry_of(profile, launches[i]);
+    ++time.launches;
+    time.us += us(span.start_ns, span.end_ns);
+    time.own_us += us(std::max(busy_until, span.start_ns), span.end_ns);
+    busy_until = std::max(busy_until, span.end_ns);
+  }
+  return profile;
 }
 
 }  // namespace nibble::backend::cuda

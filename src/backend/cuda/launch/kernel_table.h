@@ -4,18 +4,21 @@
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
-#include "backend/cuda/experts/own_experts.h"
-#include "backend/cuda/dense/gemm_input.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/kv_dtype.h"
-#include "backend/stage.h"
+#include "backend/dims.h"
+#include "backend/plan.h"
+#include "backend/sampling.h"
 #include "base/dtype.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <source_location>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -112,7 +115,7 @@ struct Launch {
   Stage stage = Stage::kEmbed;
   bool chained = true;  // kernels that can may begin while the one before drains (chained_launch.cuh)
 };
-// Of a launch that has happened: counted, traced.
+// Counts and traces a launch that has happened.
 void note_launch(Kernel kernel, const Launch& on);
 
 // After every launch: throws Error(kDevice) when it failed, notes it otherwise.
@@ -176,7 +179,7 @@ struct LinearTile {
 struct RopeKvLaunch {
   float* q = nullptr;                    // [tokens, heads, head_dim]
   const float* k = nullptr;              // [tokens, kv_heads, head_dim]
-  const float* v = nullptr;              // likewise
+  const float* v = nullptr;              // [tokens, kv_heads, head_dim]
   const int32_t* positions = nullptr;    // [tokens]
   const int32_t* kv_slots = nullptr;     // [tokens]
   const float* rope_inv_freq = nullptr;  // [head_dim / 2]
@@ -187,7 +190,7 @@ struct RopeKvLaunch {
 
 struct AttendLaunch {
   const float* q = nullptr;     // [tokens, heads, head_dim]
-  float* out = nullptr;         // likewise
+  float* out = nullptr;         // [tokens, heads, head_dim]
   GemmInput rounded{};          // [tokens, heads * head_dim]: of attend_plan.h, instead of out, where it is given
   const Bf16* sinks = nullptr;  // [heads]; may be none
   const int32_t* token_row = nullptr;  // [tokens] the row of the page table
@@ -244,14 +247,16 @@ struct MoeLaunch {
 struct SampleRowParams {
   uint64_t seed = 0;
   uint64_t position = 0;
-  float temperature = 1;
-  float log_min_p = 0;  // log(min_p); read when has_min_p
-  float top_p = 1;
-  int32_t top_k = 0;
-  float repetition_penalty = 1;
-  int32_t has_min_p = 0;
+  SamplingWords numbers{};              // get<&SamplingParams::top_p>() reads them
+  float log_min_p = 0;                  // log(min_p) as the host rounds it; read where min_p acts
   int32_t first_shift = 0, shifts = 0;  // its part of the shifts
   int32_t mask = -1;                    // its row of the masks; -1: none
+
+  template <auto kMember>
+  [[nodiscard]] constexpr auto get() const {
+    return std::bit_cast<member_type<kMember>>(numbers[field_index(kMember)]);
+  }
+  [[nodiscard]] constexpr bool greedy() const { return get<&SamplingParams::temperature>() < kGreedyBelow; }
   friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;
 };
 
@@ -271,13 +276,13 @@ struct SampleLaunch {
   const float* biases = nullptr;
   const uint32_t* masks = nullptr;  // [masks, mask_words(vocab)] bit t % 32 of word t / 32: token t may be drawn
   int32_t* tokens = nullptr;        // [rows] out; or kNotFinite, kNothingAllowed. Null: parts are for who picks
-  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sampling/sample.cu)
+  uint64_t* threshold = nullptr;    // scratch [rows] the smallest key kept (sampling/sample.cuh)
   // [rows, kSampleParts], of each row sample_parts(rows): the best logit / T + noise of some of its tokens, and whose
   // it is, as before() of launch/warp.cuh ranks them; or kNotFinite, kNoToken
   float* part_value = nullptr;
   int32_t* part_token = nullptr;
   int rows = 0, vocab = 0;
-  // Of a rank that draws from its columns alone: vocab is of these, masks are of `mask_vocab` tokens, and filters see
+  // A rank that draws from its columns alone: vocab is of these, masks are of `mask_vocab` tokens, and filters see
   // no more than the columns.
   int first = 0;  // the token of the first column, a multiple of 4
   int mask_vocab = 0;
@@ -343,7 +348,7 @@ struct KernelTable {
   void (*moe_up)(const MoeUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*moe_down)(const MoeDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*gemv_moe_down)(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on);
-  // Experts with their tokens grouped: grouped_plan.h, gemv_int8.h
+  // Experts with their tokens grouped: grouped_plan.h
   void (*group_tiles)(const GroupArgs& args, const Launch& on);
   void (*grouped_up)(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
   void (*grouped_down)(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
@@ -356,7 +361,7 @@ struct KernelTable {
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
   void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
   void (*combine)(const CombineArgs& args, const Launch& on);
-  void (*tap)(const TapArgs& args, const Launch& on);  // tap.h
+  void (*tap)(const TapArgs& args, const Launch& on);  // around_gemm.h
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
@@ -370,5 +375,16 @@ struct KernelTable {
 
 // Those of the build.
 [[nodiscard]] KernelTable all_kernels();
+
+// When a launch's kernel ran.
+struct KernelSpan {
+  uint64_t start_ns = 0, end_ns = 0;
+};
+
+// Launches and the times that the card gave them, as a profile. The spans by start; the launches in the order of their
+// stream, which is the same. The first `skipped` do not count. Throws Error(kDevice) unless there is a span for every
+// launch.
+[[nodiscard]] KernelProfile account(std::span<const LaunchRecord> launches, std::vector<KernelSpan> spans,
+                                    size_t skipped = 0);
 
 }  // namespace nibble::backend::cuda

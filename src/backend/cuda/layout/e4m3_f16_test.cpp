@@ -1,4 +1,4 @@
-#include "backend/cuda/layout/e4m3_f16.h"
+#include "backend/cuda/layout/small_floats.h"
 
 #include "base/dtype.h"
 

@@ -8,14 +8,14 @@
 //   tile   = slices of 6 or 8 consecutive k-blocks of 32; one warp owns one slice of every tile. The first slice may be
 //            short: it lacks its first pairs' codes, and all else lies as if they were there (slices_of).
 //   slice  = per pair of blocks 512 B of codes, 16 B per lane: words {block 0 step 0, block 0 step 1, block 1 step 0,
-//            block 1 step 1}, each the four A registers of one mma (e2m1_f16.h); then 16 scales per block, as words
+//            block 1 step 1}, each the four A registers of one mma (small_floats.h); then 16 scales per block, as words
 //            [row % 8][block / 2] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block 1}.
-//   scale  = E8M0 code + 14: the 2^-14 of e2m1_f16.h is undone here. Codes above 191 (2^64) are refused.
+//   scale  = E8M0 code + 14: the 2^-14 of small_floats.h is undone here. Codes above 191 (2^64) are refused.
 //   k      : a dot product does not care about its order, so lane t of a quad takes k = 8t..8t+7 of a block, which are
 //            16 consecutive bytes of f16 activations.
 
-#include "backend/cuda/layout/e2m1_f16.h"
-#include "backend/cuda/layout/mma_m16n8k16.h"
+#include "backend/cuda/layout/small_floats.h"
+#include "backend/cuda/layout/mma_fragments.h"
 
 #include <bit>
 #include <cstdint>
@@ -30,9 +30,9 @@ inline constexpr int kMaxSlices = 16;        // warps
 inline constexpr int kScaleBias = -kE2m1AsF16Log2;
 inline constexpr int kMaxScaleCode = 191;        // that is packed
 inline constexpr int kMaxNarrowScaleCode = 131;  // 2^4, up to which f16 holds the weights: arch/sm90/mxfp4_parts.cuh
-inline constexpr int kByteScales = 17;           // one after the other, whose weights e5m2 holds: likewise
+inline constexpr int kByteScales = 17;           // one after the other, whose weights e5m2 holds
 
-// Of MXFP4 matrices: the largest and the smallest scale code, without those that are 0, as of blocks of zeros.
+// The largest and the smallest scale code of MXFP4 matrices, without those that are 0, as of blocks of zeros.
 struct ScaleRange {
   int largest = 0, smallest = 255;
   constexpr void add(int code) {

@@ -4,13 +4,13 @@
 //
 //   row    = codes; then the E8M0 scale of each block of 32 k; then nothing, up to a multiple of 16
 //   k      : the packed weights deal k 8t..8t+7 of a block to lane t (mx_a_m16k32.h), in two steps of four. The
-//            weights' words widen to bytes of k 0, 2, 1, 3 of a step (e2m1_e5m2.h), so this is B's order, too
+//            weights' words widen to bytes of k 0, 2, 1, 3 of a step (small_floats.h), so this is B's order, too
 //   codes of a byte (MXFP8, MXFP6; m16n8k32): per 64 k (a pair of blocks) 64 bytes, 16 for each lane t of a quad:
 //            registers 0 and 1 of the first block, then of the second; register s has step s
 //   codes of four bits (MXFP4; m16n8k64): per 64 k 32 bytes, 8 for each lane: register 0 has the first block, register
 //            1 the second; byte i has its k of step 0 in the low half and that of step 1 in the high one
 
-#include "backend/cuda/layout/mx_m16n8k32.h"
+#include "backend/cuda/layout/mma_fragments.h"
 #include "backend/cuda/layout/packed.h"
 
 #include <cstdint>
@@ -22,11 +22,11 @@ inline constexpr int kBlockPairK = 2 * kBlockK;  // k of a pair of blocks
 // k of byte i of a register, from the first of its four; and the way back, which is the same.
 [[nodiscard]] constexpr int mx_byte_k(int i) { return i % 2 * 2 + i / 2; }
 
-// Of a code in a row.
+// Bits of a code in a row.
 [[nodiscard]] constexpr int mx_code_bits(MxFormat format) { return format == MxFormat::kMxfp4 ? 4 : 8; }
-// Of `k` codes, which are whole pairs of blocks.
+// Bytes of `k` codes, which are whole pairs of blocks.
 [[nodiscard]] constexpr int mx_code_bytes(MxFormat format, int k) { return k * mx_code_bits(format) / 8; }
-// Of a lane's codes of a pair of blocks.
+// Bytes of a lane's codes of a pair of blocks.
 [[nodiscard]] constexpr int mx_lane_bytes(MxFormat format) { return 2 * mx_code_bits(format); }
 [[nodiscard]] constexpr int mx_scale_bytes(int cols) { return (cols / kBlockK + 15) / 16 * 16; }
 // REQUIRES cols in pairs of blocks.
@@ -96,8 +96,8 @@ constexpr bool bytes_meet() {
         }
   return true;
 }
-// The same of m16n8k64, whose A register r holds of block r / 2 the row of register r % 2 there: a step's codes in the
-// low halves of its bytes, the other's in the high ones (e2m1_e5m2.h nibbles_of).
+// Codes meet in m16n8k64, too, whose A register r holds of block r / 2 the row of register r % 2 there: a step's codes
+// in the low halves of its bytes, the other's in the high ones (small_floats.h nibbles_of).
 constexpr bool nibbles_meet() {
   constexpr MxFormat kNibbles = MxFormat::kMxfp4;
   for (int lane = 0; lane < kWarpLanes; ++lane)

@@ -1,4 +1,4 @@
-#include "backend/cuda/layout/mx_pack_testing.h"
+#include "backend/cuda/testing/mx_pack.h"
 
 #include "base/dtype.h"
 #include "base/mx.h"

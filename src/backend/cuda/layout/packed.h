@@ -36,7 +36,7 @@ inline constexpr int kStepBytes = 512;  // one uint4 per lane
   return packing == Packing::kMxfp4 ? slice_blocks / 2 : 1;
 }
 
-// Of a matrix with `cols` columns; slices 0: it has none.
+// How a matrix with `cols` columns is cut; slices 0: it has none.
 struct Geometry {
   int slices = 0, blocks = 0;  // blocks of a slice
   int missing = 0;             // pairs of blocks that the first slice lacks: of MXFP4 alone
@@ -113,5 +113,9 @@ struct PackedMatrix {
   const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
   layout::Packing packing = layout::Packing::kBf16;
 };
+
+// What plans and their checks round and align by.
+inline bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace nibble::backend::cuda

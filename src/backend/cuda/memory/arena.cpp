@@ -2,7 +2,6 @@
 #include "backend/cuda/memory/arena.h"
 
 #include "backend/cuda/program/choices.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include "backend/cuda/dense/gemm_plan.h"

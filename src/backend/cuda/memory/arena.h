@@ -57,7 +57,7 @@ struct Arena {
   float* taps = nullptr;             // [tokens, BackendConfig::taps, hidden]
   float* q = nullptr;                // [tokens, heads * head_dim]
   float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
-  float* v = nullptr;                // likewise
+  float* v = nullptr;                // as k
   float* qkv = nullptr;              // [tokens, (heads + 2 * kv_heads) * head_dim] before rope, by a gemv; with packed
                                      // matrices, for pages whose values do not stand alone
   float* attn = nullptr;             // [tokens, heads * head_dim]
@@ -107,12 +107,12 @@ struct Arena {
   int32_t* logit_tokens = nullptr;            // [rows]
   float* rope_inv_freq = nullptr;             // [head_dim / 2]
   float* rope_cosine = nullptr;               // [tokens, head_dim / 2]
-  float* rope_sine = nullptr;                 // likewise
+  float* rope_sine = nullptr;                 // [tokens, head_dim / 2]
   // Sampling
   SampleRowParams* sample_params = nullptr;  // [rows]
   uint64_t* sample_threshold = nullptr;      // [rows]
   float* sample_part_value = nullptr;        // [rows, kSampleParts]
-  int32_t* sample_part_token = nullptr;      // likewise
+  int32_t* sample_part_token = nullptr;      // [rows, kSampleParts]
   int32_t* sampled = nullptr;                // [rows]
   std::vector<KvPages> kv;                   // per layer
   HeadArena head{};

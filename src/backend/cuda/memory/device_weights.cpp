@@ -1,12 +1,157 @@
 #include "backend/cuda/memory/device_weights.h"
 
 #include "backend/cost.h"
+#include "backend/cuda/dense/gemv_plan.h"
 #include "backend/sliced_weight.h"
 #include "base/error.h"
 
+#include <algorithm>
 #include <array>
 
 namespace nibble::backend::cuda {
+
+namespace {
+
+using layout::Packing;
+using layout::RowOrder;
+
+bool is_qkv(WeightRole role) { return role == WeightRole::kQ || role == WeightRole::kK || role == WeightRole::kV; }
+
+// Rows of the layer's qkv matrix before this role's.
+int64_t first_row(WeightRole role, const Dims& d) {
+  const bool key = role == WeightRole::kK || role == WeightRole::kKBias;
+  const bool value = role == WeightRole::kV || role == WeightRole::kVBias;
+  return key ? d.q_width() : value ? d.q_width() + d.kv_width() : 0;
+}
+
+}  // namespace
+
+bool is_packed(WeightRole role) {
+  return is_qkv(role) || role == WeightRole::kO || role == WeightRole::kUnembedding || role == WeightRole::kGateUp ||
+         role == WeightRole::kDown;
+}
+
+Dims held_dims(const BackendConfig& config, WeightRole role) {
+  using enum WeightRole;
+  Dims held = config.dims;
+  const bool of_experts = role == kGateUp || role == kGateUpBias || role == kDown || role == kDownBias;
+  if (of_experts && config.own_experts) held.experts = config.own_experts->count;
+  return held;
+}
+
+MatrixShape matrix_shape(WeightRole role, const Dims& d) {
+  switch (role) {
+    case WeightRole::kQ: return {d.q_width(), d.hidden, RowOrder::kHeads64};
+    case WeightRole::kK:
+    case WeightRole::kV: return {d.kv_width(), d.hidden, RowOrder::kHeads64};
+    case WeightRole::kO: return {d.hidden, d.q_width(), RowOrder::kPlain};
+    case WeightRole::kUnembedding: return {d.vocab, d.hidden, RowOrder::kPlain};
+    case WeightRole::kGateUp: return {d.experts * 2 * d.inter, d.hidden, RowOrder::kGateUp};
+    case WeightRole::kDown: return {d.experts * d.hidden, d.inter, RowOrder::kPlain};
+    default: return {};
+  }
+}
+
+MatrixShape packed_shape(WeightRole role, const Dims& d) {
+  MatrixShape shape = matrix_shape(role, d);
+  if (role == WeightRole::kDown) shape.cols = layout::block_pair_width(shape.cols);
+  return shape;
+}
+
+PackedWeights::PackedScales* PackedWeights::packed_scales() {
+  if (packed_scales_ == nullptr) {
+    packed_scales_ = allocate_device(sizeof(PackedScales), "packing");
+    const PackedScales before{.codes = scales_};
+    cuda_check(cudaMemcpyAsync(packed_scales_.get(), &before, sizeof before, cudaMemcpyHostToDevice, stream_));
+    cuda_check(cudaStreamSynchronize(stream_));  // the slabs have streams of their own
+  }
+  return reinterpret_cast<PackedScales*>(packed_scales_.get());
+}
+
+void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
+  uint8_t* const packed = pack.packed;
+  const bool changed = quantize || !source.as_shipped();
+  const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
+  slabs.run(source, room, [=](const Slabs::Rows& rows) mutable {
+    pack.values = rows.even;
+    pack.scales = rows.scales;
+    if (changed) {
+      const int64_t code_bytes = rows.count * source.cols / (pack.packing == Packing::kMxfp4 ? 2 : 1);
+      uint8_t* const scales = pack.packing == Packing::kBf16 ? nullptr : rows.room + code_bytes;
+      if (quantize) {
+        quantize_weights({.packing = pack.packing,
+                          .format = source.format,
+                          .from = rows.even,
+                          .values = rows.room,
+                          .scales = scales,
+                          .rows = rows.count,
+                          .cols = source.cols},
+                         rows.stream);
+      } else {
+        translate(source, rows, rows.room, scales);
+      }
+      pack.values = rows.room;
+      pack.scales = scales;
+    }
+    pack.rows = rows.count;
+    pack.packed = packed + layout::packed_bytes(pack.packing, rows.first, source.cols);
+    pack_weights(pack, rows.stream);
+  });
+}
+
+PackedWeights::Qkv& PackedWeights::qkv(int layer) {
+  const Dims& d = config_.dims;
+  const int64_t rows = d.q_width() + 2 * d.kv_width();
+  qkv_.resize(std::max(qkv_.size(), static_cast<size_t>(layer) + 1));
+  Qkv& own = qkv_[static_cast<size_t>(layer)];
+  if (own.matrix == nullptr) {
+    const Packing packing = packing_of(WeightRole::kQ, config_.dense);
+    own = {allocate_device(layout::packed_bytes(packing, rows, d.hidden), "q, k and v"),
+           allocate_device(rows * 2, "q, k and v biases")};
+  }
+  return own;
+}
+
+PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
+  auto* whole = reinterpret_cast<Bf16*>(qkv(layer).bias.get());
+  return {whole + first_row(role, config_.dims), whole};
+}
+
+PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
+  const MatrixShape shape = packed_shape(role, held_dims(config_, role));
+  const Packing packing = packing_of(role, config_.dense);
+  std::byte *whole = nullptr, *part = nullptr;
+  if (is_qkv(role)) {
+    whole = qkv(layer).matrix.get();
+    part = whole + layout::packed_bytes(packing, first_row(role, config_.dims), shape.cols);
+  } else {
+    matrices_.push_back(allocate_device(layout::packed_bytes(packing, shape.rows, shape.cols), backend::name_of(role)));
+    whole = part = matrices_.back().get();
+  }
+  PackedScales* const scales = packed_scales();
+  const bool experts = role == WeightRole::kGateUp || role == WeightRole::kDown;
+  pack({.packing = packing,
+        .packed = reinterpret_cast<uint8_t*>(part),
+        .bad_scales = &scales->bad,
+        .scale_range = experts ? &scales->codes.experts : &scales->codes.dense,
+        .cols = shape.cols,
+        .order = shape.order},
+       config_.dense.of(role), source, slabs);
+  return {reinterpret_cast<const uint8_t*>(whole), packing};
+}
+
+void PackedWeights::finish() {
+  if (packed_scales_ == nullptr) return;
+  PackedScales packed;
+  cuda_check(cudaMemcpyAsync(&packed, packed_scales_.get(), sizeof packed, cudaMemcpyDeviceToHost, stream_));
+  cuda_check(cudaStreamSynchronize(stream_));
+  packed_scales_.reset();
+  if (packed.bad > 0)
+    throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite",
+                packed.bad, layout::kMaxScaleCode - 127);
+  scales_ = packed.codes;
+}
+
 namespace {
 
 bool is_qkv_bias(WeightRole role) {
@@ -15,7 +160,7 @@ bool is_qkv_bias(WeightRole role) {
 
 bool is_experts(WeightRole role) { return role == WeightRole::kGateUp || role == WeightRole::kDown; }
 
-// Values of what the backend holds: of its heads, its inner width and its rows of logits, but of the whole embedding.
+// Values that the backend holds: of its heads, its inner width and its rows of logits, but of the whole embedding.
 int64_t held_values(const HostWeight& weight, const Dims& d) {
   return weight.role == WeightRole::kEmbedding ? weight.values.shape.front() * d.hidden : values_of(weight.role, d);
 }
@@ -71,7 +216,7 @@ WeightHandle DeviceWeights::upload_head(const HostWeight& weight) {
   const auto count = [](const RawTensor& tensor) { return std::ssize(tensor.bytes) / bytes_of(tensor.dtype); };
   const int64_t value_bytes = matrix ? 2 : 4,
                 bytes = value_bytes * (count(weight.values) + (weight.odd.bytes.empty() ? 0 : count(weight.odd)));
-  Uploaded own;
+  DeviceWeight own;
   std::byte* to = nullptr;
   if (qkv) {
     std::byte*& first = head_qkv_[{weight.layer, bias}];
@@ -130,7 +275,7 @@ WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
     source.rows = shape.rows;
     source.cols = shape.cols;
   }
-  Uploaded own;
+  DeviceWeight own;
   if (packed_ && is_packed(weight.role)) {
     own.matrix = packed_->upload(weight.role, weight.layer, source, *slabs_);
   } else if (packed_ && is_qkv_bias(weight.role)) {
@@ -170,7 +315,7 @@ void DeviceWeights::finish() {
 }
 
 MxfpMatrix DeviceWeights::mxfp4(WeightHandle handle) const {
-  const Uploaded& w = of(handle);
+  const DeviceWeight& w = of(handle);
   return {.codes = reinterpret_cast<const uint8_t*>(w.values.get()),
           .scales = reinterpret_cast<const uint8_t*>(w.scales.get())};
 }

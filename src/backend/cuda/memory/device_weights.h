@@ -4,10 +4,12 @@
 // here, MXFP4 changes its order of nibbles, and Q8_0, F16 and F32 are rounded to bf16 (docs/decisions/0012).
 
 #include "backend/backend.h"
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/layout/packed.h"
 #include "backend/cuda/memory/arena.h"
-#include "backend/cuda/memory/packed_weights.h"
-#include "backend/cuda/memory/slabs.h"
 #include "backend/cuda/memory/upload.h"
+#include "backend/cuda/program/choices.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +20,60 @@
 #include <vector>
 
 namespace nibble::backend::cuda {
+
+// Whether a role is a matrix that the decode kernels stream.
+[[nodiscard]] bool is_packed(WeightRole role);
+
+struct MatrixShape {
+  int64_t rows = 0, cols = 0;
+  layout::RowOrder order = layout::RowOrder::kPlain;
+};
+// What is held of a role: of the experts a rank's own.
+[[nodiscard]] Dims held_dims(const BackendConfig& config, WeightRole role);
+// The shape of a packed role. Experts are rows of one tall matrix.
+[[nodiscard]] MatrixShape matrix_shape(WeightRole role, const Dims& dims);
+// As it is packed: columns of down are filled up to pairs of blocks.
+[[nodiscard]] MatrixShape packed_shape(WeightRole role, const Dims& dims);
+
+// The matrices that the decode kernels stream, in device memory in their layout (layout/packed.h) and nowhere else:
+// packed on the device as they come through the upload ring, requantised there where BackendConfig::dense says so.
+class PackedWeights {
+ public:
+  PackedWeights(const BackendConfig& config, cudaStream_t stream) : config_(config), stream_(stream) {}
+
+  // REQUIRES is_packed(role), and a source of its shape. The source is read until slabs.wait() returns.
+  PackedMatrix upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
+  // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
+  struct Bias {
+    Bf16 *part = nullptr, *whole = nullptr;
+  };
+  Bias qkv_bias(WeightRole role, int layer);
+  // After the last upload, when the slabs are done. Throws Error(kUnsupported) when a scale was out of range.
+  void finish();
+  // Scales of the MXFP4 matrices; known once finished.
+  [[nodiscard]] const layout::ModelScales& scales() const { return scales_; }
+
+ private:
+  struct Qkv {
+    DeviceBytes matrix, bias;
+  };
+  // Blocks whose scale a format could not hold, and the codes of MXFP4's.
+  struct PackedScales {
+    int bad = 0;
+    layout::ModelScales codes;
+  };
+  PackedScales* packed_scales();  // on the device, until finish()
+  Qkv& qkv(int layer);
+  // `pack`: what is the same for all rows.
+  void pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs);
+
+  const BackendConfig& config_;
+  cudaStream_t stream_;
+  DeviceBytes packed_scales_;  // a PackedScales while weights come
+  layout::ModelScales scales_;
+  std::vector<Qkv> qkv_;  // by layer
+  std::vector<DeviceBytes> matrices_;
+};
 
 // Memory for weights on their way, pinned and the device's.
 [[nodiscard]] constexpr int64_t upload_bytes(int threads) {
@@ -32,7 +88,7 @@ class DeviceWeights {
     Matrices matrices = Matrices::kPacked;
     std::span<const MappedSource> files;
     int upload_threads = 1;
-    Uploader::Cached cached = Uploader::Cached::kUsed;
+    Uploader::PageCache cached = Uploader::PageCache::kUsed;
   };
   DeviceWeights(const Options& options, cudaStream_t stream);
 
@@ -47,7 +103,7 @@ class DeviceWeights {
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
     return reinterpret_cast<const Bf16*>(of(handle).values.get());
   }
-  // Of kQBias, kKBias and kVBias with packed matrices: the three, one after the other.
+  // The biases of q, k and v with packed matrices: the three, one after the other.
   [[nodiscard]] const Bf16* qkv_bias(WeightHandle handle) const { return of(handle).qkv_bias; }
   [[nodiscard]] const PackedMatrix& matrix(WeightHandle handle) const { return of(handle).matrix; }
   [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const;  // experts in row order
@@ -57,21 +113,21 @@ class DeviceWeights {
   }
 
  private:
-  struct Uploaded {
+  struct DeviceWeight {
     DeviceBytes values, scales;
     PackedMatrix matrix;             // of a packed role, which has no values here
-    const Bf16* qkv_bias = nullptr;  // likewise
+    const Bf16* qkv_bias = nullptr;  // of a role that is part of it
   };
   WeightHandle upload_all(const HostWeight& weight);
   // A head's: matrices in bf16 and row order, q, k and v of a layer below each other, as are gate and up; vectors f32.
   WeightHandle upload_head(const HostWeight& weight);
   void put(const SlabSource& source, std::byte* values, std::byte* scales);
-  [[nodiscard]] const Uploaded& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
+  [[nodiscard]] const DeviceWeight& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
 
   const Options options_;
   cudaStream_t stream_;
   std::optional<PackedWeights> packed_;
-  std::vector<Uploaded> weights_;
+  std::vector<DeviceWeight> weights_;
   std::map<std::pair<int, bool>, std::byte*> head_qkv_;  // by layer, matrices or biases: where q's begin
   std::optional<Slabs> slabs_;
   std::optional<Uploader> uploader_;  // the last: its threads use the others

@@ -21,7 +21,7 @@ class Staging {
   void begin_step();
   // Enqueues the copy; `host` is free when it returns. REQUIRES at most segment_bytes.
   void copy(void* device, std::span<const std::byte> host);
-  // The same for `rows` rows of `host`, which end up `pitch_bytes` apart: one copy.
+  // Copies `rows` rows of `host`, which end up `pitch_bytes` apart: one copy.
   void copy_rows(void* device, std::span<const std::byte> host, int64_t rows, int64_t pitch_bytes);
 
  private:

@@ -3,8 +3,8 @@
 // and launchers. All pointers are device memory, rows of floats 16-byte aligned.
 
 #include "backend/cuda/comm/share_box.h"
-#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ namespace nibble::backend::cuda {
 struct SplitSums {
   const void* at = nullptr;
   int splits = 0;  // 0: there is none
-  // f32 [tokens, rows], or bf16 where split_gemm_plan.h place_in_sums says
+  // f32 [tokens, rows], or bf16 where gemm_plan.h place_in_sums says
   enum class Order : uint8_t { kRows, kTiles } order = {};
   [[nodiscard]] constexpr int bytes() const { return splits * (order == Order::kTiles ? 2 : 4); }  // of a value
 };
@@ -72,7 +72,7 @@ struct RopeSumsArgs {
   const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
   float* q = nullptr;                 // [tokens, heads, 64]
   const float* cosine = nullptr;      // [tokens, 32], times the concentration
-  const float* sine = nullptr;        // likewise
+  const float* sine = nullptr;        // [tokens, 32], times the concentration
   const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
   KvPages kv;
   int tokens = 0, heads = 0, kv_heads = 0;
@@ -131,7 +131,7 @@ struct RoutePlan {
   [[nodiscard]] std::string to_string() const;
 };
 [[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
-// Of RouteTokensArgs::parts.
+// Size of RouteTokensArgs::parts.
 [[nodiscard]] int64_t route_parts_floats(const RouteShape& shape);
 
 // Both at once, of few tokens: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; route's x is
@@ -185,5 +185,18 @@ void any_combine(const CombineArgs& args, const Launch& on);
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
 void any_route_sums(const RouteSumsArgs& args, const Launch& on);
+
+// The residual stream as a head reads it: out[t] = x[t] + delta[t] + rest[t], the terms that there are.
+struct TapArgs {
+  const float* x = nullptr;      // [tokens, hidden]
+  const float* delta = nullptr;  // [tokens, hidden]
+  const float* rest = nullptr;   // [tokens, hidden], with delta
+  float* out = nullptr;          // [tokens, hidden], rows `pitch` floats apart
+  int64_t pitch = 0;
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 4
+};
+
+void check_args(const TapArgs& args);
+void any_tap(const TapArgs& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

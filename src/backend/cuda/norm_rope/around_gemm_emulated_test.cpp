@@ -1,10 +1,10 @@
-// The kernels around GEMMs and the split GEMM (around_gemm.h, split_gemm_plan.h), run lane by lane on the host.
+// The kernels around GEMMs and the split GEMM (around_gemm.h, gemm_plan.h), run lane by lane on the host.
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
-#include "backend/cuda/experts/route_testing.h"
-#include "backend/cuda/dense/split_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
+#include "backend/cuda/testing/route.h"
+#include "backend/cuda/testing/split_gemm.h"
 #include "backend/cuda/comm/combine_testing.h"
 #include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
@@ -13,8 +13,8 @@
 #include "backend/cuda/experts/route_tokens.cuh"
 #include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
-#include "backend/cuda/attention/attend_testing.h"
-#include "backend/cuda/attention/half_byte_testing.cuh"
+#include "backend/cuda/testing/attend.h"
+#include "backend/cuda/testing/half_byte.cuh"
 #include "backend/cuda/norm_rope/any_rope_kv.cuh"
 
 #include <gtest/gtest.h>

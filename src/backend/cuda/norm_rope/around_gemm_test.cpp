@@ -1,12 +1,11 @@
 // The kernels around GEMMs and the split GEMM on the device, against double results: edges of tokens, real widths.
 
-#include "backend/cuda/arch/sm90/plans.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
-#include "backend/cuda/experts/route_testing.h"
-#include "backend/cuda/dense/split_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
+#include "backend/cuda/testing/route.h"
+#include "backend/cuda/testing/split_gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

@@ -83,7 +83,7 @@ __device__ __forceinline__ void combine_row(const CombineArgs& a) {
   for (int q = 0; q < 2; ++q) sum[q].store(a.rows + int64_t{half.token} * a.hidden + half.row() + 8 * q);
 }
 
-// Of eight tokens a block of 256 bytes of every row tile: 16 threads'.
+// Eight tokens have a block of 256 bytes of every row tile: 16 threads'.
 template <NormDelta kDelta>
 __device__ __forceinline__ void combine_tiles(const CombineArgs& a) {
   const auto blocks = static_cast<int>(gridDim.x), own = static_cast<int>(threadIdx.x) % 16;

@@ -57,8 +57,8 @@ void Maker::attn_in() {
   const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
   const bool added = left == Delta::Form::kAdded;
   if (!rows && !added) add_experts().layers = InLayers::kAfterFirst;
-  if (fused_ && !added) hold(Slot::kResidual, Held::kSum);
-  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
+  if (fused_ && !added) hold(Slot::kResidual, SlotForm::kSum);
+  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
   const auto input = [parts, rows, n = tokens_, sums = fused_ && !added,
                       in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
     const bool adds = rows && b.layer > 0;
@@ -148,7 +148,7 @@ void Maker::gemm_attn_in() {
     args.rounded = in;
     args.rounded.at = b.at.gemm_x;
   });
-  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, Held::kNothing);
+  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
   qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
 }
 
@@ -204,7 +204,8 @@ void Maker::attend(LayerKind kind) {
   }
   if (attend_stores_input()) {
     program_.attn_input = args_.config.head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
-    hold(Slot::kAttn, in_codes(program_.attn_input.type) ? Held::kNothing : Held::kInput);  // others are not rounded
+    hold(Slot::kAttn,
+         in_codes(program_.attn_input.type) ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
   }
   const bool fp8 = args_.run.fp8_attention();
   const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
@@ -284,7 +285,7 @@ void Maker::attn_out() {
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
-    hold(Slot::kDelta, Held::kNothing);
+    hold(Slot::kDelta, SlotForm::kNothing);
     // Tiles of codes are not sent as they are made.
     using Sent = DeltaValues::Sent;
     const Sent sent = sent_as_made();
@@ -306,7 +307,7 @@ void Maker::attn_out() {
   }
   const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_);
   if (halves) delta_ = {Delta::Form::kParts};
-  hold(Slot::kDelta, halves ? Held::kParts : Held::kFloats);
+  hold(Slot::kDelta, halves ? SlotForm::kParts : SlotForm::kFloats);
   dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {
     return DenseArgs{.weights = b.w.o.data,
                      .bias = b.w.o_bias,

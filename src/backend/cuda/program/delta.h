@@ -14,7 +14,7 @@ struct Delta {
     kRows,         // f32 [tokens, hidden]: Arena::delta
     kParts,        // two of them, to be added
     kSums,         // sums of a GEMM, with or without o's bias: Arena::gemm_y
-    kTiles,        // sums in one or more splits, bf16, in tiles (split_gemm_plan.h), without the bias: Arena::gemm_y
+    kTiles,        // sums in one or more splits, bf16, in tiles (gemm_plan.h), without the bias: Arena::gemm_y
     kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
     kExpertsBf16,  // the same in bf16: Arena::gemm_y
     kCombined,     // a row per token, as one split of kTiles: Arena::combined
@@ -39,7 +39,7 @@ struct Delta {
   [[nodiscard]] NormDelta combines() const;  // what is combined. REQUIRES wants_combine()
   // What the sum over ranks adds up. REQUIRES !wants_combine().
   [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;
-  // The same without a pointer.
+  // The values without a pointer.
   [[nodiscard]] DeltaValues extent(const Dims& dims, int64_t tokens) const;
 };
 

@@ -1,10 +1,10 @@
 // Every step of gpt-oss has a program on every card from Ampere on, none of whose launches asks for more than the card
 // has.
 
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/program.h"
 
-#include "backend/cuda/card/arch_mask.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/card/cards.h"
 #include "base/error.h"
 

@@ -2,9 +2,8 @@
 
 #include "backend/cuda/program/maker.h"
 
-#include "backend/cuda/experts/gemv_int8.h"
 #include "backend/cuda/experts/grouped_plan.h"
-#include "backend/cuda/quantise/round_rows.h"
+#include "backend/cuda/quantise/round.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
@@ -56,10 +55,10 @@ void Maker::choose_experts() {
 void Maker::route() {
   stage_ = Stage::kRoute;
   const int n = tokens();
-  hold(Slot::kResidual, Held::kFloats);
+  hold(Slot::kResidual, SlotForm::kFloats);
   if (fused_) {
     const bool exact = !rounds(activations_);
-    hold(Slot::kNormed, exact ? Held::kF16 : Held::kFloats);
+    hold(Slot::kNormed, exact ? SlotForm::kF16 : SlotForm::kFloats);
     add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
         {kMlpNorm, kRouter, kRouterBias},
         [n, exact, parts = delta_.form == Delta::Form::kParts, added = delta_.form == Delta::Form::kAdded](
@@ -80,7 +79,7 @@ void Maker::route() {
                             .eps = b.config.rms_eps},
                            on);
         });
-    for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kNothing);  // moe_up chooses
+    for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kNothing);  // moe_up chooses
     return;
   }
   if (plain()) {
@@ -100,7 +99,7 @@ void Maker::route() {
     if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
     if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
   };
-  hold(Slot::kNormed, Held::kFloats);
+  hold(Slot::kNormed, SlotForm::kFloats);
   const RouteOf route_of = [n](const Binding& b) {
     return RouteTokensArgs{.x = b.at.normed,
                            .weight = b.w.router,
@@ -176,7 +175,7 @@ void Maker::route_sums() {
               });
   }
   const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
-  hold(Slot::kNormed, floats ? Held::kFloats : Held::kNothing);
+  hold(Slot::kNormed, floats ? SlotForm::kFloats : SlotForm::kNothing);
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add(kernel::kRouteSums, "32 or 64 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
       [n = tokens(), adds = norms_while_rounding_, delta = delta_, ranges = leaves_ranges_](const Binding& b,
@@ -209,7 +208,7 @@ void Maker::moe() {
   const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
-  for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, Held::kFloats);
+  for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kFloats);
   if (!experts_take_codes() && !row_codes())
     round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
                  tokens_ * d_.hidden);
@@ -221,9 +220,9 @@ void Maker::moe() {
     grouped_moe(up, down);
   }
   combine();
-  hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? Held::kParts
-                     : delta_.form == Delta::Form::kRows ? Held::kFloats
-                                                         : Held::kNothing);
+  hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? SlotForm::kParts
+                     : delta_.form == Delta::Form::kRows ? SlotForm::kFloats
+                                                         : SlotForm::kNothing);
 }
 
 Delta Maker::experts_delta() const {
@@ -252,7 +251,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                                 .swiglu_limit = b.config.swiglu_limit},
                                plan, on);
             });
-  hold(Slot::kExpertHidden, Held::kF16);
+  hold(Slot::kExpertHidden, SlotForm::kF16);
   round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
@@ -326,7 +325,7 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
                            .hidden = to_int(b.config.dims.hidden),
                            .inter = down_cols(b)};
   };
-  hold(Slot::kExpertHidden, int8 ? Held::kInt8 : Held::kF16);
+  hold(Slot::kExpertHidden, int8 ? SlotForm::kInt8 : SlotForm::kF16);
   if (int8) {
     const GemvInt8Plan first = plan_gemv_int8(2 * d_.inter, pairs, d_.experts),
                        second = plan_gemv_int8(d_.hidden, pairs, d_.experts);
@@ -380,7 +379,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const auto down_of = [](const Binding& b) {
     return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
   };
-  hold(Slot::kExpertHidden, experts_take_codes() ? Held::kCodes : by_place ? Held::kPlaces : Held::kF16);
+  hold(Slot::kExpertHidden, experts_take_codes() ? SlotForm::kCodes : by_place ? SlotForm::kPlaces : SlotForm::kF16);
   program_.hidden_codes = codes;
   program_.hidden_in_gemm = true;
   const auto launch = experts_.launch;

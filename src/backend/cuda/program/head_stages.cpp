@@ -32,7 +32,7 @@ void Maker::head() {
   stage_ = Stage::kEmbed;
   using enum Slot;
   for (const Slot slot : {kDelta, kNormed, kQkv, kAttn, kRouterLogits, kExpertIds, kExpertWeights, kExpertHidden})
-    hold(slot, Held::kNothing);
+    hold(slot, SlotForm::kNothing);
   enter_head();
   head_layers();
   if (args_.step.logit_rows > 0) head_logits();

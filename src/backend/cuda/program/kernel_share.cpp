@@ -1,4 +1,4 @@
-#include "backend/cuda/program/kernel_share.h"
+#include "backend/cuda/program/predict.h"
 
 #include "base/error.h"
 

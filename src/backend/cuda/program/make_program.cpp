@@ -63,7 +63,7 @@ Program Maker::make() && {
   program_.dense_activations = rounds(args_.run.dense_activations) ? args_.run.dense_activations : Activations::kBf16;
   program_.tokens = tokens_;
   program_.logit_rows = args_.step.logit_rows;
-  for (auto& slots : program_.held) slots.fill(Held::kFloats);
+  for (auto& slots : program_.held) slots.fill(SlotForm::kFloats);
   if (flash_) choose_prefill();
   if (args_.config.head) {
     head();
@@ -214,8 +214,8 @@ void Maker::add_to_residual() {
   own.launches = plan.launches;
   own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
   delta_ = {Delta::Form::kAdded};
-  hold(Slot::kDelta, Held::kNothing);
-  hold(Slot::kResidual, Held::kNothing);  // it is one verb ahead
+  hold(Slot::kDelta, SlotForm::kNothing);
+  hold(Slot::kResidual, SlotForm::kNothing);  // it is one verb ahead
 }
 
 void Maker::reduce_delta() {
@@ -271,8 +271,8 @@ void Maker::logits() {
     return RmsnormLaunch{.x = b.at.residual, .which = b.step.logit_tokens, .scale = b.w.final_norm};
   };
   if (plain()) {
-    // Of the rows that get logits; those have it in normed.
-    hold(Slot::kResidual, Held::kNothing);
+    // The residual of rows that get logits is in normed.
+    hold(Slot::kResidual, SlotForm::kNothing);
     rmsnorm(kFinalNorm, rows, [normed_rows](const Binding& b) {
       RmsnormLaunch args = normed_rows(b);
       args.delta = b.at.delta;
@@ -285,7 +285,7 @@ void Maker::logits() {
   const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
   const bool added = delta_.form == Delta::Form::kAdded;
   if (!whole && !added && !experts_added_) add_experts();
-  if (whole || added) hold(Slot::kResidual, added ? Held::kFloats : Held::kNothing);
+  if (whole || added) hold(Slot::kResidual, added ? SlotForm::kFloats : SlotForm::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(family_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {

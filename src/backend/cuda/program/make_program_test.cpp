@@ -1,12 +1,12 @@
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/program.h"
 
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/arch/sm121/plans.h"
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm121/kernels.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "base/error.h"
 
 #include "backend/cuda/dense/gemv_plan.h"
@@ -400,7 +400,7 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
       EXPECT_EQ(up.tokens, 64);
       EXPECT_EQ(tile(spark, up_name), up.to_string());
       EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
-                cuda::Held::kCodes);
+                cuda::SlotForm::kCodes);
       EXPECT_EQ(spark.hidden_codes, cuda::codes_of(format));
     }
   const RunConfig wide = {
@@ -425,7 +425,8 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
     EXPECT_EQ(node.moved, 9.0 * 2880 * (2 + 8 + 2));
   }
   EXPECT_EQ(spark.attn_input.type, cuda::InputType::kMxfp8);
-  EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::Held::kNothing);
+  EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)],
+            cuda::SlotForm::kNothing);
   EXPECT_THAT(kernels(spark, Stage::kLogits), testing::Contains("any_gemm<bf16>"));  // not named: exact
   EXPECT_EQ(spark.dense_activations, Activations::kMxfp8);
   const cuda::Program all =
@@ -434,7 +435,8 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
   const cuda::Program hopper = plan(kPrompt, {.options = run, .dense = dense});
   EXPECT_THAT(kernels(hopper, Stage::kAttnIn), testing::Contains("any_gemm<mxfp8>"));
   EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_mxfp4_gemm"));
-  EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::Held::kFloats);
+  EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)],
+            cuda::SlotForm::kFloats);
   // Without it all is as it was.
   const RunConfig exact = {.family = KernelFamily::kGemm};
   EXPECT_THAT(kernels(plan(decode(9), {.options = exact, .dense = dense, .card = kGb10})),

@@ -4,12 +4,12 @@
 
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
-#include "backend/cuda/norm_rope/tap.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/quantise/round.h"
 
 #include <fmt/format.h>
 
@@ -28,17 +28,17 @@ namespace nibble::backend::cuda {
 // The kernel of an operation that serves a shape, of the first of a card's architectures that has one, and its plan.
 // Empty where none has.
 template <class Op, class Plan>
-struct Chosen {
+struct OpChoice {
   Op op{};
   Kernel kernel;
   Plan plan;
 };
 template <class Op, class Plan, class Shape>
-std::optional<Chosen<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const Shape& shape) {
+std::optional<OpChoice<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const Shape& shape) {
   for (const Arch& arch : card.arches)
     if ((arch.*op).serve != nullptr)
-      if (const std::optional<Served<Plan>> served = (arch.*op).serve(shape, card.facts))
-        return Chosen<Op, Plan>{arch.*op, served->kernel, served->plan};
+      if (const std::optional<KernelPlan<Plan>> served = (arch.*op).serve(shape, card.facts))
+        return OpChoice<Op, Plan>{arch.*op, served->kernel, served->plan};
   return std::nullopt;
 }
 
@@ -63,7 +63,7 @@ class Maker {
   // Whether the kernel that makes a rank's values also sends them, and where a delta's lie then.
   [[nodiscard]] DeltaValues::Sent sent_as_made() const;
   [[nodiscard]] PartPlaces places_of(const Delta& delta) const;
-  // Of the layer's first sum, o's, or of the second.
+  // The delta of the layer's first sum, o's, or of the second.
   [[nodiscard]] Delta both(int sum) const;
   void reduce_delta();
   void add_to_residual();
@@ -87,7 +87,7 @@ class Maker {
   template <class Args>
   Node& head_norm(int64_t rows, Args args_of);
 
-  // Of attention.
+  // Attention.
   // Where no prefill kernel takes such pages, any_attend serves the whole step.
   void choose_prefill();
   Node& rope_table();
@@ -101,7 +101,7 @@ class Maker {
   // to any_round: only cards without a GEMM for codes have them.
   [[nodiscard]] bool attend_stores_input() const;
 
-  // Of the experts.
+  // The experts.
   void choose_experts();
   void route_plainly();
   // Norm and router in one launch, where the card has such a kernel for the step.
@@ -133,8 +133,8 @@ class Maker {
   [[nodiscard]] Packing packing(WeightRole role) const { return packing_of(role, args_.config.dense); }
 
   // The kernels of the card's architectures that take the step's work.
-  using Gemm = Chosen<GemmKernel, GemmPlan>;
-  using SplitGemm = Chosen<SplitGemmKernel, SplitGemmPlan>;
+  using Gemm = OpChoice<GemmKernel, GemmPlan>;
+  using SplitGemm = OpChoice<SplitGemmKernel, SplitGemmPlan>;
   [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const;
   [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const;
   [[nodiscard]] std::optional<SplitGemm> split_gemm_for(const GemmShape& shape) const;
@@ -150,7 +150,7 @@ class Maker {
   // Whether the step's experts multiply codes of rows.
   [[nodiscard]] bool row_codes() const { return experts_gemms_ && experts_plan_.row_codes; }
   // Says how a slot is held from this stage on.
-  void hold(Slot slot, Held as) {
+  void hold(Slot slot, SlotForm as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
       program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
   }
@@ -373,7 +373,7 @@ class Maker {
   Kernel prefill_kernel_;
   bool fused_ = false;                 // the decode kernels in their fused form
   bool dense_gemms_ = false;           // GEMMs instead of them
-  bool experts_gemms_ = false;         // likewise for the experts
+  bool experts_gemms_ = false;         // GEMMs for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
   bool experts_added_ = false;         // what the last experts left, to the residual
   bool leaves_ranges_ = false;         // the router says where pairs lie by expert

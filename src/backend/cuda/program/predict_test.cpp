@@ -1,4 +1,4 @@
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/predict.h"
 
 #include "backend/cuda/arch/arch.h"
@@ -44,7 +44,7 @@ StepTime predict(Program program) {
   return predict_step({.program = program, .dims = kDims, .layer_kinds = kTwoLayers, .card = round_card()});
 }
 
-// Of one node in two layers, both of it.
+// A program of one node in two layers, both of it.
 NodeTime time_of(Node made, int64_t tokens = 1) {
   Program program;
   program.tokens = tokens;

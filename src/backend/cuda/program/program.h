@@ -39,7 +39,7 @@ struct LayerPointers {
   const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
   PackedMatrix qkv{}, o{}, gate_up{}, down{};                                                           // packed
   const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
-  MxfpMatrix gate_up_rows{}, down_rows{};                                                               // likewise
+  MxfpMatrix gate_up_rows{}, down_rows{};                                                               // in row order
   const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three
   const Bf16* o_bias = nullptr;
   const Bf16 *router = nullptr, *router_bias = nullptr;
@@ -85,13 +85,13 @@ struct Node : PlannedKernel {
 };
 
 // The form in which a step leaves a slot of backend.h, once the stage that writes it has run.
-enum class Held : uint8_t {
+enum class SlotForm : uint8_t {
   kNothing,  // no kernel writes it: its value is fused into the next kernel
   kFloats,   // floats, as the slot says
   kSum,      // floats in Arena::residual_sum
   kParts,    // floats in two parts of Arena::delta, to be added
   kF16,      // f16
-  kInt8,     // int8 in blocks (round_blocks.h)
+  kInt8,     // int8 in blocks (round.h)
   kInput,    // the input of a GEMM (Program::attn_input)
   kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
   kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u
@@ -99,15 +99,15 @@ enum class Held : uint8_t {
 
 struct Program {
   KernelFamily family = KernelFamily::kAuto;           // what kAuto became
-  bool flash = false;                                  // likewise
-  Activations activations = Activations::kAuto;        // likewise
-  Activations dense_activations = Activations::kAuto;  // likewise, of the dense layers in MX blocks
+  bool flash = false;                                  // what attention's kAuto became
+  Activations activations = Activations::kAuto;        // resolved
+  Activations dense_activations = Activations::kAuto;  // resolved, of the dense layers in MX blocks
   int64_t tokens = 0, logit_rows = 0;
-  std::array<std::array<Held, kSlots>, kStages> held{};  // [the Stage that has run][Slot]
-  GemmInput attn_input{};                                // of kInput: its type and rows; it lies in Arena::gemm_x
-  InputType hidden_codes = InputType::kMxfp8;            // of kCodes
-  bool hidden_in_gemm = false;                           // the experts' hidden in kF16 lies in Arena::gemm_u
-  bool hidden_to_round = false;                          // hidden in kPlaces is rounded to `activations` before down
+  std::array<std::array<SlotForm, kSlots>, kStages> held{};  // [the Stage that has run][Slot]
+  GemmInput attn_input{};                                    // of kInput: its type and rows; it lies in Arena::gemm_x
+  InputType hidden_codes = InputType::kMxfp8;                // of kCodes
+  bool hidden_in_gemm = false;                               // the experts' hidden in kF16 lies in Arena::gemm_u
+  bool hidden_to_round = false;  // hidden in kPlaces is rounded to `activations` before down
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 

@@ -1,7 +1,7 @@
 // That ranks which share a step meet in one place: the delta. A made-up collective is added by one field of
 // ProgramArgs; no kernel knows of it.
 
-#include "backend/dims_testing.h"
+#include "backend/testing/dims.h"
 #include "backend/cuda/program/program.h"
 
 #include <fmt/format.h>
@@ -105,7 +105,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     last->launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
                  {.counts = &counts});
     // A row per token, whatever made it; of a fused step in as many parts as are held.
-    const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == Held::kParts;
+    const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == SlotForm::kParts;
     const int64_t row_per_token = c.tokens * kShape.hidden;
     EXPECT_GE(reduced, (parts ? 2 : 1) * row_per_token);
     EXPECT_LE(reduced, (parts ? 2 : 1) * row_per_token + 7 * kShape.hidden) << "places of up to seven tokens more";
@@ -206,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(, RankBias,
 
 enum class Sum { kNone, kCombines, kOfValues, kNccl };
 
-// Of one of two ranks of gpt-oss-120b's shape on an H100.
+// The program of one of two ranks of gpt-oss-120b's shape on an H100.
 std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
                                     Sum sum = Sum::kCombines) {
   Dims dims = kDims120b;

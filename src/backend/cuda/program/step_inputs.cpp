@@ -48,7 +48,7 @@ void StepInputs::spread(std::span<const Row> rows) {
 
 const SampleRowParams* StepInputs::params(SampleInputs& inputs) {
   for (SampleRowParams& row : inputs.params)
-    if (row.temperature <= 0) row.seed = row.position = 0;  // not used; so greedy steps copy nothing
+    if (row.greedy()) row.seed = row.position = 0;  // not used; so greedy steps copy nothing
   return params_.put(inputs.params, staging_);
 }
 

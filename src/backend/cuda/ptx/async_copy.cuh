@@ -14,14 +14,14 @@ __device__ __forceinline__ void async_copy16(uint32_t to_shared, const void* fro
                : "memory");
 }
 
-// The same, of data that `policy` (evict_first_policy) says how to keep in L2.
+// A copy of data that `policy` (evict_first_policy) says how to keep in L2.
 __device__ __forceinline__ void async_copy16(uint32_t to_shared, const void* from_global, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from_global),
                "l"(policy)
                : "memory");
 }
 
-// The same, with which L2 fetches the 256 bytes where it lies: what else is in them is read soon.
+// A copy with which L2 fetches the 256 bytes where it lies: what else is in them is read soon.
 __device__ __forceinline__ void async_copy16_of_256(uint32_t to_shared, const void* from_global, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(to_shared),
                "l"(from_global), "l"(policy)
@@ -61,7 +61,7 @@ __device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_g
       : "memory");
 }
 
-// Likewise, of data that is read again.
+// A bulk copy of data that is read again.
 __device__ __forceinline__ void bulk_copy(uint32_t to_shared, const void* from_global, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(

@@ -3,7 +3,7 @@
 // fma of f16 pairs), §9.7.1.23 (dp4a).
 // Conversions of e4m3x2 are sm_89's; before it integers do the same. Packed pairs: the first value in the low half.
 
-#include "backend/cuda/layout/e4m3_f16.h"
+#include "backend/cuda/layout/small_floats.h"
 #include "backend/cuda/ptx/code.cuh"
 #include "base/dtype.h"
 #include "base/mx.h"
@@ -43,7 +43,7 @@ __device__ __forceinline__ uint8_t to_e4m3(float value) {
   }
 }
 
-// Likewise two, in the low 16 bits.
+// Two codes, in the low 16 bits.
 __device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
   if constexpr (kHasE4m3) {
     uint16_t pair;
@@ -106,7 +106,7 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t word, uint32_t select
   asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(word), "r"(selector));
   return result;
 }
-// Of two words: bytes 4 to 7 are the second's.
+// Bytes of two words: 4 to 7 are the second's.
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector) {
   uint32_t result;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(first), "r"(second), "r"(selector));

@@ -1,7 +1,7 @@
 #pragma once
 // PTX ISA §9.7.14 (warp-level matrix instructions), mma.sync.m16n8k16; sm_80 and later. m16n8k32 of e4m3 is sm_89's (on
 // sm_90 ptxas makes f16 products of it); before it two of f16 do the same.
-// Fragments: layout/mma_m16n8k16.h; of k32 layout/mx_m16n8k32.h.
+// Fragments: layout/mma_fragments.h; of k32 layout/mma_fragments.h.
 
 #include "backend/cuda/ptx/code.cuh"
 #include "backend/cuda/ptx/convert.cuh"

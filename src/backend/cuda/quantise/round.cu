@@ -1,8 +1,7 @@
-// Launchers of round_blocks.h and round_rows.h.
+// Launchers of round.h.
 
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/quantise/round_blocks.cuh"
-#include "backend/cuda/quantise/round_rows.cuh"
+#include "backend/cuda/quantise/round.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,12 +1,11 @@
-// Rounded activations, in blocks (round_blocks.h) and in codes of rows (round_rows.h), and the experts' products on
-// dp4a (gemv_int8.h), run lane by lane on the host.
+// Rounded activations, in blocks (round.h) and in codes of rows (round.h), and the experts' products on
+// dp4a (gemv_int8.cuh), run lane by lane on the host.
 
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/experts/gemv_int8.cuh"
-#include "backend/cuda/quantise/round_blocks.cuh"
-#include "backend/cuda/quantise/round_testing.h"
-#include "backend/cuda/quantise/round_rows.cuh"
+#include "backend/cuda/testing/round.h"
+#include "backend/cuda/quantise/round.cuh"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,10 @@
 // Rounded activations, in blocks and in codes of rows, and the experts' products on dp4a, on the device: against the
 // contract's bits and double sums.
 
-#include "backend/cuda/experts/gemv_int8.h"
-#include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/quantise/round_testing.h"
-#include "backend/cuda/quantise/round_rows.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/testing/round.h"
+#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

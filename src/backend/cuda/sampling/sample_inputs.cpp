@@ -22,7 +22,7 @@ std::vector<std::pair<int32_t, int>> counts_of(std::span<const int32_t> ids) {
 // One shift per token that has any, as the row's own: bias first, then the penalties.
 void add_shifts(const SampleRow& row, SampleInputs& into) {
   const SamplingParams& p = *row.params;
-  const bool penalties = p.repetition_penalty != 1.0f || p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
+  const bool penalties = p.counts_tokens();
   if (p.logit_bias.empty() && !penalties) return;
   const size_t first = into.shifts.size();
   auto bias = p.logit_bias;
@@ -70,18 +70,14 @@ void fill_sample_inputs(std::span<const SampleRow> rows, SampleInputs& into) {
     const auto shifts = static_cast<int32_t>(into.shifts.size()) - first;
     into.params.push_back({.seed = p.seed,
                            .position = static_cast<uint64_t>(row.position),
-                           .temperature = p.temperature < kGreedyBelow ? 0.0f : p.temperature,
+                           .numbers = words_of(p),
                            .log_min_p = p.min_p > 0 ? std::log(p.min_p) : 0.0f,
-                           .top_p = p.top_p,
-                           .top_k = p.top_k,
-                           .repetition_penalty = p.repetition_penalty,
-                           .has_min_p = p.min_p > 0 ? 1 : 0,
                            .first_shift = first,
                            .shifts = shifts,
                            .mask = row.mask.empty() ? -1 : masks++});
     into.masks.insert(into.masks.end(), row.mask.begin(), row.mask.end());
     into.most_shifts = std::max(into.most_shifts, static_cast<int>(shifts));
-    into.filters = into.filters || (p.temperature >= kGreedyBelow && (p.min_p > 0 || p.top_k > 0 || p.top_p < 1.0f));
+    into.filters = into.filters || p.filters();
   }
 }
 

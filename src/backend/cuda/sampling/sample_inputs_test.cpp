@@ -51,8 +51,9 @@ TEST(sample_inputs, rows_have_parts_of_their_own_and_those_with_a_mask_a_number)
   EXPECT_EQ(std::tuple(rows[0].first_shift, rows[0].shifts, rows[0].mask), std::tuple(0, 1, -1));
   EXPECT_EQ(std::tuple(rows[1].first_shift, rows[1].shifts, rows[1].mask), std::tuple(1, 0, 0));
   EXPECT_EQ(std::tuple(rows[2].first_shift, rows[2].shifts, rows[2].mask), std::tuple(1, 1, 1));
-  EXPECT_EQ(rows[1].temperature, 0);
-  EXPECT_EQ(std::tuple(rows[1].has_min_p, rows[2].has_min_p, rows[2].log_min_p), std::tuple(0, 1, std::log(0.5f)));
+  EXPECT_EQ(std::tuple(rows[1].greedy(), rows[2].greedy()), std::tuple(true, false));
+  EXPECT_EQ(rows[2].get<&SamplingParams::min_p>(), 0.5f);
+  EXPECT_EQ(rows[2].log_min_p, std::log(0.5f));
   EXPECT_EQ(rows[2].position, 9u);
   EXPECT_EQ(inputs.masks, (std::vector<uint32_t>{5, 6, 5, 6}));
 }

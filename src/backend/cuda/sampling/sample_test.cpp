@@ -2,7 +2,7 @@
 
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/sampling/sample_inputs.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

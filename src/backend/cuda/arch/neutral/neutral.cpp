@@ -12,8 +12,8 @@ GemmDevice gemm_device(const DeviceFacts& card) {
   return {.sms = card.multiprocessors, .sm_smem_bytes = card.sm_smem_bytes};
 }
 
-std::optional<Served<GemmPlan>> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
-  return Served<GemmPlan>{by_packing(kernel::kGemm, shape.packing), plan_gemm(shape, gemm_device(card))};
+std::optional<KernelPlan<GemmPlan>> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
+  return KernelPlan<GemmPlan>{by_packing(kernel::kGemm, shape.packing), plan_gemm(shape, gemm_device(card))};
 }
 
 std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFacts& card) {

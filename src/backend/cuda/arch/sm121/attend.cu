@@ -1,6 +1,6 @@
 #include "backend/cuda/arch/sm121/kernels.h"
 
-#include "backend/cuda/arch/sm121/attend.cuh"
+#include "backend/cuda/arch/sm121/mx_mma.h"
 #include "backend/cuda/arch/sm121/native_mx.cuh"
 #include "backend/cuda/attention/attend_launch.cuh"
 

@@ -1,13 +1,58 @@
 #pragma once
-// The kernels of GB10 and its like: their names and launchers. A launcher throws Error(kUnsupported) in a build without
-// sm_120a and sm_121a (absent.cpp).
+// The kernels of GB10 and its like: their tiles, shared memory, plans, cost, names and launchers. Plain C++. A launcher
+// throws Error(kUnsupported) in a build without sm_120a and sm_121a (absent.cpp).
 
-#include "backend/cuda/arch/sm121/plans.h"
 #include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/layout/mx_b_n8k64.h"
+
+#include <cstdint>
 
 namespace nibble::backend::cuda {
+
+// sm121_mx_gemm: 8 tiles of 16 rows, up to 64 or 128 tokens.
+inline constexpr int kMxGemmTokens[] = {64, 128};
+inline constexpr int kMxRowTiles = 8, kMxWarpRowTiles = 2, kMxThreads = kMxRowTiles / kMxWarpRowTiles * 32;
+inline constexpr int kMxBlockBytes = 99 * 1024;  // of shared memory that a block has on compute capability 12
+// CTAs of an SM that its registers hold.
+[[nodiscard]] constexpr int mx_ctas(int tokens) { return tokens == 128 ? 2 : 3; }
+
+// A row's scales in shared memory: an odd number of 16 bytes, so that 8 rows' lie in different banks.
+[[nodiscard]] constexpr int mx_scale_pitch(int cols) {
+  const int bytes = layout::mx_scale_bytes(cols);
+  return bytes / 16 % 2 == 0 ? bytes + 16 : bytes;
+}
+// Gate and up rows leave 64 channels of each token here, in f32, before they are rounded; the rest is padding.
+inline constexpr int kMxChannels = kMxRowTiles * layout::kTileRows / 2, kMxChannelPitch = (kMxChannels + 4) * 4;
+[[nodiscard]] constexpr int mx_stage_bytes(InputType codes, int tokens) {
+  return tokens * layout::mx_code_bytes(element_of(codes), layout::kBlockPairK);
+}
+// A fourth one would leave an SM one CTA of 128 tokens of K = 4096; its products take long enough to hide two.
+[[nodiscard]] constexpr int mx_stages(InputType codes, int tokens) {
+  return tokens == 128 && codes != InputType::kMxfp4 ? 3 : 4;
+}
+[[nodiscard]] constexpr int mx_shared_bytes(InputType codes, int tokens, int cols) {
+  const int multiply = mx_stages(codes, tokens) * mx_stage_bytes(codes, tokens) + tokens * mx_scale_pitch(cols);
+  const int leave = tokens * kMxChannelPitch;
+  return multiply > leave ? multiply : leave;
+}
+static_assert(mx_shared_bytes(InputType::kMxfp8, 128, 2880) == 38912 &&
+              mx_shared_bytes(InputType::kMxfp8, 64, 2880) == 23552);
+static_assert(mx_shared_bytes(InputType::kMxfp8, 128, 4096) <= kMxBlockBytes);
+static_assert(mx_ctas(128) * (mx_shared_bytes(InputType::kMxfp8, 128, 4096) + 1024) <= 100 * 1024, "two CTAs to an SM");
+
+// Whole tiles of tokens, of one expert where there are several, by whole blocks of rows; the grid takes them in turn.
+// All of a step's grouped launches must use the same tile: plan with the larger rows. shape.activations: kMxfp8, kMxfp6
+// or kMxfp4. tile_tokens 0: by the mean of an expert's pairs. Throws Error(kUnsupported) for a shape that has no tiles.
+[[nodiscard]] GemmPlan plan_mx_gemm(const GemmShape& shape, const DeviceFacts& card, int tile_tokens = 0);
+// Activations are a code and a 32nd of a byte each, u's too.
+[[nodiscard]] GemmCost mx_cost(const GemmArgs& args, int distinct_experts);
+// GemmArgs, of which x and u are codes: x of tokens / x_share rows, u of tokens. Grouped: MXFP4 weights, u or y16; else
+// MXFP4 or MXFP8 weights with MXFP8 codes, sums or one part. Throws as check_args there.
+void check_mx_args(const GemmArgs& args);
+
 namespace kernel {
 
 // By the experts' codes: mxfp8, mxfp6, mxfp4.
@@ -25,7 +70,7 @@ inline constexpr Kernel kSm121DenseMxfp8Gemm{"sm121_mx_gemm<mxfp8>"}, kSm121Dens
   if (args.y16 != nullptr) return by_codes(kSm121DownGemm, args.codes);
   return args.packing == layout::Packing::kMxfp8 ? kSm121DenseMxfp8Gemm : kSm121DenseMxfp4Gemm;
 }
-// Of attention in FP8.
+// Attention in FP8.
 inline constexpr Kernel kSm121AttendPrefill{"any_attend_prefill_fp8<mx>"};
 
 }  // namespace kernel
@@ -35,7 +80,7 @@ void sm121_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on)
 // plan: plan_mx_gemm of the same shape, with the tile that the groups were made with.
 void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 
-struct PeakLaunch;  // neutral/peak.h
+struct PeakLaunch;  // arch.h
 // mma.sync m16n8k32 with block scales, weights as e5m2, activations e4m3, float sums. Returns the flops of the launch;
 // 0, and launches nothing, in a build without the instruction.
 double sm121_peak_mx(const PeakLaunch& args, CUstream_st* stream);

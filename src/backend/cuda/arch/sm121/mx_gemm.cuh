@@ -10,7 +10,7 @@
 //      stages of 64 k; a work's scales at once
 // mma  weights on the m side; a warp has 2 row tiles x all tokens, so that a fragment of x serves two mma and a weight
 //      widens once; 32 tokens at a time, as many as the tile needs. m16n8k32 of MXFP4 weights as e5m2
-//      (layout/e2m1_e5m2.h) and of MXFP8 weights; m16n8k64 of MXFP4 weights with MXFP4 codes
+//      (layout/small_floats.h) and of MXFP8 weights; m16n8k64 of MXFP4 weights with MXFP4 codes
 // bytes, flops: mx_cost()
 // predicted for GB10 (cycles of an SM per 64 k of a work of 128 tokens): m16n8k32 1024 (16 each for a quarter of an
 //      SM), m16n8k64 512; shared memory 320; widening 72 instructions of a warp beside 64 mma of MXFP4 weights, 16
@@ -21,13 +21,13 @@
 // rounding: f32 sums in the order of k; bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/arch/sm121/mx_mma.h"
-#include "backend/cuda/arch/sm121/plans.h"
+#include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/dense/gemm_input.cuh"
 #include "backend/cuda/dense/gemm_weights.cuh"
-#include "backend/cuda/layout/e2m1_e5m2.h"
+#include "backend/cuda/layout/small_floats.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/load_l2.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 
 namespace nibble::backend::cuda {
@@ -95,7 +95,7 @@ struct MxInputCopy {
     }
     ptx::async_commit();
   }
-  // Of all k; in the group of what is issued next.
+  // Copies the scales of all k, in the group of what is issued next.
   __device__ static void copy_scales(const GemmArgs& args, const GemmWork& work, uint32_t scales) {
     constexpr int kTogether = Tile::kThreads / Tile::kTokens;  // threads of a token
     const int own = static_cast<int>(threadIdx.x) / kTogether, bytes = layout::mx_scale_bytes(args.cols);

@@ -3,13 +3,13 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/arch/sm121/emulated_mx.cuh"
+#include "backend/cuda/testing/emulated_mx.cuh"
 #include "backend/cuda/arch/sm121/mx_gemm.cuh"
-#include "backend/cuda/arch/sm121/mx_gemm_testing.h"
-#include "backend/cuda/arch/sm121/mx_probe.cuh"
-#include "backend/cuda/arch/sm121/mx_testing.h"
+#include "backend/cuda/testing/mx_gemm.h"
+#include "backend/cuda/testing/mx_probe.cuh"
+#include "backend/cuda/testing/mx.h"
 #include "backend/cuda/emulation/scalar_mx.h"
-#include "backend/cuda/norm_rope/around_gemm_testing.h"
+#include "backend/cuda/testing/around_gemm.h"
 
 #include <gtest/gtest.h>
 

@@ -3,10 +3,10 @@
 // exact ones and the codes of base/dtype.h.
 
 #include "backend/cuda/arch/sm121/kernels.h"
-#include "backend/cuda/arch/sm121/mx_gemm_emulated.h"
-#include "backend/cuda/arch/sm121/mx_gemm_testing.h"
-#include "backend/cuda/arch/sm121/mx_testing.h"
-#include "backend/cuda/testing.h"
+#include "backend/cuda/testing/mx_gemm_emulated.h"
+#include "backend/cuda/testing/mx_gemm.h"
+#include "backend/cuda/testing/mx.h"
+#include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
 

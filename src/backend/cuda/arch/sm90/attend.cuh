@@ -16,13 +16,13 @@
 
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/attention/attend_tile.cuh"
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/ptx/load_l2.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 namespace nibble::backend::cuda {
@@ -422,7 +422,7 @@ class AttendRows {
     }
     look_for_bases();
   }
-  // Of key tile n of page i.
+  // Scores of key tile n of page i.
   __device__ __forceinline__ void score_again(int i, int n, float (&score)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, warp = static_cast<int>(threadIdx.x) / kAttendLanes;
     uint32_t b[kDimSteps][2];

@@ -12,14 +12,14 @@
 //      stores for 8,200
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other tokens
 
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/dense/gemm_weights.cuh"
 #include "backend/cuda/arch/sm90/gemm_rings.cuh"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
@@ -283,8 +283,8 @@ __device__ __forceinline__ void store_sums(uint32_t* at, const GemmArgs& args, c
   }
 }
 
-// The same, another rank's where that one adds them up. Apart: what finds the place makes a GEMM that sends nothing a
-// tenth slower.
+// The place of sums, another rank's where that one adds them up. Apart: what finds the place makes a GEMM that sends
+// nothing a tenth slower.
 template <class Tile>
 __device__ __forceinline__ void send_sums(const GemmArgs& args, const GemmWork& work, int row_tile,
                                           const typename DenseConsumer<Tile>::Sums (&sums)[2]) {

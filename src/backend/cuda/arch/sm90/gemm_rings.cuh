@@ -1,7 +1,7 @@
 #pragma once
 // Shared memory of the GEMMs on wgmma: rings of stages, each with a barrier that says full and one that says empty.
 
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
@@ -62,9 +62,9 @@ struct GemmRings {
   __device__ uint32_t input_empty(int i) const { return input_full(kInputs + i); }
   __device__ uint32_t weight_full(int i) const { return input_full(2 * kInputs + i); }
   __device__ uint32_t weight_empty(int i) const { return weight_full(kWeights + i); }
-  // Of the tile whose last slice of x is the `slice`th of the ring.
+  // Scales of the tile whose last slice of x is the `slice`th of the ring.
   __device__ uint32_t row_scales_of(uint32_t slice) const { return row_scales + slice * Tile::kTokens * 4; }
-  // Of all lanes that multiply: their rows of u are stored.
+  // The barrier that all lanes that multiply arrive at when their rows of u are stored.
   __device__ uint32_t stored() const { return weight_empty(kWeights); }
 
   // Full: the lane that copies x arrives, and the bytes; of weights, every lane that copies. Empty: every warp that

@@ -50,7 +50,7 @@ struct Sm90GroupedShared {
   __device__ explicit Sm90GroupedShared(const uint8_t* memory)
       : barriers(ptx::shared_address(memory)),
         x((barriers + kWgmmaBarrierBytes + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
-  // Of a CTA's n-th part.
+  // The barrier of a CTA's n-th part.
   [[nodiscard]] __device__ uint32_t full(int n) const { return barriers + static_cast<uint32_t>(n % 2 * 8); }
   [[nodiscard]] __device__ uint32_t empty(int n) const { return full(n) + 16; }
   [[nodiscard]] __device__ static uint32_t parity(int n) { return static_cast<uint32_t>(n / 2 % 2); }

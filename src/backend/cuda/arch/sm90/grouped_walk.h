@@ -2,7 +2,7 @@
 // Which rows of which tile of tokens a warpgroup of sm90_grouped takes, and where a tile's x lies in shared memory.
 // Plain C++: device and tests run the same.
 
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 
 namespace nibble::backend::cuda {
 

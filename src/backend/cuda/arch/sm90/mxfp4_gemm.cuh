@@ -1,7 +1,7 @@
 #pragma once
 // y = W·x for many tokens on wgmma: W in MXFP4, widened in registers to what x is multiplied in: f16 or, of the
 // experts, FP8 (docs/decisions/0033) source: torch/model.py, Linear and MLPBlock; arguments: dense/gemm_plan.h GemmArgs
-// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place; codes of rows: x in layout/wgmma_b8.h
+// W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place; codes of rows: x in byte panels there
 //      panels with a scale a row, u in f16
 // grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows (fewer in the last: mxfp4_waves.h), up to kTokens
 //      tokens; row blocks run fastest, so that a tile of tokens and an expert's weights are read from DRAM once
@@ -16,12 +16,12 @@
 // loop a slice, its pairs unrolled: no instruction finds out where the next pair lies. An operand per pair of a slice
 //      of three, so that all of them are known to the compiler; four pairs take turns at two
 // mma  wgmma, weights from registers, as wide as the tokens need: a pair's run while the next pair's weights are
-//      widened. One multiplication makes the weight times 2^-3 of the f16 that layout/e2m1_f16.h finds in a word; the
-//      epilogue takes 2^3 back. REQUIRES scale codes up to kMaxNarrowScaleCode (2^4); exact from 2^-20 on, smaller ones
-//      lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions
-//      Codes of rows: the same with the largest scale there is as top, and the upper byte is e5m2: exact for
-//      kByteScales scales below it, which REQUIRES holds. A tile's scales of x come with its last stage, which is held
-//      until the work is stored, and are multiplied into the sums before that
+//      widened. One multiplication makes the weight times 2^-3 of the f16 that layout/small_floats.h finds in a word;
+//      the epilogue takes 2^3 back. REQUIRES scale codes up to kMaxNarrowScaleCode (2^4); exact from 2^-20 on, smaller
+//      ones lose bits and below 2^-25 become 0. bf16 would hold all, but finding it takes twice the instructions Codes
+//      of rows: the same with the largest scale there is as top, and the upper byte is e5m2: exact for kByteScales
+//      scales below it, which REQUIRES holds. A tile's scales of x come with its last stage, which is held until the
+//      work is stored, and are multiplied into the sums before that
 // bytes, flops: cost()
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363
 //      of 204 and 178 for 32 tokens, 512 of 481 and 178 for 80; DRAM 477; prompts: 700 W, which hold the clock at
@@ -33,10 +33,10 @@
 
 #include "backend/cuda/arch/sm90/mxfp4_parts.cuh"
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/atomic.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/redux.cuh"
-#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/registers.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 #include <iterator>
@@ -327,7 +327,7 @@ struct SliceWalk {
     end_slice();
   }
 
-  // Of the slice that was multiplied last: its number in the ring of x.
+  // Number in the ring of x of the slice that was multiplied last.
   [[nodiscard]] __device__ uint32_t last_slice(const GemmRings<Tile>& rings) const {
     return (held_input - rings.input_full(0)) / (8 * kPairs);
   }

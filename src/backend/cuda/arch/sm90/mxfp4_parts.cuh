@@ -2,13 +2,13 @@
 // What sm90_mxfp4_gemm (mxfp4_gemm.cuh) multiplies and where it puts it: weights of a pair of blocks as operands, the
 // work tiles of a launch, and the three stores. Arguments: dense/gemm_plan.h GemmArgs
 
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/dense/gemm_weights.cuh"
 #include "backend/cuda/arch/sm90/gemm_rings.cuh"
 #include "backend/cuda/arch/sm90/mxfp4_waves.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/convert.cuh"
-#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
@@ -65,7 +65,7 @@ struct StagedBlockPair {
   }
 
  private:
-  // Of a step of a block, pairs as f16; registers 1 and 3 are row + 8.
+  // A step of a block, pairs as f16; registers 1 and 3 are row + 8.
   __device__ void widen_step(int block, int step, uint32_t least, uint32_t (&to)[4]) const {
     constexpr uint32_t kBytes = 0x00ff00ffu;
     // Bytes: row of blocks 0 and 1, row + 8 of both.
@@ -115,11 +115,11 @@ struct WorkList {
 template <class Tile>
 using WgmmaSums = float[Tile::kTokens / 8][4];
 
-// Of what all lanes of a warp know: the vote tells ptxas that the warp goes one way, and descriptors stay in uniform
+// What all lanes of a warp know: the vote tells ptxas that the warp goes one way, and descriptors stay in uniform
 // registers.
 __device__ __forceinline__ bool all_lanes(bool condition) { return __any_sync(0xffffffffu, condition); }
 
-// Of row codes: each token's sums times its row's scale, [kTokens] in shared memory, and what `top` asks for.
+// Scales sums of row codes: each token's times its row's scale, [kTokens] in shared memory, and what `top` asks for.
 template <class Tile>
 __device__ __forceinline__ void scale_tokens(const GemmArgs& args, int count, uint32_t scales, WgmmaSums<Tile>& sums) {
   const float down =
@@ -139,7 +139,7 @@ template <class Tile>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const RowBias& bias, const WgmmaSums<Tile>& sums) {
   constexpr float kUnscale = kMxfp4Unscale;
-  // Of column tiles, whose rows are looked up together: one at a time would wait for each.
+  // Column tiles whose rows are looked up together: one at a time would wait for each.
   constexpr int kBatch = Tile::kTokens == kMxfp4Tokens ? 5 : 4;
   static_assert(Tile::kTokens / 8 % kBatch == 0);
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;

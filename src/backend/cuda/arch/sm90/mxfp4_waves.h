@@ -2,7 +2,7 @@
 // Which rows of which tile of tokens a CTA of sm90_mxfp4_gemm takes in a wave. Plain C++: device and tests run the
 // same.
 
-#include "backend/cuda/arch/sm90/plans.h"
+#include "backend/cuda/arch/sm90/kernels.h"
 
 namespace nibble::backend::cuda {
 
@@ -39,7 +39,7 @@ struct Mxfp4Waves {
     while (last_row_tiles < kMxfp4RowTiles && (both || last_works() > ctas)) last_row_tiles += kMxfp4WarpgroupTiles;
   }
   [[nodiscard]] constexpr bool cut() const { return last_row_tiles < kMxfp4RowTiles; }
-  // Of a last wave that is cut: the tile of tokens within which it begins; `tiles` where nothing is left for it.
+  // The tile of tokens within which a last wave that is cut begins; `tiles` where nothing is left for it.
   [[nodiscard]] constexpr int last_tile() const { return (whole * ctas - before) / blocks; }
   // Given the tokens of the first tile and of last_tile(): where they differ much, the CTAs that a last wave of whole
   // work tiles leaves out are those that had the largest ones before, and it stays whole.

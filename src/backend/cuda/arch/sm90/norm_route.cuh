@@ -17,7 +17,6 @@
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/ptx/async_copy.cuh"
-#include "backend/cuda/ptx/cluster.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
@@ -133,7 +132,7 @@ struct NormRouteHalf {
   }
 };
 
-// Of a token of the tile, once all has come: known to each of the eight lanes that ask.
+// The norm's factor of a token of the tile, once all has come: known to each of the eight lanes that ask.
 __device__ __forceinline__ float inverse_of(const NormSumsArgs& a, const NormRouteShared& shared, int token) {
   float squares = 0;
   for (auto p = static_cast<int>(threadIdx.x) % 8; p < shared.panels; p += 8)

@@ -1,4 +1,4 @@
-#include "backend/cuda/arch/neutral/peak.h"
+#include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 
 #include "backend/cuda/ptx/wgmma.cuh"

@@ -1,33 +1,146 @@
 // What Hopper has of its own: wgmma.
 
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/arch/sm90/plans.h"
+
 #include "backend/cuda/arch/sm90/kernels.h"
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/layout/packed.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 namespace nibble::backend::cuda {
+
+namespace {
+
+// Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
+// the pairs of an uneven router would be cut into too many.
+constexpr int kNarrowPairs = 24;
+// Most pairs per expert for sm90_grouped: hardly any expert has more than a tile.
+constexpr int kGroupedPairs = 16;
+constexpr int kWiden = 32;  // of a tile's work, in tokens: weights are widened once per tile
+
+// Cycles of a tile of sm90_dense_gemm: of each 64 k wgmma's, or those in which an SM gets its weights and x from L2, 36
+// bytes a cycle; then those in which its sums leave (measured 2026-11-22, H100). A last wave of few CTAs gets its
+// operands in as little as half the time.
+double dense_cycles(int64_t cols, int tokens, double of_copies) {
+  constexpr double kMultiply = 1.0 / 32, kCopy = 128 / 36.0, kStore = 0.2;
+  const int rows = dense_row_tiles(tokens) * layout::kTileRows;
+  const double of_pair = std::max(rows * tokens * kMultiply, (rows + tokens) * kCopy * of_copies);
+  return static_cast<double>(cols / layout::kPanelK) * of_pair + kStore * rows * tokens;
+}
+
+// The width whose waves should take the fewest cycles; of nearly equals the widest.
+int dense_tile(const GemmShape& s, int sms) {
+  constexpr double kNearly = 1.01;
+  int best = 0;
+  double best_cycles = 0;
+  const auto consider = [&](int tokens) {
+    const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+    const int64_t waves = ceil_div(work_tiles, sms), last = work_tiles - (waves - 1) * sms;
+    const double of_last = waves == 1 ? 1 : 0.5 + 0.5 * static_cast<double>(last) / sms;
+    const double cycles =
+        static_cast<double>(waves - 1) * dense_cycles(s.cols, tokens, 1) + dense_cycles(s.cols, tokens, of_last);
+    if (best != 0 && cycles > kNearly * best_cycles) return;
+    best = tokens;
+    best_cycles = cycles;
+  };
+  for (const int tokens : kDenseTokens) consider(tokens);
+  if (s.tokens <= kDenseWide) consider(kDenseWide);
+  return best;
+}
+
+GemmPlan dense_plan(const GemmShape& s, int sms, int tokens) {
+  const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
+  return {.rows = dense_row_tiles(tokens) * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(std::min<int64_t>(sms, work_tiles)),
+          .grid_y = 1,
+          .smem_bytes = dense_shared_bytes(tokens)};
+}
+
+int64_t mxfp4_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows / layout::kTileRows, row_tiles); }
+
+GemmPlan mxfp4_plan(const GemmShape& s, int sms, int tokens) {
+  if (tokens > kMxfp4Tokens)
+    throw Error(Code::kUnsupported, "cuda: gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tokens);
+  const int64_t tiles = s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens);
+  return {.rows = kMxfp4RowTiles * layout::kTileRows,
+          .tokens = tokens,
+          .grid_x = static_cast<int>(std::min<int64_t>(sms, tiles * mxfp4_blocks(s, kMxfp4WarpgroupTiles))),
+          .grid_y = 1,
+          .smem_bytes = mxfp4_shared_bytes(layout::slices_of(s.cols).blocks / 2,
+                                           s.row_codes ? Mxfp4Input::kRowCodes : Mxfp4Input::kF16)};
+}
+
+// The width whose waves do least; of equals the widest, which reads x and weights least.
+int mxfp4_tile(const GemmShape& s, int sms) {
+  if (s.experts > 1) return s.tokens > kNarrowPairs * s.experts ? kMxfp4Tokens : kMxfp4Narrow;
+  int best = 0;
+  int64_t best_work = 0;
+  for (const int tile : kMxfp4Widths) {
+    const int64_t work_tiles = ceil_div(s.tokens, tile) * mxfp4_blocks(s, kMxfp4RowTiles);
+    const int64_t work = ceil_div(work_tiles, sms) * (tile + kWiden);
+    if (best != 0 && work > best_work) continue;
+    best = tile;
+    best_work = work;
+  }
+  return best;
+}
+
+}  // namespace
+
+GemmPlan plan_sm90_gemm(const GemmShape& s, int sms, int tile_tokens) {
+  require_tiles(s);
+  return s.packing == layout::Packing::kBf16 ? dense_plan(s, sms, tile_tokens) : mxfp4_plan(s, sms, tile_tokens);
+}
+
+std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& s, int sms) {
+  require_tiles(s);
+  const layout::Slices slices = layout::slices_of(s.cols);
+  const int64_t bytes = sm90_grouped_bytes(s.cols);
+  if (s.tokens > kGroupedPairs * s.experts || s.rows != 2 * s.cols || s.cols % kSm90GroupedRows != 0 ||
+      slices.missing > 0 || slices.count < kSm90GroupedStages - 1 || bytes > kSm90SharedBytes)
+    return std::nullopt;
+  const int64_t groups = max_expert_tiles(s.tokens, s.experts, kSm90GroupedTokens) * (s.rows / kSm90GroupedRows);
+  return GemmPlan{.rows = kSm90GroupedRows,
+                  .tokens = kSm90GroupedTokens,
+                  .grid_x = static_cast<int>(std::min<int64_t>(sms, groups)),
+                  .grid_y = 1,
+                  .smem_bytes = static_cast<int>(bytes)};
+}
+
+bool sm90_experts_at_once(int64_t hidden, int64_t inter) {
+  const layout::Slices up = layout::slices_of(hidden), down = layout::slices_of(layout::block_pair_width(inter));
+  return hidden == inter || (up.missing == 0 && up.blocks == layout::kShortSliceBlocks && down.blocks == up.blocks);
+}
+
+GemmPlan plan_sm90_gemm(const GemmShape& s, int sms) {
+  require_tiles(s);
+  return plan_sm90_gemm(s, sms, s.packing == layout::Packing::kBf16 ? dense_tile(s, sms) : mxfp4_tile(s, sms));
+}
+
 namespace {
 
 using layout::Packing;
 
-std::optional<Served<GemmPlan>> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
+std::optional<KernelPlan<GemmPlan>> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
   if (s.packing == Packing::kMxfp8 || (s.packing == Packing::kMxfp4 && s.wide_scales)) return std::nullopt;
-  return Served<GemmPlan>{s.packing == Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::kSm90Mxfp4Gemm,
-                          plan_sm90_gemm(s, card.multiprocessors)};
+  return KernelPlan<GemmPlan>{s.packing == Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::kSm90Mxfp4Gemm,
+                              plan_sm90_gemm(s, card.multiprocessors)};
 }
 
-std::optional<Served<SplitGemmPlan>> serve_sm90_split_gemm(const GemmShape& s, const DeviceFacts& card) {
+std::optional<KernelPlan<SplitGemmPlan>> serve_sm90_split_gemm(const GemmShape& s, const DeviceFacts& card) {
   if (s.packing != Packing::kBf16 || s.tokens > kSplitMaxTokens) return std::nullopt;
-  return Served<SplitGemmPlan>{kernel::kSm90SplitGemm, plan_split_gemm(s, card.multiprocessors)};
+  return KernelPlan<SplitGemmPlan>{kernel::kSm90SplitGemm, plan_split_gemm(s, card.multiprocessors)};
 }
 
-std::optional<Served<NormRoutePlan>> serve_sm90_norm_route(const RouteShape& s, const DeviceFacts& /*card*/) {
+std::optional<KernelPlan<NormRoutePlan>> serve_sm90_norm_route(const RouteShape& s, const DeviceFacts& /*card*/) {
   if (!norm_route_serves(s)) return std::nullopt;
-  return Served<NormRoutePlan>{kernel::kSm90NormRoute, plan_norm_route(s)};
+  return KernelPlan<NormRoutePlan>{kernel::kSm90NormRoute, plan_norm_route(s)};
 }
 
 int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts& card) {

@@ -1,8 +1,8 @@
 #pragma once
 // sums[s] = W·x over the s-th part of K, for few tokens, W packed bf16, x bf16      source: torch/model.py, Linear;
-// arguments: dense/split_gemm_plan.h SplitGemmArgs
+// arguments: dense/gemm_plan.h SplitGemmArgs
 // W    layout/packed.h, read in the order in which it lies: position i of a tile is pair i / slices of slice i % slices
-// x    layout/wgmma_b.h panels     sums bf16 [splits], split_gemm_plan.h place_in_sums
+// x    layout/wgmma_b.h panels     sums bf16 [splits], gemm_plan.h place_in_sums
 // grid one CTA per (up to kTokens tokens, 8 tiles of 16 rows, part of K), tokens fastest; a row tile and up to 128
 //      tokens per consumer warp; producer warps copy 64 k of both operands a stage, the first weights before the kernel
 //      before has ended
@@ -12,12 +12,12 @@
 //      (sums in f32 17.5, 15.0; no sums 13.9, 11.9). A lane that copies alone costs 2 us (H200, bulk copies of 2 KB)
 // rounding: f32 sums in an order fixed by shape and card, then to bf16: bitwise repeatable, whatever the other tokens
 
-#include "backend/cuda/dense/split_gemm_plan.h"
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/keep.cuh"
+#include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"

@@ -2,6 +2,7 @@
 // Host twin of ptx/mbarrier.cuh. The 8 bytes in shared memory hold the state, as on the device.
 
 #include "backend/cuda/emulation/device.h"
+#include "backend/cuda/ptx/mbarrier.cuh"
 
 #include <cstring>
 
@@ -78,6 +79,20 @@ inline void named_barrier(int name, int threads) {
     emulation::made_progress();
   }
   emulation::wait_until([&] { return barrier.round != round; });
+}
+
+// A cluster address has the rank above the offset.
+inline void cluster_arrive() { emulation::cluster_arrive(); }
+inline void cluster_wait() { emulation::cluster_wait(); }
+
+inline constexpr uint32_t kEmulatedRank = 1u << 24;
+inline uint32_t cluster_address(uint32_t shared, int rank) {
+  return shared + static_cast<uint32_t>(rank) * kEmulatedRank;
+}
+inline void send4(uint32_t address, float value, uint32_t barrier) {
+  uint8_t* const memory = emulation::cluster_memory(static_cast<int>(address / kEmulatedRank));
+  std::memcpy(memory + address % kEmulatedRank, &value, 4);
+  change_barrier_in(memory, barrier % kEmulatedRank, [](EmulatedBarrier& b) { b.bytes -= 4; });
 }
 
 }  // namespace nibble::backend::cuda::ptx

@@ -2,8 +2,7 @@
 // Host twin of ptx/mma.cuh: exact products and sums in double, rounded once.
 
 #include "backend/cuda/emulation/device.h"
-#include "backend/cuda/layout/mma_m16n8k16.h"
-#include "backend/cuda/layout/mx_m16n8k32.h"
+#include "backend/cuda/layout/mma_fragments.h"
 
 namespace nibble::backend::cuda::ptx {
 

@@ -4,8 +4,7 @@
 // products are taken at once: what is missing in fences and waits, a GPU must show.
 
 #include "backend/cuda/emulation/device.h"
-#include "backend/cuda/layout/mma_m16n8k16.h"
-#include "backend/cuda/layout/mx_m16n8k32.h"
+#include "backend/cuda/layout/mma_fragments.h"
 
 #include <cstring>
 #include <type_traits>

@@ -1,0 +1,95 @@
+#include "app/setup/commands.h"
+#include "app/setup/gguf_model.h"
+#include "app/setup/loaded_model.h"
+#include "app/setup/named_model.h"
+#include "app/setup/terminal.h"
+#include "base/error.h"
+#include "checkpoint/gguf_checkpoint.h"
+#include "text/tokenizer.h"
+#include "text/text_stream.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <filesystem>
+
+namespace nibble::app {
+namespace {
+
+text::Tokenizer open(const std::filesystem::path& path) {
+  if (path.empty()) return text::Tokenizer::o200k_harmony();
+  if (checkpoint::is_gguf(path)) {
+    const auto gguf = checkpoint::GgufCheckpoint::open(path);
+    return tokenizer_from_gguf({gguf.metadata(), gguf.where()}, gguf.paths().front().string());
+  }
+  return text::Tokenizer::from_file(std::filesystem::is_directory(path) ? path / "tokenizer.json" : path);
+}
+
+// Ids, separated by anything that is not a digit: a JSON array and a plain list both work.
+std::vector<int32_t> parse_ids(std::string_view text) {
+  std::vector<int32_t> ids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at != end) {
+    if (std::string_view(" \t\r\n,[]").find(*at) != std::string_view::npos) {
+      ++at;
+      continue;
+    }
+    int32_t id = 0;
+    const auto [rest, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || id < 0) {
+      throw Error(Code::kInvalidRequest, "--decode: want token ids, found \"{}\" at byte {}",
+                  std::string(at, std::min<size_t>(12, static_cast<size_t>(end - at))), at - text.data());
+    }
+    ids.push_back(id);
+    at = rest;
+  }
+  return ids;
+}
+
+std::string printable(std::string_view bytes) {
+  text::Utf8Stream utf8;  // a token may hold half a character: JSON wants whole ones
+  std::string text = utf8.push(bytes);
+  return text + utf8.finish();
+}
+
+}  // namespace
+
+int execute(const TokenizeOptions& options) {
+  Terminal terminal(options.output);
+  const text::Tokenizer tokenizer = open(path_of(options.tokenizer, options.hub));
+  const std::string input = read_text(options.input);
+  if (options.decode) {
+    const std::string text = tokenizer.decode(parse_ids(input));
+    terminal.print(options.output.json ? nlohmann::ordered_json{{"text", printable(text)}}.dump() + "\n" : text);
+    return kExitOk;
+  }
+  const auto pieces =
+      tokenizer.encode_pieces(input, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+  if (options.count) {
+    terminal.print(options.output.json ? nlohmann::ordered_json{{"count", pieces.size()}}.dump() + "\n"
+                                       : fmt::format("{}\n", pieces.size()));
+    return kExitOk;
+  }
+  if (options.output.json) {
+    nlohmann::ordered_json json = {{"count", pieces.size()},
+                                   {"ids", nlohmann::ordered_json::array()},
+                                   {"pieces", nlohmann::ordered_json::array()}};
+    for (const text::TokenPiece& piece : pieces) {
+      json["ids"].push_back(piece.id);
+      json["pieces"].push_back(printable(piece.bytes));
+    }
+    terminal.print(json.dump() + "\n");
+    return kExitOk;
+  }
+  std::string out;
+  for (const text::TokenPiece& piece : pieces) {
+    out += fmt::format("{:>7}  {}\n", piece.id, nlohmann::ordered_json(printable(piece.bytes)).dump());
+  }
+  terminal.print(out);
+  terminal.note(fmt::format("{} tokens", pieces.size()));
+  return kExitOk;
+}
+
+}  // namespace nibble::app

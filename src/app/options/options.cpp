@@ -1,0 +1,209 @@
+#include "app/options/options.h"
+
+#include "app/options/build_facts.h"
+#include "app/options/command_line.h"
+#include "app/options/foreign.h"
+#include "app/options/help.h"
+#include "app/options/settings.h"
+#include "backend/cpu/isa.h"
+#include "base/error.h"
+#include "base/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <ctime>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <unistd.h>
+
+namespace nibble::app {
+namespace {
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// All variables; entries that are not NAME=VALUE are left out.
+Variables all_variables() {
+  Variables all;
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    const std::string_view pair = *at;
+    if (const size_t mark = pair.find('='); mark != std::string_view::npos)
+      all.emplace(pair.substr(0, mark), pair.substr(mark + 1));
+  }
+  return all;
+}
+
+// The variables that may change what runs or how fast, for results to record. No secrets.
+Variables telling_variables() {
+  Variables telling;
+  for (const auto& [name, value] : all_variables()) {
+    const auto begins = [&name](std::string_view with) { return name.starts_with(with); };
+    const auto holds = [&name](std::string_view part) { return name.find(part) != std::string::npos; };
+    if (holds("KEY") || holds("TOKEN") || holds("SECRET") || holds("PASSWORD")) continue;
+    for (const char* prefix :
+         {"NIBBLE_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MALLOC_", "LD_PRELOAD", "VLLM_"})
+      if (begins(prefix)) telling.emplace(name, value);
+  }
+  return telling;
+}
+
+// As it was typed, without secrets.
+std::string typed_command(int argc, const char* const* argv) {
+  std::string command = "nibble";
+  bool secret = false;
+  for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)).subspan(1)) {
+    const bool holds_key = word.starts_with("--api-key=");
+    command += secret || holds_key ? (secret ? " (secret)" : " --api-key=(secret)") : fmt::format(" {}", word);
+    secret = word == "--api-key";
+  }
+  return command;
+}
+
+// Where input is kept; empty if the environment names no place.
+std::filesystem::path history_path() {
+  const std::filesystem::path state = environment("XDG_STATE_HOME").value_or("");
+  if (state.is_absolute()) return state / "nibble/history";  // others are ignored: XDG Base Directory Specification
+  const std::filesystem::path home = environment("HOME").value_or("");
+  return home.is_absolute() ? home / ".local/state/nibble/history" : std::filesystem::path();
+}
+
+// Where servers record themselves: per login session if there are sessions, otherwise where state is kept.
+std::filesystem::path server_records_path() {
+  const std::filesystem::path runtime = environment("XDG_RUNTIME_DIR").value_or("");
+  if (runtime.is_absolute()) return runtime / "nibble";
+  const std::filesystem::path history = history_path();
+  return history.empty() ? history : history.parent_path() / "servers";
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[11];
+  return std::strftime(text, sizeof text, "%Y-%m-%d", &local) > 0 ? text : "";
+}
+
+std::string version_text() {
+  return fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, build_facts().commit);
+}
+
+template <size_t... kAt>
+Command made_at(size_t at, std::index_sequence<kAt...> /*all*/) {
+  Command command;
+  ((at == kAt ? static_cast<void>(command.emplace<kAt>()) : static_cast<void>(0)), ...);
+  return command;
+}
+
+// What the environment says where no option does.
+template <class Options>
+void add_surroundings(Options& o) {
+  const auto set_hub = [](hub::Settings& hub) { hub = hub_settings(environment); };
+  if constexpr (requires { o.hub; }) set_hub(o.hub);
+  if constexpr (requires { o.model.hub; }) set_hub(o.model.hub);
+  if constexpr (requires { o.records; }) o.records = server_records_path();
+  if constexpr (requires { o.history; }) o.history = history_path(), o.date = today();
+  if constexpr (requires { o.api_key; }) o.api_key = environment("OPENAI_API_KEY").value_or("");
+  if constexpr (requires { o.environment; }) o.environment = telling_variables();
+  if constexpr (requires { o.output; }) {
+    o.output.dumb_terminal = environment("TERM") == "dumb";
+    if (!environment("NO_COLOR").value_or("").empty()) o.output.color = ColorMode::kNever;  // https://no-color.org
+  }
+  if constexpr (requires { o.generate; }) {
+    std::array<uint8_t, 4> seed{};
+    fill_unguessable(seed);
+    o.generate.sampling.seed = std::bit_cast<uint32_t>(seed);
+  }
+}
+
+// Chooses the levels that the flags of single levels imply.
+void settle_levels(VerifyOptions& o, bool given) {
+  const bool regression = !o.baseline.empty() || !o.save_baseline.empty();
+  const bool features = !o.presets.empty() || !o.review.empty();
+  if (given && regression && std::ranges::find(o.levels, VerifyLevel::kRegression) == o.levels.end())
+    throw Error(Code::kInvalidRequest, "nibble verify: --level: want 5 with {}, found none (nibble verify --help)",
+                o.baseline.empty() ? "--save-baseline" : "--baseline");
+  if (given || (!regression && !features)) return;
+  o.levels.clear();
+  if (regression) o.levels.push_back(VerifyLevel::kRegression);
+  if (features) o.levels.push_back(VerifyLevel::kFeatures);
+}
+
+// What the environment and files say of options that were not given. Every command that runs a model reads the
+// variables that `nibble serve` reads.
+void resolve(CommandId id, const Parts& parts, Arguments& arguments) {
+  Settings* const settings = std::get<Settings*>(parts);
+  const bool runs = arguments.find("--print-config") != nullptr, in_a_group = arguments.find("--nnodes") != nullptr;
+  if (settings == nullptr || (!runs && id != CommandId::kLoad)) return;
+  const Variables variables = runs ? all_variables() : Variables();  // serve's are not load's own
+  Command serve = made(CommandId::kServe);
+  const Arguments known(CommandId::kServe, parts_of(serve));
+  if (in_a_group) std::ranges::move(group_settings(arguments, variables), std::back_inserter(settings->implied));
+  resolve_settings(arguments, *settings, {known, variables});
+  if (in_a_group) take_group(arguments, variables, *std::get<ModelOptions*>(parts));
+}
+
+}  // namespace
+
+Command made(CommandId id) {
+  return made_at(static_cast<size_t>(id), std::make_index_sequence<std::variant_size_v<Command>>());
+}
+
+std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty()) return Exit{kExitOk, greeting_text()};
+  const HelpTopic topic = take_help_topic(words);
+  respell_foreign_words(words);
+  const CommandWords found = find_command(words);
+  if (found.wants_version) return Exit{kExitOk, version_text() + "\n"};
+  if (found.wants_help) return Exit{kExitOk, help_text(found.command, topic)};
+  Command command = made(*found.command);
+  std::visit([](auto& options) { add_surroundings(options); }, command);
+  const Parts parts = parts_of(command);
+  Arguments arguments(*found.command, parts);
+  if (!arguments.read(std::span(words).subspan(found.first), found.unknown))
+    return Exit{kExitOk, help_text(found.command, topic)};
+  resolve(*found.command, parts, arguments);
+  if (auto* const o = std::get_if<BenchOptions>(&command); o != nullptr) {
+    if (o->output.json) o->format = BenchFormat::kJson;
+    o->command = typed_command(argc, argv);
+  } else if (auto* const l = std::get_if<LoadOptions>(&command); l != nullptr) {
+    l->vocab_given = arguments.given("--vocab-size");
+    l->command = typed_command(argc, argv);
+  } else if (auto* const v = std::get_if<VerifyOptions>(&command); v != nullptr) {
+    settle_levels(*v, arguments.given("--level"));
+    v->command = typed_command(argc, argv);
+  }
+  return command;
+}
+
+backend::CpuIsa cpu_mask() {
+  const auto name = environment("NIBBLE_CPU_MASK");
+  if (!name || name->empty()) return backend::CpuIsa::kAuto;
+  try {
+    return backend::isa_named(*name);
+  } catch (const Error& e) {
+    throw Error(e.code(), "NIBBLE_CPU_MASK: {}", e.what());
+  }
+}
+
+std::optional<backend::cuda::CardArch> card_mask() {
+  const auto name = environment("NIBBLE_CUDA_ARCH");
+  if (!name || name->empty()) return std::nullopt;
+  try {
+    return backend::cuda::card_arch(*name);
+  } catch (const Error& e) {
+    throw Error(e.code(), "NIBBLE_CUDA_ARCH: {}", e.what());
+  }
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,363 @@
+// nibble serve: opens the port at once, then loads the model, then serves requests until a signal comes.
+
+#include "app/setup/backend_choice.h"
+#include "app/options/build_facts.h"
+#include "app/setup/commands.h"
+#include "app/setup/interrupt.h"
+#include "app/setup/loaded_model.h"
+#include "app/setup/memory_budget.h"
+#include "app/setup/named_model.h"
+#include "app/setup/rank_group.h"
+#include "app/serve/serve_log.h"
+#include "app/serve/server_record.h"
+#include "app/options/settings.h"
+#include "app/setup/terminal.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/replicas.h"
+#include "server/api.h"
+#include "server/http_server.h"
+#include "server/kv_publisher.h"
+#include "text/grammar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <csignal>
+#include <unistd.h>
+
+namespace nibble::app {
+namespace {
+
+server::HttpOptions http_options(const ServeOptions& o) {
+  return {.host = o.host,
+          .port = o.port,
+          .threads = o.http_threads,
+          .certificate_file = o.certificate_file,
+          .key_file = o.key_file,
+          .allowed_origin = o.allowed_origin,
+          .max_header_bytes = static_cast<size_t>(o.max_header_bytes),
+          .max_body_bytes = static_cast<size_t>(o.max_body_bytes),
+          .max_connections = o.max_connections,
+          .header_time = std::chrono::seconds(std::min(o.request_timeout, 10)),
+          .body_time = std::chrono::seconds(o.request_timeout),
+          .drain_time = std::chrono::seconds(o.shutdown_timeout)};
+}
+
+server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log_line) {
+  const auto date = [fixed = o.date] { return fixed.empty() ? time_text("%Y-%m-%d", std::time(nullptr)) : fixed; };
+  const bool log = o.log_requests || o.log_prompts;
+  return {.api_keys = o.api_keys,
+          .date = date,
+          .defaults = {.sampling = o.sampling, .effort = o.effort, .include_usage = o.include_usage},
+          .log = log ? log_line : server::LogLine([](const server::Json&) {}),
+          .log_prompts = o.log_prompts,
+          .version = NIBBLE_VERSION,
+          .commit = std::string(build_facts().commit)};
+}
+
+engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
+  const int64_t context = context_length(model, config, config.dims.max_context);
+  const bool some_are_long = o.max_long_partial_prefills > 0;
+  const int64_t threshold = o.long_prefill_token_threshold;
+  return {.max_context = context,
+          .max_sequences = o.max_num_seqs,
+          .max_batched_tokens = backend::with_defaults(model.run).max_num_batched_tokens,
+          .max_waiting = o.max_waiting,
+          .kv_tokens = o.kv_tokens,
+          .max_partial_prefills = o.max_num_partial_prefills,
+          .max_long_partial_prefills = some_are_long ? o.max_long_partial_prefills : o.max_num_partial_prefills,
+          .long_prefill_tokens = threshold == 0 && some_are_long ? std::max<int64_t>(1, context / 25) : threshold,
+          .target_itl_seconds = o.target_itl / 1000,
+          .prefix_cache = o.prefix_cache,
+          .speculation = model.speculation,
+          .async_scheduling = o.async_scheduling.value_or(model.run.backend == BackendKind::kCuda)};
+}
+
+// The limits before anything is fitted to memory. If the context is open, at least one token of it must fit.
+model::StepLimits least_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
+  engine::EngineLimits limits = engine_limits(o, model, config);
+  if (model.run.max_model_len == kContextThatFits) limits.max_context = 1;
+  return with_taps(engine::step_limits(limits, config.dims), model, config);
+}
+
+// How many replicas share a memory; replicas on cards have their own cards.
+int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
+  return model.run.backend == BackendKind::kCuda ? 1 : o.replicas;
+}
+
+// Sizes that were left open become as large as fits: first the context (--max-model-len auto), then the KV cache. On a
+// host the cache shares memory with the pages of the weights, so it is smaller.
+engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
+                                 engine::EngineLimits limits) {
+  const backend::CostModel cost{config.dims, stored_formats(o, {})};  // weights mapped from files do not count
+  const auto budget_of_one = [&](int64_t context, int64_t tokens) {
+    engine::EngineLimits with = limits;
+    with.max_context = context;
+    with.kv_tokens = tokens;
+    const model::StepLimits steps = engine::step_limits(with, config.dims);
+    return budget_of(o, model::backend_config(config, steps, o.run.dense), cost);
+  };
+  const auto budget = [&](int64_t context, int64_t tokens) {
+    return times(in_one_memory(options, o), budget_of_one(context, tokens));
+  };
+  const int64_t least = o.run.max_model_len == kContextThatFits ? 1 : limits.max_context;
+  const auto kv_bytes = [&](int64_t tokens) { return budget_of_one(1, tokens).needs.kv; };
+  if (const int64_t bytes = options.kv_memory_bytes; bytes > 0) {
+    const auto kv = [&](int64_t tokens) { return backend::MemoryNeeds{.kv = kv_bytes(tokens)}; };
+    limits.kv_tokens = largest_that_fits({.bytes = bytes, .where = {}}, int64_t{1} << 30, kv).value_or(0);
+    if (limits.kv_tokens < least)
+      throw Error(Code::kInvalidRequest,
+                  "--kv-cache-memory-bytes: want at least {}, for {} tokens (--max-model-len), found {}",
+                  kv_bytes(least), least, bytes);
+  }
+  const MemoryLimit room = budget(1, 1).limit;
+  if (o.run.max_model_len == kContextThatFits) {
+    const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
+    const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
+    limits.max_context = fits > 0 ? fits : most;  // if nothing fits, the refusal is the one for the whole context
+  }
+  if (limits.kv_tokens > 0) {
+    const auto fits = largest_that_fits(room, limits.kv_tokens, [&](int64_t n) { return budget(1, n).needs; });
+    if (fits.value_or(0) >= least && *fits < limits.kv_tokens)
+      require_fit(budget(1, limits.kv_tokens).needs, room,
+                  std::array{options.kv_memory_bytes > 0 ? fmt::format("--kv-cache-memory-bytes {}", kv_bytes(*fits))
+                                                         : fmt::format("--kv-tokens {}", *fits)});
+    return limits;
+  }
+  const int64_t most = std::min(limits.max_context * limits.max_sequences,
+                                o.run.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
+  limits.kv_tokens = kv_tokens_that_fit(room, {limits.max_context, most},
+                                        [&](int64_t tokens) { return budget(limits.max_context, tokens).needs; });
+  return limits;
+}
+
+// What must outlive the HTTP server, whose calls use it.
+struct Running {
+  std::optional<ModelSource> source;
+  std::vector<std::unique_ptr<LoadedModel>> replicas;
+  int64_t max_context = 0;
+  std::optional<text::GrammarCompiler> grammars;                // the masks of the engine's requests point into it
+  std::vector<std::unique_ptr<server::KvPublisher>> kv_events;  // one per replica; empty: nobody asked for them
+  std::optional<engine::Replicas> engines;
+};
+
+server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int64_t window) {
+  return {.endpoint = o.kv_events.endpoint,
+          .replay_endpoint = o.kv_events.replay_endpoint,
+          .topic = o.kv_events.topic,
+          .medium = o.model.run.backend == BackendKind::kCuda ? "GPU" : "CPU",
+          .replica = replica,
+          .window = window,
+          .maps = o.kv_events.maps,
+          .kept_batches = o.kv_events.kept_batches,
+          .most_unsent = o.kv_events.most_unsent};
+}
+
+// Checks all replicas together, since each one's own check sees only itself.
+void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& config, const model::StepLimits& steps) {
+  if (in_one_memory(o, o.model) == 1) return;
+  const backend::CostModel cost{config.dims, stored_formats(o.model, {})};
+  const Budget all =
+      times(o.replicas, budget_of(o.model, model::backend_config(config, steps, o.model.run.dense), cost));
+  require_fit(all.needs, all.limit,
+              std::array{std::string("a smaller --data-parallel-size"), std::string("--kv-tokens")});
+}
+
+void load(const ServeOptions& o, Running& running, const LoadView& view) {
+  running.source.emplace(open_model(o.model, view.terminal));
+  const model::ModelConfig& config = running.source->config;
+  const engine::EngineLimits limits =
+      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source));
+  running.max_context = limits.max_context;
+  const model::StepLimits steps = engine::step_limits(limits, config.dims);
+  require_replicas_fit(o, config, steps);
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (int i = 0; i < o.replicas; ++i) {
+    ModelOptions of = o.model;
+    of.run.threads = backend::threads_of(i, {.count = o.replicas}, o.model.run.threads);
+    if (!in_a_group(of)) of.cards = {int64_t{i} * of.run.ranks.count, of.run.ranks.count};
+    LoadedModel& loaded =
+        *running.replicas.emplace_back(std::make_unique<LoadedModel>(*running.source, of, steps, view));
+    engine::KvEventSink sink = o.kv_events.on ? running.kv_events[static_cast<size_t>(i)]->sink() : nullptr;
+    engines.push_back(
+        std::make_unique<engine::Engine>(loaded.backend(), loaded.model(), loaded.with_draft(limits), std::move(sink)));
+  }
+  running.grammars.emplace(running.source->tokenizer);
+  running.engines.emplace(std::move(engines), steps.kv_pages[static_cast<size_t>(backend::LayerKind::kFull)]);
+}
+
+server::ServedModel served_model(const Running& running, std::vector<std::string> names) {
+  const ModelSource& source = *running.source;
+  const auto id_of = [&source](std::string_view name) { return source.tokenizer.special_id(name); };
+  return {.tokenizer = &source.tokenizer,
+          .grammars = &*running.grammars,
+          .ids = text::HarmonyIds::from_names(id_of),
+          .names = std::move(names),
+          .eos_ids = source.config.eos_ids,
+          .max_context = running.max_context,
+          .vocab = source.config.dims.vocab};
+}
+
+// Another rank has gone: what runs fails, and the server ends as after SIGTERM.
+class LostGroup {
+ public:
+  explicit LostGroup(bool on_card) : on_card_(on_card) {}
+  void lose(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    why_ = why;
+    if (serving_) {
+      kill(getpid(), SIGTERM);
+    } else if (on_card_) {  // NCCL may be waiting for who is gone
+      end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+    }
+  }
+  void begin_serving() {
+    const std::lock_guard lock(mutex_);
+    serving_ = true;
+    if (!why_.empty()) kill(getpid(), SIGTERM);
+  }
+  [[nodiscard]] std::string why() const {
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
+
+ private:
+  const bool on_card_;
+  mutable std::mutex mutex_;
+  std::string why_;       // why_ and serving_ are guarded by mutex; empty: the group is complete
+  bool serving_ = false;  // before that, loading ends with the error
+};
+
+}  // namespace
+
+ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal) {
+  ServeOptions o = options;
+  ModelOptions& model = o.model;
+  for (const std::string& note : model.settings.notes) terminal.note(note);
+  server::require_certificate(http_options(o));
+  const bool asks_for_none = model.model.empty() && model.revision.empty();
+  NamedModel named = asks_for_none ? own_model() : find_named(model, terminal);
+  model.model = named.path;
+  note_resolved(model.settings, "--model", named.path);
+  if (o.served_names.empty()) o.served_names = std::move(named.names);
+  find_draft(model, terminal);
+  model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {
+    return least_limits(o, with, config);
+  });
+  if (model.run.backend != BackendKind::kCuda) {  // in the command lines that people have
+    const std::string_view why = "makes no difference: no card is used";
+    if (model.run.eager) terminal.note(fmt::format("--enforce-eager {}", why));
+    if (model.run.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
+    model.run.eager = false;
+    model.run.gpu_memory_utilization.reset();
+  }
+  if (o.replicas > 1 && model.run.backend == BackendKind::kCuda) {
+    model.cards.count = int64_t{o.replicas} * model.run.ranks.count;
+    backend::require_cards(
+        static_cast<int>(model.cards.count),
+        fmt::format("--data-parallel-size {} with --tensor-parallel-size {}", o.replicas, model.run.ranks.count));
+  }
+  if (o.replicas > 1 && in_a_group(model))
+    throw Error(Code::kUnsupported, "--data-parallel-size {}: want 1 beside --nnodes {}: replicas are of one process",
+                o.replicas, model.group.count);
+  if (o.headless && !follows(model))
+    throw Error(Code::kInvalidRequest, "--headless: want a --node-rank above 0, found 0, which serves");
+  model = resolved_model(std::move(model));
+  require_backend(model);
+  require_speculation(model);
+  const model::ModelConfig config = open_config(model).config;
+  static_cast<void>(least_limits(o, model, config));  // refuses what is out of range
+  backend::validate(o.sampling, config.dims.vocab);
+  engine::EngineLimits limits = engine_limits(o, model, config);
+  const bool takes_room_first = model.load_format == LoadFormat::kDummy || model.run.copy_weights;
+  const bool knows_room = model.settings.print && !takes_room_first;  // else when weights are loaded
+  if (o.kv_tokens > 0 && o.kv_memory_bytes > 0)
+    throw Error(Code::kInvalidRequest, "--kv-tokens and --kv-cache-memory-bytes: want one of them");
+  const bool sized = o.kv_tokens + o.kv_memory_bytes > 0 && model.run.max_model_len != kContextThatFits &&
+                     !in_a_group(model);  // there rank 0's size counts
+  if (knows_room || sized) limits = with_memory(o, model, config, limits);
+  if (knows_room || model.run.max_model_len != kContextThatFits)
+    note_resolved(model.settings, "--max-model-len", fmt::format("{}", limits.max_context));
+  if (limits.kv_tokens > 0) note_resolved(model.settings, "--kv-tokens", fmt::format("{}", limits.kv_tokens));
+  note_resolved(model.settings, "--async-scheduling", limits.async_scheduling ? "true" : "false");
+  return o;
+}
+
+int execute(const ServeOptions& asked) {
+  Terminal terminal(asked.output);
+  const server::LogLine log_line = serve_log(asked.log_format, terminal);
+  const ServeOptions o = resolved_options(asked, terminal);  // refuse what will be refused before the port answers
+  std::signal(SIGPIPE, SIG_IGN);                             // who reads the log may go before the server does
+  const ModelOptions& model = o.model;
+  const std::string& name = o.served_names.front();
+  if (follows(model)) return follow(model, terminal, "serves no port");
+
+  LostGroup lost_group(model.run.backend == BackendKind::kCuda);
+  Running running;
+  if (o.kv_events.on) {  // an address that cannot be bound is refused now, too
+    if (!o.prefix_cache)
+      throw Error(Code::kInvalidRequest, "--kv-events: want the prefix cache, found --no-enable-prefix-caching");
+    const int64_t window = open_config(model).config.dims.sliding_window;
+    for (int i = 0; i < o.replicas; ++i)
+      running.kv_events.push_back(std::make_unique<server::KvPublisher>(publish_options(o, i, window)));
+  }
+  std::atomic<bool> loaded = false;
+  server::Api api(api_options(o, log_line));
+  const DeafAtTheEnd deaf;  // from when the server, which handles the signals, is gone
+  server::HttpOptions options = http_options(o);
+  options.on_signal = [&loaded] {
+    if (!loaded) std::_Exit(kExitOk);  // nothing runs yet, and loading may take minutes
+  };
+  options.on_own_answer = [&api](int status) { api.answered_outside(status); };
+  options.on_dropped = [&api] { api.connection_dropped(); };
+  server::HttpServer http(std::move(options), [&api](const server::HttpRequest& request, server::Wake wake) {
+    return api.handle(request, std::move(wake));
+  });
+  terminal.note("listening on " + http_address(o, o.host, http.port()));
+  std::optional<RecordedServer> record(std::in_place, o.records, local_address(o, http.port()), name);
+  if (!record->problem().empty())
+    terminal.note(fmt::format("nibble ps will not see this server: {}: {}", o.records.string(), record->problem()));
+  api.loading("checking weights", 0);
+  const auto on_load = [&api](const model::LoadProgress& p) {
+    api.loading("loading weights",
+                static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)));
+  };
+  load(o, running, {terminal, on_load, [&lost_group](const std::string& why) { lost_group.lose(why); }});
+  server::ServedModel served = served_model(running, o.served_names);
+  served.root = asked.model.model.empty() ? own_model().names.front() : asked.model.model;
+  served.by_priority = o.by_priority;
+  api.publish(std::move(served), server::port_of(*running.engines));
+  loaded = true;
+  lost_group.begin_serving();
+  terminal.note(fmt::format("serving {} on {}, context {} tokens{}", name, running.replicas.front()->backend().name(),
+                            running.max_context, o.replicas > 1 ? fmt::format(", {} replicas", o.replicas) : ""));
+  terminal.note("modes: " + describe_modes(model, running.replicas.front()->backend()));
+  for (const std::string& line : decisions(model)) terminal.note(line);
+  for (const std::string& way : ways_in(o, http.port())) terminal.note(way);
+  http.wait();
+  record.reset();
+  terminal.note("stopped");
+  const std::string lost = lost_group.why();
+  if (!lost.empty() && model.run.backend == BackendKind::kCuda) end_now(kExitIo, lost);  // not behind its card
+  end_soon({.code = lost.empty() ? kExitOk : kExitIo});
+  if (!lost.empty()) throw Error(Code::kIo, lost);
+  running.replicas.front()->end_group();
+  return kExitOk;
+}
+
+}  // namespace nibble::app

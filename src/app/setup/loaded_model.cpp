@@ -1,0 +1,431 @@
+#include "app/setup/loaded_model.h"
+
+#include "app/setup/gguf_model.h"
+#include "app/setup/interrupt.h"
+#include "app/setup/memory_budget.h"
+#include "app/options/option.h"
+#include "app/setup/rank_group.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/measure.h"
+#include "backend/cuda/card/measure.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/process_group.h"
+#include "backend/ranks/process_ranks.h"
+#include "backend/ranks/ranks_backend.h"
+#include "backend/ranks/step_ranks.h"
+#include "backend/reference/reference_backend.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "base/thread_pool.h"
+#include "checkpoint/eagle3_config.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/hf_config.h"
+#include "convert/gguf.h"
+#include "engine/draft_model_proposer.h"
+#include "model/gpt_oss.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+
+namespace nibble::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+// OpenAI's original/ names no end tokens, a GGUF file only one; these are the ones that generation_config.json lists
+// for the same model.
+void add_end_tokens(const text::Tokenizer& tokenizer, std::vector<int32_t>& ids) {
+  for (const char* name : {"<|return|>", "<|endoftext|>", "<|call|>"}) {
+    const auto id = tokenizer.special_id(name);
+    if (id && std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
+  }
+}
+
+checkpoint::GgufFields fields_of(const checkpoint::GgufCheckpoint& gguf) { return {gguf.metadata(), gguf.where()}; }
+
+bool is_preset(const ModelOptions& options) {
+  return options.load_format == LoadFormat::kDummy && !fs::exists(options.model);
+}
+
+text::Tokenizer open_tokenizer(const ModelOptions& options, const model::ModelConfig& config) {
+  const fs::path path = options.model;
+  const fs::path file = (fs::is_directory(path) ? path : path.parent_path()) / "tokenizer.json";
+  constexpr int64_t kO200kVocab = 201088;
+  if (is_preset(options) || (!fs::exists(file) && config.dims.vocab == kO200kVocab))
+    return text::Tokenizer::o200k_harmony();
+  text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
+  if (tokenizer.max_id() >= config.dims.vocab) {
+    throw Error(Code::kCorrupt, "{}: want token ids below the model's vocabulary of {}, found {}", file.string(),
+                config.dims.vocab, tokenizer.max_id());
+  }
+  return tokenizer;
+}
+
+OpenedConfig config_of(const checkpoint::GgufCheckpoint& gguf) {
+  const checkpoint::GgufFields fields = fields_of(gguf);
+  OpenedConfig opened{convert::config_from_gguf(fields), {}};
+  const std::vector<std::string> unknown = convert::unknown_keys(fields);
+  if (!unknown.empty())
+    opened.notes = {fmt::format("{}: not known here, so without effect: {}", gguf.where(), fmt::join(unknown, ", "))};
+  return opened;
+}
+
+OpenedConfig config_of(const fs::path& directory) {
+  const checkpoint::HfConfig hf = checkpoint::read_hf_config(directory);
+  return {model::from_hf(hf), hf.notes};
+}
+
+// An id that is not a token cannot end a text.
+void check_end_tokens(const text::Tokenizer& tokenizer, const ModelOptions& options, std::span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    if (tokenizer.contains(id)) continue;
+    throw Error(Code::kCorrupt, "{}: eos_token_id: want ids of the tokenizer's tokens, found {}, which is none",
+                options.model, id);
+  }
+}
+
+OnLoad show_loading(Terminal& terminal) {
+  const auto start = std::chrono::steady_clock::now();
+  return [&terminal, start](const model::LoadProgress& p) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    terminal.progress("loading",
+                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
+                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
+                                  format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
+    if (p.done_bytes == p.total_bytes) terminal.end_progress();
+  };
+}
+
+}  // namespace
+
+bool is_gguf(const ModelOptions& options) {
+  if (options.load_format == LoadFormat::kGguf) return true;
+  return options.load_format != LoadFormat::kSafetensors && checkpoint::is_gguf(options.model);
+}
+
+OpenedConfig open_config(const ModelOptions& options) {
+  if (is_preset(options)) return {model::preset(options.model), {}};
+  if (is_gguf(options)) return config_of(checkpoint::GgufCheckpoint::open(options.model));
+  const fs::path path = options.model;
+  if (!fs::is_directory(path) && !fs::is_regular_file(path)) {
+    throw Error(Code::kIo,
+                "{}: want a model directory or a .gguf file, found {} (for random weights: "
+                "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
+                options.model, fs::exists(path) ? "neither" : "nothing there");
+  }
+  if (fs::is_directory(path)) return config_of(path);
+  if (!fs::exists(path.parent_path() / "config.json")) {
+    throw Error(Code::kIo, "{}: want a GGUF file, or one of safetensors with a config.json beside it, found {}",
+                options.model, checkpoint::begins_as_gguf(path) ? "GGUF under --load-format safetensors" : "neither");
+  }
+  return config_of(path.parent_path());
+}
+
+std::vector<MappedSource> ModelSource::mapped_files() const {
+  std::vector<MappedSource> files;
+  if (checkpoint) {
+    for (const checkpoint::SafetensorsFile& file : checkpoint->files()) files.push_back({file.bytes(), file.path()});
+  } else if (gguf) {
+    for (size_t i = 0; i < gguf->files().size(); ++i) files.push_back({gguf->files()[i].bytes(), gguf->paths()[i]});
+  }
+  return files;
+}
+
+namespace {
+
+// --no-mmap
+void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal) {
+  const std::vector<MappedSource> files = source.mapped_files();
+  if (files.empty()) throw Error(Code::kInvalidRequest, "--no-mmap: want weights in files, found --load-format dummy");
+  int64_t bytes = 0, done = 0;
+  for (const MappedSource& file : files) bytes += static_cast<int64_t>(file.bytes.size());
+  require_fit({.weights = bytes}, host_limit(), std::array{std::string("the same without --no-mmap")});
+  for (const MappedSource& file : files) {
+    terminal.progress("copying weights", static_cast<double>(done) / static_cast<double>(bytes), "");
+    copy_in_place(file.bytes, pool);
+    done += static_cast<int64_t>(file.bytes.size());
+  }
+}
+
+}  // namespace
+
+ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
+  require_speculation(options);
+  require_backend(options);  // refuse what will be refused before all weights are read
+  std::optional<checkpoint::GgufCheckpoint> gguf;
+  if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
+  auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
+  text::Tokenizer tokenizer =
+      gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
+  check_end_tokens(tokenizer, options, config.eos_ids);
+  if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
+  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}, {}, {}};
+  ThreadPool pool(thread_count(options));
+  if (options.load_format != LoadFormat::kDummy && !source.gguf)
+    source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
+  if (options.run.copy_weights && options.run.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
+  if (options.load_format == LoadFormat::kDummy) {
+    require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
+    terminal.progress("making dummy weights", 0, "");
+    source.dummy.emplace(source.config, options.dummy_seed, &pool);
+    source.weights = source.dummy->weights();
+  } else if (source.gguf) {
+    terminal.progress("checking weights", 0, options.model);
+    source.weights = convert::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
+  } else {
+    terminal.progress("checking weights", 0, options.model);
+    source.weights =
+        model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
+  }
+  source.head = open_head(options, source);
+  source.draft = open_draft(options, source, terminal);
+  for (const std::string& note : notes) terminal.note(note);
+  terminal.end_progress();
+  return source;
+}
+
+int thread_count(const ModelOptions& options) { return backend::with_defaults(options.run).threads; }
+
+void require_backend(const ModelOptions& options) {
+  if (options.run.backend == BackendKind::kCuda) static_cast<void>(fullest_card(options));
+}
+
+std::vector<std::string> decisions(const ModelOptions& options) {
+  const std::vector<RunSetting> settings = run_settings(options.run);
+  std::vector<std::string> lines;
+  for (const Setting& s : options.settings.all) {
+    const auto known = std::ranges::find(settings, s.flag, &RunSetting::flag);
+    if (s.origin == "default" || known == settings.end() || !known->on.has(options.run.backend)) continue;
+    const std::string became = s.resolved.empty() ? "" : ", that is " + s.resolved;
+    lines.push_back(fmt::format("  {} {}{} ({})", s.flag, s.value, became, s.origin));
+  }
+  return lines;
+}
+
+std::string describe_modes(const ModelOptions& options, const backend::Backend& be) {
+  const backend::RunConfig& run = options.run;
+  std::vector<std::string> dense;
+  for (const auto& [name, format] :
+       {std::pair{"qkv", run.dense.qkv}, {"o", run.dense.o}, {"lm_head", run.dense.lm_head}})
+    if (format) dense.push_back(fmt::format("{} {}", name, name_of(*format)));
+  const bool rounds = run.backend == BackendKind::kCpu && backend::rounds(run.activations);
+  return fmt::format("{}{}, layers {}, KV cache {}, attention sinks {}, {}", be.modes(),
+                     rounds ? "; exact with --moe-activation f32" : "",
+                     dense.empty() ? "as they come" : fmt::format("{}", fmt::join(dense, " ")),
+                     backend::type_of(run.kv_type()).word, run.sinks ? "on" : "off",
+                     describe_speculation(options.speculation));
+}
+
+backend::DevicePeaks measured(const ModelOptions& options) {
+  if (options.run.backend != BackendKind::kCuda) return backend::measure_cpu(options.run.threads);
+  std::vector<backend::DevicePeaks> cards;
+  for (const int card : cards_of(options)) cards.push_back(backend::measure_cuda(card));
+  return backend::together(cards);
+}
+
+std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
+                                               const backend::BackendConfig& config, std::vector<MappedSource> files,
+                                               std::vector<int> cards) {
+  if (run.ranks.count > 1 && kind != BackendKind::kCuda) {
+    const int all = backend::with_defaults(run).threads;
+    return backend::make_ranks_backend(config, run.ranks, all, [&](const backend::BackendConfig& of, int threads) {
+      backend::RunConfig alone = run;
+      alone.ranks = {};
+      alone.threads = threads;
+      return make_backend(kind, alone, of);
+    });
+  }
+  if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
+  if (kind == BackendKind::kCuda)
+    return backend::make_cuda_backend(config, run, {.devices = std::move(cards), .files = std::move(files)});
+  return backend::make_cpu_backend(config, run);
+}
+
+std::unique_ptr<backend::Backend> make_member(const ModelOptions& options, const backend::BackendConfig& config) {
+  backend::RunConfig alone = options.run;
+  alone.ranks = {};
+  return make_backend(options.run.backend, alone, config);
+}
+
+backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
+  if (options.run.backend == BackendKind::kCuda)
+    weights = {};  // as OpenAI's checkpoints hold them, whatever the file's format
+  return backend::StoredFormats::of(weights, options.run.dense);
+}
+
+backend::RunConfig head_run(const backend::RunConfig& run) {
+  const bool exact = run.activations != backend::Activations::kAuto && run.activations != backend::Activations::kInt8;
+  return {.backend = run.backend,
+          .threads = run.threads,
+          .activations = run.backend == BackendKind::kCpu && exact ? backend::Activations::kF32
+                         : run.backend == BackendKind::kCpu        ? run.activations
+                                                                   : backend::Activations::kAuto,
+          .isa = run.isa,
+          .eager = run.eager};
+}
+
+LoadedHead::LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model)
+    : be(make_backend(options.run.backend, head_run(options.run),
+                      model::eagle3::backend_config(head, engine::head_step_limits(of_model)), {},
+                      {cards_of(options).front()})),
+      model(model::load(*be, head.config, head.weights)),
+      drafts{.be = *be, .model = model, .limits = engine::head_step_limits(of_model), .head = &head} {}
+
+LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
+                         const LoadView& view) {
+  const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
+  const backend::CostModel cost{source.config.dims, stored_formats(options, source.weights)};
+  const Budget budget = check_budget(options, config, cost);
+  const bool card = options.run.backend == BackendKind::kCuda;
+  const auto note = [&](const std::string& text) {
+    view.terminal.note(view.terminal.dim(std::string(view.whose) + text));
+  };
+  for (const std::string& why : {options.backend_why, options.fast_why})
+    if (!why.empty() && !view.terminal.is_json()) note(why);
+  const std::string_view each = options.run.ranks.count > 1 ? " of each card" : "";
+  if (card) note(fmt::format("memory{}: {}; {}", each, describe(budget.needs), budget.limit.where));
+  const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
+  if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
+  if (in_a_group(options)) {
+    join(source, options, config, view);
+  } else {
+    be_ = make_backend(options.run.backend, options.run, config, source.mapped_files(), cards_of(options));
+  }
+  const OnLoad show = show_loading(view.terminal);
+  const auto start = std::chrono::steady_clock::now();
+  double bytes = 0;
+  model_ = model::load(*be_, source.config, source.weights, [&](const model::LoadProgress& p) {
+    bytes = static_cast<double>(p.total_bytes);
+    show(p);
+    if (view.on_load) view.on_load(p);
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (card)
+    note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
+  model_.attention_sinks = options.run.sinks;
+  if (source.head) {
+    head_ = std::make_unique<LoadedHead>(*source.head, options, limits);
+    draft_model_.emplace(head_->drafts);
+  }
+  if (!source.draft) return;
+  const model::StepLimits steps = engine::draft_step_limits(limits);
+  draft_ = std::make_unique<LoadedModel>(
+      *source.draft, draft_options(options), steps,
+      LoadView{.terminal = view.terminal, .on_load = view.on_load, .whose = "draft model: "});
+  draft_model_.emplace(engine::DraftModel{.be = draft_->backend(), .model = draft_->model(), .limits = steps});
+}
+
+engine::EngineLimits LoadedModel::with_draft(engine::EngineLimits limits) {
+  if (!draft_model_) return limits;
+  draft_model_->prefix_cache = limits.prefix_cache;
+  limits.speculation.draft_model = &*draft_model_;
+  return limits;
+}
+
+void LoadedModel::join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
+                       const LoadView& view) {
+  if (options.run.backend != BackendKind::kCuda) {
+    group_ = join_group(source, options, view.terminal, view.on_lost);
+    be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
+                                      [&](const backend::BackendConfig& of) { return make_member(options, of); });
+    return;
+  }
+  group_ = join_group(source, options, view.terminal, [this, on_lost = view.on_lost](const std::string& why) {
+    card_.lose();
+    if (on_lost) return on_lost(why);
+    end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+  });
+  backend::tell_room(*group_, config);
+  card_.meet(*group_);
+  be_ =
+      backend::make_step_ranks(config, options.run.ranks, *group_, make_member_on_card(options, config, source, card_));
+}
+
+LoadedModel::~LoadedModel() = default;
+
+void LoadedModel::end_group() {
+  if (group_) group_->end();
+}
+
+Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
+                 Terminal& terminal)
+    : loaded_(source, options, engine::step_limits(with_head(limits, source), source.config.dims), {terminal, {}}),
+      loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source))) {
+  if (!terminal.colors()) return;  // for people, not for scripts
+  terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
+  for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
+}
+
+engine::EngineLimits one_sequence(const ModelOptions& options, int64_t context) {
+  return {.max_context = context,
+          .max_sequences = 1,
+          .max_batched_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
+          .speculation = options.speculation,
+          .async_scheduling = options.run.backend == BackendKind::kCuda};
+}
+
+std::unique_ptr<model::eagle3::Head> open_head(const ModelOptions& options, const ModelSource& source) {
+  if (options.speculation.method != engine::DraftMethod::kEagle3) return nullptr;
+  return std::make_unique<model::eagle3::Head>(
+      model::eagle3::load(options.speculative_model, {source.config, source.weights}, options.tap_reading));
+}
+
+namespace {
+
+void require_vocabulary(const ModelOptions& options, const model::ModelConfig& config,
+                        const model::ModelConfig& draft) {
+  if (draft.dims.vocab != config.dims.vocab)
+    throw Error(Code::kInvalidRequest, "--speculative-model {}: want the vocabulary of {}, {} tokens, found {}",
+                options.speculative_model.string(), options.model, config.dims.vocab, draft.dims.vocab);
+}
+
+}  // namespace
+
+std::unique_ptr<ModelSource> open_draft(const ModelOptions& options, const ModelSource& source, Terminal& terminal) {
+  if (options.speculation.method != engine::DraftMethod::kDraft) return nullptr;
+  const ModelOptions of = draft_options(options);
+  require_vocabulary(options, source.config, open_config(of).config);
+  auto draft = std::make_unique<ModelSource>(open_model(of, terminal));
+  for (int32_t id = 0; id < source.config.dims.vocab; ++id)
+    if (token_text(source.tokenizer, id) != token_text(draft->tokenizer, id))
+      throw Error(Code::kInvalidRequest, "--speculative-model {}: want the tokens of {}, found another token {}",
+                  options.speculative_model.string(), options.model, id);
+  if (options.run.ranks.count > 1) backend::validate(options.run.ranks, draft->config.dims);
+  return draft;
+}
+
+model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options, const model::ModelConfig& config) {
+  if (options.speculation.method == engine::DraftMethod::kDraft) {
+    require_speculation(options);
+    require_vocabulary(options, config, open_config(draft_options(options)).config);
+  }
+  if (options.speculation.method != engine::DraftMethod::kEagle3) return limits;
+  require_speculation(options);
+  limits.taps = model::eagle3::boundaries_of(checkpoint::read_eagle3_config(options.speculative_model),
+                                             config.dims.layers, options.tap_reading);
+  return limits;
+}
+
+engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source) {
+  limits.speculation.head = source.head.get();
+  return limits;
+}
+
+int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback) {
+  if (options.run.max_model_len > config.dims.max_context) {
+    throw Error(Code::kInvalidRequest, "--max-model-len: want at most {} (the model's context), found {}",
+                config.dims.max_context, options.run.max_model_len);
+  }
+  return std::min(options.run.max_model_len > 0 ? options.run.max_model_len : fallback,
+                  int64_t{config.dims.max_context});
+}
+
+std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token) {
+  return tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,82 @@
+#pragma once
+// Does it fit? Asked before anything large is allocated; the answer names the flags that would make it fit.
+
+#include "app/options/options.h"
+#include "backend/cost.h"
+#include "backend/backend.h"
+#include "backend/cuda/cuda_backend.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+
+struct MemoryLimit {
+  int64_t bytes = 0;
+  std::string where;  // "this machine has 3.20 GB available"
+};
+
+// The largest value from 1 to `most` whose needs fit; none when not even 1 does. `needs` must not fall as it rises.
+[[nodiscard]] std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
+                                                       const std::function<backend::MemoryNeeds(int64_t)>& needs);
+
+struct KvTokens {
+  int64_t least = 0, most = 0;
+};
+// How many tokens a KV cache gets if nobody asked for a size: as many as fit within `limit`, of which a 32nd stays
+// free. `least` if those do not fit, or are more than `most`.
+[[nodiscard]] int64_t kv_tokens_that_fit(const MemoryLimit& limit, const KvTokens& range,
+                                         const std::function<backend::MemoryNeeds(int64_t)>& needs);
+
+// "12.0 GB: weights 11.0 GB, KV cache 0.5 GB, …"; parts of size 0 are left out.
+[[nodiscard]] std::string describe(const backend::MemoryNeeds& needs);
+
+// Throws Error(kOutOfMemory) unless the needs fit; the message lists flag values that would fit: `advice`,
+// "--max-model-len 4096".
+void require_fit(const backend::MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice);
+
+// A share of a card's memory, but no more than is free. `used` names the share in the message.
+[[nodiscard]] MemoryLimit device_limit(int64_t free_bytes, int64_t total_bytes, double utilization);
+// The smallest --gpu-memory-utilization, in hundredths, with which the needs fit; none if they never do.
+[[nodiscard]] std::optional<double> utilization_that_fits(const backend::MemoryNeeds& needs, int64_t free_bytes,
+                                                          int64_t total_bytes);
+
+// How much of the weights on a host ranks copy, because their columns are not contiguous. For one rank if the cost is
+// one rank's.
+[[nodiscard]] int64_t bytes_copied(const backend::CostModel& cost, const backend::Ranks& ranks);
+
+// What a model's backend allocates, and the memory that is there for it. On a host, weights that are mapped from files
+// or made as dummies do not count. With several cards: what the first rank allocates, and the memory of the card with
+// the least free. A draft model's backend counts as well. Throws what a backend throws if it cannot run.
+struct Budget {
+  backend::MemoryNeeds needs;
+  MemoryLimit limit;
+};
+[[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
+                               const backend::CostModel& cost);
+// The cards that the options' backend uses.
+[[nodiscard]] std::vector<int> cards_of(const ModelOptions& options);
+// The memory of the card with the least free. Throws Error(kUnsupported) if there are fewer cards.
+[[nodiscard]] backend::CudaMemory fullest_card(const ModelOptions& options);
+
+// What a rank's card holds, reads and computes; with one rank, the whole model.
+[[nodiscard]] backend::CostModel of_a_card(backend::CostModel cost, const backend::Ranks& ranks, int rank = 0);
+
+// The budget of `count` such backends in one memory.
+[[nodiscard]] Budget times(int count, Budget budget);
+
+// Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.
+[[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims);
+[[nodiscard]] MemoryLimit host_limit();
+
+// Throws Error(kOutOfMemory) if the backend will not fit; the message has the flag values that would.
+Budget check_budget(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost);
+
+// Bytes of one head's key, or value, of one token, as the backend holds it.
+[[nodiscard]] int64_t kv_row_bytes(const ModelOptions& options, const backend::Dims& dims);
+
+}  // namespace nibble::app

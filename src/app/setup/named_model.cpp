@@ -1,0 +1,155 @@
+#include "app/setup/named_model.h"
+
+#include "app/setup/pull.h"
+#include "app/options/settings.h"
+#include "base/error.h"
+#include "hub/cache.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+
+namespace nibble::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOwnName = "nibble-tiny";
+
+bool is_path(const std::string& name) {
+  std::error_code ignored;
+  return fs::exists(name, ignored) || hub::repos_of(name).empty();
+}
+
+std::string last_part(const std::string& name) {
+  const fs::path path = fs::path(name).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::vector<std::string> names_of(const std::string& asked, const std::string& repo) {
+  std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  };
+  if (is_path(asked)) add(last_part(asked));  // the last part says enough
+  add(asked);
+  add(last_part(asked));
+  add(repo);
+  return names;
+}
+
+// nibble-tiny, next to the program.
+std::optional<fs::path> own_folder() {
+  for (const fs::path& folder : folders_of_program()) {
+    for (const char* place : {"models", "share/nibble/models"}) {  // its sources'; installed
+      if (hub::model_in(folder / place / kOwnName)) return folder / place / kOwnName;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<hub::FoundModel> look_up(const std::string& name, const hub::Settings& settings,
+                                       const std::string& revision = "") {
+  std::optional<hub::FoundModel> found = hub::find_model(name, settings, revision);
+  if (found || name != kOwnName) return found;
+  if (const auto own = own_folder()) return hub::FoundModel{.path = *own};
+  return std::nullopt;
+}
+
+// Random weights need only the name of a preset, or a model's config.json.
+bool is_preset_name(const ModelOptions& options) {
+  return options.load_format == LoadFormat::kDummy && options.model.find('/') == std::string::npos;
+}
+
+// A bare word that is not a model's name is not offered for download.
+bool is_on_the_hub(const std::string& name) {
+  return hub::is_repo(name) || hub::plain_name(name).starts_with("gpt-oss-");
+}
+
+// Whether the model is here now.
+bool gets(const std::string& repo, const ModelOptions& options, Terminal& terminal) {
+  const bool asks = options.when_absent == WhenAbsent::kOffer && terminal.can_ask() && !options.hub.offline;
+  if (!asks && options.when_absent != WhenAbsent::kPull) return false;
+  const std::string revision = options.revision.empty() ? "main" : options.revision;
+  return pull_model({.repo = repo, .revision = revision, .include = {}}, options.hub, {terminal, asks}).has_value();
+}
+
+}  // namespace
+
+std::vector<fs::path> folders_of_program() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  std::vector<fs::path> folders;
+  for (fs::path folder = program.parent_path(); !error && folder.has_relative_path(); folder = folder.parent_path())
+    folders.push_back(folder);
+  return folders;
+}
+
+NamedModel own_model() {
+  if (const auto own = own_folder()) return {own->string(), {kOwnName}};
+  throw Error(Code::kIo, "want a model as the first word: nibble-tiny is not beside the program");
+}
+
+NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
+  const std::string& asked = options.model;
+  if (asked.empty()) {
+    throw Error(Code::kInvalidRequest,
+                "want a model as --model or as the first word: a directory, a .gguf file or a name such as "
+                "openai/gpt-oss-20b; found none");
+  }
+  if (!options.revision.empty() && (is_path(asked) || !is_on_the_hub(asked))) {
+    throw Error(Code::kInvalidRequest, "--revision: want a model of the Hub by its name, found {} as the model", asked);
+  }
+  if (is_preset_name(options)) return {asked, names_of(asked, "")};
+  std::optional<hub::FoundModel> found = look_up(asked, options.hub, options.revision);
+  const bool wants_weights = options.load_format != LoadFormat::kDummy;
+  if (!found && !wants_weights && asked.starts_with("openai/gpt-oss-"))  // a preset by its full name
+    return {last_part(asked), names_of(asked, "")};
+  const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
+  const bool absent = !found && !is_path(asked) && is_on_the_hub(asked);
+  if ((in_part || absent) && gets(in_part ? found->repo : hub::repos_of(asked).front(), options, terminal))
+    found = hub::find_model(asked, options.hub, options.revision);
+  if (found && (found->lacks.empty() || !wants_weights)) return {found->path.string(), names_of(asked, found->repo)};
+  if (found && found->repo.empty())
+    return {found->path.string(), names_of(asked, "")};  // whoever opens it reports the error
+  const std::string which = options.revision.empty() ? "" : " --revision " + options.revision;
+  if (found) {
+    throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {}{} gets the rest", asked,
+                found->path.string(), found->lacks, found->repo, which);
+  }
+  if (is_path(asked)) return {asked, names_of(asked, "")};
+  const std::string help = is_on_the_hub(asked)
+                               ? fmt::format("nibble pull {}{} gets it", hub::repos_of(asked).front(), which)
+                               : "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
+  if (!which.empty()) {
+    throw Error(Code::kIo, "there is no model {} of revision {} in {}. {}", asked, options.revision,
+                options.hub.cache.string(), help);
+  }
+  throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. {}", asked,
+              fmt::join(hub::places_for(asked, options.hub), ", "), help);
+}
+
+void find_draft(ModelOptions& options, Terminal& terminal) {
+  if (options.speculation.method == engine::DraftMethod::kDraft && !options.speculative_model.empty())
+    options.speculative_model = find_named(draft_options(options), terminal).path;
+}
+
+ModelOptions with_files(ModelOptions options, Terminal& terminal) {
+  for (const std::string& note : options.settings.notes) terminal.note(note);
+  const NamedModel named = find_named(options, terminal);
+  options.name = last_part(options.model);
+  options.model = named.path;
+  note_resolved(options.settings, "--model", named.path);
+  find_draft(options, terminal);
+  return options;
+}
+
+fs::path path_of(const fs::path& name, const hub::Settings& settings) {
+  const auto found = look_up(name.string(), settings);
+  return found ? found->path : name;
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,42 @@
+#pragma once
+// This process as one of several ranks (backend/ranks/process_group.h): what must be the same in all of them, and what
+// a rank above 0 does instead of its command.
+
+#include "app/setup/loaded_model.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace nibble::backend {
+class ProcessGroup;
+}
+
+namespace nibble::app {
+
+class RankCard;
+
+[[nodiscard]] inline bool in_a_group(const ModelOptions& options) { return options.group.count > 1; }
+[[nodiscard]] inline bool follows(const ModelOptions& options) { return options.group.rank > 0; }
+
+// Rank 0 waits for the others; the others connect to rank 0. Throws as ProcessGroup does. `on_lost` may be called from
+// any thread.
+[[nodiscard]] std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,
+                                                                Terminal& terminal,
+                                                                std::function<void(const std::string& why)> on_lost);
+
+// A rank on a card, of whose group these are the cards: `config` is that of the whole model.
+[[nodiscard]] std::unique_ptr<backend::Backend> make_member_on_card(const ModelOptions& options,
+                                                                    const backend::BackendConfig& config,
+                                                                    const ModelSource& source, const RankCard& card);
+
+// A process on a card whose group is lost has so long to end by itself: with the group's silence less than 10 s.
+inline constexpr std::chrono::milliseconds kLostTime{1500};
+
+// A rank above 0: loads its part of the model and does what rank 0 says, until rank 0 ends. `beside`: what it does not
+// do, for the user. Returns the exit code; throws Error(kIo) where the group is lost.
+int follow(const ModelOptions& options, Terminal& terminal, std::string_view beside);
+
+}  // namespace nibble::app

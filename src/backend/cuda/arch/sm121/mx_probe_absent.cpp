@@ -1,9 +1,0 @@
-// In builds without code for sm_120a and sm_121a.
-
-#include "backend/cuda/arch/sm121/mx_probe.h"
-
-namespace nibble::backend::cuda {
-
-MxProbe native_mx_probe() { return {}; }
-
-}  // namespace nibble::backend::cuda

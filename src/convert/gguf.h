@@ -1,0 +1,91 @@
+#pragma once
+// A gpt-oss model as llama.cpp's files: read, and written. Of its tensors all must be there and nothing else (llama.cpp
+// src/models/openai-moe.cpp). Rows of q and k are in the order of Hugging Face's (rope rotates d with d + head_dim /
+// 2); gate and up are apart.
+
+#include "backend/weights.h"
+#include "base/thread_pool.h"
+#include "checkpoint/gguf.h"
+#include "model/config.h"
+#include "model/manifest.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::convert {
+
+using model::BindOptions;
+using model::ManifestItem;
+using model::ModelConfig;
+using model::WeightRole;
+
+// A gpt-oss model's configuration in llama.cpp's spelling. The vocabulary is counted from the tokeniser's tokens.
+// eos_ids holds the one end token that the format has room for. What the format does not say is OpenAI's: rope.truncate
+// false (llama.cpp itself truncates), swiglu_limit 7. Throws Error(kUnsupported) for another architecture, a variant
+// that nothing here computes and a key of the architecture that is not known here, Error(kCorrupt) for a missing key, a
+// wrong type or a value out of range, and what validate throws.
+[[nodiscard]] ModelConfig config_from_gguf(const checkpoint::GgufFields& fields);
+
+// Keys outside what GGUF, llama.cpp's tools and this architecture use: nothing reads them.
+[[nodiscard]] std::vector<std::string> unknown_keys(const checkpoint::GgufFields& fields);
+
+// The keys that config_from_gguf reads, without the tokeniser's, and the general ones. Throws Error(kUnsupported) for
+// a config that the format cannot express.
+[[nodiscard]] std::vector<checkpoint::GgufEntry> gguf_entries(const ModelConfig& config);
+
+// Which of gate_up's rows a tensor holds: all, the even ones (gate) or the odd ones (up).
+enum class Half : uint8_t { kWhole, kEven, kOdd };
+struct GgufItem {
+  WeightRole role = WeightRole::kEmbedding;
+  Half half = Half::kWhole;
+  int layer = -1;    // -1: of no layer
+  std::string name;  // "blk.0.attn_q.weight"
+  Shape shape;       // of the values
+};
+
+// Embedding, final norm, unembedding, then layer by layer. REQUIRES: a valid config.
+[[nodiscard]] std::vector<GgufItem> gguf_manifest(const ModelConfig& config);
+
+// Views of the tensors' bytes, no copies, in the manifest's order. Experts must be MXFP4; the rest may be in any type
+// that the reader knows. Throws Error(kUnsupported) for other experts, Error(kCorrupt) for tensors that are missing or
+// not known, for a wrong shape, and for a block scale that is no finite number; each message names the tensors.
+[[nodiscard]] std::vector<backend::HostWeight> bind_gguf(std::span<const checkpoint::GgufTensor> tensors,
+                                                         const ModelConfig& config, const BindOptions& options = {});
+
+// The bytes of a tensor of the Hugging Face manifest. They stay until the next call for the same Part.
+using TensorSource = std::function<std::span<const std::byte>(const ManifestItem&)>;
+
+struct GgufExport {
+  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;  // of q, k, v, o and the embeddings; not kMxfp4
+  int64_t part_bytes = 0;                                  // tensor bytes per file of a split model; 0: one file
+  std::span<const checkpoint::GgufEntry> tokenizer = {};   // metadata
+  ThreadPool* pool = nullptr;
+};
+
+struct ExportProgress {
+  std::string_view file = {};
+  int64_t done_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+// Writes a model: MXFP4 experts as the checkpoint holds them, regrouped; dense matrices in a type of choice; router,
+// norms, biases and sinks F32, as ggml-org's own files have them. Writes `path`, or where part_bytes says so and all
+// does not fit into one, "<path without .gguf>-00001-of-0000N.gguf" and on; returns the files. Throws Error(kIo) when
+// the system refuses, Error(kUnsupported) for a config or a value that the format cannot express,
+// Error(kInvalidRequest) for part_bytes below 0 or where another file than a GGUF file lies. What was written is
+// removed when anything throws.
+std::vector<std::filesystem::path> export_gguf(const ModelConfig& config, const TensorSource& source,
+                                               const std::filesystem::path& path, const GgufExport& options,
+                                               const std::function<void(const ExportProgress&)>& progress = {});
+
+// ggml's Q8_0: per 32 values the F16 of max|x| / 127, then x over it, unrounded to F16, rounded half away from zero. A
+// block with an infinity or NaN gets such a scale. REQUIRES: 34 bytes of `blocks` for each 32 values.
+void quantize_ggml_q8(std::span<const float> values, std::span<std::byte> blocks);
+
+}  // namespace nibble::convert

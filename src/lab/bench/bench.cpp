@@ -1,0 +1,356 @@
+#include "app/setup/backend_choice.h"
+#include "lab/bench/bench_loop.h"
+#include "lab/bench/bench_profile.h"
+#include "lab/bench/bench_report.h"
+#include "app/setup/commands.h"
+#include "app/options/build_facts.h"
+#include "app/setup/interrupt.h"
+#include "app/setup/loaded_model.h"
+#include "app/setup/named_model.h"
+#include "app/setup/memory_budget.h"
+#include "lab/results/report_page.h"
+#include "lab/results/result_metadata.h"
+#include "app/setup/terminal.h"
+#include "backend/cost.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/measure.h"
+#include "backend/cuda/card/measure.h"
+#include "backend/cuda/program/program.h"
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+// In rising order of depth, so that a longer prefix extends what is already cached.
+std::vector<BenchRow> plan_rows(const BenchOptions& options) {
+  std::vector<BenchRow> rows;
+  for (const int64_t depth : options.depths) {
+    for (const int64_t prompt : options.prompts) {
+      if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth, .seconds = {}});
+    }
+    for (const int64_t generate : options.generates) {
+      for (const int64_t batch : options.batches) {
+        if (generate > 0)
+          rows.push_back({.generate = generate, .depth = depth, .batch = static_cast<int>(batch), .seconds = {}});
+      }
+    }
+  }
+  if (rows.empty()) throw Error(Code::kInvalidRequest, "want -p or -n above 0, found nothing to measure");
+  return rows;
+}
+
+BenchShape shape_of(const BenchOptions& options, const std::vector<BenchRow>& rows) {
+  BenchShape shape{.chunk_tokens = options.model.run.max_num_batched_tokens,
+                   .async_scheduling = options.model.run.backend == BackendKind::kCuda};
+  for (const BenchRow& row : rows) {
+    shape.sequences = std::max(shape.sequences, row.batch);
+    shape.depth = std::max(shape.depth, row.depth);
+    shape.prompt = std::max(shape.prompt, row.prompt);
+    shape.generate = std::max(shape.generate, row.generate);
+  }
+  return shape;
+}
+
+model::StepLimits steps_of(const BenchShape& shape, const model::ModelConfig& config) {
+  return engine::step_limits(engine_limits(shape), config.dims);
+}
+
+void check_context(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
+  const int64_t context = context_length(options.model, config, config.dims.max_context);
+  if (shape.context() <= context) return;
+  throw Error(Code::kInvalidRequest,
+              "want a depth (-d) and -p or -n of at most {} tokens together ({} of {}, less one to draw), found {}",
+              context - 1, options.model.run.max_model_len > 0 ? "--max-model-len" : "the model's context", context,
+              shape.context() - 1);
+}
+
+// The dummy weights count with the backend's memory if both live in the same memory.
+void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
+  const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.run.dense)};
+  const int64_t dummies = dummy_bytes(options.model, config.dims);
+  const auto budget = [&](const BenchShape& s) {
+    Budget b =
+        budget_of(options.model, model::backend_config(config, steps_of(s, config), options.model.run.dense), cost);
+    if (options.model.run.backend != BackendKind::kCuda) b.needs.weights += dummies;
+    return b;
+  };
+  const auto [needs, limit] = budget(shape);
+  require_fit({.weights = dummies}, host_limit(), {});
+  if (needs.total() <= limit.bytes) return;
+  std::vector<std::string> advice;
+  const auto advise = [&, &room = limit](const char* flag, auto BenchShape::* field) {
+    const auto value = largest_that_fits(room, shape.*field, [&](int64_t v) {
+      BenchShape smaller = shape;
+      smaller.*field = static_cast<std::remove_reference_t<decltype(smaller.*field)>>(v);
+      return budget(smaller).needs;
+    });
+    if (value && *value < shape.*field) advice.push_back(fmt::format("{} {}", flag, *value));
+  };
+  advise("-b", &BenchShape::sequences);
+  advise("-d", &BenchShape::depth);
+  advise("-p", &BenchShape::prompt);
+  advise("--max-num-batched-tokens", &BenchShape::chunk_tokens);
+  require_fit(needs, limit, advice);
+}
+
+// The formats of the tensors that make up nearly all bytes.
+std::string formats_text(const backend::StoredFormats& formats) {
+  const auto name = [&](backend::WeightRole role) { return name_of(formats.of_role[static_cast<size_t>(role)]); };
+  using enum backend::WeightRole;
+  return fmt::format("experts {}, qkv {}, o {}, lm_head {}", name(kGateUp), name(kQ), name(kO), name(kUnembedding));
+}
+
+BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
+  const bool is_cpu = options.model.run.backend == BackendKind::kCpu;
+  return {.version = NIBBLE_VERSION,
+          .commit = std::string(build_facts().commit),
+          .command = options.command,
+          .model = options.model.name,
+          .layers = config.dims.layers,
+          .experts = config.dims.experts,
+          .weight_bytes = cost.weight_bytes(),
+          .formats = formats_text(cost.formats),
+          .backend = {},
+          .kv_cache = std::string(backend::type_of(options.model.run.kv_type()).word),
+          .kernels = is_cpu ? backend::describe_cpu(options.model.run) : "",
+          .threads = is_cpu ? options.model.run.threads : 0,
+          .step_tokens = options.model.run.max_num_batched_tokens,
+          .repetitions = options.repetitions,
+          .peaks = {}};
+}
+
+// One note for all rows: a card that stays slow is slow for every row.
+std::string slow_clock(const BenchHead& head, std::span<const BenchRow> rows) {
+  std::vector<backend::ClockReading> clocks;
+  for (const BenchRow& row : rows) clocks.insert(clocks.end(), row.clocks.begin(), row.clocks.end());
+  return backend::slow_clock_warning(head.peaks.device, clocks);
+}
+
+// What runs, and how it was asked for.
+struct BenchSubject {
+  BenchLoop& loop;
+  backend::Backend& backend;
+  const model::ModelConfig& config;
+  const backend::CostModel& cost;
+  const BenchHead& head;
+};
+
+struct RowProfile {
+  std::string table;
+  nlohmann::ordered_json json;
+};
+
+class Bench {
+ public:
+  Bench(const BenchSubject& subject, const BenchOptions& options, Terminal& terminal)
+      : subject_(subject), loop_(subject.loop), options_(options), terminal_(terminal) {
+    if (options.model.run.backend == BackendKind::kCpu) meter_.emplace(options.model.run.threads);
+    if (options.model.run.backend == BackendKind::kCuda) read_clock_ = backend::cuda_clock(0);
+  }
+
+  // False when Ctrl-C ended it; then the row is not to be used.
+  bool run(BenchRow& row) {
+    const auto show = [&](std::string_view what, int done) {
+      terminal_.progress(fmt::format("{} × {}", row.name(), row.batch),
+                         static_cast<double>(done) / options_.repetitions, what);
+    };
+    show(fmt::format("filling to {}", row.depth), 0);
+    if (!loop_.fill(row.batch, row.depth, go_on_)) return false;
+    show("warming up", 0);
+    if (!warm_up(row)) return false;
+    measure_beside(row);
+    for (int i = 0; i < options_.repetitions; ++i) {
+      show(fmt::format("repetition {}", i + 1), i);
+      const auto seconds = time(row, row.prompt, row.generate);
+      if (!seconds) return false;
+      row.seconds.push_back(*seconds);
+      measure_beside(row);
+    }
+    for (const BenchLoop::TimedStep& step : loop_.steps()) {
+      const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step.shape());
+      for (size_t s = 0; s < own.size(); ++s) row.costs[s] += own[s];
+    }
+    if (!options_.profile) return true;
+    show("profiling", options_.repetitions);
+    backend::KernelProfiler* const profiler = subject_.backend.kernel_profiler();
+    return profiler != nullptr ? profile_kernels(row, *profiler) : profile_stages(row);
+  }
+
+  // Profiles of the rows run so far, if they were asked for.
+  [[nodiscard]] const std::vector<RowProfile>& profiles() const { return profiles_; }
+
+ private:
+  // Measures the machine between repetitions. A card's clock needs no thread of its own: heat holds it down for
+  // seconds, and right after a repetition the driver still reports the load.
+  void measure_beside(BenchRow& row) {
+    if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
+    if (!read_clock_) return;
+    if (const auto clock = read_clock_()) row.clocks.push_back(*clock);
+  }
+  std::optional<double> time(const BenchRow& row, int64_t prompt, int64_t generate) {
+    return prompt > 0 ? loop_.time_prompt(prompt, go_on_) : loop_.time_generate(row.batch, generate, go_on_);
+  }
+  bool warm_up(const BenchRow& row) {
+    constexpr int64_t kWarmTokens = 4;
+    do {
+      const auto seconds = time(row, std::min<int64_t>(row.prompt, options_.model.run.max_num_batched_tokens),
+                                std::min(row.generate, kWarmTokens));
+      if (!seconds) return false;
+      busy_seconds_ += *seconds;
+    } while (read_clock_ && busy_seconds_ < kCardWarmUpSeconds);
+    return true;
+  }
+
+  bool profile_stages(const BenchRow& row) {
+    StageTimes times;
+    loop_.profile(&times);
+    const bool whole = time(row, row.prompt, row.generate).has_value();
+    loop_.profile(nullptr);
+    const backend::DevicePeaks peaks = peaks_beside(row, subject_.head.peaks);
+    if (whole) profiles_.push_back({profile_table(row, times, peaks), profile_json(times, row.costs, peaks)});
+    return whole;
+  }
+
+  bool profile_kernels(const BenchRow& row, backend::KernelProfiler& profiler) {
+    profiler.begin();
+    bool whole = warm_up(row);  // records the step's graph anew
+    profiler.skip();
+    whole = whole && time(row, row.prompt, row.generate).has_value();
+    DeviceProfile profile{.times = profiler.take(), .costs = {}};
+    profiler.end();
+    if (!whole) return false;
+    const backend::RunConfig& ran = options_.model.run;
+    const backend::BackendConfig config =
+        backend::cuda_config(model::backend_config(subject_.config, {}, ran.dense), ran.ranks);
+    const auto card = backend::cuda_plan_device();
+    const auto reduce = backend::cuda::planned_reduce(ran.ranks);
+    check(card.has_value(), "a card that kernels were timed on");
+    for (const BenchLoop::TimedStep& step : loop_.steps()) {
+      profile.costs.add(backend::cuda::make_program({.config = config,
+                                                     .run = ran,
+                                                     .step = step.shape(),
+                                                     .card = *card,
+                                                     .reduce = reduce ? &*reduce : nullptr}),
+                        subject_.config);
+    }
+    const backend::DevicePeaks own = backend::share_of(subject_.head.peaks, ran.ranks.count);  // of the first card
+    profiles_.push_back({profile_table(row, profile, own), profile_json(profile, own)});
+    return true;
+  }
+
+  static constexpr int kReadPasses = 3;
+
+  const BenchSubject subject_;
+  std::optional<backend::ReadMeter> meter_;  // of the CPU
+  backend::ReadClock read_clock_;            // of the card
+  double busy_seconds_ = 0;                  // warming up
+  BenchLoop& loop_;
+  const BenchOptions& options_;
+  Terminal& terminal_;
+  const Interrupt interrupt_;
+  const BenchLoop::KeepGoing go_on_ = [this] { return !interrupt_.requested(); };
+  std::vector<RowProfile> profiles_;
+};
+
+void write_bench_report(const std::filesystem::path& path, const nlohmann::ordered_json& result,
+                        const std::string& markdown) {
+  write_report(path, report_format(path) == ReportFormat::kHtml
+                         ? report_html("nibble bench", result, {{"As it was printed", markdown}})
+                         : markdown + metadata_section(result["metadata"]));
+}
+
+}  // namespace
+
+BenchOptions resolved_options(const BenchOptions& options, Terminal& terminal) {
+  BenchOptions with = options;
+  with.model = with_files(options.model, terminal);
+  if (options.tune) {
+    with.model = resolved_model(std::move(with.model));
+    return with;
+  }
+  const std::vector<BenchRow> rows = plan_rows(options);
+  check_context(with, shape_of(with, rows), open_config(with.model).config);
+  with.model = resolved_model(with_backend(with.model, [&](const ModelOptions&, const model::ModelConfig& config) {
+    return steps_of(shape_of(with, rows), config);
+  }));
+  return with;
+}
+
+int execute(const BenchOptions& asked) {
+  if (!asked.compare.empty()) return compare_files(asked);
+  if (asked.speculation.method != engine::DraftMethod::kOff) return bench_drafts(asked);
+  Terminal terminal(asked.output);
+  if (asked.profile && asked.format == BenchFormat::kCsv && !asked.tune)
+    throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
+  if (asked.tune) check_tune(asked);
+  require_writable("--report", asked.report);
+  const BenchOptions options = resolved_options(asked, terminal);
+  if (options.tune) return tune(options, fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit));
+  std::vector<BenchRow> rows = plan_rows(options);
+  const BenchShape shape = shape_of(options, rows);
+  check_memory(options, shape, open_config(options.model).config);
+  terminal.progress("measuring the device", 0, "");
+  backend::DevicePeaks peaks = measured(options.model);
+  const auto start = std::chrono::steady_clock::now();
+  const ModelSource source = open_model(options.model, terminal);
+  LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
+  backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
+  cost.formats.kv_row_bytes = kv_row_bytes(options.model, source.config.dims);
+  BenchHead head = head_of(options, source.config, cost);
+  head.peaks = std::move(peaks);
+  head.backend = loaded.backend().name();
+  const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  std::string markdown;  // as it is printed, for --report
+  const auto tell = [&](const std::string& text) {
+    if (options.format == BenchFormat::kMarkdown) terminal.print(text);
+    markdown += text;
+  };
+  tell(markdown_head(head));
+  if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
+  BenchLoop loop(loaded.backend(), loaded.model(), shape);
+  Bench bench({loop, loaded.backend(), source.config, cost, head}, options, terminal);
+  size_t done = 0;
+  while (done < rows.size() && bench.run(rows[done])) {
+    terminal.end_progress();
+    tell(markdown_row(rows[done], head.peaks));
+    if (options.format == BenchFormat::kCsv) terminal.print(csv_row(head, rows[done]));
+    ++done;
+  }
+  terminal.end_progress();
+  const bool interrupted = done < rows.size();
+  rows.resize(done);
+  for (const BenchRow& row : rows) {
+    if (const std::string note = clock_note(row); !note.empty()) tell("\n" + note);
+  }
+  if (const std::string warning = slow_clock(head, rows); !warning.empty()) terminal.note(warning);
+  for (size_t i = 0; options.profile && i < done; ++i) tell(bench.profiles()[i].table);
+  if (options.format == BenchFormat::kJson || !options.report.empty()) {
+    nlohmann::ordered_json json = bench_json(head, rows);
+    json["metadata"] = metadata_of({.command = options.command,
+                                    .settings = options.model.settings,
+                                    .environment = options.environment,
+                                    .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
+                                    .warm_up = "a step of each row, or 4 tokens of it; a card first for 2 s",
+                                    .startup_seconds = startup});
+    add_process(json["metadata"], {source, options.model, head.peaks});
+    json["interrupted"] = interrupted;
+    for (size_t i = 0; options.profile && i < done; ++i) json["rows"][i]["profile"] = bench.profiles()[i].json;
+    if (options.format == BenchFormat::kJson) terminal.print_json(json);
+    if (!options.report.empty()) write_bench_report(options.report, json, markdown);
+  }
+  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace nibble::app

@@ -87,7 +87,7 @@ model::Step step_of(const std::vector<int32_t>& lengths) {
 
 using Counts = std::map<std::string, int64_t>;
 
-Counts counts_of(const backend::CudaBackend& be) {
+Counts counts_of(const backend::Backend& be) {
   Counts counts;
   for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
   return counts;

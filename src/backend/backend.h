@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,8 @@
 #include <vector>
 
 namespace nibble::backend {
+
+enum class KernelFamily : uint8_t;
 
 // A head is a model of one layer, or few, that drafts for another one, its target (EAGLE-3): what it reads beside
 // tokens are the target's residual streams (its taps). What that changes of the verbs:
@@ -114,6 +117,11 @@ struct Ran {
   std::optional<Ticket> ticket;
 };
 
+struct KernelLaunches {
+  std::string_view kernel;
+  int64_t count = 0;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -177,13 +185,25 @@ class Backend {
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
   // never written. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
-  // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
-  // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.
+  // kDelta and kLogits, after all verbs so far: what ranks that share a step sum and gather in place (ranks/member.h).
+  // Throws Error(kUnsupported) where the backend cannot be such a rank.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }
+
+  // A device's kernels that have run so far, with how often; those of the first, where several share a step. A host has
+  // none.
+  [[nodiscard]] virtual std::vector<KernelLaunches> launches() const { return {}; }
+  [[nodiscard]] virtual int64_t graph_replays() const { return 0; }
+  [[nodiscard]] virtual KernelFamily kernel_family() const;  // what kAuto became, on a device
 };
+
+// A step's verbs, one after the other, with `after` behind each; layer is -1 outside the layers. The ticket is of what
+// it samples.
+using AfterStage = std::function<void(Stage stage, int layer)>;
+std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const LayerKind> layer_kinds,
+                           const AfterStage& after = {});
 
 [[nodiscard]] std::string_view name_of(Slot slot);
 

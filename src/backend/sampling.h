@@ -131,7 +131,7 @@ using SamplingWords = std::array<uint32_t, kSamplingFields.size()>;
 [[nodiscard]] SamplingWords words_of(const SamplingParams& params);
 
 template <auto kMember>
-using member_type = std::remove_cvref_t<decltype(std::declval<SamplingParams>().*kMember)>;
+using MemberType = std::remove_cvref_t<decltype(std::declval<SamplingParams>().*kMember)>;
 
 // Where the list has a member.
 template <class T>

@@ -1,6 +1,5 @@
 #include "app/setup/loaded_model.h"
 
-#include "app/setup/gguf_model.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/memory_budget.h"
 #include "app/options/option.h"
@@ -9,10 +8,9 @@
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/followers.h"
 #include "backend/ranks/process_group.h"
-#include "backend/ranks/process_ranks.h"
 #include "backend/ranks/ranks_backend.h"
-#include "backend/ranks/step_ranks.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
@@ -232,23 +230,18 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
                                                std::vector<int> cards) {
   if (run.ranks.count > 1 && kind != BackendKind::kCuda) {
     const int all = backend::with_defaults(run).threads;
-    return backend::make_ranks_backend(config, run.ranks, all, [&](const backend::BackendConfig& of, int threads) {
-      backend::RunConfig alone = run;
-      alone.ranks = {};
-      alone.threads = threads;
-      return make_backend(kind, alone, of);
-    });
+    return backend::make_ranks_backend(config, run.ranks, all,
+                                       [kind, run](const backend::BackendConfig& of, int /*rank*/, int threads) {
+                                         backend::RunConfig alone = run;
+                                         alone.ranks = {};
+                                         alone.threads = threads;
+                                         return make_backend(kind, alone, of);
+                                       });
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
   if (kind == BackendKind::kCuda)
     return backend::make_cuda_backend(config, run, {.devices = std::move(cards), .files = std::move(files)});
   return backend::make_cpu_backend(config, run);
-}
-
-std::unique_ptr<backend::Backend> make_member(const ModelOptions& options, const backend::BackendConfig& config) {
-  backend::RunConfig alone = options.run;
-  alone.ranks = {};
-  return make_backend(options.run.backend, alone, config);
 }
 
 backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
@@ -328,21 +321,16 @@ engine::EngineLimits LoadedModel::with_draft(engine::EngineLimits limits) {
 
 void LoadedModel::join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
                        const LoadView& view) {
-  if (options.run.backend != BackendKind::kCuda) {
-    group_ = join_group(source, options, view.terminal, view.on_lost);
-    be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
-                                      [&](const backend::BackendConfig& of) { return make_member(options, of); });
-    return;
-  }
-  group_ = join_group(source, options, view.terminal, [this, on_lost = view.on_lost](const std::string& why) {
-    card_.lose();
+  const bool on_card = options.run.backend == BackendKind::kCuda;
+  group_ = join_group(source, options, view.terminal, [this, on_card, on_lost = view.on_lost](const std::string& why) {
+    if (on_card) card_.lose();
     if (on_lost) return on_lost(why);
-    end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+    if (on_card) end_soon({.code = kExitIo, .within = kLostTime, .says = why});
   });
   backend::tell_room(*group_, config);
-  card_.meet(*group_);
   be_ =
-      backend::make_step_ranks(config, options.run.ranks, *group_, make_member_on_card(options, config, source, card_));
+      backend::make_ranks_backend(config, options.run.ranks, *group_,
+                                  make_member(options, config, source, *group_, card_), on_card ? "a card" : "a rank");
 }
 
 LoadedModel::~LoadedModel() = default;

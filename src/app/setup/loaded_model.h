@@ -10,6 +10,7 @@
 #include "backend/cost.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
@@ -23,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::backend {
@@ -71,10 +73,6 @@ void require_backend(const ModelOptions& options);
                                                              const backend::BackendConfig& config,
                                                              std::vector<MappedSource> files = {},
                                                              std::vector<int> cards = {});
-
-// One rank's backend, of several processes.
-[[nodiscard]] std::unique_ptr<backend::Backend> make_member(const ModelOptions& options,
-                                                            const backend::BackendConfig& config);
 
 // What the options' backend holds of these weights.
 [[nodiscard]] backend::StoredFormats stored_formats(const ModelOptions& options,
@@ -160,5 +158,21 @@ class Runtime {
 
 // The bytes of a token; none for an id that the vocabulary leaves out (a model's vocabulary may be padded).
 [[nodiscard]] std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token);
+
+// What of a GGUF file is no weight (gguf_model.cpp): its tokeniser, and what a card makes of its formats.
+
+// Metadata keys of the tokeniser, as they are read and written.
+inline constexpr std::string_view kGgufModel = "tokenizer.ggml.model", kGgufPre = "tokenizer.ggml.pre";
+inline constexpr std::string_view kGgufTokens = "tokenizer.ggml.tokens", kGgufKinds = "tokenizer.ggml.token_type",
+                                  kGgufMerges = "tokenizer.ggml.merges";
+
+// Reads tokenizer.ggml.* of the file `path`. Throws Error(kUnsupported) for a tokeniser that is not of gpt-oss's kind
+// and for an unknown key, and what Tokenizer::from_list and GgufFields throw.
+[[nodiscard]] text::Tokenizer tokenizer_from_gguf(const checkpoint::GgufFields& fields, const std::string& path);
+
+// What a card converts of a file's formats (docs/decisions/0012): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
+// Empty if it keeps everything as it is in the file.
+[[nodiscard]] std::string card_conversions(std::span<const backend::HostWeight> weights,
+                                           const backend::DenseFormats& dense);
 
 }  // namespace nibble::app

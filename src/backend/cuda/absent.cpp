@@ -40,8 +40,12 @@ CudaAvailable cuda_available(int /*device*/) {
 int cuda_cards() { return 0; }
 void require_cards(int /*cards*/, std::string_view /*what*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const RunConfig& /*run*/,
-                                               CudaSetup /*setup*/) {
+std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& /*config*/, const RunConfig& /*run*/,
+                                           CudaSetup /*setup*/) {
+  throw Error(Code::kUnsupported, std::string(kAbsent));
+}
+std::unique_ptr<Member> make_cuda_member(const BackendConfig& /*whole*/, const RunConfig& /*run*/,
+                                         const cuda::CardGroup& /*group*/, CudaSetup /*setup*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 

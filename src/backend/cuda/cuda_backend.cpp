@@ -9,7 +9,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
@@ -41,7 +41,7 @@ using namespace cuda;  // NOLINT: this file is the room's own
 
 int to_int(int64_t value) { return static_cast<int>(value); }
 
-class StreamedCudaBackend final : public RankBackend {
+class StreamedCudaBackend final : public Member {
  public:
   StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
                       const std::vector<Arch>& architectures, const CudaRank& rank)
@@ -111,7 +111,12 @@ class StreamedCudaBackend final : public RankBackend {
     return result;
   }
 
-  WeightHandle upload(const HostWeight& weight) override { return weights_.upload(weight); }
+  WeightHandle upload(const HostWeight& weight) override {
+    HostWeight part = weight;
+    if (rank_.comm != nullptr)
+      part.slice = slice_of(weight.role, rank_.whole, shard_of(rank_.whole, rank_.ranks, rank_.comm->rank()));
+    return weights_.upload(part);
+  }
   void finish_upload() override { weights_.finish(); }
 
   void copy_page(const PageCopy& copy) override {
@@ -124,11 +129,6 @@ class StreamedCudaBackend final : public RankBackend {
                                    cudaMemcpyDeviceToDevice, stream_.get()));
       }
     }
-  }
-
-  std::optional<Ran> run(const StepArgs& step) override {
-    prepare(step);
-    return enqueue();
   }
 
   void prepare(const StepArgs& step) override {
@@ -164,7 +164,7 @@ class StreamedCudaBackend final : public RankBackend {
                                    .tuned = setup_.tuned,
                                    .fed_back = step.taps.empty()});
     open(step, &eager_program_);
-    if (rank_.comm != nullptr && !alone_in_process()) load_kernels();
+    if (peers() != nullptr) load_kernels();
   }
 
   void embed(const EmbedArgs& /*args*/) override { execute(Stage::kEmbed, 0, on_); }
@@ -267,25 +267,25 @@ class StreamedCudaBackend final : public RankBackend {
   }
 
   void share() {
+    const Comm* const comm = rank_.comm;
     reduce_ =
-        Reduce{.ranks = rank_.ranks.count,
-               .ranks_on_card = rank_.comm->ranks_on_card(),
-               .shorter = rank_.comm->shorter(),
-               .longer = rank_.comm->longer(),
-               .fused = !alone_in_process(),
-               .places = rank_.comm->places(),
-               .exchange = rank_.comm->exchange(),
-               .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
-                 parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
-               }};
+        Reduce{.ranks = rank_.ranks.count, .by_nccl = peers() == nullptr, .fused = peers() != nullptr, .launch = {}};
+    if (const PeerComm* const near = peers()) {
+      reduce_->ranks_on_card = near->ranks_on_card();
+      reduce_->places = near->places();
+      reduce_->exchange = near->exchange();
+    }
+    reduce_->launch = [comm, near = peers()](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
+      parts == nullptr ? comm->reduce(values, on) : near->reduce(*parts, on);
+    };
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
-    if (alone_in_process()) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
+    if (peers() == nullptr) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
       columns_.push_back(shard_of(rank_.whole, rank_.ranks, rank).vocab);
   }
 
-  // The other ranks are other processes.
-  [[nodiscard]] bool alone_in_process() const { return rank_.comm->shorter() == SumWay::kNccl; }
+  // Whose memory the other ranks reach; null: there are none, or they are other processes.
+  [[nodiscard]] const PeerComm* peers() const { return rank_.comm == nullptr ? nullptr : rank_.comm->peers(); }
 
   // A kernel that is loaded late waits for those that run, and these wait for the ranks that are still loading. So what
   // a step has not run before is recorded into a graph that nobody runs: that loads it. Ranks of other processes load
@@ -334,7 +334,7 @@ class StreamedCudaBackend final : public RankBackend {
     tickets_->open(step.sample_rows);
     fill_sample_inputs(step.sample_rows, samples_);
     params_ = inputs_->params(samples_);
-    picks_ = rank_.comm != nullptr && !alone_in_process() && draws_by_columns(step.sample_rows);
+    picks_ = peers() != nullptr && draws_by_columns(step.sample_rows);
     put_history(shifts_, std::as_bytes(std::span(samples_.shifts)));
     put_history(biases_, std::as_bytes(std::span(samples_.biases)));
     put_history(masks_, std::as_bytes(std::span(samples_.masks)));
@@ -405,13 +405,13 @@ class StreamedCudaBackend final : public RankBackend {
     args.vocab = to_int(columns.count);
     args.first = to_int(columns.first);
     kernels_.sample(args, on);
-    rank_.comm->pick({.value = at_.sample_part_value,
-                      .token = at_.sample_part_token,
-                      .tokens = at_.sampled,
-                      .rows = args.rows,
-                      .parts = sample_parts(args.rows),
-                      .pitch = kSampleParts},
-                     on);
+    peers()->pick({.value = at_.sample_part_value,
+                   .token = at_.sample_part_token,
+                   .tokens = at_.sampled,
+                   .rows = args.rows,
+                   .parts = sample_parts(args.rows),
+                   .pitch = kSampleParts},
+                  on);
   }
 
   // All but where the logits lie.
@@ -648,27 +648,29 @@ class StreamedCudaBackend final : public RankBackend {
 
 }  // namespace
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
+std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
   return make_cuda_backend(config, run, std::move(setup), built_architectures());
 }
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                                               const std::vector<Arch>& architectures) {
-  if (setup.group != nullptr) {
-    RunConfig own = run;
-    own.ranks = {};
-    const CudaRank rank{.comm = &setup.group->comm(), .whole = config.dims, .ranks = run.ranks};
-    return make_rank_backend(cuda_config(config, run.ranks, setup.group->rank()), own, std::move(setup), architectures,
-                             rank);
-  }
+std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                                           const std::vector<Arch>& architectures) {
   const std::vector<int>& devices = setup.devices;
   const bool first_alone = run.ranks.count == 1 && (devices.empty() || devices.front() == 0);
   if (first_alone) return make_rank_backend(config, run, std::move(setup), architectures, {});
-  return make_cards_backend(config, run, std::move(setup), architectures);
+  return make_cards_backend(config, run, setup, architectures);
 }
 
-std::unique_ptr<RankBackend> cuda::make_rank_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                                                     const std::vector<Arch>& architectures, const CudaRank& rank) {
+std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run, const CardGroup& group,
+                                         CudaSetup setup) {
+  RunConfig own = run;
+  own.ranks = {};
+  const CudaRank rank{.comm = &group.comm(), .whole = whole.dims, .ranks = run.ranks};
+  return make_rank_backend(cuda_config(whole, run.ranks, group.rank()), own, std::move(setup), built_architectures(),
+                           rank);
+}
+
+std::unique_ptr<Member> cuda::make_rank_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                                                const std::vector<Arch>& architectures, const CudaRank& rank) {
   return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup), architectures, rank);
 }
 

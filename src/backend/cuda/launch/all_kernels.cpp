@@ -5,7 +5,7 @@
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"

@@ -254,7 +254,7 @@ struct SampleRowParams {
 
   template <auto kMember>
   [[nodiscard]] constexpr auto get() const {
-    return std::bit_cast<member_type<kMember>>(numbers[field_index(kMember)]);
+    return std::bit_cast<MemberType<kMember>>(numbers[field_index(kMember)]);
   }
   [[nodiscard]] constexpr bool greedy() const { return get<&SamplingParams::temperature>() < kGreedyBelow; }
   friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;

@@ -9,7 +9,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 
 #include <fmt/format.h>
 

@@ -91,7 +91,7 @@ enum class SlotForm : uint8_t {
   kSum,      // floats in Arena::residual_sum
   kParts,    // floats in two parts of Arena::delta, to be added
   kF16,      // f16
-  kInt8,     // int8 in blocks (round.h)
+  kInt8,     // int8 in blocks (round_blocks.h)
   kInput,    // the input of a GEMM (Program::attn_input)
   kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
   kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u
@@ -119,9 +119,8 @@ struct Program {
 // of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
-  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual.
-
+  bool by_nccl = false;  // every message
+  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual. Not by NCCL.
   bool fused = true;
   // Where values go that are sent as they are made (sum_way.h sent_as_made).
   PartPlaces places{};

@@ -24,7 +24,6 @@ CUDA_HEADERS = ("cuda", "nccl", "nv/", "cub/", "cooperative_groups")
 CUDA_ROOM = "backend/cuda"
 # Libraries whose headers cost seconds per file that includes them (tools/compile_cost.py): who may.
 CONFINED = {
-    "CLI/": re.compile(r"app/options/flags\.cpp"),
     "isocline": re.compile(r"app/run/line_editor\.cpp"),
     "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)|lab/client/http_requests\.cpp"),
     "xgrammar/": re.compile(r"text/grammar\.cpp"),

@@ -87,7 +87,7 @@ class CommandLine(Case):
                     self.refused(USAGE, *RUN, "-p", "a", f"{flag}={value}" if flag.startswith("--") and value else flag, *([] if flag.startswith("--") and value else [value]))
 
     def test_switches_are_true_or_false(self):
-        """CLI11 alone counts with numbers, and fails at large ones."""
+        """Numbers are no counts of a switch."""
         huge = "9" * 20
         for flag in (f"--json={huge}", f"--no-enable-expert-parallel={huge}", "--ignore-eos=-1", "--quiet=maybe", "--fast="):
             name, value = flag.split("=")
@@ -99,7 +99,7 @@ class CommandLine(Case):
         self.assertTrue(self.ok(*RUN, "-p", "--json=5", "--json=False").out)  # a value may look like a flag
 
     def test_numbers_are_decimal(self):
-        """CLI11 alone reads 010 as 8."""
+        """010 is 10."""
         self.assertEqual(self.ok(*RUN[:3], "-p", "a", "-n", "010", "--ignore-eos", "--json").json()["usage"]["completion_tokens"], 10)
         self.refused(USAGE, *RUN, "-p", "a", "-t", "0x4", says="--threads: want a whole number from 0 to 1024, found 0x4")
 

@@ -39,7 +39,7 @@ std::string patterns_of(const CommandFacts& command, const FlagFacts& flag) {
 std::string bash_text(const std::vector<CommandFacts>& commands) {
   std::string names, flags, values;
   for (const CommandFacts& command : commands) {
-    names += " " + command.name;
+    names += fmt::format(" {}", command.name);
     std::string own = "--help";
     for (const FlagFacts& flag : command.flags) {
       if (is_place(flag)) continue;
@@ -81,7 +81,7 @@ std::string zsh_text(const std::vector<CommandFacts>& commands) {
   };
   std::string names, cases;
   for (const CommandFacts& command : commands) {
-    names += fmt::format("    {}\n", shell_quoted(command.name + ":" + command.about));
+    names += fmt::format("    {}\n", shell_quoted(fmt::format("{}:{}", command.name, command.about)));
     cases += fmt::format("    {})\n      _arguments -s '--help[flags and examples]'", command.name);
     for (const FlagFacts& flag : command.flags) {
       if (is_place(flag)) continue;
@@ -122,7 +122,7 @@ std::string fish_text(const std::vector<CommandFacts>& commands) {
   std::string out = "# fish completion for nibble; made by: nibble completion fish\n";
   for (const CommandFacts& command : commands) {
     out += fmt::format("complete -c nibble -n __fish_use_subcommand -xa {} -d {}\n", command.name,
-                       quoted_for_fish(command.about));
+                       quoted_for_fish(std::string(command.about)));
     for (const FlagFacts& flag : command.flags) {
       if (is_place(flag)) continue;
       out += fmt::format("complete -c nibble -n '__fish_seen_subcommand_from {}'", command.name);
@@ -138,7 +138,9 @@ std::string fish_text(const std::vector<CommandFacts>& commands) {
 
 }  // namespace
 
-std::string completion_text(const std::vector<CommandFacts>& commands, const std::string& shell) {
+std::string completion_text(const std::string& shell) {
+  std::vector<CommandFacts> commands;
+  for (size_t at = 0; at < command_texts().size(); ++at) commands.push_back(facts_of(static_cast<CommandId>(at)));
   if (shell == "bash") return bash_text(commands);
   if (shell == "zsh") return zsh_text(commands);
   if (shell == "fish") return fish_text(commands);

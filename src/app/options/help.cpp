@@ -5,75 +5,97 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 namespace nibble::app {
 namespace {
 
-constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
-    {"", R"(  nibble run nibble-tiny "Once upon a time"
+constexpr std::string_view kExamples = R"(  nibble run nibble-tiny "Once upon a time"
   nibble pull openai/gpt-oss-20b
   nibble chat gpt-oss-20b --reasoning low
   nibble serve openai/gpt-oss-20b --port 8000
-  nibble inspect gpt-oss-120b --load-format dummy)"},
-    {"run", R"(  nibble run nibble-tiny "Once upon a time" -n 100 --temperature 0.7)"},
-    {"chat", R"(  nibble chat gpt-oss-20b --reasoning low
+  nibble inspect gpt-oss-120b --load-format dummy)";
+
+// In the order of CommandId.
+constexpr CommandText kCommands[] = {
+    {"run", "Continue a text", R"(  nibble run nibble-tiny "Once upon a time" -n 100 --temperature 0.7)"},
+    {"chat", "Talk to the model; piped text is one question",
+     R"(  nibble chat gpt-oss-20b --reasoning low
   nibble chat gpt-oss-20b "What is the capital of France?"
   git diff | nibble chat gpt-oss-20b --instructions "Review this")"},
-    {"serve", R"(  nibble serve openai/gpt-oss-20b --host 0.0.0.0 --api-key secret
+    {"serve", "OpenAI's API and a chat page over HTTP",
+     R"(  nibble serve openai/gpt-oss-20b --host 0.0.0.0 --api-key secret
 
 A variable sets a flag, too: NIBBLE_PORT is --port. The command line comes first,
 then the environment, then --config. vLLM's flags are understood: docs/serving.md.)"},
-    {"inspect", R"(  nibble inspect -m ~/gpt-oss-20b --context 8192
+    {"inspect", "What a model holds and needs: tensors, bytes, memory per context",
+     R"(  nibble inspect -m ~/gpt-oss-20b --context 8192
   nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda -b 1,8,32 -p 512,8192 -d 0,32768
   nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda --card gb10 --mxfp4-layers all)"},
-    {"tokenize", R"(  nibble tokenize -p "Hello, world"
+    {"tokenize", "Text to token ids and back",
+     R"(  nibble tokenize -p "Hello, world"
   nibble tokenize -m models/nibble-tiny --count -f README.md
   nibble tokenize --decode -p "13225 11 2375")"},
-    {"quantize", R"(  nibble quantize ~/gpt-oss-20b-bf16 -o ~/gpt-oss-20b
+    {"quantize", "Quantise tensors to an MX format",
+     R"(  nibble quantize ~/gpt-oss-20b-bf16 -o ~/gpt-oss-20b
   nibble quantize in.safetensors -o out.safetensors --format mxfp8_e4m3 --tensors "*.weight")"},
-    {"pull", R"(  nibble pull openai/gpt-oss-20b
+    {"synth", "Write a checkpoint of true shapes with random weights",
+     R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2
+  nibble synth --preset tiny -o tiny.gguf)"},
+    {"convert", "Write a model as llama.cpp's GGUF file",
+     R"(  nibble convert models/nibble-tiny -o tiny.gguf
+  nibble convert ~/gpt-oss-120b -o gpt-oss-120b.gguf --dense bf16 --part-bytes 50000000000)"},
+    {"perplexity", "How well the model predicts a text",
+     R"(  nibble perplexity models/nibble-tiny -f models/nibble-tiny/heldout.txt --kv-cache-dtype fp8)"},
+    {"compare", "Run one step on two backends and name the first difference",
+     R"(  nibble compare models/nibble-tiny --a reference --b cpu)"},
+    {"pull", "Get a model from Hugging Face's Hub into its cache",
+     R"(  nibble pull openai/gpt-oss-20b
   nibble pull ggml-org/gpt-oss-20b-GGUF
   nibble pull openai/gpt-oss-120b --include "original/*"
 
 Files that are there are not fetched again, and an interrupted download resumes. HF_HOME is where models are kept,
 HF_TOKEN the access token, HF_ENDPOINT a mirror; https_proxy and HF_HUB_OFFLINE work, too: docs/models.md.)"},
-    {"features", "  nibble features\n  nibble features --markdown >feature-matrix.md"},
-    {"man", "  nibble man | man -l -"},
-    {"completion", R"(  nibble completion bash >~/.local/share/bash-completion/completions/nibble
-  nibble completion zsh >~/.zfunc/_nibble
-  nibble completion fish >~/.config/fish/completions/nibble.fish)"},
-    {"list", "  nibble list --json"},
-    {"ps", "  nibble ps\n  watch nibble ps"},
-    {"rm", R"(  nibble rm openai/gpt-oss-20b
+    {"list", "The models on this machine: where, format, size, revision", "  nibble list --json"},
+    {"ps", "Your servers on this machine: model, load, tokens per second", "  nibble ps\n  watch nibble ps"},
+    {"rm", "Remove a model from Hugging Face's cache",
+     R"(  nibble rm openai/gpt-oss-20b
   nibble rm ggml-org/gpt-oss-20b-GGUF --revision main -y)"},
-    {"synth", R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2
-  nibble synth --preset tiny -o tiny.gguf)"},
-    {"convert", R"(  nibble convert models/nibble-tiny -o tiny.gguf
-  nibble convert ~/gpt-oss-120b -o gpt-oss-120b.gguf --dense bf16 --part-bytes 50000000000)"},
-    {"perplexity", R"(  nibble perplexity models/nibble-tiny -f models/nibble-tiny/heldout.txt --kv-cache-dtype fp8)"},
-    {"compare", R"(  nibble compare models/nibble-tiny --a reference --b cpu)"},
-    {"predict", R"(  nibble predict --card gb10
+    {"predict", "Expected tokens per second on a card that need not be here",
+     R"(  nibble predict --card gb10
   nibble predict gpt-oss-20b --card 4090 -b 1,8 -p 2048 -d 4096
   nibble predict --card a100 --kv-cache-dtype fp8 --json)"},
-    {"bench", R"(  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
+    {"bench", "Tokens per second, and their share of the machine's limit",
+     R"(  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
   nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
   nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile
   nibble bench --compare before.json after.json)"},
-    {"load", R"(  nibble load --base-url http://127.0.0.1:8000 --isl 1024 --osl 1024 -c 1,2,4,8,16,32,64
+    {"load", "Requests to a server over HTTP: throughput and latencies, by concurrency",
+     R"(  nibble load --base-url http://127.0.0.1:8000 --isl 1024 --osl 1024 -c 1,2,4,8,16,32,64
   nibble load --base-url http://127.0.0.1:8000 --endpoint chat --request-rate 4 --num-prompts 500
   nibble load --base-url http://gpu:8000 -c 64 -r 3 --device "1 x H100" --json --report load.html > load.json
 
 The protocol is InferenceX's: random prompts, lengths from 0.8 of the most up to it, 10 requests per concurrent one
 after 2 for warming up, end tokens ignored. Every failure is counted by its kind: docs/verify.md. Conversations of
 many turns, tools and JSON schemas: --help expert.)"},
-    {"verify", R"(  nibble verify
+    {"verify", "Check kernels, results, behaviour under stress, and speed",
+     R"(  nibble verify
   nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.html
   nibble verify --base-url http://127.0.0.1:8000 --level 3
 
-Ends with 0 when all checks hold, else with 1. What each level checks: docs/verify.md.)"}};
+Ends with 0 when all checks hold, else with 1. What each level checks: docs/verify.md.)"},
+    {"features", "Every feature: its flag, its values, where they run",
+     "  nibble features\n  nibble features --markdown >feature-matrix.md"},
+    {"man", "Print the manual page", "  nibble man | man -l -"},
+    {"completion", "Print a script that completes nibble's flags in a shell",
+     R"(  nibble completion bash >~/.local/share/bash-completion/completions/nibble
+  nibble completion zsh >~/.zfunc/_nibble
+  nibble completion fish >~/.config/fish/completions/nibble.fish)"}};
+static_assert(std::size(kCommands) == std::variant_size_v<Command>);
 
 constexpr std::string_view kExitCodes = R"(exit codes: 0 done, 1 failed, 2 bad command line or request, 3 not
 supported here, 4 corrupt file, 5 file or system error, 6 out of memory, 7 device
@@ -128,8 +150,9 @@ std::string group_text(const CommandFacts& command, HelpGroup group) {
   return out;
 }
 
-std::string command_help(const CommandFacts& command, const HelpTopic& topic) {
-  std::string usage = "nibble " + command.name + " [flags]";
+std::string command_help(CommandId id, const HelpTopic& topic) {
+  const CommandFacts command = facts_of(id);
+  std::string usage = fmt::format("nibble {} [flags]", command.name);
   for (const FlagFacts& flag : command.flags) {
     if (flag.names[0][0] != '-') usage += " [" + flag.names[0] + "]";
   }
@@ -146,18 +169,15 @@ std::string command_help(const CommandFacts& command, const HelpTopic& topic) {
     out += fmt::format("\n{}:\n{}", group == HelpGroup::kCommon ? "flags" : name_of(group), flags);
   }
   if (!topic.all && topic.group != HelpGroup::kCommon) return out;
-  out += fmt::format("\nexamples:\n{}\n", examples_of(command.name));
+  out += fmt::format("\nexamples:\n{}\n", text_of(id).examples);
   if (has_more) out += fmt::format("\nMore flags: nibble {} --help {}\n", command.name, kAllTopics);
   return out;
 }
 
 }  // namespace
 
-std::string_view examples_of(std::string_view command) {
-  const auto* const it = std::ranges::find(kExamples, command, &std::pair<std::string_view, std::string_view>::first);
-  check(it != std::end(kExamples), "every command has examples");
-  return it->second;
-}
+std::span<const CommandText> command_texts() { return kCommands; }
+const CommandText& text_of(CommandId command) { return kCommands[static_cast<size_t>(command)]; }
 
 HelpTopic take_help_topic(std::vector<std::string>& arguments) {
   HelpTopic topic;
@@ -194,17 +214,14 @@ nibble --help lists every command, nibble COMMAND --help its flags.
 )";
 }
 
-std::string help_text(const std::vector<CommandFacts>& commands, std::string_view name, const HelpTopic& topic) {
-  if (const auto it = std::ranges::find(commands, name, &CommandFacts::name); it != commands.end())
-    return command_help(*it, topic);
+std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) {
+  if (command) return command_help(*command, topic);
   std::string out = "Nibble: the fastest gpt-oss on the machine you own.\n\nnibble COMMAND [flags]\n\ncommands:\n";
-  for (const CommandFacts& command : commands) out += fmt::format("  {:<12}{}\n", command.name, command.about);
+  for (const CommandText& each : kCommands) out += fmt::format("  {:<12}{}\n", each.name, each.about);
   return out +
          fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
-                     examples_of(""), kExitCodes);
+                     kExamples, kExitCodes);
 }
-
-std::string_view exit_codes_text() { return kExitCodes; }
 
 namespace {
 
@@ -241,18 +258,19 @@ std::string example_block(std::string_view text) { return fmt::format(".nf\n{}\n
 
 }  // namespace
 
-std::string man_page_text(const std::vector<CommandFacts>& commands) {
+std::string man_page_text() {
   std::string out = fmt::format(
       ".TH NIBBLE 1 \"\" \"nibble {}\" \"User commands\"\n.SH NAME\nnibble \\- run and serve gpt\\-oss\n"
       ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nThe fastest gpt\\-oss on the machine you own: "
       "engine, chat and a server of OpenAI's API, in one program.\n.SH EXAMPLES\n{}",
-      NIBBLE_VERSION, example_block(examples_of("")));
-  for (const CommandFacts& command : commands) {
+      NIBBLE_VERSION, example_block(kExamples));
+  for (size_t at = 0; at < std::size(kCommands); ++at) {
+    const CommandFacts command = facts_of(static_cast<CommandId>(at));
     out += fmt::format(".SH NIBBLE {}\n{}.\n", escaped(command.name), escaped(command.about));
     for (const FlagFacts& flag : command.flags) out += flag_entry(flag);
-    out += ".PP\n" + example_block(examples_of(command.name));
+    out += ".PP\n" + example_block(kCommands[at].examples);
   }
-  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(exit_codes_text()));
+  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(kExitCodes));
 }
 
 }  // namespace nibble::app

@@ -2,8 +2,10 @@
 // What nibble prints about itself: the greeting, and help, the manual page and completions made from what the commands
 // declare.
 
-#include "app/options/flags.h"
+#include "app/options/command_line.h"
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,19 +20,22 @@ struct HelpTopic {
 // Removes GROUP from the words. Throws Error(kInvalidRequest) for an unknown --help=….
 [[nodiscard]] HelpTopic take_help_topic(std::vector<std::string>& arguments);
 
-// Help for the command, or for the whole program if no command has that name. Lines of at most 80 columns, except for
-// examples.
-[[nodiscard]] std::string help_text(const std::vector<CommandFacts>& commands, std::string_view name,
-                                    const HelpTopic& topic);
-[[nodiscard]] std::string greeting_text();                             // where no command is named
-[[nodiscard]] std::string_view examples_of(std::string_view command);  // "": the program's. REQUIRES: a command
-[[nodiscard]] std::string_view exit_codes_text();
+// A command as help begins with it.
+struct CommandText {
+  std::string_view name, about, examples;
+};
+[[nodiscard]] std::span<const CommandText> command_texts();  // in the order of CommandId
+[[nodiscard]] const CommandText& text_of(CommandId command);
+
+// Help for the command, or for the whole program. Lines of at most 80 columns, except for examples.
+[[nodiscard]] std::string help_text(std::optional<CommandId> command, const HelpTopic& topic);
+[[nodiscard]] std::string greeting_text();  // where no command is named
 
 // nibble.1 for man: roff with man's macros.
-[[nodiscard]] std::string man_page_text(const std::vector<CommandFacts>& commands);
+[[nodiscard]] std::string man_page_text();
 
 // completion.cpp: the script of a shell that completes commands and flags. `shell`: bash, zsh or fish. Throws
 // Error(kInvalidRequest) at another.
-[[nodiscard]] std::string completion_text(const std::vector<CommandFacts>& commands, const std::string& shell);
+[[nodiscard]] std::string completion_text(const std::string& shell);
 
 }  // namespace nibble::app

@@ -1,5 +1,6 @@
 #pragma once
-// What the user asked for, per command. options.cpp is the only reader of argv and of the environment.
+// What the user asked for, per command: the defaults are those of the members, the rest is in the option table
+// (option.h). options.cpp is the only reader of argv and of the environment.
 
 #include "backend/cuda/card/device_facts.h"
 #include "backend/run_config.h"
@@ -17,6 +18,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -41,7 +43,7 @@ struct Setting {
 // Environment variables by their names. In a result: those that may change what runs or how fast.
 using Variables = std::map<std::string, std::string>;
 
-// How a command's flags were filled (settings.h).
+// How a command's options were filled (settings.h).
 struct Settings {
   bool print = false;  // --print-config
   std::string file;    // --config
@@ -63,21 +65,21 @@ struct GroupOptions {
 
 // Which model, where it runs, and how much room it gets.
 struct ModelOptions {
-  Settings settings;
-  std::string model;  // as it was asked for; later (named_model.h) its directory or file, or a preset's name
-  std::string name;   // for people: the last part of what was asked for
-  hub::Settings hub;
-  std::string revision;  // of the model on the Hub; empty: main, or what there is
+  Settings settings{};
+  std::string model{};  // as it was asked for; later (named_model.h) its directory or file, or a preset's name
+  std::string name{};   // for people: the last part of what was asked for
+  hub::Settings hub{};
+  std::string revision{};  // of the model on the Hub; empty: main, or what there is
   WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  backend::RunConfig run;                   // as it was asked for; later (backend_choice.h) resolved
-  std::string backend_why;                  // one line for the user, if the backend was left open
-  std::string fast_why;                     // one line for the user: what --fast chose
-  GroupOptions group;                       // for run and serve
-  backend::Range cards;                     // that may be used; empty: the first ones, one per rank
-  engine::SpeculationLimits speculation;    // of commands that answer; otherwise off
-  std::filesystem::path speculative_model;  // for eagle3: the head's directory; for draft: as `model`
+  backend::RunConfig run{};                   // as it was asked for; later (backend_choice.h) resolved
+  std::string backend_why{};                  // one line for the user, if the backend was left open
+  std::string fast_why{};                     // one line for the user: what --fast chose
+  GroupOptions group{};                       // for run and serve
+  backend::Range cards{};                     // that may be used; empty: the first ones, one per rank
+  engine::SpeculationLimits speculation{};    // of commands that answer; otherwise off
+  std::filesystem::path speculative_model{};  // for eagle3: the head's directory; for draft: as `model`
   checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
 };
 
@@ -103,7 +105,7 @@ struct TextInput {
 };
 
 struct RunOptions {
-  ModelOptions model;
+  ModelOptions model = {.when_absent = WhenAbsent::kOffer};
   GenerateOptions generate;
   OutputOptions output;
   TextInput prompt;
@@ -111,7 +113,7 @@ struct RunOptions {
 };
 
 struct ChatOptions {
-  ModelOptions model;
+  ModelOptions model = {.when_absent = WhenAbsent::kOffer};
   GenerateOptions generate;
   OutputOptions output;
   TextInput prompt;  // one question instead of a conversation
@@ -221,9 +223,9 @@ struct QuantizeOptions {
   std::string tensors;  // glob over names; files only
 };
 
-enum class BenchFormat { kMarkdown, kCsv, kJson };
+enum class BenchFormat { kMarkdown, kJson };
 struct BenchOptions {
-  ModelOptions model;
+  ModelOptions model = {.run = {.max_num_batched_tokens = 8192}};
   OutputOptions output;
   BenchFormat format = BenchFormat::kMarkdown;
   // Each sorted, without repetition
@@ -272,14 +274,18 @@ struct LoadOptions {
 };
 
 enum class VerifyLevel : uint8_t { kSmoke, kPaths, kCorrectness, kStress, kPerformance, kRegression, kFeatures };
+[[nodiscard]] std::string_view name_of(VerifyLevel level);  // "1.5"
 
 struct VerifyOptions {
-  ModelOptions model;
+  ModelOptions model = {.when_absent = WhenAbsent::kOffer};
   OutputOptions output;
-  std::vector<VerifyLevel> levels;  // in order, without repetition
-  std::string base_url, api_key;    // of a server to verify; empty: verify in this process
-  std::string served_model;         // the model to ask for; empty: the first that the server lists
-  std::filesystem::path cacert;     // as of LoadOptions
+  // In order, without repetition.
+  std::vector<VerifyLevel> levels = {VerifyLevel::kSmoke,   VerifyLevel::kPaths,       VerifyLevel::kCorrectness,
+                                     VerifyLevel::kStress,  VerifyLevel::kPerformance, VerifyLevel::kRegression,
+                                     VerifyLevel::kFeatures};
+  std::string base_url, api_key;  // of a server to verify; empty: verify in this process
+  std::string served_model;       // the model to ask for; empty: the first that the server lists
+  std::filesystem::path cacert;   // as of LoadOptions
   bool insecure = false;
   std::filesystem::path report;  // as bench's
   // Level 5.
@@ -290,13 +296,14 @@ struct VerifyOptions {
   int most_combinations = 64;  // that are tried at most
   int rounds = 0;  // each combination is measured this often, in turn; 0: depends on how long a model takes to load
   std::vector<std::string> presets;  // names in features.h, instead of combinations
-  std::string review;                // one feature only; its results are written for its page
   std::string command;               // as it was typed
   Variables environment;
 };
 
 struct PredictOptions {
-  ModelOptions model;  // only its configuration is read
+  // Only its configuration is read.
+  ModelOptions model = {
+      .model = "gpt-oss-120b", .load_format = LoadFormat::kDummy, .run = {.max_num_batched_tokens = 8192}};
   OutputOptions output;
   std::string card;      // one of known_cards()
   bool neutral = false;  // as if it were an sm_80 card
@@ -320,7 +327,7 @@ struct KvEventOptions {
 };
 
 struct ServeOptions {
-  ModelOptions model;
+  ModelOptions model = {.when_absent = WhenAbsent::kOffer};
   OutputOptions output;
   std::vector<std::string> served_names;  // empty: as the model was named
   int max_num_seqs = 256;
@@ -358,9 +365,64 @@ struct ServeOptions {
   std::filesystem::path records;  // where this server records itself for nibble ps; empty: nowhere
 };
 
-using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, PerplexityOptions,
-                             CompareOptions, SynthOptions, ConvertOptions, QuantizeOptions, BenchOptions, PullOptions,
-                             ListOptions, RemoveOptions, PsOptions, PredictOptions, LoadOptions, VerifyOptions>;
+struct FeaturesOptions {
+  bool markdown = false, json = false;
+};
+struct ManOptions {};
+struct CompletionOptions {
+  std::string shell;
+};
+
+// In the order of --help.
+using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, QuantizeOptions,
+                             SynthOptions, ConvertOptions, PerplexityOptions, CompareOptions, PullOptions, ListOptions,
+                             PsOptions, RemoveOptions, PredictOptions, BenchOptions, LoadOptions, VerifyOptions,
+                             FeaturesOptions, ManOptions, CompletionOptions>;
+enum class CommandId : uint8_t {
+  kRun,
+  kChat,
+  kServe,
+  kInspect,
+  kTokenize,
+  kQuantize,
+  kSynth,
+  kConvert,
+  kPerplexity,
+  kCompare,
+  kPull,
+  kList,
+  kPs,
+  kRemove,
+  kPredict,
+  kBench,
+  kLoad,
+  kVerify,
+  kFeatures,
+  kMan,
+  kCompletion,
+};
+[[nodiscard]] Command made(CommandId id);  // with its defaults
+
+// Throws Error(kInvalidRequest) for flags that need each other, and Error(kUnsupported) for what does not go together.
+void require_speculation(const ModelOptions& options);
+
+// What --speculative draft runs beside the model, as a model of its own: on the same backend, in the same way.
+[[nodiscard]] ModelOptions draft_options(const ModelOptions& options);
+
+// For people: "no speculation", "speculation suffix, up to 8 tokens".
+[[nodiscard]] std::string describe_speculation(const engine::SpeculationLimits& limits);
+
+// Texts named on a command line, of at most 2^30 bytes. Throws Error(kIo) for what cannot be read.
+
+// The value of an option that takes a text, a file or standard input.
+[[nodiscard]] std::string read_text(const TextInput& input);
+// Reads anything that has a path: a file, a pipe, a shell's <(…).
+[[nodiscard]] std::string read_text(const std::filesystem::path& path);
+
+// What --tools and --json-schema of nibble load name: files, or "builtin", sets that are here. One line of JSON. Throws
+// Error(kInvalidRequest) for what is not JSON.
+[[nodiscard]] std::string tools_named(const std::string& name);
+[[nodiscard]] std::string json_schema_named(const std::string& name);
 
 // What main does next: run a command, or print a text (help, version) and end.
 struct Exit {

@@ -1,8 +1,7 @@
 #include "app/options/settings.h"
 
 #include "app/options/flat_config.h"
-#include "app/options/option_parts.h"
-#include "app/options/vllm.h"
+#include "app/options/foreign.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -45,7 +44,7 @@ std::vector<FlatSetting> config_settings(const std::string& path, const std::str
   return path.ends_with(".yaml") || path.ends_with(".yml") ? parse_flat_yaml(text) : parse_flat_toml(text);
 }
 
-Layers read_config(const Flags& flags, const std::string& path) {
+Layers read_config(const Arguments& arguments, const std::string& path) {
   Layers layers;
   if (path.empty()) return layers;
   const auto refuse = [&path](const std::string& what) {
@@ -61,30 +60,31 @@ Layers read_config(const Flags& flags, const std::string& path) {
   for (FlatSetting& setting : settings) {
     std::string flag = "--" + setting.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
-    const std::optional<Flag> option = flags.find(flag);
-    const bool known = option && flag != "--config" && flag != "--help" && flag != "--print-config";
+    const Argument* const argument = arguments.find(flag);
+    const bool known = argument != nullptr && flag != "--config" && flag != "--help" && flag != "--print-config";
     if (!known) throw refuse("nibble serve has no setting " + setting.name);
     if (setting.values.empty()) throw refuse(setting.name + ": want a value, found none");
-    if (option->is_switch() && setting.values.size() == 1) {
-      if (const std::string wrong = option->wrong_for_switch(setting.values[0]); !wrong.empty())
+    if (argument->is_switch && setting.values.size() == 1) {
+      if (const std::string wrong = neither_yes_nor_no(setting.values[0]); !wrong.empty())
         throw refuse(fmt::format("{}: {}", setting.name, wrong));
-      setting.values = {option->switched(flag, setting.values[0])};  // --no-…: true is false
+      setting.values = {argument->switched(flag, setting.values[0])};  // --no-…: true is false
     }
-    const bool is_new = layers.emplace(option->name(), Layered{std::move(setting.values), "file " + path}).second;
-    if (!is_new) throw refuse(fmt::format("{} stands there twice", option->name()));
+    const bool is_new = layers.emplace(argument->name, Layered{std::move(setting.values), "file " + path}).second;
+    if (!is_new) throw refuse(fmt::format("{} stands there twice", argument->name));
   }
   return layers;
 }
 
 // NIBBLE_… first, then what other programs' variables mean here.
-Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign, const SettingSources& sources) {
+Layers read_environment(Arguments& arguments, const std::vector<ForeignSetting>& foreign,
+                        const SettingSources& sources) {
   Layers layers;
-  for (const Flag& option : flags.all()) {
-    if (option.positional() || !sources.known.find(option.name())) continue;
-    const auto found = sources.environment.find(variable_of(option.name()));
+  for (const Argument& argument : arguments.all()) {
+    if (argument.is_place() || sources.known.find(argument.name) == nullptr) continue;
+    const auto found = sources.environment.find(variable_of(argument.name));
     if (found == sources.environment.end() || found->second.empty()) continue;
     if (is_of_a_service(found->first, found->second)) continue;
-    layers[option.name()] = {{found->second}, "environment " + found->first};
+    layers[argument.name] = {{found->second}, "environment " + found->first};
   }
   Layers theirs;
   for (const ForeignSetting& s : foreign) {
@@ -102,8 +102,8 @@ Layers read_environment(Flags flags, const std::vector<ForeignSetting>& foreign,
 void note_unknown_variables(Settings& settings, const SettingSources& sources) {
   constexpr std::string_view kPrefix = "NIBBLE_";
   std::vector<std::string> names = {"CPU_MASK", "CUDA_ARCH"};  // options.cpp reads them
-  for (const Flag& option : sources.known.all())
-    if (!option.positional()) names.push_back(variable_of(option.name()).substr(kPrefix.size()));
+  for (const Argument& argument : sources.known.all())
+    if (!argument.is_place()) names.push_back(variable_of(argument.name).substr(kPrefix.size()));
   for (const auto& [variable, value] : sources.environment) {
     if (!variable.starts_with(kPrefix) || value.empty()) continue;
     if (is_of_a_service(variable, value)) {
@@ -117,54 +117,48 @@ void note_unknown_variables(Settings& settings, const SettingSources& sources) {
   }
 }
 
-std::string shown(const Flag& option) {
-  if (!option.given()) return option.usual();
-  const std::string flag = option.name();
-  if (flag == "--api-key" || flag == "--hf-token") return "(secret)";
-  const std::string value = fmt::format("{}", fmt::join(option.values(), ","));
-  return flag == "--max-model-len" && value == fmt::format("{}", kContextThatFits) ? "auto" : value;
+std::string shown(const Argument& argument) {
+  const bool is_secret = argument.option != nullptr ? argument.option->traits.secret : argument.name == "--hf-token";
+  return is_secret ? "(secret)" : fmt::format("{}", fmt::join(argument.values, ","));
 }
 
 }  // namespace
 
-void add_print_config(Flags flags, Settings& settings) {
-  flags.turn("--print-config", settings.print, "Show the settings and where each came from, and exit");
-}
-
-void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources) {
+void resolve_settings(Arguments& arguments, Settings& settings, const SettingSources& sources) {
   const auto path = sources.environment.find("NIBBLE_CONFIG");
-  if (flags.find("--config") && settings.file.empty() && path != sources.environment.end())
+  if (arguments.find("--config") != nullptr && settings.file.empty() && path != sources.environment.end())
     settings.file = path->second;
-  std::vector<ForeignSetting> foreign = read_vllm_variables(sources.environment, settings.notes);
+  std::vector<ForeignSetting> foreign = read_foreign_variables(sources.environment, settings.notes);
   note_unknown_variables(settings, sources);
   std::erase_if(foreign, [&](const ForeignSetting& s) {
-    return !flags.find(s.flag);
+    return arguments.find(s.flag) == nullptr;
   });  // flags that only a server has, such as its key
-  Layers layers = read_environment(flags, foreign, sources);
-  layers.merge(read_config(flags, settings.file));
+  Layers layers = read_environment(arguments, foreign, sources);
+  layers.merge(read_config(arguments, settings.file));
   std::map<std::string, std::string> origins;
   const auto fill = [&](const std::string& name, const Layered& layer) {
-    Flag option = flags.get(name);
-    if (option.given()) return;
-    option.set(layer.values, layer.origin);
-    origins[name] = layer.origin;
+    Argument* const argument = arguments.find(name);
+    check(argument != nullptr, "an option of the command");
+    if (argument->given()) return;
+    arguments.set(*argument, layer.values, layer.origin);
+    origins[argument->name] = layer.origin;
   };
   for (const auto& [name, layer] : layers) fill(name, layer);
   for (const ForeignSetting& s : foreign)  // NIBBLE_… and the command line count before these
     if (origins[s.flag] == "environment " + s.variable && s.flag != "--api-key")
       settings.notes.push_back(
-          fmt::format("{} is taken as {} {}", s.variable, s.flag, flags.get(s.flag).values().front()));
+          fmt::format("{} is taken as {} {}", s.variable, s.flag, arguments.find(s.flag)->values.front()));
   for (const Setting& s : settings.implied) fill(s.flag, {{s.value}, s.origin});
-  for (const Flag& option : flags.all()) {
-    if (option.positional()) continue;
-    const std::string flag = option.name();
-    if (flag == "--help" || flag == "--config" || flag == "--print-config") continue;
-    if (!option.given() && option.usual().empty()) continue;
+  for (const Argument& argument : arguments.all()) {
+    const std::string& flag = argument.name;
+    if (argument.is_place() || flag == "--help" || flag == "--config" || flag == "--print-config") continue;
+    const std::string usual = argument.option == nullptr ? "" : shown_default(*argument.option, arguments.command());
+    if (!argument.given() && usual.empty()) continue;
     const auto layer = origins.find(flag);
-    std::string origin = layer != origins.end() ? layer->second : option.given() ? "command line" : "default";
+    std::string origin = layer != origins.end() ? layer->second : argument.given() ? "command line" : "default";
     if (const auto word = settings.foreign_words.find(flag); word != settings.foreign_words.end())
       origin += fmt::format(", vLLM's {}", word->second);
-    settings.all.push_back({flag, shown(option), std::move(origin)});
+    settings.all.push_back({flag, argument.given() ? shown(argument) : usual, std::move(origin)});
   }
 }
 
@@ -200,11 +194,6 @@ std::optional<std::string> first_of(const Environment& environment, std::initial
     if (auto value = environment(name); value && !value->empty()) return value;
   }
   return std::nullopt;
-}
-
-bool is_true(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text == "1" || text == "true" || text == "yes" || text == "on";
 }
 
 }  // namespace

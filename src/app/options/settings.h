@@ -2,7 +2,7 @@
 // Fills options that the command line leaves open, from the environment and then from --config. Every command that runs
 // a model reads the variables that `nibble serve` reads.
 
-#include "app/options/flags.h"
+#include "app/options/command_line.h"
 #include "app/options/options.h"
 #include "hub/http.h"
 
@@ -15,21 +15,34 @@ namespace nibble::app {
 
 [[nodiscard]] std::string variable_of(const std::string& flag);  // --max-model-len: NIBBLE_MAX_MODEL_LEN
 
-void add_print_config(Flags flags, Settings& settings);
-
-// `known`: the flags that have variables (NIBBLE_PORT for --port): those of `nibble serve`. Variables of vLLM and
-// FlashInfer: vllm.h. Throws Error(kInvalidRequest).
+// `known`: the arguments that have variables (NIBBLE_PORT for --port): those of `nibble serve`. Variables of vLLM and
+// FlashInfer: foreign.h. Throws Error(kInvalidRequest).
 struct SettingSources {
-  Flags known;
+  const Arguments& known;
   const Variables& environment;
 };
-void resolve_settings(Flags flags, Settings& settings, const SettingSources& sources);
+void resolve_settings(Arguments& arguments, Settings& settings, const SettingSources& sources);
 
 // Records what the setting became; for a flag that is not listed, a default.
 void note_resolved(Settings& settings, const std::string& flag, const std::string& value);
 
 // For --print-config.
 [[nodiscard]] std::string settings_text(const Settings& settings, bool json);
+
+// Several processes as ranks (launcher.cpp): what torchrun, LeaderWorkerSet, Slurm's scripts and Open MPI put into the
+// environment.
+
+// The flags that the variables stand for, if they describe more than one rank or --nnodes is given. Throws
+// Error(kInvalidRequest) for a size without a rank.
+[[nodiscard]] std::vector<Setting> group_settings(const Arguments& arguments, const Variables& environment);
+
+// What CUDA_VISIBLE_DEVICES is to be for a rank that shares a machine, and perhaps its list, with others; empty: as it
+// is. Throws Error(kInvalidRequest) where the list is too short.
+[[nodiscard]] std::string card_of(const Variables& environment);
+
+// Once all settings are known: a process is one rank of --tensor-parallel-size, and has one card, of several that it
+// sees the one that the variables choose. Throws Error(kInvalidRequest).
+void take_group(const Arguments& arguments, const Variables& environment, ModelOptions& options);
 
 // Hugging Face's variables, read as its own tools read them.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

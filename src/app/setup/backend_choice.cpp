@@ -4,6 +4,7 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/rank_card.h"
 #include "app/setup/rank_group.h"
+#include "app/options/option.h"
 #include "app/options/settings.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
@@ -64,7 +65,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
     backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
   ModelOptions with = options;
   with.run.backend = BackendKind::kCuda;
-  const auto of_a_host = backend::misfit(options.run, {BackendKind::kCuda});
+  const auto of_a_host = first_misfit(options.run, {BackendKind::kCuda});
   const std::string host_flag = of_a_host ? of_a_host->asked() : "";
   BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(fast(with), limits_of) : CardFacts(), host_flag);
   with.run.backend = choice.backend;
@@ -74,7 +75,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 
 ModelOptions resolved_model(ModelOptions options) {
   const backend::RunConfig& run = options.run;
-  backend::validate(run, {run.backend}, options.backend_why);
+  check_backends(run, {run.backend}, options.backend_why);
   if (run.backend == BackendKind::kCuda && in_a_group(options)) require_card_of_a_rank(options.group);
   if (run.ranks.count > 1) backend::validate(run.ranks, open_config(options).config.dims);
   options.run =
@@ -84,9 +85,8 @@ ModelOptions resolved_model(ModelOptions options) {
           : backend::resolved_cuda(
                 backend::cuda_config(model::backend_config(open_config(options).config, {}, run.dense), run.ranks),
                 run);
-  for (const backend::RunSetting& setting : backend::settings_of(options.run))
-    if (setting.given && setting.on.has(run.backend))
-      note_resolved(options.settings, std::string(setting.flag), setting.value);
+  for (const RunSetting& setting : run_settings(options.run))
+    if (setting.given && setting.on.has(run.backend)) note_resolved(options.settings, setting.flag, setting.value);
   return options;
 }
 

@@ -1,5 +1,6 @@
 #include "app/setup/backend_choice.h"
 
+#include "app/options/option.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
@@ -64,8 +65,8 @@ ModelOptions shapes(BackendKind kind) {
   options.model = "gpt-oss-20b";
   options.load_format = LoadFormat::kDummy;
   options.run.backend = kind;
-  for (const backend::RunSetting& s : backend::settings_of({}))
-    options.settings.all.push_back({std::string(s.flag), s.given ? s.value : "auto", "default", ""});
+  for (const RunSetting& s : run_settings({}))
+    options.settings.all.push_back({s.flag, s.given ? s.value : "auto", "default", ""});
   return options;
 }
 
@@ -118,7 +119,7 @@ TEST(resolved, is_resolved_once_more_as_it_is) {
       if (kind == BackendKind::kReference) again = backend::resolved_reference(once.run);
       const auto words = [](const backend::RunConfig& run) {
         std::string all;
-        for (const backend::RunSetting& s : backend::settings_of(run)) all += s.value + " ";
+        for (const RunSetting& s : run_settings(run)) all += s.value + " ";
         return all;
       };
       EXPECT_EQ(words(again), words(once.run));

@@ -1,5 +1,5 @@
 #pragma once
-// One function per command, each in a file of its name. They return the exit code and throw Error.
+// One function per command. They return the exit code and throw Error.
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"
@@ -25,6 +25,9 @@ int execute(const PullOptions& options);
 int execute(const ListOptions& options);
 int execute(const PsOptions& options);
 int execute(const RemoveOptions& options);
+int execute(const FeaturesOptions& options);
+int execute(const ManOptions& options);
+int execute(const CompletionOptions& options);
 // What the command's options become before anything is loaded: the model found, the backend chosen, each setting
 // resolved. Commands that run a model begin with it, and --print-config shows it. Throws as the command would.
 [[nodiscard]] RunOptions resolved_options(const RunOptions& options, Terminal& terminal);
@@ -35,9 +38,5 @@ int execute(const RemoveOptions& options);
 [[nodiscard]] VerifyOptions resolved_options(const VerifyOptions& options, Terminal& terminal);
 
 int inspect_plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);  // its --plan
-int compare_files(const BenchOptions& options);             // of it: --compare
-void check_tune(const BenchOptions& options);               // throws Error for what tune() cannot do
-int bench_drafts(const BenchOptions& options);              // of it: --speculative
-int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 
 }  // namespace nibble::app

@@ -3,14 +3,13 @@
 #include "app/options/build_facts.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/memory_budget.h"
-#include "app/options/model_options.h"
+#include "app/options/option.h"
 #include "app/setup/rank_card.h"
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/followers.h"
 #include "backend/ranks/process_group.h"
-#include "backend/ranks/process_ranks.h"
-#include "backend/ranks/step_ranks.h"
-#include "backend/shards.h"
+#include "backend/ranks/socket_transport.h"
 
 #include <fmt/format.h>
 
@@ -73,35 +72,20 @@ uint64_t fingerprint_of(const ModelSource& source) {
   return hash.value();
 }
 
-// Whatever changes a value that ranks exchange, or that they must compute alike.
-constexpr std::array<std::string_view, 15> kAlike = {
-    "--backend",        "--tensor-parallel-size", "--enable-expert-parallel",
-    "--kv-cache-dtype", "--moe-activation",       "--dense-activation",
-    "--cpu-isa",        "--attention-sinks",      "--mxfp4-layers",
-    "--mxfp8-layers",   "--moe-kernel",           "--moe-tile",
-    "--enforce-eager",  "--attention-backend",    "--attention-activation"};
-
 std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
   const backend::Dims& dims = source.config.dims;
   std::vector<backend::GroupTerm> terms = {
       {"version", fmt::format("{} ({})", NIBBLE_VERSION, build_facts().commit)},
       {"model", fmt::format("one of {} layers, width {} and {} experts, fingerprint {:016x}", dims.layers, dims.hidden,
                             dims.experts, fingerprint_of(source))}};
-  for (const backend::RunSetting& setting : backend::settings_of(options.run))
-    if (std::ranges::find(kAlike, setting.flag) != kAlike.end())
-      terms.push_back({std::string(setting.flag), setting.value.empty() ? "none" : setting.value});
+  for (const RunSetting& setting : run_settings(options.run))
+    if (setting.option->traits.alike == Alike::kInAllRanks)
+      terms.push_back({setting.flag, setting.value.empty() ? "none" : setting.value});
   if (options.run.backend == BackendKind::kCuda) {
     terms.push_back({"card", backend::cuda::kind_of_card()});
     terms.push_back({"NCCL", backend::cuda::nccl_version()});
   }
   return terms;
-}
-
-// What this rank holds of each weight.
-std::vector<backend::HostWeight> parts_of(const ModelSource& source, const backend::Shard& shard) {
-  std::vector<backend::HostWeight> parts = source.weights;
-  for (backend::HostWeight& part : parts) part.slice = backend::slice_of(part.role, source.config.dims, shard);
-  return parts;
 }
 
 // Launchers signal all ranks of a group together, and rank 0 may still have requests to finish. So the first signal is
@@ -122,23 +106,29 @@ void follow_in(backend::ProcessGroup& group, const ModelSource& source, const Mo
   const model::StepLimits limits{room.max_tokens, room.max_rows, room.kv_pages};
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
   static_cast<void>(check_budget(options, config, {source.config.dims, stored_formats(options, source.weights)}));
-  const backend::Shard shard = backend::shard_of(config.dims, options.run.ranks, options.group.rank);
-  if (options.run.backend == BackendKind::kCuda) {
-    card.meet(group);
-    const auto member = make_member_on_card(options, config, source, card);
-    const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
-    return backend::follow_steps(group, config, *member, gpt.weights);
-  }
-  const std::unique_ptr<backend::Backend> member = make_member(options, backend::config_of(config, shard));
-  const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
+  const std::unique_ptr<backend::Member> member = make_member(options, config, source, group, card);
+  const model::GptOss gpt = model::load(*member, source.config, source.weights);
   backend::follow(group, config, *member, gpt.weights);
 }
 
 }  // namespace
 
-std::unique_ptr<backend::Backend> make_member_on_card(const ModelOptions& options, const backend::BackendConfig& config,
-                                                      const ModelSource& source, const RankCard& card) {
-  return backend::make_cuda_backend(config, options.run, {.files = source.mapped_files(), .group = &card.group()});
+std::unique_ptr<backend::Member> make_member(const ModelOptions& options, const backend::BackendConfig& config,
+                                             const ModelSource& source, backend::ProcessGroup& group, RankCard& card) {
+  if (options.run.backend == BackendKind::kCuda) {
+    card.meet(group);
+    return backend::make_cuda_member(config, options.run, card.group(), {.files = source.mapped_files()});
+  }
+  return backend::make_host_member(config,
+                                   {.ranks = options.run.ranks,
+                                    .rank = group.rank(),
+                                    .transport = std::make_unique<backend::SocketTransport>(group),
+                                    .draw_threads = thread_count(options)},
+                                   [&](const backend::BackendConfig& of_rank) {
+                                     backend::RunConfig alone = options.run;
+                                     alone.ranks = {};
+                                     return make_backend(alone.backend, alone, of_rank);
+                                   });
 }
 
 std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,

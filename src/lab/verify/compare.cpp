@@ -1,9 +1,9 @@
 #include "model/compare.h"
 
+#include "app/options/option.h"
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "app/options/option_parts.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "engine/step_builder.h"
@@ -43,7 +43,7 @@ int execute(const CompareOptions& asked) {
   CompareOptions options = asked;
   Terminal terminal(options.output);
   options.model = with_files(asked.model, terminal);
-  backend::validate(options.model.run, {options.a, options.b}, "another");
+  check_backends(options.model.run, {options.a, options.b}, "another");
   const ModelSource source = open_model(options.model, terminal);
   const std::vector<int32_t> prompt =
       source.tokenizer.encode(options.prompt.given ? read_text(options.prompt) : kDefaultPrompt);

@@ -1,0 +1,557 @@
+// The options that one command has, or two, and the whole table.
+
+#include "app/options/features.h"
+#include "app/options/option_rows.h"
+#include "backend/cuda/card/cards.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <iterator>
+
+namespace nibble::app {
+namespace {
+
+using enum CommandId;
+using enum HelpGroup;
+using enum Effect;
+using enum Runs;
+using backend::cuda::KnownCard;
+using checkpoint::GgmlType;
+
+constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024, kMostBytes = int64_t{1} << 50;
+
+constexpr Word kEfforts[] = {{"low", static_cast<int>(text::ReasoningEffort::kLow)},
+                             {"medium", static_cast<int>(text::ReasoningEffort::kMedium)},
+                             {"high", static_cast<int>(text::ReasoningEffort::kHigh)}};
+constexpr Word kOnByDefault[] = {{"true", 1}, {"false", 0}};
+constexpr Word kPolicies[] = {{"fcfs", 0}, {"priority", 1}};
+constexpr Word kReplicas[] = {{"1", 1}, {"2", 2, kUnrounded, kOnHopper}};
+constexpr Word kEventFormats[] = {{"arrays", 0}, {"maps", 1}};
+constexpr Word kLogFormats[] = {{"auto", static_cast<int>(LogFormat::kAuto)},
+                                {"text", static_cast<int>(LogFormat::kText)},
+                                {"json", static_cast<int>(LogFormat::kJson)}};
+constexpr Word kTwoBackends[] = {word(BackendKind::kCpu), word(BackendKind::kCuda), word(BackendKind::kReference)};
+constexpr Word kCheckpoints[] = {{"auto", static_cast<int>(CheckpointFormat::kAuto)},
+                                 {"safetensors", static_cast<int>(CheckpointFormat::kSafetensors)},
+                                 {"gguf", static_cast<int>(CheckpointFormat::kGguf)}};
+constexpr Word kDenseTypes[] = {{"q8_0", static_cast<int>(GgmlType::kQ8)},
+                                {"bf16", static_cast<int>(GgmlType::kBf16)},
+                                {"f16", static_cast<int>(GgmlType::kF16)},
+                                {"f32", static_cast<int>(GgmlType::kF32)}};
+constexpr Word kElements[] = {{"mxfp4"}, {"mxfp8_e4m3"}, {"mxfp8_e5m2"}, {"mxfp6_e2m3"}, {"mxfp6_e3m2"}};
+constexpr Word kScales[] = {{"ocp", static_cast<int>(MxScaleRule::kOcpFloor)},
+                            {"ceil", static_cast<int>(MxScaleRule::kCeil)},
+                            {"round", static_cast<int>(MxScaleRule::kRoundLlama)}};
+constexpr Word kTables[] = {{"md", static_cast<int>(BenchFormat::kMarkdown)},
+                            {"json", static_cast<int>(BenchFormat::kJson)}};
+constexpr Word kApis[] = {word(client::Api::kCompletions), word(client::Api::kChat)};
+constexpr Word kForms[] = {word(client::PromptForm::kIds), word(client::PromptForm::kText)};
+constexpr Word kToolChoices[] = {{"required", 1}, {"auto", 0}};
+constexpr Word kLevels[] = {
+    {"1", static_cast<int>(VerifyLevel::kSmoke)},       {"1.5", static_cast<int>(VerifyLevel::kPaths)},
+    {"2", static_cast<int>(VerifyLevel::kCorrectness)}, {"3", static_cast<int>(VerifyLevel::kStress)},
+    {"4", static_cast<int>(VerifyLevel::kPerformance)}, {"5", static_cast<int>(VerifyLevel::kRegression)},
+    {"6", static_cast<int>(VerifyLevel::kFeatures)}};
+
+std::string wrong_date(const std::string& found) {
+  int year = 0, month = 0, day = 0;
+  const auto number = [&](size_t at, size_t count, int& into) {
+    const char* end = found.data() + at + count;
+    return found[at] >= '0' && std::from_chars(found.data() + at, end, into).ptr == end;  // no sign
+  };
+  const bool is_date =
+      found.size() == 10 && number(0, 4, year) && found[4] == '-' && number(5, 2, month) && found[7] == '-' &&
+      number(8, 2, day) &&
+      std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+                                  std::chrono::day(static_cast<unsigned>(day)))
+          .ok();
+  return is_date ? "" : "want a day as YYYY-MM-DD, found " + found;
+}
+
+std::string wrong_origin(const std::string& found) {
+  return found.starts_with("[") ? "want one origin, found the list " + found : "";
+}
+
+std::string wrong_report(const std::string& found) {
+  const std::filesystem::path extension = std::filesystem::path(found).extension();
+  return extension == ".md" || extension == ".html" ? "" : "want a name that ends in .md or .html, found " + found;
+}
+
+constexpr Range checked(std::string (*wrong)(const std::string&)) { return {.wrong = wrong}; }
+
+std::vector<std::string> card_words(bool may_be_open) {
+  std::vector<std::string> names;
+  if (may_be_open) names.emplace_back("auto");
+  for (const KnownCard& card : backend::cuda::known_cards()) names.push_back(card.word);
+  return names;
+}
+std::string known_card_words(CommandId command) {
+  return fmt::format("{}", fmt::join(card_words(command == kInspect), ", "));
+}
+std::string known_link_words(CommandId /*command*/) {
+  std::vector<std::string> names;
+  for (const backend::cuda::KnownLink& link : backend::cuda::known_links()) names.push_back(link.word);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+template <bool kMayBeOpen>
+void read_card(std::string_view flag, const std::string& found, const ValueRef& into) {
+  const std::vector<std::string> names = card_words(kMayBeOpen);
+  if (std::ranges::find(names, found) == names.end())
+    refuse_value(flag, fmt::format("want {}, found {}", fmt::join(names, " or "), found));
+  *std::get<std::string*>(into) = kMayBeOpen && found == names.front() ? "" : found;
+}
+std::string shown_card(const ValueRef& value) {
+  const std::string& card = *std::get<std::string*>(value);
+  return card.empty() ? "auto" : card;
+}
+
+void read_acceptances(std::string_view flag, const std::string& found, const ValueRef& into) {
+  constexpr int kMost = 1 + engine::kMostDrafted;
+  std::vector<double>& values = *std::get<std::vector<double>*>(into);
+  values.clear();
+  for (const std::string& word : split(found, ',')) {
+    double value = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || rest != word.data() + word.size() || !(value >= 0 && value <= kMost))
+      refuse_value(flag, fmt::format("want numbers from 0 to {} such as 0,0.7 or 0,1.5,2,2.5, found {}", kMost, found));
+    values.push_back(value);
+  }
+}
+std::string shown_acceptances(const ValueRef& value) {
+  return fmt::format("{}", fmt::join(*std::get<std::vector<double>*>(value), ","));
+}
+
+void read_levels(std::string_view flag, const std::string& found, const ValueRef& into) {
+  std::vector<VerifyLevel>& levels = *std::get<std::vector<VerifyLevel>*>(into);
+  levels.clear();
+  for (const std::string& name : split(found, ',')) {
+    const size_t before = levels.size();
+    for (const Word& level : kLevels)
+      if (name == "all" || name == level.word) levels.push_back(static_cast<VerifyLevel>(level.value));
+    if (levels.size() == before)
+      refuse_value(flag, fmt::format("want 1, 1.5, 2, 3, 4, 5 or 6, several with commas, or all; found {}", name));
+  }
+  std::ranges::sort(levels);
+  levels.erase(std::ranges::unique(levels).begin(), levels.end());
+}
+std::string shown_levels(const ValueRef& value) {
+  std::string text;
+  for (const VerifyLevel level : *std::get<std::vector<VerifyLevel>*>(value))
+    text += fmt::format("{}{}", text.empty() ? "" : ",", name_of(level));
+  return text;
+}
+
+const Preset& known_preset(std::string_view flag, const std::string& name) {
+  if (const Preset* const preset = preset_named(name)) return *preset;
+  std::vector<std::string_view> names;
+  for (const Preset& preset : presets()) names.push_back(preset.name);
+  refuse_value(flag, fmt::format("want one of {}, found {}", fmt::join(names, ", "), name));
+}
+// Flags of a preset count where nobody gives them.
+void read_preset(std::string_view flag, const std::string& found, const ValueRef& into) {
+  for (const FeatureWord& word : feature_words(known_preset(flag, found).words))
+    std::get<Settings*>(into)->implied.push_back({word.flag, word.value, "preset " + found});
+}
+void read_presets(std::string_view flag, const std::string& found, const ValueRef& into) {
+  std::vector<std::string>& names = *std::get<std::vector<std::string>*>(into);
+  names.clear();
+  for (const std::string& name : split(found, ',')) names.emplace_back(known_preset(flag, name).name);
+}
+
+constexpr Option kChatRows[] = {
+    Option("--instructions", "Instructions to the model (Harmony's developer message)", at<&ChatOptions::instructions>,
+           kText, {kChat}, kCommon, {.foreign = "-sys --system-prompt --system"}),
+    Option("--tools", "JSON file with functions the model may call, as in OpenAI's \"tools\"", at<&ChatOptions::tools>,
+           kFilled, {kChat}),
+    Option("--reasoning", "Effort told to the model", at<&ChatOptions::effort>, words(kEfforts), {kChat}, kCommon,
+           {.foreign = "--reasoning-effort --think"}),
+    Option("--show-reasoning", "Show the reasoning as it arrives", at<&ChatOptions::show_reasoning>, kSwitch, {kChat}),
+    Option("!--no-history", "Do not keep what is typed in a file, nor read it", at<&ChatOptions::keeps_history>,
+           kSwitch, {kChat}, kExpert),
+    Option("--date", "Current date told to the model, YYYY-MM-DD; default: today",
+           at<&ChatOptions::date, &ServeOptions::date>, checked(wrong_date), {kChat, kServe}, kExpert,
+           {.foreign = "VLLM_SYSTEM_START_DATE"})};
+static_assert(has_rows<ChatOptions, &ChatOptions::model, &ChatOptions::generate, &ChatOptions::output,
+                       &ChatOptions::prompt, &ChatOptions::history>(kChatRows));
+
+constexpr Option kServeRows[] = {
+    Option("--served-model-name", "Names that requests may use; default: the model's", at<&ServeOptions::served_names>,
+           several(kFilled), {kServe}, kCommon, {.foreign = "-a --alias"}),
+    Option("--host", "Address to listen on; 0.0.0.0: all", at<&ServeOptions::host>, kFilled, {kServe}),
+    Option("--port", "Port to listen on; 0: any free one", at<&ServeOptions::port>, whole(0, 65535), {kServe}),
+    Option("--max-num-seqs", "Most sequences computed at the same time", at<&ServeOptions::max_num_seqs>,
+           sized(1, 1024), {kServe}, kCommon, {.foreign = "-np --parallel"}),
+    Option("--reasoning", "Effort told to the model, where a request does not say", at<&ServeOptions::effort>,
+           words(kEfforts), {kServe}, kSampling, {.foreign = "--reasoning-effort --think"}),
+    Option("--preset", "Flags that belong together: B1, C1, C2, C3 or C4 (docs/feature-matrix.md)",
+           at<&ModelOptions::settings>, own(read_preset), {kServe}, kPerformance, {.type = "NAME"}),
+    Option("--max-waiting", "Most requests in the queue, besides the running ones; further ones get a 429",
+           at<&ServeOptions::max_waiting>, whole(1, 1 << 20), {kServe}, kPerformance),
+    Option("--kv-tokens",
+           "Tokens that the KV cache holds, of all sequences; 0: one context's, and up to 131,072, with --backend cuda "
+           "524,288, where they fit and the sequences can use them",
+           at<&ServeOptions::kv_tokens>, sized(0, 1 << 30), {kServe}, kPerformance),
+    Option(
+        "--kv-cache-memory-bytes,--kv-cache-memory",
+        "Bytes of the KV cache of each engine or card, instead of --kv-tokens (2G and the like); 0: --kv-tokens says",
+        at<&ServeOptions::kv_memory_bytes>, sized(0, kMostBytes), {kServe}, kPerformance),
+    Option("--max-num-partial-prefills", "Most prompts that are read in parts at the same time",
+           at<&ServeOptions::max_num_partial_prefills>, whole(1, 1024), {kServe}, kPerformance),
+    Option("--max-long-partial-prefills", "Most long ones among them; 0: no limit of their own",
+           at<&ServeOptions::max_long_partial_prefills>, whole(0, 1024), {kServe}, kPerformance),
+    Option("--long-prefill-token-threshold",
+           "A prompt with more tokens to read is long, and gets at most so many in a step; 0: none is, or with "
+           "--max-long-partial-prefills 4 % of the context",
+           at<&ServeOptions::long_prefill_token_threshold>, whole(0, 1 << 24), {kServe}, kPerformance),
+    Option(
+        "--target-itl",
+        "Milliseconds between a stream's tokens that are aimed at while prompts are read; 0: from measured times, so that "
+        "streams keep 27 % of their speed",
+        at<&ServeOptions::target_itl>, real(0, 60000), {kServe}, kPerformance),
+    Option("--scheduling-policy", "priority: requests with a lower number in their field priority go first",
+           at<&ServeOptions::by_priority>, words(kPolicies), {kServe}, kPerformance,
+           {.feature = {"policy", "", "serve"}}),
+    Option("--enable-prefix-caching,!--no-enable-prefix-caching",
+           "Do not compute again what a prompt shares with earlier ones (default)", at<&ServeOptions::prefix_cache>,
+           such_as(kSwitch, kOnByDefault), {kServe}, kPerformance, {.feature = {"prefix-cache", "", "serve"}}),
+    Option("--data-parallel-size",
+           "cpu, reference: engines of the same model behind this port, which divide the threads; --max-num-seqs and "
+           "--kv-tokens are each one's. A request goes where its prompt is cached, or where less waits",
+           at<&ServeOptions::replicas>, such_as(whole(1, 64), kReplicas), {kServe}, kPerformance,
+           {.foreign = "-dp", .feature = {"dp", "", "serve; on cards, as many cards each as it has ranks"}}),
+    Option("--async-scheduling,!--no-async-scheduling",
+           "Begin a step before the last one's tokens are read; default: on cuda", at<&ServeOptions::async_scheduling>,
+           such_as(kSwitch, kOnByDefault), {kServe}, kPerformance,
+           {.feature = {"async", "on cuda", "serve", "On a CPU it only costs"}}),
+    Option("--api-key", "Key that clients must give; repeatable", at<&ServeOptions::api_keys>, repeated(kFilled),
+           {kServe}, kCommon, {.foreign = "VLLM_API_KEY", .secret = true}),
+    Option("--ssl-certfile", "Certificate chain (PEM): serve HTTPS", at<&ServeOptions::certificate_file>, kFilled,
+           {kServe}, kCommon, {.foreign = "--ssl-cert-file"}),
+    Option("--ssl-keyfile", "Its private key (PEM)", at<&ServeOptions::key_file>, kFilled, {kServe}, kCommon,
+           {.foreign = "--ssl-key-file"}),
+    Option("--allowed-origin,--allowed-origins", "Origin of web pages that may call; * any, empty none",
+           at<&ServeOptions::allowed_origin>, checked(wrong_origin), {kServe}, kExpert),
+    Option("--kv-events,!--no-kv-events",
+           "Publish over ZeroMQ what the prefix cache keeps, for routers that send a request where its prefix is "
+           "(docs/serving.md)",
+           at<&KvEventOptions::on>, kSwitch, {kServe}, kExpert),
+    Option("--kv-events-endpoint", "Where; of replica n the port is n higher", at<&KvEventOptions::endpoint>, kFilled,
+           {kServe}, kExpert, {.foreign = "--kv-events-config.endpoint"}),
+    Option("--kv-events-replay-endpoint", "Where past batches can be asked for again; default: nowhere",
+           at<&KvEventOptions::replay_endpoint>, kText, {kServe}, kExpert,
+           {.foreign = "--kv-events-config.replay_endpoint"}),
+    Option("--kv-events-topic", "Topic of the messages; llm-d wants kv@POD@MODEL", at<&KvEventOptions::topic>, kText,
+           {kServe}, kExpert, {.foreign = "--kv-events-config.topic"}),
+    Option("--kv-events-format",
+           "How an event is written: as vLLM up to mid-2026 does, which llm-d reads, or as it does since",
+           at<&KvEventOptions::maps>, words(kEventFormats), {kServe}, kExpert),
+    Option("--kv-events-buffer", "Past batches that are kept", at<&KvEventOptions::kept_batches>, whole(1, 1 << 20),
+           {kServe}, kExpert, {.foreign = "--kv-events-config.buffer_steps"}),
+    Option("--kv-events-hwm", "Most batches that wait for a slow subscriber", at<&KvEventOptions::most_unsent>,
+           whole(1, 1 << 20), {kServe}, kExpert, {.foreign = "--kv-events-config.hwm"}),
+    Option("--enable-force-include-usage",
+           "Every stream of chats and completions ends with its usage, asked for or not",
+           at<&ServeOptions::include_usage>, kSwitch, {kServe}, kExpert),
+    Option("--headless", "With a --node-rank above 0, which serves no port: refuse to serve one",
+           at<&ServeOptions::headless>, kSwitch, {kServe}, kExpert),
+    Option("--http-threads", "Threads for HTTP", at<&ServeOptions::http_threads>, whole(1, 64), {kServe}, kExpert),
+    Option("--max-connections", "Most open connections", at<&ServeOptions::max_connections>, whole(1, 1 << 20),
+           {kServe}, kExpert),
+    Option("--max-body-bytes", "Largest request body", at<&ServeOptions::max_body_bytes>, whole(1 << 10, 1 << 30),
+           {kServe}, kExpert),
+    Option("--max-header-bytes,--h11-max-incomplete-event-size", "Largest request header",
+           at<&ServeOptions::max_header_bytes>, whole(1 << 10, 1 << 20), {kServe}, kExpert),
+    Option("--request-timeout", "Seconds for a request's body to arrive", at<&ServeOptions::request_timeout>,
+           whole(1, 3600), {kServe}, kExpert),
+    Option("--shutdown-timeout", "Seconds that running requests get after SIGTERM", at<&ServeOptions::shutdown_timeout>,
+           whole(0, 86400), {kServe}, kExpert),
+    Option("--log-requests,--enable-log-requests,!--no-log-requests,!--disable-log-requests,!--no-enable-log-requests",
+           "One line per request on standard error (default)", at<&ServeOptions::log_requests>, kSwitch, {kServe},
+           kExpert),
+    Option("--log-prompts", "Log the text of requests too", at<&ServeOptions::log_prompts>, kSwitch, {kServe}, kExpert),
+    Option("--log-format", "Lines on standard error; auto: text on a terminal, elsewhere one JSON object a line",
+           at<&ServeOptions::log_format>, words(kLogFormats), {kServe}, kExpert),
+    Option("--config", "TOML or YAML file (by its name) with settings named like the flags", at<&Settings::file>,
+           kFilled, {kServe})};
+static_assert(has_rows<ServeOptions, &ServeOptions::model, &ServeOptions::output, &ServeOptions::kv_events,
+                       &ServeOptions::sampling, &ServeOptions::records>(kChatRows, kServeRows));
+static_assert(has_rows<KvEventOptions>(kServeRows));
+
+constexpr Option kFileRows[] = {
+    Option("input", "A safetensors file, or a model (directory or name) whose experts are bf16",
+           at<&QuantizeOptions::input>, kText, {kQuantize}, kCommon, {.required = true}),
+    Option("-o,--output", "File or directory to write", at<&QuantizeOptions::destination>, kText, {kQuantize}, kCommon,
+           {.required = true}),
+    Option("--format", "Element format; a model's experts: mxfp4", at<&QuantizeOptions::format>, words(kElements),
+           {kQuantize}),
+    Option("--scale", "Block scale: ocp (MX v1.0), ceil (never clips) or round (llama.cpp)",
+           at<&QuantizeOptions::scale>, words(kScales), {kQuantize}),
+    Option("--tensors", "Quantise only tensors whose name matches, * and ? allowed (files only)",
+           at<&QuantizeOptions::tensors>, kFilled, {kQuantize}),
+    Option("--preset", "gpt-oss-20b, gpt-oss-120b or tiny", at<&SynthOptions::preset>, kText, {kSynth}, kCommon,
+           {.required = true}),
+    Option("--layers", "Only so many layers", at<&SynthOptions::layers>, whole(1, 1000), {kSynth}),
+    Option("--seed", "Seed of the random weights", at<&SynthOptions::seed>, kSeeds, {kSynth}, kCommon,
+           {.foreign = "-s"}),
+    Option("--format", "auto: gguf where the output's name ends in .gguf", at<&SynthOptions::format>,
+           words(kCheckpoints), {kSynth}),
+    Option("--dense", "Type of attention and embedding matrices; q8_0 and f16 round", at<&ConvertOptions::dense>,
+           words(kDenseTypes), {kConvert}),
+    Option("--part-bytes", "Split a GGUF file into parts of so many bytes of tensors; 0: one file",
+           at<&SynthOptions::part_bytes, &ConvertOptions::part_bytes>, whole(0, kMostBytes), {kSynth, kConvert}),
+    Option("-o,--output", "Directory to write, absent or empty; or a .gguf file", at<&SynthOptions::destination>, kText,
+           {kSynth}, kCommon, {.required = true}),
+    Option("-o,--output", "GGUF file to write", at<&ConvertOptions::destination>, kText, {kConvert}, kCommon,
+           {.required = true}),
+    Option("-m,--model,--tokenizer",
+           "A model (directory, .gguf or name), tokenizer.json or tiktoken rank file; default: o200k_harmony",
+           at<&TokenizeOptions::tokenizer>, kFilled, {kTokenize}),
+    Option("--special", "Recognise special tokens in the text", at<&TokenizeOptions::special>, kSwitch, {kTokenize}),
+    Option("--decode", "The input is token ids: print their text", at<&TokenizeOptions::decode>, kSwitch, {kTokenize}),
+    Option("--count", "Print only how many tokens there are", at<&TokenizeOptions::count>, kSwitch, {kTokenize}),
+    Option("model", "ORG/NAME on the Hub, or gpt-oss-20b and gpt-oss-120b for OpenAI's", at<&PullOptions::model>,
+           kFilled, {kPull}, kCommon, {.required = true}),
+    Option("--revision", "Branch, tag or commit", at<&PullOptions::revision>, kFilled, {kPull}, kCommon,
+           {.shown = true}),
+    Option(
+        "--include",
+        "Only files whose path matches, * and ? allowed; repeatable; default: all but original/ and metal/, which hold the "
+        "same weights",
+        at<&PullOptions::include>, repeated(kFilled), {kPull}),
+    Option("model", "ORG/NAME as nibble list shows it", at<&RemoveOptions::model>, kFilled, {kRemove}, kCommon,
+           {.required = true}),
+    Option("--revision", "Only this revision, and what no other uses; default: all", at<&RemoveOptions::revision>,
+           kFilled, {kRemove}),
+    Option("-y,--yes", "Without a question", at<&RemoveOptions::yes>, kSwitch, {kRemove}),
+    Option("--markdown", "Print the page docs/feature-matrix.md", at<&FeaturesOptions::markdown>, kSwitch, {kFeatures}),
+    Option("--json", "Print one JSON object instead of text", at<&FeaturesOptions::json>, kSwitch, {kFeatures}, kCommon,
+           {.excludes = "--markdown"}),
+    Option("shell", "bash, zsh or fish", at<&CompletionOptions::shell>, kText, {kCompletion}, kCommon,
+           {.required = true})};
+static_assert(has_rows<QuantizeOptions, &QuantizeOptions::output, &QuantizeOptions::hub>(kFileRows));
+static_assert(has_rows<SynthOptions, &SynthOptions::output>(kFileRows));
+static_assert(has_rows<ConvertOptions, &ConvertOptions::model, &ConvertOptions::output>(kFileRows));
+static_assert(
+    has_rows<TokenizeOptions, &TokenizeOptions::output, &TokenizeOptions::hub, &TokenizeOptions::input>(kFileRows));
+static_assert(has_rows<PullOptions, &PullOptions::output, &PullOptions::hub>(kFileRows));
+static_assert(has_rows<RemoveOptions, &RemoveOptions::output, &RemoveOptions::hub>(kFileRows));
+static_assert(has_rows<FeaturesOptions>(kFileRows));
+static_assert(has_rows<CompletionOptions>(kFileRows));
+
+constexpr Option kPlanRows[] = {
+    Option("--tensors", "List every tensor", at<&InspectOptions::tensors>, kSwitch, {kInspect}),
+    Option("--context", "Context lengths to compute memory for; repeatable", at<&InspectOptions::contexts>,
+           several(whole(1, kMostTokens)), {kInspect}),
+    Option("--card",
+           "Which contexts a card has memory for; with --plan --backend cuda, the card that runs the steps, auto: this "
+           "machine's, else h200: {}",
+           at<&InspectOptions::card>, own(read_card<true>, shown_card), {kInspect}, kCommon,
+           {.shown = true, .type = "CARD", .fill = known_card_words}),
+    Option("--plan", "What would run for a step, stage by stage: kernels, tiles, bytes, flops",
+           at<&InspectOptions::plan>, kSwitch, {kInspect}),
+    Option("-b,--batch", "With --plan: steps of so many sequences that generate; 0: none", at<&InspectOptions::batches>,
+           list(0, kMostSequences), {kInspect}, kCommon, {.needs = "--plan"}),
+    Option("-p,--n-prompt", "With --plan: prompts of so many tokens; 0: none", at<&InspectOptions::prompts>,
+           list(0, 65536), {kInspect}, kCommon, {.needs = "--plan"}),
+    Option("-d,--n-depth", "With --plan: tokens in the context before", at<&InspectOptions::depths>,
+           list(0, kMostTokens), {kInspect}, kCommon, {.needs = "--plan"}),
+    Option("--context", "Tokens per window; each token is scored from those before it in its window",
+           at<&PerplexityOptions::context>, whole(2, 1 << 20), {kPerplexity}, kCommon, {.shown = true}),
+    Option("--a", "One backend", at<&CompareOptions::a>, words(kTwoBackends), {kCompare}),
+    Option("--b", "The other backend", at<&CompareOptions::b>, words(kTwoBackends), {kCompare}),
+    Option("--tolerance", "Largest difference, relative to the stage's root mean square",
+           at<&CompareOptions::tolerance>, kPositive, {kCompare}, kCommon, {.shown = true}),
+    Option("--card", "The card: {}", at<&PredictOptions::card>, own(read_card<false>), {kPredict}, kCommon,
+           {.type = "CARD", .fill = known_card_words, .required = true}),
+    Option("-b,--batch", "Steps of so many sequences that generate; 0: none", at<&PredictOptions::batches>,
+           list(0, kMostSequences), {kPredict}),
+    Option("-p,--n-prompt", "Prompts of so many tokens; 0: none", at<&PredictOptions::prompts>, list(0, kMostTokens),
+           {kPredict}),
+    Option("-d,--n-depth",
+           "Tokens of context before; more than one sequence: after the fewest of them, prompts: after none",
+           at<&PredictOptions::depths>, list(0, kMostTokens), {kPredict}),
+    Option("--link", "Between several cards: {}; default what such cards usually have", at<&PredictOptions::link>,
+           kText, {kPredict}, kPerformance, {.fill = known_link_words}),
+    Option("--link-us", "Microseconds that a short sum over the cards takes; default the link's",
+           at<&PredictOptions::link_us>, real(0, 1e6), {kPredict}, kPerformance),
+    Option("--neutral", "As if it were an sm_80 card: only the kernels that every card runs",
+           at<&PredictOptions::neutral>, kSwitch, {kPredict}, kExpert)};
+static_assert(has_rows<InspectOptions, &InspectOptions::model, &InspectOptions::output>(kPlanRows));
+static_assert(has_rows<PerplexityOptions, &PerplexityOptions::model, &PerplexityOptions::output,
+                       &PerplexityOptions::input>(kPlanRows));
+static_assert(
+    has_rows<CompareOptions, &CompareOptions::model, &CompareOptions::output, &CompareOptions::prompt>(kPlanRows));
+static_assert(has_rows<PredictOptions, &PredictOptions::model, &PredictOptions::output>(kPlanRows));
+
+constexpr Option kSharedRows[] = {
+    Option("--report", "Page to write: .md, or .html with plots",
+           at<&BenchOptions::report, &LoadOptions::report, &VerifyOptions::report>, checked(wrong_report),
+           {kBench, kLoad, kVerify}, kCommon, {.type = "FILE", .excludes = "--speculative"}),
+    Option("--cacert", "For https: PEM file of the authorities to trust; default: the system's",
+           at<&LoadOptions::cacert, &VerifyOptions::cacert>, kFilled, {kLoad, kVerify}, kExpert),
+    Option("--insecure", "For https: accept any certificate", at<&LoadOptions::insecure, &VerifyOptions::insecure>,
+           kSwitch, {kLoad, kVerify}, kExpert, {.excludes = "--cacert"})};
+
+constexpr Option kBenchRows[] = {
+    Option("-p,--n-prompt", "Prompts to process, in tokens; 0: none", at<&BenchOptions::prompts>, list(0, kMostTokens),
+           {kBench}),
+    Option("-n,--n-gen", "Tokens to generate; 0: none", at<&BenchOptions::generates>, list(0, kMostTokens), {kBench}),
+    Option("-d,--n-depth", "Tokens in the context before", at<&BenchOptions::depths>, list(0, kMostTokens), {kBench}),
+    Option("-b,--batch", "Sequences that generate together", at<&BenchOptions::batches>, list(1, kMostSequences),
+           {kBench}),
+    Option("-r,--repetitions", "Times each test is measured", at<&BenchOptions::repetitions>, whole(1, 1000), {kBench},
+           kCommon, {.shown = true}),
+    Option("-o,--output", "The table's format", at<&BenchOptions::format>, words(kTables), {kBench}),
+    Option("--profile", "Also show where the time goes, by stage, on a GPU by kernel; takes one more repetition",
+           at<&BenchOptions::profile>, kSwitch, {kBench}),
+    Option("--compare", "Compare two results of --json instead, A.json B.json, row by row", at<&BenchOptions::compare>,
+           several(kText), {kBench}, kCommon, {.type = "A B"}),
+    Option(
+        "--speculative-acceptance",
+        "How often guesses are right. Up to 1: the chance of each, given those before it; above 1: the tokens that a step "
+        "then gives a sequence, of at most --speculative-tokens guesses and its own",
+        at<&BenchOptions::acceptances>, own(read_acceptances, shown_acceptances), {kBench}, kPerformance,
+        {.shown = true, .type = "LIST", .needs = "--speculative"}),
+    Option(
+        "--speculative-texts",
+        "Lines of JSON with the texts set, prompt and answer (bench/prompts): drafts are as right as the proposer's would "
+        "be there",
+        at<&BenchOptions::recorded>, several(kText), {kBench}, kPerformance,
+        {.type = "FILE", .needs = "--speculative"}),
+    Option("--speculative-draft-vocab", "eagle3: tokens that the head can draft, at most the model's",
+           at<&BenchOptions::draft_vocab>, whole(1, int64_t{1} << 30), {kBench}, kExpert,
+           {.shown = true, .needs = "--speculative"}),
+    Option("--allow-mismatch", "Compare results of other devices or models, or of unknown ones, all the same",
+           at<&BenchOptions::allow_mismatch>, kSwitch, {kBench}, kExpert, {.needs = "--compare"}),
+    Option("--tune",
+           "Instead: from how many tokens on which kernels are faster on this card, over 4 dummy layers of the model's "
+           "shapes, for the Tuned of an architecture (src/backend/cuda/arch)",
+           at<&BenchOptions::tune>, kSwitch, {kBench}, kExpert, {.excludes = "--report"})};
+static_assert(has_rows<BenchOptions, &BenchOptions::model, &BenchOptions::output, &BenchOptions::speculation,
+                       &BenchOptions::command, &BenchOptions::environment>(kBenchRows, kSharedRows));
+
+constexpr Option kLoadRows[] = {
+    Option("--base-url", "The server: http(s)://HOST:PORT, and a path if it is not /v1", at<&LoadOptions::base_url>,
+           kText, {kLoad}, kCommon, {.required = true}),
+    Option("-m,--model", "The name to ask for; default: the first that the server lists", at<&client::Workload::model>,
+           kFilled, {kLoad}),
+    Option("--isl,--input-len", "Most tokens of a prompt", at<&client::Workload::isl>, whole(1, kMostTokens), {kLoad},
+           kCommon, {.shown = true}),
+    Option("--osl,--output-len", "Most tokens of an answer", at<&client::Workload::osl>, whole(1, kMostTokens), {kLoad},
+           kCommon, {.shown = true}),
+    Option("--range-ratio", "Lengths are uniform from this share of the most up to it; 1: all alike",
+           at<&client::Workload::range_ratio>, real(0, 1), {kLoad}, kCommon, {.shown = true}),
+    Option("-c,--concurrency,--max-concurrency", "Requests at a time: a sweep of these", at<&LoadOptions::concurrency>,
+           list(1, 16384), {kLoad}),
+    Option("--request-rate", "Instead: so many requests per second on average, as a Poisson process",
+           at<&LoadOptions::request_rate>, kPositive, {kLoad}, kCommon, {.excludes = "--concurrency"}),
+    Option("--num-prompts", "Requests of a point; default: 10 per concurrent one, at a rate 200",
+           at<&LoadOptions::num_prompts>, whole(1, 1 << 24), {kLoad}),
+    Option("--num-warmups", "Requests before each point; default: 2 per concurrent one, at a rate 2",
+           at<&LoadOptions::num_warmups>, whole(0, 1 << 24), {kLoad}),
+    Option("-r,--repetitions", "Times each point is measured", at<&LoadOptions::repetitions>, whole(1, 1000), {kLoad},
+           kCommon, {.shown = true}),
+    Option("--endpoint", "completions: prompts of token ids; chat: of words, about one token each",
+           at<&client::Workload::api>, words(kApis), {kLoad}),
+    Option("--temperature", "0: greedy", at<&client::Workload::temperature>, real(0, 100), {kLoad}, kSampling,
+           {.foreign = "--temp", .shown = true}),
+    Option("!--no-ignore-eos", "Answers end where the model ends them; servers that know no ignore_eos",
+           at<&client::Workload::ignore_eos>, kSwitch, {kLoad}, kSampling),
+    Option("--seed", "Same seed, same prompts; default 1", at<&client::Workload::seed>, kSeeds, {kLoad}, kSampling,
+           {.foreign = "-s"}),
+    Option("--turns", "Of each conversation, chats only: every answer is part of the next prompt",
+           at<&client::Workload::turns>, whole(1, 1 << 16), {kLoad}, kExpert, {.shown = true}),
+    Option("--think-time", "Seconds between an answer and the next turn, on average", at<&LoadOptions::think_time>,
+           real(0, 86400), {kLoad}, kExpert, {.shown = true}),
+    Option("--tools", "Tools that chats offer, as OpenAI's; their calls are checked", at<&LoadOptions::tools>, kFilled,
+           {kLoad}, kExpert, {.type = "builtin|FILE"}),
+    Option("--tool-choice", "required: an answer without a call has failed", at<&client::Workload::must_call>,
+           words(kToolChoices), {kLoad}, kExpert, {.needs = "--tools"}),
+    Option("--json-schema", "Schema that answers of chats must meet; they are checked", at<&LoadOptions::json_schema>,
+           kFilled, {kLoad}, kExpert, {.type = "builtin|FILE", .excludes = "--tools"}),
+    Option("--prompt-form", "Of completions; text for servers that take no token ids", at<&client::Workload::form>,
+           words(kForms), {kLoad}, kExpert),
+    Option("--vocab-size", "Token ids are below this", at<&client::Workload::vocab_size>, whole(2, 1 << 24), {kLoad},
+           kExpert, {.usual = "the model's where the server tells, else 32000"}),
+    Option("--prompts-per-client", "Requests of a point for each concurrent one", at<&LoadOptions::prompts_per_client>,
+           whole(1, 1 << 10), {kLoad}, kExpert, {.shown = true, .excludes = "--num-prompts"}),
+    Option("--warmups-per-client", "Requests before each point for each concurrent one",
+           at<&LoadOptions::warmups_per_client>, whole(0, 1 << 10), {kLoad}, kExpert,
+           {.shown = true, .excludes = "--num-warmups"}),
+    Option("--prefix-len", "Tokens at the beginning that all prompts share", at<&client::Workload::prefix_len>,
+           whole(0, kMostTokens), {kLoad}, kExpert, {.shown = true}),
+    Option("--timeout", "Seconds that a request may take", at<&LoadOptions::timeout>, whole(1, 86400), {kLoad}, kExpert,
+           {.shown = true}),
+    Option("--gpus", "GPUs of the server: throughput per GPU is divided by them", at<&LoadOptions::gpus>,
+           whole(1, 1 << 16), {kLoad}, kExpert, {.shown = true}),
+    Option("-t,--threads", "Threads of this client; default: one per 64 streams, 4 at most", at<&LoadOptions::threads>,
+           whole(1, 256), {kLoad}, kExpert),
+    Option("--device", "What the server runs on, for the result: bench --compare wants to know",
+           at<&LoadOptions::device>, kFilled, {kLoad}, kExpert),
+    Option("--api-key", "Sent as a bearer token; default: OPENAI_API_KEY", at<&LoadOptions::api_key>, kFilled, {kLoad},
+           kExpert, {.secret = true})};
+static_assert(has_rows<LoadOptions, &LoadOptions::settings, &LoadOptions::output, &LoadOptions::workload,
+                       &LoadOptions::vocab_given, &LoadOptions::command, &LoadOptions::environment>(kLoadRows,
+                                                                                                    kSharedRows));
+static_assert(has_rows<client::Workload, &client::Workload::tools, &client::Workload::json_schema>(kLoadRows));
+
+constexpr Option kVerifyRows[] = {
+    Option(
+        "--level",
+        "1: it runs; 1.5: by which kernels; 2: right; 3: under stress; 4: how fast; 5: beside a baseline; 6: features "
+        "together; several: 1,1.5",
+        at<&VerifyOptions::levels>, own(read_levels, shown_levels), {kVerify}, kCommon,
+        {.usual = "all", .type = "LIST"}),
+    Option(
+        "--features",
+        "Level 6: features whose combinations are tried (nibble features), one with some of its values as kv=bf16/fp8; "
+        "default: by the backend",
+        at<&VerifyOptions::features>, kFilled, {kVerify}, kExpert, {.type = "LIST"}),
+    Option("--max-combinations", "Level 6: most combinations that are run", at<&VerifyOptions::most_combinations>,
+           whole(1, 4096), {kVerify}, kExpert, {.shown = true}),
+    Option("--rounds",
+           "Level 6: times that combinations are measured in turn; 0: 5 where the model loads in no time, else 1",
+           at<&VerifyOptions::rounds>, whole(0, 100), {kVerify}, kExpert, {.shown = true}),
+    Option("--preset", "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown",
+           at<&VerifyOptions::presets>, own(read_presets), {kVerify}, kExpert,
+           {.type = "LIST", .excludes = "--features"}),
+    Option("--base-url", "Verify a server instead, any with OpenAI's API: levels 1, 3 and 4",
+           at<&VerifyOptions::base_url>, kFilled, {kVerify}),
+    Option(
+        "--baseline",
+        "Level 5: the run to compare with; default: the one that comes with nibble for this device, model and settings",
+        at<&VerifyOptions::baseline>, kFilled, {kVerify}, kExpert, {.type = "FILE", .excludes = "--base-url"}),
+    Option("--save-baseline", "Level 5: keep this run, to compare later ones with", at<&VerifyOptions::save_baseline>,
+           kFilled, {kVerify}, kExpert, {.type = "FILE", .excludes = "--base-url"}),
+    Option("--served-model", "The name to ask it for; default: the first that it lists",
+           at<&VerifyOptions::served_model>, kFilled, {kVerify}),
+    Option("--api-key", "Sent to it as a bearer token; default: OPENAI_API_KEY", at<&VerifyOptions::api_key>, kFilled,
+           {kVerify}, kCommon, {.secret = true})};
+static_assert(has_rows<VerifyOptions, &VerifyOptions::model, &VerifyOptions::output, &VerifyOptions::command,
+                       &VerifyOptions::environment>(kVerifyRows, kSharedRows));
+
+}  // namespace
+
+std::string_view name_of(VerifyLevel level) { return kLevels[static_cast<size_t>(level)].word; }
+
+std::span<const Option> option_table() {
+  static const std::vector<Option> table = [] {
+    std::vector<Option> rows;
+    const auto add = [&rows](std::span<const Option> more) { rows.insert(rows.end(), more.begin(), more.end()); };
+    add(model_rows());
+    for (const std::span<const Option> of_commands :
+         {std::span<const Option>(kServeRows), std::span<const Option>(kChatRows), std::span<const Option>(kFileRows),
+          std::span<const Option>(kPlanRows), std::span<const Option>(kBenchRows), std::span<const Option>(kLoadRows),
+          std::span<const Option>(kVerifyRows), std::span<const Option>(kSharedRows)})
+      add(of_commands);
+    add(run_rows());
+    return rows;
+  }();
+  return table;
+}
+
+}  // namespace nibble::app

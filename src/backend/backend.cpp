@@ -1,11 +1,12 @@
 #include "backend/backend.h"
 
-#include "backend/draft_head.h"
 #include "backend/run_config.h"
 #include "backend/shards.h"
+#include "base/dtype.h"
 #include "base/error.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble::backend {
 
@@ -16,14 +17,26 @@ std::string_view name_of(Slot slot) {
   return kNames[static_cast<size_t>(slot)];
 }
 
+std::vector<float> floats_of(const RawTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / static_cast<size_t>(bytes_of(tensor.dtype)));
+  const std::byte* const bytes = tensor.bytes.data();
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(values.data(), bytes, tensor.bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
+    values[i] = tensor.dtype == DType::kF16 ? F16{bits}.to_float() : Bf16{bits}.to_float();
+  }
+  return values;
+}
+
 SlotRows Backend::rows(Slot slot) {
   throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
 }
 
 KernelFamily Backend::kernel_family() const { return KernelFamily::kAuto; }
-
-std::unique_ptr<HeadRunner> Backend::head_runner() { return nullptr; }
-std::unique_ptr<HeadProducts> Backend::head_products(const HeadWeights& /*head*/) { return nullptr; }
 
 TapTicket Backend::copy_taps() {
   throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());
@@ -39,7 +52,11 @@ std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const La
   };
   const Weights& w = *step.weights;
   be.begin(step);
-  be.embed({.ids = step.ids, .table = w.outer[WeightRole::kEmbedding]});
+  be.embed({.ids = step.ids,
+            .table = w.outer[WeightRole::kEmbedding],
+            .taps = step.taps,
+            .tap_norm = w.outer[WeightRole::kTapNorm],
+            .tap_fc = w.outer[WeightRole::kTapFc]});
   did(Stage::kEmbed, -1);
   for (size_t l = 0; l < layer_kinds.size(); ++l) {
     const int layer_idx = static_cast<int>(l);

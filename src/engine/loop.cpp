@@ -1,7 +1,6 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
-#include "engine/eagle3_proposer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -57,8 +56,7 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
       scheduler_(scheduler_limits(limits, model.config), cache_),
       pace_({.target_seconds = limits.target_itl_seconds, .max_tokens = limits.max_batched_tokens}),
       now_(std::move(now)) {
-  if (limits.speculation.method != DraftMethod::kOff)
-    propose_with(make_proposer(limits.speculation, make_head_runner(be, limits.speculation)));
+  if (limits.speculation.method != DraftMethod::kOff) propose_with(make_proposer(limits.speculation));
 }
 
 void Loop::propose_with(std::unique_ptr<Proposer> proposer) {

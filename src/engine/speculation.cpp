@@ -178,7 +178,7 @@ void Speculation::took(const DraftController::Step& step, DraftController::Secon
 }
 
 void Speculation::saw(std::span<const std::pair<const Sequence*, Proposer::Residuals>> all) {
-  std::vector<Proposer::Seen> seen;
+  std::vector<Proposer::News> seen;
   for (const auto& [s, residuals] : all)
     seen.push_back({.text = text_of(*s), .residuals = residuals, .wanted = wanted()});
   proposer_->saw(seen);

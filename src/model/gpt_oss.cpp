@@ -22,8 +22,7 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages,
-          .taps = limits.taps,
-          .head = limits.head};
+          .taps = limits.taps};
 }
 
 GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
@@ -79,7 +78,8 @@ backend::StepArgs step_args(const GptOss& model, const Step& step) {
           .rows = step.rows,
           .logit_tokens = step.logit_tokens,
           .sample_rows = step.sample_rows,
-          .sinks = model.attention_sinks};
+          .sinks = model.attention_sinks,
+          .taps = step.taps};
 }
 
 }  // namespace

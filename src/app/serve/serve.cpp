@@ -181,7 +181,7 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
   running.source.emplace(open_model(o.model, view.terminal));
   const model::ModelConfig& config = running.source->config;
   const engine::EngineLimits limits =
-      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source, o.model));
+      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source));
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
   require_replicas_fit(o, config, steps);

@@ -250,6 +250,24 @@ backend::StoredFormats stored_formats(const ModelOptions& options, std::span<con
   return backend::StoredFormats::of(weights, options.run.dense);
 }
 
+backend::RunConfig head_run(const backend::RunConfig& run) {
+  const bool exact = run.activations != backend::Activations::kAuto && run.activations != backend::Activations::kInt8;
+  return {.backend = run.backend,
+          .threads = run.threads,
+          .activations = run.backend == BackendKind::kCpu && exact ? backend::Activations::kF32
+                         : run.backend == BackendKind::kCpu        ? run.activations
+                                                                   : backend::Activations::kAuto,
+          .isa = run.isa,
+          .eager = run.eager};
+}
+
+LoadedHead::LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model)
+    : be(make_backend(options.run.backend, head_run(options.run),
+                      model::eagle3::backend_config(head, engine::head_step_limits(of_model)), {},
+                      {cards_of(options).front()})),
+      model(model::load(*be, head.config, head.weights)),
+      drafts{.be = *be, .model = model, .limits = engine::head_step_limits(of_model), .head = &head} {}
+
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
@@ -282,6 +300,10 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   if (card)
     note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.run.sinks;
+  if (source.head) {
+    head_ = std::make_unique<LoadedHead>(*source.head, options, limits);
+    draft_model_.emplace(head_->drafts);
+  }
   if (!source.draft) return;
   const model::StepLimits steps = engine::draft_step_limits(limits);
   draft_ = std::make_unique<LoadedModel>(
@@ -319,9 +341,8 @@ void LoadedModel::end_group() {
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
                  Terminal& terminal)
-    : loaded_(source, options, engine::step_limits(with_head(limits, source, options), source.config.dims),
-              {terminal, {}}),
-      loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source, options))) {
+    : loaded_(source, options, engine::step_limits(with_head(limits, source), source.config.dims), {terminal, {}}),
+      loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source))) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
@@ -377,9 +398,8 @@ model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& option
   return limits;
 }
 
-engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source, const ModelOptions& options) {
+engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source) {
   limits.speculation.head = source.head.get();
-  limits.speculation.head_threads = thread_count(options);
   return limits;
 }
 

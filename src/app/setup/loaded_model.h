@@ -87,7 +87,17 @@ struct LoadView {
   std::string_view whose{};                               // what its notes begin with
 };
 
-// A model on a backend, and the source's draft model on another. The source outlives it.
+// A head on a backend of its own, of the options' kind, on their first card. The head outlives it.
+struct LoadedHead {
+  LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model);
+  std::unique_ptr<backend::Backend> be;
+  model::GptOss model;
+  engine::DraftModel drafts;
+};
+// What a head's backend is told of the model's: it has no settings of its own.
+[[nodiscard]] backend::RunConfig head_run(const backend::RunConfig& run);
+
+// A model on a backend, and what drafts for it, the source's head or draft model, on another. The source outlives it.
 class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
@@ -98,7 +108,7 @@ class LoadedModel {
   [[nodiscard]] backend::Backend& backend() const { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
   void end_group();  // ends the other ranks, if there are any
-  // With its draft model, for one engine, which it outlives.
+  // With what drafts for it, for one engine, which it outlives.
   [[nodiscard]] engine::EngineLimits with_draft(engine::EngineLimits limits);
 
  private:
@@ -110,7 +120,8 @@ class LoadedModel {
   std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
-  std::unique_ptr<LoadedModel> draft_;             // null: none
+  std::unique_ptr<LoadedHead> head_;               // null: none
+  std::unique_ptr<LoadedModel> draft_;             // likewise
   std::optional<engine::DraftModel> draft_model_;  // the same, for an engine
 };
 
@@ -140,8 +151,7 @@ class Runtime {
 [[nodiscard]] model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options,
                                           const model::ModelConfig& config);
 // With the source's.
-[[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source,
-                                             const ModelOptions& options);
+[[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source);
 
 // The context to reserve: what was asked for, else `fallback`, never more than the model's.
 [[nodiscard]] int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback);

@@ -3,7 +3,6 @@
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/measure.h"
-#include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 
@@ -61,11 +60,6 @@ std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
 ReadClock cuda_clock(int /*device*/) { return {}; }
-
-std::unique_ptr<cuda::Eagle3Runner> cuda::make_eagle3_runner(const HeadWeights& /*head*/,
-                                                             const Eagle3Setup& /*setup*/) {
-  throw Error(Code::kUnsupported, std::string(kAbsent));
-}
 
 namespace cuda {
 

@@ -7,7 +7,6 @@
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/program/choices.h"
-#include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/quantise/round_blocks.h"
@@ -70,14 +69,19 @@ class StreamedCudaBackend final : public Member {
       zero(at_.down_finished, dims_.hidden / layout::kTileRows);
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
       if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
-      if (!run_.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }
+    if (!run_.eager && has_graphs(config_, needs)) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+    if (at_.head.target_ids != nullptr) {
+      const std::span ids(config_.head->target_ids);
+      cuda_check(
+          cudaMemcpyAsync(at_.head.target_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+    }
     if (rank_.comm != nullptr) share();
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
     if (!config_.taps.empty())
@@ -157,7 +161,8 @@ class StreamedCudaBackend final : public Member {
                                    .card = card_,
                                    .reduce = reduce_ ? &*reduce_ : setup_.reduce,
                                    .scales = weights_.scales(),
-                                   .tuned = setup_.tuned});
+                                   .tuned = setup_.tuned,
+                                   .fed_back = step.taps.empty()});
     open(step, &eager_program_);
     if (peers() != nullptr) load_kernels();
   }
@@ -180,6 +185,8 @@ class StreamedCudaBackend final : public Member {
   [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
     std::vector<Drawn> drawn = tickets_->wait(ticket);
     if (rank_.comm != nullptr) rank_.comm->require();
+    if (config_.head)
+      for (Drawn& each : drawn) each.token = config_.head->target_id(each.token);
     return drawn;
   }
 
@@ -191,11 +198,6 @@ class StreamedCudaBackend final : public Member {
     return tap_copies_->copy(at_.taps, program_->tokens);
   }
   [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override { return tap_copies_->wait(ticket); }
-
-  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
-    if (config_.head == nullptr) return nullptr;
-    return make_eagle3_runner(*config_.head, head_setup(config_, run_, rank_.device));
-  }
 
   [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 
@@ -306,7 +308,7 @@ class StreamedCudaBackend final : public Member {
   [[nodiscard]] bool has_a_graph(const StepArgs& step) {
     const size_t tokens = step.ids.size();
     if (!graphs_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() || step.logit_tokens.size() != tokens ||
-        step.sample_rows.size() != tokens || !step.sinks)
+        step.sample_rows.size() != tokens || !step.sinks || !step.taps.empty())
       return false;
     for (const Row& row : step.rows)
       if (row.tokens > kMaxDecodeTokens) return false;
@@ -433,6 +435,10 @@ class StreamedCudaBackend final : public Member {
     const bool packed = matrices_of(family_) == Matrices::kPacked;
     const LayerWeights& outer = weights.outer;
     for (const LayerWeights& w : weights.layers) {
+      if (config_.head) {
+        layers_.push_back(head_layer(outer, w));
+        continue;
+      }
       LayerPointers own{.embedding = bf16(outer[WeightRole::kEmbedding]),
                         .final_norm = bf16(outer[WeightRole::kFinalNorm]),
                         .attn_norm = bf16(w[WeightRole::kAttnNorm]),
@@ -464,6 +470,28 @@ class StreamedCudaBackend final : public Member {
       }
       layers_.push_back(own);
     }
+  }
+  [[nodiscard]] LayerPointers head_layer(const LayerWeights& outer, const LayerWeights& w) const {
+    using enum WeightRole;
+    const auto floats = [&](WeightHandle handle) { return handle.idx >= 0 ? weights_.floats(handle) : nullptr; };
+    LayerPointers own;
+    own.embedding = bf16(outer[kEmbedding]);
+    own.unembedding_rows = bf16(outer[kUnembedding]);
+    own.q = bf16(w[kQ]);
+    own.o_rows = bf16(w[kO]);
+    own.head = {.tap_fc = bf16(outer[kTapFc]),
+                .gate_up = bf16(w[kGateUp]),
+                .down = bf16(w[kDown]),
+                .tap_norm = floats(outer[kTapNorm]),
+                .attn_norm = floats(w[kAttnNorm]),
+                .hidden_norm = floats(w[kHiddenNorm]),
+                .mlp_norm = floats(w[kMlpNorm]),
+                .final_norm = floats(outer[kFinalNorm]),
+                .qkv_bias = floats(w[kQBias]),
+                .o_bias = floats(w[kOBias]),
+                .gate_up_bias = floats(w[kGateUpBias]),
+                .down_bias = floats(w[kDownBias])};
+    return own;
   }
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
     return handle.idx >= 0 ? weights_.bf16(handle) : nullptr;

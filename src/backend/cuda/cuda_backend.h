@@ -81,9 +81,8 @@ namespace cuda {
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
-// What make_cuda_backend allocates on the first rank's card, and head_runner() for BackendConfig::head. `weights`
-// counts only a head's; its keys and values are in `activations`. For ranks in several processes NCCL's memory is in
-// it, too.
+// What make_cuda_backend allocates on the first rank's card; of `weights` a head's alone. For ranks in several
+// processes NCCL's memory is in it, too.
 enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run,
                                             RanksIn in = RanksIn::kOneProcess);

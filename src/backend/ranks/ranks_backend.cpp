@@ -1,6 +1,5 @@
 #include "backend/ranks/ranks_backend.h"
 
-#include "backend/draft_head.h"
 #include "backend/ranks/followers.h"
 #include "backend/ranks/step_frame.h"
 #include "backend/ranks/threads_transport.h"
@@ -240,10 +239,6 @@ class RanksBackend final : public Backend {
   [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override {
     return on_first(Part::kExchange, [&](Member& member) { return member.wait_taps(ticket); });
   }
-  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
-    return on_first(Part::kLoad, [](Member& member) { return member.head_runner(); });
-  }
-
   [[nodiscard]] SlotData peek(Slot slot) override {
     if (group_ == nullptr)
       return joined_slot(slot, dims_, shards_, [&](size_t of, Slot which) {

@@ -13,7 +13,6 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "convert/dummy_head.h"
-#include "engine/eagle3_proposer.h"
 #include "engine/sequence.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rows.h"
@@ -66,8 +65,7 @@ class DraftBench {
   DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, Terminal& terminal)
       : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {
     const engine::SpeculationLimits& drafts = limits.speculation;
-    if (drafts.head != nullptr || drafts.draft_model != nullptr)
-      head_ = engine::make_proposer(drafts, engine::make_head_runner(loaded.backend(), drafts));
+    if (drafts.draft_model != nullptr) head_ = engine::make_proposer(drafts);
   }
 
   struct Interrupted {};
@@ -336,16 +334,14 @@ int bench_drafts(const BenchOptions& asked) {
   terminal.progress("measuring the device", 0, "");
   const backend::DevicePeaks peaks = measured(options.model);
   const auto start = Clock::now();
-  const ModelSource source = open_model(options.model, terminal);
+  ModelSource source = open_model(options.model, terminal);
   engine::EngineLimits limits = limits_of(options, texts);
-  std::optional<model::eagle3::Head> head;
   if (options.speculation.method == engine::DraftMethod::kEagle3) {
     terminal.progress("making a head", 0, "");
     ThreadPool pool(thread_count(options.model));
-    head.emplace(
+    source.head = std::make_unique<model::eagle3::Head>(
         convert::dummy_head({source.config, source.weights}, {.draft_vocab = options.draft_vocab, .pool = &pool}));
-    limits.speculation.head = &*head;
-    limits.speculation.head_threads = thread_count(options.model);
+    limits = with_head(limits, source);
   }
   LoadedModel loaded(source, options.model, engine::step_limits(limits, source.config.dims), {terminal, {}});
   limits = loaded.with_draft(limits);

@@ -114,7 +114,7 @@ class Stopwatch {
 
 }  // namespace
 
-void HeadProposer::saw(std::span<const Seen> all) {
+void HeadProposer::saw(std::span<const News> all) {
   const Stopwatch timed(seconds_);
   head_.saw(all);
 }
@@ -125,13 +125,13 @@ int64_t HeadProposer::read(std::span<const Text> texts) {
 }
 
 void HeadProposer::propose(const Text& text, int most, engine::Draft& draft) {
-  const Asked asked{.text = text, .most = most, .draft = &draft};
+  const Order asked{.text = text, .most = most, .draft = &draft};
   propose_all({&asked, 1});
 }
 
-void HeadProposer::propose_all(std::span<const Asked> all) {
+void HeadProposer::propose_all(std::span<const Order> all) {
   drafts_.resize(std::max(drafts_.size(), all.size()));
-  std::vector<Asked> of_head(all.begin(), all.end());
+  std::vector<Order> of_head(all.begin(), all.end());
   for (size_t i = 0; i < all.size(); ++i) of_head[i].draft = &drafts_[i];
   {
     const Stopwatch timed(seconds_);

@@ -98,9 +98,9 @@ class HeadProposer final : public engine::Proposer {
   HeadProposer(engine::Proposer& head, engine::Proposer& guesses, double& seconds)
       : head_(head), guesses_(guesses), seconds_(seconds) {}
   [[nodiscard]] std::span<const int> boundaries() const override { return head_.boundaries(); }
-  void saw(std::span<const Seen> all) override;
+  void saw(std::span<const News> all) override;
   void propose(const Text& text, int most, engine::Draft& draft) override;
-  void propose_all(std::span<const Asked> all) override;
+  void propose_all(std::span<const Order> all) override;
   [[nodiscard]] int64_t unread(const Text& text) const override { return head_.unread(text); }
   int64_t read(std::span<const Text> texts) override;
   [[nodiscard]] bool drafts_to_order() const override { return head_.drafts_to_order(); }

@@ -67,7 +67,7 @@ TEST(bench_speculation, guesses_are_right_as_often_as_asked) {
 class Echo final : public engine::Proposer {
  public:
   [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
-  void saw(std::span<const Seen> all) override { shown += all.size(); }
+  void saw(std::span<const News> all) override { shown += all.size(); }
   void propose(const Text& text, int most, engine::Draft& draft) override {
     draft.tokens.assign(static_cast<size_t>(std::min(most, room)), text.tokens.back());
     draft.matched = 1;
@@ -94,11 +94,11 @@ TEST(bench_speculation, a_head_is_asked_for_all_that_is_guessed_and_its_tokens_a
   const auto of = [&](engine::RequestId id) {
     return engine::Proposer::Text{.id = id, .tokens = text, .prompt_tokens = 5, .shares = true};
   };
-  const engine::Proposer::Seen seen{.text = of(1), .residuals = {}};
+  const engine::Proposer::News seen{.text = of(1), .residuals = {}};
   head.saw({&seen, 1});
   EXPECT_EQ(echo.shown, 1u);
   engine::Draft one, two;
-  const engine::Proposer::Asked asked[] = {{of(1), 3, &one}, {of(2), 2, &two}};
+  const engine::Proposer::Order asked[] = {{of(1), 3, &one}, {of(2), 2, &two}};
   head.propose_all(asked);
   EXPECT_EQ(one.tokens, (std::vector<int32_t>{7, 7, 7}));
   EXPECT_EQ(two.tokens, (std::vector<int32_t>{9, 9}));

@@ -73,6 +73,7 @@ struct Drafter {
 // A combination's model, the head or the model that drafts for it (null: none), and what its engine may do.
 struct TrialModel {
   std::unique_ptr<model::eagle3::Head> head;
+  std::unique_ptr<LoadedHead> head_on;
   std::unique_ptr<Drafter> draft;
   engine::EngineLimits limits;
   OnBackend on;
@@ -80,11 +81,17 @@ struct TrialModel {
 
 // Loads the model once for all that is asked of a combination: from a large one's files or memory that takes seconds.
 TrialModel load(const VerifySubject& subject, const ServeOptions& options) {
-  TrialModel loaded{
-      .head = open_head(options.model, subject.source), .draft = {}, .limits = trial_limits(options), .on = {}};
+  TrialModel loaded{.head = open_head(options.model, subject.source),
+                    .head_on = {},
+                    .draft = {},
+                    .limits = trial_limits(options),
+                    .on = {}};
   loaded.limits.speculation.head = loaded.head.get();
-  loaded.limits.speculation.head_threads = thread_count(options.model);
   model::StepLimits room = engine::step_limits(loaded.limits, subject.source.config.dims);
+  if (loaded.head) {
+    loaded.head_on = std::make_unique<LoadedHead>(*loaded.head, options.model, room);
+    loaded.limits.speculation.draft_model = &loaded.head_on->drafts;
+  }
   Terminal quiet({.quiet = true});
   if (auto source = open_draft(options.model, subject.source, quiet)) {
     loaded.draft = std::make_unique<Drafter>(std::move(source), subject, engine::draft_step_limits(room),

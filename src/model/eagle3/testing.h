@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
-#include "model/eagle3/weights.h"
+#include "model/eagle3/head.h"
 
 #include <algorithm>
 #include <cstring>
@@ -38,10 +38,9 @@ struct Eagle3Target {
       {.role = backend::WeightRole::kUnembedding, .values = tensor(file, "head"), .scales = {}},
       {.role = backend::WeightRole::kFinalNorm, .values = tensor(file, "norm"), .scales = {}}};
 
-  Eagle3Target() { config.dims = {.layers = 8, .hidden = 32, .vocab = 48}; }
-  [[nodiscard]] model::eagle3::Weights load(
-      const std::filesystem::path& directory,
-      model::eagle3::TapReading reading = model::eagle3::TapReading::kAuto) const {
+  Eagle3Target() { config.dims = {.layers = 8, .hidden = 32, .vocab = 48, .max_context = 4096}; }
+  [[nodiscard]] model::eagle3::Head load(const std::filesystem::path& directory,
+                                         model::eagle3::TapReading reading = model::eagle3::TapReading::kAuto) const {
     return model::eagle3::load(directory, {config, weights}, reading);
   }
 };

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -62,24 +61,23 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
   const std::vector<Bf16> weights = eagle3_bf16s(int64_t{c.rows} * c.cols, 1),
                           inputs = eagle3_bf16s(int64_t{c.tokens} * c.cols, 2);
   const std::vector<float> biases = test_floats(c.rows, 3), residuals = test_floats(static_cast<int64_t>(outs), 4);
-  const int half = c.head_dim / 2, tiles = eagle3_row_tiles(c.rows);
+  const int half = c.head_dim / 2;
   const std::vector<float> cosines = test_floats(int64_t{c.tokens} * half, 5),
                            sines = test_floats(int64_t{c.tokens} * half, 6);
   std::vector<int32_t> slots;
-  for (int t = 0; t < c.tokens; ++t) slots.push_back((t * 37 + 70) % (kPages * kEagle3PageRows));
-  const size_t page_values = static_cast<size_t>(kPages * c.kv_heads * kEagle3PageRows * c.head_dim);
+  for (int t = 0; t < c.tokens; ++t) slots.push_back((t * 37 + 70) % (kPages * kPageTokens));
+  const size_t page_values = static_cast<size_t>(kPages * c.kv_heads * kPageTokens * c.head_dim);
   const Memory<Bf16> weight(weights), x(inputs), gated(outs / 2), keys(page_values), values(page_values);
   const Memory<float> bias(biases), residual(residuals), out(outs), cosine(cosines), sine(sines);
   const Memory<int32_t> on_slots(slots);
-  const Memory<Eagle3Best> best(static_cast<size_t>(c.tokens * tiles));
   Eagle3LinearArgs args{.then = c.then, .weight = weight.get(), .x = x.get()};
   args.bias = c.bias ? bias.get() : nullptr;
   args.tokens = c.tokens, args.rows = c.rows, args.cols = c.cols;
   if (c.then != Then::kGate) args.out = out.get();
   if (c.then == Then::kAdd && c.residual) args.residual = residual.get();
-  args.gated = gated.get(), args.best = best.get();
+  args.gated = gated.get();
   args.cosine = cosine.get(), args.sine = sine.get(), args.slots = on_slots.get();
-  args.pages = {keys.get(), values.get()};
+  args.keys = keys.get(), args.values = values.get();
   args.heads = c.heads, args.kv_heads = c.kv_heads, args.head_dim = c.head_dim;
   run(args, c.parts > 0 ? cut(args, c.parts) : plan(args, 132));
 
@@ -92,8 +90,8 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
     const auto at = [&](int row) { return static_cast<size_t>(t) * rows + static_cast<size_t>(row); };
     for (int r = 0; r < c.rows; ++r) {
       const double value = want.value[at(r)], error = want.error[at(r)];
-      if (c.then == Then::kAdd || c.then == Then::kBest) {
-        const double added = c.then == Then::kAdd && c.residual ? residuals[at(r)] : 0.0;
+      if (c.then == Then::kAdd) {
+        const double added = c.residual ? residuals[at(r)] : 0.0;
         ASSERT_PRED3(is_near, got[at(r)], value + added, error + 1e-6 * std::abs(added)) << t << ' ' << r;
       } else if (c.then == Then::kGate && r < c.rows / 2) {
         const double up = want.value[at(r + c.rows / 2)], gate = eagle3_silu_of(value);
@@ -117,21 +115,11 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
         const bool key = head < c.heads + c.kv_heads;
         const int kv_head = head - c.heads - (key ? 0 : c.kv_heads), slot = slots[static_cast<size_t>(t)];
         const auto place = static_cast<size_t>(
-            ((slot / kEagle3PageRows * c.kv_heads + kv_head) * kEagle3PageRows + slot % kEagle3PageRows) * c.head_dim +
-            d);
+            ((slot / kPageTokens * c.kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * c.head_dim + d);
         written[place] = true;
         const double found = (key ? got_keys : got_values)[place].to_float();
         ASSERT_PRED3(is_near, found, wanted, off + kEagle3Rounding * std::abs(wanted)) << t << ' ' << r;
       }
-    }
-    if (c.then != Then::kBest) continue;
-    const std::vector<Eagle3Best> bests = best.host();
-    for (int tile = 0; tile < tiles; ++tile) {
-      const auto first = got.begin() + static_cast<int64_t>(at(16 * tile));
-      const auto most = std::max_element(first, first + std::min(16, c.rows - 16 * tile));
-      const Eagle3Best& found = bests[static_cast<size_t>(t * tiles + tile)];
-      ASSERT_EQ(found.row, 16 * tile + (most - first)) << t << ' ' << tile;
-      ASSERT_EQ(found.value, *most);
     }
   }
   if (c.then != Then::kRope) return;
@@ -159,8 +147,6 @@ inline constexpr Eagle3LinearCase kEagle3LinearCases[] = {
      .heads = 2,
      .kv_heads = 1,
      .head_dim = 64},
-    {.then = Eagle3LinearArgs::Then::kBest, .tokens = 2, .rows = 20, .cols = 32, .bias = false},
-    {.then = Eagle3LinearArgs::Then::kBest, .tokens = 11, .rows = 208, .cols = 64, .bias = false, .parts = 1},
 };
 
 struct Eagle3NormCase {
@@ -233,168 +219,72 @@ inline constexpr Eagle3NormCase kEagle3NormCases[] = {
 };
 
 struct Eagle3EnterCase {
-  int tokens = 2, hidden = 96, best_tiles = 0;
-  bool target_ids = false, norm_before_residual = false, x = true, in_place = false;
+  int tokens = 1, hidden = 96;
+  bool fed_back = false;  // all tokens but the first name rows of the step before
+  bool target_ids = false, norm_before_residual = false;
 };
 
 template <template <class> class Memory, class Run>
 void check_eagle3_enter(const Eagle3EnterCase& c, const Run& run) {
-  constexpr int kVocab = 40;
-  SCOPED_TRACE(testing::Message() << c.tokens << " x " << c.hidden << ", best of " << c.best_tiles);
-  const auto hidden = static_cast<size_t>(c.hidden), tokens = static_cast<size_t>(c.tokens);
+  SCOPED_TRACE(testing::Message() << c.tokens << " tokens of " << c.hidden << (c.fed_back ? ", fed back" : ""));
+  constexpr int kVocab = 50, kDraftVocab = 30;
+  const auto tokens = static_cast<size_t>(c.tokens), hidden = static_cast<size_t>(c.hidden);
   const std::vector<Bf16> table = eagle3_bf16s(int64_t{kVocab} * c.hidden, 1);
   const std::vector<float> input_norms = test_floats(c.hidden, 2), hidden_norms = test_floats(c.hidden, 3),
-                           features = test_floats(int64_t{c.tokens} * c.hidden, 4);
-  std::vector<int32_t> target_ids, want_ids, given;
-  for (int i = 0; i < kVocab; ++i) target_ids.push_back((i * 7 + 3) % kVocab);
-  std::vector<Eagle3Best> bests;
+                           residuals = test_floats(int64_t{c.tokens} * c.hidden, 4),
+                           features = test_floats(int64_t{c.tokens} * c.hidden, 5);
+  std::vector<int32_t> ids, sampled, targets, want_ids;
+  for (int i = 0; i < kDraftVocab; ++i) targets.push_back(i + 20 - i % 3);
   for (int t = 0; t < c.tokens; ++t) {
-    // The likeliest twice: the lower row counts. NaN never does.
-    const int most = (t * 29 + 11) % std::max(1, c.best_tiles);
-    for (int i = 0; i < c.best_tiles; ++i) {
-      const bool likeliest = i == most || i == most + 3;
-      bests.push_back({likeliest                          ? 5.0f
-                       : i == most + 256 || i == most + 1 ? std::nanf("")
-                                                          : -static_cast<float>(i % 5),
-                       i % kVocab});
-    }
-    const int row = c.best_tiles > 0 ? std::min(most % kVocab, most + 3 < c.best_tiles ? (most + 3) % kVocab : kVocab)
-                                     : (t * 13 + 5) % kVocab;
-    want_ids.push_back(c.target_ids && c.best_tiles > 0 ? target_ids[static_cast<size_t>(row)] : row);
-    given.push_back(c.best_tiles > 0 ? -1 : row);
+    sampled.push_back(t == 1 ? -1 : (t * 7 + 3) % kDraftVocab);  // a draw that failed
+    ids.push_back(c.fed_back && t > 0 ? -1 - (c.tokens - 1 - t) : (t * 11 + 5) % kVocab);
   }
-  const Memory<Eagle3Best> best(bests);
-  const Memory<int32_t> on_targets(target_ids), ids(given);
+  for (int t = 0; t < c.tokens; ++t) {
+    const int32_t id = ids[static_cast<size_t>(t)];
+    const int32_t drawn = id < 0 ? std::max(0, sampled[static_cast<size_t>(-1 - id)]) : 0;
+    want_ids.push_back(id >= 0 ? id : c.target_ids ? targets[static_cast<size_t>(drawn)] : drawn);
+  }
   const Memory<Bf16> embedding(table), x(2 * tokens * hidden);
-  const Memory<float> input_norm(input_norms), hidden_norm(hidden_norms), feature(features), residual(tokens * hidden);
-  Eagle3EnterArgs args{.ids = ids.get(),
+  const Memory<float> input_norm(input_norms), hidden_norm(hidden_norms), residual(residuals), fed(features);
+  const Memory<int32_t> on_ids(ids), on_sampled(sampled), on_targets(targets);
+  Eagle3EnterArgs args{.ids = on_ids.get(),
+                       .sampled = on_sampled.get(),
+                       .target_ids = c.target_ids ? on_targets.get() : nullptr,
+                       .features = fed.get(),
                        .embedding = embedding.get(),
                        .input_norm = input_norm.get(),
                        .hidden_norm = hidden_norm.get(),
-                       .feature = feature.get()};
-  if (c.best_tiles > 0) args.best = best.get();
-  if (c.target_ids) args.target_ids = on_targets.get();
-  if (c.x) args.x = x.get();
-  args.residual = c.in_place ? feature.get() : residual.get();
-  args.tokens = c.tokens, args.hidden = c.hidden, args.best_tiles = c.best_tiles;
-  args.eps = 1e-5f;
-  args.norm_before_residual = c.norm_before_residual;
+                       .x = x.get(),
+                       .residual = residual.get(),
+                       .tokens = c.tokens,
+                       .hidden = c.hidden,
+                       .eps = 1e-5f,
+                       .norm_before_residual = c.norm_before_residual};
   run(args);
-  ASSERT_EQ(ids.host(), want_ids);
   const std::vector<Bf16> got = x.host();
-  const std::vector<float> got_residual = c.in_place ? feature.host() : residual.host();
+  const std::vector<float> got_residual = residual.host();
   for (size_t t = 0; t < tokens; ++t) {
     const Bf16* const embedded = table.data() + static_cast<size_t>(want_ids[t]) * hidden;
+    const float* const feature =
+        ids[t] < 0 ? features.data() + static_cast<size_t>(-1 - ids[t]) * hidden : residuals.data() + t * hidden;
     double of_embedded = 0, of_feature = 0;
+    for (size_t i = 0; i < hidden; ++i)
+      of_embedded += std::pow(embedded[i].to_float(), 2), of_feature += std::pow(feature[i], 2);
     for (size_t i = 0; i < hidden; ++i) {
-      of_embedded += std::pow(embedded[i].to_float(), 2), of_feature += std::pow(features[t * hidden + i], 2);
-    }
-    for (size_t i = 0; i < hidden; ++i) {
-      if (!c.x) {
-        ASSERT_TRUE(std::isnan(got_residual[t * hidden + i]) || c.in_place);
-        continue;
-      }
       const double first = embedded[i].to_float() / std::sqrt(of_embedded / c.hidden + 1e-5) * input_norms[i];
-      const double plain = features[t * hidden + i];
-      const double second = plain / std::sqrt(of_feature / c.hidden + 1e-5) * hidden_norms[i];
+      const double second = feature[i] / std::sqrt(of_feature / c.hidden + 1e-5) * hidden_norms[i];
       ASSERT_NEAR(got[2 * t * hidden + i].to_float(), first, 1e-6 + kEagle3Rounding * std::abs(first)) << t << ' ' << i;
       ASSERT_NEAR(got[(2 * t + 1) * hidden + i].to_float(), second, 1e-6 + kEagle3Rounding * std::abs(second)) << t;
-      ASSERT_NEAR(got_residual[t * hidden + i], c.norm_before_residual ? second : plain, 1e-5) << t << ' ' << i;
+      ASSERT_NEAR(got_residual[t * hidden + i], c.norm_before_residual ? second : feature[i], 1e-5) << t << ' ' << i;
     }
   }
 }
 
 inline constexpr Eagle3EnterCase kEagle3EnterCases[] = {
     {},
-    {.tokens = 3, .hidden = 2880, .best_tiles = 700, .target_ids = true, .norm_before_residual = true},
-    {.tokens = 4, .hidden = 32, .best_tiles = 1, .in_place = true},
-    {.tokens = 9, .hidden = 32, .best_tiles = 300, .target_ids = true, .x = false},
+    {.tokens = 3, .hidden = 2880, .fed_back = true, .target_ids = true, .norm_before_residual = true},
+    {.tokens = 4, .hidden = 32, .fed_back = true},
+    {.tokens = 9, .hidden = 32, .norm_before_residual = true},
 };
-
-struct Eagle3AttendCase {
-  std::vector<std::pair<int, int>> ranges = {{0, 1}};  // of keys, of each row
-  int heads = 4, kv_heads = 2, head_dim = 8, splits = 1;
-};
-
-template <template <class> class Memory, class Run>
-void check_eagle3_attend(const Eagle3AttendCase& c, const Run& run) {
-  SCOPED_TRACE(testing::Message() << c.ranges.size() << " rows to " << c.ranges.back().second << ", " << c.heads
-                                  << " / " << c.kv_heads << " x " << c.head_dim << ", splits " << c.splits);
-  // A sequence for each row; their pages take turns.
-  const auto rows = static_cast<int>(c.ranges.size());
-  std::vector<int32_t> first, end, at, ids;
-  int most = 0;
-  for (const auto& [begin, its_end] : c.ranges)
-    most = std::max(most, (its_end + kEagle3PageRows - 1) / kEagle3PageRows);
-  for (int r = 0; r < rows; ++r) {
-    first.push_back(c.ranges[static_cast<size_t>(r)].first), end.push_back(c.ranges[static_cast<size_t>(r)].second);
-    at.push_back(r * most);
-    for (int page = 0; page < most; ++page) ids.push_back(page * rows + rows - 1 - r);
-  }
-  const int64_t page_values = int64_t{c.kv_heads} * kEagle3PageRows * c.head_dim;
-  const std::vector<Bf16> key_values = eagle3_bf16s(rows * most * page_values, 1, 2),
-                          value_values = eagle3_bf16s(rows * most * page_values, 2, 2);
-  const auto q_values = test_floats(int64_t{rows} * c.heads * c.head_dim, 3, 2);
-  const Memory<Bf16> keys(key_values), values(value_values), out(q_values.size());
-  const Memory<float> q(q_values);
-  const Memory<int32_t> on_first(first), on_end(end), on_at(at), on_ids(ids);
-  Eagle3AttendArgs args{.q = q.get(),
-                        .pages = {keys.get(), values.get()},
-                        .first = on_first.get(),
-                        .end = on_end.get(),
-                        .pages_at = on_at.get(),
-                        .page_ids = on_ids.get(),
-                        .out = out.get(),
-                        .tokens = rows,
-                        .heads = c.heads,
-                        .kv_heads = c.kv_heads,
-                        .head_dim = c.head_dim,
-                        .splits = c.splits};
-  const Memory<float> parts(static_cast<size_t>(args.ctas() * c.splits * 8 * (c.head_dim + 2)));
-  const Memory<int> finished(std::vector<int>(static_cast<size_t>(args.ctas())));
-  args.parts = parts.get(), args.finished = finished.get();
-  for (int round = 0; round < 2; ++round) {  // what is left behind serves the next launch
-    run(args);
-    const std::vector<Bf16> got = out.host();
-    for (int i = 0; i < rows * c.heads; ++i) {
-      const int row = i / c.heads, kv_head = i % c.heads / (c.heads / c.kv_heads);
-      const auto place = [&](int key) {
-        const int page = ids[static_cast<size_t>(at[static_cast<size_t>(row)] + key / kEagle3PageRows)];
-        return (int64_t{page} * c.kv_heads + kv_head) * kEagle3PageRows * c.head_dim +
-               key % kEagle3PageRows * c.head_dim;
-      };
-      std::vector<double> want(static_cast<size_t>(c.head_dim));
-      double total = 0, size = 0;
-      for (int key = first[static_cast<size_t>(row)]; key < end[static_cast<size_t>(row)]; ++key) {
-        double score = 0;
-        for (int d = 0; d < c.head_dim; ++d)
-          score += double{q_values[static_cast<size_t>(i * c.head_dim + d)]} *
-                   double{key_values[static_cast<size_t>(place(key) + d)].to_float()};
-        const double weight = std::exp(score / std::sqrt(c.head_dim));
-        total += weight;
-        for (int d = 0; d < c.head_dim; ++d) {
-          const double value = value_values[static_cast<size_t>(place(key) + d)].to_float();
-          want[static_cast<size_t>(d)] += weight * value;
-          size = std::max(size, std::abs(value));
-        }
-      }
-      for (int d = 0; d < c.head_dim; ++d) {
-        const double wanted = want[static_cast<size_t>(d)] / total;
-        ASSERT_NEAR(got[static_cast<size_t>(i * c.head_dim + d)].to_float(), wanted,
-                    kEagle3Rounding * std::abs(wanted) + 2e-5 * size)
-            << "row " << row << ", head " << i % c.heads << ", " << d;
-      }
-    }
-    for (const int left : finished.host()) ASSERT_EQ(left, 0);
-  }
-}
-
-inline std::vector<Eagle3AttendCase> eagle3_attend_cases() {
-  return {{},
-          {.ranges = {{0, 33}, {3, 64}, {70, 200}}},
-          {.ranges = {{0, 5}}, .heads = 10, .kv_heads = 1, .head_dim = 24},
-          {.ranges = {{0, 130}, {0, 1}, {100, 700}}, .heads = 8, .kv_heads = 1, .head_dim = 64, .splits = 3},
-          {.ranges = {{0, 300}}, .heads = 2, .kv_heads = 2, .head_dim = 128, .splits = 8}};
-}
 
 }  // namespace nibble::backend::cuda

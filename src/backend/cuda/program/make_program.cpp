@@ -65,6 +65,10 @@ Program Maker::make() && {
   program_.logit_rows = args_.step.logit_rows;
   for (auto& slots : program_.held) slots.fill(SlotForm::kFloats);
   if (flash_) choose_prefill();
+  if (args_.config.head) {
+    head();
+    return std::move(program_);
+  }
   embed();
   attn_in();
   tap_layers();

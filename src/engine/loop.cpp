@@ -130,7 +130,7 @@ void Loop::step() {
   if (next) {
     next->scheduled = scheduled;
     next->proposing = proposing;
-    // Of the steps without drafts, only those are timed that were enqueued as usual, or that drafts held up.
+    // Steps without drafts are timed only if they were enqueued as usual, or that drafts held up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {

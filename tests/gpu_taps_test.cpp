@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -193,6 +194,7 @@ TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
                                   .max_sequences = 4,
                                   .max_batched_tokens = 64,
                                   .kv_tokens = 2048,
+                                  .target_itl_seconds = std::numeric_limits<double>::infinity(),
                                   .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
                                   .async_scheduling = async};
       if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;

@@ -174,7 +174,10 @@ Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& o
 
 Batch& Loop::schedule() {
   const bool paced = !alone_ && !std::isinf(limits_.target_itl_seconds);
-  allowed_ = paced ? pace_.prompt_tokens(scheduler_.decoding()) : Scheduler::kNoLimit;
+  allowed_ = !paced ? Scheduler::kNoLimit
+                    : pace_.prompt_tokens({.decoding = scheduler_.decoding(),
+                                           .prompt_tokens = scheduler_.prompt_tokens(),
+                                           .newcomers = !scheduler_.waiting().empty()});
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, allowed_);
 }
 

@@ -73,7 +73,7 @@ TEST_P(LoopPaceTest, a_question_waits_for_a_step_and_its_own_whatever_prompts_ar
     later += crowd.be.steps == steps + 2 ? 1 : 0;
     crowd.run();
   }
-  EXPECT_LE(later, 2) << "only a step that measures does not hold all of it";
+  EXPECT_LE(later, 2) << "only the first steps beside so many, which measure, do not hold all of it";
 }
 
 TEST_P(LoopPaceTest, a_target_of_the_streams_is_kept) {
@@ -260,7 +260,7 @@ struct Expected {
   double streams = 0, prompts = 0, question = 0;  // at least, at least, at most (median)
 };
 const Expected kExpected[] = {
-    {"H100, 32 streams", {kH100, true, 2048, 32, 2, 30000, 35000}, 0.29, 0.80, 0.095},
+    {"H100, 32 streams", {kH100, true, 2048, 32, 2, 30000, 35000}, 0.29, 0.80, 0.100},
     {"H100, 8 streams", {kH100, true, 2048, 8, 2, 30000, 35000}, 0.21, 0.80, 0.095},
     {"H100, prompts alone", {kH100, true, 2048, 0, 2, 30000, 35000}, 0, 0.97, 0.150},
     {"GB10, prompts alone", {kGb10, true, 2048, 0, 2, 30000, 35000}, 0, 0.97, 1.1},

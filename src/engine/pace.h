@@ -8,6 +8,7 @@
 //   with --target-itl         (target - base) / token        so that it takes the target
 //   no stream runs            max(40 ms, 6 × base) / token   so that whoever comes waits for a short step only
 //
+// Prompts that are no more than a quarter of a step, all together, are read at once where no stream runs.
 // An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1200 tokens of prompts and takes 50 ms.
 // docs/decisions/0058. Pure: the times are passed in.
 
@@ -26,9 +27,13 @@ class Pace {
   };
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
-  // The most in the next step, while so many sequences decode; never 0. A token deep in its text counts for several:
-  // Scheduler::Limits::keys_per_token.
-  [[nodiscard]] int64_t prompt_tokens(int decoding) const;
+  struct Demand {
+    int decoding = 0;           // sequences
+    int64_t prompt_tokens = 0;  // that are not read, as they count
+    bool newcomers = false;     // some of them have just come
+  };
+  // The most in the next step; never 0. A token deep in its text counts for several: Scheduler::Limits::keys_per_token.
+  [[nodiscard]] int64_t prompt_tokens(const Demand& demand) const;
 
   struct Step {
     int decoding = 0;
@@ -65,11 +70,14 @@ class Pace {
   double token_seconds_ = 0;      // 0: not measured
 };
 
-inline int64_t Pace::prompt_tokens(int decoding) const {
-  const Base& base = bases_[bucket_of(decoding)];
-  if (base.steps_due <= 0) return few();
+inline int64_t Pace::prompt_tokens(const Demand& demand) const {
+  if (demand.decoding == 0 && demand.prompt_tokens <= rule_.max_tokens / 4)
+    return std::max<int64_t>(demand.prompt_tokens, 1);
+  const Base& base = bases_[bucket_of(demand.decoding)];
+  // A newcomer may be a question that would have to wait for one step more.
+  if (base.seconds == 0 || base.steps_due <= (demand.newcomers ? -kMostSteps : 0)) return few();
   if (token_seconds_ == 0) return 3 * few();
-  const double added = decoding == 0              ? std::max(kAloneSeconds, kAloneBases * base.seconds)
+  const double added = demand.decoding == 0       ? std::max(kAloneSeconds, kAloneBases * base.seconds)
                        : rule_.target_seconds > 0 ? rule_.target_seconds - base.seconds
                                                   : kBesideStreams * base.seconds;
   // So many at least, so that what a token adds is seen.

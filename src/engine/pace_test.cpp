@@ -19,6 +19,7 @@ struct PacedMachine {
 };
 constexpr PacedMachine kCard{.alone = 20e-3, .beside = 21e-3, .token = 25e-6};
 constexpr PacedMachine kHost{.alone = 2.5e-3, .beside = 3e-3, .token = 60e-6};
+constexpr int64_t kLong = 100000;
 constexpr Pace::Rule kCardRule{.max_tokens = 2048};
 constexpr Pace::Rule kHostRule{.max_tokens = 512};
 
@@ -27,7 +28,8 @@ struct Drive {
 
   // A step that reads a long prompt: its seconds and its prompt tokens.
   std::pair<double, int64_t> step(int decoding) {
-    const int64_t allowed = pace.prompt_tokens(decoding), tokens = std::min(allowed, most);
+    const int64_t allowed = pace.prompt_tokens({.decoding = decoding, .prompt_tokens = kLong}),
+                  tokens = std::min(allowed, most);
     std::uniform_real_distribution<> share(0, 1);
     const double more = (1 + machine.noise * share(random)) * (share(random) < machine.disturbed ? 4 : 1);
     const double base = decoding > 0 ? machine.beside : machine.alone;
@@ -57,25 +59,37 @@ double typical(std::vector<double> of) {
 // By hand, as the header says.
 TEST(pace, a_step_beside_streams_reads_what_one_and_a_half_of_base_allow) {
   Pace pace(kCardRule);
-  EXPECT_EQ(pace.prompt_tokens(32), 32) << "nothing is known: hardly a token, which shows base";
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}), 32)
+      << "nothing is known: hardly a token, which shows base";
   pace.took({.decoding = 32, .allowed = 32, .prompt_tokens = 32}, 20e-3);
-  EXPECT_EQ(pace.prompt_tokens(32), 96) << "and some, which show what each adds";
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}), 96) << "and some, which show what each adds";
   pace.took({.decoding = 32, .allowed = 96, .prompt_tokens = 96}, 20e-3 + 64 * 25e-6);
-  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens(32)), 1200, 1);  // 1.5 × 20 ms / 25 us
+  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong})), 1200,
+              1);  // 1.5 × 20 ms / 25 us
 }
 
 TEST(pace, a_step_of_prompts_alone_takes_forty_milliseconds_more_than_base) {
   Pace pace(kHostRule);
   pace.took({.allowed = 8, .prompt_tokens = 8}, 2e-3);
   pace.took({.allowed = 24, .prompt_tokens = 24}, 2e-3 + 16 * 100e-6);
-  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens(0)), 400, 1);  // 40 ms / 100 us
+  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong})), 400,
+              1);  // 40 ms / 100 us
 }
 
 TEST(pace, or_six_times_base_where_that_is_long) {
   Pace pace(kCardRule);
   pace.took({.allowed = 32, .prompt_tokens = 32}, 20e-3);
   pace.took({.allowed = 96, .prompt_tokens = 96}, 20e-3 + 64 * 25e-6);
-  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens(0)), 4800, 1);  // 6 × 20 ms / 25 us
+  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong})), 4800,
+              1);  // 6 × 20 ms / 25 us
+}
+
+// So a lone request gets the same steps whatever the machine does.
+TEST(pace, short_prompts_alone_are_read_at_once) {
+  Pace pace(kHostRule);
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 0, .prompt_tokens = 128}), 128);
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 0, .prompt_tokens = 129}), 8);
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 1, .prompt_tokens = 128}), 8) << "streams would wait";
 }
 
 TEST(pace, a_target_is_kept) {
@@ -86,7 +100,8 @@ TEST(pace, a_target_is_kept) {
     Drive drive(machine, with);
     drive.steps(8, 2);
     for (const double seconds : drive.steps(8, 60)) EXPECT_NEAR(seconds, target, 0.05 * target);
-    EXPECT_EQ(drive.pace.prompt_tokens(0), Drive(machine, rule).pace.prompt_tokens(0))
+    EXPECT_EQ(drive.pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong}),
+              Drive(machine, rule).pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong}))
         << "streams have it, nobody else";
   }
 }
@@ -108,6 +123,19 @@ TEST(pace, base_is_measured_for_each_number_of_streams_and_again_after_a_while) 
   EXPECT_GT(drive.step(5).second, 96) << "what a token adds is the same for all";
 }
 
+TEST(pace, newcomers_put_a_measurement_off_but_not_for_ever) {
+  Drive drive(kCard, kCardRule);
+  drive.steps(32, 200);
+  int64_t put_off = 0;
+  while (drive.pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong, .newcomers = true}) > 32) {
+    ASSERT_LT(put_off, 200);
+    const bool due = drive.pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}) == 32;
+    put_off += due ? 1 : 0;
+    drive.pace.took({.decoding = 32, .allowed = 1000, .prompt_tokens = 1000}, 45e-3);
+  }
+  EXPECT_EQ(put_off, 64);
+}
+
 // Kernels are loaded by their first step.
 TEST(pace, a_slow_first_step_is_forgotten) {
   Drive drive(kCard, kCardRule);
@@ -120,14 +148,14 @@ TEST(pace, a_slow_first_step_is_forgotten) {
 TEST(pace, a_step_with_few_tokens_measures_base_whatever_was_allowed) {
   Pace pace(kCardRule);
   pace.took({.decoding = 3, .allowed = 1000, .prompt_tokens = 20}, 15e-3);
-  EXPECT_EQ(pace.prompt_tokens(3), 96);
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 3, .prompt_tokens = kLong}), 96);
 }
 
 // Nor is it known how long one takes, so it must not be taken for a measurement.
 TEST(pace, steps_without_prompts_say_nothing) {
   Pace pace(kCardRule);
   pace.took({.decoding = 32, .allowed = 32}, 12e-3);
-  EXPECT_EQ(pace.prompt_tokens(32), 32);
+  EXPECT_EQ(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}), 32);
 }
 
 // Other programs take the cores now and then.

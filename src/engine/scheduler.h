@@ -75,6 +75,8 @@ class Scheduler {
   [[nodiscard]] bool wants_tokens() const;
   // How many running sequences have their prompt read.
   [[nodiscard]] int decoding() const;
+  // Tokens of prompts that are not read, as they count.
+  [[nodiscard]] int64_t prompt_tokens() const;
   [[nodiscard]] const std::vector<Sequence*>& running() const { return running_; }
   [[nodiscard]] const std::deque<Sequence*>& waiting() const { return waiting_; }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }

@@ -30,7 +30,7 @@ struct MailboxShape {
 };
 
 inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
-// Of a rank's mailbox, box and exchange.
+// Bytes of a rank's mailbox, box and exchange.
 [[nodiscard]] constexpr int64_t comm_bytes(int ranks) {
   return MailboxShape{kMessageWords, ranks}.bytes() + share_shape(ranks).bytes() + exchange_shape(ranks).bytes();
 }

@@ -349,7 +349,7 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
-  // Both under the mutex.
+  // Under the mutex, as the next.
   [[nodiscard]] bool has_news(const std::deque<Frame>& inbox) const { return !inbox.empty() || lost || ended; }
   [[nodiscard]] Frame first_of(std::deque<Frame>& inbox) const {
     if (inbox.empty()) throw Error(Code::kIo, lost ? failure : "the group of ranks has ended");

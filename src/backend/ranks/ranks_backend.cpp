@@ -66,7 +66,7 @@ SlotData joined_qkv(const Parts& parts, const Dims& whole, std::span<const Shard
   return all;
 }
 
-// Hidden values of whole experts: an expert's are its rank's, first in its own row.
+// Where experts are whole, an expert's values are its rank's, first in its own row.
 SlotData joined_hidden(const Parts& parts, const SlotData& ids, const Dims& whole, std::span<const Shard> shards) {
   SlotData all{parts.front().shape, {}};
   all.shape.back() = whole.inter;

@@ -115,7 +115,7 @@ struct PushCost {
 void check_args(const PushReduceArgs& args);
 void check_args(const PushGatherArgs& args);
 void check_args(const PushPickArgs& args);
-// Checks the parts of a message of so many words at values.
+// For a message of so many words at values.
 void check_parts(const OwnParts& parts, const void* values, int64_t words);
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);

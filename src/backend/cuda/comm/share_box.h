@@ -39,7 +39,7 @@ struct ShareShape {
   }
 };
 
-// The shape of 48 MB, a prompt's step of 8192 tokens in bf16, or a little more; longer values go in several messages.
+// 48 MB, a prompt's step of 8192 tokens in bf16, or a little more; longer values go in several messages.
 [[nodiscard]] constexpr ShareShape share_shape(int ranks) {
   constexpr int64_t kChunks = 3072;
   return {.chunks = (kChunks + ranks - 1) / ranks * ranks, .ranks = ranks};

@@ -217,8 +217,8 @@ bool PrefixCache::take_part(const Part& part, SequencePages& pages, Copies& copi
   return left;
 }
 
-PrefixCache::Found PrefixCache::find(std::span<const int32_t> tokens) const {
-  Found found;
+PrefixCache::Hit PrefixCache::find(std::span<const int32_t> tokens) const {
+  Hit found;
   if (mode_ == Mode::kOff) return found;
   std::vector<int32_t>& path = found.path;
   int64_t sliding = 0;  // last pages of the path that have theirs
@@ -239,14 +239,14 @@ PrefixCache::Found PrefixCache::find(std::span<const int32_t> tokens) const {
 }
 
 int64_t PrefixCache::resumable(std::span<const int32_t> tokens) const {
-  const Found found = find(tokens);
+  const Hit found = find(tokens);
   if (found.part.count > 0) return found.path_tokens() + found.part.count;
   return static_cast<int64_t>(found.depth) * kPageTokens;
 }
 
 int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies) {
   if (mode_ == Mode::kOff) return 0;
-  const Found found = find(tokens);
+  const Hit found = find(tokens);
   if (found.part.count > 0) {
     hold(found.path, found.path_tokens() + found.part.count, pages);
     if (take_part(found.part, pages, copies)) return pages.resume_lengths[0];

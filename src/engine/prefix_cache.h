@@ -106,13 +106,13 @@ class PrefixCache {
     int32_t count = 0;  // tokens
   };
   [[nodiscard]] Part closest(int32_t parent, std::span<const int32_t> rest) const;
-  struct Found {
+  struct Hit {
     std::vector<int32_t> path;  // nodes of whole pages
     size_t depth = 0;           // of them one can go on from
     Part part;                  // of the page after the path, if one can go on from there
     [[nodiscard]] int64_t path_tokens() const { return static_cast<int64_t>(path.size()) * backend::kPageTokens; }
   };
-  [[nodiscard]] Found find(std::span<const int32_t> tokens) const;
+  [[nodiscard]] Hit find(std::span<const int32_t> tokens) const;
   void hold(std::span<const int32_t> path, int64_t length, SequencePages& pages);
   [[nodiscard]] bool take_part(const Part& part, SequencePages& pages, Copies& copies);
   [[nodiscard]] int32_t add_node(int32_t parent, std::span<const int32_t> tokens);

@@ -3,7 +3,7 @@
 #include "backend/reference/reference_backend.h"
 #include "engine/draft_model_proposer.h"
 #include "model/eagle3/head.h"
-#include "model/eagle3/testing.h"
+#include "model/testing/eagle3.h"
 
 #include <gtest/gtest.h>
 

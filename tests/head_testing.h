@@ -4,7 +4,7 @@
 #include "backend/backend.h"
 #include "checkpoint/safetensors.h"
 #include "model/eagle3/head.h"
-#include "model/eagle3/testing.h"
+#include "model/testing/eagle3.h"
 #include "model/gpt_oss.h"
 
 #include <gtest/gtest.h>

@@ -132,7 +132,7 @@ void Loop::step() {
   if (next) {
     next->scheduled = scheduled;
     next->proposing = proposing;
-    // Steps without drafts are timed only if they were enqueued as usual, or held up by drafts.
+    // Steps without drafts are timed only if they were enqueued as usual, or if drafts held them up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
@@ -373,7 +373,7 @@ void Loop::take_all(const Flight& flight, std::vector<backend::DrawnToken>&& dra
   }
 }
 
-// Those of tokens that were verified, of sequences that go on.
+// Shows residuals of tokens that were verified, of sequences that go on.
 void Loop::show_residuals(const Flight& flight) {
   int64_t tokens = 0;
   for (const Flight::Row& row : flight.rows) tokens += row.count;

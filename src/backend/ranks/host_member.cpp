@@ -50,7 +50,9 @@ class HostMember final : public Member {
     own_->begin(known);
   }
   void embed(const EmbedArgs& args) override {
-    own_->embed({.ids = ids_, .table = args.table});
+    EmbedArgs known = args;
+    known.ids = ids_;
+    own_->embed(known);
     keep_tap(0);
   }
   void attn_in(const AttnInArgs& args) override {

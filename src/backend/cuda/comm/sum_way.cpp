@@ -1,6 +1,5 @@
 #include "backend/cuda/comm/sum_way.h"
 
-#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/comm/share.h"
 
 #include <fmt/format.h>

@@ -67,7 +67,6 @@ inline constexpr int kEagle3LinearWarps = 8;
 struct Eagle3NormArgs {
   const float* x = nullptr;               // [*, segments * width]
   const int32_t* which = nullptr;         // [rows] rows of x; none: r itself
-  const int32_t* to = nullptr;            // [rows] rows of the results, below 0: none; none: r itself
   const float* scale = nullptr;           // [segments * width]
   Bf16* rounded = nullptr;                // [*, segments * width]; may be none
   float* normed = nullptr;                // [*, segments * width]; may be none

@@ -203,9 +203,10 @@ void Maker::attend(LayerKind kind) {
                  {args_.step.rows.begin(), args_.step.rows.end()});
   }
   if (attend_stores_input()) {
-    program_.attn_input = args_.config.head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
-    hold(Slot::kAttn,
-         in_codes(program_.attn_input.type) ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
+    const bool head = args_.config.head.has_value();
+    program_.attn_input = head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
+    const bool hides = head || in_codes(program_.attn_input.type);
+    hold(Slot::kAttn, hides ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
   }
   const bool fp8 = args_.run.fp8_attention();
   const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {

@@ -62,17 +62,17 @@ class FailingMember final : public Member {
   backend::WeightHandle upload(const backend::HostWeight& weight) override { return inner_->upload(weight); }
   void copy_page(const backend::PageCopy& copy) override { inner_->copy_page(copy); }
   void prepare(const backend::StepArgs& step) override { inner_->prepare(step); }
-  [[nodiscard]] backend::Ran enqueue() override {
+  [[nodiscard]] backend::StepRun enqueue() override {
     if (fails_in_run) throw Error(Code::kDevice, "this card has failed");
-    const backend::Ran ran = inner_->enqueue();
+    const backend::StepRun ran = inner_->enqueue();
     if (ran.ticket) check(++outstanding_ <= 2, "two tickets may be outstanding");
     return ran;
   }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override {
     check(ticket == ++waited_, "tickets are read once and in order");
     --outstanding_;
     if (fails_in_wait) throw Error(Code::kDevice, "this card has failed");
-    std::vector<backend::Drawn> drawn = inner_->wait(ticket);
+    std::vector<backend::DrawnToken> drawn = inner_->wait(ticket);
     if (draws_wrong) ++drawn.at(0).token;
     return drawn;
   }

@@ -15,7 +15,9 @@ Code code_of(const std::exception& why) {
 }
 
 // Whether its logits are not finite; any other error is the request's own.
-bool is_corrupt(const backend::Drawn& drawn) { return drawn.error && drawn.error->code() != Code::kInvalidRequest; }
+bool is_corrupt(const backend::DrawnToken& drawn) {
+  return drawn.error && drawn.error->code() != Code::kInvalidRequest;
+}
 
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
 
@@ -290,7 +292,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     counts_.prefix_queries += s.request.prefix_cache ? s.prompt_count : 0;
     counts_.prefix_hits += s.cached;
   }
-  const StepBuilder::Built built =
+  const StepBuilder::Result built =
       builder_.build(batch, limits_.async_scheduling ? StepBuilder::Draws::kOneAtLeast : StepBuilder::Draws::kAsked);
   Flight flight{.ticket = {},
                 .rows = {},
@@ -339,7 +341,7 @@ void Loop::read_flight() {
   bool corrupt = false;
   try {
     if (flight.ticket) {
-      std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
+      std::vector<backend::DrawnToken> drawn = be_.wait(*flight.ticket);
       corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
       take_all(flight, std::move(drawn));
@@ -363,7 +365,7 @@ void Loop::read_flight() {
   }
 }
 
-void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
+void Loop::take_all(const Flight& flight, std::vector<backend::DrawnToken>&& drawn) {
   for (size_t r = 0; r < drawn.size(); ++r) {
     const LogitUse& use = flight.uses[r];
     Sequence* const of = use.sequence;
@@ -408,7 +410,7 @@ void Loop::judge_drafts(const Flight& flight, double seconds) {
     speculation_->took(*flight.step, {.step = seconds - flight.proposing, .proposing = flight.proposing}, right);
 }
 
-void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
+void Loop::take(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
   if (drawn.error) {
     fail(s, *drawn.error);
@@ -420,7 +422,7 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   if (s.request.max_tokens == 0 && use.scored + 1 == s.to_score()) end(s, FinishReason::kLength);
 }
 
-void Loop::take_token(const LogitUse& use, backend::Drawn&& drawn) {
+void Loop::take_token(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
   const int32_t token = drawn.token;
   if (s.output().empty()) s.first_token = now_();

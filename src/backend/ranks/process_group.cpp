@@ -76,7 +76,7 @@ void send_last(Peer& peer, std::string_view why) {
 // `use` gets every whole frame until it returns false. False: the connection is closed. Throws what FrameReader throws.
 template <class Use>
 bool read_frames(Peer& peer, std::span<std::byte> buffer, const Use& use) {
-  const Read got = read_some(peer.socket, buffer);
+  const ReadResult got = read_some(peer.socket, buffer);
   if (got.state == ReadState::kSome) {
     peer.heard = Clock::now();
     peer.in.push(buffer.first(got.count));

@@ -288,10 +288,10 @@ void Maker::attn_out() {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
     hold(Slot::kDelta, SlotForm::kNothing);
     // Tiles of codes are not sent as they are made.
-    using Sent = DeltaValues::Sent;
-    const Sent sent = sent_as_made();
-    if (sent != Sent::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
-      delta_ = sent == Sent::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
+    using Sending = DeltaValues::Sending;
+    const Sending sent = sent_as_made();
+    if (sent != Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
+      delta_ = sent == Sending::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
       return gemm(
           shape, reads, [](const Binding& b) { return b.w.o.data; },
           [places = places_of(delta_)](const Binding& b, GemmArgs& args) {

@@ -32,7 +32,7 @@ class Cards : public testing::Test {
  protected:
   void SetUp() override { backend::cuda::emulated_cuda() = {.card = kCard, .cards = 4}; }
 
-  std::unique_ptr<backend::CudaBackend> make(const RunConfig& run, std::vector<int> devices = {}) {
+  std::unique_ptr<backend::Backend> make(const RunConfig& run, std::vector<int> devices = {}) {
     auto be = backend::make_cuda_backend(backend_, run, {.devices = std::move(devices)});
     gpt_ = model::load(*be, config_, weights_.weights());
     return be;
@@ -79,7 +79,7 @@ TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
   }
 }
 
-std::map<std::string, int64_t> launches_of(const backend::CudaBackend& be) {
+std::map<std::string, int64_t> launches_of(const backend::Backend& be) {
   std::map<std::string, int64_t> counts;
   for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
   return counts;

@@ -31,8 +31,8 @@ class GpuCards : public testing::TestWithParam<Place> {
   }
 
   // As many ranks as the place has.
-  static std::unique_ptr<backend::CudaBackend> on_ranks(const backend::BackendConfig& config, RunConfig run,
-                                                        bool whole_experts = false) {
+  static std::unique_ptr<backend::Backend> on_ranks(const backend::BackendConfig& config, RunConfig run,
+                                                    bool whole_experts = false) {
     run.ranks = {static_cast<int>(GetParam().cards.size()), whole_experts};
     return backend::make_cuda_backend(config, run, {.devices = GetParam().cards});
   }
@@ -92,7 +92,7 @@ struct Generated {
 constexpr int kStepTokens = 4096;
 
 // All requests at once, through the engine.
-Generated generate(backend::CudaBackend& be, const Source& source, int requests, float temperature, int top_k = 0) {
+Generated generate(backend::Backend& be, const Source& source, int requests, float temperature, int top_k = 0) {
   const model::GptOss gpt = model::load(be, source.config, source.weights);
   const engine::EngineLimits limits{.max_context = 512,
                                     .max_sequences = requests,

@@ -101,7 +101,7 @@ class RanksOnOneCard final : public backend::Backend {
     backend::Shard shard;
     backend::cuda::Reduce reduce;
     std::vector<DeltaValues> left;  // by the verb before
-    std::unique_ptr<backend::CudaBackend> be;
+    std::unique_ptr<backend::Backend> be;
   };
 
   static std::vector<float> read(const DeltaValues& values) {

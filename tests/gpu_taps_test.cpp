@@ -1,5 +1,7 @@
 // The residual streams that a card's steps leave for a head, and a head's drafts on a card.
 
+#include "backend/cpu/cpu_backend.h"
+#include "engine/draft_model_proposer.h"
 #include "engine/engine.h"
 #include "gpu_testing.h"
 #include "base/mmap_file.h"
@@ -194,10 +196,16 @@ TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
                                   .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
                                   .async_scheduling = async};
       if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;
-      model::StepLimits steps = engine::step_limits(limits, source.config.dims);
-      if (on_host) steps.head = nullptr;
+      const model::StepLimits steps = engine::step_limits(limits, source.config.dims);
       const auto be = backend::make_cuda_backend(model::backend_config(source.config, steps), run);
       const model::GptOss gpt = model::load(*be, source.config, source.weights);
+      const model::StepLimits room = engine::head_step_limits(steps);
+      const backend::BackendConfig config = model::eagle3::backend_config(head, room);
+      const auto head_be = on_host ? backend::make_cpu_backend(config, {.threads = 4})
+                                   : backend::make_cuda_backend(config, {.backend = backend::BackendKind::kCuda});
+      const model::GptOss head_gpt = model::load(*head_be, head.config, head.weights);
+      const engine::DraftModel drafts{.be = *head_be, .model = head_gpt, .limits = room, .head = &head};
+      if (method == engine::DraftMethod::kEagle3) limits.speculation.draft_model = &drafts;
       engine::Loop loop(*be, gpt, limits);
       std::vector<std::vector<int32_t>> tokens(6);
       for (size_t i = 0; i < tokens.size(); ++i)

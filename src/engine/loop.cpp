@@ -1,7 +1,6 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
-#include "engine/eagle3_proposer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -57,8 +56,7 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
       scheduler_(scheduler_limits(limits, model.config), cache_),
       pace_({.target_seconds = limits.target_itl_seconds, .max_tokens = limits.max_batched_tokens}),
       now_(std::move(now)) {
-  if (limits.speculation.method != DraftMethod::kOff)
-    propose_with(make_proposer(limits.speculation, make_head_runner(be, limits.speculation)));
+  if (limits.speculation.method != DraftMethod::kOff) propose_with(make_proposer(limits.speculation));
 }
 
 void Loop::propose_with(std::unique_ptr<Proposer> proposer) {
@@ -132,7 +130,7 @@ void Loop::step() {
   if (next) {
     next->scheduled = scheduled;
     next->proposing = proposing;
-    // Of the steps without drafts, only those are timed that were enqueued as usual, or that drafts held up.
+    // Steps without drafts are timed only if they were enqueued as usual, or if drafts held them up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
@@ -373,7 +371,7 @@ void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
   }
 }
 
-// Those of tokens that were verified, of sequences that go on.
+// Shows residuals of tokens that were verified, of sequences that go on.
 void Loop::show_residuals(const Flight& flight) {
   int64_t tokens = 0;
   for (const Flight::Row& row : flight.rows) tokens += row.count;

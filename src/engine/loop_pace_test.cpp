@@ -81,11 +81,15 @@ TEST_P(LoopPaceTest, a_target_of_the_streams_is_kept) {
   with.target_itl_seconds = 8e-3;
   Crowd crowd(with);
   for (int i = 0; i < 8; ++i) crowd.loop.step();
-  const double start = crowd.be.seconds;
-  const int64_t steps = crowd.be.steps;
-  for (int i = 0; i < 10; ++i) crowd.loop.step();
+  std::vector<double> took;
+  for (int i = 0; i < 11; ++i) {
+    const double start = crowd.be.seconds;
+    crowd.loop.step();
+    took.push_back(crowd.be.seconds - start);
+  }
   ASSERT_TRUE(crowd.prompts[1]->finished.empty());
-  EXPECT_NEAR((crowd.be.seconds - start) / static_cast<double>(crowd.be.steps - steps), 8e-3, 1e-3);
+  std::nth_element(took.begin(), took.begin() + 5, took.end());
+  EXPECT_NEAR(took[5], 8e-3, 1e-3);
   crowd.run();
 }
 

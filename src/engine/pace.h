@@ -9,10 +9,11 @@
 //   no stream runs            max(40 ms, 6 × base) / token   so that whoever comes waits for a short step only
 //
 // An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1200 tokens of prompts and takes 50 ms.
-// docs/decisions/0014. Pure: the times are passed in.
+// docs/decisions/0058. Pure: the times are passed in.
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace nibble::engine {
@@ -25,7 +26,7 @@ class Pace {
   };
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
-  // At most, in the next step, while so many sequences decode; never 0. A token deep in its text counts for several:
+  // The most in the next step, while so many sequences decode; never 0. A token deep in its text counts for several:
   // Scheduler::Limits::keys_per_token.
   [[nodiscard]] int64_t prompt_tokens(int decoding) const;
 
@@ -37,11 +38,25 @@ class Pace {
   void took(const Step& step, double seconds);
 
  private:
+  // Streams want short steps. Prompts want long ones, since every step that reads pays for all experts' weights.
+  static constexpr double kBesideStreams = 1.5;
+  // Nobody notices so much; and where base is long, prompts keep 6 / 7 of their speed.
+  static constexpr double kAloneSeconds = 0.04, kAloneBases = 6;
+  // base is measured again, by a step with few tokens of prompts, after at most so many steps with prompts.
+  static constexpr int64_t kMostSteps = 64;
+  // A measurement of base counts as at most so many times the one before, since other programs only make a step longer.
+  static constexpr double kMostRise = 1.25;
+  // What the last step says about a token counts a quarter, and as at most twice or half of what those before said.
+  static constexpr double kShare = 0.25, kMostSurprise = 2;
+
   struct Base {
-    double seconds = 0;       // 0: not measured
-    int64_t steps_since = 0;  // with prompts
+    double seconds = 0;      // 0: not measured
+    int64_t steps_due = 0;   // with prompts, before it is measured again
+    int64_t steps_next = 2;  // until then; soon at first, since a first step may be slow
   };
-  [[nodiscard]] static size_t bucket_of(int decoding);
+  [[nodiscard]] static size_t bucket_of(int decoding) {
+    return std::min<size_t>(std::bit_width(static_cast<unsigned>(std::max(decoding, 0))), 11);
+  }
   // So few prompt tokens that their step takes `base`.
   [[nodiscard]] int64_t few() const { return std::max(1, rule_.max_tokens / 64); }
 
@@ -49,5 +64,34 @@ class Pace {
   std::array<Base, 12> bases_{};  // by powers of two of the number of sequences that decode
   double token_seconds_ = 0;      // 0: not measured
 };
+
+inline int64_t Pace::prompt_tokens(int decoding) const {
+  const Base& base = bases_[bucket_of(decoding)];
+  if (base.steps_due <= 0) return few();
+  if (token_seconds_ == 0) return 3 * few();
+  const double added = decoding == 0              ? std::max(kAloneSeconds, kAloneBases * base.seconds)
+                       : rule_.target_seconds > 0 ? rule_.target_seconds - base.seconds
+                                                  : kBesideStreams * base.seconds;
+  // So many at least, so that what a token adds is seen.
+  return std::max(static_cast<int64_t>(std::min(added / token_seconds_, 1e9)), 3 * few());
+}
+
+inline void Pace::took(const Step& step, double seconds) {
+  if (step.prompt_tokens == 0) return;
+  seconds = std::max(seconds, 1e-9);
+  Base& base = bases_[bucket_of(step.decoding)];
+  --base.steps_due;
+  if (step.allowed == few() || step.prompt_tokens <= few()) {
+    base.seconds = base.seconds == 0 ? seconds : std::min(seconds, kMostRise * base.seconds);
+    base.steps_due = base.steps_next;
+    base.steps_next = std::min(4 * base.steps_next, kMostSteps);
+  } else if (seconds <= base.seconds) {
+    base.seconds = seconds;
+  } else if (base.seconds > 0 && step.prompt_tokens >= 2 * few()) {
+    const double token = (seconds - base.seconds) / static_cast<double>(step.prompt_tokens - few());
+    const double before = token_seconds_ == 0 ? token : token_seconds_;
+    token_seconds_ = before + kShare * (std::clamp(token, before / kMostSurprise, before * kMostSurprise) - before);
+  }
+}
 
 }  // namespace nibble::engine

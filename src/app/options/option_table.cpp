@@ -47,7 +47,6 @@ constexpr Word kScales[] = {{"ocp", static_cast<int>(MxScaleRule::kOcpFloor)},
                             {"ceil", static_cast<int>(MxScaleRule::kCeil)},
                             {"round", static_cast<int>(MxScaleRule::kRoundLlama)}};
 constexpr Word kTables[] = {{"md", static_cast<int>(BenchFormat::kMarkdown)},
-                            {"csv", static_cast<int>(BenchFormat::kCsv)},
                             {"json", static_cast<int>(BenchFormat::kJson)}};
 constexpr Word kApis[] = {word(client::Api::kCompletions), word(client::Api::kChat)};
 constexpr Word kForms[] = {word(client::PromptForm::kIds), word(client::PromptForm::kText)};
@@ -477,7 +476,7 @@ constexpr Option kLoadRows[] = {
     Option("--prompt-form", "Of completions; text for servers that take no token ids", at<&client::Workload::form>,
            words(kForms), {kLoad}, kExpert),
     Option("--vocab-size", "Token ids are below this", at<&client::Workload::vocab_size>, whole(2, 1 << 24), {kLoad},
-           kExpert, {.usual = "the model's where the server or its name tells, else 32000"}),
+           kExpert, {.usual = "the model's where the server tells, else 32000"}),
     Option("--prompts-per-client", "Requests of a point for each concurrent one", at<&LoadOptions::prompts_per_client>,
            whole(1, 1 << 10), {kLoad}, kExpert, {.shown = true, .excludes = "--num-prompts"}),
     Option("--warmups-per-client", "Requests before each point for each concurrent one",
@@ -520,12 +519,6 @@ constexpr Option kVerifyRows[] = {
     Option("--preset", "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown",
            at<&VerifyOptions::presets>, own(read_presets), {kVerify}, kExpert,
            {.type = "LIST", .excludes = "--features"}),
-    Option(
-        "--review",
-        "Level 6 alone, of one feature; prints the results of its page, or puts them into the one that --report names "
-        "(docs/features/TEMPLATE.md)",
-        at<&VerifyOptions::review>, kFilled, {kVerify}, kExpert,
-        {.type = "FEATURE", .excludes = "--features --preset"}),
     Option("--base-url", "Verify a server instead, any with OpenAI's API: levels 1, 3 and 4",
            at<&VerifyOptions::base_url>, kFilled, {kVerify}),
     Option(

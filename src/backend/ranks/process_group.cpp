@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kProtocol = 1;  // what frames mean; a rank that speaks another is refused
+constexpr uint32_t kProtocol = 2;  // what frames mean; a rank that speaks another is refused
 constexpr milliseconds kPulseTime{1000}, kSilence{8000}, kTick{100};
 constexpr milliseconds kHelloTime{5000};  // for whoever connects to say who it is
 constexpr milliseconds kRetry{200}, kConnectTime{2000};
@@ -58,12 +58,6 @@ struct Peer {
   bool closed = false;      // once the group has ended
   bool cut = false;         // in the middle of a frame, guarded by sending: nothing can follow
 };
-
-std::vector<std::byte> framed(FrameType type, std::span<const std::byte> body) {
-  std::vector<std::byte> bytes = frame_header(type, body.size());
-  bytes.insert(bytes.end(), body.begin(), body.end());
-  return bytes;
-}
 
 // Where it takes a short frame at once; never waits.
 void send_now(Peer& peer, FrameType type, std::span<const std::byte> body = {}) {
@@ -459,6 +453,11 @@ std::optional<Frame> ProcessGroup::receive_within(int rank, milliseconds time) {
   std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
   if (!impl_->changed.wait_for(lock, time, [&] { return impl_->has_news(inbox); })) return std::nullopt;
   return impl_->first_of(inbox);
+}
+
+bool ProcessGroup::ended() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->ended;
 }
 
 void ProcessGroup::require() const {

@@ -61,6 +61,7 @@ class ProcessGroup {
   void end();                         // the others get kEnd: the work is done
   void fail(const std::string& why);  // the group is lost, by this rank's fault
 
+  [[nodiscard]] bool ended() const;                                // by end(), here or on rank 0
   void require() const;                                            // throws Error(kIo) where the group is lost
   [[nodiscard]] bool lost_within(std::chrono::milliseconds time);  // or is already
 

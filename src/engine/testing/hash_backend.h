@@ -417,7 +417,7 @@ class ResidueMask final : public TokenMask {
 
 inline constexpr int64_t kWindow = 128;
 
-// Of a rig whose steps are as long as their limits allow, whatever they take.
+// Limits under which steps are as long as they can be, whatever they take.
 constexpr EngineLimits unpaced(EngineLimits limits) {
   if (limits.target_itl_seconds == 0) limits.target_itl_seconds = std::numeric_limits<double>::infinity();
   return limits;

@@ -11,7 +11,7 @@ struct DeltaValues {
   int64_t count = 0;
   enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
   const float* rest = nullptr;  // as many floats, each rank's: added to its values
-  float* into = nullptr;        // likewise: gets the sums added, and `at` is left alone
+  float* into = nullptr;        // as many floats: gets the sums added, and `at` is left alone
   // Each rank's are where PartPlaces says (share_box.h): with those who add them up, by shares; or all with all, who
   // read them there.
   enum class Sent : uint8_t { kNot, kToOwners, kToAll } sent = Sent::kNot;

@@ -3,9 +3,9 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/comm/combine_testing.h"
+#include "backend/cuda/comm/testing/combine.h"
 #include "backend/cuda/comm/push.cuh"
-#include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/comm/testing/push.h"
 
 #include <gtest/gtest.h>
 

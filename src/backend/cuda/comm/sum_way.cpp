@@ -1,6 +1,5 @@
 #include "backend/cuda/comm/sum_way.h"
 
-#include "backend/cuda/comm/nccl_ranks.h"
 #include "backend/cuda/comm/share.h"
 
 #include <fmt/format.h>
@@ -13,10 +12,11 @@ SumPlan plan_sum(const SumShape& shape) {
   const int64_t words = shape.values.words(), bytes = shape.values.bytes();
   using Sent = DeltaValues::Sent;
   const Sent sent = shape.values.sent;
-  const SumWay by_push = sent == Sent::kToAll      ? SumWay::kExchange
-                         : sent == Sent::kToOwners ? SumWay::kShares
-                                                   : sum_way(shape.ranks, bytes, shape.longer);
-  SumPlan plan{.way = by_push == SumWay::kPush ? shape.shorter : by_push, .kernel = {}, .tile = {}, .cost = {}};
+  const SumWay way = shape.by_nccl             ? SumWay::kNccl
+                     : sent == Sent::kToAll    ? SumWay::kExchange
+                     : sent == Sent::kToOwners ? SumWay::kShares
+                                               : sum_way(shape.ranks, bytes);
+  SumPlan plan{.way = way, .kernel = {}, .tile = {}, .cost = {}};
   const auto in_messages_of = [&](int64_t most) {
     plan.launches = (words + most - 1) / most;
     return std::min(words, most);

@@ -319,6 +319,10 @@ struct RoutePlan;
 struct RouteSumsArgs;
 struct FlashArgs;
 struct DecodePlan;
+struct Eagle3LinearArgs;
+struct Eagle3LinearPlan;
+struct Eagle3NormArgs;
+struct Eagle3EnterArgs;
 
 // Launchers of what every card runs; those that differ are in Arch (arch/arch.h). Uniform: arguments, the plan that the
 // program made, where to enqueue. Each checks its arguments, and throws Error(kUnsupported) that prints what it cannot
@@ -363,6 +367,10 @@ struct KernelTable {
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
   // Attention on tensor cores: attend_plan.h
   void (*attend_decode)(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
+  // A head's: eagle3/kernels.h
+  void (*head_linear)(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan, const Launch& on);
+  void (*head_norm)(const Eagle3NormArgs& args, const Launch& on);
+  void (*head_enter)(const Eagle3EnterArgs& args, const Launch& on);
 };
 
 // Those of the build.

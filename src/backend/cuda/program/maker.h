@@ -9,7 +9,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 
 #include <fmt/format.h>
 
@@ -77,9 +77,20 @@ class Maker {
   void moe();
   void logits();
 
+  // All stages of a head, in head_stages.cpp.
+  void head();
+  void enter_head();
+  void head_layers();
+  void head_logits();
+  template <class Args>
+  Node& head_linear(int64_t tokens, Args args_of);
+  template <class Args>
+  Node& head_norm(int64_t rows, Args args_of);
+
   // Attention.
   // Where no prefill kernel takes such pages, any_attend serves the whole step.
   void choose_prefill();
+  Node& rope_table();
   void plain_attn_in();
   void plain_rope_kv();
   void gemm_attn_in();

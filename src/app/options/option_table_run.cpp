@@ -47,19 +47,17 @@ constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do th
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
 constexpr Places kRoundedToFp8{kAsValues, kAsValues, kYes, kNotRun};
 
-constexpr Word kLoadFormats[] = {{"auto", static_cast<int>(LoadFormat::kAuto)},
-                                 {"safetensors", static_cast<int>(LoadFormat::kSafetensors)},
-                                 {"gguf", static_cast<int>(LoadFormat::kGguf)},
-                                 {"dummy", static_cast<int>(LoadFormat::kDummy)}};
-constexpr Word kPulls[] = {{"true", static_cast<int>(WhenAbsent::kPull)}};
+constexpr Word kLoadFormats[] = {word("auto", LoadFormat::kAuto), word("safetensors", LoadFormat::kSafetensors),
+                                 word("gguf", LoadFormat::kGguf), word("dummy", LoadFormat::kDummy)};
+constexpr Word kPulls[] = {word("true", WhenAbsent::kPull)};
 constexpr Word kBackendWords[] = {word(BackendKind::kAuto, kAsChosen), word(BackendKind::kCpu, kAsChosen, kOnCpu),
                                   word(BackendKind::kCuda, kAsChosen, kOnCards),
                                   word(BackendKind::kReference, kUnrounded, kOnCpu)};
 constexpr Word kKvTypes[] = {{"auto", -1},
-                             {"bf16", static_cast<int>(KvDtype::kBf16)},
-                             {"f32", static_cast<int>(KvDtype::kF32)},
-                             {"fp8", static_cast<int>(KvDtype::kE4m3), kRounded},
-                             {"int8", static_cast<int>(KvDtype::kInt8), kRounded, kOnCpu}};
+                             word("bf16", KvDtype::kBf16),
+                             word("f32", KvDtype::kF32),
+                             word("fp8", KvDtype::kE4m3, kRounded),
+                             word("int8", KvDtype::kInt8, kRounded, kOnCpu)};
 static_assert(std::ranges::equal(std::span(kKvTypes).subspan(1), backend::kKvTypes, {}, &Word::word,
                                  &backend::KvType::word));
 constexpr Word kAttentions[] = {word(AttentionKernel::kAuto), word(AttentionKernel::kFlash, kUnrounded, kOnCards),
@@ -101,7 +99,7 @@ constexpr Word kRankCounts[] = {{"1"}, {"2", 2, kUnrounded, kOnHopper}};
 constexpr Word kWholeExperts[] = {{"false"}, {"true", 1, kUnrounded, kOnHopper, "--tensor-parallel-size 2"}};
 constexpr Word kMethods[] = {
     word(DraftMethod::kOff),
-    {"auto", static_cast<int>(DraftMethod::kSuffix), kUnrounded, kOnHopper},
+    word("auto", DraftMethod::kSuffix, kUnrounded, kOnHopper),
     word(DraftMethod::kNgram, kUnrounded, kOfHost),
     word(DraftMethod::kSuffix, kUnrounded, kOnHopper),
     word(DraftMethod::kEagle3, kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"),
@@ -113,15 +111,13 @@ constexpr Word kHeads[] = {{"models/nibble-tiny/eagle3", 0, kUnrounded, kOnHoppe
 constexpr Word kControls[] = {{"auto", 1, kUnrounded, kOnHopper},
                               {"off", 0, kUnrounded, kOfHost, "--speculative suffix"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
-constexpr Word kTapReadings[] = {
-    {"auto", static_cast<int>(TapReading::kAuto)},
-    {"outputs", static_cast<int>(TapReading::kOutputs), kUnrounded, kOfHost, kWithHead},
-    {"boundaries", static_cast<int>(TapReading::kBoundaries), kUnrounded, kOfHost, kWithHead}};
+constexpr Word kTapReadings[] = {word("auto", TapReading::kAuto),
+                                 word("outputs", TapReading::kOutputs, kUnrounded, kOfHost, kWithHead),
+                                 word("boundaries", TapReading::kBoundaries, kUnrounded, kOfHost, kWithHead)};
 constexpr Word kLookupMost[] = {{"5", 5, kUnrounded, kOfHost}, {"16", 16, kUnrounded, kOfHost}};
 constexpr Word kLookupLeast[] = {{"2", 2, kUnrounded, kOfHost}, {"1", 1, kUnrounded, kOfHost}};
-constexpr Word kColors[] = {{"auto", static_cast<int>(ColorMode::kAuto)},
-                            {"always", static_cast<int>(ColorMode::kAlways)},
-                            {"never", static_cast<int>(ColorMode::kNever)}};
+constexpr Word kColors[] = {word("auto", ColorMode::kAuto), word("always", ColorMode::kAlways),
+                            word("never", ColorMode::kNever)};
 
 // "qkv,o", of the layers in one of both formats; experts stay MXFP4.
 template <WeightFormat kFormat>
@@ -216,7 +212,7 @@ constexpr Option kRunRows[] = {
     Option("-n,--max-tokens", "Most tokens to generate; 0: until the model stops", at<&GenerateOptions::max_tokens>,
            whole(0, 1 << 24), {kRun, kChat}, kCommon,
            {.foreign = "--n-predict --predict --num-predict", .shown = true}),
-    // The numbers of SamplingParams stand here: sampling_rows().
+    // The numbers of SamplingParams stand here: add_sampling_row().
     Option("--logit-bias", "ID:BIAS, repeatable", at<&backend::SamplingParams::logit_bias>, repeated(own(read_bias)),
            {kRun, kChat}, kSampling),
     Option("--seed", "Same seed, same text; default: random, shown in the summary", at<&backend::SamplingParams::seed>,

@@ -41,8 +41,7 @@ constexpr Word kDenseTypes[] = {word("q8_0", GgmlType::kQ8), word("bf16", GgmlTy
 constexpr Word kElements[] = {{"mxfp4"}, {"mxfp8_e4m3"}, {"mxfp8_e5m2"}, {"mxfp6_e2m3"}, {"mxfp6_e3m2"}};
 constexpr Word kScales[] = {word("ocp", MxScaleRule::kOcpFloor), word("ceil", MxScaleRule::kCeil),
                             word("round", MxScaleRule::kRoundLlama)};
-constexpr Word kTables[] = {word("md", BenchFormat::kMarkdown), word("csv", BenchFormat::kCsv),
-                            word("json", BenchFormat::kJson)};
+constexpr Word kTables[] = {word("md", BenchFormat::kMarkdown), word("json", BenchFormat::kJson)};
 constexpr Word kApis[] = {word(client::Api::kCompletions), word(client::Api::kChat)};
 constexpr Word kForms[] = {word(client::PromptForm::kIds), word(client::PromptForm::kText)};
 constexpr Word kToolChoices[] = {{"required", 1}, {"auto", 0}};

@@ -5,13 +5,17 @@
 // of the kernel, not of a link.
 
 #include "backend/cuda/comm/comm.h"
+#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/program/step_graph.h"
 #include "base/error.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -26,9 +30,9 @@ struct Rank {
   GraphExec graph;
 };
 
-void capture(Rank& rank, const Comm& comm, SumWay way, const DeltaValues& values) {
+void capture(Rank& rank, const std::function<void(const Launch& on)>& sum) {
   cuda_check(cudaStreamBeginCapture(rank.stream.get(), cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kRounds; ++i) comm.reduce_by(way, values, {.stream = rank.stream.get()});
+  for (int i = 0; i < kRounds; ++i) sum({.stream = rank.stream.get()});
   cudaGraph_t graph = nullptr;
   cuda_check(cudaStreamEndCapture(rank.stream.get(), &graph));
   cudaGraphExec_t executable = nullptr;
@@ -60,11 +64,26 @@ double median_us(std::span<Rank> ranks) {
   return 1e3 * ms[kRepetitions / 2] / kRounds;
 }
 
+// One for each card, which wait for each other.
+std::vector<std::unique_ptr<NcclComm>> nccl_of(int ranks) {
+  const NcclId id = new_nccl_id();
+  std::vector<std::unique_ptr<NcclComm>> all(static_cast<size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&all, id, rank, ranks] {
+      all[static_cast<size_t>(rank)] =
+          std::make_unique<NcclComm>(NcclComm::Place{.id = id, .rank = rank, .ranks = ranks, .card = rank});
+    });
+  threads.clear();
+  return all;
+}
+
 void bench(int count, int cards) {
   std::vector<int> of_ranks;
   for (int rank = 0; rank < count; ++rank) of_ranks.push_back(rank % cards);
   const NcclLibrary nccl = cards == count ? nccl_library() : NcclLibrary{.what = "none: ranks share a card"};
-  const CommMemory memory(of_ranks, nccl.there ? SumWay::kNccl : SumWay::kShares);
+  const CommMemory memory(of_ranks);
+  const std::vector<std::unique_ptr<NcclComm>> by_nccl = nccl.there ? nccl_of(count) : decltype(nccl_of(count))();
   constexpr int64_t kRowBytes = 5760, kMostTokens = 8192;
   std::vector<Rank> ranks(of_ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -84,9 +103,9 @@ void bench(int count, int cards) {
   };
   constexpr const char* kNames[] = {"push", "shares", "NCCL"};  // of SumWay
   std::vector<Column> columns;
-  for (const SumWay way : memory.ways())
+  for (const SumWay way : {SumWay::kPush, SumWay::kShares, SumWay::kNccl})
     for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32})
-      columns.push_back({kNames[static_cast<size_t>(way)], way, type});
+      if (way != SumWay::kNccl || nccl.there) columns.push_back({kNames[static_cast<size_t>(way)], way, type});
   columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, DeltaValues::Sent::kToOwners});
   for (const Column& column : columns)
     std::printf(" %6s %4s", column.name, column.type == DeltaValues::Type::kBf16 ? "bf16" : "f32");
@@ -97,11 +116,13 @@ void bench(int count, int cards) {
       const int64_t of_value = column.type == DeltaValues::Type::kF32 ? 4 : 2;
       for (size_t r = 0; r < ranks.size(); ++r) {
         cuda_check(cudaSetDevice(ranks[r].card));
-        capture(ranks[r], memory.of(static_cast<int>(r)), column.way,
-                {.at = ranks[r].values.get(),
-                 .count = tokens * kRowBytes / of_value,
-                 .type = column.type,
-                 .sent = column.sent});
+        const DeltaValues values{.at = ranks[r].values.get(),
+                                 .count = tokens * kRowBytes / of_value,
+                                 .type = column.type,
+                                 .sent = column.sent};
+        capture(ranks[r], [&, of = memory.of(static_cast<int>(r))](const Launch& on) {
+          column.way == SumWay::kNccl ? by_nccl[r]->reduce(values, on) : of.reduce_by(column.way, values, on);
+        });
       }
       std::printf(" %11.2f", median_us(ranks));
     }

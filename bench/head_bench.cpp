@@ -10,7 +10,7 @@
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
-#include "engine/eagle3_proposer.h"
+#include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
 #include "model/gpt_oss.h"
@@ -89,7 +89,12 @@ class Bench {
             model::backend_config(config_,
                                   engine::step_limits(limits({.method = engine::DraftMethod::kSuffix}), config_.dims)),
             {.threads = threads})),
-        gpt_(model::load(*be_, config_, weights_)) {}
+        gpt_(model::load(*be_, config_, weights_)),
+        head_limits_(engine::head_step_limits(
+            engine::step_limits(limits({.method = engine::DraftMethod::kSuffix}), config_.dims))),
+        head_be_(backend::make_cpu_backend(model::eagle3::backend_config(head_, head_limits_), {.threads = threads})),
+        head_gpt_(model::load(*head_be_, head_.config, head_.weights)),
+        drafts_{.be = *head_be_, .model = head_gpt_, .limits = head_limits_, .head = &head_} {}
 
   [[nodiscard]] std::string modes() const { return be_->modes(); }
 
@@ -119,7 +124,7 @@ class Bench {
       drafts = {.method = way.wrong ? engine::DraftMethod::kSuffix : engine::DraftMethod::kEagle3,
                 .most_tokens = way.guesses,
                 .head = &head_,
-                .head_threads = threads_,
+                .draft_model = &drafts_,
                 .adaptive = way.adaptive};
     engine::Loop loop(*be_, gpt_, limits(drafts), now);
     if (way.wrong) loop.propose_with(std::make_unique<Wrong>());
@@ -161,6 +166,10 @@ class Bench {
   model::eagle3::Head head_;
   std::unique_ptr<backend::Backend> be_;
   model::GptOss gpt_;
+  model::StepLimits head_limits_;
+  std::unique_ptr<backend::Backend> head_be_;
+  model::GptOss head_gpt_;
+  engine::DraftModel drafts_;
 };
 
 void add(Run& sum, const Run& run) {

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/grouped_plan.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "base/random.h"
 #include "graph_timer.h"
 

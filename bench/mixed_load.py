@@ -11,7 +11,7 @@ and stops it. A measurement has three parts:
            the question beside them.
   behind   the long prompts come at once; until the last of them has its first token the streams are measured, and questions are asked one after
            another. "bound" is what the question's time to the first token (TTFT) should stay under: twice its quiet one and two steps, where a step is
-           the streams' median gap meanwhile.
+           the streams' median gap meanwhile; with --streams 0 twice its quiet one and 100 ms.
 Prompts are random token ids, never the same twice, so the prefix cache has no part in it. Streams that reach their end begin anew, which counts as no
 gap. With --rounds, all parts are repeated and the median of each figure is shown.
 """
@@ -189,9 +189,9 @@ async def measure(url, args):
     result |= {f"quiet_{key}": value for key, value in quiet.items()} | {f"behind_{key}": value for key, value in behind.items()}
     result |= {"behind_ttft_ms": statistics.median(asked), "behind_ttft_most_ms": max(asked), "questions": len(asked),
                "seconds_behind": end - start,
-               "stream_share": behind["tok_s"] / quiet["tok_s"], "prompt_share": result["behind_prompt_tok_s"] / result["alone_prompt_tok_s"],
+               "stream_share": behind["tok_s"] / quiet["tok_s"] if args.streams else float("nan"), "prompt_share": result["behind_prompt_tok_s"] / result["alone_prompt_tok_s"],
                "p99_over_median": behind["p99_ms"] / behind["itl_ms"],
-               "ttft_bound_ms": 2 * result["quiet_ttft_ms"] + 2 * behind["itl_ms"]}
+               "ttft_bound_ms": 2 * result["quiet_ttft_ms"] + (2 * behind["itl_ms"] if args.streams else 100)}
     return result
 
 

@@ -4,11 +4,8 @@
 
 #include "backend/cuda/card_group.h"
 
-#include "backend/cuda/comm/nccl_ranks.h"
+#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/ranks/group_testing.h"
-#include "backend/ranks/process_ranks.h"
-#include "backend/ranks/step_ranks.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "cards_testing.h"
@@ -16,6 +13,7 @@
 #include "convert/synth.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"
+#include "processes_testing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -64,8 +63,7 @@ TEST_F(CardGroups, add_up_and_gather_by_nccl) {
   const std::vector<backend::Range> columns = {{0, 8}, {8, 8}, {16, 4}};
   constexpr int64_t kWidth = 20;
   on_ranks(kRanks, [&](int rank) {
-    constexpr std::array kCards = {0};
-    const backend::cuda::NcclRanks ranks({.id = id, .ranks = kRanks, .first = rank}, kCards);
+    const backend::cuda::NcclComm comm({.id = id, .rank = rank, .ranks = kRanks});
     backend::cuda::LaunchCounts counts;
     backend::cuda::LaunchTrace trace;
     const backend::cuda::Launch on{.counts = &counts, .trace = &trace};
@@ -75,8 +73,8 @@ TEST_F(CardGroups, add_up_and_gather_by_nccl) {
       floats[i] = static_cast<float>(static_cast<int>(i) * (rank + 1));
       halves[i] = Bf16::from_float(static_cast<float>(i % 32 + static_cast<size_t>(rank)));
     }
-    ranks.all_reduce(rank, {floats.data(), 1440, DeltaValues::Type::kF32}, on);
-    ranks.all_reduce(rank, {halves.data(), 1440, DeltaValues::Type::kBf16}, on);
+    comm.reduce({floats.data(), 1440, DeltaValues::Type::kF32}, on);
+    comm.reduce({halves.data(), 1440, DeltaValues::Type::kBf16}, on);
     for (size_t i = 0; i < floats.size(); ++i) {
       ASSERT_EQ(floats[i], static_cast<float>(i * 6));
       ASSERT_EQ(halves[i].to_float(), static_cast<float>(i % 32 * 3 + 3));
@@ -86,18 +84,17 @@ TEST_F(CardGroups, add_up_and_gather_by_nccl) {
       std::vector<float> own, all(static_cast<size_t>(rows * kWidth), -1), scratch(all);
       for (int64_t row = 0; row < rows; ++row)
         for (int64_t c = 0; c < count; ++c) own.push_back(static_cast<float>(row * 100 + first + c));
-      ranks.gather(rank,
-                   {.own = own.data(),
-                    .all = all.data(),
-                    .columns = columns,
-                    .rows = rows,
-                    .width = kWidth,
-                    .scratch = scratch.data()},
-                   on);
+      comm.gather({.own = own.data(),
+                   .all = all.data(),
+                   .columns = columns,
+                   .rows = rows,
+                   .width = kWidth,
+                   .scratch = scratch.data()},
+                  on);
       for (int64_t at = 0; at < rows * kWidth; ++at)
         ASSERT_EQ(all[static_cast<size_t>(at)], static_cast<float>(at / kWidth * 100 + at % kWidth)) << rank;
     }
-    ranks.require();
+    comm.require();
     EXPECT_EQ(counts.at(backend::cuda::nccl_reduce_kernel().name), 2);
     EXPECT_EQ(counts.at(backend::cuda::nccl_gather_kernel().name), 2);
   });
@@ -116,73 +113,61 @@ TEST_F(CardGroups, know_their_cards) {
 // A group of two, whose rank 0 the test drives; the other follows on a thread.
 class Two {
  public:
-  explicit Two(const RunConfig& run = {}) : run_(run) {
-    const backend::GroupPlace place = backend::place_of(2);
-    run_.ranks = {.count = 2};
-    other_ = std::jthread([this, place] { follow(place); });
-    group = std::make_unique<backend::ProcessGroup>(backend::at_rank(place, 0), events_of(0));
-    const backend::BackendConfig whole =
-        model::backend_config(config_, {.max_tokens = 64, .max_rows = 16, .kv_pages = {64, 64}});
-    backend::tell_room(*group, whole);
-    const std::vector<std::byte> id = backend::cuda::new_card_group_id();
-    backend::hand_out_id(*group, "card 0", id);
-    cards_[0] = std::make_unique<CardGroup>(CardGroup::Place{.rank = 0, .ranks = 2, .id = id});
-    auto member = backend::make_cuda_backend(whole, run_, {.group = cards_[0].get()});
-    first = member.get();
-    be = backend::make_step_ranks(whole, run_.ranks, *group, std::move(member));
-    gpt = model::load(*be, config_, weights_.weights());
+  explicit Two(RunConfig run = {}) {
+    run.ranks = {.count = 2};
+    const auto make = [this, run](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
+      const auto rank = static_cast<size_t>(of_rank.rank());
+      const std::string card = fmt::format("card {}", rank);
+      std::vector<std::byte> id;
+      if (rank == 0) {
+        id = backend::cuda::new_card_group_id();
+        backend::hand_out_id(of_rank, card, id);
+      } else {
+        others = &of_rank;
+        id = backend::receive_id(of_rank, card);
+      }
+      cards_.at(rank) = std::make_unique<CardGroup>(CardGroup::Place{.rank = of_rank.rank(), .ranks = 2, .id = id});
+      auto member = backend::make_cuda_member(whole, run, *cards_.at(rank));
+      if (rank == 0) first = member.get();
+      return member;
+    };
+    processes_.emplace(
+        config_, weights_.weights(), model::StepLimits{.max_tokens = 64, .max_rows = 16, .kv_pages = {64, 64}},
+        run.ranks,
+        test::Processes::Setup{.make = make,
+                               .events =
+                                   [this](int rank) {
+                                     return backend::GroupEvents{.lost = [this, rank](const std::string&) {
+                                       cards_.at(static_cast<size_t>(rank))->give_up();
+                                     }};
+                                   },
+                               .ended =
+                                   [this](backend::Member& member) {
+                                     for (const auto& [kernel, count] : member.launches())
+                                       followed[std::string(kernel)] = count;
+                                   },
+                               .member_name = "a card"});
   }
+  [[nodiscard]] backend::Backend& be() const { return *processes_->be; }
   // What the other rank ended with; nothing where it ended with the group.
-  std::string end() {
-    be.reset();
-    group.reset();
-    other_ = {};
-    return error_;
-  }
-  std::vector<backend::Drawn> step(int rows = 2) {
-    return be->wait(*model::forward(*be, gpt, test::first_tokens(rows, greedy_)));
+  std::string end() { return processes_->ended().at(1); }
+  std::vector<backend::DrawnToken> step(int rows = 2) {
+    return be().wait(*model::forward(be(), processes_->gpt, test::first_tokens(rows, greedy_)));
   }
 
  private:
-  backend::GroupEvents events_of(size_t rank) {
-    return {.lost = [this, rank](const std::string&) { cards_.at(rank)->give_up(); }};
-  }
-  void follow(const backend::GroupPlace& place) {
-    try {
-      backend::ProcessGroup of_rank(backend::at_rank(place, 1), events_of(1));
-      others = &of_rank;
-      const backend::StepRoom room = backend::receive_room(of_rank);
-      const auto whole = model::backend_config(config_, {room.max_tokens, room.max_rows, room.kv_pages});
-      const auto id = backend::receive_id(of_rank, "card 1");
-      cards_[1] = std::make_unique<CardGroup>(CardGroup::Place{.rank = 1, .ranks = 2, .id = id});
-      const auto own = backend::make_cuda_backend(whole, run_, {.group = cards_[1].get()});
-      const std::span weights = weights_.weights();
-      std::vector<backend::HostWeight> parts(weights.begin(), weights.end());
-      const backend::Shard shard = backend::shard_of(whole.dims, run_.ranks, 1);
-      for (backend::HostWeight& part : parts) part.slice = backend::slice_of(part.role, whole.dims, shard);
-      const model::GptOss of_rank_1 = model::load(*own, config_, parts);
-      backend::follow_steps(of_rank, whole, *own, of_rank_1.weights);
-      for (const auto& [kernel, count] : own->launches()) followed[std::string(kernel)] = count;
-    } catch (const Error& error) {
-      error_ = error.what();
-    }
-  }
-
   const model::ModelConfig config_ = small_model_of_ranks();
   const convert::DummyWeights weights_{config_, 1, nullptr};
   const backend::SamplingParams greedy_{.temperature = 0};
-  RunConfig run_;
   std::array<std::unique_ptr<CardGroup>, 2> cards_;
-  std::string error_;
-  std::jthread other_;  // ends with the group
 
  public:
-  std::unique_ptr<backend::ProcessGroup> group;
   std::atomic<backend::ProcessGroup*> others = nullptr;
-  std::unique_ptr<backend::Backend> be;
-  const backend::CudaBackend* first = nullptr;
-  model::GptOss gpt;
+  const backend::Backend* first = nullptr;
   std::map<std::string, int64_t> followed;  // the other's launches, once it has ended
+
+ private:
+  std::optional<test::Processes> processes_;
 };
 
 TEST_F(CardGroups, sum_twice_in_a_layer_and_gather_once_in_graphs_too) {
@@ -190,13 +175,13 @@ TEST_F(CardGroups, sum_twice_in_a_layer_and_gather_once_in_graphs_too) {
     Two two({.eager = eager});
     for (int i = 0; i < 5; ++i) EXPECT_EQ(two.step().size(), 2u);  // eager, captured, replayed
     EXPECT_EQ(two.first->graph_replays(), eager ? 0 : 3);
-    two.be->copy_page({.kind = backend::LayerKind::kFull, .from = 0, .to = 1});
+    two.be().copy_page({.kind = backend::LayerKind::kFull, .from = 0, .to = 1});
     std::map<std::string, int64_t> counts;
     for (const auto& [kernel, count] : two.first->launches()) counts[std::string(kernel)] = count;
     EXPECT_EQ(counts["ncclDevKernel_AllReduce"], 5 * 2 * 2);
     EXPECT_EQ(counts["ncclDevKernel_SendRecv"], 5);
     for (const auto& [kernel, count] : counts) EXPECT_THAT(kernel, testing::Not(HasSubstr("push"))) << kernel;
-    EXPECT_THAT(two.be->modes(), HasSubstr("2 processes of a card each, each: experts"));
+    EXPECT_THAT(two.be().modes(), HasSubstr("2 processes of a card each, each: experts"));
     EXPECT_EQ(two.end(), "");
     EXPECT_EQ(two.followed, counts) << "ranks launch the same";
   }
@@ -217,8 +202,7 @@ TEST_F(CardGroups, let_go_of_a_rank_that_goes) {
 TEST_F(CardGroups, let_go_of_a_sum_that_nobody_comes_to) {
   const backend::cuda::NcclId id = backend::cuda::new_nccl_id();
   on_ranks(2, [&](int rank) {
-    constexpr std::array kCards = {0};
-    const backend::cuda::NcclRanks ranks({.id = id, .ranks = 2, .first = rank}, kCards);
+    const backend::cuda::NcclComm comm({.id = id, .rank = rank, .ranks = 2});
     if (rank == 1) return;
     const int64_t met = emulated_nccl().calls["sum"];
     std::vector<float> values(4);
@@ -226,13 +210,13 @@ TEST_F(CardGroups, let_go_of_a_sum_that_nobody_comes_to) {
     backend::cuda::LaunchCounts counts;
     backend::cuda::LaunchTrace trace;
     const backend::cuda::Launch on{.counts = &counts, .trace = &trace};
-    std::jthread waits([&] { ranks.all_reduce(0, own, on); });
+    std::jthread waits([&] { comm.reduce(own, on); });
     while (emulated_nccl().calls["sum"] == met) std::this_thread::yield();
-    ranks.give_up();
-    ranks.give_up();
+    comm.give_up();
+    comm.give_up();
     waits.join();
-    test::expect_error([&] { ranks.all_reduce(0, own, on); }, Code::kDevice, "cuda: NCCL: a rank has failed");
-    test::expect_error([&] { ranks.require(); }, Code::kDevice, "cuda: NCCL: a rank has failed");
+    test::expect_error([&] { comm.reduce(own, on); }, Code::kDevice, "cuda: NCCL: a rank has failed");
+    test::expect_error([&] { comm.require(); }, Code::kDevice, "cuda: NCCL: a rank has failed");
   });
   EXPECT_EQ(emulated_nccl().calls["abort"], 1);
 }
@@ -258,7 +242,7 @@ TEST_F(CardGroups, take_the_memory_that_the_budget_says) {
         CardGroup::Place{.rank = rank, .ranks = 2, .id = std::as_bytes(std::span(id.bytes))});
   });
   const int64_t before = backend::cuda::emulated_cuda().allocated;
-  const auto be = backend::make_cuda_backend(whole, run, {.group = cards[0].get()});
+  const auto be = backend::make_cuda_member(whole, run, *cards[0]);
   EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated - before),
               static_cast<double>(needs.kv + needs.activations - backend::cuda::kNcclCardBytes), 4096);
 }

@@ -32,15 +32,15 @@ class Cards : public testing::Test {
  protected:
   void SetUp() override { backend::cuda::emulated_cuda() = {.card = kCard, .cards = 4}; }
 
-  std::unique_ptr<backend::CudaBackend> make(const RunConfig& run, std::vector<int> devices = {}) {
+  std::unique_ptr<backend::Backend> make(const RunConfig& run, std::vector<int> devices = {}) {
     auto be = backend::make_cuda_backend(backend_, run, {.devices = std::move(devices)});
     gpt_ = model::load(*be, config_, weights_.weights());
     return be;
   }
 
   model::Step decode_step(int rows) const { return test::first_tokens(rows, greedy_); }
-  std::vector<backend::Drawn> run(backend::Backend& be, int rows = 2) { return run(be, decode_step(rows)); }
-  std::vector<backend::Drawn> run(backend::Backend& be, const model::Step& step) {
+  std::vector<backend::DrawnToken> run(backend::Backend& be, int rows = 2) { return run(be, decode_step(rows)); }
+  std::vector<backend::DrawnToken> run(backend::Backend& be, const model::Step& step) {
     return be.wait(*model::forward(be, gpt_, step));
   }
 
@@ -79,7 +79,7 @@ TEST_F(Cards, are_each_used_by_their_ranks_thread_alone) {
   }
 }
 
-std::map<std::string, int64_t> launches_of(const backend::CudaBackend& be) {
+std::map<std::string, int64_t> launches_of(const backend::Backend& be) {
   std::map<std::string, int64_t> counts;
   for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
   return counts;

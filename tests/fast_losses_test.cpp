@@ -3,7 +3,7 @@
 
 #include "app/setup/backend_choice.h"
 #include "app/setup/fast.h"
-#include "lab/verify/perplexity.h"
+#include "lab/verify/verify.h"
 #include "backend/cpu/kernels.h"
 
 #include <gtest/gtest.h>

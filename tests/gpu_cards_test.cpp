@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -31,8 +32,8 @@ class GpuCards : public testing::TestWithParam<Place> {
   }
 
   // As many ranks as the place has.
-  static std::unique_ptr<backend::CudaBackend> on_ranks(const backend::BackendConfig& config, RunConfig run,
-                                                        bool whole_experts = false) {
+  static std::unique_ptr<backend::Backend> on_ranks(const backend::BackendConfig& config, RunConfig run,
+                                                    bool whole_experts = false) {
     run.ranks = {static_cast<int>(GetParam().cards.size()), whole_experts};
     return backend::make_cuda_backend(config, run, {.devices = GetParam().cards});
   }
@@ -87,17 +88,19 @@ struct Generated {
   int64_t replays = 0;
 };
 
-// All prompts in one step: what of a prompt goes beside decoding depends on how long steps took (engine/pace.h), and
-// what shares a step with it on its roundings.
+// All prompts in one step, whatever steps take: what of a prompt goes beside decoding would depend on that
+// (engine/pace.h), and on what shares a step with it depend its roundings.
 constexpr int kStepTokens = 4096;
+constexpr double kNoPace = std::numeric_limits<double>::infinity();
 
 // All requests at once, through the engine.
-Generated generate(backend::CudaBackend& be, const Source& source, int requests, float temperature, int top_k = 0) {
+Generated generate(backend::Backend& be, const Source& source, int requests, float temperature, int top_k = 0) {
   const model::GptOss gpt = model::load(be, source.config, source.weights);
   const engine::EngineLimits limits{.max_context = 512,
                                     .max_sequences = requests,
                                     .max_batched_tokens = kStepTokens,
                                     .kv_tokens = 512 * int64_t{requests},
+                                    .target_itl_seconds = kNoPace,
                                     .async_scheduling = true};
   engine::Loop loop(be, gpt, limits);
   Generated all;

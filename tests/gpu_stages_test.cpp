@@ -217,7 +217,7 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
 std::vector<backend::cuda::Arch> emulated_spark() {
   return {backend::cuda::sm121_emulated(), backend::cuda::built_architectures().back()};
 }
-bool launched(const backend::CudaBackend& cuda, std::string_view kernel) {
+bool launched(const backend::Backend& cuda, std::string_view kernel) {
   const std::vector<backend::KernelLaunches> all = cuda.launches();
   return std::any_of(all.begin(), all.end(), [&](const auto& launch) { return launch.kernel == kernel; });
 }

@@ -1,5 +1,7 @@
 // The residual streams that a card's steps leave for a head, and a head's drafts on a card.
 
+#include "backend/cpu/cpu_backend.h"
+#include "engine/draft_model_proposer.h"
 #include "engine/engine.h"
 #include "gpu_testing.h"
 #include "base/mmap_file.h"
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -88,7 +91,7 @@ const std::vector<Rows> kSteps = {
 // The reference takes a second for some tokens of a wide model.
 const std::vector<Rows> kFewSteps = {{{1}}, {{3}, true}, {std::vector<int32_t>(9, 1)}};
 
-struct Ran {
+struct StepRun {
   RunConfig run;
   double tolerance;  // of a row's largest value
   std::string what;
@@ -98,7 +101,7 @@ struct Ran {
 class GpuTaps : public Gpu {
  protected:
   // The reference's of every step, and what each run of cards leaves beside them.
-  static void compare(const Source& source, const std::vector<Rows>& steps, const std::vector<Ran>& all) {
+  static void compare(const Source& source, const std::vector<Rows>& steps, const std::vector<StepRun>& all) {
     const auto layers = static_cast<int>(source.config.dims.layers);
     std::vector<int> boundaries = {0, 1, layers / 2, layers};
     boundaries.erase(std::unique(boundaries.begin(), boundaries.end()), boundaries.end());
@@ -108,7 +111,7 @@ class GpuTaps : public Gpu {
     std::vector<std::vector<float>> want;
     for (const Rows& rows : steps)
       want.push_back(residuals_of(*reference, gpt, DrawnStep(rows, source.config.dims.vocab).step, boundaries));
-    for (const Ran& one : all) {
+    for (const StepRun& one : all) {
       const auto cuda = backend::make_cuda_backend(config, one.run, {.devices = one.cards});
       const auto on_cuda = model::load(*cuda, source.config, source.weights);
       double most = 0;
@@ -191,13 +194,20 @@ TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
                                   .max_sequences = 4,
                                   .max_batched_tokens = 64,
                                   .kv_tokens = 2048,
+                                  .target_itl_seconds = std::numeric_limits<double>::infinity(),
                                   .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
                                   .async_scheduling = async};
       if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;
-      model::StepLimits steps = engine::step_limits(limits, source.config.dims);
-      if (on_host) steps.head = nullptr;
+      const model::StepLimits steps = engine::step_limits(limits, source.config.dims);
       const auto be = backend::make_cuda_backend(model::backend_config(source.config, steps), run);
       const model::GptOss gpt = model::load(*be, source.config, source.weights);
+      const model::StepLimits room = engine::head_step_limits(steps);
+      const backend::BackendConfig config = model::eagle3::backend_config(head, room);
+      const auto head_be = on_host ? backend::make_cpu_backend(config, {.threads = 4})
+                                   : backend::make_cuda_backend(config, {.backend = backend::BackendKind::kCuda});
+      const model::GptOss head_gpt = model::load(*head_be, head.config, head.weights);
+      const engine::DraftModel drafts{.be = *head_be, .model = head_gpt, .limits = room, .head = &head};
+      if (method == engine::DraftMethod::kEagle3) limits.speculation.draft_model = &drafts;
       engine::Loop loop(*be, gpt, limits);
       std::vector<std::vector<int32_t>> tokens(6);
       for (size_t i = 0; i < tokens.size(); ++i)

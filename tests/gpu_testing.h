@@ -89,7 +89,7 @@ struct Loaded {
 
   test::OneSequence limits;
   std::unique_ptr<backend::Backend> be;
-  backend::CudaBackend* cuda = nullptr;
+  backend::Backend* cuda = nullptr;
   model::GptOss gpt;
 };
 

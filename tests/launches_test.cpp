@@ -87,7 +87,7 @@ model::Step step_of(const std::vector<int32_t>& lengths) {
 
 using Counts = std::map<std::string, int64_t>;
 
-Counts counts_of(const backend::CudaBackend& be) {
+Counts counts_of(const backend::Backend& be) {
   Counts counts;
   for (const auto& [kernel, count] : be.launches()) counts[std::string(kernel)] = count;
   return counts;
@@ -384,19 +384,20 @@ TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_weights) {
   }
 }
 
-TEST_F(Launches, the_budget_counts_a_head_that_runs_beside_the_model) {
+TEST_F(Launches, the_budget_counts_a_head) {
   model::ModelConfig deeper = config_;  // as deep as its usual boundaries want
   deeper.dims.layers = 8;
-  const model::eagle3::Weights head = convert::dummy_head({deeper, weights_.weights()}, {.draft_vocab = 64});
-  const backend::BackendConfig config = model::backend_config(
-      config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}, .taps = {0, 1, 2}, .head = &head});
+  const model::eagle3::Head head = convert::dummy_head({deeper, weights_.weights()}, {.draft_vocab = 64});
+  const backend::BackendConfig config =
+      model::eagle3::backend_config(head, {.max_tokens = 64, .max_rows = 64, .kv_pages = {64, 64}});
   backend::cuda::emulated_cuda() = {.card = kH200};
   const backend::MemoryNeeds needs = backend::cuda_memory_needs(config, {});
   EXPECT_GT(needs.weights, 0);
   const auto be = backend::make_cuda_backend(config, {});
-  EXPECT_NE(be->head_runner(), nullptr);
-  EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated),
-              needs.weights + needs.kv + needs.activations, 65536);
+  EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated), needs.kv + needs.activations, 65536);
+  const int64_t before = backend::cuda::emulated_cuda().allocated;
+  static_cast<void>(model::load(*be, head.config, head.weights));
+  EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated - before), needs.weights, 65536);
 }
 
 // The code and the sentence of the error when a backend is made on such a machine.

@@ -2,9 +2,8 @@
 // keys and values.
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/ranks/group_testing.h"
-#include "backend/ranks/process_ranks.h"
 #include "backend/ranks/ranks_backend.h"
+#include "backend/ranks/socket_transport.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
@@ -17,6 +16,7 @@
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
+#include "processes_testing.h"
 #include "text/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -82,20 +82,21 @@ model::ModelConfig odd_config(int64_t heads, int64_t kv_heads, int64_t inter, in
 struct Loaded {
   Loaded(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
          const RunConfig& run, const Ranks& ranks, const backend::DenseFormats& dense = {}) {
-    const auto make = [&](const backend::BackendConfig& of, int threads) {
+    const auto make = [&](const backend::BackendConfig& of, int rank, int threads) {
       RunConfig alone = run;
       alone.threads = threads;
       std::unique_ptr<backend::Backend> made = run.backend == BackendKind::kReference
                                                    ? backend::make_reference_backend(of, alone)
                                                    : backend::make_cpu_backend(of, alone);
-      members.push_back(made.get());
+      members[static_cast<size_t>(rank)] = made.get();
       return made;
     };
     const backend::BackendConfig of = model::backend_config(config, limits, dense);
-    be = ranks.count == 1 ? make(of, run.threads) : backend::make_ranks_backend(of, ranks, run.threads, make);
+    members.resize(static_cast<size_t>(ranks.count));
+    be = ranks.count == 1 ? make(of, 0, run.threads) : backend::make_ranks_backend(of, ranks, run.threads, make);
     gpt = model::load(*be, config, weights);
   }
-  std::vector<backend::Backend*> members;  // by rank
+  std::vector<backend::Backend*> members;  // what computes, by rank
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;
 };
@@ -348,35 +349,22 @@ TEST(RanksTiny, write_the_greedy_texts_of_one_rank) {
 
 // ---- ranks as processes: here threads, each with a group of its own over TCP ----
 
-// Rank 0's backend, and the other ranks beside it.
-struct Processes {
+struct Processes : test::Processes {
   Processes(const model::ModelConfig& config, std::span<const HostWeight> weights, const model::StepLimits& limits,
-            const RunConfig& run, const Ranks& ranks) {
-    const backend::GroupPlace place = backend::place_of(ranks.count);
-    const auto make = [run](const backend::BackendConfig& of) {
-      return run.backend == BackendKind::kReference ? backend::make_reference_backend(of, run)
-                                                    : backend::make_cpu_backend(of, run);
-    };
-    for (int rank = 1; rank < ranks.count; ++rank)
-      others.emplace_back([=, &config] {
-        backend::ProcessGroup of_rank(backend::at_rank(place, rank), {});
-        const backend::StepRoom room = backend::receive_room(of_rank);
-        const auto whole = model::backend_config(config, {room.max_tokens, room.max_rows, room.kv_pages});
-        const backend::Shard shard = backend::shard_of(whole.dims, ranks, rank);
-        const std::unique_ptr<backend::Backend> member = make(backend::config_of(whole, shard));
-        std::vector<HostWeight> parts(weights.begin(), weights.end());
-        for (HostWeight& part : parts) part.slice = backend::slice_of(part.role, whole.dims, shard);
-        const model::GptOss of_member = model::load(*member, config, parts);
-        backend::follow(of_rank, whole, *member, of_member.weights);
-      });
-    group = std::make_unique<backend::ProcessGroup>(backend::at_rank(place, 0), backend::GroupEvents());
-    be = backend::make_process_ranks(model::backend_config(config, limits), ranks, *group, 2, make);
-    gpt = model::load(*be, config, weights);
-  }
-  std::vector<std::jthread> others;
-  std::unique_ptr<backend::ProcessGroup> group;
-  std::unique_ptr<backend::Backend> be;
-  model::GptOss gpt;
+            const RunConfig& run, const Ranks& ranks)
+      : test::Processes(config, weights, limits, ranks,
+                        {.make = [run, ranks](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
+                          return backend::make_host_member(
+                              whole,
+                              {.ranks = ranks,
+                               .rank = of_rank.rank(),
+                               .transport = std::make_unique<backend::SocketTransport>(of_rank),
+                               .draw_threads = 2},
+                              [run](const backend::BackendConfig& of) {
+                                return run.backend == BackendKind::kReference ? backend::make_reference_backend(of, run)
+                                                                              : backend::make_cpu_backend(of, run);
+                              });
+                        }}) {}
 };
 
 TEST(RanksTiny, of_several_processes_have_the_bits_of_threads) {

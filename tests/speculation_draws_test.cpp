@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -63,42 +64,56 @@ model::ModelConfig small_model() {
 // A head that says what comes after its token if the model's layers do little: lm_head of the embedding, and a bit of
 // the residual before.
 model::eagle3::Head small_head(const model::eagle3::Target& target) {
-  using model::eagle3::Matrix;
+  using enum backend::WeightRole;
   const backend::Dims& of = target.config.dims;
-  model::eagle3::Weights w;
-  const auto diagonal = [&](int64_t rows, int64_t cols, float value) {
-    std::vector<std::byte>& bytes = w.made_up.emplace_back(static_cast<size_t>(rows * cols) * sizeof(float));
+  model::eagle3::Head head = model::eagle3::described({.where = "test",
+                                                       .num_hidden_layers = 1,
+                                                       .hidden_size = of.hidden,
+                                                       .intermediate_size = 32,
+                                                       .num_attention_heads = of.heads,
+                                                       .num_key_value_heads = of.kv_heads,
+                                                       .head_dim = of.head_dim,
+                                                       .vocab_size = of.vocab,
+                                                       .draft_vocab_size = of.vocab,
+                                                       .target_hidden_size = of.hidden,
+                                                       .rms_norm_eps = 1e-5,
+                                                       .sliding_window = 1,  // a row's attention is its own value
+                                                       .rope_theta = 10000,
+                                                       .num_aux_hidden_states = 1},
+                                                      of);
+  head.boundaries = {static_cast<int>(of.layers)};
+  const auto diagonal = [&](Shape shape, float value) -> RawTensor {
+    const int64_t cols = shape.back(), rows = shape[shape.size() - 2];
+    std::vector<std::byte>& bytes = head.made_up.emplace_back(static_cast<size_t>(rows * cols) * sizeof(float));
     for (int64_t i = 0; i < std::min(rows, cols); ++i)
       std::memcpy(&bytes[static_cast<size_t>(i * cols + i) * sizeof value], &value, sizeof value);
-    return Matrix{.values = {.dtype = DType::kF32, .shape = {rows, cols}, .bytes = bytes}, .bias = {}};
+    return {.dtype = DType::kF32, .shape = std::move(shape), .bytes = bytes};
   };
-  w.boundaries = {static_cast<int>(of.layers)};
-  w.dims = {.hidden = of.hidden,
-            .target_hidden = of.hidden,
-            .taps = 1,
-            .heads = of.heads,
-            .kv_heads = of.kv_heads,
-            .head_dim = of.head_dim,
-            .inter = 32,
-            .vocab = of.vocab,
-            .draft_vocab = of.vocab};
-  w.rms_eps = 1e-5;
-  w.rope_inv_freq = model::plain_rope(10000, of.head_dim).inv_freq;
-  w.sliding_window = 1;  // a row's attention is its own value
-  w.fc = diagonal(of.hidden, of.hidden, 0.03f);
-  model::eagle3::Layer& layer = w.layers.emplace_back();
-  layer.input_norm = layer.hidden_norm = layer.post_attention_norm = w.norm =
-      std::vector<float>(static_cast<size_t>(of.hidden), 1.0f);
-  layer.q = diagonal(of.q_width(), 2 * of.hidden, 0);
-  layer.k = diagonal(of.kv_width(), 2 * of.hidden, 0);
-  layer.v = diagonal(of.kv_width(), 2 * of.hidden, 1);
-  layer.o = diagonal(of.hidden, of.q_width(), 1);
-  layer.gate = layer.up = diagonal(w.dims.inter, of.hidden, 0);
-  layer.down = diagonal(of.hidden, w.dims.inter, 0);
-  w.embedding = model::eagle3::shared_embedding(target, "test");
-  for (const backend::HostWeight& weight : target.weights)
-    if (weight.role == backend::WeightRole::kUnembedding) w.lm_head = {.values = weight.values, .bias = {}};
-  return model::eagle3::Head(std::move(w));
+  const auto put = [&](backend::WeightRole role, int layer, RawTensor values, RawTensor odd = {}) {
+    head.weights.push_back({.role = role,
+                            .layer = layer,
+                            .format = backend::WeightFormat::kF32,
+                            .values = std::move(values),
+                            .scales = {},
+                            .odd = std::move(odd),
+                            .odd_format = backend::WeightFormat::kF32});
+  };
+  const std::vector<float> ones(static_cast<size_t>(of.hidden), 1.0f);
+  const auto bytes = std::as_bytes(std::span(ones));
+  const std::vector<std::byte>& scale = head.made_up.emplace_back(bytes.begin(), bytes.end());
+  for (const auto& [role, layer] : {std::pair{kFinalNorm, -1}, {kAttnNorm, 0}, {kHiddenNorm, 0}, {kMlpNorm, 0}})
+    put(role, layer, {.dtype = DType::kF32, .shape = {of.hidden}, .bytes = scale});
+  put(kTapFc, -1, diagonal({of.hidden, of.hidden}, 0.03f));
+  put(kQ, 0, diagonal({of.q_width(), 2 * of.hidden}, 0));
+  put(kK, 0, diagonal({of.kv_width(), 2 * of.hidden}, 0));
+  put(kV, 0, diagonal({of.kv_width(), 2 * of.hidden}, 1));
+  put(kO, 0, diagonal({of.hidden, of.q_width()}, 1));
+  put(kGateUp, 0, diagonal({1, 32, of.hidden}, 0), diagonal({1, 32, of.hidden}, 0));
+  put(kDown, 0, diagonal({1, of.hidden, 32}, 0));
+  head.weights.push_back(model::eagle3::shared(target, kEmbedding, "test"));
+  head.weights.push_back(model::eagle3::shared(target, kUnembedding, "test"));
+  model::eagle3::fill_up(head);
+  return head;
 }
 
 // Of a model that drafts: other layers between the same embedding and lm_head.
@@ -298,14 +313,17 @@ class Draws : public testing::TestWithParam<Kind> {
                         .max_sequences = kTogether,
                         .max_batched_tokens = 512,
                         .kv_tokens = 4096,
+                        .target_itl_seconds = std::numeric_limits<double>::infinity(),  // a prompt is one step's
                         .async_scheduling = false};
     limits.speculation = {
         .method = method, .most_tokens = kMostGuesses, .least_lookup = 1, .head = &head_, .adaptive = adaptive};
     const model::StepLimits steps = engine::step_limits(limits, config_.dims);
     const Loaded model(config_, weights_.weights(), steps);
-    const model::StepLimits draft_steps = engine::draft_step_limits(steps);
-    const Loaded draft(config_, draft_weights_, draft_steps);
-    const engine::DraftModel draft_model{.be = *draft.be, .model = draft.gpt, .limits = draft_steps};
+    const bool by_head = method == DraftMethod::kEagle3;
+    const model::StepLimits draft_steps = by_head ? engine::head_step_limits(steps) : engine::draft_step_limits(steps);
+    const Loaded draft = by_head ? Loaded(head_, draft_steps) : Loaded(config_, draft_weights_, draft_steps);
+    const engine::DraftModel draft_model{
+        .be = *draft.be, .model = draft.gpt, .limits = draft_steps, .head = by_head ? &head_ : nullptr};
     limits.speculation.draft_model = &draft_model;
     std::chrono::nanoseconds clock{1};
     engine::Loop loop(*model.be, model.gpt, limits, [&] { return engine::Sequence::Time(clock); });
@@ -349,6 +367,10 @@ class Draws : public testing::TestWithParam<Kind> {
               model::backend_config(config, limits),
               {.threads = 1, .kv = backend::KvDtype::kF32, .activations = backend::Activations::kF32})),
           gpt(model::load(*be, config, weights)) {}
+    Loaded(const model::eagle3::Head& head, const model::StepLimits& limits)
+        : be(backend::make_cpu_backend(model::eagle3::backend_config(head, limits),
+                                       {.threads = 1, .activations = backend::Activations::kF32})),
+          gpt(model::load(*be, head.config, head.weights)) {}
     std::unique_ptr<backend::Backend> be;
     model::GptOss gpt;
   };

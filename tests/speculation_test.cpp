@@ -66,11 +66,11 @@ struct Perturbed {
 };
 
 // A head that drafts at once: its first guesses are those of the head it is made from, of the others it knows nothing.
-model::eagle3::Weights at_once(model::eagle3::Weights head) {
+model::eagle3::Head at_once(model::eagle3::Head head) {
   std::mt19937 random(4);
   std::normal_distribution<float> normal(0, 1);
   head.mask_token = 7;
-  for (int64_t i = 0; i < head.dims.taps * head.dims.target_hidden; ++i) head.mask_hidden.push_back(normal(random));
+  for (int64_t i = 0; i < head.reads.taps * head.reads.target_hidden; ++i) head.mask_hidden.push_back(normal(random));
   return head;
 }
 
@@ -87,6 +87,10 @@ struct Files {
   Perturbed perturbed{weights};
 };
 
+std::vector<float> floats_of(const Files& files, backend::WeightRole role) {
+  return backend::floats_of(std::ranges::find(files.weights, role, &backend::HostWeight::role)->values);
+}
+
 struct Loaded {
   Loaded(const Files& files, const model::StepLimits& limits, Activations activations, bool reference = false)
       : Loaded(files.config, files.weights, limits, activations, reference) {}
@@ -96,6 +100,10 @@ struct Loaded {
                      : backend::make_cpu_backend(model::backend_config(config, limits),
                                                  {.threads = 2, .activations = activations})),
         gpt(model::load(*be, config, weights)) {}
+  Loaded(const model::eagle3::Head& head, const model::StepLimits& limits, Activations activations)
+      : be(backend::make_cpu_backend(model::eagle3::backend_config(head, limits),
+                                     {.threads = 2, .activations = activations})),
+        gpt(model::load(*be, head.config, head.weights)) {}
   std::unique_ptr<backend::Backend> be;
   model::GptOss gpt;
 };
@@ -146,22 +154,23 @@ class Oracle final : public engine::Proposer {
 // residual, which at boundary 0 is its embedding.
 class Witness final : public engine::Proposer {
  public:
-  Witness(const model::eagle3::Matrix& embedding, const std::vector<Answer>& answers)
-      : embedding_(embedding), oracle_(answers, 0.6) {}
+  // embedding: [vocab, hidden]
+  Witness(std::vector<float> embedding, size_t hidden, const std::vector<Answer>& answers)
+      : embedding_(std::move(embedding)), hidden_(hidden), oracle_(answers, 0.6) {}
   [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
-  void saw(std::span<const Seen> all) override {
-    for (const Seen& each : all) look(each.text, each.residuals);
+  void saw(std::span<const News> all) override {
+    for (const News& each : all) look(each.text, each.residuals);
   }
   void look(const Text& text, const Residuals& residuals) {
     int64_t& seen = seen_[text.id];
     EXPECT_EQ(residuals.from, seen);
     seen += residuals.count;
     EXPECT_LT(seen, std::ssize(text.tokens));
-    std::vector<float> row(static_cast<size_t>(embedding_.cols()));
-    ASSERT_EQ(std::ssize(residuals.values), residuals.count * embedding_.cols());
+    ASSERT_EQ(residuals.values.size(), static_cast<size_t>(residuals.count) * hidden_);
     for (int64_t i = 0; i < residuals.count; ++i) {
-      embedding_.decode(text.tokens[static_cast<size_t>(residuals.from + i)], row.data());
-      const auto shown = residuals.values.subspan(static_cast<size_t>(i) * row.size(), row.size());
+      const auto token = static_cast<size_t>(text.tokens[static_cast<size_t>(residuals.from + i)]);
+      const auto row = std::span(embedding_).subspan(token * hidden_, hidden_);
+      const auto shown = residuals.values.subspan(static_cast<size_t>(i) * hidden_, hidden_);
       EXPECT_TRUE(std::ranges::equal(shown, row)) << residuals.from << " + " << i;
     }
   }
@@ -173,7 +182,8 @@ class Witness final : public engine::Proposer {
 
  private:
   static constexpr std::array<int, 1> kBoundaries = {0};
-  const model::eagle3::Matrix& embedding_;
+  const std::vector<float> embedding_;
+  const size_t hidden_;
   Oracle oracle_;
   std::map<engine::RequestId, int64_t> seen_;
 };
@@ -235,6 +245,13 @@ class Speculation : public testing::TestWithParam<Activations> {
     std::optional<Loaded> draft;
     std::optional<engine::DraftModel> draft_model;
     EngineLimits limits = of.limits;
+    if (limits.speculation.method == DraftMethod::kEagle3) {
+      const model::eagle3::Head& head = *limits.speculation.head;
+      const model::StepLimits room = engine::head_step_limits(steps);
+      draft.emplace(head, room, GetParam());
+      draft_model.emplace(engine::DraftModel{.be = *draft->be, .model = draft->gpt, .limits = room, .head = &head});
+      limits.speculation.draft_model = &*draft_model;
+    }
     if (limits.speculation.method == DraftMethod::kDraft) {
       draft.emplace(files->config, of.draft, engine::draft_step_limits(steps), GetParam());
       draft_model.emplace(
@@ -365,36 +382,27 @@ TEST_P(Speculation, taps_are_the_residuals_of_their_boundaries) {
   model::Step step = engine::step_alone(tokens);
   for (int32_t t = 0; t < count; ++t) step.logit_tokens.push_back(t);
   const auto hidden = static_cast<size_t>(files->config.dims.hidden), width = 3 * hidden;
-  model::eagle3::Matrix embedding, lm_head;
-  std::vector<float> norm(hidden);
-  for (const backend::HostWeight& weight : files->weights) {
-    if (weight.role == backend::WeightRole::kEmbedding) embedding.values = weight.values;
-    if (weight.role == backend::WeightRole::kUnembedding) lm_head.values = weight.values;
-    if (weight.role != backend::WeightRole::kFinalNorm) continue;
-    model::eagle3::Matrix row{.values = weight.values, .bias = {}};
-    row.values.shape = {1, files->config.dims.hidden};
-    row.decode(0, norm.data());
-  }
+  const std::vector<float> embedding = floats_of(*files, backend::WeightRole::kEmbedding),
+                           lm_head = floats_of(*files, backend::WeightRole::kUnembedding),
+                           norm = floats_of(*files, backend::WeightRole::kFinalNorm);
   for (const bool reference : {false, true}) {
     const Loaded loaded(*files, test::step_limits(limits), GetParam(), reference);
     model::Taps taps{.boundaries = {0, 3, layers}, .values = {}};
     static_cast<void>(model::forward(*loaded.be, loaded.gpt, step, {}, &taps));
     const std::vector<float> logits = loaded.be->peek(backend::Slot::kLogits).values;
     ASSERT_EQ(taps.values.size(), tokens.size() * width);
-    std::vector<float> row(hidden);
     const auto vocab = static_cast<size_t>(files->config.dims.vocab);
     for (size_t t = 0; t < tokens.size(); ++t) {
       const std::span<const float> all = std::span(taps.values).subspan(t * width, width);
-      embedding.decode(tokens[t], row.data());
-      for (size_t d = 0; d < hidden; ++d) ASSERT_EQ(all[d], row[d]) << t;
+      for (size_t d = 0; d < hidden; ++d)
+        ASSERT_EQ(all[d], embedding[static_cast<size_t>(tokens[t]) * hidden + d]) << t;
       const std::span<const float> last = all.last(hidden);
       double sum = 0;
       for (const float x : last) sum += double{x} * x;
       const double inverse = 1 / std::sqrt(sum / static_cast<double>(hidden) + double{files->config.rms_eps});
       for (size_t token = 0; token < vocab; token += 97) {
-        lm_head.decode(static_cast<int64_t>(token), row.data());
         double want = 0;
-        for (size_t d = 0; d < hidden; ++d) want += double{last[d]} * inverse * norm[d] * row[d];
+        for (size_t d = 0; d < hidden; ++d) want += double{last[d]} * inverse * norm[d] * lm_head[token * hidden + d];
         // The backend may round what lm_head reads.
         ASSERT_NEAR(logits[t * vocab + token], want, 0.15) << t << ' ' << token;
       }
@@ -410,7 +418,8 @@ TEST_P(Speculation, residuals_of_what_was_verified_are_shown_once) {
   limits.speculation = {.method = DraftMethod::kSuffix, .most_tokens = 7, .adaptive = false};
   Loaded loaded(*files, engine::step_limits(limits, files->config.dims), GetParam());
   engine::Loop loop(*loaded.be, loaded.gpt, limits);
-  loop.propose_with(std::make_unique<Witness>(files->head.weights().embedding, want));
+  loop.propose_with(std::make_unique<Witness>(floats_of(*files, backend::WeightRole::kEmbedding),
+                                              static_cast<size_t>(files->config.dims.hidden), want));
   for (size_t i = 0; i < want.size(); ++i) {
     loop.add(i + 1, request(i, 24), [](const engine::Event&) {});
     if (i % 3 == 2)

@@ -2,8 +2,8 @@
 // is wrong.
 
 #include "app/setup/backend_choice.h"
-#include "lab/verify/verify_features.h"
-#include "lab/verify/verify_subject.h"
+#include "lab/verify/features.h"
+#include "lab/verify/verify.h"
 #include "backend/cpu/cpu_backend.h"
 #include "base/error.h"
 #include "engine/engine.h"

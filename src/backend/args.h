@@ -40,6 +40,9 @@ struct EmbedArgs {
   // that row failed, any token may stand for it.
   std::span<const int32_t> ids;
   WeightHandle table;
+  // A head's: [tokens, taps, target_hidden]; empty: all ids are below 0.
+  std::span<const float> taps{};
+  WeightHandle tap_norm{}, tap_fc{};
 };
 
 struct AttnInArgs {
@@ -90,6 +93,7 @@ struct StepArgs {
   std::span<const int32_t> logit_tokens;
   std::span<const SampleRow> sample_rows;
   bool sinks = true;
+  std::span<const float> taps{};  // EmbedArgs
 };
 
 }  // namespace nibble::backend

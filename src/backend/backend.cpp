@@ -1,10 +1,12 @@
 #include "backend/backend.h"
 
-#include "backend/draft_head.h"
+#include "backend/run_config.h"
 #include "backend/shards.h"
+#include "base/dtype.h"
 #include "base/error.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble::backend {
 
@@ -15,18 +17,77 @@ std::string_view name_of(Slot slot) {
   return kNames[static_cast<size_t>(slot)];
 }
 
+std::vector<float> floats_of(const RawTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / static_cast<size_t>(bytes_of(tensor.dtype)));
+  const std::byte* const bytes = tensor.bytes.data();
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(values.data(), bytes, tensor.bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
+    values[i] = tensor.dtype == DType::kF16 ? F16{bits}.to_float() : Bf16{bits}.to_float();
+  }
+  return values;
+}
+
 SlotRows Backend::rows(Slot slot) {
   throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
 }
 
-std::unique_ptr<HeadRunner> Backend::head_runner() { return nullptr; }
-std::unique_ptr<HeadProducts> Backend::head_products(const HeadWeights& /*head*/) { return nullptr; }
+KernelFamily Backend::kernel_family() const { return KernelFamily::kAuto; }
 
 TapTicket Backend::copy_taps() {
   throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());
 }
 std::span<const float> Backend::wait_taps(TapTicket /*ticket*/) {
   throw Error(Code::kUnsupported, "{}: want a backend that keeps residuals for a head", name());
+}
+
+std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const LayerKind> layer_kinds,
+                           const AfterStage& after) {
+  const auto did = [&](Stage stage, int layer) {
+    if (after) after(stage, layer);
+  };
+  const Weights& w = *step.weights;
+  be.begin(step);
+  be.embed({.ids = step.ids,
+            .table = w.outer[WeightRole::kEmbedding],
+            .taps = step.taps,
+            .tap_norm = w.outer[WeightRole::kTapNorm],
+            .tap_fc = w.outer[WeightRole::kTapFc]});
+  did(Stage::kEmbed, -1);
+  for (size_t l = 0; l < layer_kinds.size(); ++l) {
+    const int layer_idx = static_cast<int>(l);
+    const LayerKind kind = layer_kinds[l];
+    const auto of_kind = static_cast<size_t>(kind);
+    const LayerWeights& layer = w.layers[l];
+    be.attn_in({.layer = layer, .layer_idx = layer_idx});
+    did(Stage::kAttnIn, layer_idx);
+    be.attend({.layer = layer,
+               .layer_idx = layer_idx,
+               .kind = kind,
+               .sinks = step.sinks,
+               .positions = step.positions,
+               .kv_slots = step.kv_slots[of_kind],
+               .rows = step.rows,
+               .pages = step.pages[of_kind]});
+    did(Stage::kAttend, layer_idx);
+    be.attn_out({.layer = layer});
+    did(Stage::kAttnOut, layer_idx);
+    be.route({.layer = layer});
+    did(Stage::kRoute, layer_idx);
+    be.moe({.layer = layer});
+    did(Stage::kMoe, layer_idx);
+  }
+  if (step.logit_tokens.empty()) return std::nullopt;
+  be.logits({.tokens = step.logit_tokens,
+             .norm = w.outer[WeightRole::kFinalNorm],
+             .table = w.outer[WeightRole::kUnembedding]});
+  did(Stage::kLogits, -1);
+  if (step.sample_rows.empty()) return std::nullopt;
+  return be.sample({.rows = step.sample_rows});
 }
 
 BackendConfig config_of(BackendConfig config, const Shard& shard) {

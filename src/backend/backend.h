@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,9 +22,29 @@
 
 namespace nibble::backend {
 
-struct HeadWeights;
-class HeadProducts;
-class HeadRunner;
+enum class KernelFamily : uint8_t;
+
+// A head is a model of one layer, or few, that drafts for another one, its target (EAGLE-3): what it reads beside
+// tokens are the target's residual streams (its taps). What that changes of the verbs:
+//   embed    feature = fc · norm(taps), of ids below 0 what the last logits() left in that row; residual = feature
+//   attn_in  of layer 0: qkv = W·[rmsnorm(embedding) ⊙ norm, rmsnorm(residual) ⊙ hidden_norm] + b
+//   route    one expert takes all tokens, with weight 1: there is no router
+//   moe      u = silu(gate) * up
+//   logits   also leaves each row's feature for the next step: its residual, or what it has been normed to
+//   sample   a row of logits is a token of target_ids
+struct HeadConfig {
+  int64_t taps = 0, target_hidden = 0, target_vocab = 0;  // target_vocab: rows of its embedding
+  bool fc = true;                                         // false: the feature is the normed tap
+  int64_t tap_norms = 0;              // 0: none; 1: of all taps together; else of each. kTapNorm has their scales
+  float tap_eps = 0;                  // of these
+  bool norm_before_residual = false;  // layer 0: residual = rmsnorm(feature) ⊙ hidden_norm
+  bool norm_output = false;           // a row's feature has been normed
+  std::vector<int32_t> target_ids{};  // [dims.vocab], which is the head's; empty: the same
+
+  [[nodiscard]] int32_t target_id(int32_t row) const {
+    return row < 0 || target_ids.empty() ? row : target_ids[static_cast<size_t>(row)];
+  }
+};
 
 // Everything a backend must know before the first weight. Fixed for its life.
 struct BackendConfig {
@@ -41,7 +62,7 @@ struct BackendConfig {
   // Boundaries of layers, rising, at which each step leaves the residual stream of its tokens for copy_taps(), where
   // the backend can: b lies before layer b, `layers` after the last.
   std::vector<int> taps{};
-  const HeadWeights* head = nullptr;  // that drafts for the model, for head_runner(); outlives the backend
+  std::optional<HeadConfig> head{};  // none: a model of its own
 };
 
 // What a backend of a configuration allocates, computed before it does.
@@ -92,8 +113,13 @@ using Ticket = int64_t;
 using TapTicket = int64_t;
 
 // A step that has been enqueued; the ticket of what it samples.
-struct Ran {
+struct StepRun {
   std::optional<Ticket> ticket;
+};
+
+struct KernelLaunches {
+  std::string_view kernel;
+  int64_t count = 0;
 };
 
 class Backend {
@@ -120,7 +146,7 @@ class Backend {
   virtual void copy_page(const PageCopy& copy) = 0;
 
   // A whole step: a backend that compiles its steps runs it here. None: begin() and the verbs follow.
-  virtual std::optional<Ran> run(const StepArgs& /*step*/) { return std::nullopt; }
+  virtual std::optional<StepRun> run(const StepArgs& /*step*/) { return std::nullopt; }
   // Before the verbs of a step that is walked: all that they will be told.
   virtual void begin(const StepArgs& /*step*/) {}
 
@@ -147,7 +173,7 @@ class Backend {
 
   // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding: a step's, and that of the
   // step enqueued after it.
-  [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
+  [[nodiscard]] virtual std::vector<DrawnToken> wait(Ticket ticket) = 0;
   // Whether each step leaves the residual stream at these boundaries. Else peek() shows residual and delta of a step
   // that is walked.
   [[nodiscard]] virtual bool keeps_taps(std::span<const int> /*boundaries*/) const { return false; }
@@ -159,22 +185,25 @@ class Backend {
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
   // never written. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
-  // kDelta and kLogits, after all verbs so far: where several ranks share a step, whoever drives them sums and gathers
-  // these in place. Throws Error(kUnsupported) where the backend cannot be such a rank.
+  // kDelta and kLogits, after all verbs so far: what ranks that share a step sum and gather in place (ranks/member.h).
+  // Throws Error(kUnsupported) where the backend cannot be such a rank.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
-
-  // Who runs BackendConfig::head where the model runs (draft_head.h), after finish_upload(), with room for the rows of
-  // as many tokens as the full layers' pages; the backend outlives it. None: nobody here; on the host
-  // model/eagle3/runner.h can.
-  [[nodiscard]] virtual std::unique_ptr<HeadRunner> head_runner();
-
-  // What multiplies for a head that the host runs, perhaps rounded as this backend rounds; both outlive it. None: the
-  // head's own plain loops.
-  [[nodiscard]] virtual std::unique_ptr<HeadProducts> head_products(const HeadWeights& head);
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }
+
+  // A device's kernels that have run so far, with how often; those of the first, where several share a step. A host has
+  // none.
+  [[nodiscard]] virtual std::vector<KernelLaunches> launches() const { return {}; }
+  [[nodiscard]] virtual int64_t graph_replays() const { return 0; }
+  [[nodiscard]] virtual KernelFamily kernel_family() const;  // what kAuto became, on a device
 };
+
+// A step's verbs, one after the other, with `after` behind each; layer is -1 outside the layers. The ticket is of what
+// it samples.
+using AfterStage = std::function<void(Stage stage, int layer)>;
+std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const LayerKind> layer_kinds,
+                           const AfterStage& after = {});
 
 [[nodiscard]] std::string_view name_of(Slot slot);
 

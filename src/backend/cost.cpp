@@ -58,6 +58,9 @@ int64_t values_of(WeightRole role, const Dims& d) {
     case kGateUpBias: return d.experts * 2 * d.inter;
     case kDown: return d.experts * d.inter * d.hidden;
     case kDownBias: return d.experts * d.hidden;
+    case kTapNorm:
+    case kTapFc:
+    case kHiddenNorm: break;  // of heads
   }
   check(false, "every role has a size");
   return 0;

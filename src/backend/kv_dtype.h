@@ -1,10 +1,9 @@
 #pragma once
 // What keys and values are in the cache, and what attention multiplies: the one statement of what that makes of them,
-// for backends, the oracle and tests.
+// for backends, the oracle and tests. Device code includes this, and its compiler does not take base/error.h.
 
 #include "backend/backend_kind.h"
 #include "base/dtype.h"
-#include "base/error.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +12,6 @@
 #include <iterator>
 #include <limits>
 #include <span>
-#include <string>
 #include <string_view>
 
 namespace nibble::backend {
@@ -54,17 +52,10 @@ static_assert([] {
 [[nodiscard]] constexpr const KvType& type_of(KvDtype dtype) { return kKvTypes[static_cast<size_t>(dtype)]; }
 [[nodiscard]] constexpr std::string_view name_of(KvDtype dtype) { return type_of(dtype).name; }
 // Throws Error(kUnsupported), naming both, where the backend has no kernels for it.
-inline void require_taken(const KvType& type, BackendKind backend) {
-  if (type.on.has(backend)) return;
-  throw Error(Code::kUnsupported, "--kv-cache-dtype {}: no kernels of --backend {} take it", type.word,
-              name_of(backend));
-}
+void require_taken(const KvType& type, BackendKind backend);
 
 // A row is a head of a token: `values` of the type. Throws Error(kUnsupported) where these are not whole blocks of it.
-[[noreturn]] inline void refuse_row(const KvType& type, int64_t values) {
-  throw Error(Code::kUnsupported, "--kv-cache-dtype {}: want heads of whole {}, found a head_dim of {}", type.word,
-              type.block > 1 ? "blocks of " + std::to_string(type.block) : "bytes", values);
-}
+[[noreturn]] void refuse_row(const KvType& type, int64_t values);
 [[nodiscard]] constexpr int64_t code_bytes(const KvType& type, int64_t values) {
   const bool fits = values > 0 && values <= std::numeric_limits<int64_t>::max() / 64;
   if (!fits || (type.block > 0 && values % type.block != 0) || values * type.value_bits % 8 != 0)

@@ -104,7 +104,7 @@ consteval size_t members_of() {
   else
     return sizeof...(Members);
 }
-static_assert(members_of<SamplingParams>() == kSamplingFields.size() + 2, "want a row of kSamplingFields per number");
+static_assert(members_of<SamplingParams>() == kSamplingFields.size() + 2, "kSamplingFields lists every number");
 
 bool any_acts(const SamplingParams& params, SamplingUse use) {
   return std::ranges::any_of(kSamplingFields,
@@ -129,9 +129,8 @@ bool SamplingField::acts(const SamplingParams& params) const { return of(params)
 
 SamplingWords words_of(const SamplingParams& params) {
   SamplingWords words{};
-  size_t row = 0;
-  for_each_field(params,
-                 [&](const SamplingField&, const auto value) { words[row++] = std::bit_cast<uint32_t>(value); });
+  size_t at = 0;
+  for_each_field(params, [&](const SamplingField&, const auto value) { words[at++] = std::bit_cast<uint32_t>(value); });
   return words;
 }
 

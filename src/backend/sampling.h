@@ -28,7 +28,7 @@ inline constexpr float kGreedyBelow = 1e-6f;  // logits divided by less could le
 inline constexpr float kMaxTemperature = 100;
 inline constexpr double kTinyShare = 1e-6;  // as top_p: the likeliest token alone
 
-// What a request asks of its draws. A number has a row in kSamplingFields below, which says its range.
+// What a request asks of its draws. kSamplingFields below lists the numbers, with their ranges.
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy
   float top_p = 1.0f;
@@ -61,9 +61,9 @@ struct SamplingRange {
   [[nodiscard]] std::string text() const;  // "0 to 100"
 };
 
-// One number of SamplingParams. The row is all there is to it but its formula (sampling.cpp and, on a card,
-// cuda/sampling/sample.cuh): validate(), the JSON of requests, flags, frames between ranks and what a card reads are
-// made from the rows, and a test holds a card's draws against the host's with each of them set.
+// One number of SamplingParams: all there is to it but its formula (sampling.cpp and, on a card,
+// cuda/sampling/sample.cuh). validate(), the JSON of requests, flags, frames between ranks and what a card reads are
+// made from the list, and a test holds a card's draws against the host's with each field set.
 struct SamplingField {
   std::string_view name;  // in JSON; of its flag with - for _
   std::variant<float SamplingParams::*, int SamplingParams::*> member;
@@ -119,25 +119,25 @@ inline constexpr std::array kSamplingFields = {
                   .help = "Subtract per time a token was generated before"},
 };
 
-// visit(row, params' own number) for every row.
+// visit(field, params' own number) for every field.
 template <class Params, class Visit>
 constexpr void for_each_field(Params& params, const Visit& visit) {
   for (const SamplingField& field : kSamplingFields)
     std::visit([&](const auto member) { visit(field, params.*member); }, field.member);
 }
 
-// The same as 32-bit words, for devices: by row of kSamplingFields.
+// The numbers as 32-bit words, for devices, in the order of the list.
 using SamplingWords = std::array<uint32_t, kSamplingFields.size()>;
 [[nodiscard]] SamplingWords words_of(const SamplingParams& params);
 
 template <auto kMember>
-using member_type = std::remove_cvref_t<decltype(std::declval<SamplingParams>().*kMember)>;
+using MemberType = std::remove_cvref_t<decltype(std::declval<SamplingParams>().*kMember)>;
 
-// The row of a member.
+// Where the list has a member.
 template <class T>
 consteval size_t field_index(T SamplingParams::* member) {
   size_t at = 0;
-  while (kSamplingFields[at].member != decltype(SamplingField::member)(member)) ++at;  // without one: no constant
+  while (kSamplingFields[at].member != decltype(SamplingField::member)(member)) ++at;  // unlisted: no constant
   return at;
 }
 

@@ -78,6 +78,9 @@ Slice whole_of(WeightRole role, const Dims& d) {
     case kGateUpBias: return {{0, d.experts}, {0, 2 * d.inter}, kOne};
     case kDown: return {{0, d.experts}, {0, d.hidden}, {0, d.inter}};
     case kDownBias: return {{0, d.experts}, {0, d.hidden}, kOne};
+    case kTapNorm:
+    case kTapFc:
+    case kHiddenNorm: break;  // of heads
   }
   check(false, "every role has a shape");
   return {};

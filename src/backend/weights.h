@@ -54,8 +54,12 @@ enum class WeightRole : uint8_t {
   kGateUpBias,  // [experts, 2*inter]
   kDown,        // [experts, hidden, inter]
   kDownBias,    // [experts, hidden]
+  // A head's alone (HeadConfig)
+  kTapNorm,     // [taps * target_hidden]
+  kTapFc,       // [hidden, taps * target_hidden]
+  kHiddenNorm,  // [hidden], of layer 0, whose q, k and v are [.., 2 * hidden]
 };
-inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kDownBias) + 1;
+inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kHiddenNorm) + 1;
 
 [[nodiscard]] constexpr std::string_view name_of(WeightRole role) {
   constexpr std::array<std::string_view, kWeightRoles> kNames = {
@@ -102,6 +106,9 @@ struct HostWeight {
   weight.values = std::exchange(weight.odd, {});
   return weight;
 }
+
+// All values of a tensor of floats, bf16, f16 or f32.
+[[nodiscard]] std::vector<float> floats_of(const RawTensor& tensor);
 
 struct WeightHandle {
   int32_t idx = -1;  // -1: none

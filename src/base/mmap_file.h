@@ -1,5 +1,5 @@
 #pragma once
-// A file mapped read-only for as long as the object lives.
+// Files that are read: mapped, or past the page cache.
 
 #include "base/thread_pool.h"
 
@@ -13,6 +13,7 @@
 
 namespace nibble {
 
+// A file mapped read-only for as long as the object lives.
 class MmapFile {
  public:
   // Throws Error(kIo) naming the path when it cannot be opened, is no regular file, or cannot be mapped.

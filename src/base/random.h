@@ -1,18 +1,11 @@
 #pragma once
 // Counter-based random numbers (Philox4x32-10, Salmon et al., SC 2011): value = f(key, counter), no state, so host and
-// device draw the same stream and a draw does not depend on its neighbours.
-
-#include "base/error.h"
+// device draw the same stream and a draw does not depend on its neighbours. Device code includes this, and its compiler
+// does not take base/error.h.
 
 #include <array>
-#include <cerrno>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <numbers>
 #include <span>
-
-#include <unistd.h>
 
 namespace nibble {
 
@@ -36,16 +29,10 @@ using Philox4 = std::array<uint32_t, 4>;
 [[nodiscard]] constexpr float uniform_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
 // Standard normal from two words (Box-Muller).
-[[nodiscard]] inline float normal_float(uint32_t a, uint32_t b) {
-  const float radius = std::sqrt(-2.0f * std::log(1.0f - uniform_float(a)));  // 1-u is never 0
-  return radius * std::cos(2.0f * std::numbers::pi_v<float> * uniform_float(b));
-}
+[[nodiscard]] float normal_float(uint32_t a, uint32_t b);
 
 // Bytes that cannot be guessed, from the system's generator: for ids and seeds. std::random_device would use rdseed,
 // which takes a millisecond for an id. REQUIRES at most 256 bytes. Throws Error(kIo) if the system has no generator.
-inline void fill_unguessable(std::span<uint8_t> bytes) {
-  if (getentropy(bytes.data(), bytes.size()) != 0)
-    throw Error(Code::kIo, "want {} bytes from the system's random generator: {}", bytes.size(), std::strerror(errno));
-}
+void fill_unguessable(std::span<uint8_t> bytes);
 
 }  // namespace nibble

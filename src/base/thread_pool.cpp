@@ -14,7 +14,6 @@ namespace nibble {
 
 namespace {
 
-// Waiting for another thread that is about to arrive: spins for some microseconds without the kernel, then sleeps.
 constexpr int kSpins = 2000;  // some 30 µs: longer than the time between the parallel parts of a step
 
 void pause_spinning() {
@@ -23,16 +22,6 @@ void pause_spinning() {
 #elif defined(__aarch64__)
   asm volatile("isb" ::: "memory");  // YIELD is a NOP on most cores, and does not wait at all
 #endif
-}
-
-// Returns when value is no longer `old`. REQUIRES that whoever changes it notifies.
-template <class T>
-void wait_while(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    pause_spinning();
-  }
-  value.wait(old, std::memory_order_acquire);
 }
 
 // Binds each worker to a processor of its own, if there is one for every thread. If two threads shared a processor,
@@ -57,6 +46,14 @@ void spread(std::vector<std::jthread>& workers) {
 }
 
 }  // namespace
+
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause_spinning();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
 
 ThreadPool::ThreadPool(int threads) : threads_(threads) {
   check(threads >= 1, "a thread pool has at least the caller");

@@ -1,5 +1,6 @@
 #pragma once
-// A fixed set of threads that run index ranges together with the caller.
+// Threads, and how they talk: a pool that runs index ranges together with its caller, threads bound to an index each,
+// and a queue of messages.
 
 #include <atomic>
 #include <condition_variable>
@@ -15,13 +16,18 @@
 
 namespace nibble {
 
+// Waits for another thread that is about to arrive: returns when value is no longer `old`. Spins for some microseconds
+// without the kernel, then sleeps. REQUIRES that whoever changes it notifies.
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old);
+
 // A part of a range of indices: [begin, end), and which of the pool's threads has it.
 struct IndexRange {
   int64_t begin, end;
   int thread_idx;
 };
 
-// Between calls a thread spins for some microseconds, so that the next call starts at once, and then sleeps.
+// A fixed set of threads that run index ranges together with the caller. Between calls a thread spins for some
+// microseconds, so that the next call starts at once, and then sleeps.
 class ThreadPool {
  public:
   using Body = std::function<void(IndexRange)>;

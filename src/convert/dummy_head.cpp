@@ -3,30 +3,32 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "model/config.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <tuple>
 #include <utility>
 
 namespace nibble::convert {
 namespace {
 
-using model::eagle3::Matrix;
-using model::eagle3::Weights;
+using backend::WeightRole;
+using model::eagle3::Head;
 
-// Makes matrices one after the other, whose bytes the weights keep.
+// Makes weights one after the other, whose bytes the head keeps.
 class HeadMaker {
  public:
-  HeadMaker(Weights& weights, const DummyHeadOptions& options) : weights_(weights), options_(options) {}
+  HeadMaker(Head& head, const DummyHeadOptions& options) : head_(head), options_(options) {}
 
   // About as wide as a trained one: uniform, of the standard deviation 1 / sqrt(cols).
-  Matrix matrix(int64_t rows, int64_t cols) {
+  RawTensor matrix(Shape shape) {
+    const int64_t cols = shape.back(), rows = shape[shape.size() - 2];
     constexpr int64_t kAtOnce = 8;  // values of a draw
     const int64_t count = rows * cols;
-    std::vector<std::byte>& bytes = weights_.made_up.emplace_back(static_cast<size_t>(count) * sizeof(uint16_t));
-    const auto tensor = static_cast<uint64_t>(weights_.made_up.size());
+    std::vector<std::byte>& bytes = head_.made_up.emplace_back(static_cast<size_t>(count) * sizeof(uint16_t));
+    const auto tensor = static_cast<uint64_t>(head_.made_up.size());
     const float scale = std::sqrt(3.0f / static_cast<float>(cols)) / 32768.0f;
     const auto fill = [&](IndexRange range) {
       for (int64_t block = range.begin; block < range.end; ++block) {
@@ -43,11 +45,17 @@ class HeadMaker {
       options_.pool->parallel_for(blocks, fill);
     else
       fill({.begin = 0, .end = blocks, .thread_idx = 0});
-    return {.values = {.dtype = DType::kBf16, .shape = {rows, cols}, .bytes = bytes}, .bias = {}};
+    return {.dtype = DType::kBf16, .shape = std::move(shape), .bytes = bytes};
+  }
+  RawTensor ones(int64_t count) {
+    const std::vector<Bf16> values(static_cast<size_t>(count), Bf16::from_float(1));
+    const auto bytes = std::as_bytes(std::span(values));
+    const std::vector<std::byte>& kept = head_.made_up.emplace_back(bytes.begin(), bytes.end());
+    return {.dtype = DType::kBf16, .shape = {count}, .bytes = kept};
   }
 
  private:
-  Weights& weights_;
+  Head& head_;
   const DummyHeadOptions& options_;
 };
 
@@ -59,42 +67,44 @@ std::vector<int> dummy_head_boundaries(const model::ModelConfig& target) {
   return model::eagle3::boundaries_of(usual, target.dims.layers, model::eagle3::TapReading::kAuto);
 }
 
-Weights dummy_head(const model::eagle3::Target& target, const DummyHeadOptions& options) {
+Head dummy_head(const model::eagle3::Target& target, const DummyHeadOptions& options) {
+  using enum WeightRole;
   const backend::Dims& of = target.config.dims;
-  Weights w;
-  w.boundaries = dummy_head_boundaries(target.config);
-  const auto taps = std::ssize(w.boundaries);
-  w.dims = {.hidden = of.hidden,
-            .target_hidden = of.hidden,
-            .taps = taps,
-            .heads = of.heads,
-            .kv_heads = of.kv_heads,
-            .head_dim = of.head_dim,
-            .inter = 6 * of.hidden,
-            .vocab = of.vocab,
-            .draft_vocab = std::min<int64_t>(options.draft_vocab, of.vocab)};
-  w.rms_eps = 1e-5;
-  model::RopeTable rope = model::plain_rope(10000, of.head_dim);
-  w.rope_inv_freq = std::move(rope.inv_freq);
-  w.rope_concentration = rope.concentration;
-  HeadMaker make(w, options);
-  const int64_t h = of.hidden, q = of.q_width(), kv = of.kv_width();
-  const std::vector<float> ones(static_cast<size_t>(h), 1.0f);
-  w.fc = make.matrix(h, taps * h);
-  model::eagle3::Layer& layer = w.layers.emplace_back();
-  layer.input_norm = layer.hidden_norm = layer.post_attention_norm = w.norm = ones;
-  layer.q = make.matrix(q, 2 * h);
-  layer.k = make.matrix(kv, 2 * h);
-  layer.v = make.matrix(kv, 2 * h);
-  layer.o = make.matrix(h, q);
-  layer.gate = make.matrix(w.dims.inter, h);
-  layer.up = make.matrix(w.dims.inter, h);
-  layer.down = make.matrix(h, w.dims.inter);
-  w.lm_head = make.matrix(w.dims.draft_vocab, h);
-  for (int64_t i = 0; i < w.dims.draft_vocab; ++i)
-    w.target_ids.push_back(static_cast<int32_t>(i * of.vocab / w.dims.draft_vocab));
-  w.embedding = model::eagle3::shared_embedding(target, "a dummy head");
-  return w;
+  const checkpoint::Eagle3Config usual{.where = "a dummy head",
+                                       .num_hidden_layers = 1,
+                                       .hidden_size = of.hidden,
+                                       .intermediate_size = 6 * of.hidden,
+                                       .num_attention_heads = of.heads,
+                                       .num_key_value_heads = of.kv_heads,
+                                       .head_dim = of.head_dim,
+                                       .vocab_size = of.vocab,
+                                       .draft_vocab_size = std::min<int64_t>(options.draft_vocab, of.vocab),
+                                       .target_hidden_size = of.hidden,
+                                       .rms_norm_eps = 1e-5,
+                                       .rope_theta = 10000,
+                                       .num_aux_hidden_states = 3};
+  Head head = model::eagle3::described(usual, of);
+  head.boundaries = dummy_head_boundaries(target.config);
+  HeadMaker make(head, options);
+  const backend::Dims& d = head.config.dims;
+  const int64_t h = d.hidden, q = d.q_width(), kv = d.kv_width();
+  const auto put = [&](WeightRole role, int layer, RawTensor values, RawTensor odd = {}) {
+    head.weights.push_back(
+        {.role = role, .layer = layer, .values = std::move(values), .scales = {}, .odd = std::move(odd)});
+  };
+  put(kTapFc, -1, make.matrix({h, head.reads.taps * h}));
+  for (const auto& [role, rows, cols] : {std::tuple{kQ, q, 2 * h}, {kK, kv, 2 * h}, {kV, kv, 2 * h}, {kO, h, q}})
+    put(role, 0, make.matrix({rows, cols}));
+  RawTensor gate = make.matrix({1, d.inter, h});
+  put(kGateUp, 0, std::move(gate), make.matrix({1, d.inter, h}));
+  put(kDown, 0, make.matrix({1, h, d.inter}));
+  put(kUnembedding, -1, make.matrix({d.vocab, h}));
+  put(kFinalNorm, -1, make.ones(h));
+  for (const WeightRole role : {kAttnNorm, kHiddenNorm, kMlpNorm}) put(role, 0, make.ones(h));
+  for (int64_t i = 0; i < d.vocab; ++i) head.reads.target_ids.push_back(static_cast<int32_t>(i * of.vocab / d.vocab));
+  head.weights.push_back(model::eagle3::shared(target, kEmbedding, "a dummy head"));
+  model::eagle3::fill_up(head);
+  return head;
 }
 
 }  // namespace nibble::convert

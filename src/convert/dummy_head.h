@@ -3,7 +3,7 @@
 
 #include "base/thread_pool.h"
 #include "model/config.h"
-#include "model/eagle3/weights.h"
+#include "model/eagle3/head.h"
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ struct DummyHeadOptions {
 // six times its own, three states read at the boundaries that are usual, the model's embedding, in bf16. Values depend
 // on the seed and their place alone. Throws Error(kCorrupt) for a model of so few layers that there are no such
 // boundaries.
-[[nodiscard]] model::eagle3::Weights dummy_head(const model::eagle3::Target& target, const DummyHeadOptions& options);
+[[nodiscard]] model::eagle3::Head dummy_head(const model::eagle3::Target& target, const DummyHeadOptions& options);
 [[nodiscard]] std::vector<int> dummy_head_boundaries(const model::ModelConfig& target);
 
 }  // namespace nibble::convert

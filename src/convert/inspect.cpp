@@ -41,6 +41,9 @@ WeightClass class_of(WeightRole role) {
     case kDown: return WeightClass::kExperts;
     case kGateUpBias:
     case kDownBias: return WeightClass::kExpertBias;
+    case kTapNorm:
+    case kTapFc:
+    case kHiddenNorm: break;  // of heads
   }
   check(false, "every role has a class");
   return {};

@@ -93,7 +93,10 @@ Normal distribution_of(const ManifestItem& item) {
     case kGateUpBias:
     case kDownBias: return {0, 0.05f};
     case kGateUp:
-    case kDown: break;
+    case kDown:
+    case kTapNorm:
+    case kTapFc:
+    case kHiddenNorm: break;
   }
   check(false, "experts are not dense");
   return {};

@@ -125,7 +125,7 @@ TEST(draft_model, texts_of_a_step_draft_together_as_each_alone) {
   for (size_t i = 0; i < texts.size(); ++i) all.push_back(texts[i].with(1, i + 1));
   for (size_t at = 1; at < 20; at += 3) {
     std::vector<Draft> drafts(texts.size());
-    std::vector<Proposer::Asked> asked;
+    std::vector<Proposer::Order> asked;
     for (size_t i = 0; i < texts.size(); ++i) {
       drafter.read(texts[i].with(at, i + 1));
       asked.push_back({texts[i].with(at, i + 1), kMost[i], &drafts[i]});

@@ -70,10 +70,7 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   model::StepLimits steps{.max_tokens = limits.max_batched_tokens,
                           .max_rows = std::max(static_cast<int>(rows) + draft_rows(limits), limits.max_logit_rows),
                           .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
-  if (drafts.head != nullptr) {
-    steps.taps = drafts.head->boundaries();
-    steps.head = &drafts.head->weights();
-  }
+  if (drafts.head != nullptr) steps.taps = drafts.head->boundaries;
   return steps;
 }
 

@@ -6,7 +6,7 @@
 // its last event; it may come before submit() has returned.
 
 #include "backend/backend.h"
-#include "engine/kv_events.h"
+#include "engine/prefix_cache.h"
 #include "engine/proposer.h"
 #include "engine/request.h"
 #include "model/gpt_oss.h"
@@ -27,7 +27,8 @@ struct EngineLimits {
   int max_long_partial_prefills = 8;  // --max-long-partial-prefills: of them, those that are long
   int64_t long_prefill_tokens = 0;  // --long-prefill-token-threshold: more are long, and get at most as many in a step;
                                     // 0: none is
-  double target_itl_seconds = 0;    // --target-itl: of a step that decodes beside prompts; 0: from measured times
+  double target_itl_seconds = 0;    // --target-itl: of a step that decodes beside prompts; 0: as Pace says; infinity:
+                                    // steps are as long as the other limits allow, also those of prompts alone
   int max_logit_rows = 0;           // in one step, of tokens to draw and to score; 0: as many as may draw
   bool prefix_cache = true;
   SpeculationLimits speculation{};

@@ -1,9 +1,9 @@
 #include "engine/loop.h"
 
 #include "base/error.h"
-#include "engine/eagle3_proposer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace nibble::engine {
@@ -15,47 +15,30 @@ Code code_of(const std::exception& why) {
 }
 
 // Whether its logits are not finite; any other error is the request's own.
-bool is_corrupt(const backend::Drawn& drawn) { return drawn.error && drawn.error->code() != Code::kInvalidRequest; }
+bool is_corrupt(const backend::DrawnToken& drawn) {
+  return drawn.error && drawn.error->code() != Code::kInvalidRequest;
+}
 
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
 
-Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::StepLimits& step) {
+// How many keys' attention costs as many operations as everything else for one token.
+int64_t keys_per_token(const model::ModelConfig& config) {
+  const backend::Dims& d = config.dims;
+  const int64_t attention = d.hidden * (2 * d.q_width() + 2 * d.kv_width()), experts = d.topk * 3 * d.hidden * d.inter;
+  const auto full = std::count(config.layer_kinds.begin(), config.layer_kinds.end(), LayerKind::kFull);
+  return std::max<int64_t>(1, d.layers * (attention + experts) / std::max<int64_t>(1, full * 2 * d.q_width()));
+}
+
+Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::ModelConfig& config) {
+  const model::StepLimits step = step_limits(limits, config.dims);
   return {.max_context = limits.max_context,
           .max_sequences = std::min(limits.max_sequences, limits.max_batched_tokens),
           .max_tokens = step.max_tokens,
           .max_logit_rows = step.max_rows,
+          .keys_per_token = keys_per_token(config),
           .max_partial_prompts = limits.max_partial_prefills,
           .max_long_partial_prompts = limits.max_long_partial_prefills,
           .long_prompt_tokens = limits.long_prefill_tokens};
-}
-
-// How many keys' attention costs as many operations as everything else for one token.
-double keys_per_token(const model::ModelConfig& config) {
-  const backend::Dims& d = config.dims;
-  const int64_t attention = d.hidden * (2 * d.q_width() + 2 * d.kv_width()), experts = d.topk * 3 * d.hidden * d.inter;
-  const auto full = std::count(config.layer_kinds.begin(), config.layer_kinds.end(), LayerKind::kFull);
-  return static_cast<double>(d.layers * (attention + experts)) /
-         static_cast<double>(std::max<int64_t>(1, full * 2 * d.q_width()));
-}
-
-Pace::Rule pace_rule(const EngineLimits& limits, const model::ModelConfig& config) {
-  return {.target_seconds = limits.target_itl_seconds,
-          .max_tokens = limits.max_batched_tokens,
-          .keys_per_token = std::max(1.0, keys_per_token(config))};
-}
-
-Pace::Work work_of(const Batch& batch) {
-  Pace::Work work;
-  for (const Batch::Row& row : batch.rows) {
-    if (row.count - row.drafted == 1) {
-      ++work.decoding;
-      work.drafted += row.drafted;
-    } else {
-      work.prompt_tokens += row.count;
-      work.prompt_keys += static_cast<double>(row.count) * (static_cast<double>(row.from) + 0.5 * row.count);
-    }
-  }
-  return work;
 }
 
 bool allows(std::span<const uint32_t> mask, int32_t token) {
@@ -72,11 +55,10 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
       pool_(step_limits(limits, model.config.dims).kv_pages),
       cache_(pool_, model.config.dims.sliding_window,
              limits.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff),
-      scheduler_(scheduler_limits(limits, step_limits(limits, model.config.dims)), cache_),
-      pace_(pace_rule(limits, model.config)),
+      scheduler_(scheduler_limits(limits, model.config), cache_),
+      pace_({.target_seconds = limits.target_itl_seconds, .max_tokens = limits.max_batched_tokens}),
       now_(std::move(now)) {
-  if (limits.speculation.method != DraftMethod::kOff)
-    propose_with(make_proposer(limits.speculation, make_head_runner(be, limits.speculation)));
+  if (limits.speculation.method != DraftMethod::kOff) propose_with(make_proposer(limits.speculation));
 }
 
 void Loop::propose_with(std::unique_ptr<Proposer> proposer) {
@@ -138,8 +120,6 @@ void Loop::step() {
     read_flight();
     batch = &schedule();
   }
-  // Prompts were left out of the batch, but they hold the pages that all others need.
-  if (batch->rows.empty() && !flight_) batch = &scheduler_.schedule(Scheduler::Flight::kNone);
   check(!batch->rows.empty() || flight_ || sequences_.empty(), "somebody can go on while anybody is left");
   const auto reading = flight_ ? Sequence::Time::duration() : read_for_drafts(*batch);
   scheduled += reading;
@@ -152,7 +132,7 @@ void Loop::step() {
   if (next) {
     next->scheduled = scheduled;
     next->proposing = proposing;
-    // Of the steps without drafts, only those are timed that were enqueued as usual, or that drafts held up.
+    // Steps without drafts are timed only if they were enqueued as usual, or if drafts held them up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
@@ -175,6 +155,7 @@ Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& o
   const auto known = [&] { return counts_.prefix_hits + counts_.prompt_tokens; };
   const int64_t before = known();
   Finished finished;
+  alone_ = true;
   add(kId, std::move(request), [&](const Event& event) {
     if (const auto* end = std::get_if<Finished>(&event))
       finished = *end;
@@ -188,22 +169,24 @@ Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& o
     reading = done < prompt;
     if (!on_prompt(done, prompt)) cancel(kId);
   }
+  alone_ = false;
   if (finished.reason == FinishReason::kFailed) throw Error(finished.code, finished.message);
   return finished;
 }
 
 Batch& Loop::schedule() {
-  const int decoding = scheduler_.decoding();
-  const bool prompts = decoding < std::ssize(scheduler_.running()) || !scheduler_.waiting().empty();
-  const PromptBudget budget = decoding > 0 && prompts ? pace_.budget(decoding) : PromptBudget();
-  measured_ = !budget.any();
-  return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, budget);
+  const bool paced = !alone_ && !std::isinf(limits_.target_itl_seconds);
+  allowed_ = !paced ? Scheduler::kNoLimit
+                    : pace_.prompt_tokens({.decoding = scheduler_.decoding(),
+                                           .prompt_tokens = scheduler_.prompt_tokens(),
+                                           .newcomers = !scheduler_.waiting().empty()});
+  return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, allowed_);
 }
 
 // Steps that read prompts have none: they are long already. Nor has one whose proposer does not know the last step:
 // that drafts might pay was not seen before it was read.
 bool Loop::may_have_drafts(const Batch& batch) const {
-  return speculation_ && !measured_ && !unshown_ && !batch.rows.empty() && !holds_prompts(batch);
+  return speculation_ && !unshown_ && !batch.rows.empty() && !holds_prompts(batch);
 }
 
 // How long who drafts has read in texts of the batch. That is not a part of the step's time.
@@ -309,18 +292,18 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     counts_.prefix_queries += s.request.prefix_cache ? s.prompt_count : 0;
     counts_.prefix_hits += s.cached;
   }
-  const StepBuilder::Built built =
+  const StepBuilder::Result built =
       builder_.build(batch, limits_.async_scheduling ? StepBuilder::Draws::kOneAtLeast : StepBuilder::Draws::kAsked);
   Flight flight{.ticket = {},
                 .rows = {},
                 .uses = built.uses,
                 .taps = {},
-                .work = work_of(batch),
+                .pace = {batch.decoding, allowed_, batch.prompt_tokens},
                 .step = {},
                 .scheduled = now,
                 .began = now,
                 .proposing = 0,
-                .waited_for = measured_};
+                .waited_for = false};
   for (const Batch::Row& row : batch.rows) {
     flight.rows.push_back({.sequence = row.sequence, .from = row.from, .count = row.count, .drafted = row.drafted});
     row.sequence->drafted += row.drafted;
@@ -358,7 +341,7 @@ void Loop::read_flight() {
   bool corrupt = false;
   try {
     if (flight.ticket) {
-      std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
+      std::vector<backend::DrawnToken> drawn = be_.wait(*flight.ticket);
       corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
       take_all(flight, std::move(drawn));
@@ -374,7 +357,7 @@ void Loop::read_flight() {
   if (corrupt) cache_.clear();
   const auto now = now_();
   const auto last_end = std::exchange(last_end_, now);
-  pace_.took(flight.work, seconds(std::max(flight.began, last_end), now));
+  pace_.took(flight.pace, seconds(std::max(flight.began, last_end), now));
   if (speculation_) judge_drafts(flight, seconds(std::max(flight.scheduled, last_end), now));
   for (const Flight::Row& row : flight.rows) {
     --row.sequence->steps_in_flight;
@@ -382,7 +365,7 @@ void Loop::read_flight() {
   }
 }
 
-void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
+void Loop::take_all(const Flight& flight, std::vector<backend::DrawnToken>&& drawn) {
   for (size_t r = 0; r < drawn.size(); ++r) {
     const LogitUse& use = flight.uses[r];
     Sequence* const of = use.sequence;
@@ -393,7 +376,7 @@ void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
   }
 }
 
-// Those of tokens that were verified, of sequences that go on.
+// Shows residuals of tokens that were verified, of sequences that go on.
 void Loop::show_residuals(const Flight& flight) {
   int64_t tokens = 0;
   for (const Flight::Row& row : flight.rows) tokens += row.count;
@@ -427,7 +410,7 @@ void Loop::judge_drafts(const Flight& flight, double seconds) {
     speculation_->took(*flight.step, {.step = seconds - flight.proposing, .proposing = flight.proposing}, right);
 }
 
-void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
+void Loop::take(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
   if (drawn.error) {
     fail(s, *drawn.error);
@@ -439,7 +422,7 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   if (s.request.max_tokens == 0 && use.scored + 1 == s.to_score()) end(s, FinishReason::kLength);
 }
 
-void Loop::take_token(const LogitUse& use, backend::Drawn&& drawn) {
+void Loop::take_token(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
   const int32_t token = drawn.token;
   if (s.output().empty()) s.first_token = now_();

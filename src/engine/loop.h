@@ -77,7 +77,7 @@ class Loop {
     std::vector<Row> rows;
     std::vector<LogitUse> uses;
     model::Taps taps;  // for who guesses from them
-    Pace::Work work;
+    Pace::Step pace;
     std::optional<DraftController::Step> step;  // without prompts, and as steps of its kind are run
     Sequence::Time scheduled, began;
     double proposing = 0;     // seconds of the host for drafts, while no other step ran
@@ -94,11 +94,11 @@ class Loop {
   void make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask) const;
   [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);
   void read_flight();
-  void take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn);
+  void take_all(const Flight& flight, std::vector<backend::DrawnToken>&& drawn);
   void show_residuals(const Flight& flight);
   void judge_drafts(const Flight& flight, double seconds);
-  void take(const LogitUse& use, backend::Drawn&& drawn);
-  void take_token(const LogitUse& use, backend::Drawn&& drawn);
+  void take(const LogitUse& use, backend::DrawnToken&& drawn);
+  void take_token(const LogitUse& use, backend::DrawnToken&& drawn);
   void end(Sequence& s, FinishReason reason, Code code = {}, std::string message = {});
   void fail(Sequence& s, const std::exception& why);
   void drop_if_done(Sequence& s);
@@ -114,7 +114,8 @@ class Loop {
   bool unshown_ = false;                      // residuals of the last step that was read: nobody fetched them
   const Now now_;
   Sequence::Time last_end_{};  // of a step
-  bool measured_ = false;      // the step scheduled is one that Pace asked for
+  int64_t allowed_ = 0;        // prompt tokens, in the step scheduled
+  bool alone_ = false;         // serve() runs: nobody else can come, so prompts fill the step
   StepBuilder builder_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::optional<Flight> flight_;

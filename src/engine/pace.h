@@ -1,10 +1,20 @@
 #pragma once
-// How long steps take, as measured, and how many prompt tokens a step may hold without delaying decoding too much;
-// docs/decisions/0014. Pure: the times are passed in.
+// How many tokens the next step holds. Each sequence that decodes has one; prompts have Pace::prompt_tokens(), and
+// Scheduler decides whose those are; both together are at most --max-num-batched-tokens. Two measured times decide that
+// number: `base`, what a step beside as many streams takes with hardly a prompt token in it, and `token`, what each
+// prompt token adds.
+//
+//   beside streams            1.6 × base / token             so that the step takes 2.6 × base
+//   with --target-itl         (target - base) / token        so that it takes the target
+//   no stream runs            max(40 ms, 6 × base) / token   so that whoever comes waits for a short step only
+//
+// Prompts that are no more than a quarter of a step, all together, are read at once where no stream runs.
+// An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1280 tokens of prompts and takes 52 ms.
+// docs/decisions/0058. Pure: the times are passed in.
 
-#include "engine/scheduler.h"
-
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace nibble::engine {
@@ -12,50 +22,84 @@ namespace nibble::engine {
 class Pace {
  public:
   struct Rule {
-    double target_seconds = 0;  // of a step that decodes beside prompts; 0: follows from the measured times
+    double target_seconds = 0;  // of a step beside streams; 0: from measured times
     int max_tokens = 0;         // of a step
-    double keys_per_token = 1;  // that cost as much as one token does otherwise, in operations: the first guess
   };
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
-  struct Work {
-    int decoding = 0;
-    int64_t drafted = 0;  // guesses beside their tokens
-    int64_t prompt_tokens = 0;
-    double prompt_keys = 0;  // tokens before each prompt token, summed up
+  struct Demand {
+    int decoding = 0;           // sequences
+    int64_t prompt_tokens = 0;  // that are not read, as they count
+    bool newcomers = false;     // some of them have just come
   };
-  void took(const Work& work, double seconds);
+  // The most in the next step; never 0. A token deep in its text counts for several: Scheduler::Limits::keys_per_token.
+  [[nodiscard]] int64_t prompt_tokens(const Demand& demand) const;
 
-  // How much of prompts the next step may hold while this many sequences decode. Nothing if the time of decoding alone
-  // is not known, or was not measured for long: then the next took() measures it.
-  [[nodiscard]] PromptBudget budget(int decoding);
+  struct Step {
+    int decoding = 0;
+    int64_t allowed = 0;        // by prompt_tokens()
+    int64_t prompt_tokens = 0;  // that it held, as they count
+  };
+  void took(const Step& step, double seconds);
 
  private:
-  static constexpr size_t kBuckets = 12;  // of decoding sequences, by powers of two
-  struct Decode {
-    std::array<double, 8> seconds{};  // the last ones
-    int64_t count = 0;
-    int64_t prompt_steps_since = 0;
-  };
-  // seconds = fixed + per_token × tokens + per_key × keys
-  struct Model {
-    double fixed = 0, per_token = 0, per_key = 0;
-  };
+  // Streams want short steps. Prompts want long ones, since every step that reads pays for all experts' weights.
+  static constexpr double kBesideStreams = 1.6;
+  // Nobody notices so much; and where base is long, prompts keep 6 / 7 of their speed.
+  static constexpr double kAloneSeconds = 0.04, kAloneBases = 6;
+  // base is measured again, by a step with few tokens of prompts, after at most so many steps with prompts.
+  static constexpr int64_t kMostSteps = 64;
+  // A measurement of base counts as at most so many times the one before, since other programs only make a step longer.
+  static constexpr double kMostRise = 1.25;
+  // What the last step says about a token counts a quarter, and as at most twice or half of what those before said.
+  static constexpr double kShare = 0.25, kMostSurprise = 2;
 
-  [[nodiscard]] static size_t bucket_of(int decoding);
-  [[nodiscard]] double decode_seconds(size_t bucket) const;
-  void took_decoding(size_t bucket, double seconds);
-  void fit(double decode_guess);
+  struct Base {
+    double seconds = 0;      // 0: not measured
+    int64_t steps_due = 0;   // with prompts, before it is measured again
+    int64_t steps_next = 2;  // until then; soon at first, since a first step may be slow
+  };
+  [[nodiscard]] static size_t bucket_of(int decoding) {
+    return std::min<size_t>(std::bit_width(static_cast<unsigned>(std::max(decoding, 0))), 11);
+  }
+  // So few prompt tokens that their step takes `base`.
+  [[nodiscard]] int64_t few() const { return std::max(1, rule_.max_tokens / 64); }
 
   const Rule rule_;
-  std::array<Decode, kBuckets> decodes_{};
-  bool above_ = false;  // the last step was scheduled above the target: the next one is below
-  int asked_ = -1;      // the bucket that budget() wants measured; -1: none
-  // Sums over steps with prompts, the older ones fading, of (1, tokens, keys), each divided by its seconds.
-  std::array<std::array<double, 3>, 3> products_{};
-  std::array<double, 3> sums_{};
-  double weight_ = 0, seconds_ = 0, tokens_ = 0, keys_ = 0;
-  Model model_;
+  std::array<Base, 12> bases_{};  // by powers of two of the number of sequences that decode
+  double token_seconds_ = 0;      // 0: not measured
 };
+
+inline int64_t Pace::prompt_tokens(const Demand& demand) const {
+  if (demand.decoding == 0 && demand.prompt_tokens <= rule_.max_tokens / 4)
+    return std::max<int64_t>(demand.prompt_tokens, 1);
+  const Base& base = bases_[bucket_of(demand.decoding)];
+  // A newcomer may be a question that would have to wait for one step more.
+  if (base.seconds == 0 || base.steps_due <= (demand.newcomers ? -kMostSteps : 0)) return few();
+  if (token_seconds_ == 0) return 3 * few();
+  const double added = demand.decoding == 0       ? std::max(kAloneSeconds, kAloneBases * base.seconds)
+                       : rule_.target_seconds > 0 ? rule_.target_seconds - base.seconds
+                                                  : kBesideStreams * base.seconds;
+  // So many at least, so that what a token adds is seen.
+  return std::max(static_cast<int64_t>(std::min(added / token_seconds_, 1e9)), 3 * few());
+}
+
+inline void Pace::took(const Step& step, double seconds) {
+  if (step.prompt_tokens == 0) return;
+  seconds = std::max(seconds, 1e-9);
+  Base& base = bases_[bucket_of(step.decoding)];
+  --base.steps_due;
+  if (step.allowed == few() || step.prompt_tokens <= few()) {
+    base.seconds = base.seconds == 0 ? seconds : std::min(seconds, kMostRise * base.seconds);
+    base.steps_due = base.steps_next;
+    base.steps_next = std::min(4 * base.steps_next, kMostSteps);
+  } else if (seconds <= base.seconds) {
+    base.seconds = seconds;
+  } else if (base.seconds > 0 && step.prompt_tokens >= 2 * few()) {
+    const double token = (seconds - base.seconds) / static_cast<double>(step.prompt_tokens - few());
+    const double before = token_seconds_ == 0 ? token : token_seconds_;
+    token_seconds_ = before + kShare * (std::clamp(token, before / kMostSurprise, before * kMostSurprise) - before);
+  }
+}
 
 }  // namespace nibble::engine

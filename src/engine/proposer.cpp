@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 #include "engine/draft_model_proposer.h"
-#include "engine/eagle3_proposer.h"
-#include "model/eagle3/head.h"
 
 #include <algorithm>
 #include <utility>
@@ -83,7 +81,7 @@ void SuffixProposer::find(const TokenIndex& index, std::span<const int32_t> text
   }
 }
 
-// Of one's own text the copy may reach into the copy.
+// The copy of one's own text may reach into the copy.
 int32_t SuffixProposer::token_after(const Place& place, std::span<const int32_t> drafted) const {
   const int64_t position = place.position + std::ssize(drafted), end = place.index->end();
   if (position < end) return place.index->at(position);
@@ -98,14 +96,12 @@ void SuffixProposer::ended(const Text& text) {
   past_.add(kSeparator);
 }
 
-std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits, std::unique_ptr<backend::HeadRunner> runner) {
+std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits) {
   switch (limits.method) {
     case DraftMethod::kOff: return nullptr;
     case DraftMethod::kNgram: return std::make_unique<NgramProposer>(limits.least_lookup, limits.most_lookup);
     case DraftMethod::kSuffix: return std::make_unique<SuffixProposer>();
     case DraftMethod::kEagle3:
-      check(runner != nullptr && limits.head != nullptr, "a head drafts");
-      return std::make_unique<Eagle3Proposer>(std::move(runner), limits.head->boundaries());
     case DraftMethod::kDraft:
       check(limits.draft_model != nullptr, "a model drafts");
       return std::make_unique<DraftModelProposer>(*limits.draft_model);

@@ -1,9 +1,7 @@
 #pragma once
 // Who guesses what comes next, for the model to verify. Guesses are copied from what was said before, which costs no
-// model, or drafted by a head that reads the model's residuals (eagle3_proposer.h), or by another model
-// (draft_model_proposer.h).
+// model, or drafted by a model: another one, or a head that reads this one's residuals (draft_model_proposer.h).
 
-#include "backend/draft_head.h"
 #include "engine/request.h"
 #include "engine/token_index.h"
 #include "model/gpt_oss.h"
@@ -17,7 +15,7 @@
 #include <vector>
 
 namespace nibble::model::eagle3 {
-class Head;
+struct Head;
 }
 
 namespace nibble::engine {
@@ -35,8 +33,9 @@ enum class DraftMethod : uint8_t { kOff, kNgram, kSuffix, kEagle3, kDraft };
 struct DraftModel {
   backend::Backend& be;
   const model::GptOss& model;
-  model::StepLimits limits;
+  model::StepLimits limits;  // of a head: head_step_limits()
   bool prefix_cache = true;
+  const model::eagle3::Head* head = nullptr;  // that the model is; null: it is none
 };
 
 struct SpeculationLimits {
@@ -44,11 +43,9 @@ struct SpeculationLimits {
   int most_tokens = 7;  // of a draft, 1 to kMostDrafted; with the token before them what decode kernels take
   // kNgram: how many last tokens are looked up, the longest first.
   int least_lookup = 2, most_lookup = 5;
-  // kEagle3: who drafts, and how many threads compute it where the backend does not. Outlives the engine.
-  const model::eagle3::Head* head = nullptr;
-  int head_threads = 1;
-  const DraftModel* draft_model = nullptr;  // kDraft: who drafts. Outlives the engine
-  bool adaptive = true;                     // false: every draft is verified whole, whatever it costs
+  const model::eagle3::Head* head = nullptr;  // kEagle3: whose residuals the model's steps leave
+  const DraftModel* draft_model = nullptr;    // kEagle3, kDraft: who drafts. Outlives the engine
+  bool adaptive = true;                       // false: every draft is verified whole, whatever it costs
 };
 
 struct Draft {
@@ -82,12 +79,12 @@ class Proposer {
     int64_t count;                  // at least 1
     std::span<const float> values;  // [count, boundaries, hidden]
   };
-  struct Seen {
+  struct News {
     Text text;
     Residuals residuals;
     bool wanted = true;  // drafts pay, as far as is known: one is likely to be asked for next
   };
-  virtual void saw(std::span<const Seen> /*all*/) {}  // each of another text
+  virtual void saw(std::span<const News> /*all*/) {}  // each of another text
 
   // Tokens of the text that it has to read before it drafts; those that a draft reads on its way are not counted. Of
   // who reads residuals or looks tokens up: none. kNoDraft: nothing is read, and nothing would be drafted now.
@@ -99,14 +96,14 @@ class Proposer {
 
   // At most `most` tokens that may come after the text; none where nothing is known.
   virtual void propose(const Text& text, int most, Draft& draft) = 0;
-  struct Asked {
+  struct Order {
     Text text;
     int most;
     Draft* draft;
   };
-  // The same of several texts, each another.
-  virtual void propose_all(std::span<const Asked> all) {
-    for (const Asked& asked : all) propose(asked.text, asked.most, *asked.draft);
+  // Proposes for several texts, each another.
+  virtual void propose_all(std::span<const Order> all) {
+    for (const Order& asked : all) propose(asked.text, asked.most, *asked.draft);
   }
   // Drafts are as long as they may be, whatever the text, and nothing is looked up for them. So it is decided how many
   // tokens pay before they are drafted, and drafting is a part of what they cost.
@@ -161,8 +158,7 @@ class SuffixProposer final : public Proposer {
   std::vector<int64_t> places_;
 };
 
-// Null: kOff. `runner`: of the limits' head, with kEagle3.
-[[nodiscard]] std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits,
-                                                      std::unique_ptr<backend::HeadRunner> runner = nullptr);
+// Null: kOff.
+[[nodiscard]] std::unique_ptr<Proposer> make_proposer(const SpeculationLimits& limits);
 
 }  // namespace nibble::engine

@@ -1,7 +1,6 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -39,17 +38,28 @@ int Scheduler::decoding() const {
       std::count_if(running_.begin(), running_.end(), [&](const Sequence* s) { return !is_reading(*s); }));
 }
 
+int64_t Scheduler::prompt_tokens() const {
+  int64_t tokens = 0;
+  for (const Sequence* s : running_) tokens += is_reading(*s) ? counted(s->computed, left_of(*s)) : 0;
+  for (const Sequence* s : waiting_) tokens += counted(s->from_cache, left_of(*s));
+  return tokens;
+}
+
 // Tokens to compute before it has its next one, as far as that is known.
 int64_t Scheduler::left_of(const Sequence& s) const {
   const int64_t left = s.remaining(limits_.max_context);
   return s.running ? left : std::max<int64_t>(1, left - s.from_cache);
 }
 
-Batch& Scheduler::schedule(Flight flight, const PromptBudget& budget) {
+// What so many tokens of a prompt count, after `from` of its tokens.
+int64_t Scheduler::counted(int64_t from, int64_t tokens) const {
+  return tokens + tokens * from / limits_.keys_per_token;
+}
+
+Batch& Scheduler::schedule(Flight flight, int64_t prompt_tokens) {
   batch_.rows.clear();
   batch_.starved = false;
-  left_ = {.tokens = limits_.max_tokens, .logit_rows = limits_.max_logit_rows};
-  left_.cost = std::numeric_limits<double>::infinity();
+  left_ = {.tokens = limits_.max_tokens, .logit_rows = limits_.max_logit_rows, .prompt_tokens = kNoLimit};
   preempt_ = flight == Flight::kNone ? Preempt::kNow : Preempt::kLater;
   closed_ = false;
   for (Sequence* s : running_) {
@@ -60,7 +70,15 @@ Batch& Scheduler::schedule(Flight flight, const PromptBudget& budget) {
   for (size_t i = 0; i < running_.size(); ++i) {
     if (left_of(*running_[i]) == 1) add_row(*running_[i], left_);
   }
-  if (budget.any()) add_prompts(budget);
+  add_prompts(prompt_tokens);
+  batch_.decoding = 0;
+  batch_.prompt_tokens = 0;
+  for (const Batch::Row& row : batch_.rows) {
+    if (row.count == 1 && row.draws)
+      ++batch_.decoding;
+    else
+      batch_.prompt_tokens += counted(row.from, row.count);
+  }
   return batch_;
 }
 
@@ -98,14 +116,13 @@ void Scheduler::add_draft(Batch::Row& row) {
 
 // How many of its tokens there is room for.
 int64_t Scheduler::most_tokens(const Sequence& s, const Room& room) const {
-  int64_t most = std::min(left_of(s), room.tokens);
+  const int64_t left = left_of(s);
+  int64_t most = std::min(left, room.tokens);
+  if (left == 1) return most;
   if (limits_.long_prompt_tokens > 0) most = std::min(most, limits_.long_prompt_tokens);
-  if (std::isinf(room.cost)) return most;
-  // The cost of n tokens is n (first + half n).
-  const double first = budget_.per_token + budget_.per_key * static_cast<double>(s.running ? s.computed : s.from_cache);
-  const double half = budget_.per_key / 2, cost = std::max(0.0, room.cost);
-  const double paid = 2 * cost / (first + std::sqrt(first * first + 4 * half * cost));
-  return std::min(most, std::max(room.least, static_cast<int64_t>(std::min(paid, 1e9))));
+  if (room.prompt_tokens <= 0) return 0;
+  const int64_t keys = limits_.keys_per_token, costs = keys + (s.running ? s.computed : s.from_cache);
+  return std::min(most, (room.prompt_tokens * keys + costs - 1) / costs);
 }
 
 // Adds as many of its tokens to the batch as room and pages allow. False: none.
@@ -130,8 +147,7 @@ bool Scheduler::add_row(Sequence& s, const Room& room) {
                          .draws = to == all && s.request.max_tokens > 0});
   left_.tokens -= to - s.computed;
   left_.logit_rows -= score_to - score_from + (batch_.rows.back().draws ? 1 : 0);
-  left_.cost -= budget_.cost(s.computed, to - s.computed);
-  left_.least -= to - s.computed;
+  if (left > 1) left_.prompt_tokens -= counted(s.computed, to - s.computed);
   if (left > 1 && to == all) --partial_;
   return true;
 }
@@ -168,7 +184,7 @@ bool Scheduler::preempt_after(const Sequence& than) {
   if (row != batch_.rows.end()) {
     left_.tokens += row->count;
     left_.logit_rows += row->score_to - row->score_from + (row->draws ? 1 : 0);
-    if (row->count > 1) left_.cost += budget_.cost(row->from, row->count);
+    if (row->count > 1) left_.prompt_tokens += counted(row->from, row->count);
     batch_.rows.erase(row);
   }
   unseat(victim, {});
@@ -187,10 +203,8 @@ void Scheduler::unseat(Sequence& s, std::span<const int32_t> settled) {
 }
 
 // The shortest prompts first. The prompt whose turn it is has a quarter to itself, and what the others leave.
-void Scheduler::add_prompts(const PromptBudget& budget) {
-  budget_ = budget;
-  left_.cost = budget.most;
-  left_.least = budget.least;
+void Scheduler::add_prompts(int64_t prompt_tokens) {
+  left_.prompt_tokens = prompt_tokens;
   partial_ = static_cast<int>(running_.size()) - decoding();
   const Sequence* const admitted = admit_first();
   const Sequence* const first = first_reading();
@@ -201,14 +215,13 @@ void Scheduler::add_prompts(const PromptBudget& budget) {
            std::tie(b.sequence->request.priority, b.left, b.sequence->id);
   };
   std::make_heap(prompts_.begin(), prompts_.end(), longer);
-  for (; !prompts_.empty() && left_.tokens > 0 && (left_.cost > 0 || left_.least > 0); prompts_.pop_back()) {
+  for (; !prompts_.empty() && left_.tokens > 0 && left_.prompt_tokens > 0; prompts_.pop_back()) {
     std::pop_heap(prompts_.begin(), prompts_.end(), longer);
     const auto [left, s] = prompts_.back();
     if (s == first) reserved = {};
     const Room room{.tokens = left_.tokens - reserved.tokens,
                     .logit_rows = left_.logit_rows - reserved.logit_rows,
-                    .cost = left_.cost - reserved.cost,
-                    .least = left_.least - reserved.least};
+                    .prompt_tokens = left_.prompt_tokens - reserved.prompt_tokens};
     if (s->running) {
       add_row(*s, room);
     } else if (!closed_) {
@@ -242,8 +255,7 @@ Scheduler::Room Scheduler::quarter_for(const Sequence& first) const {
   const int64_t left = left_of(first);
   return {.tokens = std::min(quarter(left_.tokens), left),
           .logit_rows = std::min(quarter(left_.logit_rows), left),
-          .cost = std::isinf(left_.cost) ? 0 : std::min(left_.cost / 4, budget_.cost(first.computed, left)),
-          .least = quarter(left_.least)};
+          .prompt_tokens = std::min(quarter(left_.prompt_tokens), counted(first.computed, left))};
 }
 
 // Admits the sequence whose turn it is, if it waits. It gets its seat even if this step has no tokens for it. Null: it

@@ -1,6 +1,6 @@
 #pragma once
-// Chooses the tokens of the next step; docs/decisions/0014. Pure: no clock, no I/O, no backend; the same calls give the
-// same batches.
+// Chooses whose tokens the next step holds; docs/decisions/0014. How many of them are of prompts, Pace says
+// (engine/pace.h). Pure: no clock, no I/O, no backend; the same calls give the same batches.
 //
 // Decoding sequences come first, one token each. The rest of a step goes to prompts, the shortest first. A quarter of
 // it is reserved for the prompt whose turn it is: the first in order (priority, then arrival) of those that are not
@@ -33,22 +33,10 @@ struct Batch {
   PrefixCache::Copies
       copies;  // to be made before anything else; they count at once, and stay here until they are taken
   std::vector<Row> rows;
+  int decoding = 0;           // rows that are not of prompts
+  int64_t prompt_tokens = 0;  // of the others, as they count (Scheduler::Limits::keys_per_token)
   // A sequence gets no page until a younger one is preempted, which is not done while a step is in flight.
   bool starved = false;
-};
-
-// How many prompt tokens a step may compute. A token costs per_token, plus per_key for each token before it; all
-// together may cost `most`. `least` tokens are allowed at any cost. If both are 0, the step has no prompts.
-struct PromptBudget {
-  double most = std::numeric_limits<double>::infinity();
-  double per_token = 1, per_key = 0;
-  int64_t least = 1;
-
-  [[nodiscard]] bool any() const { return most > 0 || least > 0; }
-  [[nodiscard]] double cost(int64_t from, int64_t count) const {
-    return static_cast<double>(count) *
-           (per_token + per_key * (static_cast<double>(from) + 0.5 * static_cast<double>(count)));
-  }
 };
 
 class Scheduler {
@@ -58,6 +46,8 @@ class Scheduler {
     int max_sequences = 0;  // rows of a step
     int max_tokens = 0;     // of a step
     int max_logit_rows = 0;
+    // A prompt token counts as one, plus one for each so many tokens before it, since it sees them.
+    int64_t keys_per_token = std::numeric_limits<int32_t>::max();
     // Prompts read in parts at the same time. A prompt is long if more than long_prompt_tokens are left of it (0: none
     // is); for long ones there is a limit of their own, and a step takes at most long_prompt_tokens of each.
     int max_partial_prompts = 8;
@@ -69,9 +59,11 @@ class Scheduler {
   void add(Sequence& sequence);     // to the queue
   void remove(Sequence& sequence);  // from wherever it is; the caller releases its pages
 
+  static constexpr int64_t kNoLimit = std::numeric_limits<int32_t>::max();
   enum class Flight : uint8_t { kNone, kStep };  // what is enqueued and not read yet
+  // `prompt_tokens`: the most of prompts, as they count (Limits::keys_per_token); at least one token if it is above 0.
   // The batch is valid until the next call. Its rows count only once they are enqueued: then call enqueued().
-  [[nodiscard]] Batch& schedule(Flight flight, const PromptBudget& budget = {});
+  [[nodiscard]] Batch& schedule(Flight flight, int64_t prompt_tokens = kNoLimit);
   void enqueued(const Batch& batch);
   // How many guesses the batch of the last schedule() has room for.
   [[nodiscard]] int room_for_drafts() const;
@@ -83,6 +75,8 @@ class Scheduler {
   [[nodiscard]] bool wants_tokens() const;
   // How many running sequences have their prompt read.
   [[nodiscard]] int decoding() const;
+  // Tokens of prompts that are not read, as they count.
+  [[nodiscard]] int64_t prompt_tokens() const;
   [[nodiscard]] const std::vector<Sequence*>& running() const { return running_; }
   [[nodiscard]] const std::deque<Sequence*>& waiting() const { return waiting_; }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }
@@ -91,8 +85,7 @@ class Scheduler {
   // What is left of the step.
   struct Room {
     int64_t tokens = 0, logit_rows = 0;
-    double cost = 0;    // as PromptBudget; of prompts only
-    int64_t least = 0;  // tokens of prompts
+    int64_t prompt_tokens = 0;  // as they count
   };
   struct Prompt {
     int64_t left;
@@ -100,6 +93,7 @@ class Scheduler {
   };
 
   [[nodiscard]] int64_t left_of(const Sequence& sequence) const;
+  [[nodiscard]] int64_t counted(int64_t from, int64_t tokens) const;
   [[nodiscard]] bool is_reading(const Sequence& sequence) const { return left_of(sequence) > 1; }
   bool add_row(Sequence& sequence, const Room& room);
   [[nodiscard]] int64_t most_tokens(const Sequence& sequence, const Room& room) const;
@@ -108,7 +102,7 @@ class Scheduler {
 
   void unseat(Sequence& sequence, std::span<const int32_t> settled);
 
-  void add_prompts(const PromptBudget& budget);
+  void add_prompts(int64_t prompt_tokens);
   void gather_prompts(const Sequence* admitted);
   [[nodiscard]] Sequence* first_reading() const;
   [[nodiscard]] Room quarter_for(const Sequence& first) const;
@@ -123,7 +117,6 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order
   std::deque<Sequence*> waiting_;   // in order
   Batch batch_;
-  PromptBudget budget_;
   Room left_;
   std::vector<Prompt> prompts_;  // a heap, the shortest on top
   enum class Preempt : uint8_t { kNever, kLater, kNow } preempt_ = Preempt::kNever;

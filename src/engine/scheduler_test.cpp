@@ -29,8 +29,8 @@ struct House {
     return *sequences.back();
   }
   // (id, tokens) of the next batch, which is enqueued and read.
-  std::vector<std::pair<RequestId, int>> step(const PromptBudget& budget = {}) {
-    const Batch& batch = scheduler.schedule(Flight::kNone, budget);
+  std::vector<std::pair<RequestId, int>> step(int64_t prompt_tokens = Scheduler::kNoLimit) {
+    const Batch& batch = scheduler.schedule(Flight::kNone, prompt_tokens);
     scheduler.enqueued(batch);
     std::vector<std::pair<RequestId, int>> rows;
     for (const Batch::Row& row : batch.rows) {
@@ -72,6 +72,48 @@ TEST(scheduler, decoding_comes_first_and_prompts_fill_the_rest) {
   EXPECT_EQ(house.step(), (Rows{{1, 1}, {2, 1}}));
   house.add(500);
   EXPECT_EQ(house.step(), (Rows{{1, 1}, {2, 1}, {3, 98}}));
+}
+
+TEST(scheduler, prompts_get_no_more_than_is_allowed) {
+  House house(kLimits);
+  house.add(10);
+  house.step();
+  house.add(900);
+  EXPECT_EQ(house.step(40), (Rows{{1, 1}, {2, 40}}));
+  EXPECT_EQ(house.step(1), (Rows{{1, 1}, {2, 1}}));
+  house.add(20);
+  EXPECT_EQ(house.step(40), (Rows{{1, 1}, {3, 20}, {2, 20}}));
+  house.add(500);
+  EXPECT_EQ(house.step(40), (Rows{{1, 1}, {3, 1}, {4, 30}, {2, 10}}));
+}
+
+TEST(scheduler, a_token_deep_in_its_text_counts_for_several) {
+  Scheduler::Limits limits = kLimits;
+  limits.keys_per_token = 50;
+  House house(limits);
+  house.add(900);
+  EXPECT_EQ(house.step(40), (Rows{{1, 40}}));
+  EXPECT_EQ(house.step(45), (Rows{{1, 25}}));  // each counts 1 + 40 / 50
+  EXPECT_EQ(house.scheduler.schedule(Flight::kNone, 1).rows[0].count, 1) << "never nothing";
+  for (int i = 0; i < 4; ++i) house.step();
+  house.add(20);
+  EXPECT_EQ(house.step(40), (Rows{{2, 20}, {1, 2}}));  // each counts 1 + 465 / 50, and what is begun is counted
+}
+
+TEST(scheduler, a_batch_says_what_it_holds) {
+  Scheduler::Limits limits = kLimits;
+  limits.keys_per_token = 50;
+  House house(limits);
+  house.add(10);
+  house.step();
+  house.add(300);
+  EXPECT_EQ(house.scheduler.prompt_tokens(), 300);
+  house.step();
+  EXPECT_EQ(house.scheduler.prompt_tokens(), 201 + 201 * 99 / 50);
+  const Batch& batch = house.scheduler.schedule(Flight::kNone, 60);
+  EXPECT_EQ(batch.decoding, 1);
+  EXPECT_EQ(batch.rows[1].count, 21);  // after 99, so that each counts 2.98
+  EXPECT_EQ(batch.prompt_tokens, 62);
 }
 
 TEST(scheduler, the_queue_is_served_in_order_up_to_the_limit) {
@@ -213,22 +255,6 @@ TEST(scheduler, what_the_cache_has_of_a_prompt_makes_it_short) {
   EXPECT_EQ(house.step(), (Rows{{next.id, 20}, {2, 80}}));
 }
 
-TEST(scheduler, a_budget_bounds_prompts_beside_decoding) {
-  House house(kLimits);
-  house.add(10);
-  house.step();
-  house.add(900);
-  EXPECT_EQ(house.step({.most = 40, .per_token = 1}), (Rows{{1, 1}, {2, 40}}));
-  EXPECT_EQ(house.step({.most = 40, .per_token = 2}), (Rows{{1, 1}, {2, 20}}));
-  EXPECT_EQ(house.step({.most = 40, .per_token = 1, .per_key = 1.0 / 60}), (Rows{{1, 1}, {2, 18}}));  // behind 60
-  EXPECT_EQ(house.step({.most = 1, .per_token = 1, .least = 7}), (Rows{{1, 1}, {2, 7}}));
-  EXPECT_EQ(house.step({.most = 0, .least = 0}), (Rows{{1, 1}}));
-  house.add(20);
-  EXPECT_EQ(house.step({.most = 40, .per_token = 1}), (Rows{{1, 1}, {3, 20}, {2, 20}}));
-  house.add(500);
-  EXPECT_EQ(house.step({.most = 40, .per_token = 1}), (Rows{{1, 1}, {3, 1}, {4, 30}, {2, 10}}));
-}
-
 TEST(scheduler, so_many_prompts_are_read_in_parts) {
   House house(
       {.max_context = 1000, .max_sequences = 6, .max_tokens = 100, .max_logit_rows = 6, .max_partial_prompts = 2});
@@ -328,7 +354,7 @@ void nobody_starves(uint64_t seed) {
       house.add(below(20) == 0 ? 60 + below(70) : 1 + below(30), 1 + below(most_generated));
       due.push_back(now + 170 * std::ssize(house.scheduler.waiting()) + 170 * std::ssize(house.scheduler.running()));
     }
-    house.step(below(3) == 0 ? PromptBudget{.most = 0, .per_token = 1, .least = 1 + below(9)} : PromptBudget());
+    house.step(below(3) == 0 ? 1 + below(9) : Scheduler::kNoLimit);
     house.end_done();
     for (size_t i = 0; i < due.size(); ++i)
       ASSERT_TRUE(!house.sequences[i] || now <= due[i]) << "sequence " << i + 1 << " waits for too long";

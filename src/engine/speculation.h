@@ -67,7 +67,7 @@ class Speculation {
   DraftStats stats_;
   // Beside each other: who may have a draft, what the proposer is asked, what the controller is.
   std::vector<Sequence*> drafted_;
-  std::vector<Proposer::Asked> asked_;
+  std::vector<Proposer::Order> asked_;
   std::vector<DraftController::Candidate> candidates_;
 };
 

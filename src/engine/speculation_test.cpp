@@ -88,8 +88,8 @@ class Reader final : public Proposer {
  public:
   explicit Reader(std::unique_ptr<Proposer> guesses) : guesses_(std::move(guesses)) {}
   [[nodiscard]] std::span<const int> boundaries() const override { return kBoundaries; }
-  void saw(std::span<const Seen> all) override {
-    for (const Seen& each : all) {
+  void saw(std::span<const News> all) override {
+    for (const News& each : all) {
       const auto& [from, count, values] = each.residuals;
       EXPECT_GE(from, seen_);
       ASSERT_EQ(values.size(), static_cast<size_t>(2 * count));
@@ -284,10 +284,10 @@ class Chancy final : public Proposer {
       : be_(be), answers_(answers), right_(chance), seconds_(seconds) {}
   [[nodiscard]] bool drafts_to_order() const override { return seconds_[0] > 0; }
   void propose(const Text& text, int most, Draft& draft) override {
-    const Asked asked{.text = text, .most = most, .draft = &draft};
+    const Order asked{.text = text, .most = most, .draft = &draft};
     propose_all({&asked, 1});
   }
-  void propose_all(std::span<const Asked> all) override {
+  void propose_all(std::span<const Order> all) override {
     int longest = 0;
     for (const auto& [text, most, draft] : all) {
       longest = std::max(longest, most);

@@ -22,8 +22,7 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages,
-          .taps = limits.taps,
-          .head = limits.head};
+          .taps = limits.taps};
 }
 
 GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
@@ -79,51 +78,8 @@ backend::StepArgs step_args(const GptOss& model, const Step& step) {
           .rows = step.rows,
           .logit_tokens = step.logit_tokens,
           .sample_rows = step.sample_rows,
-          .sinks = model.attention_sinks};
-}
-
-// Verb by verb; `taps` are read on the way, if any.
-std::optional<backend::Ticket> walk(backend::Backend& be, const GptOss& model, const Step& step, const Probe& probe,
-                                    Taps* taps) {
-  const auto after = [&](Stage stage, int layer) {
-    if (probe) probe(stage, layer);
-  };
-  const backend::StepArgs whole = step_args(model, step);
-  be.begin(whole);
-  const backend::Weights& w = model.weights;
-  be.embed({.ids = step.token_ids, .table = w.outer[WeightRole::kEmbedding]});
-  after(Stage::kEmbed, -1);
-  if (taps != nullptr) read_taps(be, 0, *taps);
-  for (int l = 0; l < model.config.dims.layers; ++l) {
-    const auto kind = model.config.layer_kinds[static_cast<size_t>(l)];
-    const auto of_kind = static_cast<size_t>(kind);
-    const backend::LayerWeights& layer = w.layers[static_cast<size_t>(l)];
-    be.attn_in({.layer = layer, .layer_idx = l});
-    after(Stage::kAttnIn, l);
-    be.attend({.layer = layer,
-               .layer_idx = l,
-               .kind = kind,
-               .sinks = model.attention_sinks,
-               .positions = step.positions,
-               .kv_slots = whole.kv_slots[of_kind],
-               .rows = step.rows,
-               .pages = whole.pages[of_kind]});
-    after(Stage::kAttend, l);
-    be.attn_out({.layer = layer});
-    after(Stage::kAttnOut, l);
-    be.route({.layer = layer});
-    after(Stage::kRoute, l);
-    be.moe({.layer = layer});
-    after(Stage::kMoe, l);
-    if (taps != nullptr) read_taps(be, l + 1, *taps);
-  }
-  if (step.logit_tokens.empty()) return std::nullopt;
-  be.logits({.tokens = step.logit_tokens,
-             .norm = w.outer[WeightRole::kFinalNorm],
-             .table = w.outer[WeightRole::kUnembedding]});
-  after(Stage::kLogits, -1);
-  if (step.sample_rows.empty()) return std::nullopt;
-  return be.sample({.rows = step.sample_rows});
+          .sinks = model.attention_sinks,
+          .taps = step.taps};
 }
 
 }  // namespace
@@ -139,9 +95,14 @@ std::span<const float> residuals(backend::Backend& be, const Taps& taps) {
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step, const Probe& probe,
                                        Taps* taps) {
   const bool tapped = taps != nullptr && !taps->boundaries.empty(), kept = tapped && be.keeps_taps(taps->boundaries);
-  std::optional<backend::Ran> ran;
-  if (!probe && tapped == kept) ran = be.run(step_args(model, step));
-  if (!ran) ran = backend::Ran{walk(be, model, step, probe, tapped && !kept ? taps : nullptr)};
+  const backend::StepArgs args = step_args(model, step);
+  std::optional<backend::StepRun> ran;
+  if (!probe && tapped == kept) ran = be.run(args);
+  if (!ran)
+    ran = backend::StepRun{backend::walk(be, args, model.config.layer_kinds, [&](Stage stage, int layer) {
+      if (probe) probe(stage, layer);
+      if (tapped && !kept && (stage == Stage::kEmbed || stage == Stage::kMoe)) read_taps(be, layer + 1, *taps);
+    })};
   if (kept) taps->kept = true;
   return ran->ticket;
 }

@@ -28,7 +28,6 @@ struct StepLimits {
   std::array<int32_t, backend::kLayerKinds> kv_pages{};
   // As in BackendConfig.
   std::vector<int> taps{};
-  const backend::HeadWeights* head = nullptr;
 };
 [[nodiscard]] backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                                     const backend::DenseFormats& dense = {});
@@ -55,6 +54,7 @@ struct Step {
   std::array<Kv, backend::kLayerKinds> kv;      // by LayerKind
   std::vector<int32_t> logit_tokens;            // indices of the tokens that get a row of logits
   std::vector<backend::SampleRow> sample_rows;  // empty, or one per row of logits
+  std::span<const float> taps{};                // of a head: EmbedArgs
 };
 
 using backend::Stage;

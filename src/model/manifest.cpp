@@ -201,6 +201,9 @@ Shape shape_of(WeightRole role, const backend::Dims& d) {
     case kGateUpBias: return {d.experts, 2 * d.inter};
     case kDown: return {d.experts, d.hidden, d.inter};
     case kDownBias: return {d.experts, d.hidden};
+    case kTapNorm:
+    case kTapFc:
+    case kHiddenNorm: break;  // of heads
   }
   check(false, "every role has a shape");
   return {};

@@ -1,16 +1,15 @@
 #include "server/api.h"
 
 #include "server/chat_service.h"
-#include "server/http_text.h"
+#include "server/http.h"
 #include "server/json_fields.h"
 #include "server/page.h"
-#include "server/parse_json.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
+#include <iterator>
 #include <utility>
 
 namespace nibble::server {
@@ -34,46 +33,9 @@ std::string request_id_of(const HttpRequest& request) {
   return good ? id : make_id("req_");
 }
 
-struct Route {
-  std::string_view path;
-  bool get, post, needs_key;
-};
-constexpr std::array kRoutes = {Route{"/", true, false, false},
-                                Route{"/health", true, false, false},
-                                Route{"/ping", true, true, false},
-                                Route{"/version", true, false, false},
-                                Route{"/metrics", true, false, false},
-                                Route{"/load", true, false, false},
-                                Route{"/v1/models", true, false, true},
-                                Route{"/tokenize", false, true, true},
-                                Route{"/detokenize", false, true, true},
-                                Route{"/v1/chat/completions", false, true, true},
-                                Route{"/v1/completions", false, true, true},
-                                Route{"/v1/responses", false, true, true},
-                                Route{"/v1/messages", false, true, true},
-                                Route{"/v1/messages/count_tokens", false, true, true}};
-constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read by call_maker_
-constexpr std::string_view kModelsPrefix = "/v1/models/";
-constexpr std::string_view kResponsesPrefix = "/v1/responses/";
+constexpr size_t kShortBody = size_t{64} << 10;         // longer ones are read by call_maker_
 constexpr std::string_view kMessages = "/v1/messages";  // and below: errors in Anthropic's form
 constexpr std::string_view kCancel = "/cancel";         // at the end of one of those
-
-// For metrics: few names, whatever paths clients try.
-std::string_view route_of(std::string_view path) {
-  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
-  if (known != kRoutes.end()) return known->path;
-  return path.starts_with(kModelsPrefix)      ? "/v1/models/{model}"
-         : path.starts_with(kResponsesPrefix) ? "/v1/responses/{id}"
-                                              : kNoRoute;
-}
-
-// The methods that a path takes, as in the header Allow.
-std::string_view methods_of(std::string_view path) {
-  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const Route& r) { return r.path == path; });
-  if (known == kRoutes.end())
-    return path.starts_with(kModelsPrefix) ? "GET, HEAD" : path.ends_with(kCancel) ? "POST" : "GET, HEAD, DELETE";
-  return !known->get ? "POST" : known->post ? "GET, HEAD, POST" : "GET, HEAD";
-}
 
 void check_model(const std::string& wanted, const ServedModel& model) {
   const auto& names = model.names;
@@ -82,15 +44,60 @@ void check_model(const std::string& wanted, const ServedModel& model) {
                  "model_not_found");
 }
 
+const GenerationFields& generation_in(const TurnRequest& turn) { return turn.generation; }
+const GenerationFields& generation_in(const ResponsesRequest& request) { return request.turn.generation; }
+const GenerationFields& generation_in(const CompletionRequest& request) { return request.generation; }
+
+bool has_grammar(const CompletionRequest& request) { return request.format.kind != OutputFormat::Kind::kText; }
 bool has_grammar(const TurnRequest& turn) {
   return !turn.tools.empty() || turn.format.kind != OutputFormat::Kind::kText;
 }
+bool has_grammar(const ResponsesRequest& request) { return has_grammar(request.turn); }
 
 AnswerId answer_id(std::string_view prefix, const std::string& wanted, const ServedModel& model) {
   return {.id = make_id(prefix), .model = wanted.empty() ? model.names.front() : wanted, .created = now_seconds()};
 }
 
+bool allows(std::string_view methods, std::string_view method) {
+  return fmt::format(" {},", methods).find(fmt::format(" {},", method)) != std::string::npos;
+}
+
 }  // namespace
+
+const Api::Route* Api::route_of(std::string_view path) {
+  static constexpr Route kRoutes[] = {
+      {"/", "GET, HEAD", &Api::page, false, false},
+      {"/health", "GET, HEAD", &Api::health, false, false},
+      {"/ping", "GET, HEAD, POST", &Api::ping, false, false},
+      {"/version", "GET, HEAD", &Api::version, false, false},
+      {"/metrics", "GET, HEAD", &Api::metrics, false, false},
+      {"/load", "GET, HEAD", &Api::load, true, false},
+      {"/v1/models", "GET, HEAD", &Api::models},
+      {"/v1/models/{model}", "GET, HEAD", &Api::model},
+      {"/tokenize", "POST", &Api::tokenize},
+      {"/detokenize", "POST", &Api::detokenize},
+      {"/v1/chat/completions", "POST", &Api::chat},
+      {"/v1/completions", "POST", &Api::completion},
+      {"/v1/responses", "POST", &Api::create_response},
+      {"/v1/responses/{id}", "GET, HEAD, DELETE", &Api::stored_response},
+      {"/v1/messages", "POST", &Api::messages},
+      {"/v1/messages/count_tokens", "POST", &Api::count_tokens},
+  };
+  const auto* found = std::ranges::find_if(kRoutes, [path](const Route& route) { return route.leads_to(path); });
+  return found == std::end(kRoutes) ? nullptr : found;
+}
+
+std::string_view Api::route_name(std::string_view path) {
+  const Route* route = route_of(path);
+  return route == nullptr ? kNoRoute : route->path;
+}
+
+std::string_view Api::methods_of(std::string_view path) {
+  const Route* route = route_of(path);
+  return route->answer == &Api::stored_response && path.ends_with(kCancel) ? "POST" : route->methods;
+}
+
+std::string Api::member_of(const std::string& path) { return path.substr(route_of(path)->beginning().size()); }
 
 Api::Api(ApiOptions options) : options_(std::move(options)), store_(options_.stored_responses, options_.stored_bytes) {}
 
@@ -101,8 +108,8 @@ void Api::loading(std::string phase, double done_share) {
 }
 
 void Api::publish(ServedModel model, EnginePort port) {
-  served_owner_ = std::make_unique<const Served>(Served{std::move(model), std::move(port), now_seconds()});
-  served_ = served_owner_.get();
+  service_owner_ = std::make_unique<const Service>(Service{std::move(model), std::move(port), now_seconds()});
+  service_ = service_owner_.get();
 }
 
 std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcept {
@@ -136,7 +143,7 @@ void Api::answered_outside(int status) {
 }
 
 std::unique_ptr<Call> Api::answer(const Visit& visit, HttpHead head, std::string body) {
-  metrics_.response_sent(route_of(visit.http.path), head.status);
+  metrics_.response_sent(route_name(visit.http.path), head.status);
   return std::make_unique<ReadyCall>(std::move(head), std::move(body));
 }
 
@@ -145,7 +152,7 @@ std::unique_ptr<Call> Api::answer(const Visit& visit, const Json& json) {
 }
 
 std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path, const ApiError& error) {
-  metrics_.response_sent(route_of(path), error.status());
+  metrics_.response_sent(route_name(path), error.status());
   HttpHead head{.status = error.status(), .headers = {{"X-Request-Id", id}}};
   if (error.status() == 429 || error.status() == 503) head.headers.emplace_back("Retry-After", "1");
   if (error.status() == 405) head.headers.emplace_back("Allow", methods_of(path));
@@ -186,64 +193,56 @@ void Api::check_key(const HttpRequest& request) const {
 
 std::unique_ptr<Call> Api::route(Visit& visit) {
   const HttpRequest& http = visit.http;
-  const std::string& path = http.path;
-  const bool get = http.method == "GET" || http.method == "HEAD";
-  const auto* known = std::find_if(kRoutes.begin(), kRoutes.end(), [&path](const Route& r) { return r.path == path; });
-  const bool of_models = path.starts_with(kModelsPrefix), of_responses = path.starts_with(kResponsesPrefix);
-  if (known == kRoutes.end() && !of_models && !of_responses)
-    throw ApiError("", fmt::format("there is no {} here", path.substr(0, 200)), 404, "not_found");
-  if (known == kRoutes.end() || known->needs_key) check_key(http);
-  if (known != kRoutes.end() && !(get ? known->get : http.method == "POST" && known->post))
-    throw ApiError("", fmt::format("{} takes {}", path, methods_of(path)), 405, "method_not_allowed");
+  const Route* const route = route_of(http.path);
+  if (route == nullptr)
+    throw ApiError("", fmt::format("there is no {} here", http.path.substr(0, 200)), 404, "not_found");
+  if (route->needs_key) check_key(http);
+  if (!route->is_family() && !allows(route->methods, http.method))  // a family first looks for what it has
+    throw ApiError("", fmt::format("{} takes {}", http.path, route->methods), 405, "method_not_allowed");
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
-  if (path == "/") {
-    HttpHead head{.content_type = "text/html; charset=utf-8", .headers = {{"Vary", "Accept-Encoding"}}};
-    if (!takes_gzip(http.accept_encoding)) return answer(visit, std::move(head), std::string(chat_page()));
-    head.headers.emplace_back("Content-Encoding", "gzip");
-    return answer(visit, std::move(head), std::string(gzipped_chat_page()));
-  }
-  if (path == "/health") return health(visit);
-  if (path == "/ping") return answer(visit, Json::object());
-  if (path == "/version") return answer(visit, {{"version", options_.version}});
-  const Served* served = served_;
-  if (path == "/metrics") {
-    const std::string text =
-        served == nullptr ? metrics_.text({}, "") : metrics_.text(served->port.stats(), served->model.names[0]);
-    return answer(visit, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
-                  text + build_info_text(options_.version, options_.commit));
-  }
-  if (served == nullptr) throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
-  if (http.body.size() <= kShortBody) return route_served(visit, *served);
-  return begin(visit, Making::kLong, [this, served, http, id = visit.id, arrived = visit.arrived](Wake wake) {
-    Visit later{.http = http, .id = id, .arrived = arrived, .wake = wake};
-    return route_served(later, *served);
-  });
+  visit.service = service_;
+  if (!route->needs_model) return (this->*route->answer)(visit);
+  if (visit.service == nullptr)
+    throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
+  if (http.body.size() <= kShortBody) return (this->*route->answer)(visit);
+  return begin(visit, Making::kLong,
+               [this, route, service = visit.service, http, id = visit.id, arrived = visit.arrived](Wake wake) {
+                 Visit later{.http = http, .id = id, .arrived = arrived, .wake = wake, .service = service};
+                 return (this->*route->answer)(later);
+               });
 }
 
-std::unique_ptr<Call> Api::route_served(Visit& visit, const Served& served) {
-  const std::string& path = visit.http.path;
-  if (path == "/load") {
-    const engine::EngineStats stats = served.port.stats();
-    return answer(visit, {{"server_load", stats.running + stats.waiting},
-                          {"running", stats.running},
-                          {"waiting", stats.waiting},
-                          {"kv_pages", stats.kv_pages},
-                          {"kv_pages_used", stats.kv_pages_used}});
-  }
-  if (path.starts_with("/v1/models")) return models(visit, served);
-  if (path == "/v1/chat/completions") return chat(visit, served);
-  if (path == "/v1/completions") return completion(visit, served);
-  if (path == "/v1/responses") return create_response(visit, served);
-  if (path == kMessages) return messages(visit, served);
-  if (path == "/v1/messages/count_tokens") return count_tokens(visit, served);
-  if (path == "/tokenize") return tokenize(visit, served);
-  if (path == "/detokenize") return detokenize(visit, served);
-  return stored_response(visit);
+std::unique_ptr<Call> Api::page(Visit& visit) {
+  HttpHead head{.content_type = "text/html; charset=utf-8", .headers = {{"Vary", "Accept-Encoding"}}};
+  if (!takes_gzip(visit.http.accept_encoding)) return answer(visit, std::move(head), std::string(chat_page()));
+  head.headers.emplace_back("Content-Encoding", "gzip");
+  return answer(visit, std::move(head), std::string(gzipped_chat_page()));
 }
 
-std::unique_ptr<Call> Api::health(const Visit& visit) {
-  if (served_ != nullptr) return answer(visit, {{"status", "ok"}});
+std::unique_ptr<Call> Api::ping(Visit& visit) { return answer(visit, Json::object()); }
+
+std::unique_ptr<Call> Api::version(Visit& visit) { return answer(visit, {{"version", options_.version}}); }
+
+std::unique_ptr<Call> Api::metrics(Visit& visit) {
+  const Service* service = visit.service;
+  const std::string text =
+      service == nullptr ? metrics_.text({}, "") : metrics_.text(service->port.stats(), service->model.names[0]);
+  return answer(visit, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
+                text + build_info_text(options_.version, options_.commit));
+}
+
+std::unique_ptr<Call> Api::load(Visit& visit) {
+  const engine::EngineStats stats = visit.service->port.stats();
+  return answer(visit, {{"server_load", stats.running + stats.waiting},
+                        {"running", stats.running},
+                        {"waiting", stats.waiting},
+                        {"kv_pages", stats.kv_pages},
+                        {"kv_pages_used", stats.kv_pages_used}});
+}
+
+std::unique_ptr<Call> Api::health(Visit& visit) {
+  if (service_ != nullptr) return answer(visit, {{"status", "ok"}});
   const std::lock_guard lock(loading_.mutex);
   HttpHead head{.status = 503, .headers = {{"Retry-After", "1"}}};
   const Json json = {{"status", "loading"},
@@ -252,34 +251,41 @@ std::unique_ptr<Call> Api::health(const Visit& visit) {
   return answer(visit, std::move(head), to_text(json));
 }
 
-std::unique_ptr<Call> Api::models(const Visit& visit, const Served& served) {
-  const text::Tokenizer& tokenizer = *served.model.tokenizer;
-  int32_t ordinary = tokenizer.max_id() + 1;  // tokens; special ones and gaps are behind them
-  while (ordinary > 0 && (!tokenizer.contains(ordinary - 1) || tokenizer.is_special(ordinary - 1))) --ordinary;
-  const auto entry = [&](const std::string& name) {
-    return Json{{"id", name},
-                {"object", "model"},
-                {"created", served.since},
-                {"owned_by", "nibble"},
-                {"root", served.model.root},  // vLLM's; its benchmark takes the tokenizer from there
-                {"parent", nullptr},
-                {"max_model_len", served.model.max_context},
-                {"vocab_size", ordinary}};
-  };
-  if (visit.http.path.size() > kModelsPrefix.size()) {
-    if (visit.http.method != "GET" && visit.http.method != "HEAD")
-      throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
-    const std::string name = visit.http.path.substr(kModelsPrefix.size());
-    check_model(name, served.model);
-    return answer(visit, entry(name));
-  }
+namespace {
+
+Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
+  int32_t ordinary = model.tokenizer->max_id() + 1;  // tokens; special ones and gaps are behind them
+  while (ordinary > 0 && (!model.tokenizer->contains(ordinary - 1) || model.tokenizer->is_special(ordinary - 1)))
+    --ordinary;
+  return {{"id", name},
+          {"object", "model"},
+          {"created", since},
+          {"owned_by", "nibble"},
+          {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
+          {"parent", nullptr},
+          {"max_model_len", model.max_context},
+          {"vocab_size", ordinary}};
+}
+
+}  // namespace
+
+std::unique_ptr<Call> Api::models(Visit& visit) {
   Json list = Json::array();
-  for (const std::string& name : served.model.names) list.push_back(entry(name));
+  for (const std::string& name : visit.service->model.names)
+    list.push_back(model_entry(visit.service->model, visit.service->since, name));
   return answer(visit, {{"object", "list"}, {"data", std::move(list)}});
 }
 
-CallContext Api::context(const Visit& visit, const Served& served) {
-  return {.port = served.port,
+std::unique_ptr<Call> Api::model(Visit& visit) {
+  if (!allows(methods_of(visit.http.path), visit.http.method))
+    throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
+  const std::string name = member_of(visit.http.path);
+  check_model(name, visit.service->model);
+  return answer(visit, model_entry(visit.service->model, visit.service->since, name));
+}
+
+CallContext Api::context(const Visit& visit) {
+  return {.port = visit.service->port,
           .metrics = metrics_,
           .log = options_.log,
           .request_id = visit.id,
@@ -287,38 +293,54 @@ CallContext Api::context(const Visit& visit, const Served& served) {
           .arrived = visit.arrived};
 }
 
-void Api::log_prompt(const Visit& visit, const Json& body) const {
+template <class Request, class Make>
+std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, Make make) {
+  check_model(generation_in(request).model, visit.service->model);
   if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
+  const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
+  return begin(visit, making,
+               [context = context(visit), request = std::move(request), make = std::move(make)](Wake wake) {
+                 Answering of = make(request);
+                 return std::make_unique<EngineCall>(context, std::move(of.presenter), std::move(of.requests),
+                                                     generation_in(request).stream, std::move(wake));
+               });
 }
 
-std::unique_ptr<Call> Api::chat(Visit& visit, const Served& served) {
+std::unique_ptr<Call> Api::chat(Visit& visit) {
   const Json body = parse_json(visit.http.body);
-  TurnRequest turn = parse_chat(body, options_.defaults);
-  check_model(turn.generation.model, served.model);
-  log_prompt(visit, body);
-  const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
-  return begin(visit, making, [this, &served, context = context(visit, served), turn = std::move(turn)](Wake wake) {
-    return std::make_unique<EngineCall>(
-        context, present_chat(served.model, answer_id("chatcmpl-", turn.generation.model, served.model), turn),
-        turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(wake));
-  });
+  return generate(visit, body, parse_chat(body, options_.defaults),
+                  [this, &model = visit.service->model](const TurnRequest& turn) -> Answering {
+                    return {turn_requests(model, turn, options_.date()),
+                            present_chat(model, answer_id("chatcmpl-", turn.generation.model, model), turn)};
+                  });
 }
 
-std::unique_ptr<Call> Api::completion(Visit& visit, const Served& served) {
+std::unique_ptr<Call> Api::completion(Visit& visit) {
   const Json body = parse_json(visit.http.body);
-  CompletionRequest request = parse_completion(body, options_.defaults);
-  check_model(request.generation.model, served.model);
-  log_prompt(visit, body);
-  const Making making = request.format.kind != OutputFormat::Kind::kText ? Making::kLong : Making::kQuick;
-  return begin(visit, making, [&served, context = context(visit, served), request = std::move(request)](Wake wake) {
-    std::vector<engine::Request> requests = completion_requests(served.model, request);
-    return std::make_unique<EngineCall>(
-        context, present_completion(served.model, answer_id("cmpl-", request.generation.model, served.model), request),
-        std::move(requests), request.generation.stream, std::move(wake));
-  });
+  return generate(visit, body, parse_completion(body, options_.defaults),
+                  [&model = visit.service->model](const CompletionRequest& request) -> Answering {
+                    return {completion_requests(model, request),
+                            present_completion(model, answer_id("cmpl-", request.generation.model, model), request)};
+                  });
 }
 
-std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
+std::unique_ptr<Call> Api::messages(Visit& visit) {
+  const Json body = parse_json(visit.http.body);
+  return generate(visit, body, parse_messages(body, MessagesFor::kAnswer, options_.defaults),
+                  [this, &model = visit.service->model](const TurnRequest& turn) -> Answering {
+                    return {turn_requests(model, turn, options_.date()),
+                            present_message(model, answer_id("msg_", turn.generation.model, model), turn)};
+                  });
+}
+
+std::unique_ptr<Call> Api::count_tokens(Visit& visit) {
+  const ServedModel& model = visit.service->model;
+  const TurnRequest turn = parse_messages(parse_json(visit.http.body), MessagesFor::kCount, options_.defaults);
+  check_model(turn.generation.model, model);
+  return answer(visit, {{"input_tokens", turn_prompt(model, turn, options_.date()).size()}});
+}
+
+std::unique_ptr<Call> Api::create_response(Visit& visit) {
   const Json body = parse_json(visit.http.body);
   const auto previous = [this](const std::string& id) {
     auto entry = store_.get(id);
@@ -328,38 +350,13 @@ std::unique_ptr<Call> Api::create_response(Visit& visit, const Served& served) {
     }
     return std::move(entry->turn);
   };
-  ResponsesRequest request = parse_responses(body, previous, options_.defaults);
-  check_model(request.turn.generation.model, served.model);
-  log_prompt(visit, body);
-  const Making making = has_grammar(request.turn) ? Making::kLong : Making::kQuick;
-  return begin(
-      visit, making, [this, &served, context = context(visit, served), request = std::move(request)](Wake wake) {
-        AnswerId id = answer_id("resp_", request.turn.generation.model, served.model);
-        KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
-        return std::make_unique<EngineCall>(context,
-                                            present_response(served.model, std::move(id), request, std::move(keep)),
-                                            turn_requests(served.model, request.turn, options_.date()),
-                                            request.turn.generation.stream, std::move(wake));
-      });
-}
-
-std::unique_ptr<Call> Api::messages(Visit& visit, const Served& served) {
-  const Json body = parse_json(visit.http.body);
-  TurnRequest turn = parse_messages(body, MessagesFor::kAnswer, options_.defaults);
-  check_model(turn.generation.model, served.model);
-  log_prompt(visit, body);
-  const Making making = has_grammar(turn) ? Making::kLong : Making::kQuick;
-  return begin(visit, making, [this, &served, context = context(visit, served), turn = std::move(turn)](Wake wake) {
-    return std::make_unique<EngineCall>(
-        context, present_message(served.model, answer_id("msg_", turn.generation.model, served.model), turn),
-        turn_requests(served.model, turn, options_.date()), turn.generation.stream, std::move(wake));
-  });
-}
-
-std::unique_ptr<Call> Api::count_tokens(const Visit& visit, const Served& served) {
-  const TurnRequest turn = parse_messages(parse_json(visit.http.body), MessagesFor::kCount, options_.defaults);
-  check_model(turn.generation.model, served.model);
-  return answer(visit, {{"input_tokens", turn_prompt(served.model, turn, options_.date()).size()}});
+  return generate(visit, body, parse_responses(body, previous, options_.defaults),
+                  [this, &model = visit.service->model](const ResponsesRequest& request) -> Answering {
+                    AnswerId id = answer_id("resp_", request.turn.generation.model, model);
+                    KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
+                    return {turn_requests(model, request.turn, options_.date()),
+                            present_response(model, std::move(id), request, std::move(keep))};
+                  });
 }
 
 KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& request) {
@@ -373,8 +370,8 @@ KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& r
   };
 }
 
-std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
-  std::string id = visit.http.path.substr(kResponsesPrefix.size());
+std::unique_ptr<Call> Api::stored_response(Visit& visit) {
+  std::string id = member_of(visit.http.path);
   const bool cancel = id.ends_with(kCancel);
   if (cancel) id.resize(id.size() - kCancel.size());
   if (id.find('/') != std::string::npos)
@@ -386,7 +383,7 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
   if (!cancel && (method == "GET" || method == "HEAD")) {
     if (visit.http.query.find("stream=true") != std::string::npos)
-      throw ApiError("stream", "stream: a kept response is given whole", 400, "unsupported_value");
+      throw unsupported_value("stream", "a kept response is given whole");
     return answer(visit, entry->response);
   }
   if (cancel || method != "DELETE")
@@ -395,7 +392,8 @@ std::unique_ptr<Call> Api::stored_response(const Visit& visit) {
   return answer(visit, {{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
 }
 
-std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
+std::unique_ptr<Call> Api::tokenize(Visit& visit) {
+  const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
   std::vector<int32_t> ids;
   bool with_text = false;
@@ -405,38 +403,38 @@ std::unique_ptr<Call> Api::tokenize(const Visit& visit, const Served& served) {
     Json chat = body;
     chat.erase("return_token_strs");
     const TurnRequest turn = parse_chat(chat, options_.defaults);
-    check_model(turn.generation.model, served.model);
-    ids = turn_prompt(served.model, turn, options_.date());
+    check_model(turn.generation.model, model);
+    ids = turn_prompt(model, turn, options_.date());
   } else {
     Fields fields(body, "");
-    check_model(fields.string("model").value_or(""), served.model);
+    check_model(fields.string("model").value_or(""), model);
     const std::string text = fields.required_string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     with_text = fields.boolean("return_token_strs").value_or(false);
     fields.done();
-    ids = served.model.tokenizer->encode(text, special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+    ids = model.tokenizer->encode(text, special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   }
-  Json json = {
-      {"count", ids.size()}, {"max_model_len", served.model.max_context}, {"tokens", ids}, {"token_strs", nullptr}};
+  Json json = {{"count", ids.size()}, {"max_model_len", model.max_context}, {"tokens", ids}, {"token_strs", nullptr}};
   if (with_text) {
     json["token_strs"] = Json::array();
-    for (const int32_t id : ids) json["token_strs"].push_back(std::string(served.model.tokenizer->token_bytes(id)));
+    for (const int32_t id : ids) json["token_strs"].push_back(std::string(model.tokenizer->token_bytes(id)));
   }
   return answer(visit, json);
 }
 
-std::unique_ptr<Call> Api::detokenize(const Visit& visit, const Served& served) {
+std::unique_ptr<Call> Api::detokenize(Visit& visit) {
+  const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
   Fields fields(body, "");
-  check_model(fields.string("model").value_or(""), served.model);
+  check_model(fields.string("model").value_or(""), model);
   const Json& tokens = array_of(fields.required("tokens", "an array of token ids"), "tokens");
   fields.done();
   std::string text;
   for (const Json& item : tokens) {
     const int64_t id = integer_of(item, "tokens");
-    if (id < 0 || id >= served.model.vocab || !served.model.tokenizer->contains(static_cast<int32_t>(id)))
-      throw ApiError("tokens", fmt::format("tokens: want token ids, found {}", id));
-    text += served.model.tokenizer->token_bytes(static_cast<int32_t>(id));
+    if (id < 0 || id >= model.vocab || !model.tokenizer->contains(static_cast<int32_t>(id)))
+      throw invalid_value("tokens", "want token ids, found {}", id);
+    text += model.tokenizer->token_bytes(static_cast<int32_t>(id));
   }
   return answer(visit, {{"prompt", text}});
 }

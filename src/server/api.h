@@ -3,7 +3,6 @@
 // publish().
 
 #include "server/engine_call.h"
-#include "server/generation.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/presenter.h"
@@ -15,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::server {
@@ -46,7 +46,7 @@ class Api {
   void connection_dropped() { metrics_.connection_dropped(); }
 
  private:
-  struct Served {
+  struct Service {
     ServedModel model;
     EnginePort port;
     int64_t since;  // seconds since 1970
@@ -62,20 +62,50 @@ class Api {
     const std::string& id;
     Generation::Clock::time_point arrived;
     Wake& wake;
+    const Service* service = nullptr;  // never null where the route needs the model
   };
+  struct Route {
+    std::string_view path;     // {…}: whatever stands there and behind it
+    std::string_view methods;  // as in the header Allow
+    std::unique_ptr<Call> (Api::*answer)(Visit& visit);
+    bool needs_model = true, needs_key = true;
+
+    [[nodiscard]] bool is_family() const { return path.ends_with('}'); }
+    [[nodiscard]] std::string_view beginning() const { return path.substr(0, path.find('{')); }
+    [[nodiscard]] bool leads_to(std::string_view to) const {
+      return is_family() ? to.starts_with(beginning()) : to == path;
+    }
+  };
+  static const Route* route_of(std::string_view path);        // null: there is none
+  static std::string_view route_name(std::string_view path);  // for metrics: few names, whatever paths clients try
+  static std::string_view methods_of(std::string_view path);  // REQUIRES a route
+  static std::string member_of(const std::string& path);      // what stands for {…}; REQUIRES a family
 
   std::unique_ptr<Call> route(Visit& visit);
-  std::unique_ptr<Call> route_served(Visit& visit, const Served& served);
-  std::unique_ptr<Call> health(const Visit& visit);
-  std::unique_ptr<Call> models(const Visit& visit, const Served& served);
-  std::unique_ptr<Call> chat(Visit& visit, const Served& served);
-  std::unique_ptr<Call> completion(Visit& visit, const Served& served);
-  std::unique_ptr<Call> create_response(Visit& visit, const Served& served);
-  std::unique_ptr<Call> messages(Visit& visit, const Served& served);
-  std::unique_ptr<Call> count_tokens(const Visit& visit, const Served& served);
-  std::unique_ptr<Call> stored_response(const Visit& visit);
-  std::unique_ptr<Call> tokenize(const Visit& visit, const Served& served);
-  std::unique_ptr<Call> detokenize(const Visit& visit, const Served& served);
+  std::unique_ptr<Call> page(Visit& visit);
+  std::unique_ptr<Call> health(Visit& visit);
+  std::unique_ptr<Call> ping(Visit& visit);
+  std::unique_ptr<Call> version(Visit& visit);
+  std::unique_ptr<Call> metrics(Visit& visit);
+  std::unique_ptr<Call> load(Visit& visit);
+  std::unique_ptr<Call> models(Visit& visit);
+  std::unique_ptr<Call> model(Visit& visit);
+  std::unique_ptr<Call> chat(Visit& visit);
+  std::unique_ptr<Call> completion(Visit& visit);
+  std::unique_ptr<Call> create_response(Visit& visit);
+  std::unique_ptr<Call> stored_response(Visit& visit);
+  std::unique_ptr<Call> messages(Visit& visit);
+  std::unique_ptr<Call> count_tokens(Visit& visit);
+  std::unique_ptr<Call> tokenize(Visit& visit);
+  std::unique_ptr<Call> detokenize(Visit& visit);
+  // The call of a request for answers. make(request) returns an Answering.
+  struct Answering {
+    std::vector<engine::Request> requests;
+    std::unique_ptr<Presenter> presenter;
+  };
+  template <class Request, class Make>
+  std::unique_ptr<Call> generate(Visit& visit, const Json& body, Request request, Make make);
+
   std::unique_ptr<Call> answer(const Visit& visit, HttpHead head, std::string body);
   std::unique_ptr<Call> answer(const Visit& visit, const Json& json);
   std::unique_ptr<Call> refuse(const std::string& id, const std::string& path, const ApiError& error);
@@ -85,15 +115,14 @@ class Api {
 
   [[nodiscard]] KeepResponse keep_response(const std::string& id, const ResponsesRequest& request);
   void check_key(const HttpRequest& request) const;
-  [[nodiscard]] CallContext context(const Visit& visit, const Served& served);
-  void log_prompt(const Visit& visit, const Json& body) const;
+  [[nodiscard]] CallContext context(const Visit& visit);
 
   const ApiOptions options_;
   Metrics metrics_;
   ResponseStore store_;
   Loading loading_;
-  std::unique_ptr<const Served> served_owner_;
-  std::atomic<const Served*> served_ = nullptr;
+  std::unique_ptr<const Service> service_owner_;
+  std::atomic<const Service*> service_ = nullptr;
   CallMaker call_maker_;  // last: its thread uses all of the above
 };
 

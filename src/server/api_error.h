@@ -3,11 +3,13 @@
 
 #include "base/error.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace nibble::server {
 
@@ -30,6 +32,15 @@ class ApiError : public Error {
   int status_;
 };
 
+// About the field at `path`, which the message begins with.
+template <class... Args>
+[[nodiscard]] ApiError invalid_value(std::string_view path, fmt::format_string<Args...> text, Args&&... args) {
+  return {path, fmt::format("{}: {}", path, fmt::format(text, std::forward<Args>(args)...))};
+}
+template <class... Args>
+[[nodiscard]] ApiError unsupported_value(std::string_view path, fmt::format_string<Args...> text, Args&&... args) {
+  return {path, fmt::format("{}: {}", path, fmt::format(text, std::forward<Args>(args)...)), 400, "unsupported_value"};
+}
 // For requests that were under way when the server ended.
 [[nodiscard]] ApiError shutting_down();
 // What the client may see of any exception.

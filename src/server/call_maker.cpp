@@ -31,10 +31,10 @@ struct CallMaker::Task {
   }
 };
 
-class CallMaker::Deferred final : public Call {
+class CallMaker::DeferredCall final : public Call {
  public:
-  Deferred(std::shared_ptr<Task> task, Make make_cut) : task_(std::move(task)), make_cut_(std::move(make_cut)) {}
-  ~Deferred() override {
+  DeferredCall(std::shared_ptr<Task> task, Make make_cut) : task_(std::move(task)), make_cut_(std::move(make_cut)) {}
+  ~DeferredCall() override {
     if (!call_) call_ = task_->take(/*last=*/true);
   }
   Output poll() override {
@@ -66,7 +66,7 @@ std::unique_ptr<Call> CallMaker::defer(Make make, Make make_cut, Wake wake) {
   task->make = std::move(make);
   task->wake = std::move(wake);
   tasks_.push(task);
-  return std::make_unique<Deferred>(std::move(task), std::move(make_cut));
+  return std::make_unique<DeferredCall>(std::move(task), std::move(make_cut));
 }
 
 void CallMaker::work(const std::stop_token& stop) {

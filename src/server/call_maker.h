@@ -27,7 +27,7 @@ class CallMaker {
 
  private:
   struct Task;
-  class Deferred;
+  class DeferredCall;
   void work(const std::stop_token& stop);
 
   Queue<std::shared_ptr<Task>> tasks_;  // null: check whether to end

@@ -226,8 +226,7 @@ void check_length(const ServedModel& model, const engine::Request& request, cons
 }
 
 void check_id(const ServedModel& model, int32_t id, const char* param) {
-  if (id >= model.vocab)
-    throw ApiError(param, fmt::format("{}: want token ids below {}, found {}", param, model.vocab, id));
+  if (id >= model.vocab) throw invalid_value(param, "want token ids below {}, found {}", model.vocab, id);
 }
 
 // Everything but the prompt.
@@ -236,14 +235,12 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
   for (const auto& [id, bias] : request.sampling.logit_bias) check_id(model, id, "logit_bias");
   for (const int32_t id : request.stop_ids) check_id(model, id, "stop_token_ids");
   if (request.priority != 0 && !model.by_priority) {
-    throw ApiError("priority", fmt::format("priority: want 0, or a server started with --scheduling-policy priority, "
-                                           "found {}",
-                                           request.priority));
+    throw invalid_value("priority", "want 0, or a server started with --scheduling-policy priority, found {}",
+                        request.priority);
   }
   request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   if (request.min_tokens > request.max_tokens) {
-    throw ApiError("min_tokens", fmt::format("min_tokens: want at most the limit of {}, found {}", request.max_tokens,
-                                             request.min_tokens));
+    throw invalid_value("min_tokens", "want at most the limit of {}, found {}", request.max_tokens, request.min_tokens);
   }
   if (!fields.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   return request;
@@ -305,7 +302,7 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
       request.prompt = model.tokenizer->encode(*text, text::SpecialTokens::kAllowed);
     else
       request.prompt = std::get<std::vector<int32_t>>(prompt);
-    if (request.prompt.empty()) throw ApiError("prompt", "prompt: want at least one token, found none");
+    if (request.prompt.empty()) throw invalid_value("prompt", "want at least one token, found none");
     for (const int32_t id : request.prompt) check_id(model, id, "prompt");
     check_length(model, request, "prompt");
     for (int i = 0; i < fields.n; ++i) {

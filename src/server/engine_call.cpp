@@ -7,7 +7,9 @@ namespace nibble::server {
 namespace {
 
 constexpr double kMostWaiting = 16384;  // events kept for a reader that has stopped reading
-constexpr int kClientGone = 499;        // nginx's; for logs and metrics only
+// Waiting events. It wakes a connection that is busy sending, so that it learns that its client is too slow.
+constexpr size_t kWakeAgain = 1024;
+constexpr int kClientGone = 499;  // nginx's; for logs and metrics only
 
 // Its name in logs and metrics.
 std::string_view reason_of(const ApiError& failure) {
@@ -29,6 +31,40 @@ HttpHead stream_head(const std::string& request_id) {
 }
 
 }  // namespace
+
+Generation::Generation(const EnginePort& port, Wake wake) : port_(port), mailbox_(std::make_shared<Mailbox>()) {
+  mailbox_->wake = std::move(wake);
+}
+
+Generation::~Generation() {
+  {
+    const std::lock_guard lock(mailbox_->mutex);
+    mailbox_->wake = nullptr;
+  }
+  for (const engine::RequestId id : ids_) port_.cancel(id);
+}
+
+void Generation::submit(engine::Request request) {
+  const size_t choice = ids_.size();
+  ids_.push_back(port_.submit(std::move(request), [mailbox = mailbox_, choice](const engine::Event& event) {
+    const std::lock_guard lock(mailbox->mutex);
+    if (!mailbox->wake) return;
+    mailbox->items.push_back({choice, event, Clock::now()});
+    if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
+  }));
+}
+
+void Generation::cancel(size_t choice) { port_.cancel(ids_[choice]); }
+
+std::vector<Generation::Item> Generation::take() {
+  const std::lock_guard lock(mailbox_->mutex);
+  return std::exchange(mailbox_->items, {});
+}
+
+size_t Generation::waiting() const {
+  const std::lock_guard lock(mailbox_->mutex);
+  return mailbox_->items.size();
+}
 
 EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
                        bool stream, Wake wake)

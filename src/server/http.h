@@ -1,10 +1,13 @@
 #pragma once
-// HTTP as the API sees it: a request, and a call that answers it piece by piece.
+// HTTP as the API sees it: a request, and a call that answers it piece by piece; and the parts of it that are plain
+// text.
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -61,5 +64,59 @@ class ReadyCall final : public Call {
   HttpHead head_;
   std::string body_;
 };
+
+// How one answer goes out.
+struct Framing {
+  bool keep_alive = true;
+  bool chunked = false;  // else the body has a length, or ends with the connection
+  std::string_view allowed_origin{};
+};
+
+// Status line and headers. `length`: the body's, if it is known.
+[[nodiscard]] std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length);
+
+// A call's answer as bytes.
+class Reply {
+ public:
+  struct Piece {
+    std::string bytes{};
+    bool done = false;  // these are the last bytes
+  };
+  // `framing`: what the client allows. The call must outlive the reply. For a HEAD request only the head is sent.
+  Reply(Call& call, const Framing& framing, bool is_head) : call_(&call), framing_(framing), is_head_(is_head) {}
+
+  [[nodiscard]] Piece next();                              // polls the call
+  [[nodiscard]] bool streams() const { return streams_; }  // known once there is a first byte
+  [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
+  [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
+  [[nodiscard]] double backlog() const { return call_->backlog(); }
+  void cut() { call_->cut(); }
+  void close_after() { framing_.keep_alive = false; }  // announced, if the head has not been sent yet
+
+ private:
+  [[nodiscard]] std::string framed(std::string&& body) const;
+
+  Call* call_;
+  Framing framing_;
+  bool is_head_, streams_ = false;
+};
+
+// Whether an Accept-Encoding header accepts gzip.
+[[nodiscard]] bool takes_gzip(std::string_view accept_encoding);
+// "/a/b?c" → "/a/b", %2F and the like decoded, without a slash at the end.
+[[nodiscard]] std::string path_of(std::string_view target);
+// "/a/b?c" → "c", not decoded.
+[[nodiscard]] std::string_view query_of(std::string_view target);
+// Whether this is a valid value of a Host header; an empty one is.
+[[nodiscard]] bool is_host(std::string_view text);
+// The answer to a browser that asks whether a page may call.
+[[nodiscard]] std::string preflight_text(std::string_view wanted_headers, const Framing& framing);
+// The answer to bytes that never became a request.
+struct Refusal {
+  int status;
+  std::string message, code{};
+};
+// The whole answer, with OpenAI's error object; the connection ends.
+[[nodiscard]] std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin);
 
 }  // namespace nibble::server

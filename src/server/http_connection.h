@@ -2,7 +2,7 @@
 // A connection: its bytes, the thread that owns it, and the part of it that other threads may touch. Only this and
 // http_server.cpp include Beast and Asio.
 
-#include "server/http_text.h"
+#include "server/http.h"
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/executor_work_guard.hpp>

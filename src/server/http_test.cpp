@@ -1,4 +1,4 @@
-#include "server/http_text.h"
+#include "server/http.h"
 
 #include "server/http_server.h"
 

@@ -12,6 +12,10 @@
 
 namespace nibble::server {
 
+// In time proportional to the text, whatever it is. Throws ApiError for text that is not JSON or not UTF-8, is deeper
+// than kMostJsonDepth, has a name twice in one object, or has a number that no double holds.
+[[nodiscard]] Json parse_json(std::string_view text);
+
 // Return the typed value, or throw ApiError naming `path`.
 [[nodiscard]] bool boolean_of(const Json& value, const std::string& path);
 [[nodiscard]] int64_t integer_of(const Json& value, const std::string& path);  // 5.0 is 5

@@ -252,13 +252,13 @@ struct KvPublisher::Impl {
     if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // not a valid request
     const std::string& id = asked->front();
     const int64_t from = from_big_endian((*asked)[2]);
-    for (const Kept& batch : kept)
+    for (const SentBatch& batch : kept)
       if (batch.number >= from) send(replay, {id, {}, o.topic, view(big_endian(batch.number)), batch.bytes});
     send(replay, {id, {}, {}, view(big_endian(-1)), {}});
     return true;
   }
 
-  struct Kept {
+  struct SentBatch {
     int64_t number;
     std::string bytes;
   };
@@ -268,7 +268,7 @@ struct KvPublisher::Impl {
   const int told_fd;          // readable when there are new events
   std::mutex mutex;           // guards told
   std::vector<std::vector<KvEvent>> told;
-  std::deque<Kept> kept;  // used by the thread only, with their bytes
+  std::deque<SentBatch> kept;  // used by the thread only, with their bytes
   int64_t kept_bytes = 0;
   int64_t next = 0;     // number of the next batch
   std::jthread thread;  // last: it uses all of the above

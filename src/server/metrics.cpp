@@ -23,6 +23,27 @@ std::vector<double> tokens() {
   return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 }
 
+std::vector<double> counts() { return {1, 2, 5, 10, 20}; }
+
+struct HistogramRow {
+  std::string_view name, kind_and_help;
+  std::vector<double> (*bounds)();
+};
+constexpr HistogramRow kHistograms[] = {
+    {"time_to_first_token_seconds", "histogram From the request's arrival", short_seconds},
+    {"inter_token_latency_seconds", "histogram Between two tokens of one answer", token_seconds},
+    {"e2e_request_latency_seconds", "histogram From arrival to the last token", seconds},
+    {"request_queue_time_seconds", "histogram Before the first step", seconds},
+    {"request_prefill_time_seconds", "histogram Computing the prompt", seconds},
+    {"request_decode_time_seconds", "histogram From the first token to the last", seconds},
+    {"request_inference_time_seconds", "histogram Both together", seconds},
+    {"request_time_per_output_token_seconds", "histogram Mean of one answer", token_seconds},
+    {"request_prompt_tokens", "histogram Prompt tokens per request", tokens},
+    {"request_generation_tokens", "histogram Generated tokens per request", tokens},
+    {"request_max_num_generation_tokens", "histogram The same", tokens},
+    {"request_params_n", "histogram Answers asked for per request", counts}};
+static_assert(std::size(kHistograms) == static_cast<size_t>(Measure::kChoices) + 1);
+
 // A label's value: quotes, backslashes and line ends escaped.
 std::string escaped(std::string_view text) {
   std::string out;
@@ -74,43 +95,36 @@ std::string build_info_text(std::string_view version, std::string_view commit) {
 
 Metrics::Metrics()
     : state_{.mutex = {},
-             .first_token = Histogram(short_seconds()),
-             .interval = Histogram(token_seconds()),
-             .end_to_end = Histogram(seconds()),
-             .queue = Histogram(seconds()),
-             .prefill = Histogram(seconds()),
-             .decode = Histogram(seconds()),
-             .inference = Histogram(seconds()),
-             .per_token = Histogram(token_seconds()),
-             .prompt_tokens = Histogram(tokens()),
-             .completion_tokens = Histogram(tokens()),
-             .choices = Histogram({1, 2, 5, 10, 20}),
+             .histograms = {},
              .finished = {{"stop", 0}, {"length", 0}, {"abort", 0}, {"shutdown", 0}, {"error", 0}},
-             .responses = {}} {}
+             .responses = {}} {
+  for (const HistogramRow& row : kHistograms) state_.histograms.emplace_back(row.bounds());
+}
 
 void Metrics::token_interval(double interval) {
   const std::lock_guard lock(state_.mutex);
-  state_.interval.add(interval);
+  add(Measure::kInterval, interval);
 }
 
 void Metrics::request_begun(size_t choices) {
   const std::lock_guard lock(state_.mutex);
-  state_.choices.add(static_cast<double>(choices));
+  add(Measure::kChoices, static_cast<double>(choices));
 }
 
 void Metrics::choice_finished(const ChoiceRecord& r) {
   const std::lock_guard lock(state_.mutex);
   ++state_.finished[std::string(r.finished_reason)];
-  state_.end_to_end.add(r.end_to_end_seconds);
+  add(Measure::kEndToEnd, r.end_to_end_seconds);
   if (r.first_token_seconds < 0) return;
-  state_.first_token.add(r.first_token_seconds);
-  state_.queue.add(r.queue_seconds);
-  state_.prefill.add(r.prefill_seconds);
-  state_.decode.add(r.decode_seconds);
-  state_.inference.add(r.prefill_seconds + r.decode_seconds);
-  if (r.completion_tokens > 1) state_.per_token.add(r.decode_seconds / static_cast<double>(r.completion_tokens - 1));
-  state_.prompt_tokens.add(static_cast<double>(r.prompt_tokens));
-  state_.completion_tokens.add(static_cast<double>(r.completion_tokens));
+  add(Measure::kFirstToken, r.first_token_seconds);
+  add(Measure::kQueue, r.queue_seconds);
+  add(Measure::kPrefill, r.prefill_seconds);
+  add(Measure::kDecode, r.decode_seconds);
+  add(Measure::kInference, r.prefill_seconds + r.decode_seconds);
+  if (r.completion_tokens > 1) add(Measure::kPerToken, r.decode_seconds / static_cast<double>(r.completion_tokens - 1));
+  add(Measure::kPromptTokens, static_cast<double>(r.prompt_tokens));
+  for (const Measure measure : {Measure::kCompletionTokens, Measure::kMostCompletionTokens})
+    add(measure, static_cast<double>(r.completion_tokens));
 }
 
 void Metrics::response_sent(std::string_view route, int status) {
@@ -158,28 +172,14 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
        static_cast<double>(state_.dropped)},
       {"harmony_repairs_total", "counter Deviations from the Harmony format that were repaired",
        static_cast<double>(state_.repairs)}};
-  const struct {
-    std::string_view name, kind_and_help;
-    const Histogram& histogram;
-  } histograms[] = {{"time_to_first_token_seconds", "histogram From the request's arrival", state_.first_token},
-                    {"inter_token_latency_seconds", "histogram Between two tokens of one answer", state_.interval},
-                    {"e2e_request_latency_seconds", "histogram From arrival to the last token", state_.end_to_end},
-                    {"request_queue_time_seconds", "histogram Before the first step", state_.queue},
-                    {"request_prefill_time_seconds", "histogram Computing the prompt", state_.prefill},
-                    {"request_decode_time_seconds", "histogram From the first token to the last", state_.decode},
-                    {"request_inference_time_seconds", "histogram Both together", state_.inference},
-                    {"request_time_per_output_token_seconds", "histogram Mean of one answer", state_.per_token},
-                    {"request_prompt_tokens", "histogram Prompt tokens per request", state_.prompt_tokens},
-                    {"request_generation_tokens", "histogram Generated tokens per request", state_.completion_tokens},
-                    {"request_max_num_generation_tokens", "histogram The same", state_.completion_tokens},
-                    {"request_params_n", "histogram Answers asked for per request", state_.choices}};
   std::string out;
   for (const auto& one : singles) {
     family(out, one.name, one.kind_and_help,
            [&](const std::string& name) { out += fmt::format("{}{{{}}} {}\n", name, labels, one.value); });
   }
-  for (const auto& one : histograms) {
-    family(out, one.name, one.kind_and_help, [&](const std::string& name) { one.histogram.print(name, labels, out); });
+  for (size_t i = 0; i < std::size(kHistograms); ++i) {
+    family(out, kHistograms[i].name, kHistograms[i].kind_and_help,
+           [&](const std::string& name) { state_.histograms[i].print(name, labels, out); });
   }
   family(out, "cache_config_info", "gauge What the KV cache is; always 1", [&](const std::string& name) {
     out += fmt::format("{}{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n", name, labels, stats.kv_page_tokens,

@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -39,6 +40,22 @@ class Histogram {
   double sum_ = 0;
 };
 
+// What is counted by size, a histogram each; the rows of kHistograms (metrics.cpp).
+enum class Measure : uint8_t {
+  kFirstToken,
+  kInterval,
+  kEndToEnd,
+  kQueue,
+  kPrefill,
+  kDecode,
+  kInference,
+  kPerToken,
+  kPromptTokens,
+  kCompletionTokens,
+  kMostCompletionTokens,
+  kChoices
+};
+
 class Metrics {
  public:
   Metrics();
@@ -54,12 +71,13 @@ class Metrics {
  private:
   struct State {  // guarded by mutex
     mutable std::mutex mutex;
-    Histogram first_token, interval, end_to_end, queue, prefill, decode, inference, per_token, prompt_tokens,
-        completion_tokens, choices;
+    std::vector<Histogram> histograms;  // by Measure
     std::map<std::string, int64_t, std::less<>> finished;
     std::map<std::pair<std::string, int>, int64_t> responses;  // by route and status
     int64_t dropped = 0, repairs = 0;
   };
+  void add(Measure measure, double value) { state_.histograms[static_cast<size_t>(measure)].add(value); }
+
   State state_;
 };
 

@@ -36,13 +36,7 @@ class ChatPresenter final : public Presenter {
         logprobs_(request.generation.request.logprobs >= 0),
         token_ids_(request.generation.return_token_ids),
         reasoning_(request.include_reasoning) {
-    const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
-                              .parallel_calls = request.parallel_tool_calls,
-                              .stop = request.generation.stop,
-                              .include_stop = request.generation.include_stop,
-                              .min_tokens = request.generation.request.min_tokens};
-    for (int i = 0; i < request.generation.n; ++i)
-      choices_.push_back({.reader = TurnReader(*model.tokenizer, model_.ids, options)});
+    for (int i = 0; i < request.generation.n; ++i) choices_.push_back({.reader = reader_of(model, request)});
   }
 
   void prompt(size_t choice, int64_t tokens) override { choices_[choice].usage.prompt_tokens = tokens; }

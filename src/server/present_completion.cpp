@@ -1,8 +1,7 @@
 // /v1/completions: the text, whole or in chunks. Choice p * n + i is answer i to prompt p.
 
 #include "server/presenter.h"
-#include "text/stop_strings.h"
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 
 #include <algorithm>
 #include <optional>

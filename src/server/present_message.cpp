@@ -1,6 +1,6 @@
 // /v1/messages, Anthropic's: the message, whole or as a stream of its events. A message of the model is a block.
 
-#include "server/parse_json.h"
+#include "server/json_fields.h"
 #include "server/presenter.h"
 
 #include <optional>
@@ -45,11 +45,7 @@ class MessagePresenter final : public Presenter {
         stream_(request.generation.stream),
         thinking_(request.include_reasoning),
         stops_(request.generation.stop),
-        reader_(*model.tokenizer, model.ids,
-                {.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
-                 .parallel_calls = request.parallel_tool_calls,
-                 .stop = request.generation.stop,
-                 .min_tokens = request.generation.request.min_tokens}) {}
+        reader_(reader_of(model, request)) {}
 
   void prompt(size_t, int64_t tokens) override { usage_.prompt_tokens = tokens; }
 

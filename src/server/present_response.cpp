@@ -19,12 +19,7 @@ class ResponsePresenter final : public Presenter {
         echoed_(request.echoed),
         calls_(request.calls),
         keep_(std::move(keep)),
-        reader_(*model.tokenizer, model_.ids,
-                {.calls = !request.turn.tools.empty() && request.turn.tool_choice != ToolChoice::kNone,
-                 .parallel_calls = request.turn.parallel_tool_calls,
-                 .stop = request.turn.generation.stop,
-                 .include_stop = request.turn.generation.include_stop,
-                 .min_tokens = request.turn.generation.request.min_tokens}) {}
+        reader_(reader_of(model, request.turn)) {}
 
   void begin() override {
     event("response.created", {{"response", response()}});

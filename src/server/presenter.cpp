@@ -8,6 +8,16 @@
 
 namespace nibble::server {
 
+TurnReader reader_of(const ServedModel& model, const TurnRequest& request) {
+  return {*model.tokenizer,
+          model.ids,
+          {.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
+           .parallel_calls = request.parallel_tool_calls,
+           .stop = request.generation.stop,
+           .include_stop = request.generation.include_stop,
+           .min_tokens = request.generation.request.min_tokens}};
+}
+
 std::string make_id(std::string_view prefix) {
   constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
   std::array<uint8_t, 24> bytes{};

@@ -96,6 +96,8 @@ class Presenter {
   std::string text_;
 };
 
+// The reader of an answer to this turn.
+[[nodiscard]] TurnReader reader_of(const ServedModel& model, const TurnRequest& request);
 // `prefix` and 24 random letters and digits.
 [[nodiscard]] std::string make_id(std::string_view prefix);
 // "stop", "tool_calls" or "length".

@@ -1,6 +1,6 @@
 #include "server/presenter.h"
 
-#include "server/parse_json.h"
+#include "server/json_fields.h"
 #include "server/testing/scripted_engine.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,6 @@
 namespace nibble::server {
 namespace {
 
-constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostAnswers = 128;
 constexpr size_t kMostPrompts = 1024;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
@@ -57,8 +56,7 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   const std::string role_name = message.required_string("role");
   const auto role = text::role_named(role_name);
   if (!role) {
-    throw ApiError(message.path("role"), fmt::format("{}: want system, developer, user, assistant or tool, found {}",
-                                                     message.path("role"), role_name));
+    throw invalid_value(message.path("role"), "want system, developer, user, assistant or tool, found {}", role_name);
   }
   const auto name = message.string("name");
   static_cast<void>(message.choice("type", {"message", "text"}));  // clients add one or the other
@@ -86,7 +84,7 @@ void read_reasoning(Fields& fields, TurnRequest& into) {
     const auto agree = [&](std::string_view name, text::ReasoningEffort other) {
       if (effort && *effort != other) {
         const std::string path = told->path(name);
-        throw ApiError(path, fmt::format("{}: it asks for another effort than reasoning_effort; want one alone", path));
+        throw invalid_value(path, "it asks for another effort than reasoning_effort; want one alone");
       }
       effort = other;
     };
@@ -109,26 +107,10 @@ void check_prediction(Fields& fields) {
   prediction->done();
 }
 
-OutputFormat read_response_format(Fields& fields) {
-  auto format = fields.object("response_format");
-  if (!format) return {};
-  const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
-  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
-  if (type == 2) {
-    Fields schema = format->required_object("json_schema");
-    read = read_json_schema(schema);
-    schema.done();
-  } else if (format->find("json_schema") != nullptr) {
-    throw ApiError("response_format.json_schema", "response_format.json_schema: want the type json_schema with it");
-  }
-  format->done();
-  return read;
-}
-
 void read_stream_options(Fields& fields, GenerationFields& into) {
   auto options = fields.object("stream_options");
   if (!options) return;
-  if (!into.stream) throw ApiError("stream_options", "stream_options: want stream true as well");
+  if (!into.stream) throw invalid_value("stream_options", "want stream true as well");
   into.include_usage = options->boolean("include_usage").value_or(false) || into.include_usage;
   into.continuous_usage = into.include_usage && options->boolean("continuous_usage_stats").value_or(false);
   options->ignore_booleans({"include_obfuscation", "continuous_usage_stats"});
@@ -138,7 +120,7 @@ void read_stream_options(Fields& fields, GenerationFields& into) {
 void read_chat_logprobs(Fields& fields, GenerationFields& into) {
   const bool wanted = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
-  if (top && *top > 0 && !wanted) throw ApiError("top_logprobs", "top_logprobs: want logprobs true as well");
+  if (top && *top > 0 && !wanted) throw invalid_value("top_logprobs", "want logprobs true as well");
   if (wanted) into.request.logprobs = static_cast<int>(top.value_or(0));
 }
 
@@ -147,7 +129,7 @@ std::vector<int32_t> ids_of(const Json& list) {
   for (const Json& item : list) {
     const int64_t id = integer_of(item, "prompt");
     if (id < 0 || id > std::numeric_limits<int32_t>::max())
-      throw ApiError("prompt", fmt::format("prompt: want token ids, found {}", id));
+      throw invalid_value("prompt", "want token ids, found {}", id);
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;
@@ -160,14 +142,13 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
     return;
   }
   const Json& list = array_of(prompt, "prompt");
-  if (list.empty()) throw ApiError("prompt", "prompt: want a text or token ids, found an empty array");
+  if (list.empty()) throw invalid_value("prompt", "want a text or token ids, found an empty array");
   if (list[0].is_number()) {
     into.prompts.emplace_back(ids_of(list));
     return;
   }
   if (list.size() > kMostPrompts)
-    throw ApiError("prompt",
-                   fmt::format("prompt: want at most {} in one request, found {}", kMostPrompts, list.size()));
+    throw invalid_value("prompt", "want at most {} in one request, found {}", kMostPrompts, list.size());
   for (const Json& item : list) {
     if (item.is_string())
       into.prompts.emplace_back(item.get<std::string>());
@@ -190,19 +171,19 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
     turn.generation.max_tokens = older;
   read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
-  turn.format = read_response_format(fields);
+  turn.format = read_format(fields, "response_format", SchemaForm::kNested);
   read_structured_outputs(fields, turn.format);
   const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
-  if (messages.empty()) throw ApiError("messages", "messages: want at least one, found none");
+  if (messages.empty()) throw invalid_value("messages", "want at least one, found none");
   CallNames calls;
   for (size_t i = 0; i < messages.size(); ++i) {
     Fields message(messages[i], fmt::format("messages[{}]", i));
     read_message(message, turn, calls);
   }
   if (turn.history.empty() && turn.instructions.empty())
-    throw ApiError("messages", "messages: want one that says something, found none");
+    throw invalid_value("messages", "want one that says something, found none");
   read_verbosity(fields, turn);
-  read_tools(fields, FunctionForm::kNested, turn);
+  read_tools(fields, SchemaForm::kNested, turn);
   check_prediction(fields);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
@@ -231,15 +212,15 @@ CompletionRequest parse_completion(const Json& body, const RequestDefaults& defa
   generation.max_tokens = fields.integer("max_tokens", {0, kMostTokens}).value_or(kCompletionTokens);
   generation.request.logprobs = static_cast<int>(fields.integer("logprobs", {0, kMostLogprobs}).value_or(-1));
   if (request.prompts.size() * static_cast<size_t>(generation.n) > kMostPrompts)
-    throw ApiError("n", fmt::format("n: want at most {} answers to all prompts together, found {} to each of {}",
-                                    kMostPrompts, generation.n, request.prompts.size()));
+    throw invalid_value("n", "want at most {} answers to all prompts together, found {} to each of {}", kMostPrompts,
+                        generation.n, request.prompts.size());
   request.echo = fields.boolean("echo").value_or(false);
   request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   if (*generation.max_tokens == 0 && !request.echo)
-    throw ApiError("max_tokens", "max_tokens: want at least 1 unless the prompt is echoed");
+    throw invalid_value("max_tokens", "want at least 1 unless the prompt is echoed");
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
-    throw ApiError("best_of", fmt::format("best_of: want the value of n, {}, found {}", generation.n, *best));
-  request.format = read_response_format(fields);
+    throw invalid_value("best_of", "want the value of n, {}, found {}", generation.n, *best);
+  request.format = read_format(fields, "response_format", SchemaForm::kNested);
   read_structured_outputs(fields, request.format);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");

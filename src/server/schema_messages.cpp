@@ -16,8 +16,7 @@ constexpr std::string_view kBetweenBlocks = "\n\n";
 
 [[noreturn]] void refuse_block(const Fields& block, std::string_view wanted, const std::string& found) {
   const std::string path = block.path("type");
-  throw ApiError(path, fmt::format("{}: want {}, found {}; gpt-oss reads text only", path, wanted, found), 400,
-                 "unsupported_value");
+  throw unsupported_value(path, "want {}, found {}; gpt-oss reads text only", wanted, found);
 }
 
 // The rest of any block: nothing else may stand in it.
@@ -67,7 +66,7 @@ class Reader {
       if (role == 2) add_instructions(joined(read_texts(content, path)), into_);
       message.done();
       if (role == 1 && i + 1 == messages.size())
-        throw ApiError(path, path + ": want a message of the user at the end; gpt-oss does not go on with a text");
+        throw invalid_value(path, "want a message of the user at the end; gpt-oss does not go on with a text");
     }
   }
 
@@ -229,7 +228,7 @@ TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefa
   if (const Json* system = fields.find("system")) turn.instructions = read_texts(*system, "system");
   const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
   Reader(turn).read(messages);
-  if (turn.history.empty()) throw ApiError("messages", "messages: want one that says something, found none");
+  if (turn.history.empty()) throw invalid_value("messages", "want one that says something, found none");
   read_message_tools(fields, turn);
   read_thinking(fields, turn);
   read_output_config(fields, turn);

@@ -1,6 +1,6 @@
 #include "server/schema_parts.h"
 
-#include "server/parse_json.h"
+#include "server/json_fields.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -31,11 +31,10 @@ std::vector<std::string> read_stops(Fields& fields, std::string_view name) {
   else
     for (const Json& stop : array_of(*value, path)) stops.push_back(string_of(stop, path));
   if (stops.size() > kMostStops)
-    throw ApiError(path, fmt::format("{}: want at most {} strings, found {}", path, kMostStops, stops.size()));
+    throw invalid_value(path, "want at most {} strings, found {}", kMostStops, stops.size());
   for (const std::string& stop : stops) {
     if (stop.empty() || stop.size() > kMostStopBytes)
-      throw ApiError(path,
-                     fmt::format("{}: want strings of 1 to {} bytes, found {}", path, kMostStopBytes, stop.size()));
+      throw invalid_value(path, "want strings of 1 to {} bytes, found {}", kMostStopBytes, stop.size());
   }
   return stops;
 }
@@ -48,11 +47,11 @@ std::vector<int32_t> read_ids(Fields& fields, std::string_view name) {
   if (value == nullptr) return ids;
   const std::string path = fields.path(name);
   if (value->size() > kMostStopIds)
-    throw ApiError(path, fmt::format("{}: want at most {} token ids, found {}", path, kMostStopIds, value->size()));
+    throw invalid_value(path, "want at most {} token ids, found {}", kMostStopIds, value->size());
   for (const Json& item : *value) {
     const int64_t id = integer_of(item, path);
     if (id < 0 || id > std::numeric_limits<int32_t>::max())
-      throw ApiError(path, fmt::format("{}: want token ids from 0 on, found {}", path, id));
+      throw invalid_value(path, "want token ids from 0 on, found {}", id);
     ids.push_back(static_cast<int32_t>(id));
   }
   return ids;
@@ -64,15 +63,14 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   const Json* value = fields.find("logit_bias");
   const std::string path = fields.path("logit_bias");
   if (value->size() > kMostBiases)
-    throw ApiError(path, fmt::format("logit_bias: want at most {} entries, found {}", kMostBiases, value->size()));
+    throw invalid_value(path, "want at most {} entries, found {}", kMostBiases, value->size());
   for (const auto& [name, bias] : value->items()) {
     int32_t id = -1;
     const char* end = name.data() + name.size();
     const auto [rest, error] = std::from_chars(name.data(), end, id);
     const double number = number_of(bias, fmt::format("{}.{}", path, name));
     if (error != std::errc() || rest != end || id < 0 || number < -100 || number > 100)
-      throw ApiError(path, fmt::format("logit_bias: want token ids with values from -100 to 100, found \"{}\": {}",
-                                       name, to_text(bias)));
+      throw invalid_value(path, "want token ids with values from -100 to 100, found \"{}\": {}", name, to_text(bias));
     biases.emplace_back(id, static_cast<float>(number));
   }
   return biases;
@@ -88,7 +86,7 @@ void read_function(Fields& function, std::string_view schema, TurnRequest& into)
   checked_name(tool.name, path);
   const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
   if (std::any_of(into.tools.begin(), into.tools.end(), same))
-    throw ApiError(path, fmt::format("{}: two tools are called {}", path, tool.name));
+    throw invalid_value(path, "two tools are called {}", tool.name);
   if (const auto parameters = function.object(schema)) tool.parameters = *function.find(schema);
   if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
   into.tools.push_back(std::move(tool));
@@ -97,7 +95,7 @@ void read_function(Fields& function, std::string_view schema, TurnRequest& into)
 const Json* find_tools(Fields& fields) {
   const Json* tools = fields.array("tools");
   if (tools != nullptr && tools->size() > kMostTools)
-    throw ApiError("tools", fmt::format("tools: want at most {}, found {}", kMostTools, tools->size()));
+    throw invalid_value("tools", "want at most {}, found {}", kMostTools, tools->size());
   return tools;
 }
 
@@ -105,9 +103,9 @@ void check_named_tool(const TurnRequest& turn) {
   const std::string path = "tool_choice";
   const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };
   if (turn.tool_choice == ToolChoice::kNamed && std::none_of(turn.tools.begin(), turn.tools.end(), named))
-    throw ApiError(path, fmt::format("{}: there is no tool {}", path, turn.named_tool));
+    throw invalid_value(path, "there is no tool {}", turn.named_tool);
   if (turn.tool_choice == ToolChoice::kRequired && turn.tools.empty())
-    throw ApiError(path, fmt::format("{}: a call is required, but there are no tools", path));
+    throw invalid_value(path, "a call is required, but there are no tools");
 }
 
 namespace {
@@ -209,12 +207,12 @@ const std::string& checked_name(const std::string& name, const std::string& path
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
   if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
-    throw ApiError(path, fmt::format("{}: want 1 to 64 of a-z, A-Z, 0-9, _ and -, found \"{}\"", path, name));
+    throw invalid_value(path, "want 1 to 64 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
   return name;
 }
 
-void read_tools(Fields& fields, FunctionForm form, TurnRequest& into) {
-  const bool nested = form == FunctionForm::kNested;
+void read_tools(Fields& fields, SchemaForm form, TurnRequest& into) {
+  const bool nested = form == SchemaForm::kNested;
   if (const Json* tools = find_tools(fields)) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("tools[{}]", i));
@@ -273,13 +271,32 @@ OutputFormat read_json_schema(Fields& fields) {
   return format;
 }
 
+OutputFormat read_format(Fields& fields, std::string_view name, SchemaForm form) {
+  auto format = fields.object(name);
+  if (!format) return {};
+  const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
+  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
+  if (read.kind == OutputFormat::Kind::kJsonSchema && form == SchemaForm::kNested) {
+    Fields schema = format->required_object("json_schema");
+    read = read_json_schema(schema);
+    schema.done();
+  } else if (read.kind == OutputFormat::Kind::kJsonSchema) {
+    read = read_json_schema(*format);
+  } else if (form == SchemaForm::kNested && format->find("json_schema") != nullptr) {
+    throw invalid_value(format->path("json_schema"), "want the type json_schema with it");
+  }
+  read.field = fields.path(name);
+  format->done();
+  return read;
+}
+
 namespace {
 
 Json schema_in(const std::string& text, const std::string& path) {
   try {
     return parse_json(text);
   } catch (const ApiError&) {
-    throw ApiError(path, path + ": want a JSON schema, found a text that is no JSON");
+    throw invalid_value(path, "want a JSON schema, found a text that is no JSON");
   }
 }
 
@@ -288,7 +305,7 @@ Json schema_in(const std::string& text, const std::string& path) {
 void read_structured_outputs(Fields& fields, OutputFormat& into) {
   const auto take = [&into](const std::string& path, OutputFormat::Kind kind, const Json& schema) {
     if (into.kind != OutputFormat::Kind::kText)
-      throw ApiError(path, fmt::format("{}: want one format, found {} as well", path, into.field));
+      throw invalid_value(path, "want one format, found {} as well", into.field);
     into = {.kind = kind, .schema = {.name = "response", .description = "", .schema = schema}, .field = path};
   };
   const auto take_schema = [&take](Fields& of, std::string_view name) {
@@ -314,17 +331,14 @@ void read_structured_outputs(Fields& fields, OutputFormat& into) {
 
 std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array())
-    throw ApiError(path, fmt::format("{}: want a string or an array of parts, found {}", path, to_text(content)));
+  if (!content.is_array()) throw invalid_value(path, "want a string or an array of parts, found {}", to_text(content));
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     Fields part(content[i], fmt::format("{}[{}]", path, i));
     const std::string type = part.required_string("type");
     if (std::find(types.begin(), types.end(), type) == types.end()) {
-      throw ApiError(part.path("type"),
-                     fmt::format("{}: only {} is supported, found {}; gpt-oss reads text only", part.path("type"),
-                                 fmt::join(types, ", "), type),
-                     400, "unsupported_value");
+      throw unsupported_value(part.path("type"), "only {} is supported, found {}; gpt-oss reads text only",
+                              fmt::join(types, ", "), type);
     }
     text += part.required_string(type == "refusal" ? "refusal" : "text");
     part.ignore_arrays({"annotations", "logprobs"});                       // of our own answers, sent back
@@ -372,8 +386,7 @@ text::Message result_message(const std::string& function, std::string output) {
 
 const std::string& called_function(const CallNames& calls, const std::string& id, std::string_view path) {
   const auto it = calls.find(id);
-  if (it == calls.end())
-    throw ApiError(std::string(path), fmt::format("{}: no earlier message calls a function with the id {}", path, id));
+  if (it == calls.end()) throw invalid_value(path, "no earlier message calls a function with the id {}", id);
   return it->second;
 }
 

@@ -20,6 +20,7 @@ void read_sampling(Fields& fields, GenerationFields& into);
 void read_generation(Fields& fields, GenerationFields& into);
 
 inline constexpr int64_t kMostTokens = int64_t{1} << 40;  // of a limit; the context ends earlier
+inline constexpr int64_t kMostLogprobs = 20;              // per token
 
 // Checks an object whose values must be texts.
 void check_texts(Fields& fields, std::string_view name);
@@ -35,8 +36,8 @@ void read_function(Fields& function, std::string_view schema, TurnRequest& into)
 void check_named_tool(const TurnRequest& turn);
 // Reads tools, parallel_tool_calls and tool_choice. Throws ApiError. A tool or choice holds its function in a field
 // (chat completions), or is the function itself (responses).
-enum class FunctionForm { kNested, kFlat };
-void read_tools(Fields& fields, FunctionForm form, TurnRequest& into);
+enum class SchemaForm { kNested, kFlat };
+void read_tools(Fields& fields, SchemaForm form, TurnRequest& into);
 
 // The nearest of gpt-oss's three efforts.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
@@ -44,6 +45,9 @@ void read_tools(Fields& fields, FunctionForm form, TurnRequest& into);
 void read_verbosity(Fields& fields, TurnRequest& into);
 // {name, description, schema, strict}
 [[nodiscard]] OutputFormat read_json_schema(Fields& fields);
+// The field `name`, {type}: a text, any JSON, or JSON of a schema, which is in a field of its own or the rest of this
+// one.
+[[nodiscard]] OutputFormat read_format(Fields& fields, std::string_view name, SchemaForm form);
 
 // vLLM's names for a format: guided_json, and json or json_object in structured_outputs. A schema may be a text.
 void read_structured_outputs(Fields& fields, OutputFormat& into);

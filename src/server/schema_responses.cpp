@@ -12,7 +12,6 @@
 namespace nibble::server {
 namespace {
 
-constexpr int64_t kMostTopLogprobs = 20;
 // Values of `include` for parts that no response has. Reasoning is given in plain text, and there are no built-in tools
 // or images.
 constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",    "web_search_call.results",
@@ -24,8 +23,7 @@ void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
   const std::string role_name = item.required_string("role");
   const auto role = text::role_named(role_name);
   if (!role || *role == text::Role::kTool) {
-    throw ApiError(item.path("role"), fmt::format("{}: want system, developer, user or assistant, found {}",
-                                                  item.path("role"), role_name));
+    throw invalid_value(item.path("role"), "want system, developer, user or assistant, found {}", role_name);
   }
   std::string text = text_of(item.required("content", "a text"), item.path("content"),
                              {"input_text", "output_text", "text", "refusal"});
@@ -72,10 +70,8 @@ void read_item(const Json& items, size_t i, ResponsesRequest& into) {
   } else if (type == "reasoning") {
     read_reasoning_item(item, into.turn);
   } else {
-    throw ApiError(item.path("type"),
-                   fmt::format("{}: want message, reasoning, function_call or function_call_output, found {}",
-                               item.path("type"), type),
-                   400, "unsupported_value");
+    throw unsupported_value(item.path("type"),
+                            "want message, reasoning, function_call or function_call_output, found {}", type);
   }
   item.ignore_strings({"id", "status"});
   item.done();
@@ -89,20 +85,14 @@ void read_input(Fields& fields, ResponsesRequest& into) {
   }
   const Json& items = array_of(input, "input");
   for (size_t i = 0; i < items.size(); ++i) read_item(items, i, into);
-  if (into.turn.history.empty()) throw ApiError("input", "input: want an item that says something, found none");
+  if (into.turn.history.empty()) throw invalid_value("input", "want an item that says something, found none");
 }
 
 void read_text(Fields& fields, TurnRequest& into) {
   auto text = fields.object("text");
   if (!text) return;
   read_verbosity(*text, into);
-  if (auto format = text->object("format")) {
-    const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
-    into.format = type == 2 ? read_json_schema(*format)
-                            : OutputFormat{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
-    into.format.field = "text.format";
-    format->done();
-  }
+  into.format = read_format(*text, "format", SchemaForm::kFlat);
   text->done();
 }
 
@@ -116,7 +106,7 @@ void read_response_reasoning(Fields& fields, TurnRequest& into) {
 }
 
 void read_include(Fields& fields, GenerationFields& into) {
-  const auto top = fields.integer("top_logprobs", {0, kMostTopLogprobs});
+  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
   if (top && *top > 0) into.request.logprobs = static_cast<int>(*top);
   const Json* include = fields.array("include");
   if (include == nullptr) return;
@@ -125,7 +115,7 @@ void read_include(Fields& fields, GenerationFields& into) {
     if (what == "message.output_text.logprobs")
       into.request.logprobs = static_cast<int>(top.value_or(0));
     else if (std::find(std::begin(kNeverThere), std::end(kNeverThere), what) == std::end(kNeverThere))
-      throw ApiError("include", fmt::format("include: {} is not supported", what), 400, "unsupported_value");
+      throw unsupported_value("include", "{} is not supported", what);
   }
 }
 
@@ -175,7 +165,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_generation(fields, turn.generation);
   turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
   read_response_reasoning(fields, turn);
-  read_tools(fields, FunctionForm::kFlat, turn);
+  read_tools(fields, SchemaForm::kFlat, turn);
   read_include(fields, turn.generation);
   read_input(fields, request);
   request.lasting.assign(turn.instructions.begin() + (instructions ? 1 : 0), turn.instructions.end());

@@ -1,7 +1,6 @@
 #include "server/schema.h"
 
 #include "server/json_fields.h"
-#include "server/parse_json.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include "text/conversation.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_tokens.h"
-#include "text/stop_strings.h"
+#include "text/text_stream.h"
 #include "text/tokenizer.h"
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class TurnReader {
   void on(const text::MessageStarted& started);
   void on(const text::TextDelta& delta);
   void on(const text::MessageEnded& ended);
-  void on(const text::Repaired&) {}
+  void on(const text::RepairEvent&) {}
   void emit_text(std::string text);
   [[nodiscard]] ItemKind kind_of(const text::MessageHeader& header) const;
 

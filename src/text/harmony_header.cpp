@@ -1,6 +1,6 @@
 #include "text/harmony_header.h"
 
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 
 #include <algorithm>
 #include <array>

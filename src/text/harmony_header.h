@@ -31,7 +31,7 @@ enum class Repair {
 };
 std::string_view name_of(Repair repair);
 
-struct Repaired {
+struct RepairEvent {
   Repair what;
   std::string detail;  // the text concerned, for the log
 };
@@ -73,9 +73,9 @@ enum class HeaderEnd {
 };
 
 struct HeaderReading {
-  MessageHeader header;             // meaningful unless the header is still open
-  std::optional<std::string> text;  // set: the header is over, and this much of it was the message's text
-  std::vector<Repaired> repairs;    // meaningful with the header
+  MessageHeader header;              // meaningful unless the header is still open
+  std::optional<std::string> text;   // set: the header is over, and this much of it was the message's text
+  std::vector<RepairEvent> repairs;  // meaningful with the header
 };
 
 [[nodiscard]] HeaderReading read_header(const HeaderText& text, HeaderEnd end);

@@ -142,7 +142,7 @@ void HarmonyParser::abandon_header(std::optional<Special> by) {
 }
 
 void HarmonyParser::begin_message(HeaderReading reading) {
-  for (Repaired& repaired : reading.repairs) repair(repaired.what, std::move(repaired.detail));
+  for (RepairEvent& repaired : reading.repairs) repair(repaired.what, std::move(repaired.detail));
   header_ = reading.header;
   events_.emplace_back(MessageStarted{std::move(reading.header)});
   state_ = State::kContent;
@@ -163,7 +163,7 @@ void HarmonyParser::repair(Repair what, std::string detail) {
   ++repairs_;
   Utf8Stream stream;
   std::string text = stream.push(detail);
-  events_.emplace_back(Repaired{what, text + stream.finish()});
+  events_.emplace_back(RepairEvent{what, text + stream.finish()});
 }
 
 }  // namespace nibble::text

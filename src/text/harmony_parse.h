@@ -28,7 +28,7 @@
 #include "text/conversation.h"
 #include "text/harmony_header.h"
 #include "text/harmony_tokens.h"
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 
 #include <cstdint>
 #include <optional>
@@ -55,8 +55,8 @@ enum class MessageEnd {
 struct MessageEnded {
   MessageEnd kind;
 };
-// started (delta)* ended, one message after the other; Repaired stands anywhere.
-using Event = std::variant<MessageStarted, TextDelta, MessageEnded, Repaired>;
+// started (delta)* ended, one message after the other; RepairEvent stands anywhere.
+using Event = std::variant<MessageStarted, TextDelta, MessageEnded, RepairEvent>;
 
 class HarmonyParser {
  public:

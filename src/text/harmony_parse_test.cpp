@@ -54,7 +54,7 @@ void Parsed::add(const std::vector<Event>& events) {
       open = false;
       messages.back() += fmt::format("|{}", end_name(ended->kind));
     } else {
-      repairs.emplace_back(name_of(std::get<Repaired>(event).what));
+      repairs.emplace_back(name_of(std::get<RepairEvent>(event).what));
     }
   }
 }

@@ -21,22 +21,22 @@ extern const char kRanksEnd[] asm("nibble_o200k_end");
 
 namespace {
 
-struct Named {
+struct SpecialName {
   int32_t id;
   std::string_view name;
 };
 
 constexpr int32_t kFirstSpecial = 199998, kLastSpecial = 201087, kEndOfPrompt = 200018;
-constexpr std::array<Named, 10> kNamed = {{{199998, "startoftext"},
-                                           {199999, "endoftext"},
-                                           {200002, "return"},
-                                           {200003, "constrain"},
-                                           {200005, "channel"},
-                                           {200006, "start"},
-                                           {200007, "end"},
-                                           {200008, "message"},
-                                           {200012, "call"},
-                                           {kEndOfPrompt, "endofprompt"}}};
+constexpr std::array<SpecialName, 10> kSpecialNames = {{{199998, "startoftext"},
+                                                        {199999, "endoftext"},
+                                                        {200002, "return"},
+                                                        {200003, "constrain"},
+                                                        {200005, "channel"},
+                                                        {200006, "start"},
+                                                        {200007, "end"},
+                                                        {200008, "message"},
+                                                        {200012, "call"},
+                                                        {kEndOfPrompt, "endofprompt"}}};
 
 using Json = nlohmann::ordered_json;
 
@@ -126,8 +126,8 @@ std::vector<AddedToken> o200k_harmony_specials() {
   std::vector<AddedToken> tokens;
   size_t named = 0;
   for (int32_t id = kFirstSpecial; id <= kLastSpecial; ++id) {
-    const bool has_name = named < kNamed.size() && kNamed[named].id == id;
-    if (has_name) tokens.push_back({id, fmt::format("<|{}|>", kNamed[named++].name)});
+    const bool has_name = named < kSpecialNames.size() && kSpecialNames[named].id == id;
+    if (has_name) tokens.push_back({id, fmt::format("<|{}|>", kSpecialNames[named++].name)});
     if (!has_name || id == kEndOfPrompt) tokens.push_back({id, fmt::format("<|reserved_{}|>", id)});
   }
   return tokens;

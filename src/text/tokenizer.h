@@ -4,7 +4,6 @@
 // built: any number of threads may use one.
 
 #include "text/bpe.h"
-#include "text/token_table.h"
 #include "text/tokenizer_parts.h"
 
 #include <cstddef>

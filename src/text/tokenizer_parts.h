@@ -2,7 +2,6 @@
 // The content of a tokeniser file once it is read and found consistent; a Tokenizer is made from it.
 
 #include "text/bpe.h"
-#include "text/token_table.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "text/typescript_schema.h"
 
-#include "text/utf8_stream.h"
+#include "text/text_stream.h"
 #include "base/error.h"
 
 #include <fmt/ranges.h>

@@ -1,6 +1,4 @@
 """nibble bench: the shape of its tables, what it refuses, and what a Ctrl-C leaves. No figure is held to anything."""
-import csv
-import io
 import os
 import shutil
 import signal
@@ -51,15 +49,6 @@ class Tables(Case):
                 self.assertAlmostEqual(row["tokens_per_second"]["mean"] / mean, 1, 6)
                 self.assertAlmostEqual(row["of_limit"], max(row["of_read"], row["of_matrix"]), 9)
 
-    def test_csv_is_read_by_other_programs(self):
-        rows = list(csv.DictReader(io.StringIO(self.ok(*SMALL, "-o", "csv").out)))
-        self.assertEqual(len(rows), len(TESTS))
-        for row, (_, depth, batch) in zip(rows, TESTS):
-            self.assertNotIn(None, row)
-            self.assertEqual((int(row["depth"]), int(row["batch"])), (depth, batch))
-            self.assertGreater(float(row["tokens_per_second"]), 0)
-            self.assertIn("-o csv", row["command"])
-
     def test_deeper_and_wider_reads_more(self):
         rows = {(r["depth"], r["batch"]): r for r in self.ok(*BENCH, "-p", 0, "-n", 2, "-d", "0,200", "-b", "1,4", "-r", 1, "--json").json()["rows"]}
         self.assertGreater(rows[200, 1]["bytes"], rows[0, 1]["bytes"])
@@ -85,7 +74,6 @@ class Tables(Case):
             self.assertAlmostEqual(sum(p["of_time"] for p in row["profile"]), 1, 6)
         text = self.ok(*BENCH, "-p", 0, "-n", 2, "-r", 1, "--profile").out
         self.assertIn("tg2, batch 1: per step, over 2 steps and all layers", text)
-        self.refused(USAGE, *BENCH, "--profile", "-o", "csv", says="md or json")
 
     def test_a_made_up_head_drafts_and_its_time_counts(self):
         drafts = (*BENCH, "-n", 24, "-d", 8, "-r", 1, "--speculative", "eagle3", "--speculative-tokens", 2)
@@ -106,7 +94,7 @@ class Tables(Case):
         self.refused(USAGE, *drafts, says="want --speculative-model MODEL")
 
     def test_tuning_wants_a_card_and_dummies(self):
-        self.refused(USAGE, *BENCH, "--tune", "-o", "csv", says="want --output md")
+        self.refused(USAGE, *BENCH, "--tune", "-o", "json", says="want --output md")
         self.refused(UNSUPPORTED, *BENCH, "--tune", says="want --backend cuda, --load-format dummy")
         self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--moe-kernel", "gemm", "--tune", says="no --moe-kernel")
         self.refused(UNSUPPORTED, "bench", "-m", "tiny", "--load-format", "dummy", "--backend", "cuda", "--fast", "--tune", says="no --fast")
@@ -126,7 +114,7 @@ class Refusals(Case):
         self.refused(USAGE, *BENCH, "-b", 1025)
         for repetitions in ("0", "-1", "x", "1001"):
             self.refused(USAGE, *BENCH, "-r", repetitions)
-        self.refused(USAGE, *BENCH, "-o", "html", says="md or csv or json")
+        self.refused(USAGE, *BENCH, "-o", "html", says="md or json")
         self.refused(USAGE, *BENCH, "-o", "md", "--json", says="excludes")
         self.refused(USAGE, *BENCH, "-p", 0, "-n", 0, says="nothing to measure")
         self.refused(USAGE, "bench", says="--model")

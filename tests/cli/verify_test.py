@@ -2,11 +2,15 @@
 import html.parser
 import json
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 import time
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import foreign_result
 import support
 from load_test import DONE, EVENT, StandIn
 from schema import problems
@@ -191,21 +195,6 @@ class Features(Case):
         self.assertRegex(result.out, r"\| 6     \| 2 combinations, B1 the first +\| skipped \| +[0-9.]+ \| refused: --moe-kernel: want --backend cuda, found cpu \|")
         self.assertEqual(support.nibble("verify", TINY, "--preset", "B9").code, USAGE)
 
-    def test_a_review_fills_its_page(self):
-        page = self.dir / "page.md"
-        page.write_text("# Sinks\n<!-- results -->\nNot measured yet.\n<!-- end of results -->\n## Verdict\n")
-        result = support.nibble("verify", TINY, "--review", "sinks", "--rounds", 2, "--report", page)
-        self.assertEqual(result.code, 0, result.err)
-        text = page.read_text()
-        self.assertTrue(text.startswith("# Sinks\n<!-- results -->\n`nibble verify "), text)
-        self.assertTrue(text.endswith("<!-- end of results -->\n## Verdict\n"), text)
-        self.assertIn("| sinks=off |", text)
-        self.assertNotIn("Not measured yet", text)
-        page.write_text("# no marks\n")
-        refused = support.nibble("verify", TINY, "--review", "sinks", "--report", page)
-        self.assertEqual(refused.code, USAGE)
-        self.assertEqual(page.read_text(), "# no marks\n")
-
 
 class Servers(Case):
     def test_nibble_serve(self):
@@ -274,17 +263,87 @@ class Comparisons(Case):
     def test_a_result_of_llama_bench(self):
         ours = self.bench("ours.json")
         device = json.loads(ours.read_text())["metadata"]["device"]["name"]
-        row = {"build_commit": "8cf427ff", "cpu_info": device, "gpu_info": "", "backends": "CPU", "model_filename": "a.gguf", "model_type": "x",
-               "n_prompt": 16, "n_gen": 0, "n_depth": 0, "test_time": "2026-11-20T11:58:50Z", "avg_ns": 1e9, "samples_ns": [1e9, 1.1e9]}
-        theirs = self.dir / "theirs.json"
-        theirs.write_text(json.dumps([row, {**row, "n_prompt": 512}]))
-        result = support.nibble("bench", "--compare", theirs, ours)
+
+        def theirs(*rows):
+            path = self.dir / "theirs.json"
+            path.write_text(json.dumps(foreign_result.converted(json.dumps(rows))[0]))
+            return path
+
+        row = llama_bench_row(16, 0, 0, [1e9, 1.1e9], cpu_info=device, gpu_info="", backends="CPU")
+        result = support.nibble("bench", "--compare", theirs(row, {**row, "n_prompt": 512}), ours)
         self.assertEqual(result.code, 0, result.err)
         for words in ("program: llama-bench, nibble", "| pp16 ", "Welch's t", "theirs.json alone: pp512", "ours.json alone: tg4, batch 1"):
             self.assertIn(words, result.out)
-        theirs.write_text(json.dumps([{**row, "cpu_info": "another"}]))
-        self.assertEqual(support.nibble("bench", "--compare", theirs, ours).code, USAGE)
-        self.assertEqual(support.nibble("bench", "--compare", theirs, ours, "--allow-mismatch").code, 0)
+        another = theirs({**row, "cpu_info": "another"})
+        self.assertEqual(support.nibble("bench", "--compare", another, ours).code, USAGE)
+        self.assertEqual(support.nibble("bench", "--compare", another, ours, "--allow-mismatch").code, 0)
+        with open(another, "w") as file:
+            json.dump([row], file)
+        self.assertIn("bench/foreign_result.py", support.nibble("bench", "--compare", another, ours).err)
+
+
+def llama_bench_row(prompt, generate, depth, samples_ns, **more):
+    """As llama-bench's README shows them, of fields that are read and some that are not."""
+    return {"build_commit": "8cf427ff", "build_number": 5163, "cpu_info": "AMD EPYC", "gpu_info": "NVIDIA H100 80GB HBM3", "backends": "CUDA",
+            "model_filename": "models/gpt-oss-20b-mxfp4.gguf", "model_type": "gpt-oss 20B", "n_batch": 2048, "n_prompt": prompt, "n_gen": generate,
+            "n_depth": depth, "test_time": "2026-11-20T11:58:50Z", "avg_ns": samples_ns[0], "samples_ns": samples_ns, **more}
+
+
+def benchy(caches, *runs):
+    """Of llama-benchy's published schema."""
+    usual = {"concurrency": 1, "context_size": 0, "prompt_size": 2048, "response_size": 32, "is_context_prefill_phase": False}
+    return {"version": "0.3.1", "timestamp": "2026-11-20 17:11:19Z", "latency_mode": "generation", "latency_ms": 2.5, "model": "openai/gpt-oss-20b",
+            "prefix_caching_enabled": caches, "max_concurrency": 4, "benchmarks": [{**usual, **run} for run in runs]}
+
+
+def metric(*values):
+    return {"mean": values[0], "std": 0.1, "values": values}
+
+
+class ForeignResults(unittest.TestCase):
+    """bench/foreign_result.py: what of another benchmark's result is a row of ours."""
+
+    def rows(self, result, lines=False):
+        text = "\n".join(map(json.dumps, result)) + "\n" if lines else json.dumps(result)
+        found, self.left_out = foreign_result.converted(text)
+        self.metadata = found["metadata"]
+        return [f"{row['test']}, batch {row['batch']}:" + "".join(f" {(row['prompt'] or row['generate'] * row['batch']) / s:g}" for s in row["seconds"])
+                for row in found["rows"]]
+
+    def test_llama_bench_rows_are_prompts_and_generation_behind_a_depth(self):
+        rows = [llama_bench_row(512, 0, 0, [1e9, 5e8]), llama_bench_row(0, 128, 4096, [2e9])]
+        self.assertEqual(self.rows([*rows, llama_bench_row(512, 128, 0, [3e9])]), ["pp512, batch 1: 512 1024", "tg128 @ d4096, batch 1: 64"])
+        self.assertEqual(self.left_out, ["pp512+tg128: a prompt and its answer in one time"])
+        self.assertEqual((self.metadata["device"]["name"], self.metadata["model"]["name"]), ("NVIDIA H100 80GB HBM3", "gpt-oss-20b-mxfp4.gguf"))
+        self.assertEqual(self.rows(rows, lines=True), ["pp512, batch 1: 512 1024", "tg128 @ d4096, batch 1: 64"])
+
+    def test_llama_bench_on_a_cpu_and_of_before_depths(self):
+        row = llama_bench_row(512, 0, 0, [1e9], backends="CPU")
+        del row["n_depth"], row["samples_ns"]
+        self.assertEqual(self.rows([row]), ["pp512, batch 1: 512"])
+        self.assertEqual(self.metadata["device"]["name"], "AMD EPYC")
+
+    def test_rows_that_differ_in_a_setting_alone_do_not_stand_for_each_other(self):
+        self.assertEqual(self.rows([llama_bench_row(512, 0, 0, [1e9]), llama_bench_row(512, 0, 0, [2e9])]), ["pp512, batch 1: 512"])
+        self.assertEqual(self.left_out, ["pp512: a second one, of other settings"])
+
+    def test_benchy_generates_behind_context_and_prompt(self):
+        run = {"context_size": 4096, "pp_throughput": metric(4000, 4100), "tg_throughput": metric(50, 51)}
+        self.assertEqual(self.rows(benchy(True, run)), ["pp2048 @ d4096, batch 1: 4000 4100", "tg32 @ d6144, batch 1: 50 51"])
+        again = "without a prefix cache the context is read again"
+        self.assertEqual(self.rows(benchy(False, run)), ["pp6144, batch 1: 4000 4100", "tg32 @ d6144, batch 1: 50 51"], again)
+
+    def test_benchy_rows_without_counterpart(self):
+        both = {"pp_throughput": metric(9000), "tg_throughput": metric(160)}
+        self.assertEqual(self.rows(benchy(True, {**both, "concurrency": 4}, {**both, "context_size": 4096, "is_context_prefill_phase": True},
+                                          {"pp_throughput": None, "context_size": 64})), ["tg32 @ d2048, batch 4: 160"])
+        self.assertEqual(self.left_out, ["pp2048 (c4): prompts of several requests", "ctx_pp2048 @ d4096: the context's own", "ctx_tg32 @ d4096: the context's own"])
+
+    def test_what_is_nobodys_or_broken_is_refused(self):
+        for text in ("", "{", "[]", "7", "{}", "[7]", '{"rows":[]}', '[{"n_prompt":1}]', "{}\n{}", "\n\n", json.dumps([llama_bench_row("many", 0, 0, [1e9])]),
+                     json.dumps([llama_bench_row(512, 0, 0, ["slow"])]), json.dumps(benchy(True, {"tg_throughput": metric(0)}))):
+            with self.assertRaises((ValueError, TypeError, ZeroDivisionError), msg=text):
+                foreign_result.converted(text)
 
 
 class Page(html.parser.HTMLParser):
@@ -371,7 +430,7 @@ class Reports(Case):
         path = self.dir / "page.html"
         self.assertEqual(support.nibble("verify", TINY, "--level", 1, "--report", path).code, 0)
         page = self.page(path)
-        for words in ("Checks: all hold", "dispatch line", "host.cpu_governor"):
+        for words in (" passed, 0 failed", "dispatch line", "host.cpu_governor"):
             self.assertIn(words, page.text)
 
     def test_refusals(self):

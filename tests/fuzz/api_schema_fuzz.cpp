@@ -2,7 +2,7 @@
 // chooses the endpoint.
 
 #include "base/error.h"
-#include "server/parse_json.h"
+#include "server/json_fields.h"
 #include "server/schema.h"
 #include "text/harmony_render.h"
 

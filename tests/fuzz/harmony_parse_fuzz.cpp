@@ -90,7 +90,7 @@ struct Parsed {
         messages.back().end = ended->kind;
         messages.back().ended = true;
       } else {
-        const auto& repaired = std::get<Repaired>(event);
+        const auto& repaired = std::get<RepairEvent>(event);
         repairs.push_back(std::string(name_of(repaired.what)) + " " + repaired.detail);
       }
     }

@@ -1,12 +1,12 @@
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "lab/predict/predictor.h"
 #include "app/setup/terminal.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "convert/gguf.h"
 #include "convert/inspect.h"
+#include "lab/predict/predictor.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -22,14 +22,14 @@ struct ListedTensor {
   int64_t bytes;
 };
 
-struct Inspected {
+struct Inspection {
   std::vector<ListedTensor> rows;
   convert::ModelNumbers numbers;
 };
 
-Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
+Inspection inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
   const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
-  Inspected result;
+  Inspection result;
   result.numbers = convert::numbers_of(
       config, convert::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
   for (const checkpoint::GgufTensor& tensor : gguf.tensors()) {
@@ -40,10 +40,10 @@ Inspected inspect_gguf(const InspectOptions& options, const model::ModelConfig& 
 }
 
 // Reads the files if there are any: then the list shows what is really there, and bind() has found it complete.
-Inspected inspect(const InspectOptions& options, const model::ModelConfig& config) {
+Inspection inspect(const InspectOptions& options, const model::ModelConfig& config) {
   const bool dummy = options.model.load_format == LoadFormat::kDummy;
   if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);
-  Inspected result;
+  Inspection result;
   result.numbers = convert::numbers_of(config);
   std::vector<ListedTensor>& rows = result.rows;
   if (dummy) {

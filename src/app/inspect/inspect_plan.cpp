@@ -3,7 +3,6 @@
 
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
-#include "app/setup/gguf_model.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/rank_memory.h"
@@ -17,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "convert/gguf.h"
+#include "lab/predict/predictor.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 
@@ -45,38 +45,25 @@ struct Scenario {
   std::vector<backend::Row> rows;
 };
 
+// A prompt is read in several steps, as in the engine: between the first and the last only the depth grows.
 std::vector<Scenario> scenarios_of(const InspectOptions& options, const model::ModelConfig& config) {
   std::vector<Scenario> scenarios;
-  const auto add = [&](std::string name, int64_t sequences, backend::Row row) {
-    if (row.context > config.dims.max_context) {
+  const auto add = [&](const PredictShape& shape) {
+    if (const int64_t most = shape.depth + std::max<int64_t>(shape.prompt, 1); most > config.dims.max_context)
       throw Error(Code::kInvalidRequest, "want a depth (-d) and its step of at most {} tokens, found {}",
-                  config.dims.max_context, row.context);
-    }
-    Scenario scenario{std::move(name), {}};
-    for (int64_t s = 0; s < sequences; ++s, row.first_token += row.tokens) scenario.rows.push_back(row);
-    scenarios.push_back(std::move(scenario));
-  };
-  // A prompt is read in steps of at most this many tokens, as in the engine. Between the first and the last step only
-  // the depth grows.
-  const int64_t most = backend::with_defaults(options.model.run).max_num_batched_tokens;
-  const auto add_prompt = [&](int64_t depth, int64_t prompt) {
-    const std::string name = fmt::format("pp{} @ d{}", prompt, depth);
-    const int64_t steps = (prompt + most - 1) / most;
-    const auto add_step = [&](int64_t step) {
-      const int64_t done = step * most, tokens = std::min(most, prompt - done);
-      add(steps == 1 ? name : fmt::format("{}, step {} of {}: {} tokens", name, step + 1, steps, tokens), 1,
-          {.tokens = static_cast<int32_t>(tokens), .context = static_cast<int32_t>(depth + done + tokens)});
-    };
-    add_step(0);
-    if (steps > 1) add_step(steps - 1);
+                  config.dims.max_context, most);
+    const auto steps = steps_of(shape, backend::with_defaults(options.model.run).max_num_batched_tokens);
+    const std::string name = shape.prompt > 0 ? fmt::format("pp{} @ d{}", shape.prompt, shape.depth) : shape.name();
+    if (steps.size() == 1) return scenarios.push_back({name, steps.front()});
+    for (const size_t i : {size_t{0}, steps.size() - 1})
+      scenarios.push_back(
+          {fmt::format("{}, step {} of {}: {} tokens", name, i + 1, steps.size(), steps[i][0].tokens), steps[i]});
   };
   for (const int64_t depth : options.depths) {
-    const auto context = static_cast<int32_t>(depth);
-    for (const int64_t batch : options.batches) {
-      if (batch > 0) add(fmt::format("tg @ d{}, batch {}", depth, batch), batch, {.tokens = 1, .context = context + 1});
-    }
+    for (const int64_t batch : options.batches)
+      if (batch > 0) add({.batch = static_cast<int>(batch), .depth = depth});
     for (const int64_t prompt : options.prompts)
-      if (prompt > 0) add_prompt(depth, prompt);
+      if (prompt > 0) add({.prompt = prompt, .depth = depth});
   }
   if (scenarios.empty()) throw Error(Code::kInvalidRequest, "want -b or -p above 0, found nothing to plan");
   return scenarios;

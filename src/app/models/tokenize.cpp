@@ -1,12 +1,11 @@
 #include "app/setup/commands.h"
-#include "app/setup/gguf_model.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "checkpoint/gguf_checkpoint.h"
+#include "text/text_stream.h"
 #include "text/tokenizer.h"
-#include "text/utf8_stream.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

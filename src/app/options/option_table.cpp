@@ -41,8 +41,7 @@ constexpr Word kDenseTypes[] = {word("q8_0", GgmlType::kQ8), word("bf16", GgmlTy
 constexpr Word kElements[] = {{"mxfp4"}, {"mxfp8_e4m3"}, {"mxfp8_e5m2"}, {"mxfp6_e2m3"}, {"mxfp6_e3m2"}};
 constexpr Word kScales[] = {word("ocp", MxScaleRule::kOcpFloor), word("ceil", MxScaleRule::kCeil),
                             word("round", MxScaleRule::kRoundLlama)};
-constexpr Word kTables[] = {word("md", BenchFormat::kMarkdown), word("csv", BenchFormat::kCsv),
-                            word("json", BenchFormat::kJson)};
+constexpr Word kTables[] = {word("md", BenchFormat::kMarkdown), word("json", BenchFormat::kJson)};
 constexpr Word kApis[] = {word(client::Api::kCompletions), word(client::Api::kChat)};
 constexpr Word kForms[] = {word(client::PromptForm::kIds), word(client::PromptForm::kText)};
 constexpr Word kToolChoices[] = {{"required", 1}, {"auto", 0}};
@@ -470,7 +469,7 @@ constexpr Option kLoadRows[] = {
     Option("--prompt-form", "Of completions; text for servers that take no token ids", at<&client::Workload::form>,
            words(kForms), {kLoad}, kExpert),
     Option("--vocab-size", "Token ids are below this", at<&client::Workload::vocab_size>, whole(2, 1 << 24), {kLoad},
-           kExpert, {.usual = "the model's where the server or its name tells, else 32000"}),
+           kExpert, {.usual = "the model's where the server tells, else 32000"}),
     Option("--prompts-per-client", "Requests of a point for each concurrent one", at<&LoadOptions::prompts_per_client>,
            whole(1, 1 << 10), {kLoad}, kExpert, {.shown = true, .excludes = "--num-prompts"}),
     Option("--warmups-per-client", "Requests before each point for each concurrent one",
@@ -513,12 +512,6 @@ constexpr Option kVerifyRows[] = {
     Option("--preset", "Level 6 alone, of these instead: B1 to C4 of nibble features --markdown",
            at<&VerifyOptions::presets>, own(read_presets), {kVerify}, kExpert,
            {.type = "LIST", .excludes = "--features"}),
-    Option(
-        "--review",
-        "Level 6 alone, of one feature; prints the results of its page, or puts them into the one that --report names "
-        "(docs/features/TEMPLATE.md)",
-        at<&VerifyOptions::review>, kFilled, {kVerify}, kExpert,
-        {.type = "FEATURE", .excludes = "--features --preset"}),
     Option("--base-url", "Verify a server instead, any with OpenAI's API: levels 1, 3 and 4",
            at<&VerifyOptions::base_url>, kFilled, {kVerify}),
     Option(

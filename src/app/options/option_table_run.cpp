@@ -453,8 +453,7 @@ constexpr Option kRunRows[] = {
 
 static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison>(kModelRows, kRunRows));
 static_assert(has_rows<backend::Ranks>(kRunRows));
-static_assert(has_rows<SpeculationLimits, &SpeculationLimits::head, &SpeculationLimits::head_threads,
-                       &SpeculationLimits::draft_model>(kRunRows));
+static_assert(has_rows<SpeculationLimits, &SpeculationLimits::head, &SpeculationLimits::draft_model>(kRunRows));
 static_assert(has_rows<ModelOptions, &ModelOptions::settings, &ModelOptions::name, &ModelOptions::hub,
                        &ModelOptions::run, &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::group,
                        &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));

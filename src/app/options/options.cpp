@@ -128,7 +128,7 @@ void add_surroundings(Options& o) {
 // Chooses the levels that the flags of single levels imply.
 void settle_levels(VerifyOptions& o, bool given) {
   const bool regression = !o.baseline.empty() || !o.save_baseline.empty();
-  const bool features = !o.presets.empty() || !o.review.empty();
+  const bool features = !o.presets.empty();
   if (given && regression && std::ranges::find(o.levels, VerifyLevel::kRegression) == o.levels.end())
     throw Error(Code::kInvalidRequest, "nibble verify: --level: want 5 with {}, found none (nibble verify --help)",
                 o.baseline.empty() ? "--save-baseline" : "--baseline");

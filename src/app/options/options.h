@@ -223,7 +223,7 @@ struct QuantizeOptions {
   std::string tensors;  // glob over names; files only
 };
 
-enum class BenchFormat { kMarkdown, kCsv, kJson };
+enum class BenchFormat { kMarkdown, kJson };
 struct BenchOptions {
   ModelOptions model = {.run = {.max_num_batched_tokens = 8192}};
   OutputOptions output;
@@ -296,7 +296,6 @@ struct VerifyOptions {
   int most_combinations = 64;  // that are tried at most
   int rounds = 0;  // each combination is measured this often, in turn; 0: depends on how long a model takes to load
   std::vector<std::string> presets;  // names in features.h, instead of combinations
-  std::string review;                // one feature only; its results are written for its page
   std::string command;               // as it was typed
   Variables environment;
 };

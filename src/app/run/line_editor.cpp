@@ -1,4 +1,4 @@
-#include "app/run/line_editor.h"
+#include "app/run/run.h"
 
 #include <fmt/format.h>
 

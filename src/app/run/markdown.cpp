@@ -1,4 +1,4 @@
-#include "app/run/markdown.h"
+#include "app/run/run.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
+#include "app/serve/serve.h"
 #include "app/setup/commands.h"
-#include "app/serve/server_record.h"
 #include "app/setup/terminal.h"
 #include "hub/http.h"
 

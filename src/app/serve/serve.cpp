@@ -1,16 +1,15 @@
 // nibble serve: opens the port at once, then loads the model, then serves requests until a signal comes.
 
-#include "app/setup/backend_choice.h"
 #include "app/options/build_facts.h"
+#include "app/options/settings.h"
+#include "app/serve/serve.h"
+#include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/named_model.h"
 #include "app/setup/rank_group.h"
-#include "app/serve/serve_log.h"
-#include "app/serve/server_record.h"
-#include "app/options/settings.h"
 #include "app/setup/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
@@ -182,7 +181,7 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
   running.source.emplace(open_model(o.model, view.terminal));
   const model::ModelConfig& config = running.source->config;
   const engine::EngineLimits limits =
-      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source, o.model));
+      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source));
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
   require_replicas_fit(o, config, steps);

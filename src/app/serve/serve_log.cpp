@@ -1,6 +1,4 @@
-#include "app/serve/serve_log.h"
-
-#include "app/setup/terminal.h"
+#include "app/serve/serve.h"
 
 #include <fmt/format.h>
 

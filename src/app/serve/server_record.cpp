@@ -1,4 +1,4 @@
-#include "app/serve/server_record.h"
+#include "app/serve/serve.h"
 
 #include "base/read_json.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// One function per command, each in a file of its name. They return the exit code and throw Error.
+// One function per command. They return the exit code and throw Error.
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"
@@ -38,9 +38,5 @@ int execute(const CompletionOptions& options);
 [[nodiscard]] VerifyOptions resolved_options(const VerifyOptions& options, Terminal& terminal);
 
 int inspect_plan(const InspectOptions& options, const model::ModelConfig& config, Terminal& terminal);  // its --plan
-int compare_files(const BenchOptions& options);             // of it: --compare
-void check_tune(const BenchOptions& options);               // throws Error for what tune() cannot do
-int bench_drafts(const BenchOptions& options);              // of it: --speculative
-int tune(const BenchOptions& options, std::string commit);  // of it: bench_tune.h
 
 }  // namespace nibble::app

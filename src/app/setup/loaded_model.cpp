@@ -1,6 +1,5 @@
 #include "app/setup/loaded_model.h"
 
-#include "app/setup/gguf_model.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/memory_budget.h"
 #include "app/options/option.h"
@@ -9,10 +8,9 @@
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/followers.h"
 #include "backend/ranks/process_group.h"
-#include "backend/ranks/process_ranks.h"
 #include "backend/ranks/ranks_backend.h"
-#include "backend/ranks/step_ranks.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
@@ -232,12 +230,13 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
                                                std::vector<int> cards) {
   if (run.ranks.count > 1 && kind != BackendKind::kCuda) {
     const int all = backend::with_defaults(run).threads;
-    return backend::make_ranks_backend(config, run.ranks, all, [&](const backend::BackendConfig& of, int threads) {
-      backend::RunConfig alone = run;
-      alone.ranks = {};
-      alone.threads = threads;
-      return make_backend(kind, alone, of);
-    });
+    return backend::make_ranks_backend(config, run.ranks, all,
+                                       [kind, run](const backend::BackendConfig& of, int /*rank*/, int threads) {
+                                         backend::RunConfig alone = run;
+                                         alone.ranks = {};
+                                         alone.threads = threads;
+                                         return make_backend(kind, alone, of);
+                                       });
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
   if (kind == BackendKind::kCuda)
@@ -245,17 +244,29 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
   return backend::make_cpu_backend(config, run);
 }
 
-std::unique_ptr<backend::Backend> make_member(const ModelOptions& options, const backend::BackendConfig& config) {
-  backend::RunConfig alone = options.run;
-  alone.ranks = {};
-  return make_backend(options.run.backend, alone, config);
-}
-
 backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
   if (options.run.backend == BackendKind::kCuda)
     weights = {};  // as OpenAI's checkpoints hold them, whatever the file's format
   return backend::StoredFormats::of(weights, options.run.dense);
 }
+
+backend::RunConfig head_run(const backend::RunConfig& run) {
+  const bool exact = run.activations != backend::Activations::kAuto && run.activations != backend::Activations::kInt8;
+  return {.backend = run.backend,
+          .threads = run.threads,
+          .activations = run.backend == BackendKind::kCpu && exact ? backend::Activations::kF32
+                         : run.backend == BackendKind::kCpu        ? run.activations
+                                                                   : backend::Activations::kAuto,
+          .isa = run.isa,
+          .eager = run.eager};
+}
+
+LoadedHead::LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model)
+    : be(make_backend(options.run.backend, head_run(options.run),
+                      model::eagle3::backend_config(head, engine::head_step_limits(of_model)), {},
+                      {cards_of(options).front()})),
+      model(model::load(*be, head.config, head.weights)),
+      drafts{.be = *be, .model = model, .limits = engine::head_step_limits(of_model), .head = &head} {}
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {
@@ -289,6 +300,10 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   if (card)
     note(fmt::format("loaded: {} in {:.2f} s, {}/s", format_bytes(bytes), seconds, format_bytes(bytes / seconds)));
   model_.attention_sinks = options.run.sinks;
+  if (source.head) {
+    head_ = std::make_unique<LoadedHead>(*source.head, options, limits);
+    draft_model_.emplace(head_->drafts);
+  }
   if (!source.draft) return;
   const model::StepLimits steps = engine::draft_step_limits(limits);
   draft_ = std::make_unique<LoadedModel>(
@@ -306,21 +321,16 @@ engine::EngineLimits LoadedModel::with_draft(engine::EngineLimits limits) {
 
 void LoadedModel::join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
                        const LoadView& view) {
-  if (options.run.backend != BackendKind::kCuda) {
-    group_ = join_group(source, options, view.terminal, view.on_lost);
-    be_ = backend::make_process_ranks(config, options.run.ranks, *group_, thread_count(options),
-                                      [&](const backend::BackendConfig& of) { return make_member(options, of); });
-    return;
-  }
-  group_ = join_group(source, options, view.terminal, [this, on_lost = view.on_lost](const std::string& why) {
-    card_.lose();
+  const bool on_card = options.run.backend == BackendKind::kCuda;
+  group_ = join_group(source, options, view.terminal, [this, on_card, on_lost = view.on_lost](const std::string& why) {
+    if (on_card) card_.lose();
     if (on_lost) return on_lost(why);
-    end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+    if (on_card) end_soon({.code = kExitIo, .within = kLostTime, .says = why});
   });
   backend::tell_room(*group_, config);
-  card_.meet(*group_);
   be_ =
-      backend::make_step_ranks(config, options.run.ranks, *group_, make_member_on_card(options, config, source, card_));
+      backend::make_ranks_backend(config, options.run.ranks, *group_,
+                                  make_member(options, config, source, *group_, card_), on_card ? "a card" : "a rank");
 }
 
 LoadedModel::~LoadedModel() = default;
@@ -331,9 +341,8 @@ void LoadedModel::end_group() {
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
                  Terminal& terminal)
-    : loaded_(source, options, engine::step_limits(with_head(limits, source, options), source.config.dims),
-              {terminal, {}}),
-      loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source, options))) {
+    : loaded_(source, options, engine::step_limits(with_head(limits, source), source.config.dims), {terminal, {}}),
+      loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source))) {
   if (!terminal.colors()) return;  // for people, not for scripts
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
@@ -389,9 +398,8 @@ model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& option
   return limits;
 }
 
-engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source, const ModelOptions& options) {
+engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source) {
   limits.speculation.head = source.head.get();
-  limits.speculation.head_threads = thread_count(options);
   return limits;
 }
 

@@ -10,6 +10,7 @@
 #include "backend/cost.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
@@ -23,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::backend {
@@ -72,10 +74,6 @@ void require_backend(const ModelOptions& options);
                                                              std::vector<MappedSource> files = {},
                                                              std::vector<int> cards = {});
 
-// One rank's backend, of several processes.
-[[nodiscard]] std::unique_ptr<backend::Backend> make_member(const ModelOptions& options,
-                                                            const backend::BackendConfig& config);
-
 // What the options' backend holds of these weights.
 [[nodiscard]] backend::StoredFormats stored_formats(const ModelOptions& options,
                                                     std::span<const backend::HostWeight> weights);
@@ -89,7 +87,17 @@ struct LoadView {
   std::string_view whose{};                               // what its notes begin with
 };
 
-// A model on a backend, and the source's draft model on another. The source outlives it.
+// A head on a backend of its own, of the options' kind, on their first card. The head outlives it.
+struct LoadedHead {
+  LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model);
+  std::unique_ptr<backend::Backend> be;
+  model::GptOss model;
+  engine::DraftModel drafts;
+};
+// What a head's backend is told of the model's: it has no settings of its own.
+[[nodiscard]] backend::RunConfig head_run(const backend::RunConfig& run);
+
+// A model on a backend, and what drafts for it, the source's head or draft model, on another. The source outlives it.
 class LoadedModel {
  public:
   LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
@@ -100,7 +108,7 @@ class LoadedModel {
   [[nodiscard]] backend::Backend& backend() const { return *be_; }
   [[nodiscard]] const model::GptOss& model() const { return model_; }
   void end_group();  // ends the other ranks, if there are any
-  // With its draft model, for one engine, which it outlives.
+  // With what drafts for it, for one engine, which it outlives.
   [[nodiscard]] engine::EngineLimits with_draft(engine::EngineLimits limits);
 
  private:
@@ -112,6 +120,7 @@ class LoadedModel {
   std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
+  std::unique_ptr<LoadedHead> head_;               // null: none
   std::unique_ptr<LoadedModel> draft_;             // null: none
   std::optional<engine::DraftModel> draft_model_;  // the same, for an engine
 };
@@ -142,13 +151,28 @@ class Runtime {
 [[nodiscard]] model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& options,
                                           const model::ModelConfig& config);
 // With the source's.
-[[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source,
-                                             const ModelOptions& options);
+[[nodiscard]] engine::EngineLimits with_head(engine::EngineLimits limits, const ModelSource& source);
 
 // The context to reserve: what was asked for, else `fallback`, never more than the model's.
 [[nodiscard]] int64_t context_length(const ModelOptions& options, const model::ModelConfig& config, int64_t fallback);
 
 // The bytes of a token; none for an id that the vocabulary leaves out (a model's vocabulary may be padded).
 [[nodiscard]] std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token);
+
+// What of a GGUF file is no weight (gguf_model.cpp): its tokeniser, and what a card makes of its formats.
+
+// Metadata keys of the tokeniser, as they are read and written.
+inline constexpr std::string_view kGgufModel = "tokenizer.ggml.model", kGgufPre = "tokenizer.ggml.pre";
+inline constexpr std::string_view kGgufTokens = "tokenizer.ggml.tokens", kGgufKinds = "tokenizer.ggml.token_type",
+                                  kGgufMerges = "tokenizer.ggml.merges";
+
+// Reads tokenizer.ggml.* of the file `path`. Throws Error(kUnsupported) for a tokeniser that is not of gpt-oss's kind
+// and for an unknown key, and what Tokenizer::from_list and GgufFields throw.
+[[nodiscard]] text::Tokenizer tokenizer_from_gguf(const checkpoint::GgufFields& fields, const std::string& path);
+
+// What a card converts of a file's formats (docs/decisions/0012): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
+// Empty if it keeps everything as it is in the file.
+[[nodiscard]] std::string card_conversions(std::span<const backend::HostWeight> weights,
+                                           const backend::DenseFormats& dense);
 
 }  // namespace nibble::app

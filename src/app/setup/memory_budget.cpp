@@ -5,7 +5,9 @@
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "checkpoint/eagle3_config.h"
 #include "engine/draft_model_proposer.h"
+#include "model/eagle3/head.h"
 
 #include <fmt/format.h>
 
@@ -157,8 +159,28 @@ Budget budget_alone(const ModelOptions& options, const backend::BackendConfig& c
 
 }  // namespace
 
+namespace {
+
+// A head's, whose config.json alone is read.
+MemoryNeeds head_needs(const ModelOptions& options, const backend::BackendConfig& target) {
+  const model::eagle3::Head head =
+      model::eagle3::described(checkpoint::read_eagle3_config(options.speculative_model), target.dims);
+  const backend::BackendConfig config =
+      model::eagle3::backend_config(head, engine::head_step_limits({.kv_pages = target.kv_pages}));
+  const backend::RunConfig run = head_run(options.run);
+  if (run.backend == BackendKind::kCuda) return backend::cuda_memory_needs(config, run);
+  return {.kv = backend::kv_bytes(config, backend::row_bytes(backend::type_of(run.kv_type()), config.dims.head_dim)),
+          .activations = backend::slot_bytes(config, run.backend == BackendKind::kReference ? 8 : 4)};
+}
+
+}  // namespace
+
 Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   Budget budget = budget_alone(options, config, cost);
+  if (options.speculation.method == engine::DraftMethod::kEagle3 && !options.speculative_model.empty()) {
+    const MemoryNeeds more = head_needs(options, config);
+    for (int64_t MemoryNeeds::* part : kParts) budget.needs.*part += more.*part;
+  }
   if (options.speculation.method != engine::DraftMethod::kDraft) return budget;
   const ModelOptions draft = draft_options(options);
   const model::ModelConfig drafts = open_config(draft).config;

@@ -1,6 +1,5 @@
 #include "app/setup/named_model.h"
 
-#include "app/setup/pull.h"
 #include "app/options/settings.h"
 #include "base/error.h"
 #include "hub/cache.h"

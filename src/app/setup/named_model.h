@@ -1,10 +1,12 @@
 #pragma once
-// Finds the files of a model from the name that a user typed. All commands use this.
+// Finds the files of a model from the name that a user typed, and pulls them where they are not. All commands use this.
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"
+#include "hub/pull.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,5 +33,15 @@ void find_draft(ModelOptions& options, Terminal& terminal);
 [[nodiscard]] ModelOptions with_files(ModelOptions options, Terminal& terminal);
 // The path for a name, for commands that take more than models (a tokenizer.json, a file of tensors).
 [[nodiscard]] std::filesystem::path path_of(const std::filesystem::path& name, const hub::Settings& settings);
+
+// Pulls a model of the Hub into the cache, with what the user sees of it.
+struct PullView {
+  Terminal& terminal;
+  bool ask = false;  // first, showing the size
+};
+
+// What was pulled or already there; none if the user said no. Throws what hub::pull() throws, and Interrupted.
+[[nodiscard]] std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
+                                                      const PullView& view);
 
 }  // namespace nibble::app

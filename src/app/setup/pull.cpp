@@ -1,4 +1,4 @@
-#include "app/setup/pull.h"
+#include "app/setup/named_model.h"
 
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"

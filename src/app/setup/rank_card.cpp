@@ -1,8 +1,8 @@
 #include "app/setup/rank_card.h"
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/followers.h"
 #include "backend/ranks/process_group.h"
-#include "backend/ranks/step_ranks.h"
 #include "base/error.h"
 
 #include <cstddef>

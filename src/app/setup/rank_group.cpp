@@ -7,10 +7,9 @@
 #include "app/setup/rank_card.h"
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/ranks/followers.h"
 #include "backend/ranks/process_group.h"
-#include "backend/ranks/process_ranks.h"
-#include "backend/ranks/step_ranks.h"
-#include "backend/shards.h"
+#include "backend/ranks/socket_transport.h"
 
 #include <fmt/format.h>
 
@@ -89,13 +88,6 @@ std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelO
   return terms;
 }
 
-// What this rank holds of each weight.
-std::vector<backend::HostWeight> parts_of(const ModelSource& source, const backend::Shard& shard) {
-  std::vector<backend::HostWeight> parts = source.weights;
-  for (backend::HostWeight& part : parts) part.slice = backend::slice_of(part.role, source.config.dims, shard);
-  return parts;
-}
-
 // Launchers signal all ranks of a group together, and rank 0 may still have requests to finish. So the first signal is
 // ignored.
 void wait_for_rank_0_at_a_signal() {
@@ -114,23 +106,29 @@ void follow_in(backend::ProcessGroup& group, const ModelSource& source, const Mo
   const model::StepLimits limits{room.max_tokens, room.max_rows, room.kv_pages};
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
   static_cast<void>(check_budget(options, config, {source.config.dims, stored_formats(options, source.weights)}));
-  const backend::Shard shard = backend::shard_of(config.dims, options.run.ranks, options.group.rank);
-  if (options.run.backend == BackendKind::kCuda) {
-    card.meet(group);
-    const auto member = make_member_on_card(options, config, source, card);
-    const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
-    return backend::follow_steps(group, config, *member, gpt.weights);
-  }
-  const std::unique_ptr<backend::Backend> member = make_member(options, backend::config_of(config, shard));
-  const model::GptOss gpt = model::load(*member, source.config, parts_of(source, shard));
+  const std::unique_ptr<backend::Member> member = make_member(options, config, source, group, card);
+  const model::GptOss gpt = model::load(*member, source.config, source.weights);
   backend::follow(group, config, *member, gpt.weights);
 }
 
 }  // namespace
 
-std::unique_ptr<backend::Backend> make_member_on_card(const ModelOptions& options, const backend::BackendConfig& config,
-                                                      const ModelSource& source, const RankCard& card) {
-  return backend::make_cuda_backend(config, options.run, {.files = source.mapped_files(), .group = &card.group()});
+std::unique_ptr<backend::Member> make_member(const ModelOptions& options, const backend::BackendConfig& config,
+                                             const ModelSource& source, backend::ProcessGroup& group, RankCard& card) {
+  if (options.run.backend == BackendKind::kCuda) {
+    card.meet(group);
+    return backend::make_cuda_member(config, options.run, card.group(), {.files = source.mapped_files()});
+  }
+  return backend::make_host_member(config,
+                                   {.ranks = options.run.ranks,
+                                    .rank = group.rank(),
+                                    .transport = std::make_unique<backend::SocketTransport>(group),
+                                    .draw_threads = thread_count(options)},
+                                   [&](const backend::BackendConfig& of_rank) {
+                                     backend::RunConfig alone = options.run;
+                                     alone.ranks = {};
+                                     return make_backend(alone.backend, alone, of_rank);
+                                   });
 }
 
 std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,

@@ -11,8 +11,9 @@
 #include <string_view>
 
 namespace nibble::backend {
+class Member;
 class ProcessGroup;
-}
+}  // namespace nibble::backend
 
 namespace nibble::app {
 
@@ -27,10 +28,12 @@ class RankCard;
                                                                 Terminal& terminal,
                                                                 std::function<void(const std::string& why)> on_lost);
 
-// A rank on a card, of whose group these are the cards: `config` is that of the whole model.
-[[nodiscard]] std::unique_ptr<backend::Backend> make_member_on_card(const ModelOptions& options,
-                                                                    const backend::BackendConfig& config,
-                                                                    const ModelSource& source, const RankCard& card);
+// This process's member: on a card, which meets the others' first, or on the host, which exchanges over the group's
+// TCP. `config` is that of the whole model. The group and the card outlive it.
+[[nodiscard]] std::unique_ptr<backend::Member> make_member(const ModelOptions& options,
+                                                           const backend::BackendConfig& config,
+                                                           const ModelSource& source, backend::ProcessGroup& group,
+                                                           RankCard& card);
 
 // A process on a card whose group is lost has so long to end by itself: with the group's silence less than 10 s.
 inline constexpr std::chrono::milliseconds kLostTime{1500};

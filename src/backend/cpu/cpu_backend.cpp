@@ -2,7 +2,6 @@
 
 #include "backend/kv_dtype.h"
 #include "backend/cpu/attention.h"
-#include "backend/cpu/head_products.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
@@ -70,6 +69,11 @@ class CpuBackend final : public Backend {
     expert_weights_ = make(tokens, d.topk);
     expert_hidden_ = make(tokens, int64_t{d.topk} * d.inter);
     logits_ = make(config_.max_rows, d.vocab);
+    if (config_.head) {
+      taps_ = make(tokens, config_.head->taps * config_.head->target_hidden);
+      features_ = make(config_.max_rows, d.hidden);
+      read_ = make(tokens, 2 * d.hidden);
+    }
     expert_ids_.resize(static_cast<size_t>(tokens * d.topk));
     expert_order_.resize(static_cast<size_t>(d.experts));
     all_rows_.resize(std::max(static_cast<size_t>(tokens), static_cast<size_t>(config_.max_rows)));
@@ -82,8 +86,12 @@ class CpuBackend final : public Backend {
   WeightHandle upload(const HostWeight& whole) override {
     SlicedWeight part = part_of(whole);
     const HostWeight& weight = part.weight;
-    const std::optional<WeightFormat> as = config_.dense.of(weight.role);
     const bool vector = is_vector(weight.role);
+    std::optional<WeightFormat> as = config_.dense.of(weight.role);
+    // A head's guesses are verified, so it is rounded as far as the activations are (docs/decisions/0031).
+    if (config_.head && activations_ == Activations::kInt8 && !vector && weight.role != WeightRole::kEmbedding &&
+        weight.values.shape.back() % kMxBlock == 0)
+      as = WeightFormat::kMxfp4;
     const bool blocks =
         cpu::in_blocks(weight.format) || (!weight.odd.bytes.empty() && cpu::in_blocks(weight.odd_format));
     if (vector && blocks) {
@@ -98,6 +106,7 @@ class CpuBackend final : public Backend {
       Matrix& matrix = uploaded.matrix.emplace(weight);
       if (as) requantise(matrix, weight.role, *as);
       if (!weight.odd.bytes.empty()) uploaded.odd.emplace(odd_rows(weight));
+      if (as && uploaded.odd) requantise(*uploaded.odd, weight.role, *as);
       if (!as) uploaded.copies = std::move(part.copies);
       if (whole.role == WeightRole::kGateUp) {
         uploaded.first_row = whole.slice ? whole.slice->rows.first : 0;
@@ -122,19 +131,26 @@ class CpuBackend final : public Backend {
   void embed(const EmbedArgs& args) override {
     tokens_ = static_cast<int64_t>(args.ids.size());
     check(tokens_ <= config_.max_tokens, "a step holds at most max_tokens tokens");
+    float* const embedded = config_.head ? read_.data() : residual_.data();
+    const int64_t pitch = config_.head ? 2 * dims_.hidden : dims_.hidden;
     for (int64_t t = 0; t < tokens_; ++t) {
       const Matrix& table = matrix(args.table);
       const int32_t named = args.ids[static_cast<size_t>(t)];
       const int32_t id = named >= 0 ? named : std::max(0, sampled_.back()[static_cast<size_t>(-1 - named)].token);
-      kernels_.decode(table.at(id, 1), residual_.data() + t * dims_.hidden);
+      kernels_.decode(table.at(id, 1), embedded + t * pitch);
     }
     clear_delta();
+    if (config_.head) make_features(args);
   }
 
   void attn_in(const AttnInArgs& args) override {
     const LayerWeights& w = args.layer;
-    add_delta_and_norm(w[WeightRole::kAttnNorm]);
-    dense(WeightRole::kQ, {normed_.data(), {tokens_, dims_.hidden}},
+    const bool beside = w[WeightRole::kHiddenNorm].idx >= 0;
+    if (beside)
+      norm_beside_embedding(w);
+    else
+      add_delta_and_norm(w[WeightRole::kAttnNorm]);
+    dense(WeightRole::kQ, {beside ? read_.data() : normed_.data(), {tokens_, (beside ? 2 : 1) * dims_.hidden}},
           std::array{Job{matrix(w[WeightRole::kQ]), vector(w[WeightRole::kQBias]), q_.data()},
                      Job{matrix(w[WeightRole::kK]), vector(w[WeightRole::kKBias]), k_.data()},
                      Job{matrix(w[WeightRole::kV]), vector(w[WeightRole::kVBias]), v_.data()}});
@@ -171,6 +187,12 @@ class CpuBackend final : public Backend {
   void route(const RouteArgs& args) override {
     const LayerWeights& w = args.layer;
     add_delta_and_norm(w[WeightRole::kMlpNorm]);
+    const auto count = static_cast<size_t>(tokens_ * dims_.topk);
+    if (config_.head) {  // one expert, with weight 1
+      std::fill_n(expert_ids_.begin(), tokens_, 0);
+      std::fill_n(expert_weights_.begin(), tokens_, 1.0f);
+      return moe_.route(std::span(expert_ids_).first(count), std::span(expert_weights_).first(count));
+    }
     linear({normed_.data(), {tokens_, dims_.hidden}},
            std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}},
            Activations::kF32);
@@ -185,7 +207,6 @@ class CpuBackend final : public Backend {
       for (int k = 0; k < dims_.topk; ++k) sum += weights[k] = std::exp(g[ids[k]] - g[ids[0]]);
       for (int k = 0; k < dims_.topk; ++k) weights[k] /= sum;
     }
-    const auto count = static_cast<size_t>(tokens_ * dims_.topk);
     moe_.route(std::span(expert_ids_).first(count), std::span(expert_weights_).first(count));
   }
 
@@ -211,8 +232,11 @@ class CpuBackend final : public Backend {
     check(logit_rows_ <= config_.max_rows, "a step holds at most max_rows rows of logits");
     for (size_t i = 0; i < static_cast<size_t>(tokens_ * dims_.hidden); ++i) residual_[i] += delta_[i];
     for (int64_t r = 0; r < logit_rows_; ++r) {
-      rmsnorm(residual_.data() + int64_t{args.tokens[static_cast<size_t>(r)]} * dims_.hidden, vector(args.norm),
-              normed_.data() + r * dims_.hidden);
+      const float* const x = residual_.data() + int64_t{args.tokens[static_cast<size_t>(r)]} * dims_.hidden;
+      float* const normed = normed_.data() + r * dims_.hidden;
+      rmsnorm(x, vector(args.norm), normed);
+      if (config_.head)
+        std::copy_n(config_.head->norm_output ? normed : x, dims_.hidden, features_.data() + r * dims_.hidden);
     }
     dense(WeightRole::kUnembedding, {normed_.data(), {logit_rows_, dims_.hidden}},
           std::array{Job{matrix(args.table), {}, logits_.data()}});
@@ -220,23 +244,21 @@ class CpuBackend final : public Backend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
-    std::vector<Drawn> drawn(args.rows.size());
+    std::vector<DrawnToken> drawn(args.rows.size());
     pool_.parallel_for(logit_rows_, [&](IndexRange range) {
       for (int64_t r = range.begin; r < range.end; ++r) {
-        drawn[static_cast<size_t>(r)] = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
+        DrawnToken& own = drawn[static_cast<size_t>(r)];
+        own = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
+        if (config_.head) own.token = config_.head->target_id(own.token);
       }
     });
     sampled_ = {std::move(sampled_.back()), std::move(drawn)};
     return ++ticket_;
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
     check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
     return sampled_[ticket == ticket_ ? 1 : 0];
-  }
-
-  [[nodiscard]] std::unique_ptr<HeadProducts> head_products(const HeadWeights& head) override {
-    return cpu::make_head_products(head, kernels_, activations_, pool_);
   }
 
   [[nodiscard]] SlotRows rows(Slot slot) override {
@@ -305,7 +327,8 @@ class CpuBackend final : public Backend {
 
   [[nodiscard]] cpu::Linear::Limits linear_limits() const {
     const Dims& d = dims_;
-    return {.cols = std::max({d.hidden, d.inter, d.q_width()}),
+    const int64_t head = config_.head ? std::max(2 * d.hidden, config_.head->taps * config_.head->target_hidden) : 0;
+    return {.cols = std::max({d.hidden, d.inter, d.q_width(), head}),
             .inputs = std::max<int64_t>(int64_t{config_.max_tokens} * std::max<int64_t>(d.topk, 1), config_.max_rows),
             .groups = std::max(d.experts, kMostJobs)};
   }
@@ -320,6 +343,7 @@ class CpuBackend final : public Backend {
       case WeightRole::kO:
       case WeightRole::kRouter:
       case WeightRole::kGateUp:
+      case WeightRole::kTapFc:
       case WeightRole::kDown: return false;
       default: return true;
     }
@@ -357,16 +381,56 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void rmsnorm(const float* x, std::span<const float> scale, float* y) const {
+  void rmsnorm(const float* x, std::span<const float> scale, float* y) const { rmsnorm(x, scale, config_.rms_eps, y); }
+
+  // As wide as the scale; y may be x.
+  static void rmsnorm(const float* x, std::span<const float> scale, float eps, float* y) {
+    const int64_t width = std::ssize(scale);
     std::array<double, 8> sums{};  // independent chains
     int64_t d = 0;
-    for (; d + 8 <= dims_.hidden; d += 8)
+    for (; d + 8 <= width; d += 8)
       for (size_t i = 0; i < 8; ++i) sums[i] += double{x[d + static_cast<int64_t>(i)]} * x[d + static_cast<int64_t>(i)];
-    for (; d < dims_.hidden; ++d) sums[static_cast<size_t>(d % 8)] += double{x[d]} * x[d];
+    for (; d < width; ++d) sums[static_cast<size_t>(d % 8)] += double{x[d]} * x[d];
     const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
-    const float mean = static_cast<float>(sum / static_cast<double>(dims_.hidden));
-    const float inverse = 1.0f / std::sqrt(mean + config_.rms_eps);
-    for (d = 0; d < dims_.hidden; ++d) y[d] = x[d] * inverse * scale[static_cast<size_t>(d)];
+    const float mean = static_cast<float>(sum / static_cast<double>(width));
+    const float inverse = 1.0f / std::sqrt(mean + eps);
+    for (d = 0; d < width; ++d) y[d] = x[d] * inverse * scale[static_cast<size_t>(d)];
+  }
+
+  // A head's residuals begin with these.
+  void make_features(const EmbedArgs& args) {
+    if (args.taps.empty()) {
+      for (int64_t t = 0; t < tokens_; ++t)
+        std::copy_n(features_.data() - (1 + args.ids[static_cast<size_t>(t)]) * dims_.hidden, dims_.hidden,
+                    residual_.data() + t * dims_.hidden);
+      return;
+    }
+    const HeadConfig& head = *config_.head;
+    const int64_t all = head.taps * head.target_hidden, width = head.tap_norms > 1 ? head.target_hidden : all;
+    check(std::ssize(args.taps) == tokens_ * all, "taps of each token");
+    std::copy(args.taps.begin(), args.taps.end(), taps_.begin());
+    for (int64_t at = 0; head.tap_norms > 0 && at < tokens_ * all; at += width)
+      rmsnorm(taps_.data() + at,
+              vector(args.tap_norm).subspan(static_cast<size_t>(at % all), static_cast<size_t>(width)), head.tap_eps,
+              taps_.data() + at);
+    if (args.tap_fc.idx < 0)
+      std::copy_n(taps_.begin(), tokens_ * all, residual_.begin());
+    else
+      linear({taps_.data(), {tokens_, all}}, std::array{Job{matrix(args.tap_fc), {}, residual_.data()}},
+             dense_activations_);
+  }
+
+  // What a head's first layer reads: the embedding, which is in read_, and the feature, both normed.
+  void norm_beside_embedding(const LayerWeights& w) {
+    pool_.parallel_for(tokens_, [&](IndexRange range) {
+      for (int64_t t = range.begin; t < range.end; ++t) {
+        float* const embedding = read_.data() + t * 2 * dims_.hidden;
+        float *const normed = embedding + dims_.hidden, *const residual = residual_.data() + t * dims_.hidden;
+        rmsnorm(embedding, vector(w[WeightRole::kAttnNorm]), embedding);
+        rmsnorm(residual, vector(w[WeightRole::kHiddenNorm]), normed);
+        if (config_.head->norm_before_residual) std::copy_n(normed, dims_.hidden, residual);
+      }
+    });
   }
 
   // q: [heads, head_dim], k: [kv_heads, head_dim].
@@ -433,12 +497,13 @@ class CpuBackend final : public Backend {
   cpu::Moe moe_;
   cpu::Attention attention_;
   std::vector<LoadedWeight> weights_;
-  std::vector<cpu::KvCache> kv_;  // per layer
+  std::vector<cpu::KvCache> kv_;                 // per layer
+  AlignedVector<float> taps_, features_, read_;  // of a head: of tokens, of rows of logits; what layer 0 reads
   AlignedVector<float> residual_, delta_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_,
       logits_;
   std::vector<int32_t> expert_ids_, expert_order_;
-  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
-  std::vector<int32_t> all_rows_;              // 0, 1, 2, …
+  std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
+  std::vector<int32_t> all_rows_;                   // 0, 1, 2, …
   int64_t tokens_ = 0, logit_rows_ = 0;
   bool as_alone_ = false;  // the step has guesses
   Ticket ticket_ = 0;

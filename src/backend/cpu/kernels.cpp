@@ -5,6 +5,21 @@
 #include <string>
 
 namespace nibble::backend::cpu {
+
+// What a build for another architecture lacks.
+#if !defined(__x86_64__)
+Kernels with_avx2_floats(Kernels portable) { return portable; }
+Kernels with_avx2(Kernels portable) { return portable; }
+Kernels with_avx_vnni(Kernels portable) { return portable; }
+Kernels with_avx512(Kernels portable) { return portable; }
+Kernels with_amx(Kernels kernels) { return kernels; }
+#endif
+
+#if !defined(__aarch64__)
+Kernels with_dotprod(Kernels portable) { return portable; }
+Kernels with_i8mm(Kernels portable) { return portable; }
+#endif
+
 std::vector<IsaKernels> kernels_here() {
   std::vector<IsaKernels> here;
   for (const IsaKernels& each : portable_kernels()) {

@@ -92,6 +92,10 @@ double ReadMeter::measure(int passes) {
   return static_cast<double>(pieces_ * kPiece) / best;
 }
 
+#if !defined(__x86_64__) && !defined(__aarch64__)
+std::vector<cpu::PeakLoop> cpu::matrix_loops() { return {}; }  // float alone is measured
+#endif
+
 DevicePeaks measure_cpu(int threads) {
   DevicePeaks peaks{.device = processor_name(), .read_bytes_per_s = ReadMeter(threads).measure(7), .matrix = {}};
   ThreadPool pool(threads);

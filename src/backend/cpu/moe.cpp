@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace nibble::backend::cpu {
 namespace {
@@ -80,11 +81,15 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
     const size_t whole = (n + kLanes - 1) / kLanes * kLanes;
     std::fill(gate.begin() + static_cast<int64_t>(n), gate.begin() + static_cast<int64_t>(whole), 0.0f);
     std::fill(up.begin() + static_cast<int64_t>(n), up.begin() + static_cast<int64_t>(whole), 0.0f);
-    kernels_.swiglu({.gate = gate.data(),
-                     .up = up.data(),
-                     .limit = config_.swiglu_limit,
-                     .n = static_cast<int64_t>(whole),
-                     .out = gate.data()});
+    if (config_.head) {
+      for (size_t i = 0; i < n; ++i) gate[i] *= up[i] / (1.0f + std::exp(-gate[i]));
+    } else {
+      kernels_.swiglu({.gate = gate.data(),
+                       .up = up.data(),
+                       .limit = config_.swiglu_limit,
+                       .n = static_cast<int64_t>(whole),
+                       .out = gate.data()});
+    }
     const std::vector<int32_t>& slots = experts_[static_cast<size_t>(e)].slots;
     for (int t = 0; t < tile.tokens; ++t) {
       const int64_t slot = slots[static_cast<size_t>(tile.from + t)];

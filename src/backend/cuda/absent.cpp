@@ -3,7 +3,6 @@
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/measure.h"
-#include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 
@@ -41,8 +40,12 @@ CudaAvailable cuda_available(int /*device*/) {
 int cuda_cards() { return 0; }
 void require_cards(int /*cards*/, std::string_view /*what*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& /*config*/, const RunConfig& /*run*/,
-                                               CudaSetup /*setup*/) {
+std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& /*config*/, const RunConfig& /*run*/,
+                                           CudaSetup /*setup*/) {
+  throw Error(Code::kUnsupported, std::string(kAbsent));
+}
+std::unique_ptr<Member> make_cuda_member(const BackendConfig& /*whole*/, const RunConfig& /*run*/,
+                                         const cuda::CardGroup& /*group*/, CudaSetup /*setup*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 
@@ -57,11 +60,6 @@ std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
 ReadClock cuda_clock(int /*device*/) { return {}; }
-
-std::unique_ptr<cuda::Eagle3Runner> cuda::make_eagle3_runner(const HeadWeights& /*head*/,
-                                                             const Eagle3Setup& /*setup*/) {
-  throw Error(Code::kUnsupported, std::string(kAbsent));
-}
 
 namespace cuda {
 

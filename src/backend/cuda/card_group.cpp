@@ -1,13 +1,11 @@
 #include "backend/cuda/card_group.h"
 
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/comm/comm.h"
-#include "backend/cuda/comm/nccl_ranks.h"
+#include "backend/cuda/comm/nccl_comm.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstring>
 
 namespace nibble::backend::cuda {
@@ -21,11 +19,6 @@ NcclId id_of(std::span<const std::byte> bytes) {
     throw Error(Code::kCorrupt, "the id of a group of cards: want {} bytes, found {}", id.bytes.size(), bytes.size());
   std::memcpy(id.bytes.data(), bytes.data(), bytes.size());
   return id;
-}
-
-NcclRanks meet(const CardGroup::Place& place) {
-  constexpr std::array kCards = {kFirstCard};
-  return {{.id = id_of(place.id), .ranks = place.ranks, .first = place.rank}, kCards};
 }
 
 }  // namespace
@@ -58,20 +51,15 @@ std::vector<std::byte> new_card_group_id() {
 }
 
 struct CardGroup::Impl {
-  explicit Impl(const Place& place)
-      : rank(place.rank),
-        nccl(meet(place)),
-        comm({.push = {.shape = {.ranks = place.ranks}, .rank = place.rank}, .nccl = &nccl, .by_nccl_alone = true},
-             open_device(kFirstCard).multiprocessors, 1) {}
-  const int rank;
-  const NcclRanks nccl;
-  const Comm comm;
+  const NcclComm comm;
 };
 
-CardGroup::CardGroup(const Place& place) : impl_(std::make_unique<Impl>(place)) {}
+CardGroup::CardGroup(const Place& place)
+    : impl_(new Impl{NcclComm({.id = id_of(place.id), .rank = place.rank, .ranks = place.ranks, .card = kFirstCard})}) {
+}
 CardGroup::~CardGroup() = default;
-int CardGroup::rank() const { return impl_->rank; }
+int CardGroup::rank() const { return impl_->comm.rank(); }
 const Comm& CardGroup::comm() const { return impl_->comm; }
-void CardGroup::give_up() const { impl_->nccl.give_up(); }
+void CardGroup::give_up() const { impl_->comm.give_up(); }
 
 }  // namespace nibble::backend::cuda

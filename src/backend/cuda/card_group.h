@@ -1,6 +1,6 @@
 #pragma once
 // This process's card, the first that it sees, as one rank of a group of processes, here or on several machines: they
-// share every step, and sum and gather by NCCL (comm/nccl_ranks.h). Who they are and that they belong together is
+// share every step, and sum and gather by NCCL (comm/nccl_comm.h). Who they are and that they belong together is
 // another's to say (backend/ranks).
 
 #include <cstddef>

@@ -7,10 +7,9 @@
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/program/choices.h"
-#include "backend/cuda/eagle3/card_runner.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
@@ -18,8 +17,7 @@
 #include "backend/cuda/sampling/sample_inputs.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
-#include "backend/cuda/program/tap_copies.h"
-#include "backend/cuda/sampling/tickets.h"
+#include "backend/cuda/program/step_outputs.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -43,7 +41,7 @@ using namespace cuda;  // NOLINT: this file is the room's own
 
 int to_int(int64_t value) { return static_cast<int>(value); }
 
-class StreamedCudaBackend final : public RankBackend {
+class StreamedCudaBackend final : public Member {
  public:
   StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
                       const std::vector<Arch>& architectures, const CudaRank& rank)
@@ -71,14 +69,19 @@ class StreamedCudaBackend final : public RankBackend {
       zero(at_.down_finished, dims_.hidden / layout::kTileRows);
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
       if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
-      if (!run_.eager) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     }
+    if (!run_.eager && has_graphs(config_, needs)) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
     if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
         cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+    if (at_.head.target_ids != nullptr) {
+      const std::span ids(config_.head->target_ids);
+      cuda_check(
+          cudaMemcpyAsync(at_.head.target_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+    }
     if (rank_.comm != nullptr) share();
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
     if (!config_.taps.empty())
@@ -108,7 +111,12 @@ class StreamedCudaBackend final : public RankBackend {
     return result;
   }
 
-  WeightHandle upload(const HostWeight& weight) override { return weights_.upload(weight); }
+  WeightHandle upload(const HostWeight& weight) override {
+    HostWeight part = weight;
+    if (rank_.comm != nullptr)
+      part.slice = slice_of(weight.role, rank_.whole, shard_of(rank_.whole, rank_.ranks, rank_.comm->rank()));
+    return weights_.upload(part);
+  }
   void finish_upload() override { weights_.finish(); }
 
   void copy_page(const PageCopy& copy) override {
@@ -123,11 +131,6 @@ class StreamedCudaBackend final : public RankBackend {
     }
   }
 
-  std::optional<Ran> run(const StepArgs& step) override {
-    prepare(step);
-    return enqueue();
-  }
-
   void prepare(const StepArgs& step) override {
     const int64_t tokens = std::ssize(step.ids);
     next_ = has_a_graph(step) ? graphs_->next(tokens) : StepGraphs::Next::kRun;
@@ -140,7 +143,7 @@ class StreamedCudaBackend final : public RankBackend {
     graphs_->end_capture();
   }
 
-  [[nodiscard]] Ran enqueue() override {
+  [[nodiscard]] StepRun enqueue() override {
     switch (next_) {
       case StepGraphs::Next::kReplay: graphs_->replay(program_->tokens); break;
       case StepGraphs::Next::kCapture: graphs_->launch(program_->tokens); break;
@@ -158,9 +161,10 @@ class StreamedCudaBackend final : public RankBackend {
                                    .card = card_,
                                    .reduce = reduce_ ? &*reduce_ : setup_.reduce,
                                    .scales = weights_.scales(),
-                                   .tuned = setup_.tuned});
+                                   .tuned = setup_.tuned,
+                                   .fed_back = step.taps.empty()});
     open(step, &eager_program_);
-    if (rank_.comm != nullptr && !alone_in_process()) load_kernels();
+    if (peers() != nullptr) load_kernels();
   }
 
   void embed(const EmbedArgs& /*args*/) override { execute(Stage::kEmbed, 0, on_); }
@@ -178,9 +182,11 @@ class StreamedCudaBackend final : public RankBackend {
     return tickets_->hand_out(at_.sampled);
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
-    std::vector<Drawn> drawn = tickets_->wait(ticket);
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
+    std::vector<DrawnToken> drawn = tickets_->wait(ticket);
     if (rank_.comm != nullptr) rank_.comm->require();
+    if (config_.head)
+      for (DrawnToken& each : drawn) each.token = config_.head->target_id(each.token);
     return drawn;
   }
 
@@ -192,11 +198,6 @@ class StreamedCudaBackend final : public RankBackend {
     return tap_copies_->copy(at_.taps, program_->tokens);
   }
   [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override { return tap_copies_->wait(ticket); }
-
-  [[nodiscard]] std::unique_ptr<HeadRunner> head_runner() override {
-    if (config_.head == nullptr) return nullptr;
-    return make_eagle3_runner(*config_.head, head_setup(config_, run_, rank_.device));
-  }
 
   [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 
@@ -266,25 +267,25 @@ class StreamedCudaBackend final : public RankBackend {
   }
 
   void share() {
+    const Comm* const comm = rank_.comm;
     reduce_ =
-        Reduce{.ranks = rank_.ranks.count,
-               .ranks_on_card = rank_.comm->ranks_on_card(),
-               .shorter = rank_.comm->shorter(),
-               .longer = rank_.comm->longer(),
-               .fused = !alone_in_process(),
-               .places = rank_.comm->places(),
-               .exchange = rank_.comm->exchange(),
-               .launch = [comm = rank_.comm](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
-                 parts == nullptr ? comm->reduce(values, on) : comm->reduce(*parts, on);
-               }};
+        Reduce{.ranks = rank_.ranks.count, .by_nccl = peers() == nullptr, .fused = peers() != nullptr, .launch = {}};
+    if (const PeerComm* const near = peers()) {
+      reduce_->ranks_on_card = near->ranks_on_card();
+      reduce_->places = near->places();
+      reduce_->exchange = near->exchange();
+    }
+    reduce_->launch = [comm, near = peers()](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
+      parts == nullptr ? comm->reduce(values, on) : near->reduce(*parts, on);
+    };
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
-    if (alone_in_process()) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
+    if (peers() == nullptr) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
       columns_.push_back(shard_of(rank_.whole, rank_.ranks, rank).vocab);
   }
 
-  // The other ranks are other processes.
-  [[nodiscard]] bool alone_in_process() const { return rank_.comm->shorter() == SumWay::kNccl; }
+  // Whose memory the other ranks reach; null: there are none, or they are other processes.
+  [[nodiscard]] const PeerComm* peers() const { return rank_.comm == nullptr ? nullptr : rank_.comm->peers(); }
 
   // A kernel that is loaded late waits for those that run, and these wait for the ranks that are still loading. So what
   // a step has not run before is recorded into a graph that nobody runs: that loads it. Ranks of other processes load
@@ -307,7 +308,7 @@ class StreamedCudaBackend final : public RankBackend {
   [[nodiscard]] bool has_a_graph(const StepArgs& step) {
     const size_t tokens = step.ids.size();
     if (!graphs_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() || step.logit_tokens.size() != tokens ||
-        step.sample_rows.size() != tokens || !step.sinks)
+        step.sample_rows.size() != tokens || !step.sinks || !step.taps.empty())
       return false;
     for (const Row& row : step.rows)
       if (row.tokens > kMaxDecodeTokens) return false;
@@ -333,7 +334,7 @@ class StreamedCudaBackend final : public RankBackend {
     tickets_->open(step.sample_rows);
     fill_sample_inputs(step.sample_rows, samples_);
     params_ = inputs_->params(samples_);
-    picks_ = rank_.comm != nullptr && !alone_in_process() && draws_by_columns(step.sample_rows);
+    picks_ = peers() != nullptr && draws_by_columns(step.sample_rows);
     put_history(shifts_, std::as_bytes(std::span(samples_.shifts)));
     put_history(biases_, std::as_bytes(std::span(samples_.biases)));
     put_history(masks_, std::as_bytes(std::span(samples_.masks)));
@@ -404,13 +405,13 @@ class StreamedCudaBackend final : public RankBackend {
     args.vocab = to_int(columns.count);
     args.first = to_int(columns.first);
     kernels_.sample(args, on);
-    rank_.comm->pick({.value = at_.sample_part_value,
-                      .token = at_.sample_part_token,
-                      .tokens = at_.sampled,
-                      .rows = args.rows,
-                      .parts = sample_parts(args.rows),
-                      .pitch = kSampleParts},
-                     on);
+    peers()->pick({.value = at_.sample_part_value,
+                   .token = at_.sample_part_token,
+                   .tokens = at_.sampled,
+                   .rows = args.rows,
+                   .parts = sample_parts(args.rows),
+                   .pitch = kSampleParts},
+                  on);
   }
 
   // All but where the logits lie.
@@ -434,6 +435,10 @@ class StreamedCudaBackend final : public RankBackend {
     const bool packed = matrices_of(family_) == Matrices::kPacked;
     const LayerWeights& outer = weights.outer;
     for (const LayerWeights& w : weights.layers) {
+      if (config_.head) {
+        layers_.push_back(head_layer(outer, w));
+        continue;
+      }
       LayerPointers own{.embedding = bf16(outer[WeightRole::kEmbedding]),
                         .final_norm = bf16(outer[WeightRole::kFinalNorm]),
                         .attn_norm = bf16(w[WeightRole::kAttnNorm]),
@@ -465,6 +470,28 @@ class StreamedCudaBackend final : public RankBackend {
       }
       layers_.push_back(own);
     }
+  }
+  [[nodiscard]] LayerPointers head_layer(const LayerWeights& outer, const LayerWeights& w) const {
+    using enum WeightRole;
+    const auto floats = [&](WeightHandle handle) { return handle.idx >= 0 ? weights_.floats(handle) : nullptr; };
+    LayerPointers own;
+    own.embedding = bf16(outer[kEmbedding]);
+    own.unembedding_rows = bf16(outer[kUnembedding]);
+    own.q = bf16(w[kQ]);
+    own.o_rows = bf16(w[kO]);
+    own.head = {.tap_fc = bf16(outer[kTapFc]),
+                .gate_up = bf16(w[kGateUp]),
+                .down = bf16(w[kDown]),
+                .tap_norm = floats(outer[kTapNorm]),
+                .attn_norm = floats(w[kAttnNorm]),
+                .hidden_norm = floats(w[kHiddenNorm]),
+                .mlp_norm = floats(w[kMlpNorm]),
+                .final_norm = floats(outer[kFinalNorm]),
+                .qkv_bias = floats(w[kQBias]),
+                .o_bias = floats(w[kOBias]),
+                .gate_up_bias = floats(w[kGateUpBias]),
+                .down_bias = floats(w[kDownBias])};
+    return own;
   }
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
     return handle.idx >= 0 ? weights_.bf16(handle) : nullptr;
@@ -621,27 +648,29 @@ class StreamedCudaBackend final : public RankBackend {
 
 }  // namespace
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
+std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
   return make_cuda_backend(config, run, std::move(setup), built_architectures());
 }
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                                               const std::vector<Arch>& architectures) {
-  if (setup.group != nullptr) {
-    RunConfig own = run;
-    own.ranks = {};
-    const CudaRank rank{.comm = &setup.group->comm(), .whole = config.dims, .ranks = run.ranks};
-    return make_rank_backend(cuda_config(config, run.ranks, setup.group->rank()), own, std::move(setup), architectures,
-                             rank);
-  }
+std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                                           const std::vector<Arch>& architectures) {
   const std::vector<int>& devices = setup.devices;
   const bool first_alone = run.ranks.count == 1 && (devices.empty() || devices.front() == 0);
   if (first_alone) return make_rank_backend(config, run, std::move(setup), architectures, {});
-  return make_cards_backend(config, run, std::move(setup), architectures);
+  return make_cards_backend(config, run, setup, architectures);
 }
 
-std::unique_ptr<RankBackend> cuda::make_rank_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                                                     const std::vector<Arch>& architectures, const CudaRank& rank) {
+std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run, const CardGroup& group,
+                                         CudaSetup setup) {
+  RunConfig own = run;
+  own.ranks = {};
+  const CudaRank rank{.comm = &group.comm(), .whole = whole.dims, .ranks = run.ranks};
+  return make_rank_backend(cuda_config(whole, run.ranks, group.rank()), own, std::move(setup), built_architectures(),
+                           rank);
+}
+
+std::unique_ptr<Member> cuda::make_rank_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+                                                const std::vector<Arch>& architectures, const CudaRank& rank) {
   return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup), architectures, rank);
 }
 

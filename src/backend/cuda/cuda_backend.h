@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/card/device_facts.h"
+#include "backend/ranks/member.h"
 #include "backend/run_config.h"
 #include "base/mmap_file.h"
 
@@ -50,21 +51,6 @@ struct CudaSetup {
   std::optional<cuda::Tuned> tuned{};  // instead of the card's, for bench --tune
   // For one rank of several (BackendConfig::own_experts): adds up the ranks' deltas. Outlives the backend.
   const cuda::Reduce* reduce = nullptr;
-  // For ranks in several processes: this process's place among them. Outlives the backend.
-  const cuda::CardGroup* group = nullptr;
-};
-
-struct KernelLaunches {
-  std::string_view kernel;
-  int64_t count = 0;
-};
-
-class CudaBackend : public Backend {
- public:
-  // The kernels that have run so far, with how often.
-  [[nodiscard]] virtual std::vector<KernelLaunches> launches() const = 0;
-  [[nodiscard]] virtual KernelFamily kernel_family() const = 0;  // what kAuto became
-  [[nodiscard]] virtual int64_t graph_replays() const = 0;
 };
 
 // Whether make_cuda_backend could work here; when not, `reason` says why.
@@ -95,23 +81,25 @@ namespace cuda {
 // Throws Error(kUnsupported) when there is no such device.
 [[nodiscard]] CudaMemory cuda_memory(int device = 0);
 
-// What make_cuda_backend allocates on the first rank's card, and head_runner() for BackendConfig::head. `weights`
-// counts only a head's; its keys and values are in `activations`. For ranks in several processes NCCL's memory is in
-// it, too.
+// What make_cuda_backend allocates on the first rank's card; of `weights` a head's alone. For ranks in several
+// processes NCCL's memory is in it, too.
 enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
 [[nodiscard]] MemoryNeeds cuda_memory_needs(const BackendConfig& config, const RunConfig& run,
                                             RanksIn in = RanksIn::kOneProcess);
 
-// The backend of the whole model. With several run.ranks it has a card and a thread for each of them. With setup.group
-// it is one rank alone: it is given that rank's slices of the weights (HostWeight), and the whole embedding. Throws
+// The backend of the whole model. With several run.ranks it has a card and a thread for each of them. Throws
 // Error(kUnsupported) when this build has no CUDA, no such device exists, no kernel is built for it, or the shapes do
 // not fit the kernels that `run` names; Error(kOutOfMemory) with the bytes wanted; Error(kDevice) when CUDA fails.
-[[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
-                                                             CudaSetup setup = {});
+[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
+                                                         CudaSetup setup = {});
 // A backend with these architectures (arch/arch.h) and their launchers instead of the build's, so that a test can run
 // one card's kernels on another.
-[[nodiscard]] std::unique_ptr<CudaBackend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
-                                                             CudaSetup setup,
-                                                             const std::vector<cuda::Arch>& architectures);
+[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
+                                                         CudaSetup setup, const std::vector<cuda::Arch>& architectures);
+
+// This process's rank of a group of several processes. `whole`: of the whole model. Throws what make_cuda_backend
+// throws.
+[[nodiscard]] std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run,
+                                                       const cuda::CardGroup& group, CudaSetup setup = {});
 
 }  // namespace nibble::backend

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,43 +21,64 @@
 namespace nibble::backend {
 
 enum class FrameType : uint32_t {
-  // Of the group (process_group.h).
+  // What the group says (process_group.h).
   kHello,    // what a rank says of itself
   kWelcome,  // it belongs to the group
   kRefused,  // it does not: why
   kPulse,    // somebody is there
   kEnd,      // the work is done
   kFailed,   // it is not, and will not be: why
-  // Of the work (process_ranks.h, step_ranks.h): rank 0 says what to do, a body of no bytes where the name says it all.
-  kLimits,  // of a step, and how many KV pages there are
-  kReady,   // a rank has its weights
-  kStep,    // what the verbs of a step are told
-  kCopyPage,
-  kEmbed,
-  kAttnIn,     // a layer
-  kAttend,     // a layer
-  kAttnOut,    // a layer; the rank answers with kDelta and gets the sum as one
-  kRoute,      // a layer
-  kMoe,        // as kAttnOut
-  kLogits,     // the rank answers with kLogitRows
-  kDelta,      // [tokens, hidden] in the type that the backend computes with
-  kLogitRows,  // [logit rows, the rank's vocabulary] in float
-  // Of members that run whole steps (step_ranks.h).
+  // Before the first step (followers.h).
+  kLimits,   // of a step, and how many KV pages there are
   kCard,     // which one a rank has
   kGroupId,  // by which the cards meet
-  kRun,      // a whole step with its draws
-  kDrawn,    // what rank 0 has drawn in the oldest step that was not told yet
+  kReady,    // a rank has its weights
+  // What rank 0 tells the others (followers.h).
+  kStep,  // a whole step with its draws
+  kCopyPage,
+  kDrawn,  // what rank 0 has drawn in the oldest step that was not told yet
+  // What ranks exchange within a step (socket_transport.h).
+  kDelta,      // [tokens, hidden] in the type that the backend computes with: a rank's part, and then the sum
+  kLogitRows,  // [logit rows, the rank's vocabulary] in float
+  kTokens,     // that rank 0 has drawn
 };
-inline constexpr int kFrameTypes = static_cast<int>(FrameType::kDrawn) + 1;
-[[nodiscard]] std::string_view name_of(FrameType type);
+inline constexpr std::array<std::string_view, 16> kFrameNames = {
+    "hello",    "welcome", "refused", "pulse",     "end",   "failed", "limits",     "card",
+    "group_id", "ready",   "step",    "copy_page", "drawn", "delta",  "logit_rows", "tokens"};
+inline constexpr uint32_t kFrameTypes = kFrameNames.size();
+[[nodiscard]] inline std::string_view name_of(FrameType type) { return kFrameNames.at(static_cast<size_t>(type)); }
 
 struct Frame {
   FrameType type;
   std::vector<std::byte> body;
 };
 
+// Throws Error(kCorrupt) for another.
+inline void require_type(const Frame& frame, FrameType want) {
+  if (frame.type != want) throw Error(Code::kCorrupt, "want a {} frame, found {}", name_of(want), name_of(frame.type));
+}
+
+// What a frame begins with.
+struct FrameHeader {
+  static constexpr uint32_t kMagic = 0x4B52424E;  // "NBRK" as it lies in memory
+  uint32_t magic = kMagic;
+  uint32_t type = 0;
+  uint64_t body_bytes = 0;
+};
 inline constexpr size_t kFrameHeaderBytes = 16;
-[[nodiscard]] std::vector<std::byte> frame_header(FrameType type, size_t body_bytes);
+static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
+// The header and, behind it, the body, if any is given.
+[[nodiscard]] inline std::vector<std::byte> frame_header(FrameType type, size_t body_bytes,
+                                                         std::span<const std::byte> body = {}) {
+  const FrameHeader header{.type = static_cast<uint32_t>(type), .body_bytes = body_bytes};
+  std::vector<std::byte> bytes(kFrameHeaderBytes + body.size());
+  std::memcpy(bytes.data(), &header, sizeof header);
+  if (!body.empty()) std::memcpy(bytes.data() + kFrameHeaderBytes, body.data(), body.size());
+  return bytes;
+}
+[[nodiscard]] inline std::vector<std::byte> framed(FrameType type, std::span<const std::byte> body) {
+  return frame_header(type, body.size(), body);
+}
 
 // Frames out of the bytes of a connection, as they come.
 class FrameReader {
@@ -65,7 +87,24 @@ class FrameReader {
   void allow(size_t most_body_bytes) { most_body_bytes_ = most_body_bytes; }
   void push(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
   // The next whole one. Throws Error(kCorrupt) where the bytes are none.
-  [[nodiscard]] std::optional<Frame> next();
+  [[nodiscard]] std::optional<Frame> next() {
+    if (bytes_.size() < kFrameHeaderBytes) return std::nullopt;
+    FrameHeader header{};
+    std::memcpy(&header, bytes_.data(), sizeof header);
+    if (header.magic != FrameHeader::kMagic) throw Error(Code::kCorrupt, "want frames of nibble, found other bytes");
+    if (header.type >= kFrameTypes)
+      throw Error(Code::kCorrupt, "want a frame's type below {}, found {}", kFrameTypes, header.type);
+    const auto type = static_cast<FrameType>(header.type);
+    if (header.body_bytes > most_body_bytes_)
+      throw Error(Code::kCorrupt, "{} frame: want at most {} bytes, found {}", name_of(type), most_body_bytes_,
+                  header.body_bytes);
+    const auto whole = kFrameHeaderBytes + static_cast<size_t>(header.body_bytes);
+    if (bytes_.size() < whole) return std::nullopt;
+    const auto begin = bytes_.begin() + kFrameHeaderBytes, end = bytes_.begin() + static_cast<std::ptrdiff_t>(whole);
+    Frame frame{type, {begin, end}};
+    bytes_.erase(bytes_.begin(), end);
+    return frame;
+  }
 
  private:
   size_t most_body_bytes_;
@@ -141,7 +180,10 @@ class BodyReader {
     left_ = left_.subspan(count);
     return taken;
   }
-  [[noreturn]] void refuse(std::string_view want, std::string_view found = "") const;
+  [[noreturn]] void refuse(std::string_view want, std::string_view found = "") const {
+    throw Error(Code::kCorrupt, "{} frame: want {}, found {}", name_of(type_), want,
+                found.empty() ? fmt::format("{} bytes", left_.size()) : std::string(found));
+  }
 
   FrameType type_;
   std::span<const std::byte> left_;

@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kProtocol = 1;  // what frames mean; a rank that speaks another is refused
+constexpr uint32_t kProtocol = 2;  // what frames mean; a rank that speaks another is refused
 constexpr milliseconds kPulseTime{1000}, kSilence{8000}, kTick{100};
 constexpr milliseconds kHelloTime{5000};  // for whoever connects to say who it is
 constexpr milliseconds kRetry{200}, kConnectTime{2000};
@@ -59,12 +59,6 @@ struct Peer {
   bool cut = false;         // in the middle of a frame, guarded by sending: nothing can follow
 };
 
-std::vector<std::byte> framed(FrameType type, std::span<const std::byte> body) {
-  std::vector<std::byte> bytes = frame_header(type, body.size());
-  bytes.insert(bytes.end(), body.begin(), body.end());
-  return bytes;
-}
-
 // Where it takes a short frame at once; never waits.
 void send_now(Peer& peer, FrameType type, std::span<const std::byte> body = {}) {
   const std::unique_lock lock(peer.sending, std::try_to_lock);  // who holds it sends something else
@@ -82,7 +76,7 @@ void send_last(Peer& peer, std::string_view why) {
 // `use` gets every whole frame until it returns false. False: the connection is closed. Throws what FrameReader throws.
 template <class Use>
 bool read_frames(Peer& peer, std::span<std::byte> buffer, const Use& use) {
-  const Read got = read_some(peer.socket, buffer);
+  const ReadResult got = read_some(peer.socket, buffer);
   if (got.state == ReadState::kSome) {
     peer.heard = Clock::now();
     peer.in.push(buffer.first(got.count));
@@ -355,7 +349,7 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
-  // Both under the mutex.
+  // Under the mutex, as the next.
   [[nodiscard]] bool has_news(const std::deque<Frame>& inbox) const { return !inbox.empty() || lost || ended; }
   [[nodiscard]] Frame first_of(std::deque<Frame>& inbox) const {
     if (inbox.empty()) throw Error(Code::kIo, lost ? failure : "the group of ranks has ended");
@@ -459,6 +453,11 @@ std::optional<Frame> ProcessGroup::receive_within(int rank, milliseconds time) {
   std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
   if (!impl_->changed.wait_for(lock, time, [&] { return impl_->has_news(inbox); })) return std::nullopt;
   return impl_->first_of(inbox);
+}
+
+bool ProcessGroup::ended() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->ended;
 }
 
 void ProcessGroup::require() const {

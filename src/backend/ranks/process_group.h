@@ -32,7 +32,7 @@ struct GroupPlace {
   std::vector<GroupTerm> terms{};
 };
 
-// Both may be empty, and may come from any thread.
+// What may be empty, and may come from any thread.
 struct GroupEvents {
   std::function<void(const std::string& text)> note{};  // who came, and who was refused
   std::function<void(const std::string& why)> lost{};   // once
@@ -61,6 +61,7 @@ class ProcessGroup {
   void end();                         // the others get kEnd: the work is done
   void fail(const std::string& why);  // the group is lost, by this rank's fault
 
+  [[nodiscard]] bool ended() const;                                // by end(), here or on rank 0
   void require() const;                                            // throws Error(kIo) where the group is lost
   [[nodiscard]] bool lost_within(std::chrono::milliseconds time);  // or is already
 

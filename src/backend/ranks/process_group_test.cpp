@@ -2,7 +2,7 @@
 
 #include "backend/ranks/process_group.h"
 
-#include "backend/ranks/group_testing.h"
+#include "backend/ranks/testing/group.h"
 #include "base/error.h"
 #include "base/random.h"
 

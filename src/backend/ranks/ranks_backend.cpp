@@ -1,160 +1,440 @@
 #include "backend/ranks/ranks_backend.h"
 
-#include "backend/joined_slot.h"
-#include "backend/ranks/gathered_logits.h"
-#include "base/error.h"
+#include "backend/ranks/followers.h"
+#include "backend/ranks/step_frame.h"
+#include "backend/ranks/threads_transport.h"
+#include "backend/run_config.h"
 #include "base/thread_pool.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
-#include <string>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace nibble::backend {
 namespace {
 
-class RanksBackend final : public Backend {
- public:
-  RanksBackend(const BackendConfig& config, const Ranks& ranks, int threads, const MakeRank& make)
-      : config_(config), ranks_(ranks), pool_(std::min(ranks.count, threads)) {
-    for (int rank = 0; rank < ranks.count; ++rank) {
-      shards_.push_back(shard_of(dims_, ranks, rank));
-      members_.push_back(make(config_of(config, shards_.back()), threads_of(rank, ranks, threads)));
+// ---- slots of several ranks ----
+
+bool is_split(Slot slot) {
+  return slot == Slot::kQkv || slot == Slot::kQ || slot == Slot::kAttn || slot == Slot::kExpertHidden;
+}
+
+using Parts = std::vector<SlotData>;  // by rank
+
+void append(std::vector<float>& to, const SlotData& from, int64_t first, int64_t count) {
+  to.insert(to.end(), from.values.begin() + first, from.values.begin() + first + count);
+}
+
+// [tokens, groups, width], of which each rank has so many columns of each group, first in its own.
+SlotData joined_columns(const Parts& parts, int64_t groups, std::span<const int64_t> columns) {
+  SlotData all{parts.front().shape, {}};
+  all.shape.back() = std::accumulate(columns.begin(), columns.end(), int64_t{0});
+  for (int64_t g = 0; g < all.shape.front() * groups; ++g)
+    for (size_t rank = 0; rank < parts.size(); ++rank)
+      append(all.values, parts[rank], g * parts[rank].shape.back(), columns[rank]);
+  return all;
+}
+
+// Every rank has q | k | v of its heads; of a KV head that several have, the first's are taken.
+SlotData joined_qkv(const Parts& parts, const Dims& whole, std::span<const Shard> shards) {
+  const int64_t tokens = parts.front().shape.front(), dim = whole.head_dim;
+  SlotData all{{tokens, whole.q_width() + 2 * whole.kv_width()}, {}};
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (const int64_t kv_before : {-1, 0, 1}) {  // q, k, v
+      int64_t next_head = 0;
+      for (size_t rank = 0; rank < parts.size(); ++rank) {
+        const Range heads = kv_before < 0 ? shards[rank].heads : shards[rank].kv_heads;
+        if (heads.first < next_head) continue;
+        next_head = heads.end();
+        const int64_t q_width = shards[rank].heads.count * dim;
+        const int64_t at = kv_before < 0 ? 0 : q_width + kv_before * heads.count * dim;
+        append(all.values, parts[rank], t * parts[rank].shape.back() + at, heads.count * dim);
+      }
     }
   }
+  return all;
+}
 
-  [[nodiscard]] std::string_view name() const override { return members_.front()->name(); }
-  [[nodiscard]] std::string modes() const override {
-    return fmt::format("{} ranks{}, each: {}", ranks_.count, ranks_.whole_experts ? " with whole experts" : "",
-                       members_.front()->modes());
+// Where experts are whole, an expert's values are its rank's, first in its own row.
+SlotData joined_hidden(const Parts& parts, const SlotData& ids, const Dims& whole, std::span<const Shard> shards) {
+  SlotData all{parts.front().shape, {}};
+  all.shape.back() = whole.inter;
+  for (size_t slot = 0; slot < ids.values.size(); ++slot) {
+    const auto of = std::ranges::find_if(
+        shards, [&](const Shard& shard) { return shard.experts.has(static_cast<int64_t>(ids.values[slot])); });
+    const SlotData& part = parts[static_cast<size_t>(of - shards.begin())];
+    append(all.values, part, static_cast<int64_t>(slot) * part.shape.back(), whole.inter);
   }
+  return all;
+}
+
+// A slot of the whole model. peek: of a rank. What is on every rank alike, and the logits, are the first one's. Of no
+// shape where a rank has none.
+SlotData joined_slot(Slot slot, const Dims& whole, std::span<const Shard> shards,
+                     const std::function<SlotData(size_t rank, Slot slot)>& peek) {
+  if (!is_split(slot)) return peek(0, slot);
+  Parts parts;
+  for (size_t rank = 0; rank < shards.size(); ++rank) parts.push_back(peek(rank, slot));
+  if (std::ranges::any_of(parts, [](const SlotData& part) { return part.shape.empty(); })) return {};
+  if (slot == Slot::kQkv) return joined_qkv(parts, whole, shards);
+  if (slot == Slot::kExpertHidden && shards.front().whole_experts)
+    return joined_hidden(parts, peek(0, Slot::kExpertIds), whole, shards);
+  std::vector<int64_t> columns;
+  for (const Shard& shard : shards)
+    columns.push_back(slot == Slot::kExpertHidden ? shard.inter.count : shard.heads.count * whole.head_dim);
+  return joined_columns(parts, slot == Slot::kExpertHidden ? whole.topk : 1, columns);
+}
+
+// ---- the ranks ----
+
+std::string what_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+bool is_device_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& e) {
+    return e.code() == Code::kDevice;
+  } catch (...) {
+    return false;
+  }
+}
+
+class RanksBackend final : public Backend {
+ public:
+  RanksBackend(const BackendConfig& config, const Ranks& ranks, std::unique_ptr<Crew> crew)
+      : dims_(config.dims), ranks_(ranks), crew_(std::move(crew)), members_(static_cast<size_t>(ranks.count)) {
+    for (int rank = 0; rank < ranks.count; ++rank) shards_.push_back(shard_of(dims_, ranks, rank));
+    threads_.emplace(members_.size());
+    const auto thrown = threads_->each([&](size_t rank) { members_[rank] = crew_->make(static_cast<int>(rank)); });
+    const auto first = std::ranges::find_if(thrown, [](const auto& one) { return one != nullptr; });
+    if (first == thrown.end()) return;
+    const std::exception_ptr why = *first;
+    drop();
+    std::rethrow_exception(why);
+  }
+  RanksBackend(const BackendConfig& config, const Ranks& ranks, ProcessGroup& group, std::unique_ptr<Member> member,
+               std::string member_name)
+      : dims_(config.dims), ranks_(ranks), group_(&group), member_name_(std::move(member_name)) {
+    members_.push_back(std::move(member));
+  }
+  ~RanksBackend() override {
+    if (group_ != nullptr) return;
+    if (!lost_.empty()) crew_->give_up();
+    drop();
+  }
+
+  [[nodiscard]] std::string_view name() const override { return first().name(); }
+  [[nodiscard]] std::string modes() const override {
+    if (ranks_.count == 1) return first().modes();
+    return fmt::format(
+        "{}{}, each: {}",
+        group_ == nullptr ? crew_->name() : fmt::format("{} processes of {} each", ranks_.count, member_name_),
+        ranks_.whole_experts ? " with whole experts" : "", first().modes());
+  }
+  [[nodiscard]] KernelFamily kernel_family() const override { return first().kernel_family(); }
+  [[nodiscard]] int64_t graph_replays() const override { return first().graph_replays(); }
+  [[nodiscard]] std::vector<KernelLaunches> launches() const override { return first().launches(); }
 
   WeightHandle upload(const HostWeight& weight) override {
     std::vector<WeightHandle> handles(members_.size());
-    each([&](size_t rank) {
-      HostWeight part = weight;
-      part.slice = slice_of(weight.role, dims_, shards_[rank]);
-      handles[rank] = members_[rank]->upload(part);
-    });
+    each(Part::kLoad, [&](size_t rank) { handles[rank] = members_[rank]->upload(weight); });
     for (const WeightHandle& handle : handles)
       check(handle.idx == handles.front().idx, "ranks number their weights alike");
     return handles.front();
   }
-
   void finish_upload() override {
-    each([&](size_t rank) { members_[rank]->finish_upload(); });
+    each(Part::kLoad, [&](size_t rank) { members_[rank]->finish_upload(); });
+    for (int rank = 1; group_ != nullptr && rank < ranks_.count; ++rank)
+      require_type(group_->receive(rank), FrameType::kReady);
   }
-
   void copy_page(const PageCopy& copy) override {
-    each([&](size_t rank) { members_[rank]->copy_page(copy); });
+    tell(FrameType::kCopyPage, std::as_bytes(std::span(&copy, 1)));
+    each(Part::kPrepare, [&](size_t rank) { members_[rank]->copy_page(copy); });
   }
 
-  void embed(const EmbedArgs& args) override {
-    const std::vector<int32_t> ids = logits_.known(args.ids);
-    each([&](size_t rank) { members_[rank]->embed({.ids = ids, .table = args.table}); });
-  }
-
-  void attn_in(const AttnInArgs& args) override {
-    each([&](size_t rank) { members_[rank]->attn_in(args); });
-  }
-
-  void attend(const AttendArgs& args) override {
-    each([&](size_t rank) { members_[rank]->attend(args); });
-  }
-
-  void attn_out(const AttnOutArgs& args) override {
-    each([&](size_t rank) { members_[rank]->attn_out(args); });
-    reduce_delta();
-  }
-
-  void route(const RouteArgs& args) override {
-    each([&](size_t rank) { members_[rank]->route(args); });
-  }
-
-  void moe(const MoeArgs& args) override {
-    each([&](size_t rank) { members_[rank]->moe(args); });
-    reduce_delta();
-  }
-
-  void logits(const LogitsArgs& args) override {
-    each([&](size_t rank) { members_[rank]->logits(args); });
-    logits_.resize(args.tokens.size());
-    each([&](size_t rank) {
-      std::visit(
-          [&](const auto& rows) {
-            for (size_t r = 0; r < rows.size(); ++r)
-              std::copy(rows[r].begin(), rows[r].end(), logits_.row(r).begin() + shards_[rank].vocab.first);
-          },
-          members_[rank]->rows(Slot::kLogits));
+  std::optional<StepRun> run(const StepArgs& step) override {
+    if (group_ != nullptr) tell(FrameType::kStep, written(step));
+    each(Part::kPrepare, [&](size_t rank) { members_[rank]->prepare(step); });
+    StepRun ran;
+    each(Part::kExchange, [&](size_t rank) {
+      const StepRun own = members_[rank]->enqueue();
+      if (rank == 0) ran = own;
     });
+    return ran;
+  }
+  // Each rank waits for its own tokens: a card that fails is noticed by its rank, and then the others do not wait for
+  // it.
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
+    std::vector<std::vector<DrawnToken>> drawn(members_.size());
+    each(Part::kExchange, [&](size_t rank) { drawn[rank] = members_[rank]->wait(ticket); });
+    for (size_t rank = 1; rank < drawn.size(); ++rank)
+      for (size_t row = 0; row < drawn[rank].size(); ++row)
+        if (drawn[rank][row].token != drawn[0][row].token)
+          lose(fmt::format("{}: want the same token from every rank, found {} from rank 0 and {} from rank {}", name(),
+                           drawn[0][row].token, drawn[rank][row].token, rank));
+    if (group_ == nullptr) return std::move(drawn.front());
+    group_->require();  // what a card has drawn without the others is nothing
+    std::vector<int32_t> tokens;
+    for (const DrawnToken& row : drawn.front()) tokens.push_back(row.token);
+    tell(FrameType::kDrawn, std::as_bytes(std::span(tokens)));
+    return std::move(drawn.front());
   }
 
-  Ticket sample(const SampleArgs& args) override { return logits_.sample(args, pool_); }
+  void begin(const StepArgs& step) override {
+    require_verbs();
+    each(Part::kPrepare, [&](size_t rank) { members_[rank]->begin(step); });
+  }
+  void embed(const EmbedArgs& args) override {
+    verb([&](Member& member) { member.embed(args); });
+  }
+  void attn_in(const AttnInArgs& args) override {
+    verb([&](Member& member) { member.attn_in(args); });
+  }
+  void attend(const AttendArgs& args) override {
+    verb([&](Member& member) { member.attend(args); });
+  }
+  void attn_out(const AttnOutArgs& args) override {
+    verb([&](Member& member) { member.attn_out(args); });
+  }
+  void route(const RouteArgs& args) override {
+    verb([&](Member& member) { member.route(args); });
+  }
+  void moe(const MoeArgs& args) override {
+    verb([&](Member& member) { member.moe(args); });
+  }
+  void logits(const LogitsArgs& args) override {
+    verb([&](Member& member) { member.logits(args); });
+  }
+  Ticket sample(const SampleArgs& args) override {
+    std::vector<Ticket> tickets(members_.size());
+    require_verbs();
+    each(Part::kExchange, [&](size_t rank) { tickets[rank] = members_[rank]->sample(args); });
+    return tickets.front();
+  }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override { return logits_.wait(ticket); }
-
+  // After the sums all ranks have the same residuals: the first one's are copied, and read by the head beside it.
+  [[nodiscard]] bool keeps_taps(std::span<const int> boundaries) const override {
+    return first().keeps_taps(boundaries);
+  }
+  [[nodiscard]] TapTicket copy_taps() override {
+    return on_first(Part::kExchange, [](Member& member) { return member.copy_taps(); });
+  }
+  [[nodiscard]] std::span<const float> wait_taps(TapTicket ticket) override {
+    return on_first(Part::kExchange, [&](Member& member) { return member.wait_taps(ticket); });
+  }
   [[nodiscard]] SlotData peek(Slot slot) override {
-    if (slot == Slot::kLogits) return logits_.data();
-    return joined_slot(slot, dims_, shards_, [this](size_t rank, Slot of) { return members_[rank]->peek(of); });
+    if (group_ == nullptr)
+      return joined_slot(slot, dims_, shards_, [&](size_t of, Slot which) {
+        SlotData data;
+        each(Part::kExchange, [&](size_t rank) {
+          if (rank == of) data = members_[rank]->peek(which);
+        });
+        return data;
+      });
+    if (is_split(slot))
+      throw Error(Code::kUnsupported, "{} of ranks in several processes: want what all of them have alike",
+                  name_of(slot));
+    return members_.front()->peek(slot);
+  }
+
+  [[nodiscard]] KernelProfiler* kernel_profiler() override {
+    return group_ == nullptr && members_.front()->kernel_profiler() != nullptr ? &profiler_ : nullptr;
   }
 
  private:
-  // body(rank) for every rank, on the pool's threads; throws what the first of them threw.
-  template <class Body>
-  void each(const Body& body) {
-    std::vector<std::exception_ptr> thrown(members_.size());
-    pool_.parallel_chunks(std::ssize(members_), 1, [&](IndexRange range) {
-      for (auto rank = static_cast<size_t>(range.begin); rank < static_cast<size_t>(range.end); ++rank) {
+  // What fails on one rank is thrown as it is; ends all, unless all ranks fail alike; ends all, whose parts wait for
+  // each other.
+  enum class Part : uint8_t { kLoad, kPrepare, kExchange };
+
+  // The first rank's profile.
+  class FirstsProfiler final : public KernelProfiler {
+   public:
+    explicit FirstsProfiler(RanksBackend& of) : of_(of) {}
+    void begin() override {
+      for (int rank = 1; rank < of_.ranks_.count; ++rank)
+        if (of_.crew_->place_of(rank) == of_.crew_->place_of(0))
+          throw Error(Code::kUnsupported, "--profile: want a card for every rank, found ranks that share one");
+      on_own([](KernelProfiler& own) { own.begin(); });
+    }
+    void skip() override {
+      on_own([](KernelProfiler& own) { own.skip(); });
+    }
+    [[nodiscard]] KernelProfile take() override {
+      KernelProfile profile;
+      on_own([&](KernelProfiler& own) { profile = own.take(); });
+      return profile;
+    }
+    void end() override {
+      on_own([](KernelProfiler& own) { own.end(); });
+    }
+
+   private:
+    template <class Body>
+    void on_own(const Body& body) {
+      const std::exception_ptr refused = of_.on_first(Part::kLoad, [&](Member& member) -> std::exception_ptr {
         try {
-          body(rank);
+          body(*member.kernel_profiler());
         } catch (...) {
-          thrown[rank] = std::current_exception();
+          return std::current_exception();  // no rank's failure
         }
+        return nullptr;
+      });
+      if (refused) std::rethrow_exception(refused);
+    }
+    RanksBackend& of_;
+  };
+
+  [[nodiscard]] const Member& first() const { return *members_.front(); }
+
+  // To the other processes, if there are any.
+  void tell(FrameType type, std::span<const std::byte> body) const {
+    if (group_ != nullptr) group_->tell(type, body);
+  }
+  void require_verbs() const {
+    if (group_ != nullptr) throw Error(Code::kUnsupported, "a step of ranks in several processes: want a whole one");
+  }
+  template <class Body>
+  void verb(const Body& body) {
+    require_verbs();
+    each(Part::kExchange, [&](size_t rank) { body(*members_[rank]); });
+  }
+  template <class Body>
+  std::invoke_result_t<const Body&, Member&> on_first(Part part, const Body& body) {
+    std::invoke_result_t<const Body&, Member&> result{};
+    each(part, [&](size_t rank) {
+      if (rank == 0) result = body(*members_[rank]);
+    });
+    return result;
+  }
+
+  // body(rank) on every rank's thread at once.
+  template <class Body>
+  void each(Part part, const Body& body) {
+    if (group_ != nullptr) return alone(part, body);
+    if (!lost_.empty()) throw Error(Code::kDevice, lost_);
+    std::atomic<bool> has_failed = false;
+    size_t first_failed = 0;
+    const std::span<const std::exception_ptr> thrown = threads_->each([&](size_t rank) {
+      try {
+        body(rank);
+      } catch (...) {
+        if (!has_failed.exchange(true)) first_failed = rank;
+        // The others may be waiting for what this one was to bring or to launch.
+        if (part == Part::kExchange || is_device_error(std::current_exception())) crew_->give_up();
+        throw;
       }
     });
-    for (const std::exception_ptr& what : thrown)
-      if (what) std::rethrow_exception(what);
+    if (!has_failed) return;
+    const auto device = std::ranges::find_if(thrown, [](const auto& one) { return one && is_device_error(one); });
+    const auto cause =
+        device == thrown.end() ? first_failed : static_cast<size_t>(std::distance(thrown.begin(), device));
+    const bool alike = std::ranges::none_of(thrown, [](const auto& one) { return one == nullptr; });
+    const bool is_refusal = device == thrown.end() && (part == Part::kLoad || (part == Part::kPrepare && alike));
+    if (is_refusal || ranks_.count == 1) std::rethrow_exception(thrown[cause]);
+    const std::string place = crew_->place_of(static_cast<int>(cause));
+    lose(fmt::format("rank {} of {}{} failed, and all end with it: {}", cause, ranks_.count,
+                     place.empty() ? "" : fmt::format(", on {},", place), what_of(thrown[cause])));
   }
 
-  // The same sum of all parts, in the order of the ranks, in every rank's delta. Threads share the columns.
-  void reduce_delta() {
-    std::vector<SlotRows> parts;
-    for (const auto& member : members_) parts.push_back(member->rows(Slot::kDelta));
-    std::visit([&](const auto& first) { reduce(first, parts); }, parts.front());
+  // The member of this process. Nobody could tell where the others are once it is not where they think.
+  template <class Body>
+  void alone(Part part, const Body& body) {
+    group_->require();
+    try {
+      body(0);
+    } catch (const std::exception& error) {
+      if (part == Part::kLoad) throw;
+      if (!is_lost_by_another(*group_, error)) group_->fail(fmt::format("rank 0 failed: {}", error.what()));
+      group_->require();
+      throw;
+    }
   }
 
-  template <class Rows>
-  void reduce(const Rows& first, const std::vector<SlotRows>& parts) {
-    pool_.parallel_for(dims_.hidden, [&](IndexRange range) {
-      for (size_t t = 0; t < first.size(); ++t) {
-        for (auto d = static_cast<size_t>(range.begin); d < static_cast<size_t>(range.end); ++d) {
-          auto sum = first[t][d];
-          for (size_t rank = 1; rank < parts.size(); ++rank) sum += std::get<Rows>(parts[rank])[t][d];
-          for (const SlotRows& part : parts) std::get<Rows>(part)[t][d] = sum;
-        }
-      }
-    });
+  [[noreturn]] void lose(std::string why) {
+    lost_ = std::move(why);
+    crew_->give_up();
+    throw Error(Code::kDevice, lost_);
   }
 
-  const BackendConfig config_;
-  const Dims& dims_ = config_.dims;
+  void drop() {
+    threads_->each([&](size_t rank) { members_[rank].reset(); });
+  }
+
+  const Dims dims_;
   const Ranks ranks_;
-  ThreadPool pool_;  // a thread runs a rank's verb; the rank's backend has threads beside it
-  std::vector<Shard> shards_;
-  std::vector<std::unique_ptr<Backend>> members_;  // by rank
-  GatheredLogits logits_{dims_.vocab};
+  std::vector<Shard> shards_;  // by rank, as members_
+  // In one process.
+  std::unique_ptr<Crew> crew_;
+  std::optional<BoundThreads> threads_;
+  std::string lost_;  // why nothing runs any more; empty: it does
+  // In several.
+  ProcessGroup* group_ = nullptr;
+  std::string member_name_;
+  std::vector<std::unique_ptr<Member>> members_;  // of this process
+  FirstsProfiler profiler_{*this};
+};
+
+// Ranks of a host, on threads.
+class HostCrew final : public Crew {
+ public:
+  HostCrew(const BackendConfig& config, const Ranks& ranks, int threads, MakeRank make)
+      : config_(config), ranks_(ranks), threads_(threads), make_(std::move(make)), meeting_(ranks.count) {}
+
+  [[nodiscard]] std::unique_ptr<Member> make(int rank) override {
+    return make_host_member(
+        config_,
+        {.ranks = ranks_,
+         .rank = rank,
+         .transport = meeting_.end_of(rank),
+         .draw_threads = std::min(ranks_.count, threads_)},
+        [&](const BackendConfig& of_rank) { return make_(of_rank, rank, threads_of(rank, ranks_, threads_)); });
+  }
+  void give_up() override { meeting_.give_up(); }
+  [[nodiscard]] std::string name() const override { return fmt::format("{} ranks", ranks_.count); }
+
+ private:
+  const BackendConfig config_;
+  const Ranks ranks_;
+  const int threads_;
+  const MakeRank make_;
+  MeetingThreads meeting_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
-                                            const MakeRank& make) {
+std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
+                                            std::unique_ptr<Crew> crew) {
   validate(ranks, config.dims);
-  return std::make_unique<RanksBackend>(config, ranks, threads, make);
+  return std::make_unique<RanksBackend>(config, ranks, std::move(crew));
+}
+
+std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
+                                            MakeRank make) {
+  return make_ranks_backend(config, ranks, std::make_unique<HostCrew>(config, ranks, threads, std::move(make)));
+}
+
+std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, ProcessGroup& group,
+                                            std::unique_ptr<Member> member, std::string member_name) {
+  validate(ranks, config.dims);
+  check(ranks.count == group.count() && group.rank() == 0, "rank 0 drives a group of as many processes");
+  return std::make_unique<RanksBackend>(config, ranks, group, std::move(member), std::move(member_name));
 }
 
 }  // namespace nibble::backend

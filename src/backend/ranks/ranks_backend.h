@@ -1,21 +1,58 @@
 #pragma once
-// Several ranks of one process as one backend, for backends of a host. Every verb runs on every rank, each with its
-// shard of the weights (shards.h) and its KV heads; then the ranks' parts of `delta` are added in the order of the
-// ranks, so that all have the same bits, and the logits are gathered. Whoever calls the verbs sees the whole model.
+// Several ranks as one backend, which the model and the engine see as any other. The ranks of this process are members,
+// a thread each, all called at once. Or each rank is a process of its own: this one has rank 0's member, and tells the
+// others every step (followers.h).
+//
+// When a rank fails or is lost. In one process: the first error that a device raised, else the first at all, ends all
+// ranks. Whoever waits for another rank is let go at once (Crew::give_up), the call throws Error(kDevice) that names
+// the rank, and so does each later one. What a rank refuses while weights are uploaded is thrown as it is, and so is
+// what all ranks refuse alike before a step begins, with which they go on. In several processes: what fails on rank 0,
+// or on another, ends the group, every call throws Error(kIo) with what the group says of it, and every other process
+// is told (process_group.h).
 
 #include "backend/backend.h"
+#include "backend/ranks/member.h"
+#include "backend/ranks/process_group.h"
 #include "backend/shards.h"
 
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace nibble::backend {
 
-// One rank's backend, with so many threads of its own.
-using MakeRank = std::function<std::unique_ptr<Backend>(const BackendConfig& config, int threads)>;
+// The ranks of one process: how their members are made, and what these meet by.
+class Crew {
+ public:
+  Crew() = default;
+  virtual ~Crew() = default;
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
 
-// Each rank has threads_of() the threads. Throws what validate(ranks, config.dims) throws.
+  // On the rank's own thread, where the member is called and destroyed, too. This outlives it.
+  [[nodiscard]] virtual std::unique_ptr<Member> make(int rank) = 0;
+  // Nothing waits for another rank any more, on the host or on a card. From any thread.
+  virtual void give_up() = 0;
+  // All ranks, for people: "2 cards".
+  [[nodiscard]] virtual std::string name() const = 0;
+  // The place of one: "card 1". Ranks of the same place share it. Empty: it has none of its own.
+  [[nodiscard]] virtual std::string place_of(int /*rank*/) const { return {}; }
+};
+
+// Throws what validate(ranks, config.dims) and the crew throw.
+[[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
+                                                          std::unique_ptr<Crew> crew);
+
+// Ranks on threads, over any backend of a host; each has threads_of() the threads.
+using MakeRank = std::function<std::unique_ptr<Backend>(const BackendConfig& of_rank, int rank, int threads)>;
 [[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
-                                                          const MakeRank& make);
+                                                          MakeRank make);
+
+// Rank 0 of several processes, over its member, which it calls on the caller's thread. `member_name`: "a card". The
+// group is complete and outlives it. finish_upload() waits for the others' weights. Steps are run whole: verbs throw
+// Error(kUnsupported), as does peek() of slots that ranks do not have alike.
+[[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
+                                                          ProcessGroup& group, std::unique_ptr<Member> member,
+                                                          std::string member_name);
 
 }  // namespace nibble::backend

@@ -60,7 +60,7 @@ SamplingParams read_params(BodyReader& in, int64_t vocab) {
   try {
     validate(p, vocab);
   } catch (const Error& error) {
-    throw Error(Code::kCorrupt, "run frame: {}", error.what());
+    throw Error(Code::kCorrupt, "step frame: {}", error.what());
   }
   return p;
 }
@@ -79,12 +79,6 @@ std::vector<std::byte> written(const StepArgs& step) {
     out.array(step.pages[kind].ids);
   }
   out.number(static_cast<uint8_t>(step.sinks));
-  return {out.bytes().begin(), out.bytes().end()};
-}
-
-std::vector<std::byte> written_with_draws(const StepArgs& step) {
-  BodyWriter out;
-  out.bare(std::span<const std::byte>(written(step)));
   out.number(static_cast<uint32_t>(step.sample_rows.size()));
   for (const SampleRow& row : step.sample_rows) write(out, row);
   return {out.bytes().begin(), out.bytes().end()};
@@ -93,40 +87,43 @@ std::vector<std::byte> written_with_draws(const StepArgs& step) {
 ReceivedStep::ReceivedStep(BodyReader& in, const BackendConfig& config, int64_t unread) {
   const auto most = static_cast<size_t>(config.max_tokens), most_rows = static_cast<size_t>(config.max_rows);
   constexpr size_t kMostPageIds = size_t{1} << 28;
-  ids = in.array<int32_t>(most);
-  positions = in.array<int32_t>(most);
-  rows = in.array<Row>(most);
-  logit_tokens = in.array<int32_t>(most_rows);
+  ids_ = in.array<int32_t>(most);
+  positions_ = in.array<int32_t>(most);
+  rows_ = in.array<Row>(most);
+  logit_tokens_ = in.array<int32_t>(most_rows);
   for (size_t kind = 0; kind < kLayerKinds; ++kind) {
-    kv_slots[kind] = in.array<int32_t>(most);
-    pages_per_row[kind] = in.number<int32_t>();
-    page_ids[kind] = in.array<int32_t>(kMostPageIds);
-    want(kv_slots[kind].empty() || kv_slots[kind].size() == ids.size(), "a KV slot per token");
-    want(pages_per_row[kind] >= 0 && page_ids[kind].size() == rows.size() * static_cast<size_t>(pages_per_row[kind]),
-         "as many pages for each row");
-    want(within(kv_slots[kind], 0, int64_t{config.kv_pages[kind]} * kPageTokens), "KV slots of the cache");
-    want(within(page_ids[kind], -1, config.kv_pages[kind]), "pages of the cache");
+    kv_slots_[kind] = in.array<int32_t>(most);
+    pages_per_row_[kind] = in.number<int32_t>();
+    page_ids_[kind] = in.array<int32_t>(kMostPageIds);
+    const bool read = std::ranges::find(config.layer_kinds, static_cast<LayerKind>(kind)) != config.layer_kinds.end();
+    want(kv_slots_[kind].size() == ids_.size() || (!read && kv_slots_[kind].empty()), "a KV slot per token");
+    want(
+        pages_per_row_[kind] >= 0 && page_ids_[kind].size() == rows_.size() * static_cast<size_t>(pages_per_row_[kind]),
+        "as many pages for each row");
+    want(within(kv_slots_[kind], 0, int64_t{config.kv_pages[kind]} * kPageTokens), "KV slots of the cache");
+    want(within(page_ids_[kind], -1, config.kv_pages[kind]), "pages of the cache");
   }
-  sinks = in.number<uint8_t>() != 0;
-  want(positions.size() == ids.size() && within(positions, 0, config.dims.max_context), "a position per token");
-  want(within(ids, -unread, config.dims.vocab), "ids of the vocabulary");
-  want(within(logit_tokens, 0, static_cast<int64_t>(ids.size())), "logits of the step's tokens");
-  check_rows(rows, ids.size());
+  sinks_ = in.number<uint8_t>() != 0;
+  want(positions_.size() == ids_.size() && within(positions_, 0, config.dims.max_context), "a position per token");
+  want(within(ids_, -unread, config.dims.vocab), "ids of the vocabulary");
+  want(within(logit_tokens_, 0, static_cast<int64_t>(ids_.size())), "logits of the step's tokens");
+  check_rows(rows_, ids_.size());
+  read_draws(in, config);
 }
 
 StepArgs ReceivedStep::args(const Weights& weights) const {
   StepArgs step{.weights = &weights,
-                .ids = ids,
-                .positions = positions,
+                .ids = ids_,
+                .positions = positions_,
                 .kv_slots = {},
                 .pages = {},
-                .rows = rows,
-                .logit_tokens = logit_tokens,
-                .sample_rows = {},
-                .sinks = sinks};
+                .rows = rows_,
+                .logit_tokens = logit_tokens_,
+                .sample_rows = sample_rows_,
+                .sinks = sinks_};
   for (size_t kind = 0; kind < kLayerKinds; ++kind) {
-    step.kv_slots[kind] = kv_slots[kind];
-    step.pages[kind] = {.ids = page_ids[kind], .pages_per_row = pages_per_row[kind]};
+    step.kv_slots[kind] = kv_slots_[kind];
+    step.pages[kind] = {.ids = page_ids_[kind], .pages_per_row = pages_per_row_[kind]};
   }
   return step;
 }
@@ -138,42 +135,28 @@ void require_pages(const PageCopy& copy, const BackendConfig& config) {
     throw Error(Code::kCorrupt, "want pages below {}, found {} and {}", pages, copy.from, copy.to);
 }
 
-ReceivedDraws::ReceivedDraws(BodyReader& in, const BackendConfig& config, size_t logit_rows) {
+void ReceivedStep::read_draws(BodyReader& in, const BackendConfig& config) {
   const int64_t vocab = config.dims.vocab;
   const auto most = static_cast<size_t>(config.dims.max_context), mask_words = static_cast<size_t>((vocab + 31) / 32);
   const auto count = in.number<uint32_t>();
-  want(count == 0 || count == logit_rows, "a draw for each row of logits");
+  want(count == 0 || count == logit_tokens_.size(), "a draw for each row of logits");
+  draws_.reserve(count);  // rows point into them
   for (uint32_t i = 0; i < count; ++i) {
     Draw& draw = draws_.emplace_back();
+    SampleRow& row = sample_rows_.emplace_back();
     draw.params = read_params(in, vocab);
-    draw.row.position = in.number<int64_t>();
-    draw.prompt = in.array<int32_t>(most);
-    draw.output = in.array<int32_t>(most);
-    draw.mask = in.array<uint32_t>(mask_words);
-    draw.row.logprobs = in.number<int32_t>();
-    draw.row.given = in.number<int32_t>();
-    want(within(draw.prompt, 0, vocab) && within(draw.output, 0, vocab), "seen tokens of the vocabulary");
-    want(draw.mask.empty() || draw.mask.size() == mask_words, "a mask of the vocabulary");
-    want(draw.row.logprobs >= -1 && draw.row.logprobs <= vocab && draw.row.given >= -1 && draw.row.given < vocab,
+    row.params = &draw.params;
+    row.position = in.number<int64_t>();
+    row.prompt = draw.prompt = in.array<int32_t>(most);
+    row.output = draw.output = in.array<int32_t>(most);
+    row.mask = draw.mask = in.array<uint32_t>(mask_words);
+    row.logprobs = in.number<int32_t>();
+    row.given = in.number<int32_t>();
+    want(within(row.prompt, 0, vocab) && within(row.output, 0, vocab), "seen tokens of the vocabulary");
+    want(row.mask.empty() || row.mask.size() == mask_words, "a mask of the vocabulary");
+    want(row.logprobs >= -1 && row.logprobs <= vocab && row.given >= -1 && row.given < vocab,
          "tokens of the vocabulary");
   }
-}
-
-std::vector<SampleRow> ReceivedDraws::rows() const {
-  std::vector<SampleRow> rows;
-  for (const Draw& draw : draws_) {
-    SampleRow& row = rows.emplace_back(draw.row);
-    row.params = &draw.params;
-    row.prompt = draw.prompt;
-    row.output = draw.output;
-    row.mask = draw.mask;
-  }
-  return rows;
-}
-
-void require_alike(Slot slot) {
-  if (slot != Slot::kQkv && slot != Slot::kQ && slot != Slot::kAttn && slot != Slot::kExpertHidden) return;
-  throw Error(Code::kUnsupported, "{} of ranks in several processes: want what all of them have alike", name_of(slot));
 }
 
 }  // namespace nibble::backend

@@ -4,6 +4,7 @@
 #include "backend/args.h"
 #include "backend/backend.h"
 #include "backend/ranks/frames.h"
+#include "backend/sampling.h"
 
 #include <array>
 #include <cstddef>
@@ -13,50 +14,38 @@
 
 namespace nibble::backend {
 
-// The body of a kStep frame, without weights and sample rows: a rank has its own, and draws nothing.
+// The body of a kStep frame, without weights: a rank has its own. Ids may name tokens that were not read yet.
 [[nodiscard]] std::vector<std::byte> written(const StepArgs& step);
 
-// The body of a kRun frame: a step with its draws, whose ids may name tokens that were not read yet.
-[[nodiscard]] std::vector<std::byte> written_with_draws(const StepArgs& step);
-
 // Throws Error(kCorrupt) for what is no step of the configuration.
-struct ReceivedStep {
-  ReceivedStep() = default;
+class ReceivedStep {
+ public:
   // unread: how many tokens the last step with draws has drawn, which ids below 0 may name.
   ReceivedStep(BodyReader& in, const BackendConfig& config, int64_t unread = 0);
+  ReceivedStep(const ReceivedStep&) = delete;
+  ReceivedStep& operator=(const ReceivedStep&) = delete;
 
   [[nodiscard]] StepArgs args(const Weights& weights) const;  // as long as this lives
 
-  std::vector<int32_t> ids, positions;
-  std::array<std::vector<int32_t>, kLayerKinds> kv_slots, page_ids;
-  std::array<int32_t, kLayerKinds> pages_per_row{};
-  std::vector<Row> rows;
-  std::vector<int32_t> logit_tokens;
-  bool sinks = true;
-};
-
-// Throws Error(kCorrupt) for pages that the configuration has not.
-void require_pages(const PageCopy& copy, const BackendConfig& config);
-
-// What stands after the step in a kRun frame. Throws likewise.
-class ReceivedDraws {
- public:
-  ReceivedDraws() = default;
-  ReceivedDraws(BodyReader& in, const BackendConfig& config, size_t logit_rows);
-
-  [[nodiscard]] std::vector<SampleRow> rows() const;  // as long as this lives, and is not moved
-
  private:
+  void read_draws(BodyReader& in, const BackendConfig& config);
+
+  std::vector<int32_t> ids_, positions_;
+  std::array<std::vector<int32_t>, kLayerKinds> kv_slots_, page_ids_;
+  std::array<int32_t, kLayerKinds> pages_per_row_{};
+  std::vector<Row> rows_;
+  std::vector<int32_t> logit_tokens_;
+  bool sinks_ = true;
   struct Draw {
     SamplingParams params;
-    SampleRow row;  // without what is below
     std::vector<int32_t> prompt, output;
     std::vector<uint32_t> mask;
   };
   std::vector<Draw> draws_;
+  std::vector<SampleRow> sample_rows_;  // of the draws
 };
 
-// Throws Error(kUnsupported) for a slot of which each rank has a part of its own: nobody brings these together.
-void require_alike(Slot slot);
+// Throws Error(kCorrupt) for pages that the configuration has not.
+void require_pages(const PageCopy& copy, const BackendConfig& config);
 
 }  // namespace nibble::backend

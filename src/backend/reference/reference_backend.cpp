@@ -111,6 +111,15 @@ Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row,
   return y;
 }
 
+// y[rows] = W · x
+Vec product(const Matrix& w, const Vec& x, int64_t rows) {
+  Vec y(static_cast<size_t>(rows));
+  const auto cols = static_cast<int64_t>(x.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) y[static_cast<size_t>(r)] += w[r * cols + c] * x[static_cast<size_t>(c)];
+  return y;
+}
+
 class ReferenceBackend final : public Backend {
  public:
   ReferenceBackend(const BackendConfig& config, const RunConfig& run)
@@ -155,6 +164,10 @@ class ReferenceBackend final : public Backend {
       residual_.push_back(std::move(row));
     }
     delta_.assign(residual_.size(), Vec(static_cast<size_t>(dims_.hidden)));
+    if (!config_.head) return;
+    embedding_ = std::exchange(residual_, {});
+    for (size_t t = 0; t < args.ids.size(); ++t)
+      residual_.push_back(args.ids[t] < 0 ? features_[static_cast<size_t>(-1 - args.ids[t])] : feature(args, t));
   }
 
   void attn_in(const AttnInArgs& args) override {
@@ -162,7 +175,15 @@ class ReferenceBackend final : public Backend {
     normed_.clear();
     qkv_.clear();
     for (size_t t = 0; t < residual_.size(); ++t) {
-      normed_.push_back(dense_input(WeightRole::kQ, rmsnorm(residual_[t], at(args.layer[WeightRole::kAttnNorm]))));
+      const Matrix& norm = at(args.layer[WeightRole::kAttnNorm]);
+      if (const WeightHandle hidden_norm = args.layer[WeightRole::kHiddenNorm]; hidden_norm.idx >= 0) {
+        const Vec read = rmsnorm(residual_[t], at(hidden_norm));
+        normed_.push_back(rmsnorm(embedding_[t], norm));
+        normed_[t].insert(normed_[t].end(), read.begin(), read.end());
+        if (config_.head->norm_before_residual) residual_[t] = read;
+      } else {
+        normed_.push_back(dense_input(WeightRole::kQ, rmsnorm(residual_[t], norm)));
+      }
       const auto project = [&](WeightRole weight, WeightRole bias, int rows) {
         return linear(at(args.layer[weight]), at(args.layer[bias]), normed_[t], 0, rows);
       };
@@ -223,6 +244,11 @@ class ReferenceBackend final : public Backend {
     expert_weights_.clear();
     for (const Vec& x : residual_) {
       normed_.push_back(rmsnorm(x, at(args.layer[WeightRole::kMlpNorm])));
+      if (config_.head) {
+        expert_ids_.push_back({0});
+        expert_weights_.push_back({1});
+        continue;
+      }
       const Vec g = linear(at(args.layer[WeightRole::kRouter]), at(args.layer[WeightRole::kRouterBias]), normed_.back(),
                            0, dims_.experts);
       std::vector<int> order(g.size());
@@ -267,29 +293,28 @@ class ReferenceBackend final : public Backend {
   void logits(const LogitsArgs& args) override {
     add_delta();
     logits_.clear();
+    features_.clear();
     for (const int32_t t : args.tokens) {
-      const Vec x = dense_input(WeightRole::kUnembedding, rmsnorm(residual_[static_cast<size_t>(t)], at(args.norm)));
-      Vec y(static_cast<size_t>(dims_.vocab));
-      for (int64_t r = 0; r < dims_.vocab; ++r) {
-        for (int64_t c = 0; c < dims_.hidden; ++c)
-          y[static_cast<size_t>(r)] += at(args.table)[r * dims_.hidden + c] * x[static_cast<size_t>(c)];
-      }
-      logits_.push_back(std::move(y));
+      const Vec& residual = residual_[static_cast<size_t>(t)];
+      const Vec x = dense_input(WeightRole::kUnembedding, rmsnorm(residual, at(args.norm)));
+      if (config_.head) features_.push_back(config_.head->norm_output ? x : residual);
+      logits_.push_back(product(at(args.table), x, dims_.vocab));
     }
   }
 
   Ticket sample(const SampleArgs& args) override {
     check(args.rows.size() == logits_.size(), "one sample row per row of logits");
-    std::vector<Drawn> drawn;
+    std::vector<DrawnToken> drawn;
     for (size_t r = 0; r < args.rows.size(); ++r) {
       std::vector<float> row(logits_[r].begin(), logits_[r].end());
       drawn.push_back(draw(row, args.rows[r]));
+      if (config_.head) drawn.back().token = config_.head->target_id(drawn.back().token);
     }
     sampled_ = {std::move(sampled_.back()), std::move(drawn)};
     return ++ticket_;
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
     check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
@@ -316,13 +341,30 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] const Matrix& at(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
   [[nodiscard]] const Matrix& odd_of(WeightHandle handle) const { return at({handle.idx + 1}); }
 
-  [[nodiscard]] Vec rmsnorm(const Vec& x, const Matrix& norm) const {
+  [[nodiscard]] Vec rmsnorm(const Vec& x, const Matrix& norm) const { return rmsnorm(x, norm, 0, config_.rms_eps); }
+  // By the values of `norm` from `first` on.
+  [[nodiscard]] static Vec rmsnorm(const Vec& x, const Matrix& norm, int64_t first, double eps) {
     double sum = 0;
     for (const double v : x) sum += v * v;
-    const double inverse = 1 / std::sqrt(sum / static_cast<double>(x.size()) + config_.rms_eps);
+    const double inverse = 1 / std::sqrt(sum / static_cast<double>(x.size()) + eps);
     Vec y(x.size());
-    for (size_t d = 0; d < x.size(); ++d) y[d] = x[d] * inverse * norm[static_cast<int64_t>(d)];
+    for (size_t d = 0; d < x.size(); ++d) y[d] = x[d] * inverse * norm[first + static_cast<int64_t>(d)];
     return y;
+  }
+
+  // The feature of a token of a head's step, from its taps.
+  [[nodiscard]] Vec feature(const EmbedArgs& args, size_t token) const {
+    const HeadConfig& head = *config_.head;
+    const int64_t all = head.taps * head.target_hidden;
+    const auto own = args.taps.subspan(token * static_cast<size_t>(all), static_cast<size_t>(all));
+    Vec x(own.begin(), own.end());
+    const int64_t width = head.tap_norms > 1 ? head.target_hidden : all;
+    for (int64_t first = 0; head.tap_norms > 0 && first < all; first += width) {
+      const Vec normed =
+          rmsnorm({x.begin() + first, x.begin() + first + width}, at(args.tap_norm), first, head.tap_eps);
+      std::copy(normed.begin(), normed.end(), x.begin() + first);
+    }
+    return args.tap_fc.idx < 0 ? x : product(at(args.tap_fc), x, dims_.hidden);
   }
 
   // The angle is rounded to float as the model's authors do; past 2^13 positions the difference is visible.
@@ -407,6 +449,10 @@ class ReferenceBackend final : public Backend {
     const double limit = config_.swiglu_limit;
     Vec u(h.size() / 2);
     for (size_t i = 0; i < u.size(); ++i) {
+      if (config_.head) {
+        u[i] = h[2 * i] / (1 + std::exp(-h[2 * i])) * h[2 * i + 1];
+        continue;
+      }
       const double glu = std::min(h[2 * i], limit), linear_part = std::clamp(h[2 * i + 1], -limit, limit);
       u[i] = glu / (1 + std::exp(-kAlpha * glu)) * (linear_part + 1);
     }
@@ -442,12 +488,13 @@ class ReferenceBackend final : public Backend {
   const RunConfig run_;
   const Dims& dims_ = config_.dims;
   const Range own_experts_ = config_.own_experts.value_or(Range{0, config_.dims.experts});
-  std::vector<Buffer> copies_;  // of parts of tensors
-  std::deque<Matrix> weights_;  // stays in place: a requantised matrix points into itself
-  std::vector<LayerKv> kv_;     // per layer
+  std::vector<Buffer> copies_;             // of parts of tensors
+  std::deque<Matrix> weights_;             // stays in place: a requantised matrix points into itself
+  std::vector<LayerKv> kv_;                // per layer
+  std::vector<Vec> embedding_, features_;  // of a head: [tokens, hidden], [logit rows, hidden]
   std::vector<Vec> residual_, delta_, normed_, qkv_, q_, attn_, router_logits_, expert_ids_, expert_weights_,
       expert_hidden_, logits_;
-  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
+  std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
 };
 

@@ -17,6 +17,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -45,8 +47,8 @@ struct State {
 };
 
 // What the fake draws from a state; penalties count when they are set, so that a wrong history shows.
-inline backend::Drawn fake_draw(const State& state, const backend::SampleRow& row) {
-  backend::Drawn drawn;
+inline backend::DrawnToken fake_draw(const State& state, const backend::SampleRow& row) {
+  backend::DrawnToken drawn;
   if (state.poisoned) {
     drawn.error = backend::not_finite("poison");
     return drawn;
@@ -110,11 +112,11 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
     if (static_cast<int64_t>(alone.tokens.size()) < request.min_tokens) {
       for (const int32_t id : request.stop_ids) mask[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
     }
-    const backend::Drawn drawn = fake_draw(state_of(all, window), {.params = &request.sampling,
-                                                                   .position = static_cast<int64_t>(all.size()),
-                                                                   .prompt = request.prompt,
-                                                                   .output = alone.tokens,
-                                                                   .mask = mask});
+    const backend::DrawnToken drawn = fake_draw(state_of(all, window), {.params = &request.sampling,
+                                                                        .position = static_cast<int64_t>(all.size()),
+                                                                        .prompt = request.prompt,
+                                                                        .output = alone.tokens,
+                                                                        .mask = mask});
     if (drawn.error) {
       alone.reason = FinishReason::kFailed;
       return alone;
@@ -136,9 +138,17 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
   return alone;
 }
 
-inline model::GptOss fake_model(int64_t window, int64_t max_context = 4096) {
+// By its operations 1000 keys cost as much as the rest of a token.
+inline constexpr backend::Dims kFakeWidths{.hidden = 250, .heads = 1, .kv_heads = 1, .head_dim = 1};
+
+// `dims`: its widths; they count only for what the engine guesses about times.
+inline model::GptOss fake_model(int64_t window, int64_t max_context = 4096, const backend::Dims& dims = kFakeWidths) {
   model::GptOss gpt;
-  gpt.config.dims = {.layers = 2, .vocab = kVocab, .sliding_window = window, .max_context = max_context};
+  gpt.config.dims = dims;
+  gpt.config.dims.layers = 2;
+  gpt.config.dims.vocab = kVocab;
+  gpt.config.dims.sliding_window = window;
+  gpt.config.dims.max_context = max_context;
   gpt.config.layer_kinds = {LayerKind::kSliding, LayerKind::kFull};
   gpt.weights.layers.resize(2);
   return gpt;
@@ -164,9 +174,10 @@ class FakeBackend final : public backend::Backend {
   // What a step takes, by a clock of its own.
   double step_seconds = 0, token_seconds = 0, key_seconds = 0;
   std::vector<double> seconds_of{};  // instead of the first two: by tokens, from one on; behind the last, the last
-  double seconds = 0;                // by that clock
-  bool runs_ahead = false;           // as a card does: a step takes its time while the host goes on
-  uint64_t errs = 0;                 // one of so many draws is another model's; 0: none
+  std::function<double(std::span<const backend::Row> rows)> times{};  // of a step, more than all of these
+  double seconds = 0;                                                 // by that clock
+  bool runs_ahead = false;  // as a card does: a step takes its time while the host goes on
+  uint64_t errs = 0;        // one of so many draws is another model's; 0: none
   [[nodiscard]] std::chrono::steady_clock::time_point now() const {
     using namespace std::chrono;
     return steady_clock::time_point(duration_cast<steady_clock::duration>(duration<double>(1 + seconds)));
@@ -206,6 +217,7 @@ class FakeBackend final : public backend::Backend {
   void attend(const backend::AttendArgs& args) override {
     fault();
     positions_.assign(args.positions.begin(), args.positions.end());
+    if (times && args.layer_idx == 0) step_ends_ += times(args.rows);
     for (const int32_t position : args.positions)
       step_ends_ += args.layer_idx == 0 ? key_seconds * static_cast<double>(position) : 0;
     if (!runs_ahead) seconds = step_ends_;
@@ -255,7 +267,7 @@ class FakeBackend final : public backend::Backend {
   backend::Ticket sample(const backend::SampleArgs& args) override {
     fault();
     check(args.rows.size() == rows_.size(), "a sample row per row of logits");
-    std::vector<backend::Drawn> drawn;
+    std::vector<backend::DrawnToken> drawn;
     for (size_t r = 0; r < rows_.size(); ++r) {
       drawn.push_back(fake_draw(rows_[r], args.rows[r]));
       if (errs > 0 && mix(rows_[r].hash, 1) % errs == 0) drawn.back().token = (drawn.back().token + 1) % (kVocab - 1);
@@ -265,7 +277,7 @@ class FakeBackend final : public backend::Backend {
     if (results_.size() > 3) results_.pop_front();
     return ticket_;
   }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override {
     check(ticket > last_read_ && ticket + 1 >= ticket_, "tickets are read once, in order, two at most outstanding");
     last_read_ = ticket;
     seconds = std::max(seconds, ends_[static_cast<size_t>(ticket) % ends_.size()]);
@@ -319,7 +331,7 @@ class FakeBackend final : public backend::Backend {
   std::array<std::vector<float>, 2> taps_;
   backend::TapTicket tap_ticket_ = 0;
   std::vector<State> states_, rows_;
-  std::deque<std::pair<backend::Ticket, std::vector<backend::Drawn>>> results_;
+  std::deque<std::pair<backend::Ticket, std::vector<backend::DrawnToken>>> results_;
   backend::Ticket ticket_ = 0, last_read_ = 0;
   double step_ends_ = 0;
   std::array<double, 4> ends_{};  // by ticket
@@ -405,11 +417,18 @@ class ResidueMask final : public TokenMask {
 
 inline constexpr int64_t kWindow = 128;
 
+// Limits under which steps are as long as they can be, whatever they take.
+constexpr EngineLimits unpaced(EngineLimits limits) {
+  if (limits.target_itl_seconds == 0) limits.target_itl_seconds = std::numeric_limits<double>::infinity();
+  return limits;
+}
+
 // The loop on the fake backend and its clock, driven step by step.
 struct Rig {
-  explicit Rig(EngineLimits of, int64_t longest = 4096)
+  explicit Rig(const EngineLimits& of, int64_t longest = 4096) : Rig(fake_model(kWindow, longest), unpaced(of)) {}
+  Rig(model::GptOss of_model, const EngineLimits& of)
       : limits(of),
-        gpt(fake_model(kWindow, longest)),
+        gpt(std::move(of_model)),
         be(gpt, step_limits(of, gpt.config.dims)),
         loop(be, gpt, of, [this] { return be.now(); }) {}
 

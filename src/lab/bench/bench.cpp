@@ -1,15 +1,10 @@
-#include "app/setup/backend_choice.h"
-#include "lab/bench/bench_loop.h"
-#include "lab/bench/bench_profile.h"
-#include "lab/bench/bench_report.h"
-#include "app/setup/commands.h"
 #include "app/options/build_facts.h"
+#include "app/setup/backend_choice.h"
+#include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
-#include "app/setup/named_model.h"
 #include "app/setup/memory_budget.h"
-#include "lab/results/report_page.h"
-#include "lab/results/result_metadata.h"
+#include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "backend/cpu/cpu_backend.h"
@@ -17,6 +12,13 @@
 #include "backend/cuda/card/measure.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
+#include "base/read_json.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/loop.h"
+#include "lab/bench/profile.h"
+#include "lab/bench/rows.h"
+#include "lab/results/metadata.h"
+#include "lab/results/report.h"
 
 #include <fmt/format.h>
 
@@ -110,30 +112,37 @@ std::string formats_text(const backend::StoredFormats& formats) {
   return fmt::format("experts {}, qkv {}, o {}, lm_head {}", name(kGateUp), name(kQ), name(kO), name(kUnembedding));
 }
 
-BenchHead head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost) {
-  const bool is_cpu = options.model.run.backend == BackendKind::kCpu;
-  return {.version = NIBBLE_VERSION,
-          .commit = std::string(build_facts().commit),
-          .command = options.command,
-          .model = options.model.name,
-          .layers = config.dims.layers,
-          .experts = config.dims.experts,
-          .weight_bytes = cost.weight_bytes(),
-          .formats = formats_text(cost.formats),
-          .backend = {},
-          .kv_cache = std::string(backend::type_of(options.model.run.kv_type()).word),
-          .kernels = is_cpu ? backend::describe_cpu(options.model.run) : "",
-          .threads = is_cpu ? options.model.run.threads : 0,
-          .step_tokens = options.model.run.max_num_batched_tokens,
-          .repetitions = options.repetitions,
-          .peaks = {}};
+using BenchJson = nlohmann::ordered_json;
+
+// What --json prints, without its rows.
+BenchJson head_of(const BenchOptions& options, const model::ModelConfig& config, const backend::CostModel& cost,
+                  const backend::DevicePeaks& peaks) {
+  const backend::RunConfig& run = options.model.run;
+  const bool is_cpu = run.backend == BackendKind::kCpu;
+  return {{"version", NIBBLE_VERSION},
+          {"commit", build_facts().commit},
+          {"command", options.command},
+          {"model", options.model.name},
+          {"layers", config.dims.layers},
+          {"experts", config.dims.experts},
+          {"weight_bytes", cost.weight_bytes()},
+          {"formats", formats_text(cost.formats)},
+          {"backend", ""},
+          {"kernels", is_cpu ? backend::describe_cpu(run) : ""},
+          {"threads", is_cpu ? run.threads : 0},
+          {"kv_cache", backend::type_of(run.kv_type()).word},
+          {"step_tokens", run.max_num_batched_tokens},
+          {"device", peaks.device},
+          {"read_bytes_per_s", peaks.read_bytes_per_s},
+          {"matrix", matrix_json(peaks)},
+          {"rows", BenchJson::array()}};
 }
 
 // One note for all rows: a card that stays slow is slow for every row.
-std::string slow_clock(const BenchHead& head, std::span<const BenchRow> rows) {
+std::string slow_clock(const std::string& device, std::span<const BenchRow> rows) {
   std::vector<backend::ClockReading> clocks;
   for (const BenchRow& row : rows) clocks.insert(clocks.end(), row.clocks.begin(), row.clocks.end());
-  return backend::slow_clock_warning(head.peaks.device, clocks);
+  return backend::slow_clock_warning(device, clocks);
 }
 
 // What runs, and how it was asked for.
@@ -142,12 +151,12 @@ struct BenchSubject {
   backend::Backend& backend;
   const model::ModelConfig& config;
   const backend::CostModel& cost;
-  const BenchHead& head;
+  const backend::DevicePeaks& peaks;
 };
 
 struct RowProfile {
   std::string table;
-  nlohmann::ordered_json json;
+  BenchJson json;
 };
 
 class Bench {
@@ -171,7 +180,7 @@ class Bench {
     measure_beside(row);
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
-      const auto seconds = time(row, row.prompt, row.generate);
+      const auto seconds = loop_.time(row, go_on_);
       if (!seconds) return false;
       row.seconds.push_back(*seconds);
       measure_beside(row);
@@ -197,14 +206,13 @@ class Bench {
     if (!read_clock_) return;
     if (const auto clock = read_clock_()) row.clocks.push_back(*clock);
   }
-  std::optional<double> time(const BenchRow& row, int64_t prompt, int64_t generate) {
-    return prompt > 0 ? loop_.time_prompt(prompt, go_on_) : loop_.time_generate(row.batch, generate, go_on_);
-  }
   bool warm_up(const BenchRow& row) {
     constexpr int64_t kWarmTokens = 4;
+    BenchRow warm = row;
+    warm.prompt = std::min<int64_t>(row.prompt, options_.model.run.max_num_batched_tokens);
+    warm.generate = std::min(row.generate, kWarmTokens);
     do {
-      const auto seconds = time(row, std::min<int64_t>(row.prompt, options_.model.run.max_num_batched_tokens),
-                                std::min(row.generate, kWarmTokens));
+      const auto seconds = loop_.time(warm, go_on_);
       if (!seconds) return false;
       busy_seconds_ += *seconds;
     } while (read_clock_ && busy_seconds_ < kCardWarmUpSeconds);
@@ -214,9 +222,9 @@ class Bench {
   bool profile_stages(const BenchRow& row) {
     StageTimes times;
     loop_.profile(&times);
-    const bool whole = time(row, row.prompt, row.generate).has_value();
+    const bool whole = loop_.time(row, go_on_).has_value();
     loop_.profile(nullptr);
-    const backend::DevicePeaks peaks = peaks_beside(row, subject_.head.peaks);
+    const backend::DevicePeaks peaks = peaks_beside(row, subject_.peaks);
     if (whole) profiles_.push_back({profile_table(row, times, peaks), profile_json(times, row.costs, peaks)});
     return whole;
   }
@@ -225,7 +233,7 @@ class Bench {
     profiler.begin();
     bool whole = warm_up(row);  // records the step's graph anew
     profiler.skip();
-    whole = whole && time(row, row.prompt, row.generate).has_value();
+    whole = whole && loop_.time(row, go_on_).has_value();
     DeviceProfile profile{.times = profiler.take(), .costs = {}};
     profiler.end();
     if (!whole) return false;
@@ -243,7 +251,7 @@ class Bench {
                                                      .reduce = reduce ? &*reduce : nullptr}),
                         subject_.config);
     }
-    const backend::DevicePeaks own = backend::share_of(subject_.head.peaks, ran.ranks.count);  // of the first card
+    const backend::DevicePeaks own = backend::share_of(subject_.peaks, ran.ranks.count);  // of the first card
     profiles_.push_back({profile_table(row, profile, own), profile_json(profile, own)});
     return true;
   }
@@ -262,11 +270,37 @@ class Bench {
   std::vector<RowProfile> profiles_;
 };
 
-void write_bench_report(const std::filesystem::path& path, const nlohmann::ordered_json& result,
-                        const std::string& markdown) {
-  write_report(path, report_format(path) == ReportFormat::kHtml
-                         ? report_html("nibble bench", result, {{"As it was printed", markdown}})
-                         : markdown + metadata_section(result["metadata"]));
+NamedResult read_result(const std::string& path) {
+  NamedResult result{path, read_ordered_json(read_text(std::filesystem::path(path)))};
+  if (!result.json.is_object())
+    throw Error(Code::kInvalidRequest, "--compare: want a JSON object of at most {} levels in {}, found another text",
+                kMostJsonDepth, path);
+  return result;
+}
+
+// --compare
+int compare_files(const BenchOptions& options) {
+  if (options.compare.size() != 2)
+    throw Error(Code::kInvalidRequest, "--compare: want two files, found {}", options.compare.size());
+  const NamedResult a = read_result(options.compare[0]), b = read_result(options.compare[1]);
+  const ResultComparison comparison =
+      compare_results(a, b, options.allow_mismatch ? Mismatch::kAllow : Mismatch::kRefuse);
+  const std::string text = comparison_text(comparison, a, b);
+  Terminal terminal(options.output);
+  if (!options.report.empty()) {
+    std::string page = "# nibble bench --compare\n\n" + text;
+    for (const NamedResult* result : {&a, &b})
+      page +=
+          fmt::format("\n# {}\n{}", markdown_cell(result->name), metadata_section(value_at(result->json, "metadata")));
+    write_report(options.report,
+                 {.title = "nibble bench --compare", .text = page, .plots = comparison_plots(comparison)});
+  }
+  if (options.output.json || options.format == BenchFormat::kJson) {
+    terminal.print_json(comparison_json(comparison, a, b));
+  } else {
+    terminal.print(text);
+  }
+  return kExitOk;
 }
 
 }  // namespace
@@ -290,8 +324,6 @@ int execute(const BenchOptions& asked) {
   if (!asked.compare.empty()) return compare_files(asked);
   if (asked.speculation.method != engine::DraftMethod::kOff) return bench_drafts(asked);
   Terminal terminal(asked.output);
-  if (asked.profile && asked.format == BenchFormat::kCsv && !asked.tune)
-    throw Error(Code::kInvalidRequest, "--profile: want --output md or json, found csv");
   if (asked.tune) check_tune(asked);
   require_writable("--report", asked.report);
   const BenchOptions options = resolved_options(asked, terminal);
@@ -300,15 +332,14 @@ int execute(const BenchOptions& asked) {
   const BenchShape shape = shape_of(options, rows);
   check_memory(options, shape, open_config(options.model).config);
   terminal.progress("measuring the device", 0, "");
-  backend::DevicePeaks peaks = measured(options.model);
+  const backend::DevicePeaks peaks = measured(options.model);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
   backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
   cost.formats.kv_row_bytes = kv_row_bytes(options.model, source.config.dims);
-  BenchHead head = head_of(options, source.config, cost);
-  head.peaks = std::move(peaks);
-  head.backend = loaded.backend().name();
+  BenchJson json = head_of(options, source.config, cost, peaks);
+  json["backend"] = loaded.backend().name();
   const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   std::string markdown;  // as it is printed, for --report
@@ -316,15 +347,14 @@ int execute(const BenchOptions& asked) {
     if (options.format == BenchFormat::kMarkdown) terminal.print(text);
     markdown += text;
   };
-  tell(markdown_head(head));
-  if (options.format == BenchFormat::kCsv) terminal.print(csv_head());
+  tell(markdown_head(json, peaks, options.repetitions));
   BenchLoop loop(loaded.backend(), loaded.model(), shape);
-  Bench bench({loop, loaded.backend(), source.config, cost, head}, options, terminal);
+  Bench bench({loop, loaded.backend(), source.config, cost, peaks}, options, terminal);
   size_t done = 0;
   while (done < rows.size() && bench.run(rows[done])) {
     terminal.end_progress();
-    tell(markdown_row(rows[done], head.peaks));
-    if (options.format == BenchFormat::kCsv) terminal.print(csv_row(head, rows[done]));
+    tell(markdown_row(rows[done], peaks));
+    json["rows"].push_back(json_of(rows[done], peaks));
     ++done;
   }
   terminal.end_progress();
@@ -333,21 +363,25 @@ int execute(const BenchOptions& asked) {
   for (const BenchRow& row : rows) {
     if (const std::string note = clock_note(row); !note.empty()) tell("\n" + note);
   }
-  if (const std::string warning = slow_clock(head, rows); !warning.empty()) terminal.note(warning);
-  for (size_t i = 0; options.profile && i < done; ++i) tell(bench.profiles()[i].table);
+  if (const std::string warning = slow_clock(peaks.device, rows); !warning.empty()) terminal.note(warning);
+  for (size_t i = 0; options.profile && i < done; ++i) {
+    tell(bench.profiles()[i].table);
+    json["rows"][i]["profile"] = bench.profiles()[i].json;
+  }
   if (options.format == BenchFormat::kJson || !options.report.empty()) {
-    nlohmann::ordered_json json = bench_json(head, rows);
     json["metadata"] = metadata_of({.command = options.command,
                                     .settings = options.model.settings,
                                     .environment = options.environment,
                                     .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
                                     .warm_up = "a step of each row, or 4 tokens of it; a card first for 2 s",
-                                    .startup_seconds = startup});
-    add_process(json["metadata"], {source, options.model, head.peaks});
+                                    .startup_seconds = startup},
+                                   {source, options.model, peaks});
     json["interrupted"] = interrupted;
-    for (size_t i = 0; options.profile && i < done; ++i) json["rows"][i]["profile"] = bench.profiles()[i].json;
     if (options.format == BenchFormat::kJson) terminal.print_json(json);
-    if (!options.report.empty()) write_bench_report(options.report, json, markdown);
+    if (!options.report.empty())
+      write_report(options.report, {.title = "nibble bench: " + options.model.name,
+                                    .text = markdown + metadata_section(json["metadata"]),
+                                    .plots = result_plots(json["rows"])});
   }
   if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
   return interrupted ? kExitInterrupted : kExitOk;

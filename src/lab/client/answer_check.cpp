@@ -1,4 +1,4 @@
-#include "lab/client/answer_check.h"
+#include "lab/client/workload.h"
 
 #include "base/error.h"
 #include "base/read_json.h"
@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
+#include <iterator>
+#include <optional>
 
 namespace nibble::client {
 namespace {
@@ -18,31 +19,6 @@ using Json = nlohmann::json;
 
 constexpr int kMostDepth = 100;  // levels of a schema or a value, and references in a row
 constexpr size_t kMostShown = 60;
-
-constexpr std::array kAnnotations = {"title",   "description", "default",     "examples",
-                                     "$schema", "$defs",       "definitions", "format"};
-constexpr std::array kChecked = {"type",
-                                 "enum",
-                                 "const",
-                                 "anyOf",
-                                 "properties",
-                                 "required",
-                                 "additionalProperties",
-                                 "items",
-                                 "minItems",
-                                 "maxItems",
-                                 "minLength",
-                                 "maxLength",
-                                 "minimum",
-                                 "maximum",
-                                 "exclusiveMinimum",
-                                 "exclusiveMaximum",
-                                 "$ref"};
-
-const Json* keyword_of(const Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it == object.end() ? nullptr : &*it;
-}
 
 std::string shown(const Json& value) {
   if (value.is_structured()) return value.type_name();
@@ -61,20 +37,71 @@ bool has_type(const Json& value, std::string_view type) {
   return type == "null" && value.is_null();
 }
 
-int64_t characters(const std::string& text) {
-  return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+// A limit of a number, or of how many there are of something.
+struct Limit {
+  const char* keyword;
+  const char* what;              // "$.a: minimum is 0, found -1"
+  Json (*measure)(const Json&);  // null: the limit is of other values
+  bool (*holds)(double found, double limit);
+};
+Json items(const Json& value) { return value.is_array() ? Json(value.size()) : Json(); }
+Json characters(const Json& value) {
+  if (!value.is_string()) return {};
+  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  return std::ranges::count_if(value.get_ref<const std::string&>(), begins);
+}
+Json number(const Json& value) { return value.is_number() ? value : Json(); }
+bool at_least(double found, double limit) { return found >= limit; }
+bool at_most(double found, double limit) { return found <= limit; }
+bool above(double found, double limit) { return found > limit; }
+bool below(double found, double limit) { return found < limit; }
+constexpr Limit kLimits[] = {{"minItems", "items: want at least", items, at_least},
+                             {"maxItems", "items: want at most", items, at_most},
+                             {"minLength", "characters: want at least", characters, at_least},
+                             {"maxLength", "characters: want at most", characters, at_most},
+                             {"minimum", "minimum is", number, at_least},
+                             {"maximum", "maximum is", number, at_most},
+                             {"exclusiveMinimum", "exclusiveMinimum is", number, above},
+                             {"exclusiveMaximum", "exclusiveMaximum is", number, below}};
+
+bool is_strings(const Json& value) {
+  return value.is_array() && std::ranges::all_of(value, [](const Json& v) { return v.is_string(); });
 }
 
-// What a document's schemas may be made of.
-class Checkable {
- public:
-  Checkable(const Json& document, std::string_view where) : document_(document), where_(where) {}
+// Whether JSON Schema has such a value behind a keyword that is checked here, or that says nothing of values; none:
+// another keyword.
+std::optional<bool> has_form(std::string_view keyword, const Json& value) {
+  constexpr std::array<std::string_view, 7> kFree = {"const",   "title",    "description", "default",
+                                                     "$schema", "examples", "format"};
+  if (std::ranges::find(kFree, keyword) != kFree.end()) return true;
+  if (keyword == "type") return value.is_string() || is_strings(value);
+  if (keyword == "enum") return value.is_array();
+  if (keyword == "required") return is_strings(value);
+  const auto limit = std::ranges::find(kLimits, keyword, &Limit::keyword);
+  if (limit == std::end(kLimits)) return std::nullopt;
+  return limit->measure == number ? value.is_number() : value.is_number_unsigned();
+}
 
+// A document, whose schemas may refer to each other.
+class SchemaDocument {
+ public:
+  SchemaDocument(const Json& document, std::string_view where) : document_(document), where_(where) {}
+
+  // expect_checkable(), of a schema within.
   void expect(const Json& schema, const std::string& path, int depth) const {
     if (depth > kMostDepth) refuse(path, fmt::format("at most {} levels", kMostDepth), "more");
     if (schema.is_boolean()) return;
     if (!schema.is_object()) refuse(path, "a schema, an object", shown(schema));
-    for (const auto& [key, value] : schema.items()) keyword(key, value, path + "/" + key, depth);
+    for (const auto& [key, value] : schema.items()) expect_keyword(key, value, path + "/" + key, depth);
+  }
+
+  // schema_unmet(), of a schema within and a part of the value.
+  [[nodiscard]] std::string unmet(const Json& schema, const Json& value, const std::string& path, int depth) const {
+    if (depth > kMostDepth) return fmt::format("{}: nested too deep", path);
+    if (schema.is_boolean()) return schema.get<bool>() ? "" : fmt::format("{}: want nothing here", path);
+    for (const auto& [key, rule] : schema.items())
+      if (std::string wrong = keyword_unmet({schema, key, rule}, value, path, depth); !wrong.empty()) return wrong;
+    return {};
   }
 
  private:
@@ -82,7 +109,7 @@ class Checkable {
     throw Error(Code::kInvalidRequest, "{}: {}: want {}, found {}", where_, path, want, found);
   }
 
-  void keyword(const std::string& key, const Json& value, const std::string& path, int depth) const {
+  void expect_keyword(const std::string& key, const Json& value, const std::string& path, int depth) const {
     if (key == "$defs" || key == "definitions" || key == "properties") {
       if (!value.is_object()) refuse(path, "an object of schemas", shown(value));
       for (const auto& [name, schema] : value.items()) expect(schema, path + "/" + name, depth + 1);
@@ -92,154 +119,101 @@ class Checkable {
       if (!value.is_array() || value.empty()) refuse(path, "an array of schemas", shown(value));
       for (const Json& schema : value) expect(schema, path, depth + 1);
     } else if (key == "$ref") {
-      if (!referenced(value)) refuse(path, "a place inside the schema, as #/$defs/a", shown(value));
-    } else if (std::ranges::find(kChecked, key) != kChecked.end()) {
-      if (!has_form(key, value)) refuse(path, "what JSON Schema has there", shown(value));
-    } else if (std::ranges::find(kAnnotations, key) == kAnnotations.end()) {
+      if (referenced(value) == nullptr) refuse(path, "a place inside the schema, as #/$defs/a", shown(value));
+    } else if (const std::optional<bool> good = has_form(key, value); !good) {
       refuse(path, "a keyword that answers can be checked for", key);
+    } else if (!*good) {
+      refuse(path, "what JSON Schema has there", shown(value));
     }
   }
 
-  static bool has_form(std::string_view key, const Json& value) {
-    const auto all_strings = [&] { return std::ranges::all_of(value, [](const Json& v) { return v.is_string(); }); };
-    if (key == "type") return value.is_string() || (value.is_array() && all_strings());
-    if (key == "enum") return value.is_array();
-    if (key == "required") return value.is_array() && all_strings();
-    if (key == "const") return true;
-    if (key.ends_with("Items") || key.ends_with("Length")) return value.is_number_unsigned();
-    return value.is_number();
-  }
-
-  [[nodiscard]] bool referenced(const Json& reference) const {
-    if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with('#')) return false;
+  // Null: no place in the document.
+  [[nodiscard]] const Json* referenced(const Json& reference) const {
+    if (!reference.is_string() || !reference.get_ref<const std::string&>().starts_with('#')) return nullptr;
     try {
-      return document_.contains(Json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
-    } catch (const Json::exception&) {  // no JSON pointer
-      return false;
+      return &document_.at(Json::json_pointer(reference.get_ref<const std::string&>().substr(1)));
+    } catch (const Json::exception&) {  // no JSON pointer, or nothing there
+      return nullptr;
     }
+  }
+
+  struct Keyword {
+    const Json& schema;
+    std::string_view name;
+    const Json& rule;
+  };
+  [[nodiscard]] std::string keyword_unmet(const Keyword& keyword, const Json& value, const std::string& path,
+                                          int depth) const {
+    const auto& [schema, name, rule] = keyword;
+    if (name == "$ref") return unmet(*referenced(rule), value, path, depth + 1);
+    if (name == "type") {
+      const auto is_of = [&](const Json& type) { return has_type(value, type.get_ref<const std::string&>()); };
+      if (rule.is_array() ? std::ranges::any_of(rule, is_of) : is_of(rule)) return {};
+      return fmt::format("{}: want {}, found {}", path, rule.is_string() ? rule.get<std::string>() : rule.dump(),
+                         shown(value));
+    }
+    if (name == "enum" && std::ranges::find(rule, value) == rule.end())
+      return fmt::format("{}: want one of its enum, found {}", path, shown(value));
+    if (name == "const" && rule != value) return fmt::format("{}: want {}, found {}", path, shown(rule), shown(value));
+    if (name == "anyOf") {
+      const auto met = [&](const Json& each) { return unmet(each, value, path, depth + 1).empty(); };
+      return std::ranges::any_of(rule, met) ? "" : fmt::format("{}: meets none of anyOf", path);
+    }
+    if (name == "required" && value.is_object()) {
+      for (const Json& each : rule)
+        if (!value.contains(each.get_ref<const std::string&>()))
+          return fmt::format("{}: no {}", path, each.get_ref<const std::string&>());
+    }
+    if ((name == "properties" || name == "additionalProperties") && value.is_object())
+      return parts_unmet(keyword, value, path, depth);
+    if (name == "items" && value.is_array()) {
+      for (size_t i = 0; i < value.size(); ++i)
+        if (std::string wrong = unmet(rule, value[i], fmt::format("{}[{}]", path, i), depth + 1); !wrong.empty())
+          return wrong;
+    }
+    const auto limit = std::ranges::find(kLimits, name, &Limit::keyword);
+    if (limit == std::end(kLimits)) return {};
+    const Json found = limit->measure(value);
+    if (found.is_null() || limit->holds(found.get<double>(), rule.get<double>())) return {};
+    return fmt::format("{}: {} {}, found {}", path, limit->what, shown(rule), shown(found));
+  }
+
+  // "properties" and "additionalProperties", each of its part of an object.
+  [[nodiscard]] std::string parts_unmet(const Keyword& keyword, const Json& value, const std::string& path,
+                                        int depth) const {
+    const auto& [schema, name, rule] = keyword;
+    for (const auto& [part_name, part] : value.items()) {
+      const bool named = schema.contains("properties") && schema["properties"].contains(part_name);
+      if (named != (name == "properties")) continue;
+      if (!named && rule == false) return fmt::format("{}: {} is not in the schema", path, shown(part_name));
+      const Json& of_part = named ? rule[part_name] : rule;
+      if (std::string wrong = unmet(of_part, part, path + "." + part_name, depth + 1); !wrong.empty()) return wrong;
+    }
+    return {};
   }
 
   const Json& document_;
   const std::string_view where_;
 };
 
-class Meets {
- public:
-  explicit Meets(const Json& document) : document_(document) {}
-
-  [[nodiscard]] std::string unmet(const Json& schema, const Json& value, const std::string& path, int depth) const {
-    if (depth > kMostDepth) return fmt::format("{}: nested too deep", path);
-    if (schema.is_boolean()) return schema.get<bool>() ? "" : fmt::format("{}: want nothing here", path);
-    if (const Json* reference = keyword_of(schema, "$ref")) {
-      const Json& target = document_.at(Json::json_pointer(reference->get_ref<const std::string&>().substr(1)));
-      if (std::string wrong = unmet(target, value, path, depth + 1); !wrong.empty()) return wrong;
-    }
-    if (std::string wrong = of_any_type(schema, value, path, depth); !wrong.empty()) return wrong;
-    if (value.is_object()) return of_object(schema, value, path, depth);
-    if (value.is_array()) return of_array(schema, value, path, depth);
-    if (value.is_string()) return of_string(schema, value, path);
-    return value.is_number() ? of_number(schema, value, path) : "";
-  }
-
- private:
-  [[nodiscard]] std::string of_any_type(const Json& schema, const Json& value, const std::string& path,
-                                        int depth) const {
-    if (const Json* type = keyword_of(schema, "type")) {
-      const bool fits =
-          type->is_array() ? std::ranges::any_of(
-                                 *type, [&](const Json& t) { return has_type(value, t.get_ref<const std::string&>()); })
-                           : has_type(value, type->get_ref<const std::string&>());
-      if (!fits)
-        return fmt::format("{}: want {}, found {}", path, type->is_string() ? type->get<std::string>() : type->dump(),
-                           shown(value));
-    }
-    if (const Json* all = keyword_of(schema, "enum"); all != nullptr && std::ranges::find(*all, value) == all->end())
-      return fmt::format("{}: want one of its enum, found {}", path, shown(value));
-    if (const Json* only = keyword_of(schema, "const"); only != nullptr && *only != value)
-      return fmt::format("{}: want {}, found {}", path, shown(*only), shown(value));
-    if (const Json* some = keyword_of(schema, "anyOf");
-        some != nullptr &&
-        std::ranges::none_of(*some, [&](const Json& s) { return unmet(s, value, path, depth + 1).empty(); }))
-      return fmt::format("{}: meets none of anyOf", path);
-    return {};
-  }
-
-  [[nodiscard]] std::string of_object(const Json& schema, const Json& value, const std::string& path, int depth) const {
-    if (const Json* required = keyword_of(schema, "required")) {
-      for (const Json& name : *required)
-        if (!value.contains(name.get_ref<const std::string&>()))
-          return fmt::format("{}: no {}", path, name.get_ref<const std::string&>());
-    }
-    const Json* properties = keyword_of(schema, "properties");
-    const Json* others = keyword_of(schema, "additionalProperties");
-    for (const auto& [name, part] : value.items()) {
-      const Json* rule = properties != nullptr ? keyword_of(*properties, name.c_str()) : nullptr;
-      if (rule == nullptr && others != nullptr && others->is_boolean() && !others->get<bool>())
-        return fmt::format("{}: {} is not in the schema", path, shown(name));
-      if (rule == nullptr) rule = others;
-      if (rule == nullptr) continue;
-      if (std::string wrong = unmet(*rule, part, path + "." + name, depth + 1); !wrong.empty()) return wrong;
-    }
-    return {};
-  }
-
-  [[nodiscard]] std::string of_array(const Json& schema, const Json& value, const std::string& path, int depth) const {
-    if (std::string wrong = count(schema, {"minItems", "maxItems"}, value.size(), path + ": items"); !wrong.empty())
-      return wrong;
-    const Json* items = keyword_of(schema, "items");
-    for (size_t i = 0; items != nullptr && i < value.size(); ++i)
-      if (std::string wrong = unmet(*items, value[i], fmt::format("{}[{}]", path, i), depth + 1); !wrong.empty())
-        return wrong;
-    return {};
-  }
-
-  [[nodiscard]] static std::string of_string(const Json& schema, const Json& value, const std::string& path) {
-    const auto length = static_cast<size_t>(characters(value.get_ref<const std::string&>()));
-    return count(schema, {"minLength", "maxLength"}, length, path + ": characters");
-  }
-
-  [[nodiscard]] static std::string of_number(const Json& schema, const Json& value, const std::string& path) {
-    const auto beyond = [&](const char* name, auto holds) -> std::string {
-      const Json* limit = keyword_of(schema, name);
-      if (limit == nullptr || holds(value.get<double>(), limit->get<double>())) return {};
-      return fmt::format("{}: {} is {}, found {}", path, name, shown(*limit), shown(value));
-    };
-    for (std::string wrong : {beyond("minimum", std::greater_equal()), beyond("maximum", std::less_equal()),
-                              beyond("exclusiveMinimum", std::greater()), beyond("exclusiveMaximum", std::less())})
-      if (!wrong.empty()) return wrong;
-    return {};
-  }
-
-  [[nodiscard]] static std::string count(const Json& schema, std::pair<const char*, const char*> limits, size_t found,
-                                         const std::string& what) {
-    const Json* least = keyword_of(schema, limits.first);
-    const Json* most = keyword_of(schema, limits.second);
-    if (least != nullptr && found < least->get<size_t>())
-      return fmt::format("{}: want at least {}, found {}", what, least->get<size_t>(), found);
-    if (most != nullptr && found > most->get<size_t>())
-      return fmt::format("{}: want at most {}, found {}", what, most->get<size_t>(), found);
-    return {};
-  }
-
-  const Json& document_;
-};
-
 }  // namespace
 
-void expect_checkable(const Json& schema, std::string_view where) { Checkable(schema, where).expect(schema, "#", 0); }
+void expect_checkable(const Json& schema, std::string_view where) {
+  SchemaDocument(schema, where).expect(schema, "#", 0);
+}
 
-std::string schema_unmet(const Json& schema, const Json& value) { return Meets(schema).unmet(schema, value, "$", 0); }
+std::string schema_unmet(const Json& schema, const Json& value) {
+  return SchemaDocument(schema, "").unmet(schema, value, "$", 0);
+}
 
 namespace {
-
-using Json = nlohmann::json;
 
 void fail(Outcome& outcome, Failure failure, std::string_view message) {
   outcome.failure = failure;
   outcome.message = short_text(message);
 }
 
-// Of text that should be JSON and meet a schema. An answer that ran into max_tokens is seldom whole.
+// Judges text that should be JSON and meet a schema. An answer that ran into max_tokens is seldom whole.
 void judge_json(const std::string& text, const Json& schema, const std::string& what, Outcome& outcome) {
   const Json value = read_json(text);
   if (value.is_discarded())

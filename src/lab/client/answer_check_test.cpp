@@ -1,4 +1,4 @@
-#include "lab/client/answer_check.h"
+#include "lab/client/workload.h"
 
 #include "base/error.h"
 

@@ -196,7 +196,7 @@ struct Way {
   std::unique_ptr<asio::ssl::context> tls;
 };
 
-// Of TLS. Whether it went well.
+// TLS's beginning. Whether it went well.
 asio::awaitable<bool> shake_hands(Secure& stream, const Way& way, const Talk& talk) {
   error_code no_address;
   asio::ip::make_address(way.host, no_address);

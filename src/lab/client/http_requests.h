@@ -47,7 +47,7 @@ struct RequestPlan {
   const Server& server;
   std::string path;  // behind the endpoint's prefix: "/completions"
   size_t count = 0;
-  // Of each request by its number, asked for when it is due; on any of the threads.
+  // What each request sends, by its number; asked for when it is due, on any of the threads.
   std::function<std::string(size_t request)> body;
   std::function<AnswerOptions(size_t request)> options{};
   // Each so many requests are a conversation: one is asked for when the one before has ended, `pause` seconds later.
@@ -56,8 +56,8 @@ struct RequestPlan {
   std::function<double(size_t request)> pause{};
   // Once an answer is over, on its thread: may take what it says, and fail it.
   std::function<void(size_t request, Outcome& outcome)> judge{};
-  // Of conversations: either so many at a time, the next one when one has ended, or each at its second, whatever still
-  // runs.
+  // When conversations begin: either so many at a time, the next one when one has ended, or each at its second,
+  // whatever still runs.
   int concurrency = 1;
   std::vector<double> arrivals{};
   int threads = 1;

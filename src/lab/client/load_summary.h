@@ -13,7 +13,7 @@
 
 namespace nibble::client {
 
-// Of sorted values; between two of them in proportion, as numpy's. 0 of none.
+// A percentile of sorted values; between two of them in proportion, as numpy's. 0 of none.
 [[nodiscard]] double percentile(std::span<const double> sorted, double percent);
 
 struct Spread {
@@ -54,7 +54,7 @@ struct LoadSummary {
   [[nodiscard]] static double user_rate(double tpot) { return tpot > 0 ? 1 / tpot : 0; }
 };
 
-// Of each repetition's outcomes. The caller says what the point was.
+// Sums up each repetition's outcomes. The caller says what the point was.
 [[nodiscard]] LoadSummary summary_of(std::span<const std::vector<Outcome>> repetitions);
 
 [[nodiscard]] nlohmann::ordered_json json_of(const LoadSummary& summary);

@@ -68,7 +68,7 @@ struct Outcome {
   int64_t prompt_tokens = -1, output_tokens = -1;  // as the server counted; -1: it did not
   std::string finish_reason;
   std::string text;             // the answer without its reasoning, where the run keeps it
-  std::vector<ToolCall> calls;  // likewise
+  std::vector<ToolCall> calls;  // where the run keeps them
 
   [[nodiscard]] bool ok() const { return ended && failure == Failure::kNone && !cancelled; }
   [[nodiscard]] int64_t tokens() const { return output_tokens >= 0 ? output_tokens : events; }

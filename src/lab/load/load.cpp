@@ -1,23 +1,20 @@
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
-#include "lab/results/report_page.h"
-#include "lab/results/result_metadata.h"
 #include "app/setup/terminal.h"
-#include "lab/verify/verify_subject.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/read_json.h"
-#include "lab/client/answer_check.h"
 #include "lab/client/http_requests.h"
 #include "lab/client/load_summary.h"
 #include "lab/client/workload.h"
+#include "lab/results/metadata.h"
+#include "lab/results/report.h"
+#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,22 +48,11 @@ std::vector<Point> points_of(const LoadOptions& o) {
   return points;
 }
 
-// How many token ids of a served model are ordinary tokens: all below this number.
-struct Vocab {
-  int64_t size = 32000;                        // nearly every model has as many
-  std::string_view from = "nobody says more";  // where the number comes from
-};
-
-constexpr int64_t kMostVocab = 1 << 24;
-constexpr std::array<std::pair<std::string_view, int64_t>, 2> kVocabByName = {
-    {{"gpt-oss", 199998}, {"nibble-tiny", 4086}}};  // tokens before the first special one in their tokenizer.json
-
+// How many token ids of a served model are ordinary tokens, as nibble serve lists it; 0: the server does not say.
 int64_t listed_vocab(const client::Server& server, const std::string& model) {
+  constexpr int64_t kMostVocab = 1 << 24;
   try {
-    const client::PlainAnswer answer = client::get(server, server.endpoint.prefix + "/models", kPatience);
-    const auto json = read_json(answer.body);
-    if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array()) return 0;
-    for (const auto& entry : json["data"]) {
+    for (const auto& entry : listed_models(server)) {
       if (!entry.is_object() || entry.value("id", nlohmann::json()) != model) continue;
       const auto size = entry.value("vocab_size", nlohmann::json());
       return size.is_number_unsigned() && size > 1 && size <= kMostVocab ? size.get<int64_t>() : 0;
@@ -74,17 +60,6 @@ int64_t listed_vocab(const client::Server& server, const std::string& model) {
   } catch (const Error&) {  // no such page; if there is no server at all, the requests will show it
   }
   return 0;
-}
-
-// From the vocab_size that the server lists, as nibble serve does; otherwise from the model's name, if it is a known
-// one.
-Vocab vocab_of(const client::Server& server, const std::string& model) {
-  if (const int64_t size = listed_vocab(server, model); size > 0) return {size, "the server says so"};
-  std::string name = model;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const auto& [part, size] : kVocabByName)
-    if (name.find(part) != std::string::npos) return {size, "by the model's name"};
-  return {};
 }
 
 // {"version": …} as vLLM and nibble say it; null where the server does not.
@@ -279,22 +254,25 @@ int execute(const LoadOptions& asked) {
   if (!o.json_schema.empty()) w.json_schema = json_schema_named(o.json_schema);
   w.ignore_eos = w.ignore_eos && w.tools.empty() && w.json_schema.empty();
   if (w.model.empty()) w.model = first_model(server);
-  Vocab vocab{w.vocab_size, "as --vocab-size says"};
-  if (!o.vocab_given && w.api == client::Api::kCompletions && w.form == client::PromptForm::kIds)
-    vocab = vocab_of(server, w.model);
-  w.vocab_size = vocab.size;
+  std::string_view vocab_from = "as --vocab-size says";
+  if (!o.vocab_given && w.api == client::Api::kCompletions && w.form == client::PromptForm::kIds) {
+    const int64_t listed = listed_vocab(server, w.model);
+    vocab_from =
+        listed > 0 ? "the server says so" : "nobody says more";  // nearly every model has as many as the default
+    if (listed > 0) w.vocab_size = listed;
+  }
   Load load(o, server, terminal);
   const std::vector<client::LoadSummary> points = load.run();
   Metadata json = result_json(o, server, points);
   json["interrupted"] = load.cut();
   std::string text =
-      head_text(o, server, vocab.from) + client::throughput_table(points) + "\n" + client::latency_table(points);
+      head_text(o, server, vocab_from) + client::throughput_table(points) + "\n" + client::latency_table(points);
   for (const std::string& table : {client::turn_table(points), client::failure_table(points)})
     if (!table.empty()) text += "\n" + table;
-  if (!o.report.empty()) {
-    write_report(o.report, report_format(o.report) == ReportFormat::kHtml ? report_html("nibble load", json)
-                                                                          : text + metadata_section(json["metadata"]));
-  }
+  if (!o.report.empty())
+    write_report(o.report, {.title = "nibble load: " + w.model,
+                            .text = text + metadata_section(json["metadata"]),
+                            .plots = result_plots(json["rows"])});
   if (o.output.json) {
     terminal.print_json(json);
   } else {

@@ -1,12 +1,12 @@
 #include "lab/predict/predictor.h"
 
-#include "lab/bench/bench_loop.h"
 #include "app/setup/loaded_model.h"
 #include "backend/cost.h"
 #include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "lab/bench/loop.h"
 #include "model/gpt_oss.h"
 
 #include <fmt/format.h>
@@ -21,21 +21,6 @@ using Step = std::vector<backend::Row>;
 
 // Memory that graphs, staging and the driver take besides slots: about this much on an H100.
 constexpr int64_t kOtherBytes = 1'000'000'000;
-
-std::vector<Step> steps_of(const PredictShape& shape, int64_t step_tokens) {
-  std::vector<Step> steps;
-  const auto depth = static_cast<int32_t>(shape.depth);
-  if (shape.prompt == 0) {
-    Step& step = steps.emplace_back();
-    for (int32_t s = 0; s < shape.batch; ++s) step.push_back({.first_token = s, .tokens = 1, .context = depth + 1});
-    return steps;
-  }
-  for (int64_t done = 0; done < shape.prompt; done += step_tokens) {
-    const auto tokens = static_cast<int32_t>(std::min(step_tokens, shape.prompt - done));
-    steps.push_back({{.first_token = 0, .tokens = tokens, .context = depth + static_cast<int32_t>(done) + tokens}});
-  }
-  return steps;
-}
 
 void add(std::vector<NodeTime>& into, const NodeTime& node) {
   const auto it = std::ranges::find_if(
@@ -52,13 +37,24 @@ void add(std::vector<NodeTime>& into, const NodeTime& node) {
 
 }  // namespace
 
+std::vector<Step> steps_of(const PredictShape& shape, int64_t step_tokens) {
+  std::vector<Step> steps;
+  const auto depth = static_cast<int32_t>(shape.depth);
+  if (shape.prompt == 0) {
+    Step& step = steps.emplace_back();
+    for (int32_t s = 0; s < shape.batch; ++s) step.push_back({.first_token = s, .tokens = 1, .context = depth + 1});
+    return steps;
+  }
+  for (int64_t done = 0; done < shape.prompt; done += step_tokens) {
+    const auto tokens = static_cast<int32_t>(std::min(step_tokens, shape.prompt - done));
+    steps.push_back({{.first_token = 0, .tokens = tokens, .context = depth + static_cast<int32_t>(done) + tokens}});
+  }
+  return steps;
+}
+
 std::string PredictShape::name() const {
   if (prompt > 0) return fmt::format("pp{}{}", prompt, depth > 0 ? fmt::format(" @ d{}", depth) : "");
   return fmt::format("tg @ d{}, batch {}", depth, batch);
-}
-
-const NodeTime& PredictedRow::farthest() const {
-  return *std::ranges::max_element(nodes, {}, [](const NodeTime& node) { return node.us - node.floor_us; });
 }
 
 PredictedRow Predictor::row(const PredictShape& shape) const {

@@ -1,8 +1,8 @@
 #pragma once
 // Predicts rows of a benchmark on a card that is not here: the steps of a row, the time of each, and the memory.
 
-#include "app/setup/memory_budget.h"
 #include "app/options/options.h"
+#include "app/setup/memory_budget.h"
 #include "backend/cuda/card/cards.h"
 #include "backend/cuda/program/predict.h"
 #include "model/config.h"
@@ -25,6 +25,9 @@ struct PredictShape {
   [[nodiscard]] int64_t tokens() const { return prompt > 0 ? prompt : batch; }
 };
 
+// What the engine computes for it, step by step: a prompt in steps of at most `step_tokens`.
+[[nodiscard]] std::vector<std::vector<backend::Row>> steps_of(const PredictShape& shape, int64_t step_tokens);
+
 struct PredictedRow {
   PredictShape shape;
   double seconds = 0;
@@ -37,8 +40,6 @@ struct PredictedRow {
   [[nodiscard]] double limit_tokens_per_second() const { return static_cast<double>(shape.tokens()) / limit_seconds; }
   [[nodiscard]] double of_limit() const { return limit_seconds / seconds; }
   [[nodiscard]] bool fits() const { return needs.total() <= room.bytes; }
-  // The kernel that loses the most time against the card's reads and matrix peak. REQUIRES: a step.
-  [[nodiscard]] const backend::cuda::NodeTime& farthest() const;
 };
 
 struct Predictor {
@@ -57,30 +58,14 @@ struct Predictor {
   [[nodiscard]] backend::MemoryNeeds needs(const PredictShape& shape) const;
 };
 
-// The output of `nibble predict`: tables, and the assumptions behind them. Pure.
+// The output of `nibble predict`. Pure.
 
-// One choice of weights, and its rows.
-struct PredictedTable {
-  std::string weights;  // "experts MXFP4, the rest bf16 (exact)"
-  int64_t weight_bytes = 0;
-  std::vector<PredictedRow> rows;
-  nlohmann::ordered_json ranks = {};  // what each holds (rank_memory.h), if there are several
-};
-
-struct Prediction {
-  std::string model;
-  backend::cuda::KnownCard card;
-  std::string kernels;              // "sm90, neutral"
-  int ranks = 1;                    // cards that share a step
-  backend::cuda::KnownLink link{};  // between them
-  std::string kv_cache;
-  int step_tokens = 0;
-  std::vector<PredictedTable> tables;
-};
-
-// What the figures rest on, a line each.
-[[nodiscard]] std::vector<std::string> assumptions(const Prediction& prediction);
-[[nodiscard]] std::string predict_markdown(const Prediction& prediction);
-[[nodiscard]] nlohmann::ordered_json predict_json(const Prediction& prediction);
+// A row as --json prints it; the table is made of it.
+[[nodiscard]] nlohmann::ordered_json json_of(const PredictedRow& row);
+// What the figures of such a result rest on, a line each. `link`: between its ranks.
+[[nodiscard]] std::vector<std::string> assumptions(const nlohmann::ordered_json& result,
+                                                   const backend::cuda::KnownCard& card,
+                                                   const backend::cuda::KnownLink& link);
+[[nodiscard]] std::string predict_markdown(const nlohmann::ordered_json& result);
 
 }  // namespace nibble::app

@@ -1,9 +1,9 @@
 #include "model/compare.h"
 
+#include "app/options/option.h"
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
-#include "app/options/option.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "engine/step_builder.h"

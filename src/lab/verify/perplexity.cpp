@@ -1,10 +1,9 @@
-#include "lab/verify/perplexity.h"
-
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
+#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,13 +1,12 @@
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
-#include "lab/results/report_page.h"
-#include "lab/results/result_metadata.h"
-#include "lab/verify/verify_baseline.h"
-#include "lab/verify/verify_features.h"
-#include "lab/verify/verify_subject.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "lab/results/metadata.h"
+#include "lab/results/report.h"
+#include "lab/verify/features.h"
+#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 
@@ -49,73 +48,68 @@ void stress(const VerifySubject& subject, VerifyChecks& checks) {
 
 bool wants(const VerifyOptions& o, VerifyLevel level) { return std::ranges::find(o.levels, level) != o.levels.end(); }
 
-// The results of the levels, and where they come from.
-struct Verified {
-  explicit Verified(VerifyChecks::Watch watch) : checks(std::move(watch)) {}
+// What the levels found, and where it comes from.
+struct Verification {
+  explicit Verification(VerifyChecks::Watch watch) : checks(std::move(watch)) {}
 
   VerifyChecks checks;
   Metadata metadata;
-  std::optional<Figures> figures;         // of level 5
-  std::optional<NamedResult> baseline;    // likewise
+  Metadata figures;                       // of level 5; null: none
+  BaselineSearch baseline;                // what they are held against
   std::optional<FeatureReport> features;  // of level 6
 };
 
 // Errors that a level reports as a failed check instead of ending the command.
 bool is_finding(const Error& e) { return e.code() != Code::kInvalidRequest && e.code() != Code::kOutOfMemory; }
 
-Metadata common_metadata(const VerifyOptions& o, double startup_seconds) {
+ResultOrigin origin_of(const VerifyOptions& o, double startup_seconds) {
   Metadata levels = Metadata::array();
   for (const VerifyLevel level : o.levels) levels.push_back(name_of(level));
-  return metadata_of({.command = o.command,
-                      .settings = o.model.settings,
-                      .environment = o.environment,
-                      .workload = {{"levels", levels}},
-                      .warm_up = "levels 4 and 5: each row once, on a card for 2 s",
-                      .startup_seconds = startup_seconds});
+  return {.command = o.command,
+          .settings = o.model.settings,
+          .environment = o.environment,
+          .workload = {{"levels", levels}},
+          .warm_up = "levels 4 and 5: each row once, on a card for 2 s",
+          .startup_seconds = startup_seconds};
 }
 
-// Measured before the other levels, whose memory would count too, but reported in its turn.
-struct Regression {
-  FoundBaseline baseline;
-  std::optional<Figures> figures;
-};
-
-Regression measure_regression(const VerifyOptions& o, const VerifySubject& subject, Verified& result,
-                              Terminal& terminal) {
-  Regression regression;
+// Level 5, first part: before the other levels, whose memory would count too.
+void measure_regression(const VerifyOptions& o, const VerifySubject& subject, Verification& result,
+                        Terminal& terminal) {
   if (o.baseline.empty() && !o.save_baseline.empty()) {
-    regression.baseline.why_none = "this run is to be one: --save-baseline";
+    result.baseline.why_none = "this run is to be one: --save-baseline";
   } else {
-    regression.baseline = find_baseline(o.baseline, baseline_folders(), result.metadata);
+    result.baseline = find_baseline(o.baseline, baseline_folders(), result.metadata);
   }
-  if (!regression.baseline.result && o.save_baseline.empty()) return regression;  // nobody asked for the figures
+  if (!result.baseline.result && o.save_baseline.empty()) return;  // nobody asked for the figures
   terminal.status("measuring for level 5");
   result.checks.begin(VerifyLevel::kRegression);
   try {
-    regression.figures = measure_figures(subject);
-    result.checks.add("measured, before all else", true, figures_text(*regression.figures));
+    result.figures = measure_figures(subject);
+    result.checks.add("measured, before all else", true, figures_text(result.figures));
   } catch (const Error& e) {
     if (!is_finding(e)) throw;
     result.checks.add("measured, before all else", false, e.what());
   }
-  return regression;
 }
 
-void verify_regression(const Regression& regression, const Metadata& now, VerifyChecks& checks) {
+// Level 5, second part: in its turn.
+void verify_regression(Verification& result) {
+  VerifyChecks& checks = result.checks;
   checks.begin(VerifyLevel::kRegression);
-  if (!regression.baseline.result) return checks.skip("a baseline", regression.baseline.why_none);
-  if (!regression.figures) return;  // a check already says why
-  const NamedResult& baseline = *regression.baseline.result;
+  if (!result.baseline.result) return checks.skip("a baseline", result.baseline.why_none);
+  if (result.figures.is_null()) return;  // a check already says why
+  const NamedResult& baseline = *result.baseline.result;
   const bool valid = !checks.failed(VerifyLevel::kPaths);
-  const auto differences = told_differences(value_at(baseline.json, "metadata"), now);
+  const auto differences = told_differences(value_at(baseline.json, "metadata"), result.metadata);
   checks.add("a baseline", valid,
              fmt::format("{}{}, of {}{}", valid ? "" : kInvalid, baseline.name,
                          text_of(value_at(baseline.json, "metadata.date")),
                          differences.empty() ? "" : fmt::format("; differs in {}", fmt::join(differences, "; "))));
-  check_regression(figures_of(baseline), *regression.figures, checks);
+  check_regression(baseline, result.figures, checks);
 }
 
-void verify_process(const VerifyOptions& asked, Verified& result, Terminal& terminal) {
+void verify_process(const VerifyOptions& asked, Verification& result, Terminal& terminal) {
   const VerifyOptions o = resolved_options(asked, terminal);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(o.model, terminal);
@@ -139,38 +133,33 @@ void verify_process(const VerifyOptions& asked, Verified& result, Terminal& term
   };
   const backend::DevicePeaks peaks = measured(o.model);
   const auto metadata = [&] {
-    Metadata now = common_metadata(o, startup);
-    add_process(now, {source, o.model, peaks});
+    Metadata now = metadata_of(origin_of(o, startup), {source, o.model, peaks});
     if (Metadata& device = now["peak_memory_bytes"]["device"]; most_on_cards > 0)
       device = std::max(most_on_cards, device.get<int64_t>());
     return now;
   };
   result.metadata = metadata();
-  Regression regression;
-  if (wants(o, VerifyLevel::kRegression)) regression = measure_regression(o, subject, result, terminal);
+  if (wants(o, VerifyLevel::kRegression)) measure_regression(o, subject, result, terminal);
   level(VerifyLevel::kSmoke, verify_smoke);
   level(VerifyLevel::kPaths, verify_paths);
   level(VerifyLevel::kCorrectness, verify_correctness);
   level(VerifyLevel::kStress, stress);
   level(VerifyLevel::kPerformance, verify_performance);
-  level(VerifyLevel::kRegression,
-        [&](const VerifySubject&, VerifyChecks& checks) { verify_regression(regression, result.metadata, checks); });
+  level(VerifyLevel::kRegression, [&](const VerifySubject&, VerifyChecks&) { verify_regression(result); });
   level(VerifyLevel::kFeatures, [&](const VerifySubject& s, VerifyChecks& checks) {
     VerifyOptions open = o;  // without the resolved settings, which would count as given
     open.model.run = asked.model.run;
     open.model.run.backend = o.model.run.backend;
     result.features = try_features(open, s, terminal, checks);
   });
-  result.figures = regression.figures;
-  result.baseline = regression.baseline.result;
   result.metadata = metadata();
 }
 
-void verify_server(const VerifyOptions& o, Verified& result, Terminal& terminal) {
+void verify_server(const VerifyOptions& o, Verification& result, Terminal& terminal) {
   const client::Server server{
       .endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key, .cacert = o.cacert, .insecure = o.insecure};
   const ServerSubject subject{server, o.served_model.empty() ? first_model(server) : o.served_model};
-  result.metadata = common_metadata(o, 0);
+  result.metadata = metadata_of(origin_of(o, 0));
   result.metadata["model"] = {{"name", subject.model}};
   result.metadata["server"] = {{"base_url", server.endpoint.base_url()}};
   for (const VerifyLevel level : o.levels) {
@@ -185,61 +174,45 @@ void verify_server(const VerifyOptions& o, Verified& result, Terminal& terminal)
 }
 
 // Throws Error(kInvalidRequest) if a check of another level failed: later runs must not be compared with a wrong one.
-void save_baseline(const std::filesystem::path& path, const Verified& result) {
+void save_baseline(const std::filesystem::path& path, const Verification& result) {
   for (const VerifyCheck& check : result.checks.all())
     if (check.verdict == Verdict::kFail && check.level != VerifyLevel::kRegression)
       throw Error(Code::kInvalidRequest, "--save-baseline {}: want a run that is right, found {}: {}", path.string(),
                   check.name, check.found);
-  if (!result.figures) return;  // a check already says why
+  if (result.figures.is_null()) return;  // a check already says why
   Metadata json{{"metadata", result.metadata}};
-  add_figures(json, *result.figures);
+  json.update(result.figures);
   std::ofstream file(path, std::ios::binary);
   file << json.dump(1) << "\n" << std::flush;
   if (!file) throw Error(Code::kIo, "--save-baseline {}: it cannot be written", path.string());
 }
 
 // What --json prints. Without "passed" while checks are still to come.
-Metadata json_of(const Verified& result, bool ended) {
+Metadata json_of(const Verification& result, bool ended) {
   Metadata json{{"metadata", result.metadata}};
   if (ended) json["passed"] = !result.checks.failed();
   json["checks"] = verify_json(result.checks.all());
-  if (result.figures) add_figures(json, *result.figures);
+  if (!result.figures.is_null()) json.update(result.figures);
   if (result.features) json["features"] = feature_report_json(*result.features);
   return json;
 }
 
-std::string features_section(const Verified& result) {
+std::string features_section(const Verification& result) {
   return result.features ? "\n## Features\n" + feature_report_text(*result.features) : "";
 }
 
-std::string verify_html(const Verified& result, bool ended) {
+void keep_report(const std::filesystem::path& path, const Verification& result, bool ended) {
   const Metadata json = json_of(result, ended);
-  std::vector<ReportSection> sections{{"Times", verify_times(result.checks.all()), true}};
-  if (result.features) sections.push_back({"Features", feature_report_text(*result.features), true});
-  std::optional<ResultComparison> before;
-  if (result.baseline && result.figures)
-    before = compare_results(*result.baseline, {"this run", json}, Mismatch::kAllow);
-  return report_html(ended ? "nibble verify" : "nibble verify, not at its end", json, sections,
-                     before ? &*before : nullptr);
-}
-
-void keep_report(const std::filesystem::path& path, const Verified& result, bool ended) {
-  write_report(path, report_format(path) == ReportFormat::kHtml
-                         ? verify_html(result, ended)
-                         : verify_page(result.checks.all(), result.metadata, ended ? "" : ", not at its end") +
-                               features_section(result));
-}
-
-// Writes the tables to the feature's page. The exit code and one line say whether all is right.
-int review(const VerifyOptions& options, const Verified& result, Terminal& terminal) {
-  const std::string results = review_results(*result.features, result.metadata);
-  if (options.report.empty()) {
-    terminal.print(results);
-  } else {
-    write_report(options.report, with_results(read_text(options.report), results, options.report.string()));
+  ReportPage page{.title = "nibble verify",
+                  .text = verify_page(result.checks.all(), ended ? "" : ", not at its end") + features_section(result)};
+  if (!result.figures.is_null()) page.plots = result_plots(json["rows"]);
+  if (result.baseline.result && !result.figures.is_null()) {
+    const ResultComparison before = compare_results(*result.baseline.result, {"this run", json}, Mismatch::kAllow);
+    page.text += "\n## Before and after\n\n" + comparison_table(before);
+    page.plots += comparison_plots(before);
   }
-  terminal.note(verify_summary(result.checks.all()));
-  return result.checks.failed() ? kExitFailure : kExitOk;
+  page.text += metadata_section(result.metadata);
+  write_report(path, page);
 }
 
 }  // namespace
@@ -258,20 +231,17 @@ int execute(const VerifyOptions& options) {
   Terminal terminal(options.output);
   require_writable("--report", options.report);
   require_writable("--save-baseline", options.save_baseline);
-  if (!options.review.empty() && !options.report.empty())  // before anything is measured
-    static_cast<void>(with_results(read_text(options.report), "", options.report.string()));
-  const bool reviews = !options.review.empty();
   // Each check is told and kept as it ends: who stops a long run, or loses it, has what was found until then.
-  Verified result([&](const VerifyCheck& check) {
+  Verification result([&](const VerifyCheck& check) {
     const bool first = result.checks.all().size() == 1;
     const std::string row = (first ? check_head() : "") + check_row_of(check);
-    if (options.output.json || reviews) {
+    if (options.output.json) {
       terminal.note(row.substr(0, row.size() - 1));
     } else {
       terminal.end_progress();
       terminal.print(row);
     }
-    if (!options.report.empty() && !reviews) keep_report(options.report, result, false);
+    if (!options.report.empty()) keep_report(options.report, result, false);
   });
   if (options.base_url.empty()) {
     verify_process(options, result, terminal);
@@ -280,7 +250,6 @@ int execute(const VerifyOptions& options) {
   }
   terminal.end_progress();
   const std::vector<VerifyCheck>& checks = result.checks.all();
-  if (reviews && result.features) return review(options, result, terminal);
   if (!options.report.empty()) keep_report(options.report, result, true);
   if (options.output.json) {
     terminal.print_json(json_of(result, true));

@@ -1,77 +1,69 @@
 #pragma once
-// The forward pass of an EAGLE-3 head (Li et al., 2503.01840, and its published variants, P-EAGLE among them;
-// docs/speculation.md), in plain floats on the host. A row is a token and the feature of the token before it; it tells
-// what comes after the token.
+// An EAGLE-3 head as it is published (Li et al., 2503.01840, and its variants, P-EAGLE among them;
+// docs/speculation.md): config.json and model.safetensors in a directory. A head is a small Llama that reads the
+// target's residuals and drafts what comes next: a model that a backend runs like any other (backend.h, HeadConfig).
+// What it lacks beside gpt-oss is made up, so that no backend asks: biases of 0, sinks of minus infinity.
 
-#include "base/thread_pool.h"
-#include "model/eagle3/weights.h"
+#include "backend/backend.h"
+#include "backend/weights.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/eagle3_config.h"
+#include "model/config.h"
+#include "model/gpt_oss.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace nibble::model::eagle3 {
 
-// Who computes; a pool alone will do.
-struct Workers {
-  Workers(ThreadPool& threads, backend::HeadProducts* by = nullptr) : pool(threads), products(by) {}
-  ThreadPool& pool;
-  backend::HeadProducts* products;  // null: plain loops
+using checkpoint::TapReading;
+
+struct Head {
+  ModelConfig config;  // dims.vocab: rows of its lm_head; its embedding has the target's
+  backend::HeadConfig reads;
+  RopeTable rope;
+  std::vector<int> boundaries;  // of the target's residuals that it reads (model/gpt_oss.h: Taps)
+  std::vector<backend::HostWeight> weights;
+  // P-EAGLE: guesses behind the first are made at once, of rows of this token and of mask_hidden in place of residuals.
+  // None: it drafts one token after another, each from what it made of the one before.
+  std::optional<int32_t> mask_token;
+  std::vector<float> mask_hidden;  // [taps * target_hidden], with mask_token
+
+  std::optional<checkpoint::Checkpoint> files;  // what weights point into, beside
+  std::vector<std::vector<std::byte>> made_up;  // these
 };
 
-// Keys and values of one sequence, row by row. Positions rise, but need not be next to each other: a row whose feature
-// is not known has none.
-struct Cache {
-  struct Layer {
-    std::vector<float> keys, values;  // [rows, kv_heads * head_dim], keys after rope
-  };
-  std::vector<int64_t> positions;  // [rows]
-  std::vector<Layer> layers;
+// The boundaries that `config` means of a target with so many layers. Throws Error(kCorrupt) where there is none such.
+[[nodiscard]] std::vector<int> boundaries_of(const checkpoint::Eagle3Config& config, int64_t layers,
+                                             TapReading reading);
 
-  [[nodiscard]] size_t rows() const { return positions.size(); }
+// A head's shape alone, as `config` says: without weights, boundaries and what tensors tell. `target`: the model's.
+[[nodiscard]] Head described(const checkpoint::Eagle3Config& config, const backend::Dims& target);
+
+// What the head is for. A head without embedding or lm_head uses the target's; the bytes live as long as the head.
+struct Target {
+  const ModelConfig& config;
+  std::span<const backend::HostWeight> weights;
 };
 
-// Immutable: several threads may use one head, each with a pool and caches of its own.
-class Head {
- public:
-  explicit Head(Weights weights);
+// The head's weight of the role, one of the target's that it has none of itself. Throws Error(kUnsupported) where that
+// is quantised, naming who wants it.
+[[nodiscard]] backend::HostWeight shared(const Target& target, backend::WeightRole role, const std::string& where);
 
-  [[nodiscard]] const Weights& weights() const { return w_; }
-  [[nodiscard]] const std::vector<int>& boundaries() const { return w_.boundaries; }
+// Adds what the head's layers lack: biases and sinks. REQUIRES its config and all other weights.
+void fill_up(Head& head);
 
-  // The features of rows of residuals [rows, boundaries, target hidden]: [rows, hidden].
-  [[nodiscard]] std::vector<float> features(std::span<const float> residuals, const Workers& workers) const;
+// Throws what read_eagle3_config() and Checkpoint::open() throw, Error(kCorrupt) for a tensor that is missing, of the
+// wrong shape or type or not of such a head, naming it, and for a head of another target; Error(kUnsupported) for a
+// target whose shared tensors are quantised.
+[[nodiscard]] Head load(const std::filesystem::path& directory, const Target& target, TapReading reading);
 
-  // Of one sequence.
-  struct Rows {
-    std::span<const int32_t> tokens;
-    std::span<const float> features;  // [tokens, hidden]
-    int64_t position = 0;             // of the first row: that of the token its feature is of
-    Cache* cache = nullptr;           // the sequence's
-  };
-  struct Read {
-    std::vector<float> normed;  // [rows, hidden] what logits() reads
-    std::vector<float> next;    // [rows, hidden] the features of rows that draft on
-  };
-  // Adds each sequence's rows to its cache; all share one pass over the weights, and no row depends on another
-  // sequence's. REQUIRES at least one row of each, a cache of its own, and positions after those in it.
-  [[nodiscard]] Read read(std::span<const Rows> sequences, const Workers& workers) const;
-
-  // Of rows of Read::normed: [rows, draft vocab].
-  [[nodiscard]] std::vector<float> logits(std::span<const float> normed, const Workers& workers) const;
-  // Of each row the likeliest token of the target.
-  [[nodiscard]] std::vector<int32_t> draft(std::span<const float> normed, const Workers& workers) const;
-
-  // Forgets all rows but the first ones.
-  void keep(Cache& cache, size_t rows) const;
-
- private:
-  void attend(std::span<const float> q, const Cache& cache, const Cache::Layer& layer, std::span<float> out,
-              const Workers& workers) const;
-  void rotate(std::span<float> row, int64_t position) const;
-  [[nodiscard]] int64_t kv_width() const { return w_.dims.kv_heads * w_.dims.head_dim; }
-
-  const Weights w_;
-};
+// What a backend must know about a head.
+[[nodiscard]] backend::BackendConfig backend_config(const Head& head, const StepLimits& limits);
 
 }  // namespace nibble::model::eagle3

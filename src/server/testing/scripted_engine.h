@@ -2,7 +2,7 @@
 // Test only: nibble-tiny's tokenizer, and an engine that plays a script.
 
 #include "base/error.h"
-#include "server/generation.h"
+#include "server/engine_call.h"
 #include "server/presenter.h"
 #include "text/tokenizer.h"
 

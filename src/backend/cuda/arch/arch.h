@@ -68,7 +68,7 @@ struct ExpertsPlan {
   bool at_once = false;    // one launch makes both products; there is no second
   // What both products multiply. Codes are made by the kernel before, and do not go with by_place.
   InputType input = InputType::kF16;
-  // With by_place: x and u are codes of rows (quantise/round.h). A launch makes those of x, another those of u.
+  // With by_place: x and u are codes of rows (quantise/round_blocks.h). A launch makes those of x, another those of u.
   bool row_codes = false;
 };
 struct ExpertsGemm {

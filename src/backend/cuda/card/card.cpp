@@ -1,7 +1,6 @@
 #include "backend/cuda/card/device.h"
 
 #include "backend/cuda/memory/arena.h"
-#include "backend/cuda/eagle3/memory.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/memory/device_weights.h"
@@ -66,6 +65,19 @@ void require_cards(int cards, std::string_view what) {
     throw Error(Code::kUnsupported, "cuda: {}: want {} cards, found {}", what, cards, cuda_cards());
 }
 
+namespace {
+
+// Matrices in bf16; vectors are next to nothing.
+int64_t head_weight_bytes(const BackendConfig& config) {
+  const Dims& d = config.dims;
+  const HeadConfig& head = *config.head;
+  const int64_t fc = head.fc ? head.taps * head.target_hidden : 0, qkv = d.q_width() + 2 * d.kv_width();
+  const int64_t cols = fc + head.target_vocab + d.vocab + qkv + d.layers * (qkv + d.q_width() + 3 * d.inter);
+  return 2 * d.hidden * cols;
+}
+
+}  // namespace
+
 MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run, RanksIn in) {
   const bool several = run.ranks.count > 1;
   const BackendConfig config = cuda_config(whole, run.ranks);
@@ -74,19 +86,16 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run, 
   const ArenaNeeds needs = arena_needs(config, run, card);
   static_cast<void>(carve(needs, measure));
   const int64_t kv = kv_bytes(config, row_bytes(type_of(run.kv_type()), config.dims.head_dim));
-  const bool graphs = needs.matrices == Matrices::kPacked && !run.eager;
+  const bool graphs = has_graphs(config, needs) && !run.eager;
   const int64_t few = std::min(config.max_rows, config.max_tokens);
   const int64_t graph = StepGraphs::memory_bytes(few, config.dims.layers) * (several ? 5 : 4) / 4;  // with the sums
-  const HeadWeights* const head = config.head;
-  const int64_t draft =
-      head == nullptr ? 0 : carve(*head, head_setup(config, run, 0), card.facts.multiprocessors, nullptr).bytes;
   const int64_t gathered = several ? gathered_bytes(config, whole.dims) : 0;
   const int64_t shared = !several                     ? 0
                          : in == RanksIn::kOneProcess ? comm_bytes(run.ranks.count) + gathered
                                                       : kNcclCardBytes + 2 * gathered;
-  return {.weights = head == nullptr ? 0 : eagle3_weight_bytes(*head),
+  return {.weights = config.head ? head_weight_bytes(config) : 0,
           .kv = kv,
-          .activations = measure.bytes() - kv + shared + draft,
+          .activations = measure.bytes() - kv + shared,
           .graphs = graphs ? graph : 0,
           .upload = upload_bytes(with_defaults(run).threads)};
 }

@@ -42,52 +42,48 @@ DeviceBytes begun(const Rounds& begins) {
 
 }  // namespace
 
-void Comm::reduce(const DeltaValues& values, const Launch& on) const { reduce_by(reduce_plan(values).way, values, on); }
+void PeerComm::reduce(const DeltaValues& values, const Launch& on) const {
+  reduce_by(reduce_plan(values).way, values, on);
+}
 
-void Comm::reduce(const CombineArgs& parts, const Launch& on) const {
+void PeerComm::reduce(const CombineArgs& parts, const Launch& on) const {
   const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
-  check(sum_way(ranks(), values.bytes(), longer()) == SumWay::kPush, "others add up what is combined");
+  check(sum_way(ranks(), values.bytes()) == SumWay::kPush, "others add up what is combined");
   push(values, &parts, on);
 }
 
-PartPlaces Comm::places() const {
-  PartPlaces places{.shape = shares_.shape, .rank = shares_.rank};
-  std::ranges::copy(shares_.boxes, places.boxes);
+PartPlaces PeerComm::places() const {
+  const ShareLink& shares = links_.shares;
+  PartPlaces places{.shape = shares.shape, .rank = shares.rank};
+  std::ranges::copy(shares.boxes, places.boxes);
   return places;
 }
 
-SumPlan Comm::reduce_plan(const DeltaValues& values) const {
-  return plan_sum({.values = values,
-                   .ranks = ranks(),
-                   .ranks_on_card = ranks_on_card_,
-                   .sms = sms_,
-                   .shorter = shorter(),
-                   .longer = longer()});
+SumPlan PeerComm::reduce_plan(const DeltaValues& values) const {
+  return plan_sum({.values = values, .ranks = ranks(), .ranks_on_card = ranks_on_card_, .sms = sms_});
 }
 
-void Comm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
-  using enum DeltaValues::Sent;
+void PeerComm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
+  using enum DeltaValues::Sending;
   check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
   check((values.sent == kToAll) == (way == SumWay::kExchange) && (values.sent != kToOwners || way == SumWay::kShares),
         "parts are sent as their sum wants them");
   switch (way) {
     case SumWay::kPush: return push(values, nullptr, on);
     case SumWay::kShares: return share(values, on);
-    case SumWay::kNccl:
-      if (nccl_ == nullptr) throw Error(Code::kUnsupported, "cuda: want ranks that have NCCL, found none");
-      return nccl_->all_reduce(rank(), values, on);
     case SumWay::kExchange: return barrier(on);
+    case SumWay::kNccl: check(false, "NCCL is another's end");
   }
 }
 
-void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
+void PeerComm::push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
   const int64_t words = values.words();
-  for (int64_t at = 0; at < words; at += link_.shape.words) {
-    const PushReduceArgs args{.link = link_,
+  for (int64_t at = 0; at < words; at += links_.push.shape.words) {
+    const PushReduceArgs args{.link = links_.push,
                               .values = static_cast<uint32_t*>(values.at) + at,
                               .rest = values.rest == nullptr ? nullptr : values.rest + at,
                               .into = values.into == nullptr ? nullptr : values.into + at,
-                              .words = std::min(words - at, link_.shape.words)};
+                              .words = std::min(words - at, links_.push.shape.words)};
     const PushPlan plan = plan_push(args.words, sms_, ranks_on_card_);
     if (parts == nullptr) {
       reduce_by_push(args, values.type, plan, on);
@@ -97,12 +93,12 @@ void Comm::push(const DeltaValues& values, const CombineArgs* parts, const Launc
   }
 }
 
-void Comm::share(const DeltaValues& values, const Launch& on) const {
-  const int64_t words = values.words(), most = shares_.shape.words();
-  const bool sent = values.sent == DeltaValues::Sent::kToOwners;
+void PeerComm::share(const DeltaValues& values, const Launch& on) const {
+  const int64_t words = values.words(), most = links_.shares.shape.words();
+  const bool sent = values.sent == DeltaValues::Sending::kToOwners;
   check(!sent || words <= most, "what is sent before is one message");
   for (int64_t at = 0; at < words; at += most) {
-    const ShareReduceArgs args{.link = shares_,
+    const ShareReduceArgs args{.link = links_.shares,
                                .values = static_cast<uint32_t*>(values.at) + at,
                                .words = std::min(words - at, most),
                                .sent = sent};
@@ -110,19 +106,14 @@ void Comm::share(const DeltaValues& values, const Launch& on) const {
   }
 }
 
-void Comm::require() const {
-  if (nccl_ != nullptr) nccl_->require();
-}
-
-void Comm::gather(const GatheredColumns& of, const Launch& on) const {
+void PeerComm::gather(const GatheredColumns& of, const Launch& on) const {
   check(std::ssize(of.columns) == ranks(), "columns of every rank");
-  if (shorter() == SumWay::kNccl) return nccl_->gather(rank(), of, on);
   int64_t most = 1;
   for (const Range& columns : of.columns) most = std::max(most, columns.count);
-  const int64_t at_once = std::max<int64_t>(1, link_.shape.words / most);
+  const int64_t at_once = std::max<int64_t>(1, links_.push.shape.words / most);
   const int64_t own = of.columns[static_cast<size_t>(rank())].count;
   for (int64_t row = 0; row < of.rows; row += at_once) {
-    PushGatherArgs args{.link = link_,
+    PushGatherArgs args{.link = links_.push,
                         .own = of.own + row * own,
                         .all = of.all + row * of.width,
                         .rows = std::min(of.rows - row, at_once),
@@ -135,8 +126,8 @@ void Comm::gather(const GatheredColumns& of, const Launch& on) const {
   }
 }
 
-void Comm::pick(const Candidates& of, const Launch& on) const {
-  pick_by_push({.link = link_,
+void PeerComm::pick(const Candidates& of, const Launch& on) const {
+  pick_by_push({.link = links_.push,
                 .value = of.value,
                 .token = of.token,
                 .tokens = of.tokens,
@@ -146,9 +137,9 @@ void Comm::pick(const Candidates& of, const Launch& on) const {
                plan_pick(of.rows, sms_, ranks_on_card_), on);
 }
 
-void Comm::barrier(const Launch& on) const { meet_by_push(link_, on); }
+void PeerComm::barrier(const Launch& on) const { meet_by_push(links_.push, on); }
 
-CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
+CommMemory::CommMemory(std::span<const int> cards)
     : shape_{.words = kMessageWords, .ranks = static_cast<int>(cards.size())} {
   if (shape_.ranks < 2 || shape_.ranks > kMaxPushRanks)
     throw Error(Code::kUnsupported, "cuda: want 2 to {} ranks, found {}", kMaxPushRanks, cards.size());
@@ -175,16 +166,9 @@ CommMemory::CommMemory(std::span<const int> cards, SumWay longer)
     load_push_kernels();
     load_share_kernels();
   }
-  if (longer == SumWay::kNccl) nccl_ = std::make_unique<NcclRanks>(cards);
 }
 
-std::vector<SumWay> CommMemory::ways() const {
-  std::vector<SumWay> there = {SumWay::kPush, SumWay::kShares};
-  if (nccl_ != nullptr) there.push_back(SumWay::kNccl);
-  return there;
-}
-
-Comm CommMemory::of(int rank) const {
+PeerComm CommMemory::of(int rank) const {
   const Own& own = ranks_[static_cast<size_t>(rank)];
   const auto on_card = std::ranges::count_if(ranks_, [&](const Own& other) { return other.card == own.card; });
   const auto* const given_up = reinterpret_cast<const int*>(given_up_.get());
@@ -205,12 +189,11 @@ Comm CommMemory::of(int rank) const {
     push.mailboxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].mailbox.get());
     shares.boxes[r] = reinterpret_cast<uint64_t*>(ranks_[r].box.get());
   }
-  return {{push, shares, exchange, nccl_.get()}, own.sms, static_cast<int>(on_card)};
+  return {{push, shares, exchange}, own.sms, static_cast<int>(on_card)};
 }
 
 void CommMemory::give_up() const {
   std::atomic_ref(*reinterpret_cast<int*>(given_up_.get())).store(1, std::memory_order_release);
-  if (nccl_ != nullptr) nccl_->give_up();
 }
 
 }  // namespace nibble::backend::cuda

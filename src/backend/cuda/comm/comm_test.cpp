@@ -2,7 +2,8 @@
 // two, else that test says so and is skipped.
 
 #include "backend/cuda/comm/comm.h"
-#include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/testing/push.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/step_graph.h"
@@ -26,8 +27,7 @@ using enum DeltaValues::Type;
 // Ranks on these cards, with a stream each.
 class RanksOnCards {
  public:
-  explicit RanksOnCards(std::vector<int> cards, SumWay longer = SumWay::kShares)
-      : cards_(std::move(cards)), memory_(cards_, longer) {
+  explicit RanksOnCards(std::vector<int> cards) : cards_(std::move(cards)), memory_(cards_) {
     each([&](size_t rank) {
       streams_.push_back(make_stream());
       ends_.push_back(memory_.of(static_cast<int>(rank)));
@@ -40,7 +40,7 @@ class RanksOnCards {
 
   [[nodiscard]] int count() const { return static_cast<int>(cards_.size()); }
   [[nodiscard]] bool share_a_card() const { return std::ranges::count(cards_, cards_[0]) == std::ssize(cards_); }
-  [[nodiscard]] const Comm& end(size_t rank) const { return ends_[rank]; }
+  [[nodiscard]] const PeerComm& end(size_t rank) const { return ends_[rank]; }
   [[nodiscard]] const Launch& on(size_t rank) const { return on_[rank]; }
   [[nodiscard]] cudaStream_t stream(size_t rank) const { return streams_[rank].get(); }
 
@@ -59,7 +59,7 @@ class RanksOnCards {
   std::vector<int> cards_;
   CommMemory memory_;
   std::vector<Stream> streams_;
-  std::vector<Comm> ends_;
+  std::vector<PeerComm> ends_;
   std::vector<Launch> on_;
 };
 
@@ -152,8 +152,8 @@ class CommTest : public CudaTest {
     }
   }
 
-  // Sums by NCCL and by push one after the other in a graph of each rank, enqueued by one thread, rank by rank.
-  static void check_ways_in_a_graph(const RanksOnCards& ranks, SumWay large) {
+  // Sums by shares and by push one after the other in a graph of each rank, enqueued by one thread, rank by rank.
+  static void check_ways_in_a_graph(const RanksOnCards& ranks) {
     constexpr int kRounds = 24, kReplays = 20;
     const Rounds rounds({kBf16, 256 * 1440}, kRounds, ranks.count());
     const size_t count = rounds.sums.size();
@@ -168,8 +168,8 @@ class CommTest : public CudaTest {
       for (int round = 0; round < kRounds; ++round) {
         Launch on = ranks.on(rank);
         on.chained = round > 0;
-        ranks.end(rank).reduce_by(round % 3 == 1 ? large : SumWay::kPush, rounds.of_round(values[rank].get(), round),
-                                  on);
+        ranks.end(rank).reduce_by(round % 3 == 1 ? SumWay::kShares : SumWay::kPush,
+                                  rounds.of_round(values[rank].get(), round), on);
       }
     });
     for (int replay = 0; replay < kReplays; ++replay) {
@@ -252,8 +252,8 @@ class CommTest : public CudaTest {
     const int splits = tokens < 1000 ? 3 : 1;
     const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
     const auto pairs = static_cast<size_t>(tokens * kTopk);
-    using Sent = DeltaValues::Sent;
-    const Sent sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles), SumWay::kShares);
+    using Sending = DeltaValues::Sending;
+    const Sending sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles));
     std::vector<int32_t> ids;
     for (size_t pair = 0; pair < pairs; ++pair) ids.push_back(static_cast<int32_t>(pair * 5 % kExperts));
     struct Rank {
@@ -278,7 +278,7 @@ class CommTest : public CudaTest {
       own.combined = DeviceArray<uint16_t>(tiles);
       own.tiles = DeviceArray<uint16_t>(tiles);
       for (DeviceArray<uint16_t>& both : own.both)
-        if (sent == Sent::kToAll) both = DeviceArray<uint16_t>(2 * tiles);
+        if (sent == Sending::kToAll) both = DeviceArray<uint16_t>(2 * tiles);
       own.args = {.tokens = tokens, .hidden = kHidden};
       if (delta == NormDelta::kSplits) {
         std::vector<uint16_t> sums;
@@ -306,15 +306,15 @@ class CommTest : public CudaTest {
       any_combine(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
-      if (sent == Sent::kNot) return ranks.end(r).reduce(args, ranks.on(r));
+      if (sent == Sending::kNot) return ranks.end(r).reduce(args, ranks.on(r));
       args.places = ranks.end(r).places();
       DeltaValues values{
-          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sent::kToOwners};
+          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sending::kToOwners};
       any_combine(args, ranks.on(r));
       ranks.end(r).reduce(values, ranks.on(r));
-      if (sent != Sent::kToAll) return;
+      if (sent != Sending::kToAll) return;
       const Exchange& exchange = ranks.end(r).exchange();
-      values.sent = Sent::kToAll;
+      values.sent = Sending::kToAll;
       for (int sum = 0; sum < kExchangedSums; ++sum) {
         args.places = PartPlaces::exchanged(exchange, sum, values.words());
         any_combine(args, ranks.on(r));
@@ -471,9 +471,7 @@ TEST_F(CommTest, ranks_of_one_card_get_the_sum_by_shares) {
   check_rounds(RanksOnCards({0, 0, 0}), Rounds({kBf16, 100004}, 20, 3), SumWay::kShares);
   check_rounds(RanksOnCards({0, 0}), Rounds({kF32, share_shape(2).words() + 4}, 1, 2), SumWay::kShares);  // in two
 }
-TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) {
-  check_ways_in_a_graph(RanksOnCards({0, 0}), SumWay::kShares);
-}
+TEST_F(CommTest, ranks_of_one_card_get_sums_by_shares_in_graphs) { check_ways_in_a_graph(RanksOnCards({0, 0})); }
 
 TEST_F(CommTest, a_rank_whose_other_never_comes_is_let_go) {
   const std::vector<int> cards = {0, 0};
@@ -492,7 +490,7 @@ TEST_F(CommTest, two_cards_get_the_sum_at_every_size) {
 }
 TEST_F(CommTest, two_cards_get_sums_by_shares_in_graphs) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  check_ways_in_a_graph(RanksOnCards({0, 1}), SumWay::kShares);
+  check_ways_in_a_graph(RanksOnCards({0, 1}));
 }
 TEST_F(CommTest, two_cards_get_a_million_sums_in_graphs) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
@@ -525,7 +523,7 @@ TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_draw_and_meet) {
   check_draws(ranks, 8, 1024);
 }
 
-// NCCL, where the build and the system have it.
+// NCCL, where the build and the system have it: ranks of several processes, here threads.
 class NcclTest : public CommTest {
  protected:
   void SetUp() override {
@@ -533,63 +531,57 @@ class NcclTest : public CommTest {
     if (IsSkipped()) return;
     if (const NcclLibrary library = nccl_library(); !library.there) GTEST_SKIP() << library.what;
   }
+  // body(rank, its end) for two ranks at once, a card each.
+  static void on_two_cards(const std::function<void(int, const NcclComm&)>& body) {
+    const NcclId id = new_nccl_id();
+    const auto process = [&](int rank) {
+      cuda_check(cudaSetDevice(rank));
+      const NcclComm comm({.id = id, .rank = rank, .ranks = 2, .card = rank});
+      body(rank, comm);
+    };
+    std::thread other(process, 1);
+    process(0);
+    other.join();
+  }
+  static void check_sum(int rank, const NcclComm& comm, const PushMessage& message, uint64_t round) {
+    const DeviceArray<uint32_t> values(push_words(message, push_values(message, round, rank)));
+    const Stream stream = make_stream();
+    const int64_t count = message.type == kF32 ? message.words : 2 * message.words;
+    comm.reduce({values.get(), count, message.type}, {.stream = stream.get()});
+    cuda_check(cudaStreamSynchronize(stream.get()));
+    EXPECT_TRUE(values.host() == push_sum(message, round, 2)) << "rank " << rank << ", " << message.words << " words";
+  }
 };
 
 TEST_F(NcclTest, one_rank_keeps_its_values) {
-  const std::vector<int> cards = {0};
-  const NcclRanks ranks(cards);
+  const NcclComm comm({.id = new_nccl_id()});
   const PushMessage message{kF32, 1440};
   const std::vector<uint32_t> words = push_words(message, push_values(message, 0, 0));
   const DeviceArray<uint32_t> values(words);
-  ranks.all_reduce(0, {values.get(), 1440, kF32}, on_);
+  comm.reduce({values.get(), 1440, kF32}, on_);
   EXPECT_TRUE(values.host() == words);
   EXPECT_EQ(counts_.at(nccl_reduce_kernel().name), 1);
 }
-TEST_F(NcclTest, ranks_that_share_a_card_are_refused) {
-  const std::vector<int> cards = {0, 0};
-  EXPECT_THROW(NcclRanks{cards}, Error);
-  EXPECT_THROW(CommMemory(cards, SumWay::kNccl), Error);
-  const CommMemory memory(cards);
-  EXPECT_EQ(memory.of(0).reduce_plan({nullptr, int64_t{1} << 30, kBf16}).way, SumWay::kShares);
-  EXPECT_THROW(memory.of(0).reduce_by(SumWay::kNccl, {nullptr, 4, kF32}, on_), Error);
-}
 TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  const RanksOnCards ranks({0, 1}, SumWay::kNccl);
-  check_sizes(ranks, SumWay::kNccl);
-  check_rounds(ranks, Rounds({kF32, 17 << 20}, 1, 2), SumWay::kNccl);  // in two calls
-}
-TEST_F(NcclTest, two_cards_get_sums_of_both_ways_in_graphs) {
-  if (!two_cards()) GTEST_SKIP() << "want two cards";
-  check_ways_in_a_graph(RanksOnCards({0, 1}, SumWay::kNccl), SumWay::kNccl);
+  on_two_cards([](int rank, const NcclComm& comm) {
+    for (const int tokens : {1, 8, 64, 256, 2048})
+      for (const DeltaValues::Type type : {kF32, kBf16})
+        for (const uint64_t round : {0, 1}) check_sum(rank, comm, {type, int64_t{tokens} * 1440}, round);
+    check_sum(rank, comm, {kF32, 17 << 20}, 0);  // in two calls
+  });
 }
 TEST_F(NcclTest, a_rank_whose_other_never_comes_is_let_go) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  const std::vector<int> cards = {0, 1};
-  const NcclRanks ranks(cards);
-  const DeviceArray<float> values(4096);
-  ranks.all_reduce(0, {values.get(), 4096, kF32}, on_);
-  ranks.give_up();
-  cuda_check(cudaStreamSynchronize(stream_.get()));
-  EXPECT_THROW(ranks.all_reduce(0, {values.get(), 4096, kF32}, on_), Error);
-}
-TEST_F(NcclTest, processes_of_a_rank_each_meet_by_an_id) {
-  if (!two_cards()) GTEST_SKIP() << "want two cards";
-  const NcclId id = new_nccl_id();
-  const PushMessage message{kBf16, 2048 * 1440};
-  const std::vector<uint32_t> want = push_sum(message, 0, 2);
-  const auto process = [&](int rank) {
-    cuda_check(cudaSetDevice(rank));
-    const std::vector<int> cards = {rank};
-    const NcclRanks ranks({.id = id, .ranks = 2, .first = rank}, cards);
-    const DeviceArray<uint32_t> values(push_words(message, push_values(message, 0, rank)));
+  on_two_cards([](int rank, const NcclComm& comm) {
+    if (rank == 1) return comm.give_up();
+    const DeviceArray<float> values(4096);
     const Stream stream = make_stream();
-    ranks.all_reduce(rank, {values.get(), 2 * message.words, kBf16}, {.stream = stream.get()});
-    EXPECT_TRUE(values.host() == want) << "rank " << rank;
-  };
-  std::thread other(process, 1);
-  process(0);
-  other.join();
+    comm.reduce({values.get(), 4096, kF32}, {.stream = stream.get()});
+    comm.give_up();
+    cuda_check(cudaStreamSynchronize(stream.get()));
+    EXPECT_THROW(comm.reduce({values.get(), 4096, kF32}, {.stream = stream.get()}), Error);
+  });
 }
 
 }  // namespace

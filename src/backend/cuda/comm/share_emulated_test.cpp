@@ -3,8 +3,8 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/comm/combine_testing.h"
-#include "backend/cuda/comm/push_testing.h"
+#include "backend/cuda/comm/testing/combine.h"
+#include "backend/cuda/comm/testing/push.h"
 #include "backend/cuda/comm/share.cuh"
 
 #include <gtest/gtest.h>

@@ -25,15 +25,14 @@ enum class SumWay : uint8_t {
 // (bench/results/2026-11-26-h200-x2-sent.json). A push that combines takes 17 (o's splits) and 29 (experts) at 1.5 MB,
 // any_combine before shares 8 and theirs. More ranks are not measured: a push sends a message 2 (ranks - 1) times, the
 // others less than twice.
-[[nodiscard]] constexpr int64_t first_long_bytes(int ranks, SumWay way) {
+[[nodiscard]] constexpr int64_t first_long_bytes(int ranks) {
   constexpr int64_t kKilo = 1024;
-  const int64_t values = (ranks <= 2 ? 1024 : ranks <= 4 ? 256 : 128) * kKilo;
-  return way == SumWay::kNccl ? 2 * values : values;
+  return (ranks <= 2 ? 1024 : ranks <= 4 ? 256 : 128) * kKilo;
 }
 
-// longer: the way that ranks which push short messages have for long ones.
-[[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes, SumWay longer) {
-  return bytes >= first_long_bytes(ranks, longer) ? longer : SumWay::kPush;
+// How ranks that reach each other's memory add up what nobody has sent before.
+[[nodiscard]] constexpr SumWay sum_way(int ranks, int64_t bytes) {
+  return bytes >= first_long_bytes(ranks) ? SumWay::kShares : SumWay::kPush;
 }
 
 // Messages of so many bytes and more are exchanged by two ranks: of 120b 91 tokens. Two H200, µs a step: pushes that
@@ -43,19 +42,22 @@ inline constexpr int64_t kFirstExchangedBytes = 512 * 1024;
 
 // Whether the kernel that makes bf16 values sends them, and to whom (share_box.h PartPlaces): where shares take them in
 // one message. Two ranks send all to each other: as many bytes as parts and sums of shares are.
-[[nodiscard]] constexpr DeltaValues::Sent sent_as_made(int ranks, int64_t bytes, SumWay longer) {
-  using enum DeltaValues::Sent;
-  if (longer != SumWay::kShares || bytes > 4 * share_shape(ranks).words()) return kNot;
+[[nodiscard]] constexpr DeltaValues::Sending sent_as_made(int ranks, int64_t bytes) {
+  using enum DeltaValues::Sending;
+  if (bytes > 4 * share_shape(ranks).words()) return kNot;
   if (ranks == 2) return bytes >= kFirstExchangedBytes ? kToAll : kNot;
-  return sum_way(ranks, bytes, longer) == SumWay::kShares ? kToOwners : kNot;
+  return sum_way(ranks, bytes) == SumWay::kShares ? kToOwners : kNot;
 }
 
 inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
+// Which of NCCL's kernels runs is its own choice; their names begin so.
+[[nodiscard]] constexpr Kernel nccl_reduce_kernel() { return {"ncclDevKernel_AllReduce"}; }
+[[nodiscard]] constexpr Kernel nccl_gather_kernel() { return {"ncclDevKernel_SendRecv"}; }
 
 struct SumShape {
   DeltaValues values;  // wherever they are
   int ranks = 2, ranks_on_card = 1, sms = 1;
-  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;
+  bool by_nccl = false;                    // every message
   std::optional<NormDelta> combines = {};  // the values are still to be made, of this
 };
 struct SumPlan {

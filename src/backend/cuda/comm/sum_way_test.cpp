@@ -13,38 +13,35 @@ namespace {
 constexpr int64_t kMega = 1 << 20;
 
 TEST(sum_way, short_messages_are_pushed_and_long_ones_are_not) {
-  for (const SumWay longer : {SumWay::kShares, SumWay::kNccl}) {
-    for (const int ranks : {2, 4, 8}) {
-      EXPECT_EQ(sum_way(ranks, 5760, longer), SumWay::kPush);
-      EXPECT_EQ(sum_way(ranks, 2 * kMega, longer), longer);
-    }
+  for (const int ranks : {2, 4, 8}) {
+    EXPECT_EQ(sum_way(ranks, 5760), SumWay::kPush);
+    EXPECT_EQ(sum_way(ranks, 2 * kMega), SumWay::kShares);
+    EXPECT_LE(first_long_bytes(ranks), 4 * kMessageWords) << "what a push combines is one message";
   }
-  EXPECT_EQ(sum_way(2, kMega - 2, SumWay::kNccl), SumWay::kPush);
-  EXPECT_EQ(sum_way(2, kMega, SumWay::kShares), SumWay::kShares);
-  for (const int ranks : {2, 4, 8})
-    EXPECT_LE(first_long_bytes(ranks, SumWay::kNccl), 4 * kMessageWords) << "what a push combines is one message";
-  EXPECT_EQ(sum_way(8, kMega / 4, SumWay::kNccl), SumWay::kNccl);
+  EXPECT_EQ(sum_way(2, kMega - 2), SumWay::kPush);
+  EXPECT_EQ(sum_way(2, kMega), SumWay::kShares);
+  EXPECT_EQ(sum_way(8, kMega / 8), SumWay::kShares);
 }
 
 TEST(sum_plan, names_what_is_launched_and_how_often) {
-  const auto plan = [](int64_t tokens, SumWay longer) {
+  const auto plan = [](int64_t tokens, bool by_nccl = false) {
     return plan_sum({.values = {.count = tokens * 2880, .type = DeltaValues::Type::kBf16},
                      .ranks = 2,
                      .sms = 132,
-                     .longer = longer});
+                     .by_nccl = by_nccl});
   };
-  const SumPlan decode = plan(1, SumWay::kNccl);
+  const SumPlan decode = plan(1);
   EXPECT_EQ(decode.kernel.name, "any_push_reduce<bf16>");
   EXPECT_EQ(decode.tile, "4 words per thread, 256 threads, 2 CTAs, 5760 B of each of 2 ranks");
   EXPECT_EQ(decode.launches, 1);
   EXPECT_EQ(decode.cost.bytes, 2 * 5760);
-  const SumPlan prompt = plan(8192, SumWay::kShares);
+  const SumPlan prompt = plan(8192);
   EXPECT_EQ(prompt.kernel.name, "any_share_reduce<bf16>");
   EXPECT_EQ(prompt.launches, 1);
   EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
-  EXPECT_EQ(plan(16384, SumWay::kShares).launches, 2);
-  using enum DeltaValues::Sent;
-  const auto sent = [](DeltaValues::Sent to) {
+  EXPECT_EQ(plan(16384).launches, 2);
+  using enum DeltaValues::Sending;
+  const auto sent = [](DeltaValues::Sending to) {
     return plan_sum(
         {.values = {.count = 8192 * 2880, .type = DeltaValues::Type::kBf16, .sent = to}, .ranks = 2, .sms = 132});
   };
@@ -53,14 +50,13 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
   EXPECT_EQ(sent(kToAll).kernel.name, "any_push_barrier");
   EXPECT_EQ(sent(kToAll).way, SumWay::kExchange);
   EXPECT_EQ(sent(kToAll).cost.bytes, 32) << "all else was sent before";
-  EXPECT_EQ(sent_as_made(2, int64_t{8192} * 5760, SumWay::kShares), kToAll);
-  EXPECT_EQ(sent_as_made(4, int64_t{8192} * 5760, SumWay::kShares), kToOwners);
-  EXPECT_EQ(sent_as_made(2, int64_t{9000} * 5760, SumWay::kShares), kNot) << "more than a box holds";
-  EXPECT_EQ(sent_as_made(2, int64_t{8192} * 5760, SumWay::kNccl), kNot);
-  EXPECT_EQ(sent_as_made(2, 5760, SumWay::kShares), kNot);
-  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes, SumWay::kShares), kToAll);
-  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes - 2, SumWay::kShares), kNot);
-  const SumPlan nccl = plan(16384, SumWay::kNccl);
+  EXPECT_EQ(sent_as_made(2, int64_t{8192} * 5760), kToAll);
+  EXPECT_EQ(sent_as_made(4, int64_t{8192} * 5760), kToOwners);
+  EXPECT_EQ(sent_as_made(2, int64_t{9000} * 5760), kNot) << "more than a box holds";
+  EXPECT_EQ(sent_as_made(2, 5760), kNot);
+  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes), kToAll);
+  EXPECT_EQ(sent_as_made(2, kFirstExchangedBytes - 2), kNot);
+  const SumPlan nccl = plan(16384, true);
   EXPECT_EQ(nccl.kernel.name, "ncclDevKernel_AllReduce");
   EXPECT_EQ(nccl.launches, 2);
   EXPECT_EQ(nccl.cost.bytes, 16384 * 5760);

@@ -1,6 +1,5 @@
 #include "backend/cuda/eagle3/kernels.h"
 
-#include <algorithm>
 #include <cstdint>
 
 namespace nibble::backend::cuda {
@@ -10,10 +9,6 @@ using Then = Eagle3LinearArgs::Then;
 
 bool eagle3_aligned(const void* pointer) {
   return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
-Kernel eagle3_linear_kernel(int tokens) {
-  return kernel::kEagle3Linear[tokens <= 8 ? 0 : tokens <= 16 ? 1 : tokens <= 32 ? 2 : 3];
 }
 
 }  // namespace
@@ -37,50 +32,6 @@ Eagle3LinearPlan plan(const Eagle3LinearArgs& a, int multiprocessors) {
   return cut(a, parts);
 }
 
-int attend_splits(const Eagle3AttendArgs& a, int multiprocessors) {
-  constexpr int kCtasPerSm = 2;
-  return std::clamp((kCtasPerSm * multiprocessors + a.ctas() - 1) / a.ctas(), 1, kEagle3MostSplits);
-}
-
-// splits * ctas is below this where there are splits at all.
-int64_t eagle3_parts_bytes(int head_dim, int multiprocessors) {
-  return int64_t{4} * multiprocessors * 8 * (head_dim + 2) * 4;
-}
-
-Eagle3Cost cost(const Eagle3LinearArgs& a) {
-  const int64_t out = int64_t{a.tokens} * a.rows, x = int64_t{a.tokens} * a.cols, weights = int64_t{a.rows} * a.cols;
-  int64_t written = 0;
-  switch (a.then) {
-    case Then::kAdd: written = out * (a.residual != nullptr ? 8 : 4); break;
-    case Then::kGate: written = out; break;
-    case Then::kRope: written = int64_t{a.tokens} * a.head_dim * (4 * a.heads + 4 * a.kv_heads + 4); break;
-    case Then::kBest:
-      written = (a.out != nullptr ? 4 * out : 0) + 8 * int64_t{a.tokens} * eagle3_row_tiles(a.rows);
-      break;
-  }
-  return {.bytes = 2 * weights + 2 * x + written + (a.bias != nullptr ? 4 * a.rows : 0), .flops = 2 * out * a.cols};
-}
-
-Eagle3Cost cost(const Eagle3NormArgs& a) {
-  const int64_t cols = int64_t{a.segments} * a.width, count = a.rows * cols;
-  return {.bytes = count * (4 + (a.rounded != nullptr ? 2 : 0) + (a.normed != nullptr ? 4 : 0) +
-                            (a.plain != nullptr ? 4 : 0)) +
-                   (a.scale != nullptr ? 4 * cols : 0),
-          .flops = 4 * count};
-}
-
-Eagle3Cost cost(const Eagle3EnterArgs& a) {
-  const int64_t count = int64_t{a.tokens} * a.hidden;
-  return {.bytes = 8 * int64_t{a.tokens} * a.best_tiles +
-                   (a.x != nullptr ? count * (2 + 4 + 4 + 4) + 8 * int64_t{a.hidden} : 0),
-          .flops = a.x != nullptr ? 8 * count : 0};
-}
-
-Eagle3Cost cost(const Eagle3AttendArgs& a, int64_t keys) {
-  return {.bytes = 4 * keys * a.kv_heads * a.head_dim + 6 * int64_t{a.tokens} * a.heads * a.head_dim,
-          .flops = 4 * keys * a.heads * a.head_dim};
-}
-
 void check_args(const Eagle3LinearArgs& a) {
   const Kernel name = eagle3_linear_kernel(a.tokens);
   require_shape(a.tokens > 0 && a.tokens <= kEagle3MostTokens, name, "1 to 64 tokens", a.tokens);
@@ -96,10 +47,9 @@ void check_args(const Eagle3LinearArgs& a) {
       require_shape(a.rows == (a.heads + 2 * a.kv_heads) * a.head_dim, name, "rows of all heads", a.rows);
       require_shape(a.head_dim > 0 && a.head_dim % 2 == 0, name, "an even head_dim", a.head_dim);
       require_shape(a.out != nullptr && a.cosine != nullptr && a.sine != nullptr && a.slots != nullptr &&
-                        a.pages.keys != nullptr && a.pages.values != nullptr,
+                        a.keys != nullptr && a.values != nullptr,
                     name, "q, a rope table, slots and pages", a.tokens);
       break;
-    case Then::kBest: require_shape(a.best != nullptr, name, "somewhere to store", a.rows); break;
   }
 }
 
@@ -120,29 +70,12 @@ void check_args(const Eagle3NormArgs& a) {
 void check_args(const Eagle3EnterArgs& a) {
   constexpr Kernel kName = kernel::kEagle3Enter;
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
-  require_shape(a.ids != nullptr, kName, "ids", a.tokens);
-  require_shape((a.best != nullptr) == (a.best_tiles > 0), kName, "row tiles with a best of each", a.best_tiles);
-  if (a.x == nullptr) return;
+  require_shape(a.ids != nullptr && a.sampled != nullptr, kName, "ids", a.tokens);
   require_shape(a.hidden > 0 && a.hidden % 4 == 0 && a.hidden <= kEagle3MostHidden, kName,
                 "hidden a multiple of 4 up to 8192", a.hidden);
   require_shape(eagle3_aligned(a.embedding) && eagle3_aligned(a.input_norm) && eagle3_aligned(a.hidden_norm) &&
-                    eagle3_aligned(a.feature) && eagle3_aligned(a.x) && eagle3_aligned(a.residual),
-                kName, "embedding, norms, feature and results, 16-byte aligned", a.hidden);
-}
-
-void check_args(const Eagle3AttendArgs& a) {
-  constexpr Kernel kName = kernel::kEagle3Attend;
-  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
-  require_shape(a.kv_heads > 0 && a.heads > 0 && a.heads % a.kv_heads == 0, kName, "kv_heads that divide heads",
-                a.heads);
-  require_shape(a.head_dim > 0 && a.head_dim % 8 == 0 && a.head_dim <= kEagle3MostHeadDim, kName,
-                "a head_dim of a multiple of 8 up to 128", a.head_dim);
-  require_shape(a.splits >= 1 && a.splits <= kEagle3MostSplits, kName, "1 to 32 splits", a.splits);
-  require_shape(a.splits == 1 || (a.parts != nullptr && a.finished != nullptr), kName, "scratch for splits", a.splits);
-  require_shape(eagle3_aligned(a.q) && eagle3_aligned(a.pages.keys) && eagle3_aligned(a.pages.values) &&
-                    a.first != nullptr && a.end != nullptr && a.pages_at != nullptr && a.page_ids != nullptr &&
-                    a.out != nullptr,
-                kName, "q and pages, 16-byte aligned, and the rest", a.tokens);
+                    eagle3_aligned(a.features) && eagle3_aligned(a.x) && eagle3_aligned(a.residual),
+                kName, "embedding, norms, features and results, 16-byte aligned", a.hidden);
 }
 
 }  // namespace nibble::backend::cuda

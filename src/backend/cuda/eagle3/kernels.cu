@@ -1,4 +1,3 @@
-#include "backend/cuda/eagle3/attend.cuh"
 #include "backend/cuda/eagle3/linear.cuh"
 #include "backend/cuda/eagle3/rows.cuh"
 
@@ -35,17 +34,6 @@ void any_eagle3_enter(const Eagle3EnterArgs& args, const Launch& on) {
   check_args(args);
   launch_chained(any_eagle3_enter_bf16, {kernel::kEagle3Enter, on, args.tokens, kEagle3RowThreads, kEagle3RowShared},
                  args);
-}
-
-void any_eagle3_attend(const Eagle3AttendArgs& args, const Launch& on) {
-  check_args(args);
-  const auto launch = [&](auto* kernel) {
-    launch_chained(kernel,
-                   {kernel::kEagle3Attend, on, args.ctas(), kEagle3AttendWarps * kWarpLanes,
-                    eagle3_attend_shared(args.head_dim), args.splits},
-                   args);
-  };
-  args.head_dim <= 64 ? launch(any_eagle3_attend_bf16<1>) : launch(any_eagle3_attend_bf16<2>);
 }
 
 }  // namespace nibble::backend::cuda

@@ -2,8 +2,7 @@
 
 #include "backend/cuda/emulation/device.h"
 
-#include "backend/cuda/eagle3/attend.cuh"
-#include "backend/cuda/eagle3/kernels_testing.h"
+#include "backend/cuda/testing/eagle3.h"
 #include "backend/cuda/eagle3/linear.cuh"
 #include "backend/cuda/eagle3/rows.cuh"
 
@@ -42,28 +41,13 @@ TEST(eagle3_emulated, norms_of_segments_go_where_they_are_told) {
   }
 }
 
-TEST(eagle3_emulated, enter_takes_the_likeliest_token_and_norms_both_halves) {
+TEST(eagle3_emulated, enter_takes_the_token_and_norms_both_halves) {
   for (const Eagle3EnterCase& c : kEagle3EnterCases) {
     check_eagle3_enter<HostArray>(c, [](const Eagle3EnterArgs& args) {
       check_args(args);
       const emulation::Launch launch{
           .grid = args.tokens, .threads = kEagle3RowThreads, .predecessor = {}, .after_cta = {}};
       ASSERT_EQ(emulation::run(launch, [&] { any_eagle3_enter_bf16(args); }), "");
-    });
-  }
-}
-
-TEST(eagle3_emulated, attention_sees_its_range_of_keys_whatever_the_splits) {
-  for (const Eagle3AttendCase& c : eagle3_attend_cases()) {
-    check_eagle3_attend<HostArray>(c, [](const Eagle3AttendArgs& args) {
-      check_args(args);
-      const emulation::Launch launch{.grid = args.ctas(),
-                                     .threads = kEagle3AttendWarps * kWarpLanes,
-                                     .grid_y = args.splits,
-                                     .predecessor = {},
-                                     .after_cta = {}};
-      const auto run = [&] { args.head_dim <= 64 ? any_eagle3_attend_bf16<1>(args) : any_eagle3_attend_bf16<2>(args); };
-      ASSERT_EQ(emulation::run(launch, run), "");
     });
   }
 }

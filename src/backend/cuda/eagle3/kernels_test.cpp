@@ -1,7 +1,7 @@
 // Kernels of an EAGLE-3 head on the device.
 
 #include "backend/cuda/eagle3/kernels.h"
-#include "backend/cuda/eagle3/kernels_testing.h"
+#include "backend/cuda/testing/eagle3.h"
 #include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,6 @@ class Eagle3Kernels : public CudaTest {
     check_eagle3_linear<DeviceArray>(
         c, [&](const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan) { any_eagle3_linear(args, plan, on_); });
   }
-  void check(const Eagle3AttendCase& c) {
-    check_eagle3_attend<DeviceArray>(c, [&](const Eagle3AttendArgs& args) { any_eagle3_attend(args, on_); });
-  }
 };
 
 TEST_F(Eagle3Kernels, products_of_every_kind_and_number_of_tokens) {
@@ -28,7 +25,7 @@ TEST_F(Eagle3Kernels, products_of_every_kind_and_number_of_tokens) {
     check({.tokens = tokens, .rows = 288, .cols = 17280});
     check({.then = Then::kGate, .tokens = tokens, .rows = 4096, .cols = 2880, .bias = false});
     check({.then = Then::kRope, .tokens = tokens, .cols = 5760, .heads = 16, .kv_heads = 2, .head_dim = 64});
-    check({.then = Then::kBest, .tokens = tokens, .rows = 3000, .cols = 2880, .bias = false});
+    check({.tokens = tokens, .rows = 3000, .cols = 2880, .bias = false, .residual = false});
   }
 }
 
@@ -37,17 +34,9 @@ TEST_F(Eagle3Kernels, norms_of_segments_go_where_they_are_told) {
     check_eagle3_norm<DeviceArray>(c, [&](const Eagle3NormArgs& args) { any_eagle3_norm(args, on_); });
 }
 
-TEST_F(Eagle3Kernels, enter_takes_the_likeliest_token_and_norms_both_halves) {
+TEST_F(Eagle3Kernels, enter_takes_the_token_and_norms_both_halves) {
   for (const Eagle3EnterCase& c : kEagle3EnterCases)
     check_eagle3_enter<DeviceArray>(c, [&](const Eagle3EnterArgs& args) { any_eagle3_enter(args, on_); });
-}
-
-TEST_F(Eagle3Kernels, attention_sees_its_range_of_keys_whatever_the_splits) {
-  for (const Eagle3AttendCase& c : eagle3_attend_cases()) check(c);
-  for (const int splits : {1, 2, 16, 32}) {
-    check({.ranges = {{0, 4000}, {17, 1000}, {0, 129}}, .heads = 64, .kv_heads = 8, .head_dim = 64, .splits = splits});
-    check({.ranges = {{0, 900}}, .heads = 32, .kv_heads = 2, .head_dim = 128, .splits = splits});
-  }
 }
 
 }  // namespace

@@ -58,36 +58,16 @@ __device__ __forceinline__ void eagle3_store(const Eagle3LinearArgs& args, const
     const bool key = head < args.heads + args.kv_heads;
     const int kv_head = head - args.heads - (key ? 0 : args.kv_heads), slot = args.slots[token];
     Bf16* const to =
-        (key ? args.pages.keys : args.pages.values) +
-        ((int64_t{slot / kEagle3PageRows} * args.kv_heads + kv_head) * kEagle3PageRows + slot % kEagle3PageRows) * dim +
-        d;
+        (key ? args.keys : args.values) +
+        ((int64_t{slot / kPageTokens} * args.kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * dim + d;
     const uint32_t both = ptx::pack_bf16(a, b);
     to[0] = {static_cast<uint16_t>(both)}, to[dim / 2] = {static_cast<uint16_t>(both >> 16)};
     return;
   }
-  if (args.out == nullptr) return;  // of kBest
   const int64_t at = int64_t{token} * args.rows;
   const bool adds = args.residual != nullptr;
   args.out[at + rows.a] = adds ? a + args.residual[at + rows.a] : a;
   if (has_b) args.out[at + rows.b] = adds ? b + args.residual[at + rows.b] : b;
-}
-
-// The likeliest of the tile's rows for a token, by the eight lanes that have some of it.
-__device__ __forceinline__ void eagle3_store_best(const Eagle3LinearArgs& args, const Eagle3RowPair& rows, int tile,
-                                                  int token, float a, float b) {
-  const auto biased = [&](int row, float value) {
-    return row >= args.rows ? -INFINITY : args.bias == nullptr ? value : value + args.bias[row];
-  };
-  Ranked best = {biased(rows.a, a), rows.a};
-  const Ranked other = {biased(rows.b, b), rows.b};
-  if (before(other, best)) best = other;
-#pragma unroll
-  for (int step = 4; step < kWarpLanes; step *= 2) {
-    const Ranked theirs = {__shfl_xor_sync(kAllLanes, best.value, step), __shfl_xor_sync(kAllLanes, best.idx, step)};
-    if (before(theirs, best)) best = theirs;
-  }
-  if (threadIdx.x % kWarpLanes / 4 == 0 && token < args.tokens)
-    args.best[int64_t{token} * eagle3_row_tiles(args.rows) + tile] = {best.value, best.idx};
 }
 
 template <int kTiles>
@@ -163,8 +143,6 @@ __global__ void __launch_bounds__(kEagle3LinearWarps* kWarpLanes, kTiles <= 2 ? 
     for (int j = 0; j < 2; ++j) {  // of sums: rows a of two tokens, then rows b
       const int token = n * 8 + lane % 4 * 2 + j;
       eagle3_store(args, rows, token, sums[n][j], sums[n][2 + j]);
-      if (args.then == Eagle3LinearArgs::Then::kBest)
-        eagle3_store_best(args, rows, tile, token, sums[n][j], sums[n][2 + j]);
     }
   }
 }

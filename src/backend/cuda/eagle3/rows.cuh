@@ -10,12 +10,12 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kEagle3RowThreads = 512;
-// A float per warp for each of two sums, and a best row per warp.
-inline constexpr int kEagle3RowShared = kEagle3RowThreads / kWarpLanes * (4 + 4 + 8);
+// A float per warp for each of two sums.
+inline constexpr int kEagle3RowShared = kEagle3RowThreads / kWarpLanes * (4 + 4);
 
 // A thread's floats of a row, four at a time, all of them asked for at once.
 template <int kFours>
-struct Eagle3Held {
+struct Eagle3Row {
   static constexpr int kWidth = 4 * kFours * kEagle3RowThreads;  // the widest row
   float4 four[kFours];
 
@@ -40,8 +40,8 @@ struct Eagle3Held {
     }
   }
   // times `by` and times scale's
-  __device__ Eagle3Held scaled(float by, const Eagle3Held& scale) const {
-    Eagle3Held result;
+  __device__ Eagle3Row scaled(float by, const Eagle3Row& scale) const {
+    Eagle3Row result;
 #pragma unroll
     for (int j = 0; j < kFours; ++j) {
       const float4 v = four[j], s = scale.four[j];
@@ -71,18 +71,17 @@ __device__ __forceinline__ void eagle3_round(Bf16* to, int four, const float4& v
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
     any_eagle3_norm_f32(const __grid_constant__ Eagle3NormArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  using Held = Eagle3Held<8>;
-  static_assert(Held::kWidth == kEagle3MostWidth);
+  using Row = Eagle3Row<8>;
+  static_assert(Row::kWidth == kEagle3MostWidth);
   ptx::grid_dependency_launch();
   const auto row = static_cast<int>(blockIdx.x), segment = static_cast<int>(blockIdx.y);
   const int64_t pitch = int64_t{args.segments} * args.width, first = int64_t{segment} * args.width;
-  Held scale;
+  Row scale;
   if (args.scale != nullptr) scale.load(args.width, args.scale + first);
   ptx::grid_dependency_wait();
-  const int from = args.which == nullptr ? row : args.which[row], to = args.to == nullptr ? row : args.to[row];
-  if (to < 0) return;
-  const int64_t at = to * pitch + first;
-  Held x;
+  const int from = args.which == nullptr ? row : args.which[row];
+  const int64_t at = row * pitch + first;
+  Row x;
   x.load(args.width, args.x + from * pitch + first);
   if (args.plain != nullptr)
     x.each(args.width, [&](int i, const float4& v) { reinterpret_cast<float4*>(args.plain + at)[i] = v; });
@@ -93,56 +92,28 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
   });
 }
 
-// The token of the likeliest row of lm_head, by all threads together. Where all are NaN: that of row 0.
-__device__ __forceinline__ int32_t eagle3_token(const Eagle3EnterArgs& args, int row, Ranked* shared) {
-  constexpr int kWarps = kEagle3RowThreads / kWarpLanes;
-  constexpr int32_t kNone = 0x7fffffff;
-  constexpr int kAtOnce = 8;  // that a thread asks for
-  Ranked best = {-INFINITY, kNone};
-  const Eagle3Best* const of_row = args.best + int64_t{row} * args.best_tiles;
-  for (int i = static_cast<int>(threadIdx.x); i < args.best_tiles; i += kAtOnce * kEagle3RowThreads) {
-    Ranked some[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int tile = i + j * kEagle3RowThreads;
-      const Eagle3Best other = tile < args.best_tiles ? of_row[tile] : Eagle3Best{-INFINITY, kNone};
-      some[j] = {other.value, other.row};
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j)
-      if (before(some[j], best)) best = some[j];
-  }
-  best = warp_first(best);
-  if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = best;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w)
-    if (before(shared[w], best)) best = shared[w];
-  const int32_t found = best.idx == kNone ? 0 : best.idx;
-  return args.target_ids == nullptr ? found : args.target_ids[found];
-}
-
-// grid a CTA per token     bytes tokens * (hidden * 14 + best_tiles * 8)
+// grid a CTA per token     bytes tokens * hidden * 14
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
     any_eagle3_enter_bf16(const __grid_constant__ Eagle3EnterArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  using Held = Eagle3Held<4>;
-  static_assert(Held::kWidth == kEagle3MostHidden);
+  using Row = Eagle3Row<4>;
+  static_assert(Row::kWidth == kEagle3MostHidden);
   constexpr int kWarps = kEagle3RowThreads / kWarpLanes;
   auto* const sums = reinterpret_cast<float*>(smem);  // [2][warps]
   ptx::grid_dependency_launch();
   const auto row = static_cast<int>(blockIdx.x);
   const int64_t hidden = args.hidden;
-  Held input_norm, hidden_norm, feature, embedded;
-  if (args.x != nullptr) {
-    input_norm.load(args.hidden, args.input_norm);
-    hidden_norm.load(args.hidden, args.hidden_norm);
-  }
+  Row input_norm, hidden_norm, feature, embedded;
+  input_norm.load(args.hidden, args.input_norm);
+  hidden_norm.load(args.hidden, args.hidden_norm);
   ptx::grid_dependency_wait();
-  if (args.x != nullptr) feature.load(args.hidden, args.feature + row * hidden);
-  const int32_t id =
-      args.best == nullptr ? args.ids[row] : eagle3_token(args, row, reinterpret_cast<Ranked*>(sums + 2 * kWarps));
-  if (args.best != nullptr && threadIdx.x == 0) args.ids[row] = id;
-  if (args.x == nullptr) return;
+  const int named = args.ids[row], from = -1 - named;
+  feature.load(args.hidden, named < 0 ? args.features + from * hidden : args.residual + row * hidden);
+  int id = named;
+  if (named < 0) {
+    id = max(0, args.sampled[from]);  // a draw that failed may be any token
+    if (args.target_ids != nullptr) id = args.target_ids[id];
+  }
   embedded.load(args.hidden, [&](int i) -> float4 {
     const uint2 words = reinterpret_cast<const uint2*>(args.embedding + id * hidden)[i];  // two bf16 each, the first in
     return {__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),       // the low half
@@ -151,7 +122,7 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
   Bf16* const x = args.x + 2 * row * hidden;
   embedded.scaled(embedded.inverse(args.hidden, args.eps, sums), input_norm)
       .each(args.hidden, [&](int i, const float4& v) { eagle3_round(x, i, v); });
-  const Held normed = feature.scaled(feature.inverse(args.hidden, args.eps, sums + kWarps), hidden_norm);
+  const Row normed = feature.scaled(feature.inverse(args.hidden, args.eps, sums + kWarps), hidden_norm);
   normed.each(args.hidden, [&](int i, const float4& v) { eagle3_round(x + hidden, i, v); });
   auto* const residual = reinterpret_cast<float4*>(args.residual + row * hidden);
   const auto store = [&](int i, const float4& v) { residual[i] = v; };

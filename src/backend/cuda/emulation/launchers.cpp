@@ -1,15 +1,13 @@
 #include "backend/cuda/emulation/launchers.h"
 
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/tap.h"
-#include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm90/kernels.h"
@@ -21,13 +19,14 @@
 #include <utility>
 
 namespace nibble::backend::cuda {
-namespace {
 
 void note(Kernel kernel, std::string tile) {
   static std::mutex of_ranks;  // whose threads launch at the same time
   const std::lock_guard lock(of_ranks);
   emulated_tiles()[std::string(kernel.name)].insert(std::move(tile));
 }
+
+namespace {
 
 template <class Plan>
 void cut(Kernel kernel, const Plan& plan, const Launch& on) {
@@ -50,20 +49,11 @@ void any_embed(const EmbedLaunch&, const Launch& on) { launched(kernel::kEmbed, 
 void any_rmsnorm(const RmsnormLaunch&, const Launch& on) { launched(kernel::kRmsnorm, on); }
 void any_linear(const LinearLaunch&, const Launch& on) { launched(kernel::kLinear, on); }
 void any_rope_kv(const RopeKvLaunch& args, const Launch& on) { launched(kernel::kRopeKv.of(args.kv.type), on); }
-void any_attend(const AttendLaunch& args, const Launch& on) { launched(kernel::kAttend.of(args.kv.type), on); }
 void any_top_experts(const TopExpertsLaunch&, const Launch& on) { launched(kernel::kTopExperts, on); }
-void any_rope_table(const RopeTableLaunch&, const Launch& on) { launched(kernel::kRopeTable, on); }
 void any_moe_group(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainGroup, on); }
 void any_moe_gate_up(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainGateUp, on); }
 void any_moe_down(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainDown, on); }
 void any_moe_combine(const MoeLaunch&, const Launch& on) { launched(kernel::kPlainCombine, on); }
-// Something to draw: no test reads what.
-void any_sample(const SampleLaunch& args, const Launch& on) {
-  launched(kernel::kSampleDraw, on);
-  if (args.tokens == nullptr) return;
-  std::fill_n(args.tokens, args.rows, 0);
-  launched(kernel::kSamplePick, on);
-}
 KernelCode any_kernels_code() { return {emulated_cuda().kernels, emulated_cuda().code}; }
 
 void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on) {
@@ -129,22 +119,6 @@ void any_combine(const CombineArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kCombine, on);
 }
-void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& /*plan*/, const Launch& on) {
-  check_args(args);
-  launched(kernel::kEagle3Linear[0], on);
-}
-void any_eagle3_norm(const Eagle3NormArgs& args, const Launch& on) {
-  check_args(args);
-  launched(kernel::kEagle3Norm, on);
-}
-void any_eagle3_enter(const Eagle3EnterArgs& args, const Launch& on) {
-  check_args(args);
-  launched(kernel::kEagle3Enter, on);
-}
-void any_eagle3_attend(const Eagle3AttendArgs& args, const Launch& on) {
-  check_args(args);
-  launched(kernel::kEagle3Attend, on);
-}
 void any_tap(const TapArgs& args, const Launch& on) {
   check_args(args);
   launched(kernel::kTap, on);
@@ -189,11 +163,6 @@ void any_group_round(const GroupArgs& group, const RoundArgs& /*args*/, const La
   launched(kernel::kGroupRound, on);
 }
 
-void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
-  const Kernel kernel = decode_kernel(type, args.fp8);
-  note(kernel, decode_tile(plan, args.decode_count, args.kv_heads));
-  launched(kernel, on);
-}
 bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
 void sm90_attend_prefill(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) {
   launched(kernel::kSm90AttendPrefill, on);

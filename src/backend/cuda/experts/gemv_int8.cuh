@@ -1,6 +1,6 @@
 #pragma once
 // y = W·x for up to 8 of an expert's pairs, W MXFP4, x int8     source: torch/model.py, MLPBlock
-// arguments: grouped_plan.h     W: layout/mx_a_m16k32.h     x: round.h
+// arguments: grouped_plan.h     W: layout/mx_a_m16k32.h     x: round_blocks.h
 // grid row tiles x tiles of pairs; 4 warps take the tile's slices in turn and add up their sums in shared memory
 // dp4a on a lane's 8 k of rows g and g + 8 of a block; bytes of weights by layout/small_floats.h
 // measured 2026-11-22 (H100, 120b, share of read bandwidth, the rounding before it included), gate_up: 1 token 18.0 us
@@ -8,7 +8,7 @@
 // bytes, flops: cost()     rounding: int32 within a block, f32 in the order of k, then over lanes and warps
 
 #include "backend/cuda/experts/grouped_plan.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/layout/small_floats.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"

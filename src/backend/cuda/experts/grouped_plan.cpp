@@ -1,6 +1,6 @@
 #include "backend/cuda/experts/grouped_plan.h"
 
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/error.h"
 

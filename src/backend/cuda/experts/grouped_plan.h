@@ -89,7 +89,7 @@ void moe_down_rows(const MoeDownArgs& args, const RowWarpsPlan& plan, const Laun
 void grouped_up(const GroupedUpArgs& args, const RowWarpsPlan& plan, const Launch& on);
 void grouped_down(const GroupedDownArgs& args, const RowWarpsPlan& plan, const Launch& on);
 
-// Experts on dp4a: MXFP4 weights as they are packed, activations in int8 with a scale per 32 (round.h).
+// Experts on dp4a: MXFP4 weights as they are packed, activations in int8 with a scale per 32 (round_blocks.h).
 inline constexpr int kInt8Warps = 4;  // that share the slices of a row tile
 
 // A CTA per row tile and tile of up to eight of an expert's pairs.

@@ -8,7 +8,7 @@
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
-#include "backend/cuda/comm/combine_testing.h"
+#include "backend/cuda/comm/testing/combine.h"
 #include "backend/shards.h"
 #include "backend/sliced_weight.h"
 

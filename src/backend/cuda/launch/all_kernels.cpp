@@ -1,11 +1,11 @@
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
-#include "backend/cuda/norm_rope/tap.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/launch/launchers.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"
@@ -46,7 +46,10 @@ KernelTable all_kernels() {
           .rope_sums = any_rope_sums,
           .route_tokens = any_route_tokens,
           .route_sums = any_route_sums,
-          .attend_decode = any_attend_decode};
+          .attend_decode = any_attend_decode,
+          .head_linear = any_eagle3_linear,
+          .head_norm = any_eagle3_norm,
+          .head_enter = any_eagle3_enter};
 }
 
 std::vector<Arch> built_architectures() {

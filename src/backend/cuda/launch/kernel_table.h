@@ -254,7 +254,7 @@ struct SampleRowParams {
 
   template <auto kMember>
   [[nodiscard]] constexpr auto get() const {
-    return std::bit_cast<member_type<kMember>>(numbers[field_index(kMember)]);
+    return std::bit_cast<MemberType<kMember>>(numbers[field_index(kMember)]);
   }
   [[nodiscard]] constexpr bool greedy() const { return get<&SamplingParams::temperature>() < kGreedyBelow; }
   friend bool operator==(const SampleRowParams&, const SampleRowParams&) = default;
@@ -319,6 +319,10 @@ struct RoutePlan;
 struct RouteSumsArgs;
 struct FlashArgs;
 struct DecodePlan;
+struct Eagle3LinearArgs;
+struct Eagle3LinearPlan;
+struct Eagle3NormArgs;
+struct Eagle3EnterArgs;
 
 // Launchers of what every card runs; those that differ are in Arch (arch/arch.h). Uniform: arguments, the plan that the
 // program made, where to enqueue. Each checks its arguments, and throws Error(kUnsupported) that prints what it cannot
@@ -357,12 +361,16 @@ struct KernelTable {
   void (*group_round)(const GroupArgs& group, const RoundArgs& args, const Launch& on);
   void (*norm_sums)(const NormSumsArgs& args, const Launch& on);
   void (*combine)(const CombineArgs& args, const Launch& on);
-  void (*tap)(const TapArgs& args, const Launch& on);  // tap.h
+  void (*tap)(const TapArgs& args, const Launch& on);  // around_gemm.h
   void (*rope_sums)(const RopeSumsArgs& args, const Launch& on);
   void (*route_tokens)(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
   void (*route_sums)(const RouteSumsArgs& args, const Launch& on);
   // Attention on tensor cores: attend_plan.h
   void (*attend_decode)(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
+  // A head's: eagle3/kernels.h
+  void (*head_linear)(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan, const Launch& on);
+  void (*head_norm)(const Eagle3NormArgs& args, const Launch& on);
+  void (*head_enter)(const Eagle3EnterArgs& args, const Launch& on);
 };
 
 // Those of the build.

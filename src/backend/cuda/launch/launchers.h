@@ -20,8 +20,8 @@ void any_moe_down(const MoeLaunch& args, const Launch& on);
 void any_moe_combine(const MoeLaunch& args, const Launch& on);
 void any_sample(const SampleLaunch& args, const Launch& on);
 
-// What the build holds of them for the current device: cudaSuccess and the architecture that it was compiled for, 80 of
-// sm_80.
+// What the build holds of these kernels for the current device: cudaSuccess and the architecture that it was compiled
+// for, 80 of sm_80.
 struct KernelCode {
   cudaError_t status = cudaSuccess;
   int arch = 0;

@@ -94,7 +94,7 @@ static_assert(panels_bijective());
 //            lies at c ^ (r / 2 % 4)
 //   k      : a word of the packed weights holds k 8t + 4 step … + 3 for lane t and both of its rows, which are one A
 //            register each of wgmma.m64nNk32: byte_slot_of_k
-//   row    = one scale for all of its k, a power of two (quantise/round.h)
+//   row    = one scale for all of its k, a power of two (quantise/round_blocks.h)
 inline constexpr int kByteRowBytes = kPanelK, kByteAtomBytes = kAtomRows * kByteRowBytes;
 
 // Where element k of a block of 32 is stored.

@@ -73,6 +73,19 @@ void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   a.attend_tiles = carver.take<AttendTile>(max_attend_tiles(needs.config.max_tokens));
 }
 
+void carve_head(const BackendConfig& config, HeadArena& a, Carver& carver) {
+  const HeadConfig& head = *config.head;
+  const Dims& d = config.dims;
+  const int64_t tokens = config.max_tokens, rows = config.max_rows, width = head.taps * head.target_hidden;
+  a.taps = carver.take<float>(tokens * width);
+  a.rounded_taps = carver.take<Bf16>(tokens * width);
+  a.x = carver.take<Bf16>(std::max(tokens, rows) * 2 * d.hidden);
+  a.attended = carver.take<Bf16>(tokens * d.q_width());
+  a.gated = carver.take<Bf16>(tokens * d.inter);
+  a.features = carver.take<float>(rows * d.hidden);
+  if (!head.target_ids.empty()) a.target_ids = carver.take<int32_t>(d.vocab);
+}
+
 }  // namespace
 
 ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card) {
@@ -113,9 +126,11 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
         carver.take<float>(route_parts_floats({std::min<int64_t>(tokens, kRouteMaxTokens), d.hidden, d.experts}));
     a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
   } else {
-    a.k = carver.take<float>(tokens * d.kv_width());
-    a.v = carver.take<float>(tokens * d.kv_width());
-    a.expert_hidden = carver.take<float>(pairs * d.inter);
+    if (!config.head) {
+      a.k = carver.take<float>(tokens * d.kv_width());
+      a.v = carver.take<float>(tokens * d.kv_width());
+      a.expert_hidden = carver.take<float>(pairs * d.inter);
+    }
   }
   a.expert_out = carver.take<float>(pairs * d.hidden);
   a.moe_pairs = carver.take<int32_t>(max_places(pairs, d.experts));
@@ -124,6 +139,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.logits = carver.take<float>(rows * d.vocab);
   if (needs.gemms) carve_gemms(needs, a, carver);
   if (needs.flash) carve_attention(needs, a, carver);
+  if (config.head) carve_head(config, a.head, carver);
   a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);
   int32_t* row = carver.take<int32_t>(6 * a.step_pitch);
   for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key, &a.kv_slots[0], &a.kv_slots[1]}) {

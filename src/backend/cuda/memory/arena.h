@@ -35,6 +35,17 @@ class Carver {
   int64_t bytes_ = 0;
 };
 
+// A head's, beside what a model has.
+struct HeadArena {
+  float* taps = nullptr;          // [tokens, taps * target hidden]
+  Bf16* rounded_taps = nullptr;   // [tokens, taps * target hidden]
+  Bf16* x = nullptr;              // [max(tokens, rows), 2 * hidden] what products read
+  Bf16* attended = nullptr;       // [tokens, heads * head_dim]
+  Bf16* gated = nullptr;          // [tokens, inter]
+  float* features = nullptr;      // [rows, hidden] what the next step reads of rows of logits
+  int32_t* target_ids = nullptr;  // [vocab], where the head has some
+};
+
 struct Arena {
   // Slots, and scratch between them
   float* residual = nullptr;         // [tokens, hidden]
@@ -104,6 +115,7 @@ struct Arena {
   int32_t* sample_part_token = nullptr;      // [rows, kSampleParts]
   int32_t* sampled = nullptr;                // [rows]
   std::vector<KvPages> kv;                   // per layer
+  HeadArena head{};
 };
 
 // How the matrices are held: in row order for the plain kernels, or packed for the streaming ones.
@@ -118,6 +130,10 @@ struct ArenaNeeds {
 };
 // What a run needs. Throws Error(kUnsupported) as choices.h does.
 [[nodiscard]] ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const Card& card);
+// Whether steps can be captured.
+[[nodiscard]] inline bool has_graphs(const BackendConfig& config, const ArenaNeeds& needs) {
+  return needs.matrices == Matrices::kPacked || config.head.has_value();
+}
 [[nodiscard]] Arena carve(const ArenaNeeds& needs, Carver& carver);
 
 }  // namespace nibble::backend::cuda

@@ -194,6 +194,7 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 }
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
+  if (options_.config.head) return upload_head(weight);
   const Dims d = held_dims(options_.config, weight.role);
   HostWeight cut = weight;
   const bool fills = packed_ && weight.role == WeightRole::kDown && packed_shape(weight.role, d).cols != d.inter;
@@ -205,6 +206,53 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   slabs_->wait();  // the copies are read until then; one tensor's at a time are enough for a host's memory
   cuda_check(cudaStreamSynchronize(stream_));
   return handle;
+}
+
+WeightHandle DeviceWeights::upload_head(const HostWeight& weight) {
+  using enum WeightRole;
+  const Dims& d = options_.config.dims;
+  const bool bias = is_qkv_bias(weight.role), qkv = bias || weight.role == kQ || weight.role == kK || weight.role == kV;
+  const bool matrix = weight.values.shape.size() > 1 && weight.role != kGateUpBias && weight.role != kDownBias;
+  const auto count = [](const RawTensor& tensor) { return std::ssize(tensor.bytes) / bytes_of(tensor.dtype); };
+  const int64_t value_bytes = matrix ? 2 : 4,
+                bytes = value_bytes * (count(weight.values) + (weight.odd.bytes.empty() ? 0 : count(weight.odd)));
+  DeviceWeight own;
+  std::byte* to = nullptr;
+  if (qkv) {
+    std::byte*& first = head_qkv_[{weight.layer, bias}];
+    const int64_t row = value_bytes * (matrix ? weight.values.shape.back() : 1);
+    if (first == nullptr) {
+      own.values = allocate_device(row * (d.q_width() + 2 * d.kv_width()), "a head's q, k and v");
+      first = own.values.get();
+    }
+    const bool q = weight.role == kQ || weight.role == kQBias, k = weight.role == kK || weight.role == kKBias;
+    to = first + (q ? 0 : row * (d.q_width() + (k ? 0 : d.kv_width())));
+  } else {
+    own.values = allocate_device(bytes, backend::name_of(weight.role));
+    to = own.values.get();
+  }
+  if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads, options_.cached);
+  if (!slabs_) slabs_.emplace(*uploader_);
+  for (const RawTensor* part : {&weight.values, &weight.odd}) {
+    if (part->bytes.empty()) continue;
+    if (matrix) {
+      const int64_t cols = part->shape.back();
+      put({.format = weight.format,
+           .rows = count(*part) / cols,
+           .cols = cols,
+           .even = part->bytes,
+           .odd = {},
+           .scales = {}},
+          to, nullptr);
+    } else {
+      const std::vector<float> values = floats_of(*part);
+      cuda_check(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, stream_));
+      cuda_check(cudaStreamSynchronize(stream_));
+    }
+    to += value_bytes * count(*part);
+  }
+  weights_.push_back(std::move(own));
+  return {static_cast<int32_t>(weights_.size()) - 1};
 }
 
 WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {

@@ -13,8 +13,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -105,6 +107,10 @@ class DeviceWeights {
   [[nodiscard]] const Bf16* qkv_bias(WeightHandle handle) const { return of(handle).qkv_bias; }
   [[nodiscard]] const PackedMatrix& matrix(WeightHandle handle) const { return of(handle).matrix; }
   [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const;  // experts in row order
+  // A head's vector; of q's bias: of q, k and v.
+  [[nodiscard]] const float* floats(WeightHandle handle) const {
+    return reinterpret_cast<const float*>(of(handle).values.get());
+  }
 
  private:
   struct DeviceWeight {
@@ -113,6 +119,8 @@ class DeviceWeights {
     const Bf16* qkv_bias = nullptr;  // of a role that is part of it
   };
   WeightHandle upload_all(const HostWeight& weight);
+  // A head's: matrices in bf16 and row order, q, k and v of a layer below each other, as are gate and up; vectors f32.
+  WeightHandle upload_head(const HostWeight& weight);
   void put(const SlabSource& source, std::byte* values, std::byte* scales);
   [[nodiscard]] const DeviceWeight& of(WeightHandle handle) const { return weights_[static_cast<size_t>(handle.idx)]; }
 
@@ -120,6 +128,7 @@ class DeviceWeights {
   cudaStream_t stream_;
   std::optional<PackedWeights> packed_;
   std::vector<DeviceWeight> weights_;
+  std::map<std::pair<int, bool>, std::byte*> head_qkv_;  // by layer, matrices or biases: where q's begin
   std::optional<Slabs> slabs_;
   std::optional<Uploader> uploader_;  // the last: its threads use the others
 };

@@ -1,12 +1,13 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 
+#include "backend/cuda/experts/route_sums.cuh"
+#include "backend/cuda/experts/route_tokens.cuh"
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
-#include "backend/cuda/experts/route_sums.cuh"
-#include "backend/cuda/experts/route_tokens.cuh"
+#include "backend/cuda/norm_rope/tap.cuh"
 
 #include <algorithm>
 
@@ -116,6 +117,11 @@ void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const 
 void any_route_sums(const RouteSumsArgs& args, const Launch& on) {
   check_args(args);
   args.experts > 32 ? launch_route_sums<16>(args, on) : launch_route_sums<4>(args, on);
+}
+
+void any_tap(const TapArgs& args, const Launch& on) {
+  check_args(args);
+  launch_chained(any_tap_f32, {kernel::kTap, on, args.tokens, kTapThreads}, args);
 }
 
 }  // namespace nibble::backend::cuda

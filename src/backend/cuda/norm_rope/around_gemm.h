@@ -3,8 +3,8 @@
 // and launchers. All pointers are device memory, rows of floats 16-byte aligned.
 
 #include "backend/cuda/comm/share_box.h"
-#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/launch/kernel_table.h"
 
 #include <cstdint>
 
@@ -185,5 +185,18 @@ void any_combine(const CombineArgs& args, const Launch& on);
 void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
 void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
 void any_route_sums(const RouteSumsArgs& args, const Launch& on);
+
+// The residual stream as a head reads it: out[t] = x[t] + delta[t] + rest[t], the terms that there are.
+struct TapArgs {
+  const float* x = nullptr;      // [tokens, hidden]
+  const float* delta = nullptr;  // [tokens, hidden]
+  const float* rest = nullptr;   // [tokens, hidden], with delta
+  float* out = nullptr;          // [tokens, hidden], rows `pitch` floats apart
+  int64_t pitch = 0;
+  int tokens = 0, hidden = 0;  // hidden: a multiple of 4
+};
+
+void check_args(const TapArgs& args);
+void any_tap(const TapArgs& args, const Launch& on);
 
 }  // namespace nibble::backend::cuda

@@ -5,7 +5,7 @@
 #include "backend/cuda/testing/around_gemm.h"
 #include "backend/cuda/testing/route.h"
 #include "backend/cuda/testing/split_gemm.h"
-#include "backend/cuda/comm/combine_testing.h"
+#include "backend/cuda/comm/testing/combine.h"
 #include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"

@@ -91,6 +91,14 @@ void any_embed(const EmbedLaunch& args, const Launch& on) {
   launched(kernel::kEmbed, on);
 }
 
+// Every build has code for this one wherever it has any.
+KernelCode any_kernels_code() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, any_embed_f32_bf16);
+  cudaGetLastError();
+  return {.status = status, .arch = attributes.ptxVersion};  // that of PTX, or that of which machine code was made
+}
+
 void any_rmsnorm(const RmsnormLaunch& args, const Launch& on) {
   require_shape(args.rows > 0, kernel::kRmsnorm, "at least one row", args.rows);
   require_shape(args.hidden % 4 == 0, kernel::kRmsnorm, "hidden a multiple of 4", args.hidden);

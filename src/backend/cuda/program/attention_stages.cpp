@@ -34,10 +34,8 @@ void Maker::choose_prefill() {
   flash_ = false;
 }
 
-void Maker::attn_in() {
-  stage_ = Stage::kAttnIn;
-  if (plain()) return plain_attn_in();
-  add(kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+Node& Maker::rope_table() {
+  return add(kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
     b.kernels.rope_table({.positions = b.step.positions,
                           .inv_freq = b.at.rope_inv_freq,
                           .cosine = b.at.rope_cosine,
@@ -46,7 +44,13 @@ void Maker::attn_in() {
                           .half = to_int(b.config.dims.head_dim / 2),
                           .concentration = b.config.rope_concentration},
                          on);
-  }).layers = InLayers::kFirst;
+  });
+}
+
+void Maker::attn_in() {
+  stage_ = Stage::kAttnIn;
+  if (plain()) return plain_attn_in();
+  rope_table().layers = InLayers::kFirst;
   if (dense_gemms_) return gemm_attn_in();
   const Packing packed = packing(kQ);
   const Delta::Form left = left_by_experts().form;
@@ -199,9 +203,10 @@ void Maker::attend(LayerKind kind) {
                  {args_.step.rows.begin(), args_.step.rows.end()});
   }
   if (attend_stores_input()) {
-    program_.attn_input = input_of(shape_of(kO, tokens_), true);
-    hold(Slot::kAttn,
-         in_codes(program_.attn_input.type) ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
+    const bool head = args_.config.head.has_value();
+    program_.attn_input = head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
+    const bool hides = head || in_codes(program_.attn_input.type);
+    hold(Slot::kAttn, hides ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
   }
   const bool fp8 = args_.run.fp8_attention();
   const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
@@ -220,7 +225,8 @@ void Maker::attend(LayerKind kind) {
                    .fp8 = fp8,
                    .partials = b.at.attend_partials,
                    .finished = b.at.attend_finished};
-    if (to_input) args.rounded = {b.at.gemm_x, in.type, in.rows};
+    if (to_input)
+      args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head.attended) : b.at.gemm_x, in.type, in.rows};
     return args;
   };
   std::vector<Row> decodes, prefills;
@@ -261,6 +267,7 @@ void Maker::attend(LayerKind kind) {
 }
 
 bool Maker::attend_stores_input() const {
+  if (args_.config.head) return flash_;
   if (!flash_ || !dense_gemms_) return false;
   const GemmInput in = input_of(shape_of(kO, tokens_), true);
   if (!in_codes(in.type)) return !in.in_mxfp8;
@@ -281,10 +288,10 @@ void Maker::attn_out() {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
     hold(Slot::kDelta, SlotForm::kNothing);
     // Tiles of codes are not sent as they are made.
-    using Sent = DeltaValues::Sent;
-    const Sent sent = sent_as_made();
-    if (sent != Sent::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
-      delta_ = sent == Sent::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
+    using Sending = DeltaValues::Sending;
+    const Sending sent = sent_as_made();
+    if (sent != Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
+      delta_ = sent == Sending::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
       return gemm(
           shape, reads, [](const Binding& b) { return b.w.o.data; },
           [places = places_of(delta_)](const Binding& b, GemmArgs& args) {

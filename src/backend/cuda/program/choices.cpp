@@ -3,6 +3,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/eagle3/kernels.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,34 @@ namespace nibble::backend::cuda {
 
 using layout::Packing;
 
+namespace {
+
+// Throws Error(kUnsupported), naming it, for a head whose shapes the kernels do not take.
+void require_head_shapes(const BackendConfig& config, const RunConfig& run) {
+  const Dims& d = config.dims;
+  const HeadConfig& head = *config.head;
+  const auto require = [](bool holds, std::string_view what, std::string_view want, int64_t found) {
+    if (!holds) throw Error(Code::kUnsupported, "cuda: a head's {}: want {}, found {}", what, want, found);
+  };
+  require(d.hidden % 8 == 0 && d.hidden <= kEagle3MostHidden, "hidden_size", "a multiple of 8 up to 8192", d.hidden);
+  require(head.target_hidden % 8 == 0 && head.taps * head.target_hidden <= kEagle3MostWidth, "target_hidden_size",
+          "a multiple of 8, and no more than 16384 of all states that it reads", head.target_hidden);
+  require(d.inter % 8 == 0, "intermediate_size", "a multiple of 8", d.inter);
+  require(d.head_dim % 8 == 0 && d.head_dim <= kEagle3MostHeadDim, "head_dim", "a multiple of 8 up to 128", d.head_dim);
+  require(d.heads % d.kv_heads == 0, "num_attention_heads", "a multiple of num_key_value_heads", d.heads);
+  require(config.max_tokens <= kEagle3MostTokens && config.max_rows <= kEagle3MostTokens, "step", "up to 64 tokens",
+          std::max(config.max_tokens, config.max_rows));
+  if (run.kv_type() != KvDtype::kBf16)
+    throw Error(Code::kUnsupported, "cuda: a head's keys and values: want bf16, found {}", name_of(run.kv_type()));
+}
+
+}  // namespace
+
 KernelFamily choose_family(const BackendConfig& config, const RunConfig& run) {
+  if (config.head) {
+    require_head_shapes(config, run);
+    return KernelFamily::kReference;  // matrices in row order
+  }
   const std::optional<std::string> reason = why_not_packed(config);
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
   const bool any = run.family == KernelFamily::kAuto && !reason;

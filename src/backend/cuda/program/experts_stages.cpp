@@ -3,7 +3,7 @@
 #include "backend/cuda/program/maker.h"
 
 #include "backend/cuda/experts/grouped_plan.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "base/error.h"
 
 namespace nibble::backend::cuda {

@@ -65,6 +65,10 @@ Program Maker::make() && {
   program_.logit_rows = args_.step.logit_rows;
   for (auto& slots : program_.held) slots.fill(SlotForm::kFloats);
   if (flash_) choose_prefill();
+  if (args_.config.head) {
+    head();
+    return std::move(program_);
+  }
   embed();
   attn_in();
   tap_layers();
@@ -126,7 +130,7 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
-  if (sent_as_made() == DeltaValues::Sent::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
+  if (sent_as_made() == DeltaValues::Sending::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
   return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
 }
 
@@ -138,13 +142,13 @@ Delta Maker::both(int sum) const {
 bool Maker::combines_in_sum() const {
   if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
   const int64_t bytes = delta_.extent(d_, tokens_).bytes();
-  return sum_way(args_.reduce->ranks, bytes, args_.reduce->longer) == SumWay::kPush;
+  return sum_way(args_.reduce->ranks, bytes) == SumWay::kPush;
 }
 
-DeltaValues::Sent Maker::sent_as_made() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sent::kNot;
+DeltaValues::Sending Maker::sent_as_made() const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sending::kNot;
   const int64_t bytes = Delta{Delta::Form::kCombined}.extent(d_, tokens_).bytes();
-  return cuda::sent_as_made(args_.reduce->ranks, bytes, args_.reduce->longer);
+  return cuda::sent_as_made(args_.reduce->ranks, bytes);
 }
 
 PartPlaces Maker::places_of(const Delta& delta) const {
@@ -162,7 +166,7 @@ void Maker::combine() {
     return;
   }
   const bool rows = delta_.form == Delta::Form::kRows;
-  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sent::kToOwners;
+  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sending::kToOwners;
   add(kernel::kCombine, rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
       [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);
@@ -183,8 +187,7 @@ SumPlan Maker::sum_plan() const {
                  .ranks = reduce.ranks,
                  .ranks_on_card = reduce.ranks_on_card,
                  .sms = args_.card.facts.multiprocessors,
-                 .shorter = reduce.shorter,
-                 .longer = reduce.longer};
+                 .by_nccl = reduce.by_nccl};
   if (parts_) shape.combines = parts_->combines();
   return plan_sum(shape);
 }
@@ -192,7 +195,7 @@ SumPlan Maker::sum_plan() const {
 bool Maker::adds_to_residual() const {
   if (args_.reduce == nullptr || !args_.reduce->fused || !fused_) return false;
   const DeltaValues values{.count = tokens_ * d_.hidden};
-  return sum_way(args_.reduce->ranks, values.bytes(), args_.reduce->longer) == SumWay::kPush;
+  return sum_way(args_.reduce->ranks, values.bytes()) == SumWay::kPush;
 }
 
 void Maker::add_to_residual() {

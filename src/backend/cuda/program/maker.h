@@ -5,11 +5,11 @@
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/norm_rope/tap.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 
 #include <fmt/format.h>
 
@@ -61,7 +61,7 @@ class Maker {
   void combine();
   [[nodiscard]] bool combines_in_sum() const;
   // Whether the kernel that makes a rank's values also sends them, and where a delta's lie then.
-  [[nodiscard]] DeltaValues::Sent sent_as_made() const;
+  [[nodiscard]] DeltaValues::Sending sent_as_made() const;
   [[nodiscard]] PartPlaces places_of(const Delta& delta) const;
   // The delta of the layer's first sum, o's, or of the second.
   [[nodiscard]] Delta both(int sum) const;
@@ -77,9 +77,20 @@ class Maker {
   void moe();
   void logits();
 
+  // All stages of a head, in head_stages.cpp.
+  void head();
+  void enter_head();
+  void head_layers();
+  void head_logits();
+  template <class Args>
+  Node& head_linear(int64_t tokens, Args args_of);
+  template <class Args>
+  Node& head_norm(int64_t rows, Args args_of);
+
   // Attention.
   // Where no prefill kernel takes such pages, any_attend serves the whole step.
   void choose_prefill();
+  Node& rope_table();
   void plain_attn_in();
   void plain_rope_kv();
   void gemm_attn_in();

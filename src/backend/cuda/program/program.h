@@ -23,6 +23,14 @@
 
 namespace nibble::backend::cuda {
 
+// A head's, as DeviceWeights has them. Its q is q, k and v; the embedding, o_rows and unembedding_rows are a model's.
+struct HeadPointers {
+  const Bf16 *tap_fc = nullptr, *gate_up = nullptr, *down = nullptr;
+  const float *tap_norm = nullptr, *attn_norm = nullptr, *hidden_norm = nullptr, *mlp_norm = nullptr,
+              *final_norm = nullptr;
+  const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
+};
+
 // One layer's weights in device memory. Every layer also has the pointers of what lies outside the layers.
 struct LayerPointers {
   const Bf16* embedding = nullptr;
@@ -36,6 +44,7 @@ struct LayerPointers {
   const Bf16* o_bias = nullptr;
   const Bf16 *router = nullptr, *router_bias = nullptr;
   const Bf16 *gate_up_bias = nullptr, *down_bias = nullptr;
+  HeadPointers head{};
 };
 
 // The step's arrays on the device.
@@ -82,7 +91,7 @@ enum class SlotForm : uint8_t {
   kSum,      // floats in Arena::residual_sum
   kParts,    // floats in two parts of Arena::delta, to be added
   kF16,      // f16
-  kInt8,     // int8 in blocks (round.h)
+  kInt8,     // int8 in blocks (round_blocks.h)
   kInput,    // the input of a GEMM (Program::attn_input)
   kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
   kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u
@@ -110,9 +119,8 @@ struct Program {
 // of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  SumWay shorter = SumWay::kPush, longer = SumWay::kShares;  // of short and of long messages
-  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual.
-
+  bool by_nccl = false;  // every message
+  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual. Not by NCCL.
   bool fused = true;
   // Where values go that are sent as they are made (sum_way.h sent_as_made).
   PartPlaces places{};
@@ -136,6 +144,7 @@ struct ProgramArgs {
   layout::ModelScales scales{};     // of the MXFP4 matrices
   std::optional<Tuned> tuned{};     // instead of the card's
   std::optional<PageType> pages{};  // instead of the one of run's KV type
+  bool fed_back = false;            // of a head: the step has no taps (EmbedArgs)
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

@@ -61,7 +61,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
       EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
     }
     reduced += values.count;
-    if (values.sent == DeltaValues::Sent::kToAll) return;  // who reads them adds them up
+    if (values.sent == DeltaValues::Sending::kToAll) return;  // who reads them adds them up
     if (values.into != nullptr) {
       EXPECT_EQ(values.type, DeltaValues::Type::kF32);
       const auto* const own = static_cast<const float*>(values.at);
@@ -215,8 +215,7 @@ std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::
   const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
   const Card card(DeviceFacts{
       .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  const Reduce plan{
-      .longer = sum == Sum::kNccl ? SumWay::kNccl : SumWay::kShares, .fused = sum != Sum::kOfValues, .launch = nullptr};
+  const Reduce plan{.by_nccl = sum == Sum::kNccl, .fused = sum == Sum::kCombines, .launch = nullptr};
   const Program program = make_program({.config = config,
                                         .run = {},
                                         .step = {.rows = rows, .logit_rows = 1},

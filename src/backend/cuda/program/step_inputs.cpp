@@ -11,8 +11,9 @@ namespace {
 // The most that one step's arrays take, twice over.
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
   const int64_t ints = 6 * std::max<int64_t>(8, config.max_tokens) + config.max_rows + kLayerKinds * page_ids;
-  return 2 * (ints * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) + config.max_tokens * 4 +
-              max_attend_tiles(config.max_tokens) * static_cast<int64_t>(sizeof(AttendTile))) +
+  const int64_t taps = config.head ? config.max_tokens * config.head->taps * config.head->target_hidden : 0;
+  return 2 * (ints * 4 + taps * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
+              config.max_tokens * 4 + max_attend_tiles(config.max_tokens) * static_cast<int64_t>(sizeof(AttendTile))) +
          4096;
 }
 
@@ -83,6 +84,7 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
     on.pages[kind] = pages_[kind].put(step.pages[kind].ids, std::ssize(step.rows), staging_);
     on.pages_per_row[kind] = pages_[kind].stride();
   }
+  if (!step.taps.empty()) staging_.copy(at_.head.taps, std::as_bytes(step.taps));
   if (!shares.decode.empty() && shares.decode.size() < step.ids.size())
     on.decode_tokens = decode_tokens_->put(shares.decode, staging_);
   if (!shares.prefill.empty()) on.attend_tiles = attend_tiles_->put(shares.prefill, staging_);

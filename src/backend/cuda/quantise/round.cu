@@ -1,7 +1,7 @@
-// Launchers of round.h.
+// Launchers of round_blocks.h.
 
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/quantise/round.cuh"
+#include "backend/cuda/quantise/round_blocks.cuh"
 
 namespace nibble::backend::cuda {
 

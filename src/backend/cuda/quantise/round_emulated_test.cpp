@@ -1,11 +1,11 @@
-// Rounded activations, in blocks (round.h) and in codes of rows (round.h), and the experts' products on
+// Rounded activations, in blocks and in codes of rows (round_blocks.h), and the experts' products on
 // dp4a (gemv_int8.cuh), run lane by lane on the host.
 
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/experts/gemv_int8.cuh"
 #include "backend/cuda/testing/round.h"
-#include "backend/cuda/quantise/round.cuh"
+#include "backend/cuda/quantise/round_blocks.cuh"
 
 #include <gtest/gtest.h>
 

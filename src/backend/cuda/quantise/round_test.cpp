@@ -3,7 +3,7 @@
 
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/testing/round.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>

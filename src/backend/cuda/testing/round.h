@@ -1,12 +1,12 @@
 #pragma once
-// What the tests of round.h and of gemv_int8.cu share, on a device and emulated: cases, plain double
+// What the tests of round_blocks.h and of gemv_int8.cu share, on a device and emulated: cases, plain double
 // results, comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
 
 #include "backend/activations.h"
 #include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/testing/around_gemm.h"
-#include "backend/cuda/quantise/round.h"
+#include "backend/cuda/quantise/round_blocks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -204,7 +204,7 @@ void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_dow
   }
 }
 
-// Rows of codes as round.h defines them.
+// Rows of codes as round_blocks.h defines them.
 struct RowCodes {
   int cols = 0;
   std::vector<uint8_t> codes;  // [rows, cols]

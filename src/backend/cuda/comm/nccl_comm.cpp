@@ -1,0 +1,214 @@
+#include "backend/cuda/comm/nccl_comm.h"
+
+#include "backend/cuda/card/device.h"
+#include "backend/cuda/comm/sum_way.h"
+#include "base/error.h"
+#include "base/shared_library.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <thread>
+
+#include <nccl.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kUsingTime{300};
+
+// What is used of the library, under NCCL's names.
+struct Functions {
+  decltype(&ncclGetVersion) version = nullptr;
+  decltype(&ncclGetErrorString) error = nullptr;
+  decltype(&ncclGetUniqueId) unique_id = nullptr;
+  decltype(&ncclCommInitRank) init = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclGroupStart) group = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
+  decltype(&ncclCommGetAsyncError) state = nullptr;
+
+  void check(ncclResult_t result, std::string_view what) const {
+    if (result != ncclSuccess && result != ncclInProgress)
+      throw Error(Code::kDevice, "cuda: NCCL: {}: {} (NCCL_DEBUG=WARN says more)", what, error(result));
+  }
+};
+
+// Throws as SharedLibrary does.
+Functions open_nccl() {
+  const SharedLibrary library({.file = "libnccl.so.2",
+                               .name = "NCCL",
+                               .purpose = "to add up between cards",
+                               .packages = "apt install libnccl2"});
+  return {.version = library.find("ncclGetVersion"),
+          .error = library.find("ncclGetErrorString"),
+          .unique_id = library.find("ncclGetUniqueId"),
+          .init = library.find("ncclCommInitRank"),
+          .destroy = library.find("ncclCommDestroy"),
+          .abort = library.find("ncclCommAbort"),
+          .group = library.find("ncclGroupStart"),
+          .group_end = library.find("ncclGroupEnd"),
+          .all_reduce = library.find("ncclAllReduce"),
+          .send = library.find("ncclSend"),
+          .receive = library.find("ncclRecv"),
+          .state = library.find("ncclCommGetAsyncError")};
+}
+
+ncclDataType_t type_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? ncclFloat32 : ncclBfloat16; }
+int64_t bytes_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? 4 : 2; }
+
+// Bytes of one call. Longer messages go in several, since ranks have met for these sizes alone (meet()).
+constexpr int64_t kFewestBytes = 1024, kMostBytes = kNcclBytes;
+
+}  // namespace
+
+NcclLibrary nccl_library() {
+  try {
+    const Functions found = open_nccl();
+    int version = 0;
+    found.check(found.version(&version), "its version");
+    return {.there = true, .what = fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+  } catch (const Error& e) {
+    return {.there = false, .what = e.what()};
+  }
+}
+
+NcclId new_nccl_id() {
+  const Functions nccl = open_nccl();
+  ncclUniqueId id{};
+  nccl.check(nccl.unique_id(&id), "a group's id");
+  NcclId out{};
+  static_assert(sizeof id == sizeof out.bytes);
+  std::memcpy(out.bytes.data(), &id, sizeof id);
+  return out;
+}
+
+struct NcclComm::End {
+  Functions nccl = open_nccl();
+  int rank = 0, ranks = 1;
+  ncclComm_t comm = nullptr;
+  std::shared_timed_mutex used;  // alone: who gives up
+  std::atomic<bool> given_up = false;
+  std::thread abandons;
+
+  ~End() {
+    if (abandons.joinable()) {
+      abandons.join();
+    } else if (comm != nullptr) {
+      nccl.destroy(comm);
+    }
+  }
+  void meet();
+  // Throws where this rank was given up.
+  [[nodiscard]] std::shared_lock<std::shared_timed_mutex> use() {
+    std::shared_lock lock(used);
+    if (given_up) throw Error(Code::kDevice, "cuda: NCCL: a rank has failed");
+    return lock;
+  }
+};
+
+// NCCL connects ranks when a message first takes one of its algorithms, and in that call waits for the others: not in
+// the middle of a step. So all sizes go once, and then to every other rank the first part of the values for the second.
+void NcclComm::End::meet() {
+  const DeviceBytes values = allocate_device(kMostBytes, "the first sums of NCCL");
+  const Stream stream = make_stream();
+  cuda_check(cudaMemsetAsync(values.get(), 0, static_cast<size_t>(kMostBytes), stream.get()));
+  for (const DeltaValues::Type type : {DeltaValues::Type::kF32, DeltaValues::Type::kBf16})
+    for (int64_t bytes = kFewestBytes; bytes <= kMostBytes; bytes *= 2)
+      nccl.check(nccl.all_reduce(values.get(), values.get(), static_cast<size_t>(bytes / bytes_of(type)), type_of(type),
+                                 ncclSum, comm, stream.get()),
+                 "the first sums");
+  constexpr std::string_view kExchange = "the first exchange";
+  for (int64_t bytes = kFewestBytes; bytes <= kMostBytes / 2; bytes *= 16) {
+    const auto count = static_cast<size_t>(bytes) / sizeof(float);
+    nccl.check(nccl.group(), kExchange);
+    for (int other = 0; other < ranks; ++other) {
+      if (other == rank) continue;
+      nccl.check(nccl.send(values.get(), count, ncclFloat32, other, comm, stream.get()), kExchange);
+      nccl.check(nccl.receive(values.get() + bytes, count, ncclFloat32, other, comm, stream.get()), kExchange);
+    }
+    nccl.check(nccl.group_end(), kExchange);
+  }
+  cuda_check(cudaStreamSynchronize(stream.get()));
+}
+
+NcclComm::NcclComm(const Place& place) : Comm(place.rank, place.ranks), end_(std::make_unique<End>()) {
+  end_->rank = place.rank;
+  end_->ranks = place.ranks;
+  ncclUniqueId id;
+  std::memcpy(&id, place.id.bytes.data(), sizeof id);
+  const CurrentDevice before;
+  cuda_check(cudaSetDevice(place.card));
+  end_->nccl.check(end_->nccl.init(&end_->comm, place.ranks, id, place.rank), "joining the group");
+  end_->meet();
+}
+
+NcclComm::~NcclComm() = default;
+
+void NcclComm::reduce(const DeltaValues& values, const Launch& on) const {
+  const int64_t bytes = bytes_of(values.type), most = kMostBytes / bytes;
+  const auto lock = end_->use();
+  for (int64_t at = 0; at < values.count; at += most) {
+    std::byte* const part = static_cast<std::byte*>(values.at) + at * bytes;
+    end_->nccl.check(end_->nccl.all_reduce(part, part, static_cast<size_t>(std::min(most, values.count - at)),
+                                           type_of(values.type), ncclSum, end_->comm, on.stream),
+                     "a sum");
+    launched(nccl_reduce_kernel(), on);
+  }
+}
+
+void NcclComm::gather(const GatheredColumns& of, const Launch& on) const {
+  const auto lock = end_->use();
+  const Functions& nccl = end_->nccl;
+  // A row lies where it belongs; more of them come side by side, and are put there.
+  const auto place = [&](int from) {
+    const int64_t first = of.columns[static_cast<size_t>(from)].first;
+    return of.rows == 1 ? of.all + first : of.scratch + of.rows * first;
+  };
+  const auto count = [&](int from) {
+    return static_cast<size_t>(of.rows * of.columns[static_cast<size_t>(from)].count);
+  };
+  nccl.check(nccl.group(), "logits");
+  for (int other = 0; other < ranks(); ++other) {
+    if (other == rank()) continue;
+    nccl.check(nccl.send(of.own, count(rank()), ncclFloat32, other, end_->comm, on.stream), "logits");
+    nccl.check(nccl.receive(place(other), count(other), ncclFloat32, other, end_->comm, on.stream), "logits");
+  }
+  nccl.check(nccl.group_end(), "logits");
+  launched(nccl_gather_kernel(), on);
+  for (int from = 0; from < ranks(); ++from) {
+    if (of.rows == 1 && from != rank()) continue;
+    const Range& columns = of.columns[static_cast<size_t>(from)];
+    const size_t bytes = static_cast<size_t>(columns.count) * sizeof(float);
+    cuda_check(cudaMemcpy2DAsync(of.all + columns.first, static_cast<size_t>(of.width) * sizeof(float),
+                                 from == rank() ? of.own : place(from), bytes, bytes, static_cast<size_t>(of.rows),
+                                 cudaMemcpyDeviceToDevice, on.stream));
+  }
+}
+
+void NcclComm::require() const {
+  const auto lock = end_->use();
+  ncclResult_t state = ncclSuccess;
+  end_->nccl.check(end_->nccl.state(end_->comm, &state), "what became of it");
+  end_->nccl.check(state, "a sum over ranks");
+}
+
+// NCCL tells the card at once, and then waits until the last graph is gone: whose owner may be who calls. Who is in the
+// middle of a launch may wait for room behind launches that never end: then nobody waits for it.
+void NcclComm::give_up() const {
+  const std::unique_lock lock(end_->used, kUsingTime);
+  if (end_->given_up.exchange(true)) return;
+  end_->abandons = std::thread([end = end_.get()] { end->nccl.abort(end->comm); });
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,164 @@
+#pragma once
+// The kernels of round_blocks.h.
+
+#include "backend/cuda/layout/wgmma_b.h"
+#include "backend/cuda/ptx/convert.cuh"
+#include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/registers.cuh"
+#include "backend/cuda/quantise/mx_block.cuh"
+#include "backend/cuda/quantise/round_blocks.h"
+
+namespace nibble::backend::cuda {
+
+// any_round_rows: rows in MX blocks of MXFP8, then relative to the row's largest scale
+// grid a CTA per token, a thread per 8 values, 4 threads per block     bytes tokens * cols * (4 or 2, then copies)
+// rounding: to nearest, twice where a block's scale is not the row's
+
+// Where a thread's values are: k, k + 1, k + 8, … k + 25, a chunk of f16 panels. The codes of two such chunks are one
+// of bytes; of it this thread stores `half`.
+struct RowChunk {
+  int panel, in_panel;
+  __device__ explicit RowChunk(int chunk) : panel(chunk / 8), in_panel(chunk % 8) {}
+  [[nodiscard]] __device__ int k() const {
+    return panel * layout::kPanelK + in_panel / 4 * layout::kBlockK + in_panel % 4 * 2;
+  }
+  [[nodiscard]] __device__ int64_t in_panels(int rows, int row) const {  // in values
+    const uint32_t own = layout::swizzled_chunk(row % layout::kAtomRows, in_panel) / 2;
+    return int64_t{panel} * rows * layout::kPanelK + int64_t{row / layout::kAtomRows} * (layout::kAtomBytes / 2) + own;
+  }
+  [[nodiscard]] __device__ int64_t in_byte_panels(int rows, int row) const {
+    const uint32_t own =
+        layout::swizzled_byte_chunk(row % layout::kAtomRows, in_panel / 2) + static_cast<uint32_t>(8 * (in_panel % 2));
+    return int64_t{panel} * rows * layout::kByteRowBytes + int64_t{row / layout::kAtomRows} * layout::kByteAtomBytes +
+           own;
+  }
+};
+
+__device__ __forceinline__ void load_chunk(const RoundRowsArgs& args, int64_t token, const RowChunk& chunk,
+                                           float (&x)[kEighth]) {
+  if (args.panels != nullptr) {
+    const uint4 eight =
+        *reinterpret_cast<const uint4*>(args.panels + chunk.in_panels(args.rows, args.places[token * args.copies]));
+    const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < kEighth; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
+    return;
+  }
+  const int k = chunk.k();
+  const float inverse = args.norm == nullptr ? 1.0f : args.inverse[token];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const float2 two = *reinterpret_cast<const float2*>(args.from + token * args.cols + k + 8 * t);
+    x[2 * t] = two.x, x[2 * t + 1] = two.y;
+    if (args.norm == nullptr) continue;
+    const uint32_t norm = *reinterpret_cast<const uint32_t*>(args.norm + k + 8 * t);
+    x[2 * t] *= inverse * __uint_as_float(norm << 16);
+    x[2 * t + 1] *= inverse * __uint_as_float(norm & 0xffff0000u);
+  }
+}
+
+// The largest of all threads' numbers; by all threads together.
+__device__ __forceinline__ uint32_t largest_of_all(uint32_t own, uint32_t* warps) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t of_warp = ptx::warp_max_u32(own);
+  if (lane == 0) warps[warp] = of_warp;
+  __syncthreads();
+  return ptx::warp_max_u32(lane < static_cast<int>(blockDim.x) / 32 ? warps[lane] : 0);
+}
+
+// The codes, two to a half word, of values that are `binades` below the row's scale.
+__device__ __forceinline__ uint32_t row_pair(float low, float high, float down) {
+  const uint32_t halves = ptx::f16_of_e4m3(ptx::pack_e4m3(low, high));
+  return ptx::pack_e4m3(ptx::f16_half(halves, 0) * down, ptx::f16_half(halves, 1) * down);
+}
+
+__global__ void __launch_bounds__(kRoundRowsCols / 8) any_round_rows_e4m3(const __grid_constant__ RoundRowsArgs args) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const int64_t token = blockIdx.x;
+  const auto tid = static_cast<int>(threadIdx.x);
+  const bool mine = tid < args.cols / 8;  // whole warps go on: blocks' threads meet
+  const RowChunk chunk(mine ? tid : tid % 4);
+  float x[kEighth] = {};
+  if (mine) load_chunk(args, token, chunk, x);
+  const MxScale<backend::Activations::kMxfp8> block(largest(x));
+  const uint32_t own = block.scale.bits, row = largest_of_all(own, reinterpret_cast<uint32_t*>(smem));
+  constexpr uint32_t kMost = 30;  // binades, beyond which nothing is left of e4m3
+  const float down = __uint_as_float((127 - min(row - own, kMost)) << 23);
+  uint32_t pairs[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) pairs[t] = row_pair(x[2 * t] * block.down, x[2 * t + 1] * block.down, down);
+  // The neighbour has the other two k of each of the chunk's words: this thread makes two of the words.
+  const bool second = chunk.in_panel % 2 != 0;
+  const uint32_t others =
+      __shfl_xor_sync(0xffffffffu, second ? pairs[0] | pairs[1] << 16 : pairs[2] | pairs[3] << 16, 1);
+  if (!mine) return;
+  uint2 words;
+  words.x = second ? (others & 0xffffu) | pairs[2] << 16 : pairs[0] | others << 16;
+  words.y = second ? others >> 16 | pairs[3] << 16 : pairs[1] | (others & 0xffff0000u);
+  for (int copy = 0; copy < args.copies; ++copy) {
+    const int place = args.places[token * args.copies + copy];
+    *reinterpret_cast<uint2*>(args.codes + chunk.in_byte_panels(args.rows, place)) = words;
+    if (tid == 0) args.scales[place] = E8m0{static_cast<uint8_t>(row)}.to_float();
+  }
+}
+
+// any_round_blocks: activations in blocks of 32, with a scale each
+// grid 4 lanes per block, 8 values per lane     bytes values * (4 or 2, then 2, with from 4 more)
+// rounding: that of backend/activations.h, to the bit
+inline constexpr int kRoundThreads = 256, kRoundValues = kEighth;  // of a lane
+
+// Where the largest is not finite, so is the scale, and a code of 0 times it is NaN.
+__device__ __forceinline__ void store_int8(const float (&x)[kRoundValues], float most, uint8_t* block, int quarter) {
+  const float inverse = most < kInt8Least ? 0.0f : 127.0f / most;
+  uint2 codes{};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    codes.x |= static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int>(rintf(x[i] * inverse)))) << 8 * i;
+    codes.y |= static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int>(rintf(x[4 + i] * inverse)))) << 8 * i;
+  }
+  *reinterpret_cast<uint2*>(block + 8 * quarter) = codes;
+  if (quarter == 0) *reinterpret_cast<float*>(block + kInt8ScaleAt) = most / 127.0f;
+}
+
+template <Activations kForm>
+__global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __grid_constant__ RoundBlocksArgs args) {
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const int64_t lane = int64_t{blockIdx.x} * kRoundThreads + threadIdx.x, at = lane * kRoundValues;
+  const bool mine = at < args.values;  // all lanes of a warp go on: blocks' lanes meet
+  float x[kRoundValues] = {};
+  if (mine && args.from != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kRoundValues; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(args.from + at + i);
+      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+    }
+  } else if (mine) {
+    const uint4 eight = *reinterpret_cast<const uint4*>(args.to + at);
+    const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < kRoundValues; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
+  }
+  if constexpr (kForm == Activations::kInt8) {
+    const float most = largest(x);  // from here on nobody reads the block
+    if (mine)
+      store_int8(x, most, reinterpret_cast<uint8_t*>(args.to + at / kMxBlock * kMxBlock), static_cast<int>(lane % 4));
+  } else {
+    round_mx<kForm>(x);
+    if (!mine) return;
+    uint4 eight;
+    eight.x = ptx::pack_f16(x[0], x[1]);
+    eight.y = ptx::pack_f16(x[2], x[3]);
+    eight.z = ptx::pack_f16(x[4], x[5]);
+    eight.w = ptx::pack_f16(x[6], x[7]);
+    *reinterpret_cast<uint4*>(args.to + at) = eight;
+    if (args.from == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kRoundValues; i += 4)
+      *reinterpret_cast<float4*>(args.from + at + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+  }
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,402 @@
+// `nibble bench --speculative`: the runs behind speculation.h. Each run with guesses follows one without, so that
+// other load on the machine affects both.
+
+#include "app/options/build_facts.h"
+#include "app/setup/backend_choice.h"
+#include "app/setup/commands.h"
+#include "app/setup/interrupt.h"
+#include "app/setup/loaded_model.h"
+#include "app/setup/named_model.h"
+#include "app/setup/terminal.h"
+#include "backend/cost.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "convert/dummy_head.h"
+#include "engine/sequence.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rows.h"
+#include "lab/bench/speculation.h"
+#include "lab/client/load_summary.h"
+#include "lab/results/metadata.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Answers = std::vector<std::vector<int32_t>>;
+
+constexpr std::array kDrafted = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+double median(const std::vector<double>& values) { return client::spread_of(values).p50; }
+
+// Other programs on the same processors distort wall time, but not a thread's own CPU time.
+bool counts_cpu_time(const BenchOptions& options) {
+  return options.model.run.backend != BackendKind::kCuda && options.model.run.threads == 1;
+}
+
+double seconds_now(bool cpu_time) {
+  timespec now{};
+  check(clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now) == 0, "a clock that is there");
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Tokens of one sequence.
+struct Length {
+  int64_t prompt = 0, answer = 0;
+};
+
+class DraftBench {
+ public:
+  DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, Terminal& terminal)
+      : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {
+    const engine::SpeculationLimits& drafts = limits.speculation;
+    if (drafts.draft_model != nullptr) head_ = engine::make_proposer(drafts);
+  }
+
+  struct Interrupted {};
+
+  VerifyRow verify(int batch, int drafted) {
+    const std::vector<Length> lengths = equal_lengths(batch);
+    begin(fmt::format("batch {}, {} guesses", batch, drafted), 1 + options_.repetitions * (drafted == 0 ? 1 : 2));
+    const Run plain = run(lengths, nullptr, options_.speculation);
+    std::vector<double> seconds, ratios, drafting;
+    for (int i = 0; i < options_.repetitions; ++i) {
+      engine::SpeculationLimits fixed = options_.speculation;
+      fixed.adaptive = false;
+      fixed.most_tokens = std::max(drafted, 1);
+      const auto wrong = make_chance_proposer(plain.answers, 0);
+      const double without = run(lengths, nullptr, fixed).seconds_per_step();
+      const Run run_with = drafted == 0 ? Run() : run(lengths, wrong.get(), fixed);
+      const double with = drafted == 0 ? without : run_with.seconds_per_step();
+      seconds.push_back(with);
+      ratios.push_back(with / without);
+      drafting.push_back(drafted == 0 ? 0 : run_with.drafting / static_cast<double>(run_with.steps));
+    }
+    return {.batch = batch,
+            .drafted = drafted,
+            .seconds = median(seconds),
+            .ratio = median(ratios),
+            .drafting = median(drafting)};
+  }
+
+  GainRow chance(int batch, double acceptance, std::span<const VerifyRow> verify) {
+    GainRow row{.batch = batch,
+                .test = fmt::format("acceptance {:.2f}", acceptance),
+                .method = std::string(!head_                                ? "answers"
+                                      : limits_.speculation.head != nullptr ? "a head"
+                                                                            : "a model")};
+    const double chance = chance_of(acceptance, options_.speculation.most_tokens);
+    row.predicted = predicted_gain(chance, verify);
+    begin(fmt::format("batch {}, {}", batch, row.test), 2 * options_.repetitions);
+    for (int i = 0; i < options_.repetitions; ++i)
+      add_run(row, equal_lengths(batch), [&](const Answers& answers) { return make_chance_proposer(answers, chance); });
+    return row;
+  }
+
+  // Each repetition starts with a different text; together they use all of them.
+  GainRow replay(int batch, const std::string& set, std::span<const RecordedText* const> texts) {
+    GainRow row{.batch = batch, .test = set, .method = std::string(engine::name_of(options_.speculation.method))};
+    const int for_all = (static_cast<int>(texts.size()) + batch - 1) / batch;
+    const int repetitions = std::max(options_.repetitions, for_all);
+    begin(fmt::format("batch {}, {}", batch, set), 2 * repetitions);
+    for (int i = 0; i < repetitions; ++i) {
+      std::vector<Length> lengths;
+      std::vector<const RecordedText*> of;
+      for (int s = 0; s < batch; ++s) {
+        of.push_back(texts[static_cast<size_t>(i * batch + s) % texts.size()]);
+        lengths.push_back({std::ssize(of.back()->prompt), std::ssize(of.back()->answer)});
+      }
+      add_run(row, lengths,
+              [&](const Answers& answers) { return make_replaying_proposer(answers, of, options_.speculation); });
+    }
+    return row;
+  }
+
+ private:
+  struct Run {
+    Answers answers;
+    int64_t tokens = 0, steps = 0;     // from where all sequences had their first token
+    double seconds = 0, drafting = 0;  // drafting: of a head
+    engine::DraftStats drafts;
+    [[nodiscard]] double seconds_per_step() const { return seconds / static_cast<double>(steps); }
+  };
+
+  // The loop owns its proposer, but its figures are read after the loop is gone.
+  class ProposerReference final : public engine::Proposer {
+   public:
+    explicit ProposerReference(engine::Proposer& from) : from_(from) {}
+    void propose(const Text& text, int most, engine::Draft& draft) override { from_.propose(text, most, draft); }
+    void ended(const Text& text) override { from_.ended(text); }
+
+   private:
+    engine::Proposer& from_;
+  };
+
+  // Starts progress for this many runs.
+  void begin(std::string what, int runs) {
+    what_ = std::move(what);
+    runs_ = runs;
+    run_ = 0;
+  }
+  void show(double share_of_run) {
+    terminal_.progress(what_, (run_ + share_of_run) / runs_, fmt::format("run {} of {}", run_ + 1, runs_));
+  }
+
+  [[nodiscard]] std::vector<Length> equal_lengths(int batch) const {
+    return std::vector<Length>(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
+  }
+
+  template <class Make>
+  void add_run(GainRow& row, const std::vector<Length>& lengths, const Make& make) {
+    const Run plain = run(lengths, nullptr, options_.speculation);
+    const auto proposer = make(plain.answers);
+    const Run with = run(lengths, proposer.get(), options_.speculation);
+    row.plain_tokens += plain.tokens;
+    row.tokens += with.tokens;
+    row.plain_seconds += plain.seconds;
+    row.seconds += with.seconds;
+    row.proposals += proposer->proposals();
+    row.propose_seconds += proposer->seconds() + with.drafting;
+    row.drafts += with.drafts.drafts;
+    row.drafted += with.drafts.tokens;
+    row.accepted += with.drafts.accepted;
+  }
+
+  [[nodiscard]] std::vector<int32_t> tokens_of(int sequence, int64_t count) const {
+    const auto vocab = static_cast<uint64_t>(loaded_.model().config.dims.vocab);
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<int32_t>(philox(static_cast<uint64_t>(sequence), i)[0] % vocab);
+    return tokens;
+  }
+
+  // A token is drawn so hot that noise decides, which its seed and place give: where steps of other sizes sum
+  // otherwise, as kernels of cards do, a text is the same nearly everywhere, and guesses of the answer stay right.
+  Run run(const std::vector<Length>& lengths, engine::Proposer* proposer, const engine::SpeculationLimits& drafts) {
+    engine::EngineLimits limits = limits_;
+    limits.speculation = drafts;
+    limits.speculation.method = engine::DraftMethod::kSuffix;  // whatever it is: the proposer is given
+    if (proposer == nullptr) limits.speculation.method = engine::DraftMethod::kOff;
+    // The engine decides by the clock that is measured.
+    const bool cpu_time = counts_cpu_time(options_);
+    engine::Loop loop(loaded_.backend(), loaded_.model(), limits, [cpu_time] {
+      using Time = engine::Sequence::Time;
+      return Time(std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds_now(cpu_time))));
+    });
+    Run run;
+    if (proposer != nullptr && head_)
+      loop.propose_with(std::make_unique<HeadProposer>(*head_, *proposer, run.drafting));
+    else if (proposer != nullptr)
+      loop.propose_with(std::make_unique<ProposerReference>(*proposer));
+    run.answers.resize(lengths.size());
+    size_t begun = 0;
+    std::optional<Error> failure;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      engine::Request request{.prompt = tokens_of(static_cast<int>(i), lengths[i].prompt),
+                              .max_tokens = lengths[i].answer,
+                              .sampling = {.temperature = backend::kMaxTemperature, .seed = i},
+                              .stop_ids = {}};
+      loop.add(i + 1, std::move(request), [&, i](const engine::Event& event) {
+        if (const auto* end = std::get_if<engine::Finished>(&event)) {
+          if (end->reason == engine::FinishReason::kFailed) failure.emplace(end->code, end->message);
+          return;
+        }
+        begun += run.answers[i].empty() ? 1 : 0;
+        run.answers[i].push_back(std::get<engine::TokenEvent>(event).token);
+        ++run.tokens;
+      });
+    }
+    int64_t asked = 0;
+    for (const Length& length : lengths) asked += length.answer;
+    const auto step = [&] {
+      if (interrupt_.requested()) throw Interrupted{};
+      show(static_cast<double>(run.tokens) / static_cast<double>(asked));
+      loop.step();
+      if (failure) throw Error(*failure);
+    };
+    while (begun < lengths.size()) step();
+    if (loop.stats().running < std::ssize(lengths))
+      throw Error(
+          Code::kInvalidRequest,
+          "--speculative: want -n (or answers) and -b so that all {} sequences are under way at once; some ended before the last prompt was read",
+          lengths.size());
+    const int64_t tokens = run.tokens, steps = loop.stats().steps;
+    run.drafting = 0;
+    const double start = seconds_now(counts_cpu_time(options_));
+    const bool equal =
+        std::ranges::all_of(lengths, [&](const Length& each) { return each.answer == lengths[0].answer; });
+    const auto goes_on = [&] { return equal ? loop.stats().running == std::ssize(lengths) : !loop.idle(); };
+    while (goes_on()) step();
+    run.seconds = seconds_now(counts_cpu_time(options_)) - start;
+    run.tokens -= tokens;
+    run.steps = loop.stats().steps - steps;
+    run.drafts = loop.stats().drafts;
+    loop.cancel_all();
+    while (!loop.idle()) loop.step();
+    ++run_;
+    return run;
+  }
+
+  LoadedModel& loaded_;
+  const BenchOptions& options_;
+  const engine::EngineLimits limits_;
+  std::unique_ptr<engine::Proposer> head_;  // of eagle3; of draft: another model
+  Terminal& terminal_;
+  const Interrupt interrupt_;
+  std::string what_;
+  int runs_ = 1, run_ = 0;
+};
+
+engine::EngineLimits limits_of(const BenchOptions& options, std::span<const RecordedText> texts) {
+  int64_t context = options.depths[0] + 1 + options.generates[0];
+  int64_t longest_prompt = 0, shortest_answer = std::numeric_limits<int64_t>::max();
+  for (const RecordedText& text : texts) {
+    context = std::max(context, std::ssize(text.prompt) + std::ssize(text.answer));
+    longest_prompt = std::max(longest_prompt, std::ssize(text.prompt));
+    shortest_answer = std::min(shortest_answer, std::ssize(text.answer));
+  }
+  context += backend::kPageTokens;
+  const auto batch = static_cast<int>(options.batches.back());
+  // Steps so large that all prompts are read before the shortest answer is half over.
+  const auto reading = static_cast<int>(batch * (1 + 2 * longest_prompt / shortest_answer));
+  return {.max_context = context,
+          .max_sequences = batch,
+          .max_batched_tokens = std::max(
+              {options.model.run.max_num_batched_tokens, batch * (1 + options.speculation.most_tokens), reading}),
+          .kv_tokens = context * batch,
+          .target_itl_seconds = std::numeric_limits<double>::infinity(),
+          .prefix_cache = false,
+          .speculation = options.speculation,
+          .async_scheduling = options.model.run.backend == BackendKind::kCuda};
+}
+
+void check_asked(const BenchOptions& options) {
+  if (options.profile || options.tune)
+    throw Error(Code::kInvalidRequest, "--speculative: want it without --profile and --tune");
+  const bool looks_up = options.speculation.method == engine::DraftMethod::kNgram ||
+                        options.speculation.method == engine::DraftMethod::kSuffix;
+  if (!looks_up && !options.recorded.empty())
+    throw Error(Code::kInvalidRequest,
+                "--speculative-texts: want --speculative ngram or suffix, found {}: nobody knows what it would draft "
+                "there",
+                engine::name_of(options.speculation.method));
+  if (options.speculation.method != engine::DraftMethod::kDraft && !options.model.speculative_model.empty())
+    throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative draft, found {}",
+                engine::name_of(options.speculation.method));
+  const double most = 1 + options.speculation.most_tokens;
+  if (const auto over = std::ranges::find_if(options.acceptances, [&](double each) { return each > most; });
+      over != options.acceptances.end())
+    throw Error(Code::kInvalidRequest, "--speculative-acceptance: want up to {} tokens a step, found {}", most, *over);
+  if (options.depths.size() != 1 || options.generates.size() != 1 || options.generates[0] < 8)
+    throw Error(Code::kInvalidRequest, "--speculative: want one -d, and one -n of 8 or more");
+}
+
+std::map<std::string, std::vector<const RecordedText*>> by_set(std::span<const RecordedText> texts) {
+  std::map<std::string, std::vector<const RecordedText*>> sets;
+  for (const RecordedText& text : texts) sets[text.set].push_back(&text);
+  return sets;
+}
+
+}  // namespace
+
+int bench_drafts(const BenchOptions& asked) {
+  check_asked(asked);
+  Terminal terminal(asked.output);
+  std::vector<RecordedText> texts;
+  for (const std::string& file : asked.recorded) {
+    for (RecordedText& text : read_recorded(file)) texts.push_back(std::move(text));
+  }
+  BenchOptions options = asked;
+  if (asked.speculation.method == engine::DraftMethod::kDraft) options.model.speculation = asked.speculation;
+  const auto steps_of = [&](const model::ModelConfig& config) {
+    model::StepLimits steps = engine::step_limits(limits_of(options, texts), config.dims);
+    if (options.speculation.method == engine::DraftMethod::kEagle3) steps.taps = convert::dummy_head_boundaries(config);
+    return steps;
+  };
+  options.model = resolved_model(
+      with_backend(with_files(options.model, terminal),
+                   [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
+  terminal.progress("measuring the device", 0, "");
+  const backend::DevicePeaks peaks = measured(options.model);
+  const auto start = Clock::now();
+  ModelSource source = open_model(options.model, terminal);
+  engine::EngineLimits limits = limits_of(options, texts);
+  if (options.speculation.method == engine::DraftMethod::kEagle3) {
+    terminal.progress("making a head", 0, "");
+    ThreadPool pool(thread_count(options.model));
+    source.head = std::make_unique<model::eagle3::Head>(
+        convert::dummy_head({source.config, source.weights}, {.draft_vocab = options.draft_vocab, .pool = &pool}));
+    limits = with_head(limits, source);
+  }
+  LoadedModel loaded(source, options.model, engine::step_limits(limits, source.config.dims), {terminal, {}});
+  limits = loaded.with_draft(limits);
+  const double startup = std::chrono::duration<double>(Clock::now() - start).count();
+
+  const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
+  const bool markdown = options.format == BenchFormat::kMarkdown;
+  const auto print = [&](const std::string& text) {
+    terminal.end_progress();
+    if (markdown) terminal.print(text);
+  };
+  print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n", NIBBLE_VERSION,
+                    build_facts().commit, options.command, options.model.name, loaded.backend().modes(), peaks.device,
+                    format_bytes(peaks.read_bytes_per_s), clock));
+  DraftBench bench(loaded, options, limits, terminal);
+  std::map<int, std::vector<VerifyRow>> verify;  // by batch
+  std::vector<GainRow> gains;
+  bool interrupted = false;
+  try {
+    print(verify_head());
+    for (const int64_t batch : options.batches) {
+      for (const int drafted : kDrafted) {
+        if (drafted > options.speculation.most_tokens) break;
+        print(
+            verify_line(verify[static_cast<int>(batch)].emplace_back(bench.verify(static_cast<int>(batch), drafted))));
+      }
+    }
+    print("\n" + gain_head());
+    for (const auto& [batch, rows] : verify) {
+      for (const double acceptance : options.acceptances)
+        print(gain_line(gains.emplace_back(bench.chance(batch, acceptance, rows))));
+      for (const auto& [set, of] : by_set(texts)) print(gain_line(gains.emplace_back(bench.replay(batch, set, of))));
+    }
+    print("\n");
+  } catch (const DraftBench::Interrupted&) {
+    interrupted = true;
+  }
+  terminal.end_progress();
+  if (!markdown) {
+    std::vector<VerifyRow> rows;
+    for (const auto& [batch, of] : verify) rows.insert(rows.end(), of.begin(), of.end());
+    nlohmann::ordered_json json = {{"speculation", speculation_json(rows, gains)}};
+    json["speculation"]["seconds"] = clock;
+    json["metadata"] = metadata_of({.command = options.command,
+                                    .settings = options.model.settings,
+                                    .environment = options.environment,
+                                    .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
+                                    .warm_up = "a run without guesses before each",
+                                    .startup_seconds = startup},
+                                   {source, options.model, peaks});
+    json["interrupted"] = interrupted;
+    terminal.print_json(json);
+  }
+  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace nibble::app

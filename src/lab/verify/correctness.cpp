@@ -1,0 +1,252 @@
+// Level 2: values are finite everywhere, equal to the reference's, and no more lossy than is known of each option.
+
+#include "base/error.h"
+#include "base/read_json.h"
+#include "engine/step_builder.h"
+#include "lab/results/metadata.h"
+#include "lab/verify/verify.h"
+#include "model/compare.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+using backend::Activations;
+using backend::KvDtype;
+using backend::RunConfig;
+using Reference = nlohmann::json;
+
+constexpr int64_t kStageTokens = 24, kSeedTokens = 24, kLossTokens = 256, kTextTokens = 2048, kWindow = 512;
+constexpr double kStageTolerance = 1e-4;                   // of nibble compare
+constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its loops are slow
+
+// What rounds in one way beyond the exact run.
+std::vector<RunConfig> lossy_runs(const RunConfig& exact) {
+  std::vector<RunConfig> all;
+  const bool card = exact.backend == BackendKind::kCuda;
+  for (const Activations a : {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
+    all.push_back(exact);
+    all.back().activations = a;
+    if (a == Activations::kInt8 && card) all.back().family = backend::KernelFamily::kInt8;
+  }
+  for (const backend::KvType& kv : backend::kKvTypes) {
+    if (!kv.lossy || !kv.on.has(exact.backend)) continue;
+    all.push_back(exact);
+    all.back().kv = kv.dtype;
+  }
+  for (const auto format : {backend::WeightFormat::kMxfp4, backend::WeightFormat::kMxfp8}) {
+    all.push_back(exact);
+    all.back().dense = {.qkv = format, .o = format, .lm_head = format};
+  }
+  return all;
+}
+
+std::string loss_text(const Divergence& d) {
+  return fmt::format("KL {:.2e} (largest {:.2e}), same top token {:.1f} %", d.mean_kl, d.largest_kl, 100 * d.top1);
+}
+
+class Correctness {
+ public:
+  Correctness(const VerifySubject& subject, VerifyChecks& checks)
+      : subject_(subject),
+        checks_(checks),
+        exact_(exact_run(subject.model.run)),
+        reference_(reference_of(subject.model)),
+        vocab_(subject.source.config.dims.vocab) {}
+
+  // A failure in one check does not stop the next.
+  void verify() {
+    const auto each = [&](const char* name, void (Correctness::*check)()) {
+      try {
+        (this->*check)();
+      } catch (const Error& e) {
+        checks_.add(name, false, e.what());
+      }
+    };
+    each("files", &Correctness::files);
+    each("finite stages", &Correctness::finite);
+    each("stages of the reference", &Correctness::stages);
+    each("tokens of the reference", &Correctness::same_tokens);
+    each("perplexity of its text", &Correctness::perplexity);
+    each("lossy options", &Correctness::losses);
+  }
+
+ private:
+  void files() {
+    const std::string name = "weights are those of reference.json";
+    if (!reference_ || !reference_->contains("sha256")) return checks_.skip(name, "there is none, or no heldout.txt");
+    const std::string found = hash_of(subject_.source.mapped_files()), want = (*reference_)["sha256"];
+    checks_.add_unless(name, found == want ? "" : fmt::format("want sha256 {}, found {}", want, found),
+                       "sha256 " + found);
+  }
+
+  void finite() {
+    for (const auto& [name, run] : {std::pair{"as asked", subject_.model.run}, {"exact", exact_}}) {
+      const RunStep step = run_step(subject_, run, verify_tokens(subject_, kStageTokens), Scan::kStages);
+      checks_.add_unless(fmt::format("every stage is finite, {}", name), step.not_finite,
+                         fmt::format("{} tokens", kStageTokens));
+    }
+  }
+
+  // Why the reference cannot be used; empty: it can.
+  [[nodiscard]] std::string no_reference() const {
+    if (subject_.model.run.backend == BackendKind::kReference) return "this is the reference";
+    int64_t bytes = 0;
+    for (const backend::HostWeight& w : subject_.source.weights)
+      bytes += static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
+    if (bytes > kMostReferenceBytes)
+      return fmt::format("the reference's loops are slow: weights of {} MB, want at most {}", bytes >> 20,
+                         kMostReferenceBytes >> 20);
+    return {};
+  }
+
+  void stages() {
+    const std::string name = "stage by stage against the reference";
+    if (const std::string why = no_reference(); !why.empty()) return checks_.skip(name, why);
+    if (subject_.model.run.backend == BackendKind::kCuda)
+      return checks_.skip(name, "a card's tensor cores round; the tokens below are held against it");
+    const auto pages = static_cast<int32_t>(engine::pages_for(kStageTokens));
+    const model::StepLimits limits{.max_tokens = kStageTokens, .max_rows = 1, .kv_pages = {pages, pages}};
+    RunConfig run = exact_;
+    run.kv = KvDtype::kF32;
+    const auto config = model::backend_config(subject_.source.config, limits, run.dense);
+    const auto a = make_backend(BackendKind::kReference, run, config), b = subject_.make(run, config);
+    model::GptOss on_a = model::load(*a, subject_.source.config, subject_.source.weights);
+    model::GptOss on_b = model::load(*b, subject_.source.config, subject_.source.weights);
+    on_a.attention_sinks = on_b.attention_sinks = run.sinks;
+    model::Step step = engine::step_alone(verify_tokens(subject_, kStageTokens));
+    step.logit_tokens = {kStageTokens - 1};
+    const model::Comparison result = model::compare({*a, on_a}, {*b, on_b}, step, kStageTolerance);
+    if (!result.first_bad)
+      return checks_.add(name, true, fmt::format("{} activations within {:g}", result.stages.size(), kStageTolerance));
+    const model::StageDifference& d = result.stages[*result.first_bad];
+    checks_.add(name, d.near_tie,
+                fmt::format("layer {} {}, {}: {} against {}{}", d.layer, name_of(d.stage), backend::name_of(d.slot),
+                            d.a, d.b, d.near_tie ? ", a near-tie" : ""));
+  }
+
+  [[nodiscard]] std::vector<int32_t> generate(backend::Backend& be, const engine::EngineLimits& limits,
+                                              float temperature) const {
+    model::GptOss model = model::load(be, subject_.source.config, subject_.source.weights);
+    model.attention_sinks = exact_.sinks;
+    engine::Loop loop(be, model, limits);
+    std::vector<int32_t> tokens;
+    loop.serve({.prompt = verify_tokens(subject_, kStageTokens),
+                .max_tokens = kSeedTokens,
+                .sampling = {.temperature = temperature, .seed = 7}},
+               [&](const engine::TokenEvent& event) {
+                 tokens.push_back(event.token);
+                 return true;
+               });
+    return tokens;
+  }
+
+  void same_tokens() {
+    for (const float temperature : {0.0F, 1.0F}) {
+      const std::string name = temperature > 0 ? "the reference's tokens, seed 7" : "the reference's tokens, greedy";
+      if (const std::string why = no_reference(); !why.empty()) {
+        checks_.skip(name, why);
+        continue;
+      }
+      const engine::EngineLimits limits = one_sequence(subject_.model, kStageTokens + kSeedTokens + 1);
+      const auto config = model::backend_config(subject_.source.config,
+                                                engine::step_limits(limits, subject_.source.config.dims), exact_.dense);
+      const auto a = make_backend(BackendKind::kReference, exact_, config), b = subject_.make(exact_, config);
+      const std::vector<int32_t> want = generate(*a, limits, temperature), found = generate(*b, limits, temperature);
+      const auto parted = std::ranges::mismatch(want, found).in1;
+      checks_.add_unless(name,
+                         want == found ? "" : fmt::format("token {} of {} differs", parted - want.begin(), want.size()),
+                         fmt::format("{} tokens", found.size()));
+    }
+  }
+
+  void perplexity() {
+    const std::string name = "perplexity of its text";
+    if (!reference_) return checks_.skip(name, "no reference.json and heldout.txt beside the model");
+    std::vector<int32_t> ids = verify_tokens(subject_, kTextTokens);
+    Terminal quiet({.quiet = true});
+    ModelOptions exact = subject_.model;
+    exact.run = exact_;
+    const double want = (*reference_)["perplexity"], tolerance = reference_->value("tolerance", 0.002);
+    const double found = score({subject_.source, exact, ids, kWindow}, quiet).perplexity();
+    checks_.add(name, std::abs(found - want) <= tolerance * want,
+                fmt::format("{:.4f}, want {:.4f} within {:g} %", found, want, 100 * tolerance));
+  }
+
+  void losses() {
+    const std::vector<int32_t> ids = verify_tokens(subject_, kLossTokens);
+    const std::vector<float> exact = run_step(subject_, exact_, ids).logits;
+    for (const RunConfig& lossy : lossy_runs(exact_)) {
+      const std::string flag = lossy_flags(lossy).front();
+      std::vector<float> logits;
+      try {
+        logits = run_step(subject_, lossy, ids).logits;
+      } catch (const Error& e) {
+        if (e.code() != Code::kUnsupported) throw;
+        checks_.skip(flag, e.what());
+        continue;
+      }
+      const Divergence d = divergence(exact, logits, vocab_, thread_count(subject_.model));
+      const Reference* const bound =
+          reference_ && (*reference_)["losses"].contains(flag) ? &(*reference_)["losses"][flag] : nullptr;
+      if (bound == nullptr) {
+        checks_.skip(flag, "no bound is known of this model; " + loss_text(d));
+        continue;
+      }
+      const double kl = (*bound)["kl"], top1 = (*bound)["top1"];
+      checks_.add(flag, d.mean_kl <= kl && d.top1 >= top1,
+                  fmt::format("{}; want at most {:g}, at least {:g} %", loss_text(d), kl, 100 * top1));
+    }
+  }
+
+  const VerifySubject& subject_;
+  VerifyChecks& checks_;
+  const RunConfig exact_;
+  const std::optional<Reference> reference_;
+  const int64_t vocab_;
+};
+
+}  // namespace
+
+std::vector<std::string> lossy_flags(const backend::RunConfig& run) {
+  std::vector<std::string> flags;
+  if (backend::rounds(run.activations)) flags.push_back(fmt::format("--moe-activation {}", name_of(run.activations)));
+  if (backend::type_of(run.kv_type()).lossy)
+    flags.push_back(fmt::format("--kv-cache-dtype {}", backend::type_of(run.kv_type()).word));
+  for (const auto format : {backend::WeightFormat::kMxfp4, backend::WeightFormat::kMxfp8})
+    if (run.dense.qkv == format || run.dense.o == format || run.dense.lm_head == format)
+      flags.push_back(fmt::format("--{}-layers all", backend::name_of(format)));  // some cost less than all
+  if (backend::in_mx_blocks(run.dense_activations))
+    flags.push_back(fmt::format("--dense-activation {}", name_of(run.dense_activations)));
+  if (run.fp8_attention()) flags.emplace_back("--attention-activation fp8");
+  if (!run.sinks) flags.emplace_back("--attention-sinks off");
+  return flags;
+}
+
+std::optional<nlohmann::json> reference_of(const ModelOptions& model) {
+  const std::filesystem::path folder = model.model;
+  std::ifstream file(folder / "reference.json");
+  if (!file || !std::filesystem::exists(folder / "heldout.txt")) return std::nullopt;  // it is of that text
+  nlohmann::json json = read_json(std::string(std::istreambuf_iterator<char>(file), {}));
+  if (!json.is_object() || !json.contains("perplexity") || !json.contains("losses"))
+    throw Error(Code::kCorrupt, "{}/reference.json: want perplexity and losses, found another text", model.model);
+  return json;
+}
+
+void verify_correctness(const VerifySubject& subject, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kCorrectness);
+  Correctness(subject, checks).verify();
+}
+
+}  // namespace nibble::app

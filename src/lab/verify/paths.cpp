@@ -1,0 +1,215 @@
+// Level 1.5: which kernels must run under which settings, and which must not. On a CPU there are two kinds of evidence:
+// what the backend says, and the numbers, since a rounding that was asked for changes the logits and no other may. On a
+// card the launch counters show what ran.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/program/program.h"
+#include "base/error.h"
+#include "lab/verify/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace nibble::app {
+namespace {
+
+using backend::Activations;
+using backend::CpuIsa;
+using backend::KvDtype;
+using backend::RunConfig;
+using backend::Stage;
+
+constexpr int64_t kPathTokens = 48, kPathGenerated = 8;
+
+// Words in kernel names that show a larger instruction set than `isa`.
+std::vector<std::string> beyond(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kBaseline: return {"avx", "amx", "dotprod", "i8mm", "sdot", "smmla"};
+    case CpuIsa::kAvx2:
+    case CpuIsa::kAvxVnni: return {"avx512", "amx"};
+    case CpuIsa::kAvx512: return {"amx"};
+    case CpuIsa::kDotProd: return {"i8mm", "smmla"};
+    default: return {};
+  }
+}
+
+// A configuration of the CPU and its expected kernels.
+struct CpuPath {
+  CpuIsa isa;
+  Activations activations = Activations::kF32;
+  KvDtype kv = KvDtype::kBf16;
+  bool dense_mxfp4 = false;
+
+  [[nodiscard]] std::string name() const {
+    return fmt::format("{}, activations {}, KV {}{}", name_of(isa), name_of(activations), backend::name_of(kv),
+                       dense_mxfp4 ? ", dense layers mxfp4" : "");
+  }
+};
+
+std::string wrong_in_modes(const std::string& modes, const RunConfig& run) {
+  const bool int8 = run.activations == Activations::kInt8;
+  const std::string want = int8 ? "int8 activations" : "float activations";
+  if (modes.find(want) == std::string::npos) return fmt::format("want {}, the backend says {}", want, modes);
+  for (const std::string& word : beyond(run.isa))
+    if (modes.find(word) != std::string::npos) return fmt::format("must not run {}, the backend says {}", word, modes);
+  return {};
+}
+
+// Compared with the same run without any rounding.
+std::string wrong_in_numbers(std::span<const float> exact, std::span<const float> logits, const RunConfig& run) {
+  const bool rounded = backend::rounds(run.activations) || backend::type_of(run.kv_type()).lossy || run.dense.any();
+  if (!rounded || !std::ranges::equal(exact, logits)) return {};
+  return "the logits are those of the exact path, bit for bit: what was asked for did not run";
+}
+
+// What backend and numbers show for a step of these tokens; empty: nothing is wrong.
+std::string wrong_on_cpu(const RunConfig& run, std::span<const float> exact, const RunStep& step) {
+  const RunConfig resolved = backend::resolved_cpu(run);
+  std::string wrong = wrong_in_modes(step.modes, resolved);
+  if (wrong.empty() && !exact.empty()) wrong = wrong_in_numbers(exact, step.logits, resolved);
+  return wrong;
+}
+
+// The settings below round safetensors checkpoints with MXFP4 experts.
+bool has_mxfp4_experts(const VerifySubject& subject) {
+  return stored_formats(subject.model, subject.source.weights)
+             .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
+}
+
+class CpuPaths {
+ public:
+  CpuPaths(const VerifySubject& subject, VerifyChecks& checks)
+      : subject_(subject), checks_(checks), tokens_(verify_tokens(subject, kPathTokens)) {}
+
+  void verify() {
+    if (!has_mxfp4_experts(subject_))
+      return checks_.skip("kernels of the CPU", "what is known is of safetensors with MXFP4 experts");
+    for (const auto& here : backend::cpu::kernels_here()) {
+      exact_.clear();
+      exact_ = verify({.isa = here.isa});
+      const bool int8 = backend::cpu::kernels_for(here.isa).int8 != nullptr;
+      for (const Activations activations :
+           {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
+        if (activations != Activations::kInt8 || int8) verify({.isa = here.isa, .activations = activations});
+      for (const backend::KvType& kv : backend::kKvTypes)
+        if (kv.lossy && kv.on.has(BackendKind::kCpu)) verify({.isa = here.isa, .kv = kv.dtype});
+      verify({.isa = here.isa, .dense_mxfp4 = true});
+    }
+  }
+
+ private:
+  std::vector<float> verify(const CpuPath& path) {
+    RunConfig run = exact_run(subject_.model.run);
+    run.isa = path.isa;
+    run.activations = path.activations;
+    run.kv = path.kv;
+    if (path.dense_mxfp4) run.dense.qkv = run.dense.o = run.dense.lm_head = backend::WeightFormat::kMxfp4;
+    RunStep step = run_step(subject_, run, tokens_);
+    const std::string wrong = wrong_on_cpu(run, exact_, step);
+    checks_.add_unless(path.name(), wrong, step.modes);
+    return std::move(step.logits);
+  }
+
+  const VerifySubject& subject_;
+  VerifyChecks& checks_;
+  const std::vector<int32_t> tokens_;
+  std::vector<float> exact_;
+};
+
+// Names of the kernels that a program launches, for all stages or only the experts.
+std::set<std::string> kernels_of(const backend::cuda::Program& program, bool experts_only) {
+  std::set<std::string> names;
+  for (const auto& node : program.nodes)
+    if (!experts_only || node.stage == Stage::kMoe) names.insert(node.kernel);
+  return names;
+}
+
+engine::EngineLimits path_limits(const VerifySubject& subject) {
+  return one_sequence(subject.model, kPathTokens + kPathGenerated + 1);
+}
+
+// Runs one request, step by step: the kernels of its programs must have been launched, and those of other choices of
+// --moe-kernel must not.
+void verify_card(const VerifySubject& subject, const OnBackend& on, VerifyChecks& checks) {
+  const auto card = backend::cuda_plan_device();
+  check(card.has_value(), "a card that runs");
+  const RunConfig& run = subject.model.run;
+  const backend::BackendConfig of_a_rank = backend::cuda_config(on.config, run.ranks);
+  const auto reduce = backend::cuda::planned_reduce(run.ranks);
+  const backend::Backend& cuda = *on.backend;
+  engine::Loop loop(*on.backend, on.model, path_limits(subject));
+  std::set<std::string> must, must_not;
+  loop.watch([&](const model::Step& step) -> model::Probe {
+    const backend::StepShape shape{.rows = step.rows, .logit_rows = static_cast<int64_t>(step.logit_tokens.size())};
+    const auto program_of = [&](backend::KernelFamily kernel) {
+      RunConfig other = run;
+      other.family = kernel;
+      return backend::cuda::make_program(
+          {.config = of_a_rank, .run = other, .step = shape, .card = *card, .reduce = reduce ? &*reduce : nullptr});
+    };
+    must.merge(kernels_of(program_of(cuda.kernel_family()), false));
+    for (const auto kernel :
+         {backend::KernelFamily::kStreaming, backend::KernelFamily::kGemm, backend::KernelFamily::kReference}) {
+      try {
+        must_not.merge(kernels_of(program_of(kernel), true));
+      } catch (const Error&) {  // a choice that does not serve these shapes runs nothing
+      }
+    }
+    return {};
+  });
+  loop.serve(
+      {.prompt = verify_tokens(subject, kPathTokens), .max_tokens = kPathGenerated, .sampling = {.temperature = 0}},
+      [](const engine::TokenEvent&) { return true; });
+  std::set<std::string> ran;
+  for (const backend::KernelLaunches& launches : cuda.launches()) ran.insert(std::string(launches.kernel));
+  std::string missing, forbidden;
+  for (const std::string& name : must)
+    if (!ran.contains(name)) missing += " " + name;
+  for (const std::string& name : must_not)
+    if (ran.contains(name) && !must.contains(name)) forbidden += " " + name;
+  checks.add_unless("planned kernels were launched", missing.empty() ? "" : "missing:" + missing,
+                    fmt::format("{} kernels", must.size()));
+  checks.add_unless("no other experts' kernel was launched", forbidden.empty() ? "" : "launched:" + forbidden,
+                    fmt::format("{} watched for", must_not.size()));
+}
+
+}  // namespace
+
+std::string wrong_path(const VerifySubject& subject, const OnBackend& on, std::span<const float> exact) {
+  const RunConfig& run = subject.model.run;
+  if (run.backend == BackendKind::kCpu && has_mxfp4_experts(subject))
+    return wrong_on_cpu(run, exact, run_step(on, verify_tokens(subject, kPathTokens)));
+  if (run.backend != BackendKind::kCuda) return {};
+  VerifyChecks checks;
+  verify_card(subject, on, checks);
+  std::string wrong;
+  for (const VerifyCheck& check : checks.all())
+    if (check.verdict == Verdict::kFail) wrong += fmt::format("{}{}", wrong.empty() ? "" : "; ", check.found);
+  return wrong;
+}
+
+model::StepLimits path_step(const VerifySubject& subject) {
+  if (subject.model.run.backend != BackendKind::kCuda) return whole_step(kPathTokens);
+  return engine::step_limits(path_limits(subject), subject.source.config.dims);
+}
+
+std::vector<float> exact_path(const VerifySubject& subject) {
+  return run_step(subject, exact_run(subject.model.run), verify_tokens(subject, kPathTokens)).logits;
+}
+
+void verify_paths(const VerifySubject& subject, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kPaths);
+  switch (subject.model.run.backend) {
+    case BackendKind::kCpu: return CpuPaths(subject, checks).verify();
+    case BackendKind::kCuda: return verify_card(subject, load(subject, subject.model.run, path_step(subject)), checks);
+    default: return checks.skip("kernels", "the reference has plain loops only");
+  }
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,250 @@
+// What the levels run on; levels 1 and 4: it starts and answers, a few rows of speed.
+
+#include "lab/verify/verify.h"
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/thread_pool.h"
+#include "engine/step_builder.h"
+#include "lab/bench/loop.h"
+#include "lab/results/metadata.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+namespace nibble::app {
+namespace {
+
+constexpr int64_t kSmokePrompt = 12, kSmokeTokens = 16;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+using backend::Slot;
+using backend::Stage;
+
+// The slots that a stage has written. A backend does not show what it fused away.
+std::vector<Slot> written_by(Stage stage) {
+  switch (stage) {
+    case Stage::kEmbed: return {Slot::kResidual};
+    case Stage::kAttnIn: return {Slot::kResidual, Slot::kNormed, Slot::kQkv};
+    case Stage::kAttend: return {Slot::kAttn};
+    case Stage::kAttnOut: return {Slot::kDelta};
+    case Stage::kRoute: return {Slot::kResidual, Slot::kNormed, Slot::kRouterLogits};
+    case Stage::kMoe: return {Slot::kExpertWeights, Slot::kExpertHidden, Slot::kDelta};
+    case Stage::kLogits: return {Slot::kLogits};
+  }
+  return {};
+}
+
+std::string not_finite_in(backend::Backend& be, Stage stage, int layer) {
+  for (const Slot slot : written_by(stage)) {
+    const backend::SlotData data = be.peek(slot);
+    const auto bad = std::ranges::find_if_not(data.values, [](float v) { return std::isfinite(v); });
+    if (bad == data.values.end()) continue;
+    return fmt::format("{}{}: {} of {} is {}", layer < 0 ? "" : fmt::format("layer {} ", layer), name_of(stage),
+                       bad - data.values.begin(), backend::name_of(slot), *bad);
+  }
+  return {};
+}
+
+struct Softmax {
+  explicit Softmax(std::span<const float> of) : logits(of) {
+    top = static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
+    double sum = 0;
+    for (const float v : logits) sum += std::exp(double{v} - logits[top]);
+    log_all = logits[top] + std::log(sum);
+  }
+  [[nodiscard]] double log_p(size_t token) const { return double{logits[token]} - log_all; }
+
+  std::span<const float> logits;
+  size_t top = 0;
+  double log_all = 0;
+};
+
+}  // namespace
+
+OnBackend load(const VerifySubject& subject, const backend::RunConfig& run, const model::StepLimits& limits) {
+  OnBackend on{.config = model::backend_config(subject.source.config, limits, run.dense), .backend = {}, .model = {}};
+  on.backend = subject.make(run, on.config);
+  on.model = model::load(*on.backend, subject.source.config, subject.source.weights);
+  on.model.attention_sinks = run.sinks;
+  if (subject.loaded) subject.loaded();
+  return on;
+}
+
+model::StepLimits whole_step(int64_t tokens) {
+  const auto count = static_cast<int>(tokens);
+  const auto pages = static_cast<int32_t>(engine::pages_for(tokens));
+  return {.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages}};
+}
+
+RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, std::span<const int32_t> tokens,
+                 Scan scan) {
+  return run_step(load(subject, run, whole_step(std::ssize(tokens))), tokens, scan);
+}
+
+RunStep run_step(const OnBackend& on, std::span<const int32_t> tokens, Scan scan) {
+  model::Step step = engine::step_alone(tokens);
+  step.logit_tokens.resize(tokens.size());
+  std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
+  RunStep result{.logits = {}, .not_finite = {}, .modes = on.backend->modes()};
+  // With a probe, a backend runs verb by verb.
+  model::forward(*on.backend, on.model, step, [&](Stage stage, int layer) {
+    if (scan == Scan::kStages && result.not_finite.empty())
+      result.not_finite = not_finite_in(*on.backend, stage, layer);
+  });
+  result.logits = on.backend->peek(Slot::kLogits).values;
+  return result;
+}
+
+Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab, int threads) {
+  check(exact.size() == other.size() && vocab > 0, "distributions over the same tokens");
+  const auto width = static_cast<size_t>(vocab);
+  struct OfRow {
+    double kl = 0;
+    bool same_top = false;
+  };
+  std::vector<OfRow> rows(exact.size() / width);
+  ThreadPool(threads).parallel_chunks(std::ssize(rows), 1, [&](IndexRange range) {
+    for (auto r = static_cast<size_t>(range.begin); r < static_cast<size_t>(range.end); ++r) {
+      const Softmax p(exact.subspan(r * width, width)), q(other.subspan(r * width, width));
+      double kl = 0;
+      for (size_t v = 0; v < width; ++v) kl += std::exp(p.log_p(v)) * (p.log_p(v) - q.log_p(v));
+      rows[r] = {.kl = std::isfinite(kl) ? kl : HUGE_VAL, .same_top = p.top == q.top};  // infinite: no distribution
+    }
+  });
+  Divergence d;
+  for (const OfRow& row : rows) {
+    d.mean_kl += row.kl / static_cast<double>(rows.size());
+    d.largest_kl = std::max(d.largest_kl, row.kl);
+    d.top1 += (row.same_top ? 1.0 : 0.0) / static_cast<double>(rows.size());
+  }
+  return d;
+}
+
+// Copies only the settings that do not round. A setting that is added later stays at its default here.
+backend::RunConfig exact_run(const backend::RunConfig& run) {
+  backend::RunConfig exact;
+  exact.backend = run.backend;
+  exact.threads = run.threads;
+  exact.kv = backend::KvDtype::kBf16;
+  exact.attention = run.attention;
+  exact.family = run.family == backend::KernelFamily::kInt8 ? backend::KernelFamily::kAuto : run.family;
+  exact.activations = run.backend == BackendKind::kCpu ? backend::Activations::kF32 : backend::Activations::kBf16;
+  exact.isa = run.isa;
+  exact.eager = run.eager;
+  exact.sinks = run.sinks;
+  exact.max_model_len = run.max_model_len;
+  exact.max_num_batched_tokens = run.max_num_batched_tokens;
+  exact.gpu_memory_utilization = run.gpu_memory_utilization;
+  return exact;
+}
+
+std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count) {
+  std::ifstream file(std::filesystem::path(subject.model.model) / "heldout.txt");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<int32_t> ids;
+  if (!text.empty()) ids = subject.source.tokenizer.encode(text);
+  const auto vocab = static_cast<uint64_t>(subject.source.config.dims.vocab);
+  for (auto i = static_cast<uint64_t>(ids.size()); i < static_cast<uint64_t>(count); ++i)
+    ids.push_back(static_cast<int32_t>(philox(1, i)[0] % vocab));
+  ids.resize(static_cast<size_t>(count));
+  return ids;
+}
+
+void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
+  checks.begin(VerifyLevel::kSmoke);
+  const model::ModelConfig& config = subject.source.config;
+  const auto start = std::chrono::steady_clock::now();
+  const engine::EngineLimits limits = one_sequence(subject.model, kSmokePrompt + kSmokeTokens + 1);
+  const OnBackend on = load(subject, subject.model.run, engine::step_limits(limits, config.dims));
+  engine::Loop loop(*on.backend, on.model, limits);
+  checks.add("starts", true, fmt::format("{} loaded in {:.2f} s", subject.model.name, seconds_since(start)));
+  bool in_vocab = true;
+  const engine::Finished end = loop.serve(
+      {.prompt = verify_tokens(subject, kSmokePrompt), .max_tokens = kSmokeTokens, .sampling = {.temperature = 0}},
+      [&](const engine::TokenEvent& event) {
+        in_vocab = in_vocab && event.token >= 0 && event.token < config.dims.vocab;
+        return true;
+      });
+  checks.add("one request",
+             in_vocab && end.reason == engine::FinishReason::kLength && end.generated_tokens == kSmokeTokens,
+             fmt::format("{} tokens of {}, ended by {}", end.generated_tokens, kSmokeTokens, name_of(end.reason)));
+  const std::string modes = on.backend->modes();
+  if (subject.model.run.backend == BackendKind::kCpu) {
+    const std::string want = backend::describe_cpu(subject.model.run);
+    checks.add("dispatch line", modes.find(want) != std::string::npos,
+               modes.find(want) != std::string::npos ? modes : fmt::format("want {}, found {}", want, modes));
+  } else {
+    checks.add("dispatch line", !modes.empty(), modes);
+  }
+}
+
+MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
+  constexpr int kBatch = 8;
+  constexpr int64_t kPrompt = 512, kGenerate = 32;
+  const model::ModelConfig& config = subject.source.config;
+  const bool card = subject.model.run.backend == BackendKind::kCuda;
+  const BenchShape shape{.sequences = kBatch,
+                         .depth = 0,
+                         .prompt = kPrompt,
+                         .generate = kGenerate,
+                         .chunk_tokens = backend::with_defaults(subject.model.run).max_num_batched_tokens,
+                         .async_scheduling = card};
+  const model::StepLimits steps = engine::step_limits(engine_limits(shape), config.dims);
+  const OnBackend on = load(subject, subject.model.run, steps);
+  BenchLoop loop(*on.backend, on.model, shape);
+  const auto go_on = [] { return true; };
+  check(loop.fill(kBatch, 0, go_on), "nobody interrupts");
+  MeasuredSpeed speed{.rows = {{.prompt = kPrompt, .seconds = {}},
+                               {.generate = kGenerate, .batch = 1, .seconds = {}},
+                               {.generate = kGenerate, .batch = kBatch, .seconds = {}}},
+                      .host_bytes = 0,
+                      .device_bytes = {}};
+  // Taken in turn, so that other load on the machine slows all of them alike.
+  const auto time_all = [&] {
+    std::vector<double> seconds;
+    for (const BenchRow& row : speed.rows) seconds.push_back(*loop.time(row, go_on));
+    return seconds;
+  };
+  double warm = 0;
+  do {
+    const std::vector<double> seconds = time_all();
+    warm = std::accumulate(seconds.begin(), seconds.end(), warm);
+  } while (card && warm < kCardWarmUpSeconds);
+  for (int round = 0; round < repetitions; ++round) {
+    const std::vector<double> seconds = time_all();
+    for (size_t i = 0; i < seconds.size(); ++i) speed.rows[i].seconds.push_back(seconds[i]);
+  }
+  speed.host_bytes = peak_host_bytes();
+  if (card) {
+    const backend::CudaMemory memory = backend::cuda_memory();
+    speed.device_bytes = memory.total_bytes - memory.free_bytes;
+  }
+  return speed;
+}
+
+void verify_performance(const VerifySubject& subject, VerifyChecks& checks) {
+  constexpr int kRepetitions = 3;
+  checks.begin(VerifyLevel::kPerformance);
+  for (const BenchRow& row : measure_speed(subject, kRepetitions).rows) {
+    const MeanSd rate = row.tokens_per_second();
+    const bool valid = !checks.failed(VerifyLevel::kPaths);
+    checks.add(label_of(timed_json(row)), valid,
+               fmt::format("{}{:.1f} t/s, coefficient of variation {:.1f} %", valid ? "" : kInvalid, rate.mean,
+                           100 * rate.sd / rate.mean));
+  }
+}
+
+}  // namespace nibble::app

@@ -1,0 +1,153 @@
+#include "server/http.h"
+
+#include "server/api_error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <utility>
+
+namespace nibble::server {
+namespace {
+
+std::string_view reason_of(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 503: return "Service Unavailable";
+    default: return "Status";
+  }
+}
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[40];
+  return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &utc)};
+}
+
+}  // namespace
+
+std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length) {
+  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: nibble\r\nDate: {}\r\nContent-Type: {}\r\n", head.status,
+                                 reason_of(head.status), date_text(), head.content_type);
+  for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
+  if (!framing.allowed_origin.empty()) {
+    text += fmt::format("Access-Control-Allow-Origin: {}\r\n", framing.allowed_origin);
+    text += "Access-Control-Expose-Headers: X-Request-Id\r\n";
+  }
+  if (length) text += fmt::format("Content-Length: {}\r\n", *length);
+  if (framing.chunked) text += "Transfer-Encoding: chunked\r\n";
+  text += framing.keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return text;
+}
+
+std::string Reply::framed(std::string&& body) const {
+  if (!framing_.chunked || body.empty()) return std::move(body);
+  return fmt::format("{:x}\r\n{}\r\n", body.size(), body);
+}
+
+Reply::Piece Reply::next() {
+  Call::Output out = call_->poll();
+  Piece piece{.bytes = {}, .done = out.done};
+  if (out.head) {
+    streams_ = out.head->stream;
+    framing_.keep_alive = framing_.keep_alive && (framing_.chunked || !streams_);  // HTTP/1.0 streams to the end
+    framing_.chunked = framing_.chunked && streams_;
+    piece.bytes = head_text(*out.head, framing_, streams_ ? std::nullopt : std::optional(out.body.size()));
+  }
+  if (!is_head_) piece.bytes += framed(std::move(out.body));
+  if (out.done && streams_ && framing_.chunked) piece.bytes += "0\r\n\r\n";
+  return piece;
+}
+
+std::string Reply::ping() const { return framed(": \n\n"); }
+
+std::string_view query_of(std::string_view target) {
+  target = target.substr(0, target.find('#'));
+  return target.substr(std::min(target.find('?'), target.size() - 1) + 1);
+}
+
+std::string path_of(std::string_view target) {
+  target = target.substr(0, target.find_first_of("?#"));
+  if (const size_t host = target.find("://"); !target.starts_with('/') && host != std::string_view::npos)
+    target.remove_prefix(std::min(target.find('/', host + 3), target.size()));  // http://host/path, as proxies are sent
+  std::string path;
+  for (size_t i = 0; i < target.size(); ++i) {
+    unsigned char byte = 0;
+    if (target[i] == '%' && i + 2 < target.size() &&
+        std::from_chars(target.data() + i + 1, target.data() + i + 3, byte, 16).ptr == target.data() + i + 3) {
+      path += static_cast<char>(byte);
+      i += 2;
+    } else {
+      path += target[i];
+    }
+  }
+  if (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+bool takes_gzip(std::string_view accept_encoding) {
+  constexpr std::string_view kName = "gzip";
+  std::string coding;  // small letters, no blanks
+  for (size_t i = 0; i <= accept_encoding.size(); ++i) {
+    const char c = i < accept_encoding.size() ? accept_encoding[i] : ',';
+    if (c == ' ' || c == '\t') continue;
+    if (c != ',') {
+      coding += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+      continue;
+    }
+    if (coding == kName) return true;
+    if (coding.starts_with("gzip;q="))  // q=0 and q=0.000 say no
+      return coding.find_first_of("123456789", kName.size()) != std::string::npos;
+    coding.clear();
+  }
+  return false;
+}
+
+bool is_host(std::string_view text) {
+  constexpr std::string_view kNever = "/?#@<>\"\\^`{|}";
+  return std::all_of(text.begin(), text.end(),
+                     [&](char c) { return c > ' ' && c < 0x7F && kNever.find(c) == std::string_view::npos; });
+}
+
+std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {
+  const auto legal = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' ||
+           c == ' ';
+  };
+  if (wanted_headers.empty() || !std::all_of(wanted_headers.begin(), wanted_headers.end(), legal))
+    wanted_headers = "Authorization, Content-Type";
+  HttpHead head{.status = 204, .content_type = "text/plain", .headers = {}};
+  if (!framing.allowed_origin.empty()) {
+    head.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                    {"Access-Control-Allow-Headers", std::string(wanted_headers)},
+                    {"Access-Control-Max-Age", "86400"}};
+  }
+  Framing bare = framing;
+  bare.chunked = false;
+  return head_text(head, bare, std::nullopt);
+}
+
+std::string refusal_text(const Refusal& refusal, std::string_view allowed_origin) {
+  const std::string body = to_text(ApiError("", refusal.message, refusal.status, refusal.code).json());
+  const Framing framing{.keep_alive = false, .chunked = false, .allowed_origin = allowed_origin};
+  HttpHead head{.status = refusal.status};
+  if (head.status == 503) head.headers = {{"Retry-After", "1"}};
+  return head_text(head, framing, body.size()) + body;
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,53 @@
+#pragma once
+// Text that comes in pieces: bytes become whole characters, and stop strings are found across pieces.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble::text {
+
+// Bytes in, complete UTF-8 characters out: a token may end in the middle of a character.
+class Utf8Stream {
+ public:
+  // Returns the longest prefix of (pending + bytes) that ends on a character border. Bytes that can never become
+  // valid UTF-8 come out as U+FFFD, one per maximal invalid part (Unicode 15, §3.9).
+  [[nodiscard]] std::string push(std::string_view bytes);
+  // What is still pending at the end, as U+FFFD; empty when nothing is.
+  [[nodiscard]] std::string finish();
+
+ private:
+  std::string pending_;  // an incomplete but so far valid character: at most 3 bytes
+};
+
+// A stop may straddle pieces; only text that may still become one waits.
+class StopStrings {
+ public:
+  enum class Match { kExcluded, kIncluded };  // does the emitted text end before or after the stop string
+  struct Step {
+    std::string text;                // to be emitted now
+    std::optional<size_t> stop_idx;  // which stop string ended the text; nothing follows it
+    bool operator==(const Step&) const = default;
+  };
+
+  // Empty stop strings never match.
+  explicit StopStrings(std::vector<std::string> stops, Match match = Match::kExcluded);
+
+  // The stop that ends first wins; of two that end on the same byte, the longer one. Once a stop has hit, everything
+  // after it is swallowed.
+  [[nodiscard]] Step push(std::string_view piece);
+  // The text that waited and became no stop.
+  [[nodiscard]] std::string finish();
+
+ private:
+  std::vector<std::string> stops_;
+  std::vector<std::vector<size_t>> borders_;  // borders_[s][n]: longest proper border of the first n bytes of stop s
+  std::vector<size_t> matched_;               // bytes of stop s that the text seen so far ends with
+  Match match_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace nibble::text

@@ -41,9 +41,9 @@ class NullBackend final : public backend::Backend {
     rows_[static_cast<size_t>(++ticket_ % 2)] = args.rows.size();
     return ticket_;
   }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
-    std::vector<backend::Drawn> drawn(rows_[static_cast<size_t>(ticket % 2)]);
-    for (backend::Drawn& d : drawn) d.token = 1;
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override {
+    std::vector<backend::DrawnToken> drawn(rows_[static_cast<size_t>(ticket % 2)]);
+    for (backend::DrawnToken& d : drawn) d.token = 1;
     return drawn;
   }
   [[nodiscard]] backend::SlotData peek(backend::Slot) override { return {}; }

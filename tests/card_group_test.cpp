@@ -151,7 +151,7 @@ class Two {
   [[nodiscard]] backend::Backend& be() const { return *processes_->be; }
   // What the other rank ended with; nothing where it ended with the group.
   std::string end() { return processes_->ended().at(1); }
-  std::vector<backend::Drawn> step(int rows = 2) {
+  std::vector<backend::DrawnToken> step(int rows = 2) {
     return be().wait(*model::forward(be(), processes_->gpt, test::first_tokens(rows, greedy_)));
   }
 

@@ -39,8 +39,8 @@ class Cards : public testing::Test {
   }
 
   model::Step decode_step(int rows) const { return test::first_tokens(rows, greedy_); }
-  std::vector<backend::Drawn> run(backend::Backend& be, int rows = 2) { return run(be, decode_step(rows)); }
-  std::vector<backend::Drawn> run(backend::Backend& be, const model::Step& step) {
+  std::vector<backend::DrawnToken> run(backend::Backend& be, int rows = 2) { return run(be, decode_step(rows)); }
+  std::vector<backend::DrawnToken> run(backend::Backend& be, const model::Step& step) {
     return be.wait(*model::forward(be, gpt_, step));
   }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -87,9 +88,10 @@ struct Generated {
   int64_t replays = 0;
 };
 
-// All prompts in one step: what of a prompt goes beside decoding depends on how long steps took (engine/pace.h), and
-// what shares a step with it on its roundings.
+// All prompts in one step, whatever steps take: what of a prompt goes beside decoding would depend on that
+// (engine/pace.h), and on what shares a step with it depend its roundings.
 constexpr int kStepTokens = 4096;
+constexpr double kNoPace = std::numeric_limits<double>::infinity();
 
 // All requests at once, through the engine.
 Generated generate(backend::Backend& be, const Source& source, int requests, float temperature, int top_k = 0) {
@@ -98,6 +100,7 @@ Generated generate(backend::Backend& be, const Source& source, int requests, flo
                                     .max_sequences = requests,
                                     .max_batched_tokens = kStepTokens,
                                     .kv_tokens = 512 * int64_t{requests},
+                                    .target_itl_seconds = kNoPace,
                                     .async_scheduling = true};
   engine::Loop loop(be, gpt, limits);
   Generated all;

@@ -79,7 +79,7 @@ class RanksOnOneCard final : public backend::Backend {
     for (Member& own : members_) own.be->logits(args);
   }
   backend::Ticket sample(const backend::SampleArgs& /*args*/) override { return 0; }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket /*ticket*/) override { return {}; }
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket /*ticket*/) override { return {}; }
   [[nodiscard]] backend::SlotData peek(Slot slot) override {
     if (slot != Slot::kLogits) return members_.front().be->peek(slot);
     backend::SlotData all;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -90,7 +91,7 @@ const std::vector<Rows> kSteps = {
 // The reference takes a second for some tokens of a wide model.
 const std::vector<Rows> kFewSteps = {{{1}}, {{3}, true}, {std::vector<int32_t>(9, 1)}};
 
-struct Ran {
+struct StepRun {
   RunConfig run;
   double tolerance;  // of a row's largest value
   std::string what;
@@ -100,7 +101,7 @@ struct Ran {
 class GpuTaps : public Gpu {
  protected:
   // The reference's of every step, and what each run of cards leaves beside them.
-  static void compare(const Source& source, const std::vector<Rows>& steps, const std::vector<Ran>& all) {
+  static void compare(const Source& source, const std::vector<Rows>& steps, const std::vector<StepRun>& all) {
     const auto layers = static_cast<int>(source.config.dims.layers);
     std::vector<int> boundaries = {0, 1, layers / 2, layers};
     boundaries.erase(std::unique(boundaries.begin(), boundaries.end()), boundaries.end());
@@ -110,7 +111,7 @@ class GpuTaps : public Gpu {
     std::vector<std::vector<float>> want;
     for (const Rows& rows : steps)
       want.push_back(residuals_of(*reference, gpt, DrawnStep(rows, source.config.dims.vocab).step, boundaries));
-    for (const Ran& one : all) {
+    for (const StepRun& one : all) {
       const auto cuda = backend::make_cuda_backend(config, one.run, {.devices = one.cards});
       const auto on_cuda = model::load(*cuda, source.config, source.weights);
       double most = 0;
@@ -193,6 +194,7 @@ TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
                                   .max_sequences = 4,
                                   .max_batched_tokens = 64,
                                   .kv_tokens = 2048,
+                                  .target_itl_seconds = std::numeric_limits<double>::infinity(),
                                   .speculation = {.method = method, .most_tokens = 4, .adaptive = false},
                                   .async_scheduling = async};
       if (method == engine::DraftMethod::kEagle3) limits.speculation.head = &head;

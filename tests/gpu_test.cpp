@@ -298,7 +298,7 @@ TEST_F(Gpu, replayed_batches_draw_what_eager_batches_draw) {
         }
       }
       last.clear();
-      for (const backend::Drawn& row : cuda->wait(*model::forward(*cuda, gpt, step))) last.push_back(row.token);
+      for (const backend::DrawnToken& row : cuda->wait(*model::forward(*cuda, gpt, step))) last.push_back(row.token);
       drawn.push_back(last);
     }
     EXPECT_EQ(cuda->graph_replays() > 100, !eager);
@@ -350,7 +350,8 @@ TEST_F(Gpu, replayed_steps_with_guesses_draw_what_eager_ones_draw) {
         for (int p = 0; p < kSequences * kPages; ++p) kv.page_ids.push_back(p);
       }
       drawn.emplace_back();
-      for (const backend::Drawn& row : cuda->wait(*model::forward(*cuda, gpt, step))) drawn.back().push_back(row.token);
+      for (const backend::DrawnToken& row : cuda->wait(*model::forward(*cuda, gpt, step)))
+        drawn.back().push_back(row.token);
       for (size_t r = 0; r < ends.size(); ++r) last[r] = drawn.back()[static_cast<size_t>(ends[r])];
     }
     EXPECT_EQ(cuda->graph_replays() > 40, !eager);
@@ -406,7 +407,7 @@ TEST_F(Gpu, tickets_may_wait_while_the_next_step_runs) {
     std::vector<std::vector<int32_t>> tokens;
     const auto wait = [&](backend::Ticket ticket) {
       tokens.emplace_back();
-      for (const backend::Drawn& one : loaded.be->wait(ticket)) tokens.back().push_back(one.token);
+      for (const backend::DrawnToken& one : loaded.be->wait(ticket)) tokens.back().push_back(one.token);
     };
     for (int i = 0; i < 3; ++i) {
       model::Step step = engine::step_alone(some_tokens(static_cast<size_t>(5 + i), source.config.dims.vocab));

@@ -3,7 +3,7 @@
 #include "backend/reference/reference_backend.h"
 #include "engine/draft_model_proposer.h"
 #include "model/eagle3/head.h"
-#include "model/eagle3/testing.h"
+#include "model/testing/eagle3.h"
 
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ class Counting final : public backend::Backend {
   void moe(const backend::MoeArgs& args) override { of_->moe(args); }
   void logits(const backend::LogitsArgs& args) override { of_->logits(args); }
   backend::Ticket sample(const backend::SampleArgs& args) override { return of_->sample(args); }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override { return of_->wait(ticket); }
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override { return of_->wait(ticket); }
   [[nodiscard]] backend::SlotData peek(backend::Slot slot) override { return of_->peek(slot); }
 
   std::vector<size_t> tokens;  // of each step

@@ -4,7 +4,7 @@
 #include "backend/backend.h"
 #include "checkpoint/safetensors.h"
 #include "model/eagle3/head.h"
-#include "model/eagle3/testing.h"
+#include "model/testing/eagle3.h"
 #include "model/gpt_oss.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ class HeadRun {
     const auto ticket = model::forward(*be_, model_, step);
     Result result;
     result.logits = be_->peek(backend::Slot::kLogits).values;
-    for (const backend::Drawn& drawn : be_->wait(*ticket)) result.tokens.push_back(drawn.token);
+    for (const backend::DrawnToken& drawn : be_->wait(*ticket)) result.tokens.push_back(drawn.token);
     return result;
   }
 

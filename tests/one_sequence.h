@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -43,6 +44,7 @@ inline engine::EngineLimits engine_limits(const OneSequence& of) {
   return {.max_context = of.max_context,
           .max_sequences = 1,
           .max_batched_tokens = of.chunk_tokens,
+          .target_itl_seconds = std::numeric_limits<double>::infinity(),  // the same chunks in every run
           .max_logit_rows = of.max_logit_rows,
           .async_scheduling = false};
 }

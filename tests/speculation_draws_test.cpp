@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -312,6 +313,7 @@ class Draws : public testing::TestWithParam<Kind> {
                         .max_sequences = kTogether,
                         .max_batched_tokens = 512,
                         .kv_tokens = 4096,
+                        .target_itl_seconds = std::numeric_limits<double>::infinity(),  // a prompt is one step's
                         .async_scheduling = false};
     limits.speculation = {
         .method = method, .most_tokens = kMostGuesses, .least_lookup = 1, .head = &head_, .adaptive = adaptive};

@@ -62,17 +62,17 @@ class FailingMember final : public Member {
   backend::WeightHandle upload(const backend::HostWeight& weight) override { return inner_->upload(weight); }
   void copy_page(const backend::PageCopy& copy) override { inner_->copy_page(copy); }
   void prepare(const backend::StepArgs& step) override { inner_->prepare(step); }
-  [[nodiscard]] backend::Ran enqueue() override {
+  [[nodiscard]] backend::StepRun enqueue() override {
     if (fails_in_run) throw Error(Code::kDevice, "this card has failed");
-    const backend::Ran ran = inner_->enqueue();
+    const backend::StepRun ran = inner_->enqueue();
     if (ran.ticket) check(++outstanding_ <= 2, "two tickets may be outstanding");
     return ran;
   }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override {
     check(ticket == ++waited_, "tickets are read once and in order");
     --outstanding_;
     if (fails_in_wait) throw Error(Code::kDevice, "this card has failed");
-    std::vector<backend::Drawn> drawn = inner_->wait(ticket);
+    std::vector<backend::DrawnToken> drawn = inner_->wait(ticket);
     if (draws_wrong) ++drawn.at(0).token;
     return drawn;
   }
@@ -307,7 +307,7 @@ void on_three(const std::string& which, const std::function<void(int, Transport&
 
 TEST(Transports, add_up_in_the_order_of_the_ranks_gather_at_rank_0_and_tell_its_values) {
   const std::vector<backend::Range> columns = {{0, 2}, {2, 3}, {5, 1}};
-  const std::vector<float> parts = {1e8f, 1.0f, -1e8f};  // (a + b) + c is 0, a + (b + c) and others are not
+  const std::vector<float> parts = {1e8f, -1e8f, 1.0f};  // (a + b) + c is 1; c + b + a and a + c + b are 0
   for (const std::string which : {"threads", "sockets", "fake"})
     on_three(which, [&](int rank, Transport& transport) {
       const auto idx = static_cast<size_t>(rank);

@@ -113,7 +113,7 @@ using Ticket = int64_t;
 using TapTicket = int64_t;
 
 // A step that has been enqueued; the ticket of what it samples.
-struct Ran {
+struct StepRun {
   std::optional<Ticket> ticket;
 };
 
@@ -146,7 +146,7 @@ class Backend {
   virtual void copy_page(const PageCopy& copy) = 0;
 
   // A whole step: a backend that compiles its steps runs it here. None: begin() and the verbs follow.
-  virtual std::optional<Ran> run(const StepArgs& /*step*/) { return std::nullopt; }
+  virtual std::optional<StepRun> run(const StepArgs& /*step*/) { return std::nullopt; }
   // Before the verbs of a step that is walked: all that they will be told.
   virtual void begin(const StepArgs& /*step*/) {}
 
@@ -173,7 +173,7 @@ class Backend {
 
   // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding: a step's, and that of the
   // step enqueued after it.
-  [[nodiscard]] virtual std::vector<Drawn> wait(Ticket ticket) = 0;
+  [[nodiscard]] virtual std::vector<DrawnToken> wait(Ticket ticket) = 0;
   // Whether each step leaves the residual stream at these boundaries. Else peek() shows residual and delta of a step
   // that is walked.
   [[nodiscard]] virtual bool keeps_taps(std::span<const int> /*boundaries*/) const { return false; }

@@ -41,8 +41,8 @@ TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top)
   return result;
 }
 
-Drawn draw(std::span<float> logits, const SampleRow& row) {
-  Drawn drawn;
+DrawnToken draw(std::span<float> logits, const SampleRow& row) {
+  DrawnToken drawn;
   try {
     check_logits(logits);
     std::vector<float> raw;

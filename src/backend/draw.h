@@ -24,7 +24,7 @@ struct TokenLogprobs {
 };
 
 // What became of one row. A failure is the row's own: the rows beside it are drawn.
-struct Drawn {
+struct DrawnToken {
   int32_t token = -1;  // -1: none, `error` says why
   std::optional<TokenLogprobs> logprobs{};
   std::optional<Error> error{};
@@ -38,6 +38,6 @@ struct Drawn {
 [[nodiscard]] TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int top);
 
 // One row on the host: mask, logprobs and all of sampling.h. Changes logits [vocab]; errors are in the result.
-[[nodiscard]] Drawn draw(std::span<float> logits, const SampleRow& row);
+[[nodiscard]] DrawnToken draw(std::span<float> logits, const SampleRow& row);
 
 }  // namespace nibble::backend

@@ -45,7 +45,7 @@ void validate(const Ranks& ranks, const Dims& dims);
 // them.
 [[nodiscard]] Dims dims_of(Dims dims, const Shard& shard);
 
-// Of a process's threads the rank's share, but at least one.
+// The rank's share of a process's threads, but at least one.
 [[nodiscard]] int threads_of(int rank, const Ranks& ranks, int threads);
 
 }  // namespace nibble::backend

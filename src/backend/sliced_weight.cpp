@@ -39,12 +39,12 @@ bool has_experts(WeightRole role) {
 }
 
 // A tensor as it is stored: [experts, rows] of so many units.
-struct Stored {
+struct StoredLayout {
   size_t leading;  // dimensions before those of a row
   int64_t experts, rows, units;
 };
 
-Stored stored_of(WeightRole role, const Shape& shape, const Unit& unit, bool is_values) {
+StoredLayout stored_of(WeightRole role, const Shape& shape, const Unit& unit, bool is_values) {
   const size_t of_experts = has_experts(role) ? 1 : 0;
   const size_t leading = of_experts + 1;
   check(shape.size() >= leading, "a tensor has its role's dimensions");
@@ -55,12 +55,12 @@ Stored stored_of(WeightRole role, const Shape& shape, const Unit& unit, bool is_
 }
 
 // What a tensor's slice becomes.
-struct Cut {
+struct Section {
   Slice slice;
   Extent filled;  // no less than the slice's
 };
 
-RawTensor part_of(const RawTensor& whole, const Stored& stored, const Unit& unit, const Cut& cut,
+RawTensor part_of(const RawTensor& whole, const StoredLayout& stored, const Unit& unit, const Section& cut,
                   std::vector<Buffer>& copies) {
   const Slice& slice = cut.slice;
   const Range units = {slice.cols.first / unit.values, slice.cols.count / unit.values};
@@ -93,7 +93,7 @@ RawTensor part_of(const RawTensor& whole, const Stored& stored, const Unit& unit
   return part;
 }
 
-RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Cut& cut,
+RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Section& cut,
                     std::vector<Buffer>& copies) {
   const Unit unit = unit_of(format);
   const Slice& slice = cut.slice;
@@ -120,7 +120,7 @@ SlicedWeight sliced(const HostWeight& whole, const Extent& filled) {
     slice.rows = {slice.rows.first / 2, slice.rows.count / 2};
     extent.rows /= 2;
   }
-  const Cut cut{slice, extent};
+  const Section cut{slice, extent};
   result.weight.values = values_of(whole, whole.values, whole.format, cut, result.copies);
   if (!whole.odd.bytes.empty()) result.weight.odd = values_of(whole, whole.odd, whole.odd_format, cut, result.copies);
   if (!whole.scales.bytes.empty())

@@ -9,15 +9,15 @@
 namespace nibble::engine {
 namespace {
 
-// Of a plain step's time, what may be lost at once before anything was won, and per step; and what may be lost of what
-// was won.
+// Parts of a plain step's time: what may be lost at once before anything was won, and per step; and what may be lost of
+// what was won.
 constexpr double kCredit = 3, kAllowance = 0.005, kMostWon = 8;
 constexpr double kMostForReading = 256;  // plain steps: what may be spent on reading of what was won
 constexpr double kMargin = 0.03;         // what drafts must win before they begin; none while they go on
 constexpr double kGuess = 0.5;           // of the first token of a draft, before any was verified
 constexpr double kGuessWeight = 2;       // verified drafts that this counts for
-constexpr double kOthersWeight = 6;      // likewise what is known of other requests, for a new one
-constexpr double kHope = 2;              // standard deviations
+constexpr double kOthersWeight = 6;  // verified drafts that what is known of other requests counts for, for a new one
+constexpr double kHope = 2;          // standard deviations
 constexpr float kFadeOfOne = 0.95f, kFadeOfAll = 0.99f;
 constexpr int64_t kPlainSeen = 4;     // plain steps that are measured before the first draft
 constexpr double kLeastPrice = 0.02;  // of a plain step: what guesses cost at the least, as times are noisy

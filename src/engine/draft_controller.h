@@ -48,7 +48,7 @@ class DraftController {
   [[nodiscard]] Why choose(const Step& step, int room, std::span<Candidate> candidates);
   // `right`: guesses of the step that were drawn.
   void took(const Step& step, Seconds seconds, int right);
-  // Of a draft `tried` guesses were compared with what was drawn, and the first `right` of them were that.
+  // `tried` guesses of a draft were compared with what was drawn, and the first `right` of them were that.
   void verified(DraftRates& rates, int matched, int tried, int right);
 
   // Whether whoever drafts may read a text of so many tokens first, beside `planned` tokens of others: drafts have won
@@ -90,7 +90,7 @@ class DraftController {
 
   [[nodiscard]] const Plain* plain(const Step& step) const;
   [[nodiscard]] const Verifying* verifying(const Step& step) const;
-  // Of the guesses; of waiting for the step before, which a first draft pays, too.
+  // Prices of the guesses, and of waiting for the step before, which a first draft pays, too.
   [[nodiscard]] static double price(const Verifying* verifying, const Step& step);
   [[nodiscard]] double price_of_late(const Verifying* verifying) const;
   void add_chances(const Candidate& candidate);
@@ -108,7 +108,7 @@ class DraftController {
   bool began_ = false;
   double reading_balance_ = 0;                 // what drafts have won, less what was spent on reading
   double read_tokens_ = 0, read_seconds_ = 0;  // sums, fading
-  // Of the tokens of all drafts: how likely each is drawn, how likely it may be as far as is known, whose it is; and
+  // The tokens of all drafts: how likely each is drawn, how likely it may be as far as is known, whose it is; and
   // their order.
   std::vector<double> chances_, hopes_;
   std::vector<size_t> of_, order_;

@@ -137,7 +137,7 @@ bool DraftModelProposer::add_row(State& state, int64_t end) {
 // A head's step that only reads draws nothing, and nobody waits for it.
 std::optional<backend::Ticket> DraftModelProposer::enqueue() {
   using enum StepBuilder::Draws;
-  const StepBuilder::Built built = builder_.build(batch_, head_ == nullptr ? kOneAtLeast : kAsked);
+  const StepBuilder::Result built = builder_.build(batch_, head_ == nullptr ? kOneAtLeast : kAsked);
   std::optional<backend::Ticket> ticket;
   if (head_ == nullptr) {
     ticket = model::forward(be_, model_, built.step);
@@ -383,7 +383,7 @@ void DraftModelProposer::draw_at_once() {
 }
 
 void DraftModelProposer::take(const Flight& flight) {
-  const std::vector<backend::Drawn> drawn = be_.wait(flight.ticket);
+  const std::vector<backend::DrawnToken> drawn = be_.wait(flight.ticket);
   check(drawn.size() == flight.rows.size(), "a result per row of logits");
   for (size_t r = 0; r < drawn.size(); ++r) {
     Drafting& each = *flight.rows[r];

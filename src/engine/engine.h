@@ -6,7 +6,7 @@
 // its last event; it may come before submit() has returned.
 
 #include "backend/backend.h"
-#include "engine/kv_events.h"
+#include "engine/prefix_cache.h"
 #include "engine/proposer.h"
 #include "engine/request.h"
 #include "model/gpt_oss.h"

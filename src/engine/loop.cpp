@@ -15,7 +15,9 @@ Code code_of(const std::exception& why) {
 }
 
 // Whether its logits are not finite; any other error is the request's own.
-bool is_corrupt(const backend::Drawn& drawn) { return drawn.error && drawn.error->code() != Code::kInvalidRequest; }
+bool is_corrupt(const backend::DrawnToken& drawn) {
+  return drawn.error && drawn.error->code() != Code::kInvalidRequest;
+}
 
 double seconds(Sequence::Time from, Sequence::Time to) { return std::chrono::duration<double>(to - from).count(); }
 
@@ -130,7 +132,7 @@ void Loop::step() {
   if (next) {
     next->scheduled = scheduled;
     next->proposing = proposing;
-    // Of the steps without drafts, only those are timed that were enqueued as usual, or that drafts held up.
+    // Steps without drafts are timed only if they were enqueued as usual, or if drafts held them up.
     if (!next->waited_for && !holds_prompts(*batch)) next->step = draft_step(*batch);
     if (next->step) next->step->why = why;
     if (next->step && next->step->drafted == 0 && limits_.async_scheduling && !flight_) {
@@ -174,7 +176,10 @@ Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& o
 
 Batch& Loop::schedule() {
   const bool paced = !alone_ && !std::isinf(limits_.target_itl_seconds);
-  allowed_ = paced ? pace_.prompt_tokens(scheduler_.decoding()) : Scheduler::kNoLimit;
+  allowed_ = !paced ? Scheduler::kNoLimit
+                    : pace_.prompt_tokens({.decoding = scheduler_.decoding(),
+                                           .prompt_tokens = scheduler_.prompt_tokens(),
+                                           .newcomers = !scheduler_.waiting().empty()});
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, allowed_);
 }
 
@@ -287,7 +292,7 @@ std::optional<Loop::Flight> Loop::enqueue(const Batch& batch) {
     counts_.prefix_queries += s.request.prefix_cache ? s.prompt_count : 0;
     counts_.prefix_hits += s.cached;
   }
-  const StepBuilder::Built built =
+  const StepBuilder::Result built =
       builder_.build(batch, limits_.async_scheduling ? StepBuilder::Draws::kOneAtLeast : StepBuilder::Draws::kAsked);
   Flight flight{.ticket = {},
                 .rows = {},
@@ -336,7 +341,7 @@ void Loop::read_flight() {
   bool corrupt = false;
   try {
     if (flight.ticket) {
-      std::vector<backend::Drawn> drawn = be_.wait(*flight.ticket);
+      std::vector<backend::DrawnToken> drawn = be_.wait(*flight.ticket);
       corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
       check(drawn.size() == flight.uses.size(), "a result per row of logits");
       take_all(flight, std::move(drawn));
@@ -360,7 +365,7 @@ void Loop::read_flight() {
   }
 }
 
-void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
+void Loop::take_all(const Flight& flight, std::vector<backend::DrawnToken>&& drawn) {
   for (size_t r = 0; r < drawn.size(); ++r) {
     const LogitUse& use = flight.uses[r];
     Sequence* const of = use.sequence;
@@ -371,7 +376,7 @@ void Loop::take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn) {
   }
 }
 
-// Those of tokens that were verified, of sequences that go on.
+// Shows residuals of tokens that were verified, of sequences that go on.
 void Loop::show_residuals(const Flight& flight) {
   int64_t tokens = 0;
   for (const Flight::Row& row : flight.rows) tokens += row.count;
@@ -405,7 +410,7 @@ void Loop::judge_drafts(const Flight& flight, double seconds) {
     speculation_->took(*flight.step, {.step = seconds - flight.proposing, .proposing = flight.proposing}, right);
 }
 
-void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
+void Loop::take(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
   if (drawn.error) {
     fail(s, *drawn.error);
@@ -417,7 +422,7 @@ void Loop::take(const LogitUse& use, backend::Drawn&& drawn) {
   if (s.request.max_tokens == 0 && use.scored + 1 == s.to_score()) end(s, FinishReason::kLength);
 }
 
-void Loop::take_token(const LogitUse& use, backend::Drawn&& drawn) {
+void Loop::take_token(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
   const int32_t token = drawn.token;
   if (s.output().empty()) s.first_token = now_();

@@ -94,11 +94,11 @@ class Loop {
   void make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask) const;
   [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);
   void read_flight();
-  void take_all(const Flight& flight, std::vector<backend::Drawn>&& drawn);
+  void take_all(const Flight& flight, std::vector<backend::DrawnToken>&& drawn);
   void show_residuals(const Flight& flight);
   void judge_drafts(const Flight& flight, double seconds);
-  void take(const LogitUse& use, backend::Drawn&& drawn);
-  void take_token(const LogitUse& use, backend::Drawn&& drawn);
+  void take(const LogitUse& use, backend::DrawnToken&& drawn);
+  void take_token(const LogitUse& use, backend::DrawnToken&& drawn);
   void end(Sequence& s, FinishReason reason, Code code = {}, std::string message = {});
   void fail(Sequence& s, const std::exception& why);
   void drop_if_done(Sequence& s);

@@ -442,7 +442,7 @@ TEST_P(LoopTest, a_conversation_of_twenty_turns_computes_its_new_tokens_only) {
     Request request = ask(history, 5 + turn * 3 % 29);
     request.stop_ids = {turn};
     const Heard heard = expect_same(rig, request);
-    // Of the turn before, the last token was drawn and maybe never fed.
+    // The last token of the turn before was drawn and maybe never fed.
     EXPECT_GE(heard.finished[0].cached_tokens, known - 1) << turn;
     EXPECT_LE(rig.be.tokens_computed - before, static_cast<int64_t>(said.size() + heard.tokens.size() + 1)) << turn;
     history.insert(history.end(), heard.tokens.begin(), heard.tokens.end());

@@ -4,15 +4,17 @@
 // number: `base`, what a step beside as many streams takes with hardly a prompt token in it, and `token`, what each
 // prompt token adds.
 //
-//   beside streams            1.5 × base / token             so that the step takes 2.5 × base
+//   beside streams            1.6 × base / token             so that the step takes 2.6 × base
 //   with --target-itl         (target - base) / token        so that it takes the target
 //   no stream runs            max(40 ms, 6 × base) / token   so that whoever comes waits for a short step only
 //
-// An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1200 tokens of prompts and takes 50 ms.
-// docs/decisions/0014. Pure: the times are passed in.
+// Prompts that are no more than a quarter of a step, all together, are read at once where no stream runs.
+// An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1280 tokens of prompts and takes 52 ms.
+// docs/decisions/0058. Pure: the times are passed in.
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace nibble::engine {
@@ -25,9 +27,13 @@ class Pace {
   };
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
-  // At most, in the next step, while so many sequences decode; never 0. A token deep in its text counts for several:
-  // Scheduler::Limits::keys_per_token.
-  [[nodiscard]] int64_t prompt_tokens(int decoding) const;
+  struct Demand {
+    int decoding = 0;           // sequences
+    int64_t prompt_tokens = 0;  // that are not read, as they count
+    bool newcomers = false;     // some of them have just come
+  };
+  // The most in the next step; never 0. A token deep in its text counts for several: Scheduler::Limits::keys_per_token.
+  [[nodiscard]] int64_t prompt_tokens(const Demand& demand) const;
 
   struct Step {
     int decoding = 0;
@@ -37,11 +43,25 @@ class Pace {
   void took(const Step& step, double seconds);
 
  private:
+  // Streams want short steps. Prompts want long ones, since every step that reads pays for all experts' weights.
+  static constexpr double kBesideStreams = 1.6;
+  // Nobody notices so much; and where base is long, prompts keep 6 / 7 of their speed.
+  static constexpr double kAloneSeconds = 0.04, kAloneBases = 6;
+  // base is measured again, by a step with few tokens of prompts, after at most so many steps with prompts.
+  static constexpr int64_t kMostSteps = 64;
+  // A measurement of base counts as at most so many times the one before, since other programs only make a step longer.
+  static constexpr double kMostRise = 1.25;
+  // What the last step says about a token counts a quarter, and as at most twice or half of what those before said.
+  static constexpr double kShare = 0.25, kMostSurprise = 2;
+
   struct Base {
-    double seconds = 0;       // 0: not measured
-    int64_t steps_since = 0;  // with prompts
+    double seconds = 0;      // 0: not measured
+    int64_t steps_due = 0;   // with prompts, before it is measured again
+    int64_t steps_next = 2;  // until then; soon at first, since a first step may be slow
   };
-  [[nodiscard]] static size_t bucket_of(int decoding);
+  [[nodiscard]] static size_t bucket_of(int decoding) {
+    return std::min<size_t>(std::bit_width(static_cast<unsigned>(std::max(decoding, 0))), 11);
+  }
   // So few prompt tokens that their step takes `base`.
   [[nodiscard]] int64_t few() const { return std::max(1, rule_.max_tokens / 64); }
 
@@ -49,5 +69,37 @@ class Pace {
   std::array<Base, 12> bases_{};  // by powers of two of the number of sequences that decode
   double token_seconds_ = 0;      // 0: not measured
 };
+
+inline int64_t Pace::prompt_tokens(const Demand& demand) const {
+  if (demand.decoding == 0 && demand.prompt_tokens <= rule_.max_tokens / 4)
+    return std::max<int64_t>(demand.prompt_tokens, 1);
+  const Base& base = bases_[bucket_of(demand.decoding)];
+  // A newcomer may be a question that would have to wait for one step more.
+  if (base.seconds == 0 || base.steps_due <= (demand.newcomers ? -kMostSteps : 0)) return few();
+  if (token_seconds_ == 0) return 3 * few();
+  const double added = demand.decoding == 0       ? std::max(kAloneSeconds, kAloneBases * base.seconds)
+                       : rule_.target_seconds > 0 ? rule_.target_seconds - base.seconds
+                                                  : kBesideStreams * base.seconds;
+  // So many at least, so that what a token adds is seen.
+  return std::max(static_cast<int64_t>(std::min(added / token_seconds_, 1e9)), 3 * few());
+}
+
+inline void Pace::took(const Step& step, double seconds) {
+  if (step.prompt_tokens == 0) return;
+  seconds = std::max(seconds, 1e-9);
+  Base& base = bases_[bucket_of(step.decoding)];
+  --base.steps_due;
+  if (step.allowed == few() || step.prompt_tokens <= few()) {
+    base.seconds = base.seconds == 0 ? seconds : std::min(seconds, kMostRise * base.seconds);
+    base.steps_due = base.steps_next;
+    base.steps_next = std::min(4 * base.steps_next, kMostSteps);
+  } else if (seconds <= base.seconds) {
+    base.seconds = seconds;
+  } else if (base.seconds > 0 && step.prompt_tokens >= 2 * few()) {
+    const double token = (seconds - base.seconds) / static_cast<double>(step.prompt_tokens - few());
+    const double before = token_seconds_ == 0 ? token : token_seconds_;
+    token_seconds_ = before + kShare * (std::clamp(token, before / kMostSurprise, before * kMostSurprise) - before);
+  }
+}
 
 }  // namespace nibble::engine

@@ -4,6 +4,7 @@
 
 #include "backend/args.h"
 #include "backend/dims.h"
+#include "base/error.h"
 
 #include <array>
 #include <cstdint>
@@ -41,6 +42,29 @@ class PagePool {
   PerKind<std::vector<int32_t>> free_;
   PerKind<std::vector<bool>> taken_;  // [pages]
 };
+
+inline PagePool::PagePool(const std::array<int32_t, backend::kLayerKinds>& pages) {
+  for (const LayerKind kind : kKinds) {
+    const int32_t count = pages[static_cast<size_t>(kind)];
+    taken_[kind].assign(static_cast<size_t>(count), false);
+    free_[kind].reserve(static_cast<size_t>(count));
+    for (int32_t page = count - 1; page >= 0; --page) free_[kind].push_back(page);  // the low ones go first
+  }
+}
+
+inline int32_t PagePool::take(LayerKind kind) {
+  if (free_[kind].empty()) return -1;
+  const int32_t page = free_[kind].back();
+  free_[kind].pop_back();
+  taken_[kind][static_cast<size_t>(page)] = true;
+  return page;
+}
+
+inline void PagePool::give_back(LayerKind kind, int32_t page) {
+  check(page >= 0 && page < total(kind) && taken_[kind][static_cast<size_t>(page)], "a page is given back once");
+  taken_[kind][static_cast<size_t>(page)] = false;
+  free_[kind].push_back(page);
+}
 
 // The pages of one sequence. Page p holds the positions from p * kPageTokens on. The first nodes.size() pages belong to
 // the prefix cache and are locked there; the others are the sequence's own.

@@ -217,8 +217,8 @@ bool PrefixCache::take_part(const Part& part, SequencePages& pages, Copies& copi
   return left;
 }
 
-PrefixCache::Found PrefixCache::find(std::span<const int32_t> tokens) const {
-  Found found;
+PrefixCache::Match PrefixCache::find(std::span<const int32_t> tokens) const {
+  Match found;
   if (mode_ == Mode::kOff) return found;
   std::vector<int32_t>& path = found.path;
   int64_t sliding = 0;  // last pages of the path that have theirs
@@ -239,14 +239,14 @@ PrefixCache::Found PrefixCache::find(std::span<const int32_t> tokens) const {
 }
 
 int64_t PrefixCache::resumable(std::span<const int32_t> tokens) const {
-  const Found found = find(tokens);
+  const Match found = find(tokens);
   if (found.part.count > 0) return found.path_tokens() + found.part.count;
   return static_cast<int64_t>(found.depth) * kPageTokens;
 }
 
 int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies) {
   if (mode_ == Mode::kOff) return 0;
-  const Found found = find(tokens);
+  const Match found = find(tokens);
   if (found.part.count > 0) {
     hold(found.path, found.path_tokens() + found.part.count, pages);
     if (take_part(found.part, pages, copies)) return pages.resume_lengths[0];
@@ -397,7 +397,8 @@ void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
     check(node.locks >= node.sliding_locks, "who uses the sliding page uses the node");
     check(node.parent == kRoot || at(node.parent).locks >= node.locks, "who uses a node uses those above it");
     check(node.by_node.linked == (node.locks == 0), "what nobody uses may go");
-    check(node.by_sliding.linked == (node.sliding >= 0 && node.sliding_locks == 0), "likewise its sliding page");
+    check(node.by_sliding.linked == (node.sliding >= 0 && node.sliding_locks == 0),
+          "and its sliding page is linked unless it is locked");
     ++holders[LayerKind::kFull][static_cast<size_t>(node.full)];
     if (node.sliding >= 0) ++holders[LayerKind::kSliding][static_cast<size_t>(node.sliding)];
     unused[LayerKind::kFull] += node.by_node.linked ? 1 : 0;

@@ -11,17 +11,32 @@
 // ones, inside a text, are evicted first. Hot ones are evicted last: the window before the end of a prompt, before the
 // end of a sequence, and before a length at which one resumed.
 
-#include "engine/kv_events.h"
 #include "engine/pages.h"
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace nibble::engine {
+
+// What the cache began or ceased to keep. With it, a router can send a request to the server that has its prompt's
+// beginning. A block is a whole page of tokens together with all tokens before it. Each kind of layers has pages of its
+// own.
+struct KvEvent {
+  enum class What : uint8_t { kStored, kRemoved };
+  What what = What::kStored;
+  LayerKind kind = LayerKind::kFull;
+  uint64_t block = 0;                                  // a hash of the tokens up to its end; never 0
+  uint64_t parent = 0;                                 // kStored: the block before it; 0: it is the first
+  std::array<int32_t, backend::kPageTokens> tokens{};  // kStored
+};
+
+// Called on the engine's thread after each step, in order; must neither block nor throw.
+using KvEventSink = std::function<void(std::span<const KvEvent> events)>;
 
 class PrefixCache {
  public:
@@ -106,13 +121,13 @@ class PrefixCache {
     int32_t count = 0;  // tokens
   };
   [[nodiscard]] Part closest(int32_t parent, std::span<const int32_t> rest) const;
-  struct Found {
+  struct Match {
     std::vector<int32_t> path;  // nodes of whole pages
     size_t depth = 0;           // of them one can go on from
     Part part;                  // of the page after the path, if one can go on from there
     [[nodiscard]] int64_t path_tokens() const { return static_cast<int64_t>(path.size()) * backend::kPageTokens; }
   };
-  [[nodiscard]] Found find(std::span<const int32_t> tokens) const;
+  [[nodiscard]] Match find(std::span<const int32_t> tokens) const;
   void hold(std::span<const int32_t> path, int64_t length, SequencePages& pages);
   [[nodiscard]] bool take_part(const Part& part, SequencePages& pages, Copies& copies);
   [[nodiscard]] int32_t add_node(int32_t parent, std::span<const int32_t> tokens);

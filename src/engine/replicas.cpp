@@ -30,14 +30,14 @@ int64_t Placement::cached_tokens(const Engine& engine, const Hashes& hashes) con
   return (unknown - hashes.begin()) * kPageTokens;
 }
 
-std::vector<Placement::Placed> Placement::choices(const Ask& ask) const {
+std::vector<Placement::Choice> Placement::choices(const Ask& ask) const {
   const Hashes hashes = ask.takes ? hashes_of(ask.prompt) : Hashes();
-  std::vector<Placed> choices;
+  std::vector<Choice> choices;
   for (size_t e = 0; e < engines_.size(); ++e) {
     const int64_t read = std::ssize(ask.prompt) - cached_tokens(engines_[e], hashes);
     choices.push_back({static_cast<int>(e), read + std::min(ask.max_tokens, kAnswerTokens)});
   }
-  const auto rank = [&](const Placed& choice) {
+  const auto rank = [&](const Choice& choice) {
     const Engine& engine = engines_[static_cast<size_t>(choice.engine)];
     return std::tuple(engine.work + choice.work, engine.placed);
   };
@@ -45,7 +45,7 @@ std::vector<Placement::Placed> Placement::choices(const Ask& ask) const {
   return choices;
 }
 
-void Placement::place(const Placed& placed, const Ask& ask) {
+void Placement::place(const Choice& placed, const Ask& ask) {
   Engine& engine = engines_[static_cast<size_t>(placed.engine)];
   engine.work += placed.work;
   ++engine.placed;
@@ -66,7 +66,7 @@ void Placement::place(const Placed& placed, const Ask& ask) {
   }
 }
 
-void Placement::done(const Placed& placed) { engines_[static_cast<size_t>(placed.engine)].work -= placed.work; }
+void Placement::done(const Choice& placed) { engines_[static_cast<size_t>(placed.engine)].work -= placed.work; }
 
 Replicas::Replicas(std::vector<std::unique_ptr<Engine>> engines, int64_t pages_per_engine)
     : shared_(new Shared{{}, Placement(static_cast<int>(engines.size()), pages_per_engine)}),
@@ -80,16 +80,16 @@ RequestId Replicas::submit(Request request, Receiver receiver) {
                            .leaves = request.prefix_cache && request.leaves_prefix};
   const auto choose = [&](size_t nth) {
     const std::lock_guard lock(shared_->mutex);
-    const Placement::Placed placed = shared_->placement.choices(ask)[nth];
+    const Placement::Choice placed = shared_->placement.choices(ask)[nth];
     shared_->placement.place(placed, ask);
     return placed;
   };
-  const auto done = [shared = shared_](const Placement::Placed& placed) {
+  const auto done = [shared = shared_](const Placement::Choice& placed) {
     const std::lock_guard lock(shared->mutex);
     shared->placement.done(placed);
   };
   for (size_t nth = 0;; ++nth) {
-    const Placement::Placed placed = choose(nth);
+    const Placement::Choice placed = choose(nth);
     const auto counted = [done, placed, receiver](const Event& event) {
       if (std::holds_alternative<Finished>(event)) done(placed);
       receiver(event);

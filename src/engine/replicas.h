@@ -29,15 +29,15 @@ class Placement {
     int64_t max_tokens = 0;
     bool takes = true, leaves = true;  // of the prefix cache, and there
   };
-  struct Placed {
+  struct Choice {
     int engine = 0;
     int64_t work = 0;  // outstanding there until done()
   };
   // The engines by their work, the best first.
-  [[nodiscard]] std::vector<Placed> choices(const Ask& ask) const;
+  [[nodiscard]] std::vector<Choice> choices(const Ask& ask) const;
   // Records that this engine took the request. Its cache will have the prompt.
-  void place(const Placed& placed, const Ask& ask);
-  void done(const Placed& placed);
+  void place(const Choice& placed, const Ask& ask);
+  void done(const Choice& placed);
 
  private:
   using Hashes = std::vector<uint64_t>;  // of a prompt's first pages, each with those before it

@@ -34,8 +34,8 @@ std::vector<int32_t> text_of(uint64_t what, size_t tokens) {
 
 // ---- who gets which ----
 
-Placement::Placed placed(Placement& placement, const Placement::Ask& ask) {
-  const Placement::Placed best = placement.choices(ask).front();
+Placement::Choice placed(Placement& placement, const Placement::Ask& ask) {
+  const Placement::Choice best = placement.choices(ask).front();
   placement.place(best, ask);
   return best;
 }
@@ -47,7 +47,7 @@ TEST(placement, a_conversation_goes_back_to_the_engine_that_has_read_it) {
   for (uint64_t talk = 0; talk < 12; ++talk) talks.push_back(text_of(talk, 300));
   for (int turn = 0; turn < 5; ++turn) {
     for (size_t talk = 0; talk < talks.size(); ++talk) {
-      const Placement::Placed on = placed(placement, {.prompt = talks[talk], .max_tokens = 100});
+      const Placement::Choice on = placed(placement, {.prompt = talks[talk], .max_tokens = 100});
       placement.done(on);
       if (turn == 0) {
         engines.push_back(on.engine);
@@ -65,7 +65,7 @@ TEST(placement, a_conversation_goes_back_to_the_engine_that_has_read_it) {
 // Each engine does so many tokens between two requests, the first that came first.
 TEST(placement, strangers_share_the_engines_evenly) {
   struct Queue {
-    std::deque<Placement::Placed> waiting;
+    std::deque<Placement::Choice> waiting;
     int64_t done = 0, total = 0;  // of the first one; of all that were placed
   };
   constexpr int64_t kRequests = 1000, kMeanWork = 470 + 178;

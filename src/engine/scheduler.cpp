@@ -38,6 +38,13 @@ int Scheduler::decoding() const {
       std::count_if(running_.begin(), running_.end(), [&](const Sequence* s) { return !is_reading(*s); }));
 }
 
+int64_t Scheduler::prompt_tokens() const {
+  int64_t tokens = 0;
+  for (const Sequence* s : running_) tokens += is_reading(*s) ? counted(s->computed, left_of(*s)) : 0;
+  for (const Sequence* s : waiting_) tokens += counted(s->from_cache, left_of(*s));
+  return tokens;
+}
+
 // Tokens to compute before it has its next one, as far as that is known.
 int64_t Scheduler::left_of(const Sequence& s) const {
   const int64_t left = s.remaining(limits_.max_context);

@@ -1,6 +1,6 @@
 #pragma once
-// Chooses the tokens of the next step; docs/decisions/0014. Pure: no clock, no I/O, no backend; the same calls give the
-// same batches.
+// Chooses whose tokens the next step holds; docs/decisions/0014. How many of them are of prompts, Pace says
+// (engine/pace.h). Pure: no clock, no I/O, no backend; the same calls give the same batches.
 //
 // Decoding sequences come first, one token each. The rest of a step goes to prompts, the shortest first. A quarter of
 // it is reserved for the prompt whose turn it is: the first in order (priority, then arrival) of those that are not
@@ -61,8 +61,8 @@ class Scheduler {
 
   static constexpr int64_t kNoLimit = std::numeric_limits<int32_t>::max();
   enum class Flight : uint8_t { kNone, kStep };  // what is enqueued and not read yet
-  // `prompt_tokens`: at most, as they count (Limits::keys_per_token), but at least one if it is above 0. The batch is
-  // valid until the next call. Its rows count only once they are enqueued: then call enqueued().
+  // `prompt_tokens`: the most of prompts, as they count (Limits::keys_per_token); at least one token if it is above 0.
+  // The batch is valid until the next call. Its rows count only once they are enqueued: then call enqueued().
   [[nodiscard]] Batch& schedule(Flight flight, int64_t prompt_tokens = kNoLimit);
   void enqueued(const Batch& batch);
   // How many guesses the batch of the last schedule() has room for.
@@ -75,6 +75,8 @@ class Scheduler {
   [[nodiscard]] bool wants_tokens() const;
   // How many running sequences have their prompt read.
   [[nodiscard]] int decoding() const;
+  // Tokens of prompts that are not read, as they count.
+  [[nodiscard]] int64_t prompt_tokens() const;
   [[nodiscard]] const std::vector<Sequence*>& running() const { return running_; }
   [[nodiscard]] const std::deque<Sequence*>& waiting() const { return waiting_; }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }

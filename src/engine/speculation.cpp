@@ -16,7 +16,7 @@ Proposer::Text text_of(const Sequence& s) {
           .sampling = &s.request.sampling};
 }
 
-// Of sequences that decode.
+// The step of sequences that decode.
 DraftController::Step next_step(std::span<Sequence* const> running) {
   DraftController::Step step{.decoding = static_cast<int>(running.size())};
   for (const Sequence* s : running) step.depth += s->computed;
@@ -63,7 +63,7 @@ void Speculation::propose() {
   }
 }
 
-// Of those that were asked; what is chosen stands in candidates_, beside drafted_.
+// Chooses among those that were asked; what is chosen stands in candidates_, beside drafted_.
 DraftController::Why Speculation::choose(const DraftController::Step& step, int room) {
   const bool to_order = proposer_->drafts_to_order();
   if (!to_order) propose();

@@ -9,7 +9,7 @@ namespace nibble::engine {
 
 using backend::kPageTokens;
 
-StepBuilder::Built StepBuilder::build(const Batch& batch, Draws draws) {
+StepBuilder::Result StepBuilder::build(const Batch& batch, Draws draws) {
   check(!batch.rows.empty(), "a step has rows");
   step_.token_ids.clear();
   step_.positions.clear();

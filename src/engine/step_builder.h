@@ -23,13 +23,13 @@ class StepBuilder {
  public:
   // Both are valid until the next call. REQUIRES that the batch has rows, and that their sequences do not change until
   // the step is enqueued, since its sample rows point into them.
-  struct Built {
+  struct Result {
     const model::Step& step;
     const std::vector<LogitUse>& uses;  // per row of logits
   };
   // kOneAtLeast: if no row draws, one token is drawn and dropped, so that one can wait for the step's end.
   enum class Draws : uint8_t { kAsked, kOneAtLeast };
-  [[nodiscard]] Built build(const Batch& batch, Draws draws = Draws::kAsked);
+  [[nodiscard]] Result build(const Batch& batch, Draws draws = Draws::kAsked);
 
  private:
   void add_tokens(const Batch::Row& row);

@@ -2,7 +2,7 @@
 // Publishes over ZeroMQ what the prefix cache keeps, in vLLM's format: routers (llm-d, Dynamo) send a request to the
 // server that has the beginning of its prompt. docs/serving.md has the messages.
 
-#include "engine/kv_events.h"
+#include "engine/prefix_cache.h"
 
 #include <cstdint>
 #include <memory>

@@ -41,7 +41,7 @@ struct Argument {
   [[nodiscard]] bool given() const { return !values.empty(); }
   [[nodiscard]] bool is_place() const { return option != nullptr && option->is_place(); }
   [[nodiscard]] bool has_name(std::string_view of) const;
-  // Of a switch: the value that this name with this value means; a negation turns true into false.
+  // The value that a switch of this name with this value means; a negation turns true into false.
   [[nodiscard]] std::string switched(std::string_view of, const std::string& value) const;
 };
 

@@ -40,7 +40,7 @@ struct FeatureWord {
   std::string flag, value;
   friend bool operator==(const FeatureWord&, const FeatureWord&) = default;
 };
-// Of "--moe-kernel gemm --kv-cache-dtype fp8". REQUIRES flags and values in turn.
+// The words of "--moe-kernel gemm --kv-cache-dtype fp8". REQUIRES flags and values in turn.
 [[nodiscard]] std::vector<FeatureWord> feature_words(std::string_view text);
 // None where the value is a word for saying nothing.
 [[nodiscard]] std::vector<FeatureWord> words_of(const Option& feature, std::string_view value);

@@ -246,19 +246,17 @@ std::string shown_value(const Option& option, const ValueRef& value) {
   if (range.show != nullptr) return range.show(value);
   const bool by_words = range.kind == Kind::kWords;
   return std::visit(
-      Overloaded{[&](const bool* v) { return by_words ? std::string(word_of(range, *v ? 1 : 0)) : yes_or_no(*v); },
-                 [](const std::optional<bool>* v) { return *v ? yes_or_no(**v) : std::string(); },
-                 [&](const int64_t* v) {
-                   return *v == -1 && !range.word.empty() ? std::string(range.word) : fmt::format("{}", *v);
-                 },
-                 [](const std::optional<double>* v) { return *v ? fmt::format("{}", **v) : std::string(); },
-                 [](const std::filesystem::path* v) { return v->string(); },
-                 [](const std::vector<int64_t>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
-                 [](const std::vector<std::string>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
-                 [&](const WordRef& v) { return std::string(word_of(range, v.get(v.at))); },
-                 [](const std::string* v) { return *v; }, [](const int* v) { return fmt::format("{}", *v); },
-                 [](const float* v) { return fmt::format("{}", *v); },
-                 [](const double* v) { return fmt::format("{}", *v); }, [](const auto&) { return std::string(); }},
+      Overloaded{
+          [&](bool* v) { return by_words ? std::string(word_of(range, *v ? 1 : 0)) : yes_or_no(*v); },
+          [](std::optional<bool>* v) { return *v ? yes_or_no(**v) : std::string(); },
+          [&](int64_t* v) { return *v == -1 && !range.word.empty() ? std::string(range.word) : fmt::format("{}", *v); },
+          [](std::optional<double>* v) { return *v ? fmt::format("{}", **v) : std::string(); },
+          [](std::filesystem::path* v) { return v->string(); },
+          [](std::vector<int64_t>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
+          [](std::vector<std::string>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
+          [&](const WordRef& v) { return std::string(word_of(range, v.get(v.at))); }, [](std::string* v) { return *v; },
+          [](int* v) { return fmt::format("{}", *v); }, [](float* v) { return fmt::format("{}", *v); },
+          [](double* v) { return fmt::format("{}", *v); }, [](const auto&) { return std::string(); }},
       value);
 }
 

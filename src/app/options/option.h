@@ -50,9 +50,15 @@ struct Word {
   std::string_view with{}, with_on_cards{};
 };
 template <class T>
+[[nodiscard]] constexpr Word word(std::string_view text, T value, Effect effect = {}, Places on = {},
+                                  std::string_view with = {}, std::string_view with_on_cards = {}) {
+  return {text, static_cast<int>(value), effect, on, with, with_on_cards};
+}
+template <class T>
+  requires std::is_enum_v<T>
 [[nodiscard]] constexpr Word word(T value, Effect effect = {}, Places on = {}, std::string_view with = {},
                                   std::string_view with_on_cards = {}) {
-  return {name_of(value), static_cast<int>(value), effect, on, with, with_on_cards};
+  return word(name_of(value), value, effect, on, with, with_on_cards);
 }
 
 // The parts of a command's options; null: it has none.
@@ -198,6 +204,10 @@ inline constexpr Range kPositive{.kind = Range::Kind::kPositive};
 // Values of a feature to show and to try.
 [[nodiscard]] constexpr Range such_as(Range range, std::span<const Word> examples) {
   range.words = examples;
+  return range;
+}
+[[nodiscard]] constexpr Range shown_by(Range range, decltype(Range::show) show) {
+  range.show = show;
   return range;
 }
 [[nodiscard]] constexpr Range repeated(Range range) {

@@ -24,38 +24,31 @@ using checkpoint::GgmlType;
 
 constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024, kMostBytes = int64_t{1} << 50;
 
-constexpr Word kEfforts[] = {{"low", static_cast<int>(text::ReasoningEffort::kLow)},
-                             {"medium", static_cast<int>(text::ReasoningEffort::kMedium)},
-                             {"high", static_cast<int>(text::ReasoningEffort::kHigh)}};
+constexpr Word kEfforts[] = {word("low", text::ReasoningEffort::kLow), word("medium", text::ReasoningEffort::kMedium),
+                             word("high", text::ReasoningEffort::kHigh)};
 constexpr Word kOnByDefault[] = {{"true", 1}, {"false", 0}};
 constexpr Word kPolicies[] = {{"fcfs", 0}, {"priority", 1}};
 constexpr Word kReplicas[] = {{"1", 1}, {"2", 2, kUnrounded, kOnHopper}};
 constexpr Word kEventFormats[] = {{"arrays", 0}, {"maps", 1}};
-constexpr Word kLogFormats[] = {{"auto", static_cast<int>(LogFormat::kAuto)},
-                                {"text", static_cast<int>(LogFormat::kText)},
-                                {"json", static_cast<int>(LogFormat::kJson)}};
+constexpr Word kLogFormats[] = {word("auto", LogFormat::kAuto), word("text", LogFormat::kText),
+                                word("json", LogFormat::kJson)};
 constexpr Word kTwoBackends[] = {word(BackendKind::kCpu), word(BackendKind::kCuda), word(BackendKind::kReference)};
-constexpr Word kCheckpoints[] = {{"auto", static_cast<int>(CheckpointFormat::kAuto)},
-                                 {"safetensors", static_cast<int>(CheckpointFormat::kSafetensors)},
-                                 {"gguf", static_cast<int>(CheckpointFormat::kGguf)}};
-constexpr Word kDenseTypes[] = {{"q8_0", static_cast<int>(GgmlType::kQ8)},
-                                {"bf16", static_cast<int>(GgmlType::kBf16)},
-                                {"f16", static_cast<int>(GgmlType::kF16)},
-                                {"f32", static_cast<int>(GgmlType::kF32)}};
+constexpr Word kCheckpoints[] = {word("auto", CheckpointFormat::kAuto),
+                                 word("safetensors", CheckpointFormat::kSafetensors),
+                                 word("gguf", CheckpointFormat::kGguf)};
+constexpr Word kDenseTypes[] = {word("q8_0", GgmlType::kQ8), word("bf16", GgmlType::kBf16), word("f16", GgmlType::kF16),
+                                word("f32", GgmlType::kF32)};
 constexpr Word kElements[] = {{"mxfp4"}, {"mxfp8_e4m3"}, {"mxfp8_e5m2"}, {"mxfp6_e2m3"}, {"mxfp6_e3m2"}};
-constexpr Word kScales[] = {{"ocp", static_cast<int>(MxScaleRule::kOcpFloor)},
-                            {"ceil", static_cast<int>(MxScaleRule::kCeil)},
-                            {"round", static_cast<int>(MxScaleRule::kRoundLlama)}};
-constexpr Word kTables[] = {{"md", static_cast<int>(BenchFormat::kMarkdown)},
-                            {"json", static_cast<int>(BenchFormat::kJson)}};
+constexpr Word kScales[] = {word("ocp", MxScaleRule::kOcpFloor), word("ceil", MxScaleRule::kCeil),
+                            word("round", MxScaleRule::kRoundLlama)};
+constexpr Word kTables[] = {word("md", BenchFormat::kMarkdown), word("json", BenchFormat::kJson)};
 constexpr Word kApis[] = {word(client::Api::kCompletions), word(client::Api::kChat)};
 constexpr Word kForms[] = {word(client::PromptForm::kIds), word(client::PromptForm::kText)};
 constexpr Word kToolChoices[] = {{"required", 1}, {"auto", 0}};
-constexpr Word kLevels[] = {
-    {"1", static_cast<int>(VerifyLevel::kSmoke)},       {"1.5", static_cast<int>(VerifyLevel::kPaths)},
-    {"2", static_cast<int>(VerifyLevel::kCorrectness)}, {"3", static_cast<int>(VerifyLevel::kStress)},
-    {"4", static_cast<int>(VerifyLevel::kPerformance)}, {"5", static_cast<int>(VerifyLevel::kRegression)},
-    {"6", static_cast<int>(VerifyLevel::kFeatures)}};
+constexpr Word kLevels[] = {word("1", VerifyLevel::kSmoke),       word("1.5", VerifyLevel::kPaths),
+                            word("2", VerifyLevel::kCorrectness), word("3", VerifyLevel::kStress),
+                            word("4", VerifyLevel::kPerformance), word("5", VerifyLevel::kRegression),
+                            word("6", VerifyLevel::kFeatures)};
 
 std::string wrong_date(const std::string& found) {
   int year = 0, month = 0, day = 0;
@@ -299,6 +292,7 @@ constexpr Option kFileRows[] = {
            {.foreign = "-s"}),
     Option("--format", "auto: gguf where the output's name ends in .gguf", at<&SynthOptions::format>,
            words(kCheckpoints), {kSynth}),
+    Option("--dummy-seed", "Seed of the dummy weights", at<&ModelOptions::dummy_seed>, kSeeds, {kConvert}),
     Option("--dense", "Type of attention and embedding matrices; q8_0 and f16 round", at<&ConvertOptions::dense>,
            words(kDenseTypes), {kConvert}),
     Option("--part-bytes", "Split a GGUF file into parts of so many bytes of tensors; 0: one file",
@@ -359,6 +353,10 @@ constexpr Option kPlanRows[] = {
            list(0, 65536), {kInspect}, kCommon, {.needs = "--plan"}),
     Option("-d,--n-depth", "With --plan: tokens in the context before", at<&InspectOptions::depths>,
            list(0, kMostTokens), {kInspect}, kCommon, {.needs = "--plan"}),
+    Option("--max-num-batched-tokens",
+           "With --plan: most prompt tokens computed in one step; of a longer prompt the first step and the last one",
+           at<&backend::RunConfig::max_num_batched_tokens>, sized(1, 65536), {kInspect}, kCommon,
+           {.foreign = "--ubatch-size -ub", .usual = "{}", .fill = usual_step}),
     Option("--context", "Tokens per window; each token is scored from those before it in its window",
            at<&PerplexityOptions::context>, whole(2, 1 << 20), {kPerplexity}, kCommon, {.shown = true}),
     Option("--a", "One backend", at<&CompareOptions::a>, words(kTwoBackends), {kCompare}),

@@ -47,19 +47,17 @@ constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do th
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
 constexpr Places kRoundedToFp8{kAsValues, kAsValues, kYes, kNotRun};
 
-constexpr Word kLoadFormats[] = {{"auto", static_cast<int>(LoadFormat::kAuto)},
-                                 {"safetensors", static_cast<int>(LoadFormat::kSafetensors)},
-                                 {"gguf", static_cast<int>(LoadFormat::kGguf)},
-                                 {"dummy", static_cast<int>(LoadFormat::kDummy)}};
-constexpr Word kPulls[] = {{"true", static_cast<int>(WhenAbsent::kPull)}};
+constexpr Word kLoadFormats[] = {word("auto", LoadFormat::kAuto), word("safetensors", LoadFormat::kSafetensors),
+                                 word("gguf", LoadFormat::kGguf), word("dummy", LoadFormat::kDummy)};
+constexpr Word kPulls[] = {word("true", WhenAbsent::kPull)};
 constexpr Word kBackendWords[] = {word(BackendKind::kAuto, kAsChosen), word(BackendKind::kCpu, kAsChosen, kOnCpu),
                                   word(BackendKind::kCuda, kAsChosen, kOnCards),
                                   word(BackendKind::kReference, kUnrounded, kOnCpu)};
 constexpr Word kKvTypes[] = {{"auto", -1},
-                             {"bf16", static_cast<int>(KvDtype::kBf16)},
-                             {"f32", static_cast<int>(KvDtype::kF32)},
-                             {"fp8", static_cast<int>(KvDtype::kE4m3), kRounded},
-                             {"int8", static_cast<int>(KvDtype::kInt8), kRounded, kOnCpu}};
+                             word("bf16", KvDtype::kBf16),
+                             word("f32", KvDtype::kF32),
+                             word("fp8", KvDtype::kE4m3, kRounded),
+                             word("int8", KvDtype::kInt8, kRounded, kOnCpu)};
 static_assert(std::ranges::equal(std::span(kKvTypes).subspan(1), backend::kKvTypes, {}, &Word::word,
                                  &backend::KvType::word));
 constexpr Word kAttentions[] = {word(AttentionKernel::kAuto), word(AttentionKernel::kFlash, kUnrounded, kOnCards),
@@ -101,7 +99,7 @@ constexpr Word kRankCounts[] = {{"1"}, {"2", 2, kUnrounded, kOnHopper}};
 constexpr Word kWholeExperts[] = {{"false"}, {"true", 1, kUnrounded, kOnHopper, "--tensor-parallel-size 2"}};
 constexpr Word kMethods[] = {
     word(DraftMethod::kOff),
-    {"auto", static_cast<int>(DraftMethod::kSuffix), kUnrounded, kOnHopper},
+    word("auto", DraftMethod::kSuffix, kUnrounded, kOnHopper),
     word(DraftMethod::kNgram, kUnrounded, kOfHost),
     word(DraftMethod::kSuffix, kUnrounded, kOnHopper),
     word(DraftMethod::kEagle3, kUnrounded, kOnHopper, "--speculative-model models/nibble-tiny/eagle3"),
@@ -113,15 +111,13 @@ constexpr Word kHeads[] = {{"models/nibble-tiny/eagle3", 0, kUnrounded, kOnHoppe
 constexpr Word kControls[] = {{"auto", 1, kUnrounded, kOnHopper},
                               {"off", 0, kUnrounded, kOfHost, "--speculative suffix"}};
 constexpr std::string_view kWithHead = "--speculative eagle3 --speculative-model models/nibble-tiny/eagle3";
-constexpr Word kTapReadings[] = {
-    {"auto", static_cast<int>(TapReading::kAuto)},
-    {"outputs", static_cast<int>(TapReading::kOutputs), kUnrounded, kOfHost, kWithHead},
-    {"boundaries", static_cast<int>(TapReading::kBoundaries), kUnrounded, kOfHost, kWithHead}};
+constexpr Word kTapReadings[] = {word("auto", TapReading::kAuto),
+                                 word("outputs", TapReading::kOutputs, kUnrounded, kOfHost, kWithHead),
+                                 word("boundaries", TapReading::kBoundaries, kUnrounded, kOfHost, kWithHead)};
 constexpr Word kLookupMost[] = {{"5", 5, kUnrounded, kOfHost}, {"16", 16, kUnrounded, kOfHost}};
 constexpr Word kLookupLeast[] = {{"2", 2, kUnrounded, kOfHost}, {"1", 1, kUnrounded, kOfHost}};
-constexpr Word kColors[] = {{"auto", static_cast<int>(ColorMode::kAuto)},
-                            {"always", static_cast<int>(ColorMode::kAlways)},
-                            {"never", static_cast<int>(ColorMode::kNever)}};
+constexpr Word kColors[] = {word("auto", ColorMode::kAuto), word("always", ColorMode::kAlways),
+                            word("never", ColorMode::kNever)};
 
 // "qkv,o", of the layers in one of both formats; experts stay MXFP4.
 template <WeightFormat kFormat>
@@ -154,6 +150,12 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
   }
 }
 
+// A CPU resolves to what no word asks for.
+std::string shown_activation(const ValueRef& value) {
+  const WordRef& word = std::get<WordRef>(value);
+  return std::string(name_of(static_cast<Activations>(word.get(word.at))));
+}
+
 void read_bias(std::string_view flag, const std::string& found, const ValueRef& slot) {
   const size_t colon = std::min(found.find(':'), found.size());
   const char *const begin = found.data(), *const end = begin + found.size();
@@ -184,9 +186,14 @@ std::string usual_context(CommandId command) {
   }
 }
 
+}  // namespace
+
 std::string usual_step(CommandId /*command*/) {
   return fmt::format("{}, with --backend cuda {}", backend::kHostStepTokens, backend::kCardStepTokens);
 }
+
+namespace {
+
 std::string usual_share(CommandId /*command*/) { return fmt::format("{}", backend::kGpuMemoryUtilization); }
 
 constexpr backend::BackendSet kCpuOnly{BackendKind::kCpu}, kCudaOnly{BackendKind::kCuda};
@@ -216,7 +223,7 @@ constexpr Option kRunRows[] = {
     Option("-n,--max-tokens", "Most tokens to generate; 0: until the model stops", at<&GenerateOptions::max_tokens>,
            whole(0, 1 << 24), {kRun, kChat}, kCommon,
            {.foreign = "--n-predict --predict --num-predict", .shown = true}),
-    // The numbers of SamplingParams stand here: sampling_rows().
+    // The numbers of SamplingParams stand here: add_sampling_row().
     Option("--logit-bias", "ID:BIAS, repeatable", at<&backend::SamplingParams::logit_bias>, repeated(own(read_bias)),
            {kRun, kChat}, kSampling),
     Option("--seed", "Same seed, same text; default: random, shown in the summary", at<&backend::SamplingParams::seed>,
@@ -240,8 +247,7 @@ constexpr Option kRunRows[] = {
         {.on = {BackendKind::kCpu, BackendKind::kCuda},
          .feature = {"fast", "", "alone: it chooses activations, layers and KV type",
                      "What it chooses was measured on nibble-tiny"}}),
-    Option("--dummy-seed", "Seed of the dummy weights", at<&ModelOptions::dummy_seed>, kSeeds,
-           kComputes | Commands{kConvert}, kExpert),
+    Option("--dummy-seed", "Seed of the dummy weights", at<&ModelOptions::dummy_seed>, kSeeds, kComputes, kExpert),
     Option("-t,--threads", "Threads; 0: one per core", at<&RunConfig::threads>, whole(0, 1024),
            kComputes | Commands{kInspect}),
     Option(
@@ -289,7 +295,8 @@ constexpr Option kRunRows[] = {
         "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "
         "mxfp8: layers of --mxfp4-layers and --mxfp8-layers multiply activations rounded to E4M3 in blocks of 32, lossy; "
         "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact",
-        at<&RunConfig::dense_activations>, words(kDenseActivations), kComputes | kPlans, kExpert,
+        at<&RunConfig::dense_activations>, shown_by(words(kDenseActivations), shown_activation), kComputes | kPlans,
+        kExpert,
         {.alike = Alike::kInAllRanks,
          .feature =
              {"dense-activation", "", "mxfp8: layers of --mxfp4-layers or --mxfp8-layers",
@@ -367,9 +374,9 @@ constexpr Option kRunRows[] = {
         "--nnodes",
         "Processes that share every step, here or on several machines, each one rank of --tensor-parallel-size; with "
         "--backend cuda each has a card, and NCCL adds up; also from WORLD_SIZE (docs/several-gpus.md)",
-        at<&GroupOptions::count>, whole(1, 1024), {kRun, kServe}, kExpert, {.shown = true}),
+        at<&GroupOptions::count>, whole(1, 1024), {kRun, kServe}, kExpert, {.foreign = "-n", .shown = true}),
     Option("--node-rank", "Which of them this is: 0 serves or prints, the others follow it; also from RANK",
-           at<&GroupOptions::rank>, whole(0, 1023), {kRun, kServe}, kExpert, {.shown = true}),
+           at<&GroupOptions::rank>, whole(0, 1023), {kRun, kServe}, kExpert, {.foreign = "-r", .shown = true}),
     Option("--master-addr", "Where rank 0 waits for the others; also from MASTER_ADDR", at<&GroupOptions::address>,
            kFilled, {kRun, kServe}, kExpert),
     Option("--master-port", "Its port, beside the one of HTTP; also from MASTER_PORT", at<&GroupOptions::port>,
@@ -387,10 +394,6 @@ constexpr Option kRunRows[] = {
     Option("--max-num-batched-tokens", "Most prompt tokens computed in one step",
            at<&RunConfig::max_num_batched_tokens>, sized(1, 65536), kRunsModel | Commands{kPredict}, kPerformance,
            {.foreign = "--ubatch-size -ub", .shown = true, .usual = "{}", .fill = usual_step}),
-    Option("--max-num-batched-tokens",
-           "With --plan: most prompt tokens computed in one step; of a longer prompt the first step and the last one",
-           at<&RunConfig::max_num_batched_tokens>, sized(1, 65536), {kInspect}, kCommon,
-           {.foreign = "--ubatch-size -ub", .usual = "{}", .fill = usual_step}),
     Option("--gpu-memory-utilization", "Share of the card's memory to use at most, with --backend cuda; default {}",
            at<&RunConfig::gpu_memory_utilization>, real(0.01, 1), kRunsModel, kPerformance,
            {.on = kCudaOnly, .foreign = "--device-memory-utilization", .fill = usual_share}),

@@ -121,7 +121,7 @@ class LoadedModel {
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
   std::unique_ptr<LoadedHead> head_;               // null: none
-  std::unique_ptr<LoadedModel> draft_;             // likewise
+  std::unique_ptr<LoadedModel> draft_;             // null: none
   std::optional<engine::DraftModel> draft_model_;  // the same, for an engine
 };
 

@@ -244,10 +244,10 @@ class CpuBackend final : public Backend {
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
-    std::vector<Drawn> drawn(args.rows.size());
+    std::vector<DrawnToken> drawn(args.rows.size());
     pool_.parallel_for(logit_rows_, [&](IndexRange range) {
       for (int64_t r = range.begin; r < range.end; ++r) {
-        Drawn& own = drawn[static_cast<size_t>(r)];
+        DrawnToken& own = drawn[static_cast<size_t>(r)];
         own = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
         if (config_.head) own.token = config_.head->target_id(own.token);
       }
@@ -256,7 +256,7 @@ class CpuBackend final : public Backend {
     return ++ticket_;
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
     check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
@@ -502,8 +502,8 @@ class CpuBackend final : public Backend {
   AlignedVector<float> residual_, delta_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_,
       logits_;
   std::vector<int32_t> expert_ids_, expert_order_;
-  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
-  std::vector<int32_t> all_rows_;              // 0, 1, 2, …
+  std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
+  std::vector<int32_t> all_rows_;                   // 0, 1, 2, …
   int64_t tokens_ = 0, logit_rows_ = 0;
   bool as_alone_ = false;  // the step has guesses
   Ticket ticket_ = 0;

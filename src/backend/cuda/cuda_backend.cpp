@@ -143,7 +143,7 @@ class StreamedCudaBackend final : public Member {
     graphs_->end_capture();
   }
 
-  [[nodiscard]] Ran enqueue() override {
+  [[nodiscard]] StepRun enqueue() override {
     switch (next_) {
       case StepGraphs::Next::kReplay: graphs_->replay(program_->tokens); break;
       case StepGraphs::Next::kCapture: graphs_->launch(program_->tokens); break;
@@ -182,11 +182,11 @@ class StreamedCudaBackend final : public Member {
     return tickets_->hand_out(at_.sampled);
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
-    std::vector<Drawn> drawn = tickets_->wait(ticket);
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
+    std::vector<DrawnToken> drawn = tickets_->wait(ticket);
     if (rank_.comm != nullptr) rank_.comm->require();
     if (config_.head)
-      for (Drawn& each : drawn) each.token = config_.head->target_id(each.token);
+      for (DrawnToken& each : drawn) each.token = config_.head->target_id(each.token);
     return drawn;
   }
 

@@ -97,7 +97,8 @@ enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
 [[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                          CudaSetup setup, const std::vector<cuda::Arch>& architectures);
 
-// This process's rank of a group of several processes. `whole`: of the whole model. Throws likewise.
+// This process's rank of a group of several processes. `whole`: of the whole model. Throws what make_cuda_backend
+// throws.
 [[nodiscard]] std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run,
                                                        const cuda::CardGroup& group, CudaSetup setup = {});
 

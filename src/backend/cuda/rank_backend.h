@@ -15,7 +15,7 @@ struct CudaRank {
   int device = 0;
   const Comm* comm = nullptr;  // with the other ranks; outlives the backend. None: it has whole steps
   Dims whole{};                // of the model; with comm
-  Ranks ranks{};               // likewise
+  Ranks ranks{};               // with comm
 };
 
 // Bytes of the logits of all ranks, which each rank gathers.

@@ -53,7 +53,7 @@ class Follower {
   void draw(UnderWay& step) {
     if (step.tokens) return;
     step.tokens.emplace();
-    for (const Drawn& row : member_.wait(step.ticket)) step.tokens->push_back(row.token);
+    for (const DrawnToken& row : member_.wait(step.ticket)) step.tokens->push_back(row.token);
   }
   void draw_all() {
     for (UnderWay& step : under_way_) draw(step);
@@ -73,7 +73,7 @@ class Follower {
   void run_step(BodyReader& in) {
     const ReceivedStep received(in, config_, unread_);
     const StepArgs step = received.args(weights_);
-    const std::optional<Ran> ran = member_.run(step);
+    const std::optional<StepRun> ran = member_.run(step);
     if (!step.sample_rows.empty()) unread_ = std::ssize(step.sample_rows);
     if (ran->ticket) under_way_.push_back({*ran->ticket});
   }

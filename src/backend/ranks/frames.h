@@ -21,7 +21,7 @@
 namespace nibble::backend {
 
 enum class FrameType : uint32_t {
-  // Of the group (process_group.h).
+  // What the group says (process_group.h).
   kHello,    // what a rank says of itself
   kWelcome,  // it belongs to the group
   kRefused,  // it does not: why

@@ -38,7 +38,7 @@ class HostMember final : public Member {
   void copy_page(const PageCopy& copy) override { own_->copy_page(copy); }
 
   void prepare(const StepArgs& step) override { step_ = step; }
-  [[nodiscard]] Ran enqueue() override { return {walk(*this, step_, whole_.layer_kinds)}; }
+  [[nodiscard]] StepRun enqueue() override { return {walk(*this, step_, whole_.layer_kinds)}; }
 
   void begin(const StepArgs& step) override {
     residuals_.clear();
@@ -50,7 +50,9 @@ class HostMember final : public Member {
     own_->begin(known);
   }
   void embed(const EmbedArgs& args) override {
-    own_->embed({.ids = ids_, .table = args.table});
+    EmbedArgs known = args;
+    known.ids = ids_;
+    own_->embed(known);
     keep_tap(0);
   }
   void attn_in(const AttnInArgs& args) override {
@@ -78,20 +80,20 @@ class HostMember final : public Member {
   // Rank 0 draws, and tells the others: a later step may name a token that nobody has read yet.
   Ticket sample(const SampleArgs& args) override {
     check(args.rows.size() == logit_rows_, "one sample row per row of logits");
-    std::vector<Drawn> drawn(args.rows.size());
+    std::vector<DrawnToken> drawn(args.rows.size());
     if (rank_ == 0)
       pool_.parallel_for(std::ssize(drawn), [&](IndexRange range) {
         for (auto r = static_cast<size_t>(range.begin); r < static_cast<size_t>(range.end); ++r)
           drawn[r] = draw(row(r), args.rows[r]);
       });
     std::vector<int32_t> tokens;
-    for (const Drawn& of : drawn) tokens.push_back(of.token);
+    for (const DrawnToken& of : drawn) tokens.push_back(of.token);
     transport_->broadcast(tokens);
     for (size_t r = 0; r < drawn.size(); ++r) drawn[r].token = tokens[r];
     sampled_ = {std::move(sampled_.back()), std::move(drawn)};
     return ++ticket_;
   }
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
     check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
@@ -147,8 +149,8 @@ class HostMember final : public Member {
   std::array<std::vector<float>, 2> taps_;     // by the last two tickets
   TapTicket tap_ticket_ = 0;
   size_t logit_rows_ = 0;
-  std::vector<float> logits_;                  // [logit rows, vocab] of rank 0
-  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
+  std::vector<float> logits_;                       // [logit rows, vocab] of rank 0
+  std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
 };
 

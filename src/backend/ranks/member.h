@@ -20,8 +20,8 @@ class Member : public Backend {
   // A step in two halves: all that may fail or take memory, then what waits for the other ranks. All ranks of a process
   // prepare before any of them enqueues. The step's spans stay valid until enqueue() returns.
   virtual void prepare(const StepArgs& step) = 0;
-  [[nodiscard]] virtual Ran enqueue() = 0;
-  std::optional<Ran> run(const StepArgs& step) final {
+  [[nodiscard]] virtual StepRun enqueue() = 0;
+  std::optional<StepRun> run(const StepArgs& step) final {
     prepare(step);
     return enqueue();
   }

@@ -76,7 +76,7 @@ void send_last(Peer& peer, std::string_view why) {
 // `use` gets every whole frame until it returns false. False: the connection is closed. Throws what FrameReader throws.
 template <class Use>
 bool read_frames(Peer& peer, std::span<std::byte> buffer, const Use& use) {
-  const Read got = read_some(peer.socket, buffer);
+  const ReadResult got = read_some(peer.socket, buffer);
   if (got.state == ReadState::kSome) {
     peer.heard = Clock::now();
     peer.in.push(buffer.first(got.count));
@@ -349,7 +349,7 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
-  // Both under the mutex.
+  // Under the mutex, as the next.
   [[nodiscard]] bool has_news(const std::deque<Frame>& inbox) const { return !inbox.empty() || lost || ended; }
   [[nodiscard]] Frame first_of(std::deque<Frame>& inbox) const {
     if (inbox.empty()) throw Error(Code::kIo, lost ? failure : "the group of ranks has ended");

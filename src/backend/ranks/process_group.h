@@ -32,7 +32,7 @@ struct GroupPlace {
   std::vector<GroupTerm> terms{};
 };
 
-// Both may be empty, and may come from any thread.
+// What may be empty, and may come from any thread.
 struct GroupEvents {
   std::function<void(const std::string& text)> note{};  // who came, and who was refused
   std::function<void(const std::string& why)> lost{};   // once

@@ -66,7 +66,7 @@ SlotData joined_qkv(const Parts& parts, const Dims& whole, std::span<const Shard
   return all;
 }
 
-// Of whole experts: an expert's values are its rank's, first in its own row.
+// Where experts are whole, an expert's values are its rank's, first in its own row.
 SlotData joined_hidden(const Parts& parts, const SlotData& ids, const Dims& whole, std::span<const Shard> shards) {
   SlotData all{parts.front().shape, {}};
   all.shape.back() = whole.inter;
@@ -169,20 +169,20 @@ class RanksBackend final : public Backend {
     each(Part::kPrepare, [&](size_t rank) { members_[rank]->copy_page(copy); });
   }
 
-  std::optional<Ran> run(const StepArgs& step) override {
+  std::optional<StepRun> run(const StepArgs& step) override {
     if (group_ != nullptr) tell(FrameType::kStep, written(step));
     each(Part::kPrepare, [&](size_t rank) { members_[rank]->prepare(step); });
-    Ran ran;
+    StepRun ran;
     each(Part::kExchange, [&](size_t rank) {
-      const Ran own = members_[rank]->enqueue();
+      const StepRun own = members_[rank]->enqueue();
       if (rank == 0) ran = own;
     });
     return ran;
   }
   // Each rank waits for its own tokens: a card that fails is noticed by its rank, and then the others do not wait for
   // it.
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
-    std::vector<std::vector<Drawn>> drawn(members_.size());
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
+    std::vector<std::vector<DrawnToken>> drawn(members_.size());
     each(Part::kExchange, [&](size_t rank) { drawn[rank] = members_[rank]->wait(ticket); });
     for (size_t rank = 1; rank < drawn.size(); ++rank)
       for (size_t row = 0; row < drawn[rank].size(); ++row)
@@ -192,7 +192,7 @@ class RanksBackend final : public Backend {
     if (group_ == nullptr) return std::move(drawn.front());
     group_->require();  // what a card has drawn without the others is nothing
     std::vector<int32_t> tokens;
-    for (const Drawn& row : drawn.front()) tokens.push_back(row.token);
+    for (const DrawnToken& row : drawn.front()) tokens.push_back(row.token);
     tell(FrameType::kDrawn, std::as_bytes(std::span(tokens)));
     return std::move(drawn.front());
   }

@@ -33,9 +33,9 @@ class Crew {
   [[nodiscard]] virtual std::unique_ptr<Member> make(int rank) = 0;
   // Nothing waits for another rank any more, on the host or on a card. From any thread.
   virtual void give_up() = 0;
-  // For people. Of all ranks: "2 cards".
+  // All ranks, for people: "2 cards".
   [[nodiscard]] virtual std::string name() const = 0;
-  // Of one: "card 1". Ranks of the same place share it. Empty: no place of its own.
+  // The place of one: "card 1". Ranks of the same place share it. Empty: it has none of its own.
   [[nodiscard]] virtual std::string place_of(int /*rank*/) const { return {}; }
 };
 
@@ -43,7 +43,7 @@ class Crew {
 [[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
                                                           std::unique_ptr<Crew> crew);
 
-// The same over any backend of a host; each rank has threads_of() the threads.
+// Ranks on threads, over any backend of a host; each has threads_of() the threads.
 using MakeRank = std::function<std::unique_ptr<Backend>(const BackendConfig& of_rank, int rank, int threads)>;
 [[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
                                                           MakeRank make);

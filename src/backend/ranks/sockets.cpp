@@ -125,7 +125,7 @@ Socket connect_to(const Address& address, std::chrono::milliseconds timeout) {
   throw Error(Code::kIo, "{}", std::strerror(failed));
 }
 
-Read read_some(const Socket& socket, std::span<std::byte> into) {
+ReadResult read_some(const Socket& socket, std::span<std::byte> into) {
   const ssize_t count = recv(socket.fd(), into.data(), into.size(), 0);
   if (count > 0) return {ReadState::kSome, static_cast<size_t>(count)};
   const bool later = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);

@@ -54,11 +54,11 @@ struct Accepted {
 [[nodiscard]] Socket connect_to(const Address& address, std::chrono::milliseconds timeout);
 
 enum class ReadState : uint8_t { kSome, kNothingYet, kClosed };
-struct Read {
+struct ReadResult {
   ReadState state;
   size_t count = 0;
 };
-[[nodiscard]] Read read_some(const Socket& socket, std::span<std::byte> into);
+[[nodiscard]] ReadResult read_some(const Socket& socket, std::span<std::byte> into);
 // How many bytes went out at once; none: the connection is closed.
 [[nodiscard]] std::optional<size_t> write_some(const Socket& socket, std::span<const std::byte> bytes);
 // Whether it takes or, for writing, would take something within that time.

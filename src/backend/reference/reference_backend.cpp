@@ -304,7 +304,7 @@ class ReferenceBackend final : public Backend {
 
   Ticket sample(const SampleArgs& args) override {
     check(args.rows.size() == logits_.size(), "one sample row per row of logits");
-    std::vector<Drawn> drawn;
+    std::vector<DrawnToken> drawn;
     for (size_t r = 0; r < args.rows.size(); ++r) {
       std::vector<float> row(logits_[r].begin(), logits_[r].end());
       drawn.push_back(draw(row, args.rows[r]));
@@ -314,7 +314,7 @@ class ReferenceBackend final : public Backend {
     return ++ticket_;
   }
 
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket) override {
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
     check(ticket == ticket_ || ticket == ticket_ - 1, "two tickets may be outstanding");
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
@@ -494,7 +494,7 @@ class ReferenceBackend final : public Backend {
   std::vector<Vec> embedding_, features_;  // of a head: [tokens, hidden], [logit rows, hidden]
   std::vector<Vec> residual_, delta_, normed_, qkv_, q_, attn_, router_logits_, expert_ids_, expert_weights_,
       expert_hidden_, logits_;
-  std::array<std::vector<Drawn>, 2> sampled_;  // of the last two tickets
+  std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   Ticket ticket_ = 0;
 };
 

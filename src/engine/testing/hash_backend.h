@@ -47,8 +47,8 @@ struct State {
 };
 
 // What the fake draws from a state; penalties count when they are set, so that a wrong history shows.
-inline backend::Drawn fake_draw(const State& state, const backend::SampleRow& row) {
-  backend::Drawn drawn;
+inline backend::DrawnToken fake_draw(const State& state, const backend::SampleRow& row) {
+  backend::DrawnToken drawn;
   if (state.poisoned) {
     drawn.error = backend::not_finite("poison");
     return drawn;
@@ -112,11 +112,11 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
     if (static_cast<int64_t>(alone.tokens.size()) < request.min_tokens) {
       for (const int32_t id : request.stop_ids) mask[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
     }
-    const backend::Drawn drawn = fake_draw(state_of(all, window), {.params = &request.sampling,
-                                                                   .position = static_cast<int64_t>(all.size()),
-                                                                   .prompt = request.prompt,
-                                                                   .output = alone.tokens,
-                                                                   .mask = mask});
+    const backend::DrawnToken drawn = fake_draw(state_of(all, window), {.params = &request.sampling,
+                                                                        .position = static_cast<int64_t>(all.size()),
+                                                                        .prompt = request.prompt,
+                                                                        .output = alone.tokens,
+                                                                        .mask = mask});
     if (drawn.error) {
       alone.reason = FinishReason::kFailed;
       return alone;
@@ -267,7 +267,7 @@ class FakeBackend final : public backend::Backend {
   backend::Ticket sample(const backend::SampleArgs& args) override {
     fault();
     check(args.rows.size() == rows_.size(), "a sample row per row of logits");
-    std::vector<backend::Drawn> drawn;
+    std::vector<backend::DrawnToken> drawn;
     for (size_t r = 0; r < rows_.size(); ++r) {
       drawn.push_back(fake_draw(rows_[r], args.rows[r]));
       if (errs > 0 && mix(rows_[r].hash, 1) % errs == 0) drawn.back().token = (drawn.back().token + 1) % (kVocab - 1);
@@ -277,7 +277,7 @@ class FakeBackend final : public backend::Backend {
     if (results_.size() > 3) results_.pop_front();
     return ticket_;
   }
-  [[nodiscard]] std::vector<backend::Drawn> wait(backend::Ticket ticket) override {
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override {
     check(ticket > last_read_ && ticket + 1 >= ticket_, "tickets are read once, in order, two at most outstanding");
     last_read_ = ticket;
     seconds = std::max(seconds, ends_[static_cast<size_t>(ticket) % ends_.size()]);
@@ -331,7 +331,7 @@ class FakeBackend final : public backend::Backend {
   std::array<std::vector<float>, 2> taps_;
   backend::TapTicket tap_ticket_ = 0;
   std::vector<State> states_, rows_;
-  std::deque<std::pair<backend::Ticket, std::vector<backend::Drawn>>> results_;
+  std::deque<std::pair<backend::Ticket, std::vector<backend::DrawnToken>>> results_;
   backend::Ticket ticket_ = 0, last_read_ = 0;
   double step_ends_ = 0;
   std::array<double, 4> ends_{};  // by ticket
@@ -417,7 +417,7 @@ class ResidueMask final : public TokenMask {
 
 inline constexpr int64_t kWindow = 128;
 
-// Of a rig whose steps are as long as their limits allow, whatever they take.
+// Limits under which steps are as long as they can be, whatever they take.
 constexpr EngineLimits unpaced(EngineLimits limits) {
   if (limits.target_itl_seconds == 0) limits.target_itl_seconds = std::numeric_limits<double>::infinity();
   return limits;

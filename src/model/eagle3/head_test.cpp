@@ -4,7 +4,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/testing/files.h"
-#include "model/eagle3/testing.h"
+#include "model/testing/eagle3.h"
 
 #include <gtest/gtest.h>
 

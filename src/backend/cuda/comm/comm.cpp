@@ -64,7 +64,7 @@ SumPlan PeerComm::reduce_plan(const DeltaValues& values) const {
 }
 
 void PeerComm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
-  using enum DeltaValues::Sent;
+  using enum DeltaValues::Sending;
   check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
   check((values.sent == kToAll) == (way == SumWay::kExchange) && (values.sent != kToOwners || way == SumWay::kShares),
         "parts are sent as their sum wants them");
@@ -95,7 +95,7 @@ void PeerComm::push(const DeltaValues& values, const CombineArgs* parts, const L
 
 void PeerComm::share(const DeltaValues& values, const Launch& on) const {
   const int64_t words = values.words(), most = links_.shares.shape.words();
-  const bool sent = values.sent == DeltaValues::Sent::kToOwners;
+  const bool sent = values.sent == DeltaValues::Sending::kToOwners;
   check(!sent || words <= most, "what is sent before is one message");
   for (int64_t at = 0; at < words; at += most) {
     const ShareReduceArgs args{.link = links_.shares,

@@ -41,8 +41,8 @@ class Comm {
   // that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a push or shares would be
   // of other than whole vectors of 16 bytes.
   virtual void reduce(const DeltaValues& values, const Launch& on) const = 0;
-  // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Throws likewise, and where a row that is pushed is
-  // longer than kMessageWords.
+  // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Throws what reduce() throws, and where a row that is
+  // pushed is longer than kMessageWords.
   virtual void gather(const GatheredColumns& of, const Launch& on) const = 0;
   // Throws Error(kDevice) if launches may have ended without the other ranks.
   virtual void require() const {}
@@ -69,8 +69,7 @@ class PeerComm final : public Comm {
   [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
   void reduce(const DeltaValues& values, const Launch& on) const override;
-  // The same of values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them
-  // (sum_way.h).
+  // Adds up values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them (sum_way.h).
   void reduce(const CombineArgs& parts, const Launch& on) const;
   // For a kernel that makes values and sends them itself: where each goes (DeltaValues::sent); of those that two ranks
   // exchange, the memory.
@@ -78,13 +77,13 @@ class PeerComm final : public Comm {
   [[nodiscard]] const Exchange& exchange() const { return links_.exchange; }
   // The launches of reduce().
   [[nodiscard]] SumPlan reduce_plan(const DeltaValues& values) const;
-  // The same by a given way, for benches. Throws likewise.
+  // Reduces by a given way, for benches. Throws what reduce() throws.
   void reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const;
 
   void gather(const GatheredColumns& of, const Launch& on) const override;
   struct Candidates {
     const float* value = nullptr;    // [rows, pitch] the rank's own
-    const int32_t* token = nullptr;  // likewise
+    const int32_t* token = nullptr;  // [rows, pitch] the rank's own
     int32_t* tokens = nullptr;       // [rows] out
     int rows = 0, parts = 0, pitch = 0;
   };

@@ -252,8 +252,8 @@ class CommTest : public CudaTest {
     const int splits = tokens < 1000 ? 3 : 1;
     const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
     const auto pairs = static_cast<size_t>(tokens * kTopk);
-    using Sent = DeltaValues::Sent;
-    const Sent sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles));
+    using Sending = DeltaValues::Sending;
+    const Sending sent = sent_as_made(ranks.count(), static_cast<int64_t>(2 * tiles));
     std::vector<int32_t> ids;
     for (size_t pair = 0; pair < pairs; ++pair) ids.push_back(static_cast<int32_t>(pair * 5 % kExperts));
     struct Rank {
@@ -278,7 +278,7 @@ class CommTest : public CudaTest {
       own.combined = DeviceArray<uint16_t>(tiles);
       own.tiles = DeviceArray<uint16_t>(tiles);
       for (DeviceArray<uint16_t>& both : own.both)
-        if (sent == Sent::kToAll) both = DeviceArray<uint16_t>(2 * tiles);
+        if (sent == Sending::kToAll) both = DeviceArray<uint16_t>(2 * tiles);
       own.args = {.tokens = tokens, .hidden = kHidden};
       if (delta == NormDelta::kSplits) {
         std::vector<uint16_t> sums;
@@ -306,15 +306,15 @@ class CommTest : public CudaTest {
       any_combine(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
-      if (sent == Sent::kNot) return ranks.end(r).reduce(args, ranks.on(r));
+      if (sent == Sending::kNot) return ranks.end(r).reduce(args, ranks.on(r));
       args.places = ranks.end(r).places();
       DeltaValues values{
-          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sent::kToOwners};
+          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sending::kToOwners};
       any_combine(args, ranks.on(r));
       ranks.end(r).reduce(values, ranks.on(r));
-      if (sent != Sent::kToAll) return;
+      if (sent != Sending::kToAll) return;
       const Exchange& exchange = ranks.end(r).exchange();
-      values.sent = Sent::kToAll;
+      values.sent = Sending::kToAll;
       for (int sum = 0; sum < kExchangedSums; ++sum) {
         args.places = PartPlaces::exchanged(exchange, sum, values.words());
         any_combine(args, ranks.on(r));

@@ -30,10 +30,13 @@ struct MailboxShape {
 };
 
 inline constexpr int64_t kMessageWords = int64_t{1} << 20;  // in one round; longer values go in several
-// Of a rank's mailbox, box and exchange; NCCL takes some hundred MB besides.
+// Bytes of a rank's mailbox, box and exchange.
 [[nodiscard]] constexpr int64_t comm_bytes(int ranks) {
   return MailboxShape{kMessageWords, ranks}.bytes() + share_shape(ranks).bytes() + exchange_shape(ranks).bytes();
 }
+
+// What NCCL takes of a card's memory, about: two H200 of one host with its defaults; channels and sockets add to it.
+inline constexpr int64_t kNcclCardBytes = int64_t{512} << 20;
 
 [[nodiscard]] constexpr uint64_t tagged(uint32_t data, uint32_t round) { return uint64_t{round} << 32 | data; }
 [[nodiscard]] constexpr bool is_of(uint64_t word, uint32_t round) { return word >> 32 == round; }

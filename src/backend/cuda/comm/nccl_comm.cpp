@@ -67,7 +67,7 @@ Functions open_nccl() {
 ncclDataType_t type_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? ncclFloat32 : ncclBfloat16; }
 int64_t bytes_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? 4 : 2; }
 
-// Of one call. Longer messages go in several, since ranks have met for these sizes alone (meet()).
+// Bytes of one call. Longer messages go in several, since ranks have met for these sizes alone (meet()).
 constexpr int64_t kFewestBytes = 1024, kMostBytes = kNcclBytes;
 
 }  // namespace

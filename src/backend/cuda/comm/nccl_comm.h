@@ -12,13 +12,6 @@
 
 namespace nibble::backend::cuda {
 
-// Which of NCCL's kernels runs is its own choice; their names begin so.
-[[nodiscard]] constexpr Kernel nccl_reduce_kernel() { return {"ncclDevKernel_AllReduce"}; }
-[[nodiscard]] constexpr Kernel nccl_gather_kernel() { return {"ncclDevKernel_SendRecv"}; }
-
-// What it takes of a card's memory, about: two H200 of one host with its defaults; channels and sockets add to it.
-inline constexpr int64_t kNcclCardBytes = int64_t{512} << 20;
-
 // What is there: "NCCL 2.28.9", or why nothing is.
 struct NcclLibrary {
   bool there = false;

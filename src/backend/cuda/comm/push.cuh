@@ -155,10 +155,10 @@ __device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare
   constexpr int kWarps = kPushThreads / kWarpLanes;
   for (int row = share.cta * kWarps + static_cast<int>(threadIdx.x) / kWarpLanes; row < a.rows;
        row += share.ctas * kWarps) {
-    Ranked best = {-INFINITY, kNoToken};
+    RankedValue best = {-INFINITY, kNoToken};
     for (int part = lane; part < a.parts; part += kWarpLanes) {
       const int64_t at = int64_t{row} * a.pitch + part;
-      const Ranked next = {a.value[at], a.token[at]};
+      const RankedValue next = {a.value[at], a.token[at]};
       if (before(next, best)) best = next;
     }
     best = warp_first(best);

@@ -77,7 +77,7 @@ struct OwnParts {
 struct PushGatherArgs {
   PushLink link;
   const float* own = nullptr;                                    // [rows, count[rank]], 16-byte aligned
-  float* all = nullptr;                                          // [rows, width], likewise
+  float* all = nullptr;                                          // [rows, width], 16-byte aligned
   int64_t first[kMaxPushRanks] = {}, count[kMaxPushRanks] = {};  // columns, by rank; multiples of kVectorWords
   int64_t rows = 0, width = 0;
 };
@@ -87,7 +87,7 @@ struct PushGatherArgs {
 struct PushPickArgs {
   PushLink link;
   const float* value = nullptr;    // [rows, pitch], the rank's own; parts of a row are candidates
-  const int32_t* token = nullptr;  // likewise; of the model's vocabulary, or kNotFinite, kNoToken
+  const int32_t* token = nullptr;  // [rows, pitch]; of the model's vocabulary, or kNotFinite, kNoToken
   int32_t* tokens = nullptr;       // [rows] out; kNothingAllowed where all are kNoToken
   int rows = 0, parts = 0, pitch = 0;
 };
@@ -115,7 +115,7 @@ struct PushCost {
 void check_args(const PushReduceArgs& args);
 void check_args(const PushGatherArgs& args);
 void check_args(const PushPickArgs& args);
-// Of a message of so many words at values.
+// For a message of so many words at values.
 void check_parts(const OwnParts& parts, const void* values, int64_t words);
 
 void reduce_by_push(const PushReduceArgs& args, DeltaValues::Type type, const PushPlan& plan, const Launch& on);

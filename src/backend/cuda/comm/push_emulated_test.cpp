@@ -257,11 +257,11 @@ TEST(push_emulated, all_ranks_take_the_first_of_all_candidates) {
     std::vector<int32_t> want;
     const int parts = count == 3 ? 1 : 37;
     for (int row = 0; row < kRows; ++row) {
-      Ranked best = {-INFINITY, kNoToken};
+      RankedValue best = {-INFINITY, kNoToken};
       for (int rank = 0; rank < count; ++rank)
         for (int part = 0; part < parts; ++part) {
           const auto random = philox(static_cast<uint64_t>(row), static_cast<uint64_t>(rank * kPitch + part));
-          Ranked own = {static_cast<float>(random[0] % 16), rank * 100 + static_cast<int32_t>(random[1] % 100)};
+          RankedValue own = {static_cast<float>(random[0] % 16), rank * 100 + static_cast<int32_t>(random[1] % 100)};
           if (row == 7 || (row == 8 && rank > 0)) own = {-INFINITY, kNoToken};
           if (row == 9 && rank == count - 1 && part == parts - 1) own = {INFINITY, kNotFinite};
           const auto at = static_cast<size_t>(row * kPitch + part);

@@ -61,7 +61,7 @@ __device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t ro
   }
 }
 
-// Likewise, where the launch before has sent it.
+// For a part that the launch before has sent.
 __device__ __forceinline__ void flag_parts(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
   for (int64_t chunk = share.first(); chunk < chunks_of(a.words); chunk += share.step())
     if (a.link.shape.owner(chunk) != a.link.rank) flag_part(a, round, chunk);

@@ -39,7 +39,7 @@ struct ShareShape {
   }
 };
 
-// Of 48 MB, a prompt's step of 8192 tokens in bf16, or a little more; longer values go in several messages.
+// 48 MB, a prompt's step of 8192 tokens in bf16, or a little more; longer values go in several messages.
 [[nodiscard]] constexpr ShareShape share_shape(int ranks) {
   constexpr int64_t kChunks = 3072;
   return {.chunks = (kChunks + ranks - 1) / ranks * ranks, .ranks = ranks};
@@ -78,7 +78,7 @@ struct PartPlaces {
   int rank = 0;
   uint32_t *own = nullptr, *others = nullptr;  // exchanged: the part's place on the rank's card, on the other's
 
-  // Of a part of so many words.
+  // The places of a part of so many words.
   [[nodiscard]] static constexpr PartPlaces exchanged(const Exchange& exchange, int sum, int64_t words) {
     PartPlaces places;
     places.rank = exchange.rank;
@@ -88,7 +88,7 @@ struct PartPlaces {
     return places;
   }
   [[nodiscard]] constexpr bool sends() const { return shape.chunks != 0 || own != nullptr; }
-  // Of a message's 256 bytes number `block`: where they go.
+  // Where a message's 256 bytes number `block` go.
   static constexpr int64_t kBlockWords = 64, kChunkBlocks = kChunkWords / kBlockWords;
   [[nodiscard]] constexpr uint32_t* place(uint32_t* values, int64_t block) const {
     if (own != nullptr) return own + block * kBlockWords;

@@ -1,6 +1,5 @@
 #include "backend/cuda/comm/sum_way.h"
 
-#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/comm/share.h"
 
 #include <fmt/format.h>
@@ -11,12 +10,12 @@ namespace nibble::backend::cuda {
 
 SumPlan plan_sum(const SumShape& shape) {
   const int64_t words = shape.values.words(), bytes = shape.values.bytes();
-  using Sent = DeltaValues::Sent;
-  const Sent sent = shape.values.sent;
-  const SumWay way = shape.by_nccl             ? SumWay::kNccl
-                     : sent == Sent::kToAll    ? SumWay::kExchange
-                     : sent == Sent::kToOwners ? SumWay::kShares
-                                               : sum_way(shape.ranks, bytes);
+  using Sending = DeltaValues::Sending;
+  const Sending sent = shape.values.sent;
+  const SumWay way = shape.by_nccl                ? SumWay::kNccl
+                     : sent == Sending::kToAll    ? SumWay::kExchange
+                     : sent == Sending::kToOwners ? SumWay::kShares
+                                                  : sum_way(shape.ranks, bytes);
   SumPlan plan{.way = way, .kernel = {}, .tile = {}, .cost = {}};
   const auto in_messages_of = [&](int64_t most) {
     plan.launches = (words + most - 1) / most;
@@ -30,9 +29,9 @@ SumPlan plan_sum(const SumShape& shape) {
       break;
     case SumWay::kShares: {
       const ShareShape box = share_shape(shape.ranks);
-      plan.kernel = sent == Sent::kToOwners ? kernel::kShareSum : share_reduce_kernel(shape.values.type);
+      plan.kernel = sent == Sending::kToOwners ? kernel::kShareSum : share_reduce_kernel(shape.values.type);
       plan.tile = plan_shares(in_messages_of(box.words()), shape.sms, shape.ranks_on_card).to_string();
-      plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words, .sent = sent == Sent::kToOwners});
+      plan.cost = cost(ShareReduceArgs{.link = {.shape = box}, .words = words, .sent = sent == Sending::kToOwners});
       break;
     }
     case SumWay::kExchange:

@@ -42,14 +42,17 @@ inline constexpr int64_t kFirstExchangedBytes = 512 * 1024;
 
 // Whether the kernel that makes bf16 values sends them, and to whom (share_box.h PartPlaces): where shares take them in
 // one message. Two ranks send all to each other: as many bytes as parts and sums of shares are.
-[[nodiscard]] constexpr DeltaValues::Sent sent_as_made(int ranks, int64_t bytes) {
-  using enum DeltaValues::Sent;
+[[nodiscard]] constexpr DeltaValues::Sending sent_as_made(int ranks, int64_t bytes) {
+  using enum DeltaValues::Sending;
   if (bytes > 4 * share_shape(ranks).words()) return kNot;
   if (ranks == 2) return bytes >= kFirstExchangedBytes ? kToAll : kNot;
   return sum_way(ranks, bytes) == SumWay::kShares ? kToOwners : kNot;
 }
 
 inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
+// Which of NCCL's kernels runs is its own choice; their names begin so.
+[[nodiscard]] constexpr Kernel nccl_reduce_kernel() { return {"ncclDevKernel_AllReduce"}; }
+[[nodiscard]] constexpr Kernel nccl_gather_kernel() { return {"ncclDevKernel_SendRecv"}; }
 
 struct SumShape {
   DeltaValues values;  // wherever they are

@@ -40,8 +40,8 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
   EXPECT_EQ(prompt.launches, 1);
   EXPECT_NEAR(static_cast<double>(prompt.cost.bytes), 8192.0 * 5760, 5e4);
   EXPECT_EQ(plan(16384).launches, 2);
-  using enum DeltaValues::Sent;
-  const auto sent = [](DeltaValues::Sent to) {
+  using enum DeltaValues::Sending;
+  const auto sent = [](DeltaValues::Sending to) {
     return plan_sum(
         {.values = {.count = 8192 * 2880, .type = DeltaValues::Type::kBf16, .sent = to}, .ranks = 2, .sms = 132});
   };

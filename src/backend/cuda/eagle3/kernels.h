@@ -35,7 +35,7 @@ struct Eagle3LinearArgs {
   const float* residual = nullptr;          // [tokens, rows]; may be none, and may be out
   Bf16* gated = nullptr;                    // [tokens, rows / 2]
   const float* cosine = nullptr;            // [tokens, head_dim / 2] of any_rope_table
-  const float* sine = nullptr;              // likewise
+  const float* sine = nullptr;              // [tokens, head_dim / 2] of any_rope_table
   const int32_t* slots = nullptr;           // [tokens] where keys and values lie: page * kPageTokens + place in it
   Bf16 *keys = nullptr, *values = nullptr;  // [pages, kv_heads, kPageTokens, head_dim]
   int heads = 0, kv_heads = 0, head_dim = 0;
@@ -67,11 +67,10 @@ inline constexpr int kEagle3LinearWarps = 8;
 struct Eagle3NormArgs {
   const float* x = nullptr;               // [*, segments * width]
   const int32_t* which = nullptr;         // [rows] rows of x; none: r itself
-  const int32_t* to = nullptr;            // [rows] rows of the results, below 0: none; none: r itself
   const float* scale = nullptr;           // [segments * width]
   Bf16* rounded = nullptr;                // [*, segments * width]; may be none
-  float* normed = nullptr;                // likewise
-  float* plain = nullptr;                 // likewise
+  float* normed = nullptr;                // [*, segments * width]; may be none
+  float* plain = nullptr;                 // [*, segments * width]; may be none
   int rows = 0, segments = 1, width = 0;  // width: a multiple of 4 up to kEagle3MostWidth
   float eps = 0;
 };
@@ -87,7 +86,7 @@ struct Eagle3EnterArgs {
   const float* features = nullptr;      // [rows, hidden]
   const Bf16* embedding = nullptr;      // [vocab, hidden]
   const float* input_norm = nullptr;    // [hidden]
-  const float* hidden_norm = nullptr;   // likewise
+  const float* hidden_norm = nullptr;   // [hidden]
   Bf16* x = nullptr;                    // [tokens, 2 * hidden]
   float* residual = nullptr;            // [tokens, hidden] in: features of tokens whose id is not below 0
   int tokens = 0, hidden = 0;           // hidden: a multiple of 4 up to kEagle3MostHidden

@@ -1,7 +1,7 @@
 // Kernels of an EAGLE-3 head on the device.
 
 #include "backend/cuda/eagle3/kernels.h"
-#include "backend/cuda/eagle3/kernels_testing.h"
+#include "backend/cuda/testing/eagle3.h"
 #include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>

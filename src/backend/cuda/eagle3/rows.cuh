@@ -79,9 +79,8 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
   Row scale;
   if (args.scale != nullptr) scale.load(args.width, args.scale + first);
   ptx::grid_dependency_wait();
-  const int from = args.which == nullptr ? row : args.which[row], to = args.to == nullptr ? row : args.to[row];
-  if (to < 0) return;
-  const int64_t at = to * pitch + first;
+  const int from = args.which == nullptr ? row : args.which[row];
+  const int64_t at = row * pitch + first;
   Row x;
   x.load(args.width, args.x + from * pitch + first);
   if (args.plain != nullptr)

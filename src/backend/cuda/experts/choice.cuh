@@ -172,12 +172,12 @@ inline constexpr int kMaxTopk = kWarpLanes;
 __device__ inline void choose_experts(const TopExpertsLaunch& args, int64_t token, int lane) {
   constexpr int32_t kNone = 0x7fffffff;
   const float* logits = args.logits + token * args.experts;
-  Ranked found = {INFINITY, -1};  // before every expert
+  RankedValue found = {INFINITY, -1};  // before every expert
   float first = 0, sum = 0, mine = 0;
   for (int k = 0; k < args.topk; ++k) {
-    Ranked best = {-INFINITY, kNone};
+    RankedValue best = {-INFINITY, kNone};
     for (int e = lane; e < args.experts; e += kWarpLanes) {
-      const Ranked candidate = {logits[e], e};
+      const RankedValue candidate = {logits[e], e};
       if (before(found, candidate) && before(candidate, best)) best = candidate;
     }
     found = warp_first(best);

@@ -426,7 +426,7 @@ struct RouteSums {
       for (int step = kLanes / 2; step > 0; step /= 2) expert = min(expert, __shfl_xor_sync(kAllLanes, expert, step));
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) order[i] = expert == part + kLanes * i ? kNever : order[i];
-      const Ranked found = best == kNever ? Ranked{-INFINITY, k} : Ranked{in_order(best), expert};
+      const RankedValue found = best == kNever ? RankedValue{-INFINITY, k} : RankedValue{in_order(best), expert};
       if (k == 0) first = found.value;
       const float weight = expf(found.value - first);
       sum += weight;

@@ -36,20 +36,21 @@ __device__ inline float block_sum(float value, float* shared) {
 }
 
 // A value and the index it stands at: the larger value first, the lower index on a tie.
-struct Ranked {
+struct RankedValue {
   float value;
   int32_t idx;
 };
 
-__device__ inline bool before(const Ranked& a, const Ranked& b) {
+__device__ inline bool before(const RankedValue& a, const RankedValue& b) {
   return a.value > b.value || (a.value == b.value && a.idx < b.idx);
 }
 
 // Every lane gets the first of the warp's.
-__device__ inline Ranked warp_first(Ranked mine) {
+__device__ inline RankedValue warp_first(RankedValue mine) {
 #pragma unroll
   for (int step = kWarpLanes / 2; step > 0; step /= 2) {
-    const Ranked other = {__shfl_xor_sync(kAllLanes, mine.value, step), __shfl_xor_sync(kAllLanes, mine.idx, step)};
+    const RankedValue other = {__shfl_xor_sync(kAllLanes, mine.value, step),
+                               __shfl_xor_sync(kAllLanes, mine.idx, step)};
     if (before(other, mine)) mine = other;
   }
   return mine;

@@ -38,7 +38,7 @@ class Carver {
 // A head's, beside what a model has.
 struct HeadArena {
   float* taps = nullptr;          // [tokens, taps * target hidden]
-  Bf16* rounded_taps = nullptr;   // likewise
+  Bf16* rounded_taps = nullptr;   // [tokens, taps * target hidden]
   Bf16* x = nullptr;              // [max(tokens, rows), 2 * hidden] what products read
   Bf16* attended = nullptr;       // [tokens, heads * head_dim]
   Bf16* gated = nullptr;          // [tokens, inter]

@@ -203,9 +203,10 @@ void Maker::attend(LayerKind kind) {
                  {args_.step.rows.begin(), args_.step.rows.end()});
   }
   if (attend_stores_input()) {
-    program_.attn_input = args_.config.head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
-    hold(Slot::kAttn,
-         in_codes(program_.attn_input.type) ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
+    const bool head = args_.config.head.has_value();
+    program_.attn_input = head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
+    const bool hides = head || in_codes(program_.attn_input.type);
+    hold(Slot::kAttn, hides ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
   }
   const bool fp8 = args_.run.fp8_attention();
   const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
@@ -287,10 +288,10 @@ void Maker::attn_out() {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
     hold(Slot::kDelta, SlotForm::kNothing);
     // Tiles of codes are not sent as they are made.
-    using Sent = DeltaValues::Sent;
-    const Sent sent = sent_as_made();
-    if (sent != Sent::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
-      delta_ = sent == Sent::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
+    using Sending = DeltaValues::Sending;
+    const Sending sent = sent_as_made();
+    if (sent != Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
+      delta_ = sent == Sending::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
       return gemm(
           shape, reads, [](const Binding& b) { return b.w.o.data; },
           [places = places_of(delta_)](const Binding& b, GemmArgs& args) {

@@ -71,14 +71,14 @@ CombineArgs Delta::combine(const Binding& b, int tokens) const {
 
 DeltaValues Delta::extent(const Dims& dims, int64_t tokens) const {
   using enum DeltaValues::Type;
-  using Sent = DeltaValues::Sent;
+  using Sending = DeltaValues::Sending;
   check(!wants_combine(), "ranks add up a row per token");
   if (form == Form::kCombined || form == Form::kBoth)
     return {.count = split_pitch(tokens, dims.hidden),
             .type = kBf16,
-            .sent = form == Form::kBoth ? Sent::kToAll
-                    : sent              ? Sent::kToOwners
-                                        : Sent::kNot};
+            .sent = form == Form::kBoth ? Sending::kToAll
+                    : sent              ? Sending::kToOwners
+                                        : Sending::kNot};
   return {nullptr, (form == Form::kParts ? 2 : 1) * tokens * dims.hidden, kF32};
 }
 

@@ -130,7 +130,7 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
-  if (sent_as_made() == DeltaValues::Sent::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
+  if (sent_as_made() == DeltaValues::Sending::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
   return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
 }
 
@@ -145,8 +145,8 @@ bool Maker::combines_in_sum() const {
   return sum_way(args_.reduce->ranks, bytes) == SumWay::kPush;
 }
 
-DeltaValues::Sent Maker::sent_as_made() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sent::kNot;
+DeltaValues::Sending Maker::sent_as_made() const {
+  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sending::kNot;
   const int64_t bytes = Delta{Delta::Form::kCombined}.extent(d_, tokens_).bytes();
   return cuda::sent_as_made(args_.reduce->ranks, bytes);
 }
@@ -166,7 +166,7 @@ void Maker::combine() {
     return;
   }
   const bool rows = delta_.form == Delta::Form::kRows;
-  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sent::kToOwners;
+  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sending::kToOwners;
   add(kernel::kCombine, rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
       [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b, const Launch& on) {
         CombineArgs args = made.combine(b, n);

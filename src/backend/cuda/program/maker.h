@@ -61,7 +61,7 @@ class Maker {
   void combine();
   [[nodiscard]] bool combines_in_sum() const;
   // Whether the kernel that makes a rank's values also sends them, and where a delta's lie then.
-  [[nodiscard]] DeltaValues::Sent sent_as_made() const;
+  [[nodiscard]] DeltaValues::Sending sent_as_made() const;
   [[nodiscard]] PartPlaces places_of(const Delta& delta) const;
   // The delta of the layer's first sum, o's, or of the second.
   [[nodiscard]] Delta both(int sum) const;

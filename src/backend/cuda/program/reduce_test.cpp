@@ -61,7 +61,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
       EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
     }
     reduced += values.count;
-    if (values.sent == DeltaValues::Sent::kToAll) return;  // who reads them adds them up
+    if (values.sent == DeltaValues::Sending::kToAll) return;  // who reads them adds them up
     if (values.into != nullptr) {
       EXPECT_EQ(values.type, DeltaValues::Type::kF32);
       const auto* const own = static_cast<const float*>(values.at);

@@ -52,19 +52,19 @@ Ticket Tickets::hand_out(const int32_t* sampled) {
   return last_;
 }
 
-std::vector<Drawn> Tickets::wait(Ticket ticket) {
+std::vector<DrawnToken> Tickets::wait(Ticket ticket) {
   StepSamples& out = sampled_[static_cast<size_t>(ticket % kTickets)];
   check(ticket > 0 && out.ticket == ticket, "a ticket is read once");
   cuda_check(cudaEventSynchronize(out.done.get()));
   const auto* tokens = reinterpret_cast<const int32_t*>(out.tokens.get());
   out.ticket = 0;
-  std::vector<Drawn> drawn(out.rows.size());
+  std::vector<DrawnToken> drawn(out.rows.size());
   for (size_t r = 0; r < drawn.size(); ++r) drawn[r] = read(out.rows[r], tokens[r], out);
   return drawn;
 }
 
-Drawn Tickets::read(const RowRequest& row, int32_t token, const StepSamples& from) const {
-  Drawn drawn;
+DrawnToken Tickets::read(const RowRequest& row, int32_t token, const StepSamples& from) const {
+  DrawnToken drawn;
   if (token == kNothingAllowed && row.masked && row.given < 0) {
     drawn.error = nothing_allowed(row.position);
   } else if (token == kNotFinite || (token == kNothingAllowed && !row.masked)) {

@@ -23,7 +23,7 @@ class Tickets {
   void keep(const float* logits);
   // Enqueues the copy of the rows' tokens and gives the ticket out.
   Ticket hand_out(const int32_t* sampled);
-  [[nodiscard]] std::vector<Drawn> wait(Ticket ticket);
+  [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket);
 
  private:
   static constexpr int kTickets = 4;  // that may wait at the same time; backend.h promises two
@@ -44,7 +44,7 @@ class Tickets {
     int64_t logits_rows = 0;
   };
 
-  [[nodiscard]] Drawn read(const RowRequest& row, int32_t token, const StepSamples& from) const;
+  [[nodiscard]] DrawnToken read(const RowRequest& row, int32_t token, const StepSamples& from) const;
 
   int64_t vocab_;
   cudaStream_t stream_;

@@ -32,7 +32,7 @@ void any_sample(const SampleLaunch& args, const Launch& on) {
                   .on = on,
                   .grid = parts,
                   .threads = kSampleThreads,
-                  .smem_bytes = kSampleWarps * static_cast<int>(sizeof(Ranked)),
+                  .smem_bytes = kSampleWarps * static_cast<int>(sizeof(RankedValue)),
                   .grid_y = args.rows},
                  args);
   if (args.tokens == nullptr) return;

@@ -202,7 +202,7 @@ __device__ inline float gumbel(uint32_t word) {
 }
 
 // The first of the block's, on thread 0.
-__device__ inline Ranked block_first(Ranked mine, Ranked* shared) {
+__device__ inline RankedValue block_first(RankedValue mine, RankedValue* shared) {
   mine = warp_first(mine);
   if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = mine;
   __syncthreads();
@@ -221,14 +221,14 @@ __device__ __forceinline__ float4 load_quad(const float* logits, int quad, int v
 
 // `best`, or the first of the quad's tokens that the threshold keeps, where that comes before it. quad: of all tokens.
 __device__ __forceinline__ void take_quad(const float4& four, int quad, const SampleRowParams& p, uint64_t least,
-                                          Ranked& best) {
+                                          RankedValue& best) {
   const float values[] = {four.x, four.y, four.z, four.w};
   Philox4 random{};  // one value serves four tokens
   if (!p.greedy()) random = philox(p.seed, static_cast<uint64_t>(quad), p.position);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int token = quad * 4 + i;
-    Ranked candidate = {values[i], token};
+    RankedValue candidate = {values[i], token};
     if (!(candidate.value < INFINITY)) {
       candidate = {INFINITY, kNotFinite};  // comes before every token
     } else if (candidate.value == -INFINITY) {
@@ -262,7 +262,7 @@ struct DrawWalk {
 };
 
 // The first of them without randomness: a maximum per quad, and its token at the end.
-__device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowParams& p) {
+__device__ __forceinline__ RankedValue largest(const DrawWalk& walk, const SampleRowParams& p) {
   float most = -INFINITY;
   int where = -1;
   bool finite = true;
@@ -274,7 +274,7 @@ __device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowP
       where = quad;
     }
   });
-  Ranked best = {-INFINITY, kNoToken};
+  RankedValue best = {-INFINITY, kNoToken};
   if (!finite) return {INFINITY, kNotFinite};
   if (most > -INFINITY) take_quad(load_quad(walk.logits, where, walk.vocab), walk.quads_before + where, p, 0, best);
   return best;
@@ -287,7 +287,7 @@ __device__ __forceinline__ Ranked largest(const DrawWalk& walk, const SampleRowP
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit
 __global__ void __launch_bounds__(kSampleThreads, 4) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  auto* warps = reinterpret_cast<Ranked*>(smem);
+  auto* warps = reinterpret_cast<RankedValue*>(smem);
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int row = blockIdx.y;
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kSampleThreads, 4) any_sample_draw_f32(const _
   const DrawWalk walk{args.logits + int64_t{row} * args.vocab, args.vocab,
                       static_cast<int>(blockIdx.x * kSampleThreads + threadIdx.x),
                       static_cast<int>(gridDim.x) * kSampleThreads, args.first / 4};
-  Ranked best = {-INFINITY, kNoToken};
+  RankedValue best = {-INFINITY, kNoToken};
   if (!p.greedy()) {
     const uint64_t least = args.filters ? args.threshold[row] : first_finite_key();
     walk.each_quad<4>([&](const float4& four, int quad) { take_quad(four, walk.quads_before + quad, p, least, best); });
@@ -313,13 +313,13 @@ __global__ void __launch_bounds__(kSampleThreads, 4) any_sample_draw_f32(const _
 __global__ void __launch_bounds__(kWarpLanes)
     any_sample_pick(const __grid_constant__ SampleLaunch args, const int parts) {
   ptx::grid_dependency_wait();
-  Ranked own = {-INFINITY, kNoToken};
+  RankedValue own = {-INFINITY, kNoToken};
   for (int part = threadIdx.x; part < parts; part += kWarpLanes) {
     const int at = blockIdx.x * kSampleParts + part;
-    const Ranked next = {args.part_value[at], args.part_token[at]};
+    const RankedValue next = {args.part_value[at], args.part_token[at]};
     if (before(next, own)) own = next;
   }
-  const Ranked best = warp_first(own);
+  const RankedValue best = warp_first(own);
   if (threadIdx.x == 0) args.tokens[blockIdx.x] = best.idx == kNoToken ? kNothingAllowed : best.idx;
 }
 

@@ -69,7 +69,7 @@ class PartsOfRanks {
   [[nodiscard]] CombineArgs args(int rank) { return args_to(rank, ranks_[static_cast<size_t>(rank)].tiles); }
   [[nodiscard]] int64_t words() const { return split_pitch(c_.tokens, c_.hidden) / 2; }
 
-  // Of all ranks, bit for bit, and the same on each.
+  // The sum of all ranks, bit for bit, which is the same on each.
   void expect_sums() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const CombineArgs args = args_to(static_cast<int>(r), ranks_[r].alone);
@@ -122,7 +122,7 @@ class PartsOfRanks {
   std::vector<float> weights_;
 };
 
-// Of every form, with tokens that fill no tile, more experts than are read together, and experts of another rank.
+// Cases of every form, with tokens that fill no tile, more experts than are read together, and experts of another rank.
 [[nodiscard]] inline std::vector<CombineCase> combine_cases() {
   return {{.tokens = 11, .splits = 5},
           {.tokens = 8, .hidden = 160, .splits = 1},

@@ -42,7 +42,7 @@ struct PushMessage {
   return words;
 }
 
-// Of all ranks, in their order.
+// The sum of all ranks, in their order.
 [[nodiscard]] inline std::vector<uint32_t> push_sum(const PushMessage& of, uint64_t round, int ranks) {
   std::vector<float> sum;
   for (int rank = 0; rank < ranks; ++rank) {

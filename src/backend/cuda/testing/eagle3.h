@@ -151,7 +151,7 @@ inline constexpr Eagle3LinearCase kEagle3LinearCases[] = {
 
 struct Eagle3NormCase {
   int rows = 2, segments = 1, width = 96;
-  bool scale = true, which = false, to = false, rounded = true, normed = true, plain = false;
+  bool scale = true, which = false, rounded = true, normed = true, plain = false;
 };
 
 template <template <class> class Memory, class Run>
@@ -160,15 +160,13 @@ void check_eagle3_norm(const Eagle3NormCase& c, const Run& run) {
   const int cols = c.segments * c.width, all = c.rows + 2;
   const std::vector<float> values = test_floats(int64_t{all} * cols, 1), scales = test_floats(cols, 2, 2);
   const auto before = static_cast<size_t>(cols);  // a row of the results that is none
-  std::vector<int32_t> from, where;
+  std::vector<int32_t> from;
   for (int r = 0; r < c.rows; ++r) from.push_back(c.which ? all - 1 - r : r);
-  for (int r = 0; r < c.rows; ++r) where.push_back(!c.to ? r : r == 0 ? -1 : r + 1);
   const Memory<float> x(values), scale(scales), normed(values.size() + before), plain(values.size() + before);
   const Memory<Bf16> rounded(values.size() + before);
-  const Memory<int32_t> which(from), to(where);
+  const Memory<int32_t> which(from);
   Eagle3NormArgs args{.x = x.get(), .rows = c.rows, .segments = c.segments, .width = c.width, .eps = 1e-5f};
   if (c.which) args.which = which.get();
-  if (c.to) args.to = to.get();
   if (c.scale) args.scale = scale.get();
   if (c.rounded) args.rounded = rounded.get() + before;
   if (c.normed) args.normed = normed.get() + before;
@@ -178,8 +176,7 @@ void check_eagle3_norm(const Eagle3NormCase& c, const Run& run) {
   const std::vector<Bf16> got_rounded = rounded.host();
   std::vector<bool> written(values.size() + before);
   for (int r = 0; r < c.rows; ++r) {
-    const int source = from[static_cast<size_t>(r)], place = where[static_cast<size_t>(r)];
-    if (place < 0) continue;
+    const int source = from[static_cast<size_t>(r)];
     for (int i = 0; i < cols; ++i) {
       double squares = 0;
       const int first = source * cols + i / c.width * c.width;
@@ -187,7 +184,7 @@ void check_eagle3_norm(const Eagle3NormCase& c, const Run& run) {
       const double value = values[static_cast<size_t>(source * cols + i)];
       const double want =
           c.scale ? value / std::sqrt(squares / c.width + 1e-5) * scales[static_cast<size_t>(i)] : value;
-      const auto at = before + static_cast<size_t>(place * cols + i);
+      const auto at = before + static_cast<size_t>(r * cols + i);
       written[at] = true;
       if (c.normed) {
         ASSERT_NEAR(got[at], want, 1e-6 + 4e-6 * std::abs(want)) << r << ' ' << i;
@@ -214,7 +211,7 @@ inline constexpr Eagle3NormCase kEagle3NormCases[] = {
     {},
     {.rows = 3, .segments = 3, .width = 40, .which = true},
     {.rows = 2, .width = 2880, .normed = false, .plain = true},
-    {.rows = 4, .width = 32, .scale = false, .to = true, .rounded = false, .normed = false, .plain = true},
+    {.rows = 4, .width = 32, .scale = false, .rounded = false, .normed = false, .plain = true},
     {.rows = 1, .width = 1160, .scale = false},
 };
 

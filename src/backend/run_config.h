@@ -1,15 +1,13 @@
 #pragma once
 // How a model is run: what was asked for or, once resolved, what computes. The application fills it from flags,
 // variables and files; a backend resolves what it was left (resolved_cpu, resolved_cuda, resolved_reference) and reads
-// nothing else. A new setting is a field here, a line in settings_of() and a flag.
+// nothing else. A new setting is a field here and a row of the option table (app/options/option.h).
 
 #include "backend/activations.h"
 #include "backend/backend_kind.h"
 #include "backend/kv_dtype.h"
 #include "backend/shards.h"
 #include "backend/weights.h"
-
-#include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
@@ -80,7 +78,8 @@ inline constexpr std::array kCpuIsas = {CpuIsa::kAuto,   CpuIsa::kBaseline, CpuI
   return kNames[static_cast<size_t>(isa)];
 }
 
-// Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
+// Most tokens of a step (those of prompts and one of each stream) where nobody says. A card needs more of them to be
+// busy.
 inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 // The share of the card's memory where nobody says; the rest is for the driver and the neighbours.
 inline constexpr double kGpuMemoryUtilization = 0.92;
@@ -105,29 +104,13 @@ struct RunConfig {
   DenseFormats dense{};
   bool fast = false;               // dense, kv and activations are the application's choice (app/setup/fast.h)
   int64_t max_model_len = 0;       // 0: the command's; below: as much of it as fits
-  int max_num_batched_tokens = 0;  // prompt tokens of a step; 0: by the backend
+  int max_num_batched_tokens = 0;  // tokens of a step; 0: by the backend
   std::optional<double> gpu_memory_utilization{};  // of a card: share of its memory that may be used
   bool poison = false;                             // of a CPU: memory holds NaN until it is written; for tests
 
   [[nodiscard]] KvDtype kv_type() const { return kv.value_or(KvDtype::kBf16); }
   [[nodiscard]] bool fp8_attention() const { return attention_activations == AttentionActivations::kFp8; }
 };
-
-// A setting of a RunConfig in the words of the command line.
-struct RunSetting {
-  std::string_view flag;
-  std::string value;
-  bool given = false;             // or left open
-  BackendSet on = kEveryBackend;  // who has it
-  bool by_value = false;          // `on` has this value, others may have another
-  [[nodiscard]] std::string asked() const { return by_value ? fmt::format("{} {}", flag, value) : std::string(flag); }
-};
-[[nodiscard]] std::vector<RunSetting> settings_of(const RunConfig& config);
-
-// What is given and none of these backends has; none where they have all.
-[[nodiscard]] std::optional<RunSetting> misfit(const RunConfig& config, BackendSet backends);
-// Throws Error(kUnsupported) for one, naming it, who has it, and `why` it is these: why config.backend is no other.
-void validate(const RunConfig& config, BackendSet backends, std::string_view why = "");
 
 // What is the same on every backend: threads, the KV type, the size of a step, a card's share of memory.
 [[nodiscard]] RunConfig with_defaults(RunConfig config);

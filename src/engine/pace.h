@@ -1,15 +1,16 @@
 #pragma once
-// How many tokens the next step holds. Each sequence that decodes has one; prompts have Pace::prompt_tokens(), and
-// Scheduler decides whose those are; both together are at most --max-num-batched-tokens. Two measured times decide that
-// number: `base`, what a step beside as many streams takes with hardly a prompt token in it, and `token`, what each
-// prompt token adds.
+// How many tokens the next step holds. Each sequence that decodes has one, and its guesses; prompts have at most
+// Pace::prompt_tokens(), and Scheduler decides whose those are; all together are at most --max-num-batched-tokens. Two
+// measured times decide what prompts have: `base`, what a step beside as many streams takes with hardly a prompt token
+// in it, and `token`, what each prompt token adds. Where nobody else can come (Loop::serve) or --target-itl is infinite
+// nothing is paced, and while a time is not known a step holds few prompt tokens and measures it.
 //
-//   beside streams            1.5 × base / token             so that the step takes 2.5 × base
+//   beside streams            1.6 × base / token             so that the step takes 2.6 × base
 //   with --target-itl         (target - base) / token        so that it takes the target
 //   no stream runs            max(40 ms, 6 × base) / token   so that whoever comes waits for a short step only
 //
 // Prompts that are no more than a quarter of a step, all together, are read at once where no stream runs.
-// An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1200 tokens of prompts and takes 50 ms.
+// An H100 with 120b and 32 streams: base 20 ms, token 25 us. So a step reads 1280 tokens of prompts and takes 52 ms.
 // docs/decisions/0058. Pure: the times are passed in.
 
 #include <algorithm>
@@ -44,7 +45,7 @@ class Pace {
 
  private:
   // Streams want short steps. Prompts want long ones, since every step that reads pays for all experts' weights.
-  static constexpr double kBesideStreams = 1.5;
+  static constexpr double kBesideStreams = 1.6;
   // Nobody notices so much; and where base is long, prompts keep 6 / 7 of their speed.
   static constexpr double kAloneSeconds = 0.04, kAloneBases = 6;
   // base is measured again, by a step with few tokens of prompts, after at most so many steps with prompts.

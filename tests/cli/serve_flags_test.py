@@ -262,7 +262,7 @@ class Flags(Case):
         for path, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}), ("/v1/completions", {"prompt": "hi"})):
             events = server.stream(path, {**body, "max_tokens": 1, "stream": True})
             self.assertGreater(events[-2][1]["usage"]["prompt_tokens"], 0)
-        for code, flags, says in ((2, ("--override-generation-config", '{"max_new_tokens": 5}'), "requests have max_tokens"), (2, ("--override-generation-config", '{"typical_p": 1}'), ("want fields temperature, top_p, top_k", "found typical_p")),
+        for code, flags, says in ((2, ("--override-generation-config", '{"max_new_tokens": 5}'), "requests have max_tokens"), (2, ("--override-generation-config", '{"typical_p": 1}'), ("want fields top_k, temperature, top_p", "found typical_p")),
                                   (2, ("--override-generation-config", '{"temperature": "hot"}'), "--temperature"), (2, ("--temperature", 500), "temperature: want 0 to 100, found 500"),
                                   (2, ("--chat-template-kwargs", '{"reasoning_effort": "extreme"}'), ("want low or medium or high", "found extreme")), (2, ("--chat-template-kwargs", '{"x": 1}'), "want fields reasoning_effort, enable_thinking, found x")):
             self.refused(code, "serve", TINY, *flags, says=says)

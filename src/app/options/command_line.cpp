@@ -118,6 +118,7 @@ Arguments::Arguments(CommandId command, const Parts& parts, bool with_foreign) :
     if (option.commands.has(command)) all_.push_back(argument_of(option));
   if (command != CommandId::kServe || !with_foreign) return;
   for (const ForeignRow& row : foreign_table()) {
+    if (row.becomes == Becomes::kFlag) continue;  // values of ours, or of a flag that has another row
     for (const std::string& name : split(row.names, ' '))
       if (name.starts_with("--") && name.find('.') == std::string::npos && find(name) == nullptr)
         all_.push_back(argument_of(row, name));
@@ -184,6 +185,7 @@ class Arguments::Words {
   }
   // -n 5, -n5, and switches together: -qy.
   void read_short(const std::string& word) {
+    if (word.size() > 2 && word[2] == '=') return read_long(word);
     for (size_t i = 1; i < word.size(); ++i) {
       const std::string name = {'-', word[i]}, rest = word.substr(i + 1);
       Argument* const argument = arguments_.find(name);
@@ -228,16 +230,17 @@ class Arguments::Words {
 bool Arguments::read(std::span<const std::string> words, std::vector<std::string> unknown) {
   Words reader(*this, words, std::move(unknown));
   reader.read();
+  const bool helps = std::ranges::any_of(reader.found, [](const auto& each) { return each.first->name == "--help"; });
+  if (!helps) refuse_unknown(reader.unknown());
   try {
     for (Argument& argument : all_)
       for (const auto& [to, values] : reader.found)
         if (to == &argument) take(argument, values);
-    if (given("--help")) return false;
+    if (helps) return false;
     check_together();
   } catch (const Error& e) {
     throw Error(e.code(), "nibble {0}: {1} (nibble {0} --help)", program_name(command_), e.what());
   }
-  refuse_unknown(reader.unknown());
   return true;
 }
 

@@ -206,6 +206,10 @@ inline constexpr Range kPositive{.kind = Range::Kind::kPositive};
   range.words = examples;
   return range;
 }
+[[nodiscard]] constexpr Range shown_by(Range range, decltype(Range::show) show) {
+  range.show = show;
+  return range;
+}
 [[nodiscard]] constexpr Range repeated(Range range) {
   range.takes = Range::Takes::kRepeated;
   return range;

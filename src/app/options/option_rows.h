@@ -25,6 +25,8 @@ inline constexpr Commands kEveryCommand =
 // And would run on others, which nobody has tried.
 inline constexpr Places kOnHopper{Runs::kYes, Runs::kNotRun, Runs::kYes, Runs::kNotRun};
 
+[[nodiscard]] std::string usual_step(CommandId command);  // tokens, by backend
+
 // Whole numbers from 0 to 2^64 - 1.
 void read_seed(std::string_view flag, const std::string& found, const ValueRef& into);
 inline constexpr Range kSeeds = own(read_seed);

@@ -150,6 +150,12 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
   }
 }
 
+// A CPU resolves to what no word asks for.
+std::string shown_activation(const ValueRef& value) {
+  const WordRef& word = std::get<WordRef>(value);
+  return std::string(name_of(static_cast<Activations>(word.get(word.at))));
+}
+
 void read_bias(std::string_view flag, const std::string& found, const ValueRef& slot) {
   const size_t colon = std::min(found.find(':'), found.size());
   const char *const begin = found.data(), *const end = begin + found.size();
@@ -180,9 +186,14 @@ std::string usual_context(CommandId command) {
   }
 }
 
+}  // namespace
+
 std::string usual_step(CommandId /*command*/) {
   return fmt::format("{}, with --backend cuda {}", backend::kHostStepTokens, backend::kCardStepTokens);
 }
+
+namespace {
+
 std::string usual_share(CommandId /*command*/) { return fmt::format("{}", backend::kGpuMemoryUtilization); }
 
 constexpr backend::BackendSet kCpuOnly{BackendKind::kCpu}, kCudaOnly{BackendKind::kCuda};
@@ -236,8 +247,7 @@ constexpr Option kRunRows[] = {
         {.on = {BackendKind::kCpu, BackendKind::kCuda},
          .feature = {"fast", "", "alone: it chooses activations, layers and KV type",
                      "What it chooses was measured on nibble-tiny"}}),
-    Option("--dummy-seed", "Seed of the dummy weights", at<&ModelOptions::dummy_seed>, kSeeds,
-           kComputes | Commands{kConvert}, kExpert),
+    Option("--dummy-seed", "Seed of the dummy weights", at<&ModelOptions::dummy_seed>, kSeeds, kComputes, kExpert),
     Option("-t,--threads", "Threads; 0: one per core", at<&RunConfig::threads>, whole(0, 1024),
            kComputes | Commands{kInspect}),
     Option(
@@ -285,7 +295,8 @@ constexpr Option kRunRows[] = {
         "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "
         "mxfp8: layers of --mxfp4-layers and --mxfp8-layers multiply activations rounded to E4M3 in blocks of 32, lossy; "
         "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact",
-        at<&RunConfig::dense_activations>, words(kDenseActivations), kComputes | kPlans, kExpert,
+        at<&RunConfig::dense_activations>, shown_by(words(kDenseActivations), shown_activation), kComputes | kPlans,
+        kExpert,
         {.alike = Alike::kInAllRanks,
          .feature =
              {"dense-activation", "", "mxfp8: layers of --mxfp4-layers or --mxfp8-layers",
@@ -363,9 +374,9 @@ constexpr Option kRunRows[] = {
         "--nnodes",
         "Processes that share every step, here or on several machines, each one rank of --tensor-parallel-size; with "
         "--backend cuda each has a card, and NCCL adds up; also from WORLD_SIZE (docs/several-gpus.md)",
-        at<&GroupOptions::count>, whole(1, 1024), {kRun, kServe}, kExpert, {.shown = true}),
+        at<&GroupOptions::count>, whole(1, 1024), {kRun, kServe}, kExpert, {.foreign = "-n", .shown = true}),
     Option("--node-rank", "Which of them this is: 0 serves or prints, the others follow it; also from RANK",
-           at<&GroupOptions::rank>, whole(0, 1023), {kRun, kServe}, kExpert, {.shown = true}),
+           at<&GroupOptions::rank>, whole(0, 1023), {kRun, kServe}, kExpert, {.foreign = "-r", .shown = true}),
     Option("--master-addr", "Where rank 0 waits for the others; also from MASTER_ADDR", at<&GroupOptions::address>,
            kFilled, {kRun, kServe}, kExpert),
     Option("--master-port", "Its port, beside the one of HTTP; also from MASTER_PORT", at<&GroupOptions::port>,
@@ -380,13 +391,9 @@ constexpr Option kRunRows[] = {
     Option("--max-model-len", "Context in tokens: prompt and answer together", at<&RunConfig::max_model_len>,
            sized(1, 1 << 24, "auto"), {kServe}, kCommon,
            {.foreign = "-c --ctx-size --num-ctx", .usual = "the model's"}),
-    Option("--max-num-batched-tokens", "Most prompt tokens computed in one step",
+    Option("--max-num-batched-tokens", "Most tokens in one step: of prompts, and one of each stream",
            at<&RunConfig::max_num_batched_tokens>, sized(1, 65536), kRunsModel | Commands{kPredict}, kPerformance,
            {.foreign = "--ubatch-size -ub", .shown = true, .usual = "{}", .fill = usual_step}),
-    Option("--max-num-batched-tokens",
-           "With --plan: most prompt tokens computed in one step; of a longer prompt the first step and the last one",
-           at<&RunConfig::max_num_batched_tokens>, sized(1, 65536), {kInspect}, kCommon,
-           {.foreign = "--ubatch-size -ub", .usual = "{}", .fill = usual_step}),
     Option("--gpu-memory-utilization", "Share of the card's memory to use at most, with --backend cuda; default {}",
            at<&RunConfig::gpu_memory_utilization>, real(0.01, 1), kRunsModel, kPerformance,
            {.on = kCudaOnly, .foreign = "--device-memory-utilization", .fill = usual_share}),

@@ -1,7 +1,7 @@
 #pragma once
 // How a model is run: what was asked for or, once resolved, what computes. The application fills it from flags,
 // variables and files; a backend resolves what it was left (resolved_cpu, resolved_cuda, resolved_reference) and reads
-// nothing else. A new setting is a field here, a line in settings_of() and a flag.
+// nothing else. A new setting is a field here and a row of the option table (app/options/option.h).
 
 #include "backend/activations.h"
 #include "backend/backend_kind.h"
@@ -9,14 +9,10 @@
 #include "backend/shards.h"
 #include "backend/weights.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace nibble::backend {
 
@@ -112,22 +108,6 @@ struct RunConfig {
   [[nodiscard]] KvDtype kv_type() const { return kv.value_or(KvDtype::kBf16); }
   [[nodiscard]] bool fp8_attention() const { return attention_activations == AttentionActivations::kFp8; }
 };
-
-// A setting of a RunConfig in the words of the command line.
-struct RunSetting {
-  std::string_view flag;
-  std::string value;
-  bool given = false;             // or left open
-  BackendSet on = kEveryBackend;  // who has it
-  bool by_value = false;          // `on` has this value, others may have another
-  [[nodiscard]] std::string asked() const { return by_value ? fmt::format("{} {}", flag, value) : std::string(flag); }
-};
-[[nodiscard]] std::vector<RunSetting> settings_of(const RunConfig& config);
-
-// What is given and none of these backends has; none where they have all.
-[[nodiscard]] std::optional<RunSetting> misfit(const RunConfig& config, BackendSet backends);
-// Throws Error(kUnsupported) for one, naming it, who has it, and `why` it is these: why config.backend is no other.
-void validate(const RunConfig& config, BackendSet backends, std::string_view why = "");
 
 // What is the same on every backend: threads, the KV type, the size of a step, a card's share of memory.
 [[nodiscard]] RunConfig with_defaults(RunConfig config);

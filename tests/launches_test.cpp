@@ -4,10 +4,12 @@
 
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/emulation/launchers.h"
+#include "backend/cuda/memory/upload.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "checkpoint/testing/files.h"
+#include "engine/draft_model_proposer.h"
 #include "model/gpt_oss.h"
 #include "convert/dummy_head.h"
 #include "convert/synth.h"
@@ -397,7 +399,35 @@ TEST_F(Launches, the_budget_counts_a_head) {
   EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated), needs.kv + needs.activations, 65536);
   const int64_t before = backend::cuda::emulated_cuda().allocated;
   static_cast<void>(model::load(*be, head.config, head.weights));
-  EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated - before), needs.weights, 65536);
+  using backend::cuda::Slabs;  // weights on their way
+  const int64_t weights = backend::cuda::emulated_cuda().allocated - before - Slabs::kCount * Slabs::kBytes;
+  EXPECT_NEAR(static_cast<double>(weights), needs.weights, 65536);
+}
+
+// Each of its steps: the one that reads what is new, and those that follow from the one before.
+TEST_F(Launches, a_lone_draft_of_a_head_is_replayed) {
+  model::ModelConfig deeper = config_;
+  deeper.dims.layers = 8;
+  const model::eagle3::Head head = convert::dummy_head({deeper, weights_.weights()}, {.draft_vocab = 64});
+  const model::StepLimits limits = engine::head_step_limits({.kv_pages = {64, 64}});
+  backend::cuda::emulated_cuda() = {.card = kH200};
+  const auto be = backend::make_cuda_backend(model::eagle3::backend_config(head, limits), {});
+  const model::GptOss gpt = model::load(*be, head.config, head.weights);
+  engine::DraftModelProposer proposer({.be = *be, .model = gpt, .limits = limits, .head = &head});
+  constexpr int64_t kRows = 3;
+  const std::vector<float> residuals(static_cast<size_t>(kRows * head.reads.taps * head.reads.target_hidden), 0.5f);
+  std::vector<int32_t> tokens = {0};
+  for (const int replays : {0, 2, 5, 8}) {
+    const int64_t from = std::ssize(tokens) - 1;
+    tokens.resize(tokens.size() + kRows);
+    const engine::Proposer::Text text{.id = 1, .tokens = tokens, .prompt_tokens = 0, .shares = false};
+    const engine::Proposer::News news{.text = text, .residuals = {.from = from, .count = kRows, .values = residuals}};
+    proposer.saw({&news, 1});
+    engine::Draft draft;
+    proposer.propose(text, 3, draft);
+    EXPECT_EQ(draft.tokens.size(), 3u);
+    EXPECT_EQ(be->graph_replays(), replays);
+  }
 }
 
 // The code and the sentence of the error when a backend is made on such a machine.

@@ -307,7 +307,7 @@ void on_three(const std::string& which, const std::function<void(int, Transport&
 
 TEST(Transports, add_up_in_the_order_of_the_ranks_gather_at_rank_0_and_tell_its_values) {
   const std::vector<backend::Range> columns = {{0, 2}, {2, 3}, {5, 1}};
-  const std::vector<float> parts = {1e8f, 1.0f, -1e8f};  // (a + b) + c is 0, a + (b + c) and others are not
+  const std::vector<float> parts = {1e8f, -1e8f, 1.0f};  // (a + b) + c is 1; c + b + a and a + c + b are 0
   for (const std::string which : {"threads", "sockets", "fake"})
     on_three(which, [&](int rank, Transport& transport) {
       const auto idx = static_cast<size_t>(rank);

@@ -76,7 +76,8 @@ inline constexpr std::array kCpuIsas = {CpuIsa::kAuto,   CpuIsa::kBaseline, CpuI
   return kNames[static_cast<size_t>(isa)];
 }
 
-// Most prompt tokens in a step where nobody says. A card needs more of them to be busy.
+// Most tokens of a step (those of prompts and one of each stream) where nobody says. A card needs more of them to be
+// busy.
 inline constexpr int kHostStepTokens = 512, kCardStepTokens = 2048;
 // The share of the card's memory where nobody says; the rest is for the driver and the neighbours.
 inline constexpr double kGpuMemoryUtilization = 0.92;
@@ -101,7 +102,7 @@ struct RunConfig {
   DenseFormats dense{};
   bool fast = false;               // dense, kv and activations are the application's choice (app/setup/fast.h)
   int64_t max_model_len = 0;       // 0: the command's; below: as much of it as fits
-  int max_num_batched_tokens = 0;  // prompt tokens of a step; 0: by the backend
+  int max_num_batched_tokens = 0;  // tokens of a step; 0: by the backend
   std::optional<double> gpu_memory_utilization{};  // of a card: share of its memory that may be used
   bool poison = false;                             // of a CPU: memory holds NaN until it is written; for tests
 

@@ -1,8 +1,9 @@
 #pragma once
-// How many tokens the next step holds. Each sequence that decodes has one; prompts have Pace::prompt_tokens(), and
-// Scheduler decides whose those are; both together are at most --max-num-batched-tokens. Two measured times decide that
-// number: `base`, what a step beside as many streams takes with hardly a prompt token in it, and `token`, what each
-// prompt token adds.
+// How many tokens the next step holds. Each sequence that decodes has one, and its guesses; prompts have at most
+// Pace::prompt_tokens(), and Scheduler decides whose those are; all together are at most --max-num-batched-tokens. Two
+// measured times decide what prompts have: `base`, what a step beside as many streams takes with hardly a prompt token
+// in it, and `token`, what each prompt token adds. Where nobody else can come (Loop::serve) or --target-itl is infinite
+// nothing is paced, and while a time is not known a step holds few prompt tokens and measures it.
 //
 //   beside streams            1.6 × base / token             so that the step takes 2.6 × base
 //   with --target-itl         (target - base) / token        so that it takes the target

@@ -391,7 +391,7 @@ constexpr Option kRunRows[] = {
     Option("--max-model-len", "Context in tokens: prompt and answer together", at<&RunConfig::max_model_len>,
            sized(1, 1 << 24, "auto"), {kServe}, kCommon,
            {.foreign = "-c --ctx-size --num-ctx", .usual = "the model's"}),
-    Option("--max-num-batched-tokens", "Most prompt tokens computed in one step",
+    Option("--max-num-batched-tokens", "Most tokens in one step: of prompts, and one of each stream",
            at<&RunConfig::max_num_batched_tokens>, sized(1, 65536), kRunsModel | Commands{kPredict}, kPerformance,
            {.foreign = "--ubatch-size -ub", .shown = true, .usual = "{}", .fill = usual_step}),
     Option("--gpu-memory-utilization", "Share of the card's memory to use at most, with --backend cuda; default {}",

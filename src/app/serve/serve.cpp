@@ -1,4 +1,7 @@
-// nibble serve: opens the port at once, then loads the model, then serves requests until a signal comes.
+// nibble serve, in order: refuse what cannot be served (the name, the backend, the flags; a model of the Hub is fetched
+// here), open the port, load the model, publish it, serve until a signal comes. Between the port and the model pages
+// and metrics answer, /health and requests get 503. A rank above 0 of several processes follows instead and opens no
+// port.
 
 #include "app/options/build_facts.h"
 #include "app/options/settings.h"

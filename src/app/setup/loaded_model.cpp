@@ -261,12 +261,44 @@ backend::RunConfig head_run(const backend::RunConfig& run) {
           .eager = run.eager};
 }
 
+namespace {
+
+// Drafts for a text of no meaning until all that a lone text's drafts run is loaded and captured, and reads a prompt:
+// drafts are timed from the first on.
+void warm_up(const engine::DraftModel& drafts) {
+  using engine::Proposer;
+  constexpr int64_t kPrompt = engine::DraftModelProposer::kPassRows;
+  const int64_t width = drafts.head->reads.taps * drafts.head->reads.target_hidden;
+  const std::vector<float> residuals(static_cast<size_t>(kPrompt * width));
+  engine::DraftModelProposer proposer(drafts);
+  std::vector<int32_t> tokens = {0};
+  const auto draft = [&](int64_t rows, int64_t prompt) {
+    const int64_t from = std::ssize(tokens) - 1;
+    tokens.resize(tokens.size() + static_cast<size_t>(rows));
+    const Proposer::Text text{.id = 0, .tokens = tokens, .prompt_tokens = prompt, .shares = false};
+    const Proposer::News news{
+        .text = text,
+        .residuals = {
+            .from = from, .count = rows, .values = std::span(residuals).first(static_cast<size_t>(rows * width))}};
+    proposer.saw({&news, 1});
+    engine::Draft made;
+    proposer.propose(text, 3, made);
+  };
+  draft(kPrompt, kPrompt);
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8})
+    for (int times = 0; times < 2; ++times) draft(rows, kPrompt);
+}
+
+}  // namespace
+
 LoadedHead::LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model)
     : be(make_backend(options.run.backend, head_run(options.run),
                       model::eagle3::backend_config(head, engine::head_step_limits(of_model)), {},
                       {cards_of(options).front()})),
       model(model::load(*be, head.config, head.weights)),
-      drafts{.be = *be, .model = model, .limits = engine::head_step_limits(of_model), .head = &head} {}
+      drafts{.be = *be, .model = model, .limits = engine::head_step_limits(of_model), .head = &head} {
+  if (options.run.backend == BackendKind::kCuda) warm_up(drafts);
+}
 
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {

@@ -70,7 +70,8 @@ class StreamedCudaBackend final : public Member {
       zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
       if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
     }
-    if (!run_.eager && has_graphs(config_, needs)) graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens));
+    if (!run_.eager && has_graphs(config_, needs))
+      graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens) + drafts_begin());
     if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
@@ -132,21 +133,21 @@ class StreamedCudaBackend final : public Member {
   }
 
   void prepare(const StepArgs& step) override {
-    const int64_t tokens = std::ssize(step.ids);
-    next_ = has_a_graph(step) ? graphs_->next(tokens) : StepGraphs::Next::kRun;
-    if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(tokens));
+    graph_ = graph_of(step);
+    next_ = graph_ > 0 ? graphs_->next(graph_) : StepGraphs::Next::kRun;
+    if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(graph_));
     begin(step);
     if (next_ == StepGraphs::Next::kRun) return;
-    program_ = &(graph_programs_[tokens] = *program_);
-    graphs_->begin_capture(tokens);
+    program_ = &(graph_programs_[graph_] = *program_);
+    graphs_->begin_capture(graph_);
     execute_all(on_);
     graphs_->end_capture();
   }
 
   [[nodiscard]] StepRun enqueue() override {
     switch (next_) {
-      case StepGraphs::Next::kReplay: graphs_->replay(program_->tokens); break;
-      case StepGraphs::Next::kCapture: graphs_->launch(program_->tokens); break;
+      case StepGraphs::Next::kReplay: graphs_->replay(graph_); break;
+      case StepGraphs::Next::kCapture: graphs_->launch(graph_); break;
       case StepGraphs::Next::kRun: execute_all(on_); break;
     }
     ran_ = Stage::kLogits;
@@ -305,18 +306,26 @@ class StreamedCudaBackend final : public Member {
 
   // One draw per token, rows that decode attention takes, nothing that needs arrays of its own: steps of plain
   // decoding, and steps with guesses. Their launches follow from the number of tokens, whoever's they are.
-  [[nodiscard]] bool has_a_graph(const StepArgs& step) {
-    const size_t tokens = step.ids.size();
-    if (!graphs_ || tokens < 1 || std::ssize(step.ids) > graphs_->most_tokens() || step.logit_tokens.size() != tokens ||
-        step.sample_rows.size() != tokens || !step.sinks || !step.taps.empty())
-      return false;
+  // The number of such a step's graph: its tokens. A head's draft begins with taps; of one sequence, which draws once,
+  // such steps have graphs behind the others. 0: none.
+  [[nodiscard]] int64_t graph_of(const StepArgs& step) {
+    const bool begins = !step.taps.empty();
+    const int64_t tokens = std::ssize(step.ids), draws = begins ? 1 : tokens;
+    if (!graphs_ || tokens < 1 || std::ssize(step.logit_tokens) != draws || std::ssize(step.sample_rows) != draws ||
+        !step.sinks)
+      return 0;
+    const int64_t others = graphs_->most_tokens() - drafts_begin();
+    if (tokens > (begins ? drafts_begin() : others)) return 0;
     for (const Row& row : step.rows)
-      if (row.tokens > kMaxDecodeTokens) return false;
+      if (row.tokens > kMaxDecodeTokens) return 0;
     for (const SampleRow& row : step.sample_rows)
-      if (row.logprobs >= 0 || row.given >= 0) return false;
+      if (row.logprobs >= 0 || row.given >= 0) return 0;
     fill_sample_inputs(step.sample_rows, samples_);
-    return !samples_.filters && samples_.most_shifts == 0 && samples_.masks.empty();
+    if (samples_.filters || samples_.most_shifts > 0 || !samples_.masks.empty()) return 0;
+    return begins ? others + tokens : tokens;
   }
+  // Most tokens of a step with which a head's draft begins and that has a graph.
+  [[nodiscard]] int drafts_begin() const { return config_.head ? kMaxDecodeTokens : 0; }
 
   // Its arrays are on their way; `program` is what runs.
   void open(const StepArgs& step, const Program* program) {
@@ -623,7 +632,7 @@ class StreamedCudaBackend final : public Member {
   std::vector<LayerPointers> layers_;
   std::optional<StepInputs> inputs_;
   std::optional<StepGraphs> graphs_;
-  std::map<int64_t, Program> graph_programs_;  // by tokens
+  std::map<int64_t, Program> graph_programs_;  // as graph_of() numbers them
   std::optional<Profiler> profiler_;
   SampleInputs samples_;
   History shifts_, biases_, masks_;
@@ -642,6 +651,7 @@ class StreamedCudaBackend final : public Member {
   const SampleRowParams* params_ = nullptr;  // of its draws; null: it has none
   bool picks_ = false;                       // they need no more of other ranks than each one's best
   StepGraphs::Next next_ = StepGraphs::Next::kRun;
+  int64_t graph_ = 0;  // graph_of() it
   int layer_ = 0;
   Stage ran_ = Stage::kEmbed;
 };

@@ -30,7 +30,8 @@ struct CudaRank {
                                                         const CudaRank& rank);
 
 // Several cards of a host as one backend (ranks/ranks_backend.h): a rank on each, on a thread of its own. What they sum
-// they sum on the cards (comm/comm.h), inside a step's graph; each draws every token itself, from the logits of all.
+// they sum on the cards (comm/comm.h), inside a step's graph. Each draws from its part of the vocabulary; where a row
+// needs filters, from the gathered logits of all.
 // Throws what make_cuda_backend throws, also where there are fewer cards than ranks, or cards that do not reach each
 // other's memory.
 [[nodiscard]] std::unique_ptr<Backend> make_cards_backend(const BackendConfig& config, const RunConfig& run,

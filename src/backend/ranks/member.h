@@ -14,7 +14,8 @@
 
 namespace nibble::backend {
 
-// Weights are uploaded whole: a member takes its own slice. It draws what all ranks draw.
+// Weights are uploaded whole: a member takes its own slice. Every rank returns the same drawn tokens (on a host rank 0
+// draws and tells the others; cards draw together, each from its part of the vocabulary).
 class Member : public Backend {
  public:
   // A step in two halves: all that may fail or take memory, then what waits for the other ranks. All ranks of a process

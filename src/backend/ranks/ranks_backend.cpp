@@ -259,8 +259,8 @@ class RanksBackend final : public Backend {
   }
 
  private:
-  // What fails on one rank is thrown as it is; ends all, unless all ranks fail alike; ends all, whose parts wait for
-  // each other.
+  // What an error of one rank does. kLoad: it is thrown. kPrepare: it ends all ranks, unless all fail alike. kExchange:
+  // it ends all, since the others wait for this one.
   enum class Part : uint8_t { kLoad, kPrepare, kExchange };
 
   // The first rank's profile.

@@ -3,12 +3,14 @@
 // a thread each, all called at once. Or each rank is a process of its own: this one has rank 0's member, and tells the
 // others every step (followers.h).
 //
-// When a rank fails or is lost. In one process: the first error that a device raised, else the first at all, ends all
-// ranks. Whoever waits for another rank is let go at once (Crew::give_up), the call throws Error(kDevice) that names
-// the rank, and so does each later one. What a rank refuses while weights are uploaded is thrown as it is, and so is
-// what all ranks refuse alike before a step begins, with which they go on. In several processes: what fails on rank 0,
-// or on another, ends the group, every call throws Error(kIo) with what the group says of it, and every other process
-// is told (process_group.h).
+// When a rank fails or is lost:
+//   while weights are uploaded              its error is thrown as it is
+//   all refuse a step alike, before it      the error is thrown, and the ranks go on with the next step
+//   in a step, ranks of one process         all ranks end: whoever waits for another is let go (Crew::give_up), this
+//                                           call and every later one throws Error(kDevice) that names the rank; a
+//                                           device's error counts before what the others say of it
+//   several processes, on whichever rank    the group ends and every process is told (process_group.h): each call
+//                                           throws Error(kIo) with what the group says
 
 #include "backend/backend.h"
 #include "backend/ranks/member.h"

@@ -285,7 +285,8 @@ void warm_up(const engine::DraftModel& drafts) {
     proposer.propose(text, 3, made);
   };
   draft(kPrompt, kPrompt);
-  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8})
+  // Up to 8 rows have graphs; more of them, which waited while nobody drafted, have other products and attention.
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 12, 24, 48})
     for (int times = 0; times < 2; ++times) draft(rows, kPrompt);
 }
 

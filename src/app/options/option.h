@@ -146,7 +146,7 @@ inline constexpr Field kFields[] = {{&kPart<typename MemberTraits<decltype(kMemb
 
 // The member of the part that a command has; several where a member of the name is in several commands' options.
 template <auto... kMembers>
-inline constexpr Place at{&detail::ref_in<kMembers...>, detail::kFields<kMembers...>};
+inline constexpr Place kPlace{&detail::ref_in<kMembers...>, detail::kFields<kMembers...>};
 
 // What a value may be.
 struct Range {

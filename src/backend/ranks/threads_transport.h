@@ -6,12 +6,14 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,7 +23,12 @@ namespace nibble::backend {
 // Where the ranks meet. It outlives their ends.
 class MeetingThreads {
  public:
-  explicit MeetingThreads(int ranks) : own_(static_cast<size_t>(ranks)) {}
+  explicit MeetingThreads(int ranks) : own_(static_cast<size_t>(ranks)) {
+    for (auto& [floats, doubles] : copies_) {
+      floats.resize(own_.size());
+      doubles.resize(own_.size());
+    }
+  }
 
   [[nodiscard]] std::unique_ptr<Transport> end_of(int rank) {
     return std::make_unique<End>(*this, static_cast<size_t>(rank));
@@ -39,6 +46,9 @@ class MeetingThreads {
     End(MeetingThreads& at, size_t rank) : at_(at), rank_(rank) {}
 
     void reduce(SlotRows values) override {
+      const bool is_short = std::visit(
+          [](const auto& rows) { return rows.empty() || rows.size() * rows[0].size() <= kShortValues; }, values);
+      if (is_short) return std::visit([this](const auto& rows) { add_all(rows); }, values);
       at_.show(rank_, std::move(values));
       std::visit([this]<class Rows>(const Rows&) { add_columns<Rows>(); }, at_.own_[rank_]);
       at_.meet();
@@ -61,6 +71,26 @@ class MeetingThreads {
     }
 
    private:
+    // A short message: every rank adds up all parts by itself, in the order of the ranks: they meet once. Parts are
+    // copied to two places in turn: who has met all in this sum is done with those of the sum before.
+    template <class Rows>
+    void add_all(const Rows& rows) {
+      using T = typename Rows::value_type::element_type;
+      auto& parts = std::get<std::vector<std::vector<T>>>(at_.copies_[turn_ ^= 1]);
+      at_.require();
+      std::vector<T>& own = parts[rank_];
+      own.clear();
+      for (const auto& row : rows) own.insert(own.end(), row.begin(), row.end());
+      at_.meet();
+      size_t at = 0;
+      for (const auto& row : rows)
+        for (T& value : row) {
+          T sum = parts[0][at];
+          for (size_t rank = 1; rank < parts.size(); ++rank) sum += parts[rank][at];
+          value = sum;
+          ++at;
+        }
+    }
     // This rank's share of the columns, for all ranks.
     template <class Rows>
     void add_columns() const {
@@ -78,7 +108,9 @@ class MeetingThreads {
     }
     MeetingThreads& at_;
     const size_t rank_;
+    size_t turn_ = 0;
   };
+  static constexpr size_t kShortValues = size_t{16} << 10;
 
   // Once all have shown theirs. They stay here: a rank that is let go may leave while another still reads.
   void show(size_t rank, SlotRows rows) {
@@ -106,7 +138,10 @@ class MeetingThreads {
   }
 
   std::vector<SlotRows> own_;  // by rank
-  GatheredRows gathered_;      // rank 0's
+  template <class T>
+  using Copies = std::vector<std::vector<T>>;  // by rank
+  std::array<std::tuple<Copies<float>, Copies<double>>, 2> copies_;
+  GatheredRows gathered_;  // rank 0's
   std::span<const int32_t> said_;
   std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<size_t> came_{0};

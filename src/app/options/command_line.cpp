@@ -15,33 +15,6 @@
 namespace nibble::app {
 namespace {
 
-constexpr std::pair<HelpGroup, std::string_view> kGroups[] = {{HelpGroup::kCommon, "common"},
-                                                              {HelpGroup::kSampling, "sampling"},
-                                                              {HelpGroup::kPerformance, "performance"},
-                                                              {HelpGroup::kExpert, "expert"}};
-
-// What --help calls a value.
-std::string value_name(const Option& option, const ValueRef& slot) {
-  if (option.is_switch()) return "";
-  if (!option.traits.type.empty()) return std::string(option.traits.type);
-  if (option.range.kind == Range::Kind::kList) return "LIST";
-  if (option.range.kind == Range::Kind::kWords) {
-    std::vector<std::string_view> names;
-    for (const Word& word : option.range.words) names.push_back(word.word);
-    return fmt::format("{}", fmt::join(names, "|"));
-  }
-  const bool is_real = std::holds_alternative<float*>(slot) || std::holds_alternative<double*>(slot) ||
-                       std::holds_alternative<std::optional<double>*>(slot);
-  if (std::holds_alternative<uint64_t*>(slot)) return "UINT";
-  return option.range.kind == Range::Kind::kWhole ? "INT" : is_real ? "FLOAT" : "TEXT";
-}
-
-std::string filled(std::string_view text, const Option& option, CommandId command) {
-  const size_t mark = text.find("{}");
-  if (mark == std::string_view::npos || option.traits.fill == nullptr) return std::string(text);
-  return fmt::format("{}{}{}", text.substr(0, mark), option.traits.fill(command), text.substr(mark + 2));
-}
-
 Argument argument_of(const Option& option) {
   Argument argument{.option = &option, .name = option.name(), .names = {}};
   for (std::string& name : split(option.flag, ',')) {
@@ -54,13 +27,13 @@ Argument argument_of(const Option& option) {
   return argument;
 }
 
-Argument argument_of(const ForeignRow& row, const std::string& name) {
-  Argument argument{.foreign = &row, .name = name, .names = {name}};
-  argument.is_switch = row.values == "-";
-  if (argument.is_switch) argument.negations.push_back("--no-" + name.substr(2));
-  argument.takes = row.values == "*"    ? Range::Takes::kSeveral
-                   : holds_fields(name) ? Range::Takes::kRepeated
-                                        : Range::Takes::kOne;
+Argument argument_of(const ForeignWord& word) {
+  Argument argument{.foreign = &word, .name = word.name, .names = {word.name}};
+  argument.is_switch = word.is_switch;
+  if (word.is_switch) argument.negations.push_back("--no-" + word.name.substr(2));
+  argument.takes = word.takes_several        ? Range::Takes::kSeveral
+                   : holds_fields(word.name) ? Range::Takes::kRepeated
+                                             : Range::Takes::kOne;
   return argument;
 }
 
@@ -77,32 +50,6 @@ bool looks_like_a_flag(const std::string& word) { return word.size() > 1 && word
 
 }  // namespace
 
-std::string_view name_of(HelpGroup group) {
-  return std::ranges::find(kGroups, group, &std::pair<HelpGroup, std::string_view>::first)->second;
-}
-
-std::optional<HelpGroup> group_named(std::string_view name) {
-  const auto* const it = std::ranges::find(kGroups, name, &std::pair<HelpGroup, std::string_view>::second);
-  return it == std::end(kGroups) ? std::nullopt : std::optional(it->first);
-}
-
-CommandFacts facts_of(CommandId command) {
-  Command options = made(command);
-  const Parts parts = parts_of(options);
-  CommandFacts facts{text_of(command).name, text_of(command).about, {}};
-  for (const Option& option : option_table()) {
-    if (!option.commands.has(command)) continue;
-    const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts);
-    std::vector<std::string> names = split(option.flag, ',');
-    for (std::string& name : names)
-      if (name.starts_with('!')) name.erase(0, 1);
-    std::ranges::stable_partition(names, [](const std::string& name) { return !name.starts_with("--"); });
-    facts.flags.push_back({std::move(names), value_name(option, slot), shown_default(option, command),
-                           filled(option.help, option, command), option.group});
-  }
-  return facts;
-}
-
 bool Argument::has_name(std::string_view of) const {
   return std::ranges::find(names, of) != names.end() || std::ranges::find(negations, of) != negations.end();
 }
@@ -113,15 +60,15 @@ std::string Argument::switched(std::string_view of, const std::string& value) co
   return is_true(said) ? "false" : "true";
 }
 
-Arguments::Arguments(CommandId command, const Parts& parts, bool with_foreign) : command_(command), parts_(parts) {
+Arguments::Arguments(CommandId command, const Parts& parts) : command_(command), parts_(parts) {
   for (const Option& option : option_table())
     if (option.commands.has(command)) all_.push_back(argument_of(option));
-  if (command != CommandId::kServe || !with_foreign) return;
-  for (const ForeignRow& row : foreign_table()) {
-    if (row.becomes == Becomes::kFlag) continue;  // values of ours, or of a flag that has another row
-    for (const std::string& name : split(row.names, ' '))
-      if (name.starts_with("--") && name.find('.') == std::string::npos && find(name) == nullptr)
-        all_.push_back(argument_of(row, name));
+  if (command != CommandId::kServe) return;
+  for (const ForeignWord& word : foreign_words()) {
+    const bool is_flag = word.name.starts_with("--") && word.name.find('.') == std::string::npos;
+    // Values of ours are no flags, and those of other flags stand there again.
+    if (!is_flag || word.becomes == Becomes::kFlag || word.becomes > Becomes::kRefused) continue;
+    if (find(word.name) == nullptr) all_.push_back(argument_of(word));
   }
 }
 
@@ -254,7 +201,7 @@ void Arguments::set(Argument& argument, const std::vector<std::string>& values, 
 
 void Arguments::take(Argument& argument, const std::vector<std::string>& values) {
   if (argument.foreign != nullptr) {
-    ForeignReader(*std::get<Settings*>(parts_)).take(*argument.foreign, argument.name, values);
+    take_foreign(*std::get<Settings*>(parts_), *argument.foreign, values);
     argument.values = values;
   } else if (argument.is_place() && argument.option->place.in == nullptr) {
     argument.values = values;
@@ -263,8 +210,7 @@ void Arguments::take(Argument& argument, const std::vector<std::string>& values)
     const Option& option = *argument.option;
     const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts_);
     for (std::string value : values) {
-      if (command_ == CommandId::kServe)
-        value = ForeignReader(*std::get<Settings*>(parts_)).in_our_words(option, value);
+      if (command_ == CommandId::kServe) value = in_our_words(*std::get<Settings*>(parts_), option, value);
       argument.values.push_back(read_value(option, slot, value));
     }
     if (TextInput* const text = std::get<TextInput*>(parts_); text != nullptr && option.place.fields.size() == 1)

@@ -29,7 +29,7 @@ void note_resolved(Settings& settings, const std::string& flag, const std::strin
 // For --print-config.
 [[nodiscard]] std::string settings_text(const Settings& settings, bool json);
 
-// Several processes as ranks (launcher.cpp): what torchrun, LeaderWorkerSet, Slurm's scripts and Open MPI put into the
+// Several processes as ranks: what torchrun, LeaderWorkerSet, Slurm's scripts and Open MPI put into the
 // environment.
 
 // The flags that the variables stand for, if they describe more than one rank or --nnodes is given. Throws

@@ -2,7 +2,7 @@
 // costs.
 
 #include "app/setup/backend_choice.h"
-#include "app/setup/fast.h"
+#include "app/setup/backend_choice.h"
 #include "lab/verify/verify.h"
 #include "backend/cpu/kernels.h"
 

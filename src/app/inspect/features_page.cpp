@@ -5,7 +5,7 @@
 #include "app/options/help.h"
 #include "app/options/settings.h"
 #include "app/setup/commands.h"
-#include "app/setup/feature_check.h"
+#include "app/setup/backend_choice.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -5,7 +5,6 @@
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
-#include "app/setup/rank_memory.h"
 #include "backend/cost.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/card/cards.h"

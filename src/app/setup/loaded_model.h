@@ -3,7 +3,6 @@
 // concrete backend.
 
 #include "app/options/options.h"
-#include "app/setup/rank_card.h"
 #include "app/setup/terminal.h"
 #include "backend/backend.h"
 #include "backend/measure.h"
@@ -27,11 +26,9 @@
 #include <string_view>
 #include <vector>
 
-namespace nibble::backend {
-class ProcessGroup;
-}
-
 namespace nibble::app {
+
+class GroupRank;  // rank_group.h
 
 // A model's description and weights, not yet on any backend.
 struct ModelSource {
@@ -112,12 +109,7 @@ class LoadedModel {
   [[nodiscard]] engine::EngineLimits with_draft(engine::EngineLimits limits);
 
  private:
-  // As rank 0 of a group.
-  void join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
-            const LoadView& view);
-
-  RankCard card_;                                 // of a rank of a group, whose thread lets it go
-  std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
+  std::unique_ptr<GroupRank> rank_;  // the first of a group; null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
   std::unique_ptr<LoadedHead> head_;               // null: none
@@ -159,7 +151,7 @@ class Runtime {
 // The bytes of a token; none for an id that the vocabulary leaves out (a model's vocabulary may be padded).
 [[nodiscard]] std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token);
 
-// What of a GGUF file is no weight (gguf_model.cpp): its tokeniser, and what a card makes of its formats.
+// What of a GGUF file is no weight: its tokeniser, and what a card makes of its formats.
 
 // Metadata keys of the tokeniser, as they are read and written.
 inline constexpr std::string_view kGgufModel = "tokenizer.ggml.model", kGgufPre = "tokenizer.ggml.pre";

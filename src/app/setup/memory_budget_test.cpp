@@ -1,7 +1,6 @@
 #include "app/setup/memory_budget.h"
 
 #include "app/setup/loaded_model.h"
-#include "app/setup/rank_memory.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"
 

@@ -450,7 +450,6 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
     throw Error(Code::kIo, "{}: HF_HUB_OFFLINE is set, so nothing is downloaded; unset it, or copy the model into {}",
                 request.repo, settings.cache.string());
   }
-  const HttpLibrary library;
   PullPlan plan = list_repo(request, settings, watch);
   const fs::path folder = repo_folder(settings.cache, request.repo);
   plan.path = folder / "snapshots" / plan.commit;
@@ -489,7 +488,6 @@ bool pull(const PullPlan& plan, const Settings& settings, const PullWatch& watch
     blob.reset();  // and its lock
   }
   std::ranges::stable_sort(missing, {}, [](const auto& blob) { return blob->file().bytes; });
-  const HttpLibrary library;
   if (!missing.empty() && !Fetching(plan, settings, std::move(missing)).run(watch)) return false;
   if (plan.revision != plan.commit) write_whole(folder / "refs" / plan.revision, plan.commit);
   return true;

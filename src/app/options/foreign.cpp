@@ -175,10 +175,9 @@ std::string without_unit(const std::string& found) {
     if (error == std::errc() && rest == end && value >= 0 && value < 0x1p62)
       return fmt::format("{}", static_cast<int64_t>(value));
   } else if (binary != std::string_view::npos) {
-    int64_t value = 0;
-    const auto [rest, error] = std::from_chars(found.data(), end, value);
-    if (error == std::errc() && rest == end && !__builtin_mul_overflow(value, int64_t{1024} << 10 * binary, &value))
-      return fmt::format("{}", value);
+    std::optional<int64_t> value = number_in<int64_t>(std::string_view(found.data(), end));
+    if (value && !__builtin_mul_overflow(*value, int64_t{1024} << 10 * binary, &*value))
+      return fmt::format("{}", *value);
   }
   return found;
 }

@@ -9,11 +9,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
-#include <system_error>
 
 namespace nibble::app {
 namespace {
@@ -30,17 +28,16 @@ std::string range_text(const Range& range) {
                      range.word.empty() ? "" : " or ", range.word);
 }
 
+bool has(const Range& range, std::optional<int64_t> value) {
+  return value && static_cast<double>(*value) >= range.least && static_cast<double>(*value) <= range.most;
+}
+
 int64_t read_whole(std::string_view flag, const Range& range, const std::string& found) {
-  if (!range.word.empty() && found == range.word) return -1;
-  int64_t value = 0;
-  const char* const end = found.data() + found.size();
-  const auto [rest, error] = std::from_chars(found.data(), end, value);
-  const bool is_number = error == std::errc() && rest == end;
-  const bool stands_for = is_number && value == -1 && !range.word.empty();
-  const auto as_double = static_cast<double>(value);
-  if (!stands_for && (!is_number || as_double < range.least || as_double > range.most))
+  const std::optional<int64_t> value = number_in<int64_t>(found);
+  if (!range.word.empty() && (found == range.word || value == -1)) return -1;
+  if (!has(range, value))
     refuse_value(flag, fmt::format("want a whole number from {}, found {}", range_text(range), found));
-  return value;
+  return *value;
 }
 
 double read_real(std::string_view flag, const Range& range, const std::string& found) {
@@ -58,13 +55,10 @@ double read_real(std::string_view flag, const Range& range, const std::string& f
 std::vector<int64_t> read_list(std::string_view flag, const Range& range, const std::string& found) {
   std::vector<int64_t> values;
   for (const std::string& word : split(found, ',')) {
-    int64_t value = 0;
-    const char* const end = word.data() + word.size();
-    const auto [rest, error] = std::from_chars(word.data(), end, value);
-    const auto as_double = static_cast<double>(value);
-    if (error != std::errc() || rest != end || as_double < range.least || as_double > range.most)
+    const std::optional<int64_t> value = number_in<int64_t>(word);
+    if (!has(range, value))
       refuse_value(flag, fmt::format("want numbers from {} such as 1,2,4, found {}", range_text(range), found));
-    values.push_back(value);
+    values.push_back(*value);
   }
   std::ranges::sort(values);
   values.erase(std::ranges::unique(values).begin(), values.end());
@@ -191,10 +185,9 @@ void refuse_value(std::string_view flag, const std::string& why) {
 }
 
 void read_seed(std::string_view flag, const std::string& found, const ValueRef& into) {
-  const char* const end = found.data() + found.size();
-  const auto [rest, error] = std::from_chars(found.data(), end, *std::get<uint64_t*>(into));
-  if (error != std::errc() || rest != end)
-    refuse_value(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
+  const std::optional<uint64_t> seed = number_in<uint64_t>(found);
+  if (!seed) refuse_value(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
+  *std::get<uint64_t*>(into) = *seed;
 }
 
 std::string read_value(const Option& option, const ValueRef& into, const std::string& found) {

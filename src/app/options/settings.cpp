@@ -14,12 +14,10 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <charconv>
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -238,12 +236,11 @@ std::string value_of(const Variables& environment, const char* name) {
 int number_of(const Variables& environment, const char* name) {
   constexpr int kMost = 1 << 20;
   const std::string found = value_of(environment, name);
-  int value = 0;
-  const auto [rest, error] = std::from_chars(found.data(), found.data() + found.size(), value);
-  if (error != std::errc() || rest != found.data() + found.size() || value < 0 || value > kMost)
+  const std::optional<int> value = number_in<int>(found);
+  if (!value || *value < 0 || *value > kMost)
     throw Error(Code::kInvalidRequest, "environment {}: want a whole number from 0 to {}, found {}", name, kMost,
                 found.empty() ? "none" : found);
-  return value;
+  return *value;
 }
 
 // Ranks of one machine share its processors.

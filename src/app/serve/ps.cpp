@@ -131,7 +131,6 @@ struct Row {
 };
 
 std::vector<Row> look_twice(const std::vector<ServerRecord>& servers, const hub::Settings& settings) {
-  const hub::HttpLibrary library;
   hub::Http http(settings, [] { return false; });
   using Clock = std::chrono::steady_clock;
   std::vector<Row> rows;

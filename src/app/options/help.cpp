@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
-#include <string_view>
 #include <utility>
 #include <variant>
 

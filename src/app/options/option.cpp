@@ -1,7 +1,6 @@
 #include "app/options/option.h"
 
 #include "app/options/option_rows.h"
-#include "app/options/options.h"
 #include "base/error.h"
 
 #include <fmt/format.h>

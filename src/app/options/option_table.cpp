@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 
 namespace nibble::app {
 namespace {

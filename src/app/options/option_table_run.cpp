@@ -4,10 +4,8 @@
 #include "backend/activations.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <utility>
 

@@ -23,9 +23,7 @@
 #include <ctime>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include <unistd.h>
@@ -113,7 +111,7 @@ Command made_at(size_t at, std::index_sequence<kAt...> /*all*/) {
 // What the environment says where no option does.
 template <class Options>
 void add_surroundings(Options& o) {
-  const auto set_hub = [](hub::Settings& hub) { hub = hub_settings(environment); };
+  const auto set_hub = [](hub::Settings& hub) { hub = hub_settings(all_variables()); };
   if constexpr (requires { o.hub; }) set_hub(o.hub);
   if constexpr (requires { o.model.hub; }) set_hub(o.model.hub);
   if constexpr (requires { o.records; }) o.records = server_records_path();
@@ -151,10 +149,8 @@ void resolve(CommandId id, const Parts& parts, Arguments& arguments) {
   const bool runs = arguments.find("--print-config") != nullptr, in_a_group = arguments.find("--nnodes") != nullptr;
   if (settings == nullptr || (!runs && id != CommandId::kLoad)) return;
   const Variables variables = runs ? all_variables() : Variables();  // serve's are not load's own
-  Command serve = made(CommandId::kServe);
-  const Arguments known(CommandId::kServe, parts_of(serve));
   if (in_a_group) std::ranges::move(group_settings(arguments, variables), std::back_inserter(settings->implied));
-  resolve_settings(arguments, *settings, {known, variables});
+  resolve_settings(arguments, *settings, variables);
   if (in_a_group) take_group(arguments, variables, *std::get<ModelOptions*>(parts));
 }
 

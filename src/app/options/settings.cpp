@@ -1,6 +1,5 @@
 #include "app/options/settings.h"
 
-#include "app/options/flat_config.h"
 #include "app/options/foreign.h"
 #include "app/options/option.h"
 #include "backend/shards.h"
@@ -16,10 +15,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <map>
-#include <optional>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 namespace nibble::app {
 
@@ -32,6 +28,11 @@ std::string variable_of(const std::string& flag) {
 namespace {
 
 const std::string kEnvironment = "environment ";  // how a variable's origin begins
+
+std::string value_of(const Variables& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
 
 // Kubernetes sets NIBBLE_PORT=tcp://10.0.0.1:8000 where a service is called nibble; Docker's links did so, too.
 bool is_of_a_service(const std::string& variable, const std::string& value) {
@@ -78,12 +79,12 @@ void add_config(const Arguments& arguments, const std::string& path, Layers& lay
 }
 
 // NIBBLE_… first, then what other programs' variables mean here.
-void add_environment(const Arguments& arguments, const std::vector<Setting>& foreign, const SettingSources& sources,
-                     Layers& layers) {
+void add_environment(const Arguments& arguments, const std::vector<Setting>& foreign, const Arguments& known,
+                     const Variables& environment, Layers& layers) {
   for (const Argument& argument : arguments.all()) {
-    if (argument.is_place() || sources.known.find(argument.name) == nullptr) continue;
-    const auto found = sources.environment.find(variable_of(argument.name));
-    if (found == sources.environment.end() || found->second.empty()) continue;
+    if (argument.is_place() || known.find(argument.name) == nullptr) continue;
+    const auto found = environment.find(variable_of(argument.name));
+    if (found == environment.end() || found->second.empty()) continue;
     if (is_of_a_service(found->first, found->second)) continue;
     layers.push_back({argument.name, kEnvironment + found->first, {found->second}});
   }
@@ -97,12 +98,12 @@ void add_environment(const Arguments& arguments, const std::vector<Setting>& for
 }
 
 // A line for each NIBBLE_… that sets no flag: a typo, a flag that has no variable, or the address of a service.
-void note_unknown_variables(Settings& settings, const SettingSources& sources) {
+void note_unknown_variables(Settings& settings, const Arguments& known, const Variables& environment) {
   constexpr std::string_view kPrefix = "NIBBLE_";
   std::vector<std::string> names = {"CPU_MASK", "CUDA_ARCH"};  // options.cpp reads them
-  for (const Argument& argument : sources.known.all())
+  for (const Argument& argument : known.all())
     if (!argument.is_place()) names.push_back(variable_of(argument.name).substr(kPrefix.size()));
-  for (const auto& [variable, value] : sources.environment) {
+  for (const auto& [variable, value] : environment) {
     if (!variable.starts_with(kPrefix) || value.empty()) continue;
     if (is_of_a_service(variable, value)) {
       settings.notes.push_back(fmt::format("{} makes no difference: {} is the address of a service", variable, value));
@@ -122,17 +123,19 @@ std::string shown(const Argument& argument) {
 
 }  // namespace
 
-void resolve_settings(Arguments& arguments, Settings& settings, const SettingSources& sources) {
-  const auto path = sources.environment.find("NIBBLE_CONFIG");
-  if (arguments.find("--config") != nullptr && settings.file.empty() && path != sources.environment.end())
+void resolve_settings(Arguments& arguments, Settings& settings, const Variables& environment) {
+  Command serve = made(CommandId::kServe);
+  const Arguments known(CommandId::kServe, parts_of(serve));
+  const auto path = environment.find("NIBBLE_CONFIG");
+  if (arguments.find("--config") != nullptr && settings.file.empty() && path != environment.end())
     settings.file = path->second;
-  std::vector<Setting> foreign = read_foreign_variables(sources.environment, settings.notes);
-  note_unknown_variables(settings, sources);
+  std::vector<Setting> foreign = read_foreign_variables(environment, settings.notes);
+  note_unknown_variables(settings, known, environment);
   std::erase_if(foreign, [&](const Setting& s) {
     return arguments.find(s.flag) == nullptr;
   });  // flags that only a server has, such as its key
   Layers layers;
-  add_environment(arguments, foreign, sources, layers);
+  add_environment(arguments, foreign, known, environment, layers);
   add_config(arguments, settings.file, layers);
   std::map<std::string, std::string> origins;
   const auto fill = [&](const LowerSetting& layer) {
@@ -183,26 +186,19 @@ std::string settings_text(const Settings& settings, bool json) {
   return text;
 }
 
-namespace {
-
 namespace fs = std::filesystem;
 
-// The first of these variables that is set.
-std::optional<std::string> first_of(const Environment& environment, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (auto value = environment(name); value && !value->empty()) return value;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
-hub::Settings hub_settings(const Environment& environment) {
-  const std::string home = environment("HOME").value_or("");
+hub::Settings hub_settings(const Variables& environment) {
+  const std::string home = value_of(environment, "HOME");
   const auto expanded = [&home](const std::string& path) -> fs::path {
     return path.starts_with("~/") ? home + path.substr(1) : path;
   };
-  const auto variable = [&](std::initializer_list<const char*> names) { return first_of(environment, names); };
+  // The first of these that is set.
+  const auto variable = [&](std::initializer_list<const char*> names) -> std::optional<std::string> {
+    for (const char* name : names)
+      if (std::string value = value_of(environment, name); !value.empty()) return value;
+    return std::nullopt;
+  };
   const fs::path caches = expanded(variable({"XDG_CACHE_HOME"}).value_or(home + "/.cache"));
   const auto hf_home = variable({"HF_HOME"});
   const fs::path root = hf_home ? expanded(*hf_home) : caches / "huggingface";
@@ -227,11 +223,6 @@ struct LauncherWords {
 constexpr LauncherWords kLaunchers[] = {
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}};
-
-std::string value_of(const Variables& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
 
 int number_of(const Variables& environment, const char* name) {
   constexpr int kMost = 1 << 20;

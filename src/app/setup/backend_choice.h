@@ -72,15 +72,13 @@ struct FastSet {
   backend::Activations dense_activations = backend::Activations::kBf16;
   backend::Activations activations = backend::Activations::kBf16;
   backend::KvDtype kv = backend::KvDtype::kBf16;
-  double loss = 0;                 // of perplexity, in percent
-  std::optional<FastPlace> place;  // where it is the fastest; none: a candidate that is not, anywhere
-  bool fp8_attention = false;      // --attention-activation fp8
+  double loss = 0;             // of nibble-tiny's perplexity, in percent
+  FastPlace place{};           // where it is the fastest
+  bool fp8_attention = false;  // --attention-activation fp8
 };
-inline constexpr double kFastLoss = 1;               // less than this
-inline constexpr double kExactPerplexity = 21.4008;  // of nibble-tiny
+inline constexpr double kFastLoss = 1;  // less than this
 
-// All that were measured, with what each costs; of a place the fastest first.
-[[nodiscard]] std::span<const FastSet> fast_sets();
+[[nodiscard]] std::span<const FastSet> fast_sets();  // one for each place
 // None where nothing that is lossy is known to be faster, or all of it costs too much.
 [[nodiscard]] const FastSet* fastest_at(std::optional<FastPlace> place);
 // "dense layers mxfp4, activations int8, KV cache fp8".

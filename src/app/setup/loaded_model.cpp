@@ -11,15 +11,12 @@
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/mmap_file.h"
 #include "base/thread_pool.h"
 #include "checkpoint/eagle3_config.h"
-#include "checkpoint/gguf.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/strict_json.h"
 #include "convert/gguf.h"
 #include "engine/draft_model_proposer.h"
-#include "model/gpt_oss.h"
 #include "text/tokenizer_parts.h"
 
 #include <fmt/format.h>
@@ -29,10 +26,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 namespace nibble::app {
 namespace {

@@ -3,7 +3,6 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/terminal.h"
 #include "backend/cuda/comm/mailbox.h"
-#include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "checkpoint/eagle3_config.h"
@@ -18,7 +17,6 @@
 #include <limits>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 namespace nibble::app {
 

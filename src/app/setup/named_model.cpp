@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
-#include <optional>
 #include <system_error>
 #include <utility>
 

@@ -11,9 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>

@@ -36,19 +36,36 @@ std::string filled(std::string_view text, const Option& option, CommandId comman
   return fmt::format("{}{}{}", text.substr(0, mark), option.traits.fill(command), text.substr(mark + 2));
 }
 
-constexpr std::string_view kExamples = R"(  nibble run nibble-tiny "Once upon a time"
-  nibble pull openai/gpt-oss-20b
-  nibble chat gpt-oss-20b --reasoning low
-  nibble serve openai/gpt-oss-20b --port 8000
-  nibble inspect gpt-oss-120b --load-format dummy)";
-
 constexpr std::string_view kCommandTexts =
 #include "app/options/command_texts.txt"
     ;
+constexpr std::string_view kBashScript =
+#include "app/options/completion_bash.txt"
+    ;
+constexpr std::string_view kZshScript =
+#include "app/options/completion_zsh.txt"
+    ;
 
-constexpr std::string_view kExitCodes = R"(exit codes: 0 done, 1 failed, 2 bad command line or request, 3 not
-supported here, 4 corrupt file, 5 file or system error, 6 out of memory, 7 device
-error, 8 compare found a difference, 130 interrupted)";
+// Those of the commands, and behind them the program's examples, its exit codes and its greeting.
+const std::vector<CommandText>& all_texts() {
+  static const std::vector<CommandText> texts = [] {
+    constexpr std::string_view kMark = "\n## ";
+    std::vector<CommandText> all;
+    std::string_view rest = kCommandTexts;
+    for (size_t at = rest.find(kMark); at != rest.npos; at = rest.find(kMark)) {
+      rest.remove_prefix(at + kMark.size());
+      const size_t colon = rest.find(": "), line = rest.find('\n'), end = std::min(rest.find(kMark), rest.size() - 1);
+      all.push_back(
+          {rest.substr(0, colon), rest.substr(colon + 2, line - colon - 2), rest.substr(line + 1, end - line - 1)});
+    }
+    check(all.size() == std::variant_size_v<Command> + 3, "each command has its text");
+    return all;
+  }();
+  return texts;
+}
+
+std::string_view examples() { return all_texts()[std::variant_size_v<Command>].examples; }
+std::string_view exit_codes() { return all_texts()[std::variant_size_v<Command> + 1].examples; }
 
 constexpr std::string_view kAllTopics = "sampling, performance, expert or all";
 constexpr size_t kWidth = 80, kIndent = 28;
@@ -146,22 +163,7 @@ CommandFacts facts_of(CommandId command) {
   return facts;
 }
 
-std::span<const CommandText> command_texts() {
-  static const std::vector<CommandText> texts = [] {
-    constexpr std::string_view kMark = "\n## ";
-    std::vector<CommandText> all;
-    std::string_view rest = kCommandTexts;
-    for (size_t at = rest.find(kMark); at != rest.npos; at = rest.find(kMark)) {
-      rest.remove_prefix(at + kMark.size());
-      const size_t colon = rest.find(": "), line = rest.find('\n'), end = std::min(rest.find(kMark), rest.size() - 1);
-      all.push_back(
-          {rest.substr(0, colon), rest.substr(colon + 2, line - colon - 2), rest.substr(line + 1, end - line - 1)});
-    }
-    check(all.size() == std::variant_size_v<Command>, "each command has its text");
-    return all;
-  }();
-  return texts;
-}
+std::span<const CommandText> command_texts() { return std::span(all_texts()).first(std::variant_size_v<Command>); }
 const CommandText& text_of(CommandId command) { return command_texts()[static_cast<size_t>(command)]; }
 
 HelpTopic take_help_topic(std::vector<std::string>& arguments) {
@@ -186,18 +188,7 @@ HelpTopic take_help_topic(std::vector<std::string>& arguments) {
   return topic;
 }
 
-std::string greeting_text() {
-  return R"(Nibble: the fastest gpt-oss on the machine you own.
-
-  nibble chat                           talk to the small model that comes along
-  nibble pull openai/gpt-oss-20b        get a model that knows something (14 GB)
-  nibble chat gpt-oss-20b               talk to it
-  nibble serve gpt-oss-20b              OpenAI's API, and a chat page in the browser
-  nibble bench gpt-oss-20b              how fast it is, and what this machine allows
-
-nibble --help lists every command, nibble COMMAND --help its flags.
-)";
-}
+std::string greeting_text() { return fmt::format("{}\n", all_texts().back().examples); }
 
 std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) {
   if (command) return command_help(*command, topic);
@@ -205,7 +196,7 @@ std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) 
   for (const CommandText& each : command_texts()) out += fmt::format("  {:<12}{}\n", each.name, each.about);
   return out +
          fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
-                     kExamples, kExitCodes);
+                     examples(), exit_codes());
 }
 
 namespace {
@@ -247,14 +238,14 @@ std::string man_page_text() {
       ".TH NIBBLE 1 \"\" \"nibble {}\" \"User commands\"\n.SH NAME\nnibble \\- run and serve gpt\\-oss\n"
       ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nThe fastest gpt\\-oss on the machine you own: "
       "engine, chat and a server of OpenAI's API, in one program.\n.SH EXAMPLES\n{}",
-      NIBBLE_VERSION, example_block(kExamples));
+      NIBBLE_VERSION, example_block(examples()));
   for (size_t at = 0; at < command_texts().size(); ++at) {
     const CommandFacts command = facts_of(static_cast<CommandId>(at));
     out += fmt::format(".SH NIBBLE {}\n{}.\n", escaped(command.name), escaped(command.about));
     for (const FlagFacts& flag : command.flags) out += flag_entry(flag);
     out += ".PP\n" + example_block(command_texts()[at].examples);
   }
-  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(kExitCodes));
+  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(exit_codes()));
 }
 
 namespace {
@@ -296,30 +287,7 @@ std::string bash_text(const std::vector<CommandFacts>& commands) {
     }
     flags += fmt::format("    {}) words={} ;;\n", command.name, shell_quoted(own));
   }
-  return fmt::format(R"(# bash completion for nibble; made by: nibble completion bash
-_nibble() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} command=${{COMP_WORDS[1]}} words=
-  if [ "$COMP_CWORD" = 1 ]; then
-    COMPREPLY=($(compgen -W '{} --help --version' -- "$current"))
-    return
-  fi
-  case "$command $before" in
-{}    *) ;;
-  esac
-  if [ -z "$words" ] && [ "${{current#-}}" != "$current" ]; then
-    case $command in
-{}    esac
-  fi
-  if [ -n "$words" ]; then
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-  else
-    compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -f -- "$current"))
-  fi
-}}
-complete -F _nibble nibble
-)",
-                     names.substr(1), values, flags);
+  return fmt::format(kBashScript, names.substr(1), values, flags);
 }
 
 std::string zsh_text(const std::vector<CommandFacts>& commands) {
@@ -341,25 +309,7 @@ std::string zsh_text(const std::vector<CommandFacts>& commands) {
     }
     cases += " \\\n        '*:file:_files'\n      ;;\n";
   }
-  return fmt::format(R"(#compdef nibble
-# zsh completion for nibble; made by: nibble completion zsh
-_nibble() {{
-  local -a commands
-  commands=(
-{}  )
-  if (( CURRENT == 2 )); then
-    _describe command commands
-    return
-  fi
-  local command=$words[2]
-  shift words
-  (( CURRENT-- ))
-  case $command in
-{}  esac
-}}
-if [ "$funcstack[1]" = _nibble ]; then _nibble "$@"; else compdef _nibble nibble; fi
-)",
-                     names, cases);
+  return fmt::format(kZshScript, names, cases);
 }
 
 std::string fish_text(const std::vector<CommandFacts>& commands) {

@@ -12,12 +12,8 @@
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf.h"
 #include "lab/predict/predictor.h"
 #include "model/gpt_oss.h"
-#include "model/manifest.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -241,16 +237,12 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
   for (const std::string& why : {options.model.backend_why, options.model.fast_why})
     if (!why.empty() && !options.output.json) terminal.note(why);
-  std::optional<checkpoint::Checkpoint> checkpoint;
-  std::optional<checkpoint::GgufCheckpoint> gguf;
+  std::optional<ModelFiles> files;
   std::vector<backend::HostWeight> weights;
-  const model::BindOptions bind{.where = options.model.model, .check_scales = false};
-  if (options.model.load_format != LoadFormat::kDummy && is_gguf(options.model)) {
-    gguf.emplace(checkpoint::GgufCheckpoint::open(options.model.model));
-    weights = convert::bind_gguf(gguf->tensors(), config, bind);
-  } else if (options.model.load_format != LoadFormat::kDummy && options.model.run.backend == BackendKind::kCuda) {
-    checkpoint.emplace(checkpoint::Checkpoint::open(options.model.model));
-    weights = model::bind_weights(checkpoint->entries(), config, bind);
+  const bool may_convert = options.model.run.backend == BackendKind::kCuda || is_gguf(options.model);
+  if (options.model.load_format != LoadFormat::kDummy && may_convert) {
+    files.emplace(options.model);
+    weights = files->bind(config, {.where = options.model.model, .check_scales = false});
   }
   const Planner planner(options, config, weights);
   Json json = {{"device", planner.device()},

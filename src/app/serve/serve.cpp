@@ -219,7 +219,7 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
   const MemoryLimit room = budget(1, 1).limit;
   if (o.run.max_model_len == kContextThatFits) {
     const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
-    const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
+    const int64_t fits = kv_tokens_that_fit(room, 0, most, [&](int64_t n) { return budget(n, n).needs; });
     limits.max_context = fits > 0 ? fits : most;  // if nothing fits, the refusal is the one for the whole context
   }
   if (limits.kv_tokens > 0) {
@@ -232,7 +232,7 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
   }
   const int64_t most = std::min(limits.max_context * limits.max_sequences,
                                 o.run.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
-  limits.kv_tokens = kv_tokens_that_fit(room, {limits.max_context, most},
+  limits.kv_tokens = kv_tokens_that_fit(room, limits.max_context, most,
                                         [&](int64_t tokens) { return budget(limits.max_context, tokens).needs; });
   return limits;
 }

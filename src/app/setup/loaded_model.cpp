@@ -122,14 +122,28 @@ OpenedConfig open_config(const ModelOptions& options) {
   return config_of(path.parent_path());
 }
 
+ModelFiles::ModelFiles(const ModelOptions& options) {
+  if (is_gguf(options))
+    gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
+  else if (options.load_format != LoadFormat::kDummy)
+    checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
+}
+
+std::vector<backend::HostWeight> ModelFiles::bind(const model::ModelConfig& config,
+                                                  const model::BindOptions& how) const {
+  return gguf ? convert::bind_gguf(gguf->tensors(), config, how)
+              : model::bind_weights(checkpoint->entries(), config, how);
+}
+
 std::vector<MappedSource> ModelSource::mapped_files() const {
-  std::vector<MappedSource> files;
-  if (checkpoint) {
-    for (const checkpoint::SafetensorsFile& file : checkpoint->files()) files.push_back({file.bytes(), file.path()});
-  } else if (gguf) {
-    for (size_t i = 0; i < gguf->files().size(); ++i) files.push_back({gguf->files()[i].bytes(), gguf->paths()[i]});
-  }
-  return files;
+  std::vector<MappedSource> mapped;
+  if (files.checkpoint)
+    for (const checkpoint::SafetensorsFile& file : files.checkpoint->files())
+      mapped.push_back({file.bytes(), file.path()});
+  if (files.gguf)
+    for (size_t i = 0; i < files.gguf->files().size(); ++i)
+      mapped.push_back({files.gguf->files()[i].bytes(), files.gguf->paths()[i]});
+  return mapped;
 }
 
 namespace {
@@ -153,30 +167,27 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   require_speculation(options);
   require_backend(options);  // refuse what will be refused before all weights are read
-  std::optional<checkpoint::GgufCheckpoint> gguf;
-  if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
-  auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
-  text::Tokenizer tokenizer =
-      gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
+  OpenedConfig opened;
+  if (!is_gguf(options)) opened = open_config(options);
+  ModelFiles files(options);
+  if (files.gguf) opened = config_of(*files.gguf);
+  auto& [config, notes] = opened;
+  text::Tokenizer tokenizer = files.gguf
+                                  ? tokenizer_from_gguf(fields_of(*files.gguf), files.gguf->paths().front().string())
+                                  : open_tokenizer(options, config);
   check_end_tokens(tokenizer, options, config.eos_ids);
-  if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
-  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}, {}, {}};
+  if (files.gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
+  ModelSource source{.config = std::move(config), .tokenizer = std::move(tokenizer), .files = std::move(files)};
   ThreadPool pool(thread_count(options));
-  if (options.load_format != LoadFormat::kDummy && !source.gguf)
-    source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
   if (options.run.copy_weights && options.run.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
   if (options.load_format == LoadFormat::kDummy) {
     require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
-  } else if (source.gguf) {
-    terminal.progress("checking weights", 0, options.model);
-    source.weights = convert::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
-    source.weights =
-        model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
+    source.weights = source.files.bind(source.config, {.where = options.model, .pool = &pool});
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);

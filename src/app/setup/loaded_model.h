@@ -30,16 +30,26 @@ namespace nibble::app {
 
 class GroupRank;  // rank_group.h
 
+// A model's files of weights: GGUF, or safetensors, of which --load-format dummy opens none.
+struct ModelFiles {
+  explicit ModelFiles(const ModelOptions& options);
+  // Throws Error(kCorrupt) where they are not the configuration's. The files outlive what it returns.
+  [[nodiscard]] std::vector<backend::HostWeight> bind(const model::ModelConfig& config,
+                                                      const model::BindOptions& how) const;
+
+  std::optional<checkpoint::Checkpoint> checkpoint;
+  std::optional<checkpoint::GgufCheckpoint> gguf;
+};
+
 // A model's description and weights, not yet on any backend.
 struct ModelSource {
   model::ModelConfig config;
   text::Tokenizer tokenizer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // exactly one of the three holds the bytes
-  std::optional<checkpoint::GgufCheckpoint> gguf;
-  std::optional<convert::DummyWeights> dummy;
-  std::vector<backend::HostWeight> weights;
-  std::unique_ptr<model::eagle3::Head> head;  // of --speculative eagle3; null: none
-  std::unique_ptr<ModelSource> draft;         // of --speculative draft; null: none
+  ModelFiles files;
+  std::optional<convert::DummyWeights> dummy{};  // whose bytes the weights are, if the files' are not
+  std::vector<backend::HostWeight> weights{};
+  std::unique_ptr<model::eagle3::Head> head{};  // of --speculative eagle3; null: none
+  std::unique_ptr<ModelSource> draft{};         // of --speculative draft; null: none
 
   [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };

@@ -53,11 +53,11 @@ std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
   return good;
 }
 
-int64_t kv_tokens_that_fit(const MemoryLimit& limit, const KvTokens& range,
+int64_t kv_tokens_that_fit(const MemoryLimit& limit, int64_t least, int64_t most,
                            const std::function<MemoryNeeds(int64_t)>& needs) {
-  const auto more = largest_that_fits({.bytes = limit.bytes - limit.bytes / 32, .where = {}}, range.most - range.least,
-                                      [&](int64_t count) { return needs(range.least + count); });
-  return range.least + more.value_or(0);
+  const auto more = largest_that_fits({.bytes = limit.bytes - limit.bytes / 32, .where = {}}, most - least,
+                                      [&](int64_t count) { return needs(least + count); });
+  return least + more.value_or(0);
 }
 
 std::string describe(const MemoryNeeds& needs) {

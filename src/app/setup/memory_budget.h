@@ -29,12 +29,9 @@ struct MemoryLimit {
 [[nodiscard]] std::optional<int64_t> largest_that_fits(const MemoryLimit& limit, int64_t most,
                                                        const std::function<backend::MemoryNeeds(int64_t)>& needs);
 
-struct KvTokens {
-  int64_t least = 0, most = 0;
-};
 // How many tokens a KV cache gets if nobody asked for a size: as many as fit within `limit`, of which a 32nd stays
 // free. `least` if those do not fit, or are more than `most`.
-[[nodiscard]] int64_t kv_tokens_that_fit(const MemoryLimit& limit, const KvTokens& range,
+[[nodiscard]] int64_t kv_tokens_that_fit(const MemoryLimit& limit, int64_t least, int64_t most,
                                          const std::function<backend::MemoryNeeds(int64_t)>& needs);
 
 // "12.0 GB: weights 11.0 GB, KV cache 0.5 GB, …"; parts of size 0 are left out.

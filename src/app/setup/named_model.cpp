@@ -77,7 +77,7 @@ bool gets(const std::string& repo, const ModelOptions& options, Terminal& termin
   const bool asks = options.when_absent == WhenAbsent::kOffer && terminal.can_ask() && !options.hub.offline;
   if (!asks && options.when_absent != WhenAbsent::kPull) return false;
   const std::string revision = options.revision.empty() ? "main" : options.revision;
-  return pull_model({.repo = repo, .revision = revision, .include = {}}, options.hub, {terminal, asks}).has_value();
+  return pull_model({.repo = repo, .revision = revision, .include = {}}, options.hub, terminal, asks).has_value();
 }
 
 }  // namespace
@@ -202,8 +202,7 @@ hub::PullWatch watch_of(Terminal& terminal, const Interrupt& interrupt, Rate& ra
 }  // namespace
 
 std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
-                                        const PullView& view) {
-  Terminal& terminal = view.terminal;
+                                        Terminal& terminal, bool ask) {
   Rate rate;
   const auto plan = [&] {
     const Interrupt interrupt(kEndings);
@@ -217,7 +216,7 @@ std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const h
                                   ? size_text(plan.bytes)
                                   : fmt::format("{} of {}", size_text(plan.missing_bytes), size_text(plan.bytes));
   const std::string what = fmt::format("{} from {} to {}", missing, settings.endpoint, settings.cache.string());
-  if (view.ask && !terminal.ask(fmt::format("{} is not on this machine. Pull it, {}?", request.repo, what)))
+  if (ask && !terminal.ask(fmt::format("{} is not on this machine. Pull it, {}?", request.repo, what)))
     return std::nullopt;
   if (plan.missing_bytes > 0) terminal.note(fmt::format("pulling {}: {}", request.repo, what));
   const auto start = Clock::now();
@@ -244,7 +243,7 @@ int execute(const PullOptions& options) {
                 options.model);
   }
   const auto plan = pull_model({.repo = repos.front(), .revision = options.revision, .include = options.include},
-                               options.hub, {terminal});
+                               options.hub, terminal);
   check(plan.has_value(), "nobody was asked");
   if (!options.output.json) return kExitOk;
   nlohmann::ordered_json json = {{"model", plan->repo},

@@ -83,8 +83,8 @@ bool Arguments::given(std::string_view name) const {
 // The words of one command line, one after the other.
 class Arguments::Words {
  public:
-  Words(Arguments& arguments, std::span<const std::string> words, std::vector<std::string> unknown)
-      : arguments_(arguments), words_(words), unknown_(std::move(unknown)) {}
+  Words(Arguments& arguments, std::span<const std::string> words, std::vector<std::string>& unknown)
+      : arguments_(arguments), words_(words), unknown_(unknown) {}
 
   // What each argument got, in the words themselves.
   void read() {
@@ -101,18 +101,10 @@ class Arguments::Words {
     }
   }
 
-  std::deque<std::pair<Argument*, std::vector<std::string>>> found;
-  [[nodiscard]] const std::vector<std::string>& unknown() const { return unknown_; }
-
  private:
   [[nodiscard]] bool is_flag(const std::string& word) const {
     const bool is_number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
     return looks_like_a_flag(word) && !is_number;
-  }
-  void give(Argument& argument, std::string value) {
-    const auto it = std::ranges::find(found, &argument, &std::pair<Argument*, std::vector<std::string>>::first);
-    if (it != found.end()) return it->second.push_back(std::move(value));
-    found.push_back({&argument, {std::move(value)}});
   }
   void read_long(const std::string& word) {
     const size_t mark = std::min(word.find('='), word.size());
@@ -123,10 +115,9 @@ class Arguments::Words {
     const std::string value = has_value ? word.substr(mark + 1) : "";
     if (!argument->is_switch) return read_values(*argument, name, has_value ? std::optional(value) : std::nullopt);
     if (has_value) {
-      if (const std::string wrong = neither_yes_nor_no(value); !wrong.empty())
-        refuse(fmt::format("{}: {}", name, wrong));
+      if (const std::string wrong = neither_yes_nor_no(value); !wrong.empty()) refuse_value(name, wrong);
     }
-    give(*argument, argument->switched(name, value));
+    argument->words.push_back(argument->switched(name, value));
   }
   // -n 5, -n5, and switches together: -qy.
   void read_short(const std::string& word) {
@@ -136,57 +127,54 @@ class Arguments::Words {
       Argument* const argument = arguments_.find(name);
       if (argument == nullptr) return unknown_.push_back(i == 1 ? word : "-" + word.substr(i));
       if (!argument->is_switch) return read_values(*argument, name, rest.empty() ? std::nullopt : std::optional(rest));
-      give(*argument, "true");
+      argument->words.emplace_back("true");
     }
   }
   void read_values(Argument& argument, const std::string& name, const std::optional<std::string>& value) {
     if (value) {
-      give(argument, *value);
+      argument.words.push_back(*value);
     } else {
-      if (at_ == words_.size()) refuse(argument.name + ": want a value, found none");
+      if (at_ == words_.size()) refuse_value(argument.name, "want a value, found none");
       const std::string& next = words_[at_];
       // Whatever it looks like, but for serve no flag: --api-key $NONE --port 80
       if (arguments_.command_ == CommandId::kServe && next.starts_with("--") &&
           arguments_.find(next.substr(0, next.find('='))) != nullptr)
-        refuse(fmt::format("{0}: want a value, found the flag {1}; as a value: {0}={1}", name, next));
-      give(argument, next);
+        refuse_value(name, fmt::format("want a value, found the flag {1}; as a value: {0}={1}", name, next));
+      argument.words.push_back(next);
       ++at_;
     }
     while (argument.takes == Range::Takes::kSeveral && at_ < words_.size() && !is_flag(words_[at_]))
-      give(argument, words_[at_++]);
+      argument.words.push_back(words_[at_++]);
   }
   void read_place(const std::string& word) {
-    for (Argument& argument : arguments_.all_) {
-      const auto it = std::ranges::find(found, &argument, &std::pair<Argument*, std::vector<std::string>>::first);
-      if (argument.is_place() && it == found.end()) return give(argument, word);
-    }
+    for (Argument& argument : arguments_.all_)
+      if (argument.is_place() && argument.words.empty()) return argument.words.push_back(word);
     unknown_.push_back(word);
-  }
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Code::kInvalidRequest, "nibble {0}: {1} (nibble {0} --help)", program_name(arguments_.command_), what);
   }
 
   Arguments& arguments_;
   const std::span<const std::string> words_;
-  std::vector<std::string> unknown_;
+  std::vector<std::string>& unknown_;
   size_t at_ = 0;
 };
 
 bool Arguments::read(std::span<const std::string> words, std::vector<std::string> unknown) {
-  Words reader(*this, words, std::move(unknown));
-  reader.read();
-  const bool helps = std::ranges::any_of(reader.found, [](const auto& each) { return each.first->name == "--help"; });
-  if (!helps) refuse_unknown(reader.unknown());
-  try {
+  const auto named = [this](const auto& step) {
+    try {
+      step();
+    } catch (const Error& e) {
+      throw Error(e.code(), "nibble {0}: {1} (nibble {0} --help)", program_name(command_), e.what());
+    }
+  };
+  named([&] { Words(*this, words, unknown).read(); });
+  const bool helps = !find("--help")->words.empty();
+  if (!helps) refuse_unknown(unknown);
+  named([&] {
     for (Argument& argument : all_)
-      for (const auto& [to, values] : reader.found)
-        if (to == &argument) take(argument, values);
-    if (helps) return false;
-    check_together();
-  } catch (const Error& e) {
-    throw Error(e.code(), "nibble {0}: {1} (nibble {0} --help)", program_name(command_), e.what());
-  }
-  return true;
+      if (!argument.words.empty()) take(argument, argument.words);
+    if (!helps) check_together();
+  });
+  return !helps;
 }
 
 void Arguments::set(Argument& argument, const std::vector<std::string>& values, std::string_view origin) {

@@ -21,7 +21,7 @@ struct Argument {
   std::vector<std::string> names, negations{};  // a negation turns a switch off
   bool is_switch = false;
   Range::Takes takes = Range::Takes::kOne;
-  std::vector<std::string> values{};  // as they were understood
+  std::vector<std::string> words{}, values{};  // as they were typed; as they were understood
 
   [[nodiscard]] bool given() const { return !values.empty(); }
   [[nodiscard]] bool is_place() const { return option != nullptr && option->is_place(); }

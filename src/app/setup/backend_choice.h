@@ -43,7 +43,7 @@ struct BackendChoice {
 using LimitsOf = std::function<model::StepLimits(const ModelOptions& options, const model::ModelConfig& config)>;
 
 // Fills in the backend if the options leave it open, and says why it was taken. Also fills in the formats that --fast
-// chooses (fast.h), for `card` if that is not this machine's. Throws what reading the model's configuration throws.
+// chooses (below), for `card` if that is not this machine's. Throws what reading the model's configuration throws.
 [[nodiscard]] ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of,
                                         const std::optional<backend::cuda::DeviceFacts>& card = {});
 

@@ -361,7 +361,7 @@ TEST(draft_controller, verifies_all_where_it_is_not_asked) {
   EXPECT_EQ(candidates[1].chosen, 3);
 }
 
-// Of steps of 10 ms half a percent may go to reading, and what drafts have won.
+// Reading may take half a percent of steps of 10 ms, and what drafts have won.
 TEST(draft_controller, reading_is_paid_from_what_drafts_have_won) {
   DraftController controller(SpeculationLimits{});
   const auto steps = [&](int count, int drafted) {

@@ -328,6 +328,10 @@ TEST(Transports, add_up_in_the_order_of_the_ranks_gather_at_rank_0_and_tell_its_
         for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(100 * rank + static_cast<int>(i) + round);
         transport.gather(std::vector<std::span<float>>{std::span(own).first(width), std::span(own).last(width)},
                          {.columns = columns, .values = all, .width = 6});
+        std::vector<float> again(all.size());
+        transport.gather(std::vector<std::span<float>>{std::span(own).first(width), std::span(own).last(width)},
+                         {.columns = columns, .values = again, .width = 6});
+        EXPECT_EQ(again, all) << which;
         const auto r = static_cast<float>(round);
         if (rank == 0) {
           EXPECT_THAT(all, ElementsAre(r, r + 1, r + 100, r + 101, r + 102, r + 200, r + 2, r + 3, r + 103, r + 104,

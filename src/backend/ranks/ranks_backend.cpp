@@ -121,7 +121,8 @@ class RanksBackend final : public Backend {
   RanksBackend(const BackendConfig& config, const Ranks& ranks, std::unique_ptr<Crew> crew)
       : dims_(config.dims), ranks_(ranks), crew_(std::move(crew)), members_(static_cast<size_t>(ranks.count)) {
     for (int rank = 0; rank < ranks.count; ++rank) shards_.push_back(shard_of(dims_, ranks, rank));
-    threads_.emplace(members_.size());
+    using First = BoundThreads::First;
+    threads_.emplace(members_.size(), crew_->is_bound() ? First::kOwnThread : First::kCaller);
     const auto thrown = threads_->each([&](size_t rank) { members_[rank] = crew_->make(static_cast<int>(rank)); });
     const auto first = std::ranges::find_if(thrown, [](const auto& one) { return one != nullptr; });
     if (first == thrown.end()) return;
@@ -171,9 +172,11 @@ class RanksBackend final : public Backend {
 
   std::optional<StepRun> run(const StepArgs& step) override {
     if (group_ != nullptr) tell(FrameType::kStep, written(step));
-    each(Part::kPrepare, [&](size_t rank) { members_[rank]->prepare(step); });
+    const bool together = !is_bound();
+    if (!together) each(Part::kPrepare, [&](size_t rank) { members_[rank]->prepare(step); });
     StepRun ran;
     each(Part::kExchange, [&](size_t rank) {
+      if (together) members_[rank]->prepare(step);
       const StepRun own = members_[rank]->enqueue();
       if (rank == 0) ran = own;
     });
@@ -182,6 +185,8 @@ class RanksBackend final : public Backend {
   // Each rank waits for its own tokens: a card that fails is noticed by its rank, and then the others do not wait for
   // it.
   [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
+    require();
+    if (!is_bound()) return members_.front()->wait(ticket);  // rank 0 has told the others what it drew
     std::vector<std::vector<DrawnToken>> drawn(members_.size());
     each(Part::kExchange, [&](size_t rank) { drawn[rank] = members_[rank]->wait(ticket); });
     for (size_t rank = 1; rank < drawn.size(); ++rank)
@@ -190,7 +195,7 @@ class RanksBackend final : public Backend {
           lose(fmt::format("{}: want the same token from every rank, found {} from rank 0 and {} from rank {}", name(),
                            drawn[0][row].token, drawn[rank][row].token, rank));
     if (group_ == nullptr) return std::move(drawn.front());
-    group_->require();  // what a card has drawn without the others is nothing
+    require();  // what a card has drawn without the others is nothing
     std::vector<int32_t> tokens;
     for (const DrawnToken& row : drawn.front()) tokens.push_back(row.token);
     tell(FrameType::kDrawn, std::as_bytes(std::span(tokens)));
@@ -301,11 +306,17 @@ class RanksBackend final : public Backend {
     RanksBackend& of_;
   };
 
+  [[nodiscard]] bool is_bound() const { return group_ != nullptr || crew_->is_bound(); }
   [[nodiscard]] const Member& first() const { return *members_.front(); }
 
   // To the other processes, if there are any.
   void tell(FrameType type, std::span<const std::byte> body) const {
     if (group_ != nullptr) group_->tell(type, body);
+  }
+  // Throws where a rank is lost.
+  void require() const {
+    if (group_ != nullptr) group_->require();
+    if (!lost_.empty()) throw Error(Code::kDevice, lost_);
   }
   void require_verbs() const {
     if (group_ != nullptr) throw Error(Code::kUnsupported, "a step of ranks in several processes: want a whole one");
@@ -327,8 +338,8 @@ class RanksBackend final : public Backend {
   // body(rank) on every rank's thread at once.
   template <class Body>
   void each(Part part, const Body& body) {
+    require();
     if (group_ != nullptr) return alone(part, body);
-    if (!lost_.empty()) throw Error(Code::kDevice, lost_);
     std::atomic<bool> has_failed = false;
     size_t first_failed = 0;
     const std::span<const std::exception_ptr> thrown = threads_->each([&](size_t rank) {
@@ -356,13 +367,12 @@ class RanksBackend final : public Backend {
   // The member of this process. Nobody could tell where the others are once it is not where they think.
   template <class Body>
   void alone(Part part, const Body& body) {
-    group_->require();
     try {
       body(0);
     } catch (const std::exception& error) {
       if (part == Part::kLoad) throw;
       if (!is_lost_by_another(*group_, error)) group_->fail(fmt::format("rank 0 failed: {}", error.what()));
-      group_->require();
+      require();
       throw;
     }
   }

@@ -33,6 +33,9 @@ class Crew {
 
   // On the rank's own thread, where the member is called and destroyed, too. This outlives it.
   [[nodiscard]] virtual std::unique_ptr<Member> make(int rank) = 0;
+  // Whether members are bound to their threads, as to a card, and each notices by itself that it has failed. Else rank
+  // 0 runs on the caller's thread, and a step is one call of each.
+  [[nodiscard]] virtual bool is_bound() const { return false; }
   // Nothing waits for another rank any more, on the host or on a card. From any thread.
   virtual void give_up() = 0;
   // All ranks, for people: "2 cards".

@@ -2,7 +2,7 @@
 
 #include "app/setup/fast.h"
 #include "app/setup/loaded_model.h"
-#include "app/setup/rank_card.h"
+#include "app/setup/rank_group.h"
 #include "app/setup/rank_group.h"
 #include "app/options/option.h"
 #include "app/options/settings.h"

@@ -356,14 +356,14 @@ void LoadedModel::join(const ModelSource& source, const ModelOptions& options, c
                        const LoadView& view) {
   const bool on_card = options.run.backend == BackendKind::kCuda;
   group_ = join_group(source, options, view.terminal, [this, on_card, on_lost = view.on_lost](const std::string& why) {
-    if (on_card) card_.lose();
+    if (on_card) cards_.give_up();
     if (on_lost) return on_lost(why);
     if (on_card) end_soon({.code = kExitIo, .within = kLostTime, .says = why});
   });
   backend::tell_room(*group_, config);
   be_ =
       backend::make_ranks_backend(config, options.run.ranks, *group_,
-                                  make_member(options, config, source, *group_, card_), on_card ? "a card" : "a rank");
+                                  make_member(options, config, source, *group_, cards_), on_card ? "a card" : "a rank");
 }
 
 LoadedModel::~LoadedModel() = default;

@@ -3,8 +3,8 @@
 // concrete backend.
 
 #include "app/options/options.h"
-#include "app/setup/rank_card.h"
 #include "app/setup/terminal.h"
+#include "backend/cuda/card_group.h"
 #include "backend/backend.h"
 #include "backend/measure.h"
 #include "backend/cost.h"
@@ -116,7 +116,7 @@ class LoadedModel {
   void join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
             const LoadView& view);
 
-  RankCard card_;                                 // of a rank of a group, whose thread lets it go
+  backend::cuda::CardGroup cards_;                // of a rank of a group, whose thread lets it go
   std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;

@@ -54,8 +54,7 @@ using MakeRank = std::function<std::unique_ptr<Backend>(const BackendConfig& of_
                                                           MakeRank make);
 
 // Rank 0 of several processes, over its member, which it calls on the caller's thread. `member_name`: "a card". The
-// group is complete and outlives it. finish_upload() waits for the others' weights. Steps are run whole: verbs throw
-// Error(kUnsupported), as does peek() of slots that ranks do not have alike.
+// group is complete and outlives it. finish_upload() waits for the others' weights.
 [[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
                                                           ProcessGroup& group, std::unique_ptr<Member> member,
                                                           std::string member_name);

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <initializer_list>
+#include <array>
+#include <optional>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -33,6 +35,11 @@ struct MergeEntry {
   size_t right;
 };
 
+int64_t to_int64(const SortedJson& id) {
+  return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
+                                 : id.get<int64_t>();
+}
+
 struct TokenizerScan {
   nlohmann::json root;  // the file without model.vocab and model.merges
   std::string text;
@@ -41,156 +48,123 @@ struct TokenizerScan {
   bool has_vocab = false, has_merges = false;
 };
 
-// The first half: one pass that keeps the two big tables flat and the rest as a small tree. Throws Error(kCorrupt): no
-// JSON, a repeated key, nested too deeply, an id or merge of another type. nlohmann's SAX interface; its callbacks
-// return true to go on, and errors leave as exceptions.
+// The first half: one pass that keeps the two big tables flat and leaves the rest to the library's tree. Throws
+// Error(kCorrupt): no JSON, a repeated key, nested too deeply, an id or merge of another type.
 class Scan {
  public:
   explicit Scan(std::string_view name) : name_(name) {}
 
-  TokenizerScan take() { return std::move(out_); }
-
-  bool null() { return value(nullptr, "null"); }
-  bool boolean(bool v) { return value(v, "a boolean"); }
-  bool number_integer(int64_t v) { return number(v, v); }
-  bool number_unsigned(uint64_t v) { return number(v, v > INT64_MAX ? INT64_MAX : static_cast<int64_t>(v)); }
-  bool number_float(double v, const std::string& /*digits*/) { return value(v, "a fraction"); }
-  bool binary(SortedJson::binary_t& /*v*/) { return false; }  // not in JSON text
-
-  bool string(std::string& v) {
-    if (at_ == Place::kMerges) return merge_from_string(v);
-    if (at_ == Place::kMergePair) return merge_part(v);
-    return value(std::move(v), "a string");
-  }
-
-  bool key(std::string& v) {
-    if (at_ == Place::kTree && open_.back()->contains(v)) fail("want every key once, found \"{}\" again", shown(v));
-    key_ = std::move(v);
-    return true;
-  }
-
-  bool start_object(size_t /*elements*/) {
-    if (opens("vocab")) {
-      out_.has_vocab = true;
-      return enter(Place::kVocab);
+  TokenizerScan read(std::string_view json) {
+    try {
+      out_.root = SortedJson::parse(json, [this](int depth, SortedJson::parse_event_t event, const SortedJson& value) {
+        return on(static_cast<size_t>(depth), event, value);
+      });
+    } catch (const SortedJson::parse_error& error) {
+      fail("want JSON, found none at byte {}", error.byte);
+    } catch (const SortedJson::out_of_range& error) {
+      fail("want JSON, found {}", error.what());
     }
-    return open(SortedJson::object(), "an object");
-  }
-
-  bool start_array(size_t /*elements*/) {
-    if (opens("merges")) {
-      out_.has_merges = true;
-      return enter(Place::kMerges);
-    }
-    if (at_ == Place::kMerges) {
-      out_.merges.push_back({out_.text.size(), 0, 0});
-      pair_parts_ = 0;
-      at_ = Place::kMergePair;
-      return true;
-    }
-    return open(SortedJson::array(), "an array");
-  }
-
-  bool end_object() { return close(); }
-
-  bool end_array() {
-    if (at_ != Place::kMergePair) return close();
-    if (pair_parts_ != 2) bad_merge("two strings", "another number of them");
-    at_ = Place::kMerges;
-    return true;
-  }
-
-  bool parse_error(size_t position, const std::string& /*token*/, const SortedJson::exception& /*says*/) {
-    fail("want JSON, found none at byte {}", position);
+    return std::move(out_);
   }
 
  private:
-  enum class Place { kTree, kVocab, kMerges, kMergePair };
+  using Event = SortedJson::parse_event_t;
+  struct Level {                    // of nesting
+    std::string key{};              // of the value at work; "": in an array
+    std::set<std::string> known{};  // keys so far
+  };
 
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
     throw Error(Code::kCorrupt, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
-
   [[noreturn]] void bad_merge(std::string_view expected, std::string_view found) {
-    const size_t index = out_.merges.size() - (at_ == Place::kMergePair ? 1 : 0);
-    fail("model.merges[{}]: want {}, found {}", index, expected, found);
+    fail("model.merges[{}]: want {}, found {}", out_.merges.size() - (pair_parts_ ? 1 : 0), expected, found);
   }
-
   static std::string_view shown(std::string_view text) { return text.substr(0, 80); }
 
-  // Whether the value about to start is model.<key>, and nothing was there yet.
-  bool opens(std::string_view key) {
-    if (at_ != Place::kTree || open_.size() != 2 || key_ != key) return false;
-    return open_.back()->is_object() && out_.root.contains("model") && &out_.root["model"] == open_.back();
-  }
-
-  // The key stays in the tree, so that a second one is seen.
-  bool enter(Place place) {
-    (*open_.back())[key_] = nullptr;
-    at_ = place;
+  // `depth`: containers around the value, or around the object of the key. True: the tree gets it.
+  bool on(size_t depth, Event event, const SortedJson& value) {
+    const bool starts = event == Event::object_start || event == Event::array_start;
+    const bool in_tables = depth > 2 && (in_vocab_ || in_merges_);
+    if (starts && !in_tables) return open(depth, event);
+    if (event == Event::key && !in_tables) return key(depth, value.get_ref<const std::string&>());
+    if (in_vocab_ && in_tables) return vocab(event, value);
+    if (in_merges_ && in_tables) return merge(depth, event, value);
+    if (event == Event::object_end || event == Event::array_end) in_vocab_ = in_merges_ = false;
     return true;
   }
 
-  bool close() {
-    if (at_ == Place::kTree) {
-      open_.pop_back();
-    } else {
-      at_ = Place::kTree;
+  bool open(size_t depth, Event event) {
+    if (depth >= kMaxDepth) fail("want at most {} levels of nesting, found more", kMaxDepth);
+    const bool in_model = depth == 2 && levels_[1].key == "model";
+    in_vocab_ = in_model && event == Event::object_start && levels_[2].key == "vocab";
+    in_merges_ = in_model && event == Event::array_start && levels_[2].key == "merges";
+    out_.has_vocab |= in_vocab_;
+    out_.has_merges |= in_merges_;
+    levels_[depth + 1] = {};
+    return true;
+  }
+
+  bool key(size_t depth, const std::string& key) {
+    if (!levels_[depth].known.insert(key).second) fail("want every key once, found \"{}\" again", shown(key));
+    levels_[depth].key = key;
+    return true;
+  }
+
+  static std::string_view kind_of(Event event, const SortedJson& value) {
+    if (event == Event::object_start) return "an object";
+    if (event == Event::array_start) return "an array";
+    if (value.is_number_float()) return "a fraction";
+    return value.is_null() ? "null" : value.is_boolean() ? "a boolean" : value.is_string() ? "a string" : "a number";
+  }
+
+  bool vocab(Event event, const SortedJson& value) {
+    if (event == Event::key) {
+      token_ = value.get_ref<const std::string&>();
+      return false;
     }
-    return true;
+    if (!value.is_number_integer())
+      fail("model.vocab, token \"{}\": want an id, found {}", shown(token_), kind_of(event, value));
+    out_.vocab.push_back({out_.text.size(), token_.size(), to_int64(value)});
+    out_.text += token_;
+    return false;
   }
 
-  bool open(SortedJson empty, std::string_view what) {
-    SortedJson* added = add(std::move(empty), what);
-    if (open_.size() >= kMaxDepth) fail("want at most {} levels of nesting, found more", kMaxDepth);
-    open_.push_back(added);
-    return true;
-  }
-
-  bool value(SortedJson v, std::string_view what) { return add(std::move(v), what) != nullptr; }
-
-  template <class Number>
-  bool number(Number v, int64_t id) {
-    if (at_ != Place::kVocab) return value(v, "a number");
-    out_.vocab.push_back({out_.text.size(), key_.size(), id});
-    out_.text += key_;
-    return true;
-  }
-
-  SortedJson* add(SortedJson v, std::string_view what) {
-    if (at_ == Place::kVocab) fail("model.vocab, token \"{}\": want an id, found {}", shown(key_), what);
-    if (at_ != Place::kTree) bad_merge("a string \"left right\" or a pair of strings", what);
-    if (open_.empty()) {
-      out_.root = std::move(v);
-      return &out_.root;
+  bool merge(size_t depth, Event event, const SortedJson& value) {
+    if (event == Event::array_end) {
+      if (pair_parts_ != 2) bad_merge("two strings", "another number of them");
+      pair_parts_.reset();
+      return false;
     }
-    SortedJson& parent = *open_.back();
-    if (parent.is_object()) return &(parent[key_] = std::move(v));
-    parent.push_back(std::move(v));
-    return &parent.back();
+    if (event == Event::array_start && depth == 3) {
+      out_.merges.push_back({out_.text.size(), 0, 0});
+      pair_parts_ = 0;
+      return true;
+    }
+    if (!value.is_string()) bad_merge("a string \"left right\" or a pair of strings", kind_of(event, value));
+    const auto& text = value.get_ref<const std::string&>();
+    pair_parts_ ? merge_part(text) : merge_from_string(text);
+    return false;
   }
 
-  bool merge_from_string(std::string_view v) {
+  void merge_from_string(std::string_view v) {
     const size_t space = v.find(' ');
-    if (space == std::string_view::npos || space == 0 || space + 1 == v.size()) {
+    if (space == std::string_view::npos || space == 0 || space + 1 == v.size())
       bad_merge("\"left right\"", fmt::format("\"{}\"", shown(v)));
-    }
     const size_t offset = out_.text.size();
     decode(v.substr(0, space));
     const size_t middle = out_.text.size();
     decode(v.substr(space + 1));
     out_.merges.push_back({offset, middle - offset, out_.text.size() - middle});
-    return true;
   }
 
-  bool merge_part(std::string_view v) {
-    if (++pair_parts_ > 2 || v.empty()) bad_merge("two strings that are not empty", "others");
+  void merge_part(std::string_view v) {
+    if (++*pair_parts_ > 2 || v.empty()) bad_merge("two strings that are not empty", "others");
     const size_t before = out_.text.size();
     decode(v);
     MergeEntry& merge = out_.merges.back();
     (pair_parts_ == 1 ? merge.left : merge.right) = out_.text.size() - before;
-    return true;
   }
 
   void decode(std::string_view v) {
@@ -199,10 +173,10 @@ class Scan {
 
   std::string_view name_;
   TokenizerScan out_;
-  std::vector<SortedJson*> open_;  // containers from the root on; a parent does not move while its child is open
-  std::string key_;
-  Place at_ = Place::kTree;
-  int pair_parts_ = 0;
+  std::array<Level, kMaxDepth + 1> levels_;
+  bool in_vocab_ = false, in_merges_ = false;
+  std::string token_;              // of model.vocab
+  std::optional<int> pair_parts_;  // of the pair that is open
 };
 
 // The second half: refuses what we do not do, and checks that the rest is consistent.
@@ -237,24 +211,13 @@ class JsonReader {
   static std::string escaped(std::string_view text) { return shown(SortedJson(std::string(text))); }
 
   // An object of which we know every key.
-  void check_object(const SortedJson& value, std::string_view where,
-                    std::initializer_list<std::string_view> known) const {
+  void check_object(const SortedJson& value, std::string_view where, const std::vector<std::string_view>& known) const {
     if (!value.is_object()) fail(Code::kCorrupt, "{}: want an object, found {}", where, shown(value));
     for (const auto& [key, unused] : value.items()) {
       if (std::ranges::find(known, key) == known.end()) {
         fail(Code::kUnsupported, "{}: the key {} is not known here", where, escaped(key));
       }
     }
-  }
-
-  // The value must be one of these; a missing key stands for the first of them.
-  void check_value(const SortedJson& object, const char* key, std::string_view where,
-                   std::initializer_list<SortedJson> served) const {
-    const auto found = object.find(key);
-    if (found == object.end() || std::ranges::find(served, *found) != served.end()) return;
-    std::string list;
-    for (const SortedJson& s : served) list += (list.empty() ? "" : " or ") + shown(s);
-    fail(Code::kUnsupported, "{}.{}: want {}, found {}", where, key, list, shown(*found));
   }
 
   bool flag(const SortedJson& object, const char* key, std::string_view where) const {
@@ -264,7 +227,33 @@ class JsonReader {
     return found->get<bool>();
   }
 
+  // One of the values must stand there; `required`: they must, otherwise a missing key stands for the first.
+  enum class Presence { kOptional, kRequired };
+  void check_value(const SortedJson& object, const char* key, std::string_view where, std::vector<SortedJson> served,
+                   Presence presence) const {
+    const auto found = object.find(key);
+    const bool missing = found == object.end();
+    if (missing ? presence == Presence::kOptional : std::ranges::find(served, *found) != served.end()) return;
+    std::string list;
+    for (const SortedJson& s : served) list += (list.empty() ? "" : " or ") + shown(s);
+    fail(Code::kUnsupported, "{}.{}: want {}, found {}", where, key, list, missing ? "none" : shown(*found));
+  }
+
+  struct Setting {
+    const char* key;
+    Presence presence;
+    std::vector<SortedJson> served;
+  };
+  // An object with these settings, and keys that do not matter here.
+  void check_settings(const SortedJson& object, std::string_view where, std::vector<std::string_view> others,
+                      const std::vector<Setting>& settings) const {
+    for (const Setting& setting : settings) others.emplace_back(setting.key);
+    check_object(object, where, others);
+    for (const auto& [key, presence, served] : settings) check_value(object, key, where, served, presence);
+  }
+
   void check_file() const {
+    using enum Presence;
     const SortedJson& root = scan_.root;
     check_object(root, "the file",
                  {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
@@ -272,40 +261,26 @@ class JsonReader {
     for (const char* key : {"model", "pre_tokenizer", "decoder"}) {
       if (!root.contains(key)) fail(Code::kCorrupt, "want the key \"{}\", found none", key);
     }
-    check_value(root, "version", "the file", {"1.0"});
-    for (const char* key : {"truncation", "padding", "normalizer"}) check_value(root, key, "the file", {nullptr});
-    check_pre_tokenizer(root.at("pre_tokenizer"));
-    check_post_processor(root.value("post_processor", SortedJson()));
-    const SortedJson& decoder = root.at("decoder");
-    check_object(decoder, "decoder", {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    require_value(decoder, "type", "decoder", "ByteLevel");
-  }
-
-  void check_pre_tokenizer(const SortedJson& sequence) const {
-    check_object(sequence, "pre_tokenizer", {"type", "pretokenizers"});
-    require_value(sequence, "type", "pre_tokenizer", "Sequence");
-    const SortedJson& steps = sequence.contains("pretokenizers") ? sequence.at("pretokenizers") : SortedJson();
-    if (!steps.is_array() || steps.size() != 2) {
+    check_value(root, "version", "the file", {"1.0"}, kOptional);
+    for (const char* key : {"truncation", "padding", "normalizer"})
+      check_value(root, key, "the file", {nullptr}, kOptional);
+    const SortedJson& sequence = root.at("pre_tokenizer");
+    check_settings(sequence, "pre_tokenizer", {"pretokenizers"}, {{"type", kRequired, {"Sequence"}}});
+    const SortedJson steps = sequence.value("pretokenizers", SortedJson());
+    if (!steps.is_array() || steps.size() != 2)
       fail(Code::kUnsupported, "pre_tokenizer: want Split and ByteLevel, found {}", shown(steps));
-    }
-    const std::string_view where = "pre_tokenizer.pretokenizers[0]", second = "pre_tokenizer.pretokenizers[1]";
-    const SortedJson& split = steps[0];
-    check_object(split, where, {"type", "pattern", "behavior", "invert"});
-    require_value(split, "type", where, "Split");
-    require_value(split, "pattern", where, {{"Regex", std::string(kO200kPattern)}});
-    require_value(split, "behavior", where, "Isolated");
-    check_value(split, "invert", where, {false});
-    const SortedJson& byte_level = steps[1];
-    check_object(byte_level, second, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    require_value(byte_level, "type", second, "ByteLevel");
-    require_value(byte_level, "add_prefix_space", second, false);
-    require_value(byte_level, "use_regex", second, false);  // its default is true: a second split
-  }
-
-  void require_value(const SortedJson& object, const char* key, std::string_view where,
-                     const SortedJson& served) const {
-    if (!object.contains(key)) fail(Code::kUnsupported, "{}.{}: want {}, found none", where, key, shown(served));
-    check_value(object, key, where, {served});
+    check_settings(steps[0], "pre_tokenizer.pretokenizers[0]", {},
+                   {{"type", kRequired, {"Split"}},
+                    {"pattern", kRequired, {{{"Regex", std::string(kO200kPattern)}}}},
+                    {"behavior", kRequired, {"Isolated"}},
+                    {"invert", kOptional, {false}}});
+    check_settings(steps[1], "pre_tokenizer.pretokenizers[1]", {"trim_offsets"},
+                   {{"type", kRequired, {"ByteLevel"}},
+                    {"add_prefix_space", kRequired, {false}},
+                    {"use_regex", kRequired, {false}}});  // its default is true: a second split
+    check_post_processor(root.value("post_processor", SortedJson()));
+    check_settings(root.at("decoder"), "decoder", {"add_prefix_space", "trim_offsets", "use_regex"},
+                   {{"type", kRequired, {"ByteLevel"}}});
   }
 
   // ByteLevel only moves offsets; a template without special tokens adds nothing.
@@ -313,24 +288,22 @@ class JsonReader {
     if (step.is_null()) return;
     check_object(step, "post_processor",
                  {"type", "add_prefix_space", "trim_offsets", "use_regex", "single", "pair", "special_tokens"});
-    if (step.value("type", SortedJson()) != "TemplateProcessing") {
-      require_value(step, "type", "post_processor", "ByteLevel");
-      return;
-    }
     const SortedJson text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-    require_value(step, "single", "post_processor", SortedJson::array({text}));
+    if (step.value("type", SortedJson()) == "TemplateProcessing")
+      check_value(step, "single", "post_processor", {SortedJson::array({text})}, Presence::kRequired);
+    else
+      check_value(step, "type", "post_processor", {"ByteLevel"}, Presence::kRequired);
   }
 
   void check_model(const SortedJson& model) const {
-    check_object(model, "model",
-                 {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                  "byte_fallback", "ignore_merges", "vocab", "merges"});
-    require_value(model, "type", "model", "BPE");
-    for (const char* key : {"dropout", "unk_token"}) check_value(model, key, "model", {nullptr});
-    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      check_value(model, key, "model", {nullptr, ""});
-    }
-    check_value(model, "byte_fallback", "model", {false});
+    using enum Presence;
+    check_settings(model, "model", {"fuse_unk", "ignore_merges", "vocab", "merges"},
+                   {{"type", kRequired, {"BPE"}},
+                    {"dropout", kOptional, {nullptr}},
+                    {"unk_token", kOptional, {nullptr}},
+                    {"continuing_subword_prefix", kOptional, {nullptr, ""}},
+                    {"end_of_word_suffix", kOptional, {nullptr, ""}},
+                    {"byte_fallback", kOptional, {false}}});
     flag(model, "ignore_merges", "model");
     flag(model, "fuse_unk", "model");  // no character is unknown, so either way
     if (!scan_.has_vocab) fail(Code::kCorrupt, "model.vocab: want an object of tokens and ids, found none");
@@ -346,7 +319,8 @@ class JsonReader {
       const std::string where = fmt::format("added_tokens[{}]", i);
       const SortedJson& entry = list[i];
       check_object(entry, where, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-      for (const char* key : {"single_word", "lstrip", "rstrip"}) check_value(entry, key, where, {false});
+      for (const char* key : {"single_word", "lstrip", "rstrip"})
+        check_value(entry, key, where, {false}, Presence::kOptional);
       flag(entry, "normalized", where);  // there is no normalizer
       const SortedJson id = entry.value("id", SortedJson()), content = entry.value("content", SortedJson());
       if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: want an integer, found {}", where, shown(id));
@@ -364,11 +338,6 @@ class JsonReader {
 
   [[nodiscard]] size_t token_count() const {
     return scan_.vocab.size() + (scan_.root.contains("added_tokens") ? scan_.root.at("added_tokens").size() : 0);
-  }
-
-  static int64_t to_int64(const SortedJson& id) {
-    return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
-                                   : id.get<int64_t>();
   }
 
   // `where` makes the place's text, only when it is needed.
@@ -469,9 +438,7 @@ class JsonReader {
 }  // namespace
 
 TokenizerParts read_tokenizer_json(std::string_view json, std::string_view name) {
-  Scan scan(name);
-  SortedJson::sax_parse(json, &scan);
-  return JsonReader(scan.take(), name).read();
+  return JsonReader(Scan(name).read(json), name).read();
 }
 
 }  // namespace nibble::text

@@ -111,7 +111,6 @@ Json echo(const Json& body, const ResponsesRequest& request) {
     return it == body.end() || it->is_null() ? otherwise : *it;
   };
   const auto& sampling = request.turn.generation.request.sampling;
-  const std::string_view efforts[] = {"low", "medium", "high"};
   return {{"background", false},
           {"instructions", or_default("instructions", nullptr)},
           {"max_output_tokens", or_default("max_output_tokens", nullptr)},
@@ -119,7 +118,7 @@ Json echo(const Json& body, const ResponsesRequest& request) {
           {"metadata", or_default("metadata", Json::object())},
           {"parallel_tool_calls", request.turn.parallel_tool_calls},
           {"previous_response_id", or_default("previous_response_id", nullptr)},
-          {"reasoning", {{"effort", efforts[static_cast<size_t>(request.turn.effort)]}, {"summary", nullptr}}},
+          {"reasoning", {{"effort", text::name_of(request.turn.effort)}, {"summary", nullptr}}},
           {"store", request.store},
           {"temperature", or_default("temperature", sampling.temperature)},
           {"text", or_default("text", {{"format", {{"type", "text"}}}})},

@@ -3,7 +3,7 @@
 #include "text/conversation.h"
 #include "text/harmony_tokens.h"
 #include "text/json_grammar.h"
-#include "text/pretokenize.h"
+#include "text/text_stream.h"
 #include "base/error.h"
 
 #include <xgrammar/xgrammar.h>

@@ -10,7 +10,6 @@
 #include <array>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -22,29 +21,15 @@ using SortedJson = nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
-struct VocabEntry {
-  size_t offset;  // into TokenizerScan::text
-  size_t length;
-  int64_t id;
-};
-
-// Left and right lie one after the other at `offset`, already as bytes.
-struct MergeEntry {
-  size_t offset;
-  size_t left;
-  size_t right;
-};
-
 int64_t to_int64(const SortedJson& id) {
   return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
                                  : id.get<int64_t>();
 }
 
 struct TokenizerScan {
-  nlohmann::json root;  // the file without model.vocab and model.merges
-  std::string text;
-  std::vector<VocabEntry> vocab;  // as written: not yet decoded, duplicates possible
-  std::vector<MergeEntry> merges;
+  SortedJson root;                                     // the file without model.vocab and model.merges
+  std::vector<std::pair<std::string, int64_t>> vocab;  // as written: duplicates possible
+  std::vector<std::string> merges;                     // "left right"
   bool has_vocab = false, has_merges = false;
 };
 
@@ -126,8 +111,7 @@ class Scan {
     }
     if (!value.is_number_integer())
       fail("model.vocab, token \"{}\": want an id, found {}", shown(token_), kind_of(event, value));
-    out_.vocab.push_back({out_.text.size(), token_.size(), to_int64(value)});
-    out_.text += token_;
+    out_.vocab.emplace_back(std::move(token_), to_int64(value));
     return false;
   }
 
@@ -138,37 +122,19 @@ class Scan {
       return false;
     }
     if (event == Event::array_start && depth == 3) {
-      out_.merges.push_back({out_.text.size(), 0, 0});
+      out_.merges.emplace_back();
       pair_parts_ = 0;
       return true;
     }
     if (!value.is_string()) bad_merge("a string \"left right\" or a pair of strings", kind_of(event, value));
     const auto& text = value.get_ref<const std::string&>();
-    pair_parts_ ? merge_part(text) : merge_from_string(text);
+    if (!pair_parts_) {
+      out_.merges.push_back(text);
+      return false;
+    }
+    if (++*pair_parts_ > 2) bad_merge("two strings", "more");
+    out_.merges.back().append(pair_parts_ == 2 ? " " : "").append(text);
     return false;
-  }
-
-  void merge_from_string(std::string_view v) {
-    const size_t space = v.find(' ');
-    if (space == std::string_view::npos || space == 0 || space + 1 == v.size())
-      bad_merge("\"left right\"", fmt::format("\"{}\"", shown(v)));
-    const size_t offset = out_.text.size();
-    decode(v.substr(0, space));
-    const size_t middle = out_.text.size();
-    decode(v.substr(space + 1));
-    out_.merges.push_back({offset, middle - offset, out_.text.size() - middle});
-  }
-
-  void merge_part(std::string_view v) {
-    if (++*pair_parts_ > 2 || v.empty()) bad_merge("two strings that are not empty", "others");
-    const size_t before = out_.text.size();
-    decode(v);
-    MergeEntry& merge = out_.merges.back();
-    (pair_parts_ == 1 ? merge.left : merge.right) = out_.text.size() - before;
-  }
-
-  void decode(std::string_view v) {
-    if (!from_byte_level(v, out_.text)) bad_merge("the byte-level alphabet", fmt::format("\"{}\"", shown(v)));
   }
 
   std::string_view name_;
@@ -188,10 +154,7 @@ class JsonReader {
     check_file();
     const SortedJson& model = scan_.root.at("model");
     check_model(model);
-    std::vector<AddedToken> added = read_added();
-    TokenizerParts parts{.tokens = read_tokens(added), .merges = {}, .added = std::move(added)};
-    require_all_bytes(parts.tokens, name_);
-    parts.merges = read_merges(parts.tokens);
+    TokenizerParts parts = parts_from_list(list(read_added()), name_, ListSource::kTokenizerJson);
     parts.whole_piece = model.value("ignore_merges", false) ? WholePiece::kIsToken : WholePiece::kIsMerged;
     return parts;
   }
@@ -351,84 +314,34 @@ class JsonReader {
     return static_cast<int32_t>(id);
   }
 
-  TokenTable read_tokens(const std::vector<AddedToken>& added) const {
+  // Tokens by id, each id once.
+  TokenList list(const std::vector<AddedToken>& added) {
+    TokenList list{.tokens = {}, .kinds = {}, .merges = std::move(scan_.merges)};
+    const auto add = [&](int32_t id, const std::string& token, TokenKind kind, std::string_view place) {
+      const auto at = static_cast<size_t>(id);
+      list.tokens.resize(std::max(list.tokens.size(), at + 1));
+      list.kinds.resize(list.tokens.size(), TokenKind::kUnused);
+      if (list.kinds[at] != TokenKind::kUnused)
+        fail(Code::kCorrupt, "{}, token {}: another token has the id {} already", place, escaped(token), id);
+      list.tokens[at] = token;
+      list.kinds[at] = kind;
+    };
     std::unordered_map<std::string_view, int32_t> added_ids;
-    int32_t id_end = 1;
-    for (const AddedToken& t : added) {
-      added_ids.emplace(t.content, t.id);
-      id_end = std::max(id_end, t.id + 1);
+    for (const AddedToken& token : added) {
+      added_ids.emplace(token.content, token.id);
+      add(token.id, token.content, token.special ? TokenKind::kControl : TokenKind::kUserDefined, "added_tokens");
     }
-    for (const VocabEntry& v : scan_.vocab) {
-      id_end = std::max(id_end, checked_id(v.id, [&] { return vocab_place(v); }) + 1);
+    for (const auto& [token, written] : scan_.vocab) {
+      const int32_t id =
+          checked_id(written, [&token = token] { return fmt::format("model.vocab, token {}", escaped(token)); });
+      const auto same = added_ids.find(token);
+      if (same == added_ids.end())
+        add(id, token, TokenKind::kNormal, "model.vocab");
+      else if (same->second != id)  // otherwise written twice, as trainers do: it is the added token
+        fail(Code::kCorrupt, "model.vocab, token {} has id {}, and {} in added_tokens", escaped(token), id,
+             same->second);
     }
-
-    TokenTable tokens(token_count(), id_end);
-    std::string bytes;
-    for (const VocabEntry& v : scan_.vocab) {
-      const auto id = static_cast<int32_t>(v.id);
-      const auto same = added_ids.find(vocab_key(v));
-      if (same != added_ids.end()) {  // written twice, as trainers do: it is the added token
-        if (same->second != id)
-          fail(Code::kCorrupt, "{} has id {}, and {} in added_tokens", vocab_place(v), id, same->second);
-        continue;
-      }
-      bytes.clear();
-      if (vocab_key(v).empty() || !from_byte_level(vocab_key(v), bytes)) {
-        fail(Code::kCorrupt, "{}: want characters of the byte-level alphabet, found others or none", vocab_place(v));
-      }
-      check_inserted(tokens.insert(id, bytes, TokenTable::Lookup::kByBytes), [&] { return vocab_place(v); }, id);
-    }
-    for (const AddedToken& t : added) {
-      check_inserted(
-          tokens.insert(t.id, t.content, TokenTable::Lookup::kByIdOnly),
-          [&] { return fmt::format("added_tokens, token {}", escaped(t.content)); }, t.id);
-    }
-    return tokens;
-  }
-
-  [[nodiscard]] std::string_view vocab_key(const VocabEntry& v) const {
-    return std::string_view(scan_.text).substr(v.offset, v.length);
-  }
-  [[nodiscard]] std::string vocab_place(const VocabEntry& v) const {
-    return fmt::format("model.vocab, token {}", escaped(vocab_key(v)));
-  }
-
-  template <class Where>
-  void check_inserted(TokenTable::Insert done, const Where& where, int32_t id) const {
-    if (done == TokenTable::Insert::kDuplicateId) {
-      fail(Code::kCorrupt, "{}: another token has the id {} already", where(), id);
-    }
-    if (done == TokenTable::Insert::kDuplicateBytes) fail(Code::kCorrupt, "{}: the token occurred before", where());
-  }
-
-  [[nodiscard]] std::vector<Merge> read_merges(const TokenTable& tokens) const {
-    std::vector<Merge> merges;
-    merges.reserve(scan_.merges.size());
-    for (size_t i = 0; i < scan_.merges.size(); ++i) {
-      const MergeEntry& m = scan_.merges[i];
-      const std::string_view both = std::string_view(scan_.text).substr(m.offset, m.left + m.right);
-      const auto id_of = [&](std::string_view bytes) {
-        const int32_t id = tokens.find(bytes);
-        if (id == kNoToken) {
-          fail(Code::kCorrupt, "model.merges[{}]: want tokens of model.vocab, found {}", i,
-               escaped(to_byte_level(bytes)));
-        }
-        return id;
-      };
-      merges.push_back(
-          {id_of(both.substr(0, m.left)), id_of(both.substr(m.left)), id_of(both), static_cast<uint32_t>(i)});
-    }
-    check_pairs_differ(merges);
-    return merges;
-  }
-
-  void check_pairs_differ(std::vector<Merge> merges) const {
-    const auto key = [](const Merge& m) { return std::tuple(m.left, m.right, m.priority); };
-    std::ranges::sort(merges, {}, key);
-    const auto twice = std::ranges::adjacent_find(
-        merges, [](const Merge& a, const Merge& b) { return a.left == b.left && a.right == b.right; });
-    if (twice == merges.end()) return;
-    fail(Code::kCorrupt, "model.merges[{}]: the same pair as model.merges[{}]", (twice + 1)->priority, twice->priority);
+    return list;
   }
 
   TokenizerScan scan_;

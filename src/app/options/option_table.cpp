@@ -8,9 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
-#include <iterator>
 
 namespace nibble::app {
 namespace {
@@ -51,17 +49,12 @@ constexpr Word kLevels[] = {word("1", VerifyLevel::kSmoke),       word("1.5", Ve
                             word("6", VerifyLevel::kFeatures)};
 
 std::string wrong_date(const std::string& found) {
-  int year = 0, month = 0, day = 0;
-  const auto number = [&](size_t at, size_t count, int& into) {
-    const char* end = found.data() + at + count;
-    return found[at] >= '0' && std::from_chars(found.data() + at, end, into).ptr == end;  // no sign
-  };
-  const bool is_date =
-      found.size() == 10 && number(0, 4, year) && found[4] == '-' && number(5, 2, month) && found[7] == '-' &&
-      number(8, 2, day) &&
-      std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
-                                  std::chrono::day(static_cast<unsigned>(day)))
-          .ok();
+  using namespace std::chrono;
+  const std::vector<std::string> parts = split(found, '-');
+  const bool has_form = parts.size() == 3 && parts[0].size() == 4 && parts[1].size() == 2 && parts[2].size() == 2;
+  const auto part = [&](size_t at) { return number_in<unsigned>(parts[at]).value_or(0); };
+  const bool is_date = has_form && number_in<unsigned>(parts[0]) &&
+                       year_month_day(year(static_cast<int>(part(0))), month(part(1)), day(part(2))).ok();
   return is_date ? "" : "want a day as YYYY-MM-DD, found " + found;
 }
 
@@ -107,11 +100,10 @@ void read_acceptances(std::string_view flag, const std::string& found, const Val
   std::vector<double>& values = *std::get<std::vector<double>*>(into);
   values.clear();
   for (const std::string& word : split(found, ',')) {
-    double value = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || rest != word.data() + word.size() || !(value >= 0 && value <= kMost))
+    const std::optional<double> value = number_in<double>(word);
+    if (!value || !(*value >= 0 && *value <= kMost))
       refuse_value(flag, fmt::format("want numbers from 0 to {} such as 0,0.7 or 0,1.5,2,2.5, found {}", kMost, found));
-    values.push_back(value);
+    values.push_back(*value);
   }
 }
 std::string shown_acceptances(const ValueRef& value) {

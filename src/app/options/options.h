@@ -399,7 +399,7 @@ enum class CommandId : uint8_t {
   kVerify,
   kFeatures,
   kMan,
-  kCompletion,
+  kCompletion
 };
 [[nodiscard]] Command made(CommandId id);  // with its defaults
 

@@ -6,14 +6,12 @@
 #include "app/options/option.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ranks/followers.h"
-#include "backend/ranks/process_group.h"
 #include "backend/ranks/socket_transport.h"
+#include "base/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
@@ -27,7 +25,7 @@
 namespace nibble::app {
 namespace {
 
-// Of the configuration, and of each tensor its size and its bytes at the beginning, in the middle and at the end: all
+// Covers the configuration, and of each tensor its size and its bytes at the beginning, in the middle and at the end: all
 // bytes of a model would take minutes. Ranks are of one build, so they hash alike.
 uint64_t fingerprint_of(const ModelSource& source) {
   backend::BodyWriter seen;
@@ -84,15 +82,14 @@ void wait_for_rank_0_at_a_signal() {
   std::signal(SIGHUP, SIG_IGN);  // of a terminal that closes, which may come twice
 }
 
-void follow_in(backend::ProcessGroup& group, const ModelSource& source, const ModelOptions& options,
-               backend::cuda::CardGroup& cards) {
-  const backend::StepRoom room = backend::receive_room(group);
+void follow_in(GroupRank& rank, const ModelSource& source, const ModelOptions& options) {
+  const backend::StepRoom room = backend::receive_room(rank.group());
   const model::StepLimits limits{room.max_tokens, room.max_rows, room.kv_pages};
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
   static_cast<void>(check_budget(options, config, {source.config.dims, stored_formats(options, source.weights)}));
-  const std::unique_ptr<backend::Member> member = make_member(options, config, source, group, cards);
+  const std::unique_ptr<backend::Member> member = rank.make_member(options, config, source);
   const model::GptOss gpt = model::load(*member, source.config, source.weights);
-  backend::follow(group, config, *member, gpt.weights);
+  backend::follow(rank.group(), config, *member, gpt.weights);
 }
 
 }  // namespace
@@ -111,28 +108,8 @@ void require_card_of_a_rank(const GroupOptions& group) {
   static_cast<void>(backend::cuda::nccl_version());
 }
 
-std::unique_ptr<backend::Member> make_member(const ModelOptions& options, const backend::BackendConfig& config,
-                                             const ModelSource& source, backend::ProcessGroup& group,
-                                             backend::cuda::CardGroup& cards) {
-  if (options.run.backend == BackendKind::kCuda) {
-    cards.meet(group);
-    return backend::make_cuda_member(config, options.run, cards.comm(), {.files = source.mapped_files()});
-  }
-  return backend::make_host_member(config,
-                                   {.ranks = options.run.ranks,
-                                    .rank = group.rank(),
-                                    .transport = std::make_unique<backend::SocketTransport>(group),
-                                    .draw_threads = thread_count(options)},
-                                   [&](const backend::BackendConfig& of_rank) {
-                                     backend::RunConfig alone = options.run;
-                                     alone.ranks = {};
-                                     return make_backend(alone.backend, alone, of_rank);
-                                   });
-}
-
-std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, const ModelOptions& options,
-                                                  Terminal& terminal,
-                                                  std::function<void(const std::string& why)> on_lost) {
+GroupRank::GroupRank(const ModelSource& source, const ModelOptions& options, Terminal& terminal, OnLost on_lost)
+    : on_card_(options.run.backend == BackendKind::kCuda), on_lost_(std::move(on_lost)) {
   const GroupOptions& o = options.group;
   backend::GroupPlace place{.rank = o.rank,
                             .count = o.count,
@@ -140,8 +117,33 @@ std::unique_ptr<backend::ProcessGroup> join_group(const ModelSource& source, con
                             .join_timeout = std::chrono::seconds(o.timeout),
                             .terms = terms_of(source, options)};
   backend::GroupEvents events{.note = [&terminal](const std::string& text) { terminal.note(text); },
-                              .lost = std::move(on_lost)};
-  return std::make_unique<backend::ProcessGroup>(std::move(place), std::move(events));
+                              .lost = [this](const std::string& why) { lose(why); }};
+  group_ = std::make_unique<backend::ProcessGroup>(std::move(place), std::move(events));
+}
+
+void GroupRank::lose(const std::string& why) {
+  if (on_card_) cards_.give_up();
+  if (on_lost_) return on_lost_(why);
+  if (on_card_) end_soon({.code = kExitIo, .within = kLostTime, .says = why});
+}
+
+std::unique_ptr<backend::Member> GroupRank::make_member(const ModelOptions& options,
+                                                        const backend::BackendConfig& config,
+                                                        const ModelSource& source) {
+  if (on_card_) {
+    cards_.meet(*group_);
+    return backend::make_cuda_member(config, options.run, cards_.comm(), {.files = source.mapped_files()});
+  }
+  return backend::make_host_member(config,
+                                   {.ranks = options.run.ranks,
+                                    .rank = group_->rank(),
+                                    .transport = std::make_unique<backend::SocketTransport>(*group_),
+                                    .draw_threads = thread_count(options)},
+                                   [&](const backend::BackendConfig& of_rank) {
+                                     backend::RunConfig alone = options.run;
+                                     alone.ranks = {};
+                                     return make_backend(alone.backend, alone, of_rank);
+                                   });
 }
 
 int follow(const ModelOptions& options, Terminal& terminal, std::string_view beside) {
@@ -152,24 +154,19 @@ int follow(const ModelOptions& options, Terminal& terminal, std::string_view bes
   alone.tap_reading = checkpoint::TapReading::kAuto;
   const ModelSource source = open_model(alone, terminal);
   const bool on_card = options.run.backend == BackendKind::kCuda;
-  backend::cuda::CardGroup cards;
-  const std::unique_ptr<backend::ProcessGroup> group = join_group(source, alone, terminal, [&](const std::string& why) {
-    if (!on_card) return;
-    cards.give_up();
-    end_soon({.code = kExitIo, .within = kLostTime, .says = why});
-  });
-  const backend::Address first{options.group.address, options.group.port};
-  terminal.note(fmt::format("rank {} of {}: follows rank 0 at {} and {}", options.group.rank, options.group.count,
-                            text_of(first), beside));
+  GroupRank rank(source, alone, terminal);
+  const std::string me = fmt::format("rank {} of {}", options.group.rank, options.group.count);
+  terminal.note(fmt::format("{}: follows rank 0 at {} and {}", me,
+                            text_of(backend::Address{options.group.address, options.group.port}), beside));
   wait_for_rank_0_at_a_signal();
   try {
-    follow_in(*group, source, alone, cards);
+    follow_in(rank, source, alone);
   } catch (const std::exception& error) {
-    if (on_card && group->lost_within({})) end_now(kExitIo, error.what());  // before NCCL waits for who is gone
-    group->fail(error.what());
+    if (on_card && rank.group().lost_within({})) end_now(kExitIo, error.what());  // before NCCL waits for who is gone
+    rank.group().fail(error.what());
     throw;
   }
-  terminal.note(fmt::format("rank {} of {}: rank 0 has ended", options.group.rank, options.group.count));
+  terminal.note(fmt::format("{}: rank 0 has ended", me));
   if (on_card) end_soon({.code = kExitOk, .within = kLostTime});  // where NCCL waits for who is gone already
   return kExitOk;
 }

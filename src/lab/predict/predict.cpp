@@ -5,7 +5,6 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/named_model.h"
-#include "app/setup/rank_memory.h"
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "backend/cuda/program/predict.h"

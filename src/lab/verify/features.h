@@ -3,7 +3,7 @@
 
 #include "app/options/features.h"
 #include "app/options/options.h"
-#include "app/setup/feature_check.h"
+#include "app/setup/backend_choice.h"
 #include "app/setup/terminal.h"
 #include "lab/results/compare.h"
 #include "lab/verify/verify.h"

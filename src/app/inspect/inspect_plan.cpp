@@ -25,7 +25,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -90,36 +90,22 @@ struct Scales {
 };
 
 Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool) {
-  struct Part {
-    std::span<const std::byte> codes;
-    bool experts;
-  };
-  std::vector<Part> parts;
-  constexpr size_t kPart = size_t{1} << 20;
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  Scales scales;
+  std::mutex mutex;
   for (const backend::HostWeight& weight : weights) {
     if (weight.format == backend::WeightFormat::kGgmlMxfp4) return {};
     if (weight.format != backend::WeightFormat::kMxfp4) continue;
     const bool experts = weight.role == backend::WeightRole::kGateUp || weight.role == backend::WeightRole::kDown;
-    for (std::span<const std::byte> rest = weight.scales.bytes; !rest.empty();) {
-      parts.push_back({rest.first(std::min(rest.size(), kPart)), experts});
-      rest = rest.subspan(parts.back().codes.size());
-    }
-  }
-  constexpr size_t kScaleCodes = 256;
-  std::array<std::atomic<bool>, 2 * kScaleCodes> seen{};  // of the experts', then of others
-  pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const Part& part = parts[static_cast<size_t>(i)];
-      std::array<bool, kScaleCodes> own{};
-      for (const std::byte code : part.codes) own[static_cast<size_t>(code)] = true;
-      for (size_t code = 0; code < kScaleCodes; ++code)
-        if (own[code]) seen[code + (part.experts ? 0 : kScaleCodes)] = true;
-    }
-  });
-  Scales scales{.codes = {}, .read = !parts.empty()};
-  for (size_t code = 0; code < kScaleCodes; ++code) {
-    if (seen[code]) scales.codes.experts.add(static_cast<int>(code));
-    if (seen[code + kScaleCodes]) scales.codes.dense.add(static_cast<int>(code));
+    scales.read = true;
+    pool.parallel_chunks(std::ssize(weight.scales.bytes), kChunk, [&](IndexRange range) {
+      std::array<bool, 256> seen{};
+      for (int64_t i = range.begin; i < range.end; ++i)
+        seen[static_cast<size_t>(weight.scales.bytes[static_cast<size_t>(i)])] = true;
+      const std::lock_guard lock(mutex);
+      for (size_t code = 0; code < seen.size(); ++code)
+        if (seen[code]) (experts ? scales.codes.experts : scales.codes.dense).add(static_cast<int>(code));
+    });
   }
   return scales;
 }

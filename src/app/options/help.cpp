@@ -77,14 +77,14 @@ HF_TOKEN the access token, HF_ENDPOINT a mirror; https_proxy and HF_HUB_OFFLINE 
     {"load", "Requests to a server over HTTP: throughput and latencies, by concurrency",
      R"(  nibble load --base-url http://127.0.0.1:8000 --isl 1024 --osl 1024 -c 1,2,4,8,16,32,64
   nibble load --base-url http://127.0.0.1:8000 --endpoint chat --request-rate 4 --num-prompts 500
-  nibble load --base-url http://gpu:8000 -c 64 -r 3 --device "1 x H100" --json --report load.html > load.json
+  nibble load --base-url http://gpu:8000 -c 64 -r 3 --device "1 x H100" --json --report load.md > load.json
 
 The protocol is InferenceX's: random prompts, lengths from 0.8 of the most up to it, 10 requests per concurrent one
 after 2 for warming up, end tokens ignored. Every failure is counted by its kind: docs/verify.md. Conversations of
 many turns, tools and JSON schemas: --help expert.)"},
     {"verify", "Check kernels, results, behaviour under stress, and speed",
      R"(  nibble verify
-  nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.html
+  nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.md
   nibble verify --base-url http://127.0.0.1:8000 --level 3
 
 Ends with 0 when all checks hold, else with 1. What each level checks: docs/verify.md.)"},

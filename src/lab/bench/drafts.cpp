@@ -10,12 +10,11 @@
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "base/error.h"
-#include "base/random.h"
 #include "base/thread_pool.h"
 #include "convert/dummy_head.h"
 #include "engine/sequence.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/rows.h"
+#include "lab/bench/loop.h"
 #include "lab/bench/speculation.h"
 #include "lab/client/load_summary.h"
 #include "lab/results/metadata.h"
@@ -37,22 +36,86 @@
 namespace nibble::app {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Answers = std::vector<std::vector<int32_t>>;
 
 constexpr std::array kDrafted = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 double median(const std::vector<double>& values) { return client::spread_of(values).p50; }
 
-// Other programs on the same processors distort wall time, but not a thread's own CPU time.
-bool counts_cpu_time(const BenchOptions& options) {
-  return options.model.run.backend != BackendKind::kCuda && options.model.run.threads == 1;
-}
-
 double seconds_now(bool cpu_time) {
   timespec now{};
   check(clock_gettime(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now) == 0, "a clock that is there");
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// A speed with guesses beside the one without.
+struct GainRow {
+  int batch = 1;
+  std::string test;    // "acceptance 0.70", or the recorded set
+  std::string method;  // who drafted: the recorded answers, or a proposer
+  // Over all repetitions, without guesses and with them.
+  int64_t plain_tokens = 0, tokens = 0;
+  double plain_seconds = 0, seconds = 0;
+  engine::DraftStats drafts{};
+  DraftCosts costs{};
+  double predicted = 0;  // gain; 0: not known
+  [[nodiscard]] double plain_rate() const { return static_cast<double>(plain_tokens) / plain_seconds; }
+  [[nodiscard]] double rate() const { return static_cast<double>(tokens) / seconds; }
+  [[nodiscard]] double gain() const { return rate() / plain_rate(); }
+  // Tokens per sequence and step, over the steps with a draft.
+  [[nodiscard]] double acceptance_length() const {
+    return 1 + static_cast<double>(drafts.accepted) / static_cast<double>(std::max<int64_t>(1, drafts.drafts));
+  }
+  [[nodiscard]] double propose_seconds() const {  // of a proposal
+    return (costs.guessing + costs.drafting) / static_cast<double>(std::max<int64_t>(1, costs.proposals));
+  }
+};
+
+constexpr std::string_view kVerifyHead =
+    "| batch | guesses each | ms a step | of it drafting | of a step without | break-even acceptance |\n"
+    "| ----: | -----------: | --------: | -------------: | ----------------: | --------------------: |\n";
+
+std::string line_of(const VerifyRow& row) {
+  const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
+  return fmt::format("| {:>5} | {:>12} | {:>9.3f} | {:>14.3f} | {:>17.3f} | {:>21} |\n", row.batch, row.drafted,
+                     1e3 * row.seconds, 1e3 * row.drafting, row.ratio,
+                     row.drafted == 0 ? "" : (even > 1 ? "none" : fmt::format("{:.2f}", even)));
+}
+
+Metadata json_of(const VerifyRow& row) {
+  const double even = row.drafted == 0 ? 0 : break_even(row.drafted, row.ratio);
+  return {{"batch", row.batch},     {"drafted", row.drafted},
+          {"seconds", row.seconds}, {"drafting_seconds", row.drafting},
+          {"ratio", row.ratio},     {"break_even_acceptance", even > 1 ? Metadata() : Metadata(even)}};
+}
+
+constexpr std::string_view kGainHead =
+    "| batch | test                | drafts by | acceptance length | guesses |   right | µs to propose |  t/s without "
+    "|      t/s | predicted |  gain |\n"
+    "| ----: | ------------------- | --------- | ----------------: | ------: | ------: | ------------: | -----------: "
+    "| -------: | --------: | ----: |\n";
+
+std::string line_of(const GainRow& row) {
+  return fmt::format(
+      "| {:>5} | {:<19} | {:<9} | {:>17.2f} | {:>7} | {:>7} | {:>13.2f} | {:>12.1f} | {:>8.1f} | {:>9} | {:.3f} |\n",
+      row.batch, row.test, row.method, row.acceptance_length(), row.drafts.tokens, row.drafts.accepted,
+      1e6 * row.propose_seconds(), row.plain_rate(), row.rate(),
+      row.predicted > 0 ? fmt::format("{:.3f}", row.predicted) : "", row.gain());
+}
+
+Metadata json_of(const GainRow& row) {
+  return {{"batch", row.batch},
+          {"test", row.test},
+          {"method", row.method},
+          {"acceptance_length", row.acceptance_length()},
+          {"drafts", row.drafts.drafts},
+          {"drafted", row.drafts.tokens},
+          {"accepted", row.drafts.accepted},
+          {"propose_seconds", row.propose_seconds()},
+          {"plain_tokens_per_second", row.plain_rate()},
+          {"tokens_per_second", row.rate()},
+          {"predicted_gain", row.predicted > 0 ? Metadata(row.predicted) : Metadata()},
+          {"gain", row.gain()}};
 }
 
 // Tokens of one sequence.
@@ -62,10 +125,10 @@ struct Length {
 
 class DraftBench {
  public:
-  DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, Terminal& terminal)
-      : loaded_(loaded), options_(options), limits_(limits), terminal_(terminal) {
-    const engine::SpeculationLimits& drafts = limits.speculation;
-    if (drafts.draft_model != nullptr) head_ = engine::make_proposer(drafts);
+  DraftBench(LoadedModel& loaded, const BenchOptions& options, const engine::EngineLimits& limits, bool cpu_time,
+             Terminal& terminal)
+      : loaded_(loaded), options_(options), limits_(limits), cpu_time_(cpu_time), terminal_(terminal) {
+    if (limits.speculation.draft_model != nullptr) head_ = engine::make_proposer(limits.speculation);
   }
 
   struct Interrupted {};
@@ -73,38 +136,32 @@ class DraftBench {
   VerifyRow verify(int batch, int drafted) {
     const std::vector<Length> lengths = equal_lengths(batch);
     begin(fmt::format("batch {}, {} guesses", batch, drafted), 1 + options_.repetitions * (drafted == 0 ? 1 : 2));
-    const Run plain = run(lengths, nullptr, options_.speculation);
+    const Answers answers = run(lengths, options_.speculation).answers;
+    engine::SpeculationLimits fixed = options_.speculation;
+    fixed.adaptive = false;
+    fixed.most_tokens = std::max(drafted, 1);
+    const Guesses wrong = chance_guesses(0);
     std::vector<double> seconds, ratios, drafting;
     for (int i = 0; i < options_.repetitions; ++i) {
-      engine::SpeculationLimits fixed = options_.speculation;
-      fixed.adaptive = false;
-      fixed.most_tokens = std::max(drafted, 1);
-      const auto wrong = make_chance_proposer(plain.answers, 0);
-      const double without = run(lengths, nullptr, fixed).seconds_per_step();
-      const Run run_with = drafted == 0 ? Run() : run(lengths, wrong.get(), fixed);
-      const double with = drafted == 0 ? without : run_with.seconds_per_step();
-      seconds.push_back(with);
-      ratios.push_back(with / without);
-      drafting.push_back(drafted == 0 ? 0 : run_with.drafting / static_cast<double>(run_with.steps));
+      const double without = run(lengths, fixed).seconds_per_step();
+      const Run with = drafted == 0 ? Run() : run(lengths, fixed, &answers, &wrong);
+      seconds.push_back(drafted == 0 ? without : with.seconds_per_step());
+      ratios.push_back(seconds.back() / without);
+      drafting.push_back(drafted == 0 ? 0 : with.costs.drafting / static_cast<double>(with.steps));
     }
-    return {.batch = batch,
-            .drafted = drafted,
-            .seconds = median(seconds),
-            .ratio = median(ratios),
-            .drafting = median(drafting)};
+    return {batch, drafted, median(seconds), median(ratios), median(drafting)};
   }
 
   GainRow chance(int batch, double acceptance, std::span<const VerifyRow> verify) {
     GainRow row{.batch = batch,
                 .test = fmt::format("acceptance {:.2f}", acceptance),
-                .method = std::string(!head_                                ? "answers"
-                                      : limits_.speculation.head != nullptr ? "a head"
-                                                                            : "a model")};
+                .method = !head_                                ? "answers"
+                          : limits_.speculation.head != nullptr ? "a head"
+                                                                : "a model"};
     const double chance = chance_of(acceptance, options_.speculation.most_tokens);
     row.predicted = predicted_gain(chance, verify);
     begin(fmt::format("batch {}, {}", batch, row.test), 2 * options_.repetitions);
-    for (int i = 0; i < options_.repetitions; ++i)
-      add_run(row, equal_lengths(batch), [&](const Answers& answers) { return make_chance_proposer(answers, chance); });
+    for (int i = 0; i < options_.repetitions; ++i) add_run(row, equal_lengths(batch), chance_guesses(chance));
     return row;
   }
 
@@ -121,8 +178,7 @@ class DraftBench {
         of.push_back(texts[static_cast<size_t>(i * batch + s) % texts.size()]);
         lengths.push_back({std::ssize(of.back()->prompt), std::ssize(of.back()->answer)});
       }
-      add_run(row, lengths,
-              [&](const Answers& answers) { return make_replaying_proposer(answers, of, options_.speculation); });
+      add_run(row, lengths, replayed_guesses(of, options_.speculation));
     }
     return row;
   }
@@ -130,21 +186,11 @@ class DraftBench {
  private:
   struct Run {
     Answers answers;
-    int64_t tokens = 0, steps = 0;     // from where all sequences had their first token
-    double seconds = 0, drafting = 0;  // drafting: of a head
+    int64_t tokens = 0, steps = 0;  // from where all sequences had their first token
+    double seconds = 0;
+    DraftCosts costs;
     engine::DraftStats drafts;
     [[nodiscard]] double seconds_per_step() const { return seconds / static_cast<double>(steps); }
-  };
-
-  // The loop owns its proposer, but its figures are read after the loop is gone.
-  class ProposerReference final : public engine::Proposer {
-   public:
-    explicit ProposerReference(engine::Proposer& from) : from_(from) {}
-    void propose(const Text& text, int most, engine::Draft& draft) override { from_.propose(text, most, draft); }
-    void ended(const Text& text) override { from_.ended(text); }
-
-   private:
-    engine::Proposer& from_;
   };
 
   // Starts progress for this many runs.
@@ -161,53 +207,45 @@ class DraftBench {
     return std::vector<Length>(static_cast<size_t>(batch), {options_.depths[0] + 1, options_.generates[0]});
   }
 
-  template <class Make>
-  void add_run(GainRow& row, const std::vector<Length>& lengths, const Make& make) {
-    const Run plain = run(lengths, nullptr, options_.speculation);
-    const auto proposer = make(plain.answers);
-    const Run with = run(lengths, proposer.get(), options_.speculation);
+  void add_run(GainRow& row, const std::vector<Length>& lengths, const Guesses& guesses) {
+    const Run plain = run(lengths, options_.speculation);
+    const Run with = run(lengths, options_.speculation, &plain.answers, &guesses);
     row.plain_tokens += plain.tokens;
     row.tokens += with.tokens;
     row.plain_seconds += plain.seconds;
     row.seconds += with.seconds;
-    row.proposals += proposer->proposals();
-    row.propose_seconds += proposer->seconds() + with.drafting;
-    row.drafts += with.drafts.drafts;
-    row.drafted += with.drafts.tokens;
-    row.accepted += with.drafts.accepted;
+    row.costs.guessing += with.costs.guessing;
+    row.costs.drafting += with.costs.drafting;
+    row.costs.proposals += with.costs.proposals;
+    row.drafts.drafts += with.drafts.drafts;
+    row.drafts.tokens += with.drafts.tokens;
+    row.drafts.accepted += with.drafts.accepted;
   }
 
-  [[nodiscard]] std::vector<int32_t> tokens_of(int sequence, int64_t count) const {
-    const auto vocab = static_cast<uint64_t>(loaded_.model().config.dims.vocab);
-    std::vector<int32_t> tokens(static_cast<size_t>(count));
-    for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<int32_t>(philox(static_cast<uint64_t>(sequence), i)[0] % vocab);
-    return tokens;
-  }
-
-  // A token is drawn so hot that noise decides, which its seed and place give: where steps of other sizes sum
-  // otherwise, as kernels of cards do, a text is the same nearly everywhere, and guesses of the answer stay right.
-  Run run(const std::vector<Length>& lengths, engine::Proposer* proposer, const engine::SpeculationLimits& drafts) {
+  // With guesses at the answers, or without. A token is drawn so hot that noise decides, which its seed and place
+  // give: where steps of other sizes sum otherwise, as kernels of cards do, a text is the same nearly everywhere, and
+  // guesses of the answer stay right.
+  Run run(const std::vector<Length>& lengths, const engine::SpeculationLimits& drafts, const Answers* answers = nullptr,
+          const Guesses* guesses = nullptr) {
     engine::EngineLimits limits = limits_;
     limits.speculation = drafts;
-    limits.speculation.method = engine::DraftMethod::kSuffix;  // whatever it is: the proposer is given
-    if (proposer == nullptr) limits.speculation.method = engine::DraftMethod::kOff;
+    // Whatever looks up: the proposer is given.
+    limits.speculation.method = guesses == nullptr ? engine::DraftMethod::kOff : engine::DraftMethod::kSuffix;
     // The engine decides by the clock that is measured.
-    const bool cpu_time = counts_cpu_time(options_);
-    engine::Loop loop(loaded_.backend(), loaded_.model(), limits, [cpu_time] {
+    engine::Loop loop(loaded_.backend(), loaded_.model(), limits, [cpu_time = cpu_time_] {
       using Time = engine::Sequence::Time;
       return Time(std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(seconds_now(cpu_time))));
     });
     Run run;
-    if (proposer != nullptr && head_)
-      loop.propose_with(std::make_unique<HeadProposer>(*head_, *proposer, run.drafting));
-    else if (proposer != nullptr)
-      loop.propose_with(std::make_unique<ProposerReference>(*proposer));
+    if (guesses != nullptr)
+      loop.propose_with(std::make_unique<AnswersProposer>(*answers, *guesses, head_.get(), run.costs));
     run.answers.resize(lengths.size());
     size_t begun = 0;
+    int64_t asked = 0;
     std::optional<Error> failure;
     for (size_t i = 0; i < lengths.size(); ++i) {
-      engine::Request request{.prompt = tokens_of(static_cast<int>(i), lengths[i].prompt),
+      asked += lengths[i].answer;
+      engine::Request request{.prompt = random_tokens(i, lengths[i].prompt, loaded_.model().config.dims.vocab),
                               .max_tokens = lengths[i].answer,
                               .sampling = {.temperature = backend::kMaxTemperature, .seed = i},
                               .stop_ids = {}};
@@ -221,8 +259,6 @@ class DraftBench {
         ++run.tokens;
       });
     }
-    int64_t asked = 0;
-    for (const Length& length : lengths) asked += length.answer;
     const auto step = [&] {
       if (interrupt_.requested()) throw Interrupted{};
       show(static_cast<double>(run.tokens) / static_cast<double>(asked));
@@ -236,13 +272,12 @@ class DraftBench {
           "--speculative: want -n (or answers) and -b so that all {} sequences are under way at once; some ended before the last prompt was read",
           lengths.size());
     const int64_t tokens = run.tokens, steps = loop.stats().steps;
-    run.drafting = 0;
-    const double start = seconds_now(counts_cpu_time(options_));
+    run.costs.drafting = 0;
+    const double start = seconds_now(cpu_time_);
     const bool equal =
         std::ranges::all_of(lengths, [&](const Length& each) { return each.answer == lengths[0].answer; });
-    const auto goes_on = [&] { return equal ? loop.stats().running == std::ssize(lengths) : !loop.idle(); };
-    while (goes_on()) step();
-    run.seconds = seconds_now(counts_cpu_time(options_)) - start;
+    while (equal ? loop.stats().running == std::ssize(lengths) : !loop.idle()) step();
+    run.seconds = seconds_now(cpu_time_) - start;
     run.tokens -= tokens;
     run.steps = loop.stats().steps - steps;
     run.drafts = loop.stats().drafts;
@@ -255,6 +290,7 @@ class DraftBench {
   LoadedModel& loaded_;
   const BenchOptions& options_;
   const engine::EngineLimits limits_;
+  const bool cpu_time_;                     // the clock that is measured by
   std::unique_ptr<engine::Proposer> head_;  // of eagle3; of draft: another model
   Terminal& terminal_;
   const Interrupt interrupt_;
@@ -306,21 +342,15 @@ void check_asked(const BenchOptions& options) {
     throw Error(Code::kInvalidRequest, "--speculative: want one -d, and one -n of 8 or more");
 }
 
-std::map<std::string, std::vector<const RecordedText*>> by_set(std::span<const RecordedText> texts) {
-  std::map<std::string, std::vector<const RecordedText*>> sets;
-  for (const RecordedText& text : texts) sets[text.set].push_back(&text);
-  return sets;
-}
-
 }  // namespace
 
 int bench_drafts(const BenchOptions& asked) {
   check_asked(asked);
   Terminal terminal(asked.output);
   std::vector<RecordedText> texts;
-  for (const std::string& file : asked.recorded) {
-    for (RecordedText& text : read_recorded(file)) texts.push_back(std::move(text));
-  }
+  for (const std::string& file : asked.recorded) std::ranges::move(read_recorded(file), std::back_inserter(texts));
+  std::map<std::string, std::vector<const RecordedText*>> sets;
+  for (const RecordedText& text : texts) sets[text.set].push_back(&text);
   BenchOptions options = asked;
   if (asked.speculation.method == engine::DraftMethod::kDraft) options.model.speculation = asked.speculation;
   const auto steps_of = [&](const model::ModelConfig& config) {
@@ -333,7 +363,7 @@ int bench_drafts(const BenchOptions& asked) {
                    [&](const ModelOptions&, const model::ModelConfig& config) { return steps_of(config); }));
   terminal.progress("measuring the device", 0, "");
   const backend::DevicePeaks peaks = measured(options.model);
-  const auto start = Clock::now();
+  const auto start = std::chrono::steady_clock::now();
   ModelSource source = open_model(options.model, terminal);
   engine::EngineLimits limits = limits_of(options, texts);
   if (options.speculation.method == engine::DraftMethod::kEagle3) {
@@ -345,35 +375,38 @@ int bench_drafts(const BenchOptions& asked) {
   }
   LoadedModel loaded(source, options.model, engine::step_limits(limits, source.config.dims), {terminal, {}});
   limits = loaded.with_draft(limits);
-  const double startup = std::chrono::duration<double>(Clock::now() - start).count();
+  const double startup = seconds_since(start);
 
-  const std::string clock = counts_cpu_time(options) ? "of the processor" : "on the wall";
+  // Other programs on the same processors distort wall time, but not a thread's own CPU time.
+  const bool cpu_time = options.model.run.backend != BackendKind::kCuda && options.model.run.threads == 1;
+  const std::string clock = cpu_time ? "of the processor" : "on the wall";
   const bool markdown = options.format == BenchFormat::kMarkdown;
-  const auto print = [&](const std::string& text) {
+  const auto print = [&](std::string_view text) {
     terminal.end_progress();
     if (markdown) terminal.print(text);
   };
   print(fmt::format("nibble {} ({}): `{}`\n\n- model {}, {}; device {}, reads {}/s; seconds {}\n\n", NIBBLE_VERSION,
                     build_facts().commit, options.command, options.model.name, loaded.backend().modes(), peaks.device,
                     format_bytes(peaks.read_bytes_per_s), clock));
-  DraftBench bench(loaded, options, limits, terminal);
+  Metadata json = {{"speculation", {{"verify", Metadata::array()}, {"gains", Metadata::array()}}}};
+  const auto add = [&](const char* to, const auto& row) {
+    print(line_of(row));
+    json["speculation"][to].push_back(json_of(row));
+  };
+  DraftBench bench(loaded, options, limits, cpu_time, terminal);
   std::map<int, std::vector<VerifyRow>> verify;  // by batch
-  std::vector<GainRow> gains;
   bool interrupted = false;
   try {
-    print(verify_head());
-    for (const int64_t batch : options.batches) {
-      for (const int drafted : kDrafted) {
-        if (drafted > options.speculation.most_tokens) break;
-        print(
-            verify_line(verify[static_cast<int>(batch)].emplace_back(bench.verify(static_cast<int>(batch), drafted))));
-      }
-    }
-    print("\n" + gain_head());
+    print(kVerifyHead);
+    for (const int64_t batch : options.batches)
+      for (const int drafted : kDrafted)
+        if (std::vector<VerifyRow>& rows = verify[static_cast<int>(batch)]; drafted <= options.speculation.most_tokens)
+          add("verify", rows.emplace_back(bench.verify(static_cast<int>(batch), drafted)));
+    print("\n");
+    print(kGainHead);
     for (const auto& [batch, rows] : verify) {
-      for (const double acceptance : options.acceptances)
-        print(gain_line(gains.emplace_back(bench.chance(batch, acceptance, rows))));
-      for (const auto& [set, of] : by_set(texts)) print(gain_line(gains.emplace_back(bench.replay(batch, set, of))));
+      for (const double acceptance : options.acceptances) add("gains", bench.chance(batch, acceptance, rows));
+      for (const auto& [set, of] : sets) add("gains", bench.replay(batch, set, of));
     }
     print("\n");
   } catch (const DraftBench::Interrupted&) {
@@ -381,22 +414,13 @@ int bench_drafts(const BenchOptions& asked) {
   }
   terminal.end_progress();
   if (!markdown) {
-    std::vector<VerifyRow> rows;
-    for (const auto& [batch, of] : verify) rows.insert(rows.end(), of.begin(), of.end());
-    nlohmann::ordered_json json = {{"speculation", speculation_json(rows, gains)}};
     json["speculation"]["seconds"] = clock;
-    json["metadata"] = metadata_of({.command = options.command,
-                                    .settings = options.model.settings,
-                                    .environment = options.environment,
-                                    .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
-                                    .warm_up = "a run without guesses before each",
-                                    .startup_seconds = startup},
-                                   {source, options.model, peaks});
+    json["metadata"] =
+        bench_metadata(options, "a run without guesses before each", startup, {source, options.model, peaks});
     json["interrupted"] = interrupted;
     terminal.print_json(json);
   }
-  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
-  return interrupted ? kExitInterrupted : kExitOk;
+  return bench_ended(interrupted, terminal);
 }
 
 }  // namespace nibble::app

@@ -1,4 +1,4 @@
-#include "lab/results/report.h"
+#include "lab/results/metadata.h"
 #include "lab/verify/verify.h"
 
 #include <fmt/format.h>

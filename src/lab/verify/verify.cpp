@@ -3,8 +3,8 @@
 #include "app/setup/named_model.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "lab/bench/loop.h"
 #include "lab/results/metadata.h"
-#include "lab/results/report.h"
 #include "lab/verify/features.h"
 #include "lab/verify/verify.h"
 
@@ -101,7 +101,9 @@ void verify_regression(Verification& result) {
   if (result.figures.is_null()) return;  // a check already says why
   const NamedResult& baseline = *result.baseline.result;
   const bool valid = !checks.failed(VerifyLevel::kPaths);
-  const auto differences = told_differences(value_at(baseline.json, "metadata"), result.metadata);
+  std::vector<std::string> differences;
+  for (const Difference& of : told_differences(value_at(baseline.json, "metadata"), result.metadata))
+    differences.push_back(fmt::format("{}: {}, {}", of.what, text_of(of.a), text_of(of.b)));
   checks.add("a baseline", valid,
              fmt::format("{}{}, of {}{}", valid ? "" : kInvalid, baseline.name,
                          text_of(value_at(baseline.json, "metadata.date")),
@@ -113,7 +115,7 @@ void verify_process(const VerifyOptions& asked, Verification& result, Terminal& 
   const VerifyOptions o = resolved_options(asked, terminal);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(o.model, terminal);
-  const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double startup = seconds_since(start);
   int64_t most_on_cards = 0;
   const VerifySubject subject{source, o.model,
                               [&](const backend::RunConfig& run, const backend::BackendConfig& config) {
@@ -158,18 +160,18 @@ void verify_process(const VerifyOptions& asked, Verification& result, Terminal& 
 void verify_server(const VerifyOptions& o, Verification& result, Terminal& terminal) {
   const client::Server server{
       .endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key, .cacert = o.cacert, .insecure = o.insecure};
-  const ServerSubject subject{server, o.served_model.empty() ? first_model(server) : o.served_model};
+  const ServerSubject subject{server, o.served_model.empty() ? listed_model(server).id : o.served_model};
   result.metadata = metadata_of(origin_of(o, 0));
   result.metadata["model"] = {{"name", subject.model}};
   result.metadata["server"] = {{"base_url", server.endpoint.base_url()}};
   for (const VerifyLevel level : o.levels) {
     terminal.status(fmt::format("verifying level {}", name_of(level)));
-    if (level == VerifyLevel::kSmoke) verify_server_smoke(subject, result.checks);
-    if (level == VerifyLevel::kStress) verify_server_stress(subject, result.checks);
-    if (level == VerifyLevel::kPerformance) verify_server_performance(subject, result.checks);
-    if (level == VerifyLevel::kSmoke || level == VerifyLevel::kStress || level == VerifyLevel::kPerformance) continue;
-    result.checks.begin(level);
-    result.checks.skip("this level", "it looks inside: without --base-url");
+    switch (level) {
+      case VerifyLevel::kSmoke: verify_server_smoke(subject, result.checks); break;
+      case VerifyLevel::kStress: verify_server_stress(subject, result.checks); break;
+      case VerifyLevel::kPerformance: verify_server_performance(subject, result.checks); break;
+      default: result.checks.begin(level); result.checks.skip("this level", "it looks inside: without --base-url");
+    }
   }
 }
 
@@ -202,17 +204,12 @@ std::string features_section(const Verification& result) {
 }
 
 void keep_report(const std::filesystem::path& path, const Verification& result, bool ended) {
-  const Metadata json = json_of(result, ended);
-  ReportPage page{.title = "nibble verify",
-                  .text = verify_page(result.checks.all(), ended ? "" : ", not at its end") + features_section(result)};
-  if (!result.figures.is_null()) page.plots = result_plots(json["rows"]);
-  if (result.baseline.result && !result.figures.is_null()) {
-    const ResultComparison before = compare_results(*result.baseline.result, {"this run", json}, Mismatch::kAllow);
-    page.text += "\n## Before and after\n\n" + comparison_table(before);
-    page.plots += comparison_plots(before);
-  }
-  page.text += metadata_section(result.metadata);
-  write_report(path, page);
+  std::string page = verify_page(result.checks.all(), ended ? "" : ", not at its end") + features_section(result);
+  if (result.baseline.result && !result.figures.is_null())
+    page += "\n## Before and after\n\n" +
+            comparison_table(
+                compare_results(*result.baseline.result, {"this run", json_of(result, ended)}, Mismatch::kAllow));
+  write_report(path, page + metadata_section(result.metadata));
 }
 
 }  // namespace

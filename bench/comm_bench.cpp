@@ -99,14 +99,14 @@ void bench(int count, int cards) {
     const char* name;
     SumWay way;
     DeltaValues::Type type;
-    DeltaValues::Sent sent{};  // of parts that are said to be there: what is left of a sum behind who sends them
+    DeltaValues::Sending sent{};  // of parts that are said to be there: what is left of a sum behind who sends them
   };
   constexpr const char* kNames[] = {"push", "shares", "NCCL"};  // of SumWay
   std::vector<Column> columns;
   for (const SumWay way : {SumWay::kPush, SumWay::kShares, SumWay::kNccl})
     for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32})
       if (way != SumWay::kNccl || nccl.there) columns.push_back({kNames[static_cast<size_t>(way)], way, type});
-  columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, DeltaValues::Sent::kToOwners});
+  columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, DeltaValues::Sending::kToOwners});
   for (const Column& column : columns)
     std::printf(" %6s %4s", column.name, column.type == DeltaValues::Type::kBf16 ? "bf16" : "f32");
   std::printf("  us\n");

@@ -44,8 +44,8 @@ struct BenchRow {
 
 // Which test it was, and how long it took.
 [[nodiscard]] nlohmann::ordered_json timed_json(const BenchRow& row);
-// The same with shares of what the device can do, from the mean time: of the read bandwidth, of the exact matrix peak,
-// and of the least time that reading and computing allow.
+// timed_json() with shares of what the device can do, from the mean time: of the read bandwidth, of the exact matrix
+// peak, and of the least time that reading and computing allow.
 [[nodiscard]] nlohmann::ordered_json json_of(const BenchRow& row, const backend::DevicePeaks& peaks);
 // "tg128 @ d4096, batch 8"; of a prompt its name: of such JSON.
 [[nodiscard]] std::string label_of(const nlohmann::ordered_json& row);

@@ -134,7 +134,7 @@ struct Talk {
   std::function<bool()> over;  // asked after each piece
 };
 // How it ended.
-struct Ended {
+struct Ending {
   Failure failure = Failure::kNone;  // none: it is whole, or the talk was over
   std::string why{};
 };
@@ -244,10 +244,10 @@ asio::awaitable<error_code> read_more(const Stream& stream, beast::flat_buffer& 
   co_return error;
 }
 
-asio::awaitable<Ended> exchange_over(const Stream& stream, const std::string& request, const Talk& talk) {
+asio::awaitable<Ending> exchange_over(const Stream& stream, const std::string& request, const Talk& talk) {
   // A server may refuse before it has read all: what it says is read all the same.
   const error_code unsent = co_await write(stream, request);
-  if (unsent == beast::error::timeout) co_return Ended{Failure::kTimeout, "the request was not taken"};
+  if (unsent == beast::error::timeout) co_return Ending{Failure::kTimeout, "the request was not taken"};
   Parser parser;
   parser.body_limit(boost::none);
   parser.header_limit(kReadAhead);
@@ -259,21 +259,21 @@ asio::awaitable<Ended> exchange_over(const Stream& stream, const std::string& re
     error_code error = http::error::need_more;
     if (buffer.size() > 0) buffer.consume(parser.put(buffer.data(), error));
     if (error == http::error::need_more) error = co_await read_more(stream, buffer, parser);
-    if (error) co_return Ended{failure_of(error, told), error.message()};
+    if (error) co_return Ending{failure_of(error, told), error.message()};
     if (told || !parser.is_header_done()) continue;
     told = true;
     parser.eager(true);  // the body, too
     talk.head(parser.get().result_int(), std::string_view(parser.get()[http::field::content_type]));
   }
-  co_return Ended{};
+  co_return Ending{};
 }
 
-asio::awaitable<Ended> converse(asio::io_context& io, const Way& way, const std::string& request,
-                                Clock::time_point deadline, const Talk& talk) {
+asio::awaitable<Ending> converse(asio::io_context& io, const Way& way, const std::string& request,
+                                 Clock::time_point deadline, const Talk& talk) {
   beast::tcp_stream plain(io);
   plain.expires_at(std::min(deadline, Clock::now() + kConnectTime));
   const auto [refused, address] = co_await plain.async_connect(way.addresses, kAwait);
-  if (refused) co_return Ended{Failure::kConnect, refused.message()};
+  if (refused) co_return Ending{Failure::kConnect, refused.message()};
   error_code ignored;
   plain.socket().set_option(Tcp::no_delay(true), ignored);
   std::optional<Secure> secure;
@@ -284,11 +284,11 @@ asio::awaitable<Ended> converse(asio::io_context& io, const Way& way, const std:
     if (no_address) SSL_set_tlsext_host_name(secure->native_handle(), way.host.c_str());  // only names are told
     const auto [failed] = co_await secure->async_handshake(asio::ssl::stream_base::client, kAwait);
     if (failed)
-      co_return Ended{failed == beast::error::timeout ? Failure::kConnect : Failure::kHandshake, failed.message()};
+      co_return Ending{failed == beast::error::timeout ? Failure::kConnect : Failure::kHandshake, failed.message()};
   }
   plain.expires_at(deadline);
   const Stream stream{&plain, secure ? &*secure : nullptr};
-  Ended ended = co_await exchange_over(stream, request, talk);
+  Ending ended = co_await exchange_over(stream, request, talk);
   plain.socket().shutdown(Tcp::socket::shutdown_both, ignored);  // nobody waits for a farewell
   co_return ended;
 }
@@ -366,7 +366,7 @@ class Run {
                     .body = [&](std::string_view bytes) { reader.body(bytes, now()); },
                     .over = [&] { return reader.over(); }};
     const Clock::time_point deadline = Clock::now() + seconds(plan_.timeout_seconds);
-    const Ended ended = co_await converse(io_, way_, request, deadline, talk);
+    const Ending ended = co_await converse(io_, way_, request, deadline, talk);
     if (ended.failure != Failure::kNone) reader.fail(ended.failure, ended.why);
     reader.end();
     outcome.done = now();
@@ -391,7 +391,7 @@ PlainAnswer get(const Server& server, const std::string& path, double timeout) {
   asio::io_context io{1};
   const Way way(server);
   PlainAnswer answer;
-  Ended ended;
+  Ending ended;
   const std::string request = request_to(server, "GET", path);
   const Talk talk{.head = [&](int status, std::string_view) { answer.status = status; },
                   .body =
@@ -400,7 +400,7 @@ PlainAnswer get(const Server& server, const std::string& path, double timeout) {
                       },
                   .over = [] { return false; }};
   asio::co_spawn(io, converse(io, way, request, Clock::now() + seconds(timeout), talk),
-                 [&](const std::exception_ptr& /*error*/, Ended how) { ended = std::move(how); });
+                 [&](const std::exception_ptr& /*error*/, Ending how) { ended = std::move(how); });
   io.run();
   if (ended.failure != Failure::kNone) throw Error(Code::kIo, "{}{}: {}", server.endpoint.root_url(), path, ended.why);
   return answer;

@@ -60,10 +60,11 @@ struct Difference {
   std::string what;  // a path, or a flag: "--threads"
   Metadata a, b;     // null: not told of
 };
-// Of these paths. Where one names another program (metadata.program), which says little, only what both tell of.
+// Differences at these paths. Where one names another program (metadata.program), which says little, only what both
+// tell of.
 [[nodiscard]] std::vector<Difference> differing(std::span<const char* const> paths, const Metadata& a,
                                                 const Metadata& b);
-// In what settings became. One that only one result tells of differs where it is no default.
+// Differences of what settings became. One that only one result tells of differs where it is no default.
 [[nodiscard]] std::vector<Difference> differing_settings(const Metadata& a, const Metadata& b);
 
 // Writes a page of Markdown. Throws Error(kIo).

@@ -27,15 +27,17 @@ struct Inspection {
   convert::ModelNumbers numbers;
 };
 
+void list_tensors(std::span<const checkpoint::TensorEntry> entries, std::vector<ListedTensor>& rows) {
+  for (const auto& [name, tensor] : entries)
+    rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
+}
+
 Inspection inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
   const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
   Inspection result;
   result.numbers = convert::numbers_of(
-      config, convert::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
-  for (const checkpoint::GgufTensor& tensor : gguf.tensors()) {
-    result.rows.push_back(
-        {tensor.name, std::string(name_of(tensor.type)), tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
-  }
+      config, model::bind_weights(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
+  list_tensors(gguf.tensors(), result.rows);
   return result;
 }
 
@@ -47,7 +49,7 @@ Inspection inspect(const InspectOptions& options, const model::ModelConfig& conf
   result.numbers = convert::numbers_of(config);
   std::vector<ListedTensor>& rows = result.rows;
   if (dummy) {
-    for (const model::ManifestItem& item : model::manifest(config, checkpoint::Naming::kHuggingFace)) {
+    for (const model::ManifestItem& item : model::manifest(config, model::Naming::kHuggingFace)) {
       rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
     }
     return result;
@@ -55,10 +57,7 @@ Inspection inspect(const InspectOptions& options, const model::ModelConfig& conf
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
   static_cast<void>(
       model::bind_weights(checkpoint.entries(), config, {.where = options.model.model, .check_scales = false}));
-  for (const checkpoint::TensorEntry& entry : checkpoint.entries()) {
-    rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape,
-                    static_cast<int64_t>(entry.tensor.bytes.size())});
-  }
+  list_tensors(checkpoint.entries(), rows);
   return result;
 }
 

@@ -262,7 +262,7 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   const model::BindOptions bind{.where = options.model.model, .check_scales = false};
   if (options.model.load_format != LoadFormat::kDummy && is_gguf(options.model)) {
     gguf.emplace(checkpoint::GgufCheckpoint::open(options.model.model));
-    weights = convert::bind_gguf(gguf->tensors(), config, bind);
+    weights = model::bind_weights(gguf->tensors(), config, bind);
   } else if (options.model.load_format != LoadFormat::kDummy && options.model.run.backend == BackendKind::kCuda) {
     checkpoint.emplace(checkpoint::Checkpoint::open(options.model.model));
     weights = model::bind_weights(checkpoint->entries(), config, bind);

@@ -15,9 +15,8 @@
 #include "base/error.h"
 #include "base/mmap_file.h"
 #include "base/thread_pool.h"
-#include "checkpoint/eagle3_config.h"
 #include "checkpoint/gguf.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "convert/gguf.h"
 #include "engine/draft_model_proposer.h"
 #include "model/gpt_oss.h"
@@ -73,8 +72,8 @@ OpenedConfig config_of(const checkpoint::GgufCheckpoint& gguf) {
 }
 
 OpenedConfig config_of(const fs::path& directory) {
-  const checkpoint::HfConfig hf = checkpoint::read_hf_config(directory);
-  return {model::from_hf(hf), hf.notes};
+  const model::HfConfig hf = model::read_hf_config(directory);
+  return {hf.config, hf.notes};
 }
 
 // An id that is not a token cannot end a text.
@@ -173,7 +172,8 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = source.dummy->weights();
   } else if (source.gguf) {
     terminal.progress("checking weights", 0, options.model);
-    source.weights = convert::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
+    source.weights =
+        model::bind_weights(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
     source.weights =
@@ -426,7 +426,7 @@ model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& option
   }
   if (options.speculation.method != engine::DraftMethod::kEagle3) return limits;
   require_speculation(options);
-  limits.taps = model::eagle3::boundaries_of(checkpoint::read_eagle3_config(options.speculative_model),
+  limits.taps = model::eagle3::boundaries_of(model::eagle3::read_head_config(options.speculative_model, config.dims),
                                              config.dims.layers, options.tap_reading);
   return limits;
 }

@@ -26,6 +26,8 @@ SlotRows Backend::rows(Slot slot) {
   throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
 }
 
+void Backend::refuse_verb() const { throw Error(Code::kUnsupported, "{}: want a whole step, found a verb", name()); }
+
 KernelFamily Backend::kernel_family() const { return KernelFamily::kAuto; }
 
 TapTicket Backend::copy_taps() {
@@ -41,7 +43,6 @@ std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const La
     if (after) after(stage, layer);
   };
   const Weights& w = *step.weights;
-  be.begin(step);
   be.embed({.ids = step.ids,
             .table = w.outer[WeightRole::kEmbedding],
             .taps = step.taps,

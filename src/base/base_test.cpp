@@ -270,16 +270,30 @@ TEST(BoundThreads, an_index_is_always_the_same_threads_and_each_has_its_own) {
   EXPECT_FALSE(std::set(first.begin(), first.end()).contains(std::this_thread::get_id()));
 }
 
+TEST(BoundThreads, the_caller_may_be_the_first) {
+  BoundThreads threads(3, BoundThreads::First::kCaller);
+  std::vector<std::thread::id> ids(3);
+  const auto thrown = threads.each([&](size_t i) {
+    ids[i] = std::this_thread::get_id();
+    if (i == 0) throw std::runtime_error("the caller's");
+  });
+  EXPECT_EQ(ids[0], std::this_thread::get_id());
+  EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), 3u);
+  EXPECT_TRUE(thrown[0] != nullptr && thrown[1] == nullptr);
+}
+
 // All run at once: each waits for the others, as ranks do.
 TEST(BoundThreads, may_wait_for_one_another_again_and_again) {
-  BoundThreads threads(3);
-  std::atomic<int> came = 0;
-  for (int round = 1; round <= 2000; ++round) {
-    threads.each([&](size_t) {
-      ++came;
-      while (came < 3 * round) std::this_thread::yield();
-    });
-    ASSERT_EQ(came, 3 * round) << "all are done when the call returns";
+  for (const auto first : {BoundThreads::First::kOwnThread, BoundThreads::First::kCaller}) {
+    BoundThreads threads(3, first);
+    std::atomic<int> came = 0;
+    for (int round = 1; round <= 2000; ++round) {
+      threads.each([&](size_t) {
+        ++came;
+        while (came < 3 * round) std::this_thread::yield();
+      });
+      ASSERT_EQ(came, 3 * round) << "all are done when the call returns";
+    }
   }
 }
 

@@ -1,11 +1,11 @@
 #include "server/http.h"
 
 #include "server/api_error.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <utility>
 
@@ -85,17 +85,7 @@ std::string path_of(std::string_view target) {
   target = target.substr(0, target.find_first_of("?#"));
   if (const size_t host = target.find("://"); !target.starts_with('/') && host != std::string_view::npos)
     target.remove_prefix(std::min(target.find('/', host + 3), target.size()));  // http://host/path, as proxies are sent
-  std::string path;
-  for (size_t i = 0; i < target.size(); ++i) {
-    unsigned char byte = 0;
-    if (target[i] == '%' && i + 2 < target.size() &&
-        std::from_chars(target.data() + i + 1, target.data() + i + 3, byte, 16).ptr == target.data() + i + 3) {
-      path += static_cast<char>(byte);
-      i += 2;
-    } else {
-      path += target[i];
-    }
-  }
+  std::string path = text::percent_decoded(target);
   if (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
 }

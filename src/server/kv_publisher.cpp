@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <endian.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -83,23 +85,11 @@ std::string endpoint_of(const std::string& endpoint, int replica) {
 }
 
 constexpr int64_t kMostKeptBytes = int64_t{256} << 20;  // of batches that can be sent again
-constexpr size_t kNumberBytes = 8;
-using Number = std::array<unsigned char, kNumberBytes>;
 
-Number big_endian(int64_t value) {
-  Number bytes{};
-  for (size_t i = 0; i < kNumberBytes; ++i)
-    bytes[i] = static_cast<unsigned char>(static_cast<uint64_t>(value) >> (8 * (kNumberBytes - 1 - i)));
-  return bytes;
+std::string big_endian(int64_t value) {
+  const uint64_t bytes = htobe64(static_cast<uint64_t>(value));
+  return {reinterpret_cast<const char*>(&bytes), sizeof bytes};
 }
-
-int64_t from_big_endian(std::string_view bytes) {
-  uint64_t value = 0;
-  for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
-  return static_cast<int64_t>(value);
-}
-
-std::string_view view(const Number& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 void send(const Socket& socket, std::initializer_list<std::string_view> frames) {
   size_t left = frames.size();
@@ -230,7 +220,7 @@ struct KvPublisher::Impl {
     }
     for (const std::vector<KvEvent>& events : batches) {
       std::string bytes = kv_batch(events, now(), o);
-      send(live, {o.topic, view(big_endian(next)), bytes});
+      send(live, {o.topic, big_endian(next), bytes});
       if (replay) keep(next, std::move(bytes));
       ++next;
     }
@@ -249,12 +239,14 @@ struct KvPublisher::Impl {
   bool answer() {
     const auto asked = received(replay);
     if (!asked) return false;
-    if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // not a valid request
+    uint64_t number = 0;
+    if (asked->size() != 3 || (*asked)[2].size() != sizeof number) return true;  // not a valid request
+    std::memcpy(&number, (*asked)[2].data(), sizeof number);
     const std::string& id = asked->front();
-    const int64_t from = from_big_endian((*asked)[2]);
+    const auto from = static_cast<int64_t>(be64toh(number));
     for (const SentBatch& batch : kept)
-      if (batch.number >= from) send(replay, {id, {}, o.topic, view(big_endian(batch.number)), batch.bytes});
-    send(replay, {id, {}, {}, view(big_endian(-1)), {}});
+      if (batch.number >= from) send(replay, {id, {}, o.topic, big_endian(batch.number), batch.bytes});
+    send(replay, {id, {}, {}, big_endian(-1), {}});
     return true;
   }
 

@@ -2,9 +2,6 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf.h"
 #include "convert/inspect.h"
 #include "lab/predict/predictor.h"
 
@@ -27,37 +24,20 @@ struct Inspection {
   convert::ModelNumbers numbers;
 };
 
-void list_tensors(std::span<const checkpoint::TensorEntry> entries, std::vector<ListedTensor>& rows) {
-  for (const auto& [name, tensor] : entries)
-    rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
-}
-
-Inspection inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
-  const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
-  Inspection result;
-  result.numbers = convert::numbers_of(
-      config, model::bind_weights(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
-  list_tensors(gguf.tensors(), result.rows);
-  return result;
-}
-
 // Reads the files if there are any: then the list shows what is really there, and bind() has found it complete.
 Inspection inspect(const InspectOptions& options, const model::ModelConfig& config) {
-  const bool dummy = options.model.load_format == LoadFormat::kDummy;
-  if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);
-  Inspection result;
-  result.numbers = convert::numbers_of(config);
-  std::vector<ListedTensor>& rows = result.rows;
-  if (dummy) {
-    for (const model::ManifestItem& item : model::manifest(config, model::Naming::kHuggingFace)) {
-      rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
-    }
+  Inspection result{.rows = {}, .numbers = convert::numbers_of(config)};
+  if (options.model.load_format == LoadFormat::kDummy) {
+    for (const model::ManifestItem& item : model::manifest(config, model::Naming::kHuggingFace))
+      result.rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
     return result;
   }
-  const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
-  static_cast<void>(
-      model::bind_weights(checkpoint.entries(), config, {.where = options.model.model, .check_scales = false}));
-  list_tensors(checkpoint.entries(), rows);
+  const ModelFiles files(options.model);
+  const auto weights =
+      model::bind_weights(files.tensors(), config, {.where = options.model.model, .check_scales = false});
+  for (const auto& [name, tensor] : files.tensors())
+    result.rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
+  if (files.gguf) result.numbers = convert::numbers_of(config, weights);
   return result;
 }
 

@@ -246,7 +246,7 @@ struct BenchOptions {
   Variables environment;
   std::vector<std::string> compare;  // two results' files to compare, instead
   bool allow_mismatch = false;       // compare results of other devices or models, and results that do not name theirs
-  std::filesystem::path report;      // page to write, Markdown or HTML; empty: none
+  std::filesystem::path report;      // page to write; empty: none
 };
 
 struct LoadOptions {
@@ -266,7 +266,6 @@ struct LoadOptions {
   int repetitions = 1;
   int timeout = 600;             // seconds, of a request
   int gpus = 1;                  // of the server
-  int threads = 0;               // of the client; 0: by the concurrency
   std::string device;            // the server's, for the result to name
   std::filesystem::path report;  // as bench's
   std::string command;           // as it was typed
@@ -399,7 +398,7 @@ enum class CommandId : uint8_t {
   kVerify,
   kFeatures,
   kMan,
-  kCompletion,
+  kCompletion
 };
 [[nodiscard]] Command made(CommandId id);  // with its defaults
 

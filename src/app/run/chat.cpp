@@ -101,7 +101,7 @@ class TurnPrinter {
   void on(const text::MessageStarted& started);
   void on(const text::TextDelta& delta);
   void on(const text::MessageEnded&);
-  void on(const text::RepairEvent&) {}
+  void on(text::Repair) {}
 
   [[nodiscard]] bool folds() const;
   void show(const std::string& text);
@@ -319,12 +319,8 @@ class Chat {
       history_.clear();
       waiting_for_.reset();
     } else if (name == "/reasoning") {
-      if (rest == "low")
-        effort_ = text::ReasoningEffort::kLow;
-      else if (rest == "medium")
-        effort_ = text::ReasoningEffort::kMedium;
-      else if (rest == "high")
-        effort_ = text::ReasoningEffort::kHigh;
+      if (const Word* const effort = option_named(CommandId::kChat, "--reasoning")->word_named(rest))
+        effort_ = static_cast<text::ReasoningEffort>(effort->value);
       else if (rest.empty())
         show_reasoning();
       else

@@ -34,15 +34,6 @@ TEST(bf16, rounds_to_nearest_even_and_keeps_nan) {
   EXPECT_TRUE(std::isnan(Bf16::from_float(NAN).to_float()));
 }
 
-TEST(tensor_view, rows_follow_the_shape) {
-  int data[24];
-  for (int i = 0; i < 24; ++i) data[i] = i;
-  const TensorView<int, 3> view{data, {2, 3, 4}};
-  EXPECT_EQ(view.size(), 24);
-  EXPECT_EQ(view[1][2][3], 23);
-  EXPECT_EQ(view[1][0][0], 12);
-}
-
 TEST(philox, matches_the_published_vectors) {  // Random123 kat_vectors, philox4x32 10
   EXPECT_EQ(philox(0, 0), (Philox4{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~0ull, ~0ull, ~0ull), (Philox4{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));

@@ -76,6 +76,12 @@ class ThreadPool {
   std::vector<std::jthread> workers_;
 };
 
+// As pool's; null: the caller alone.
+inline void parallel_for(ThreadPool* pool, int64_t count, const ThreadPool::Body& body) {
+  if (pool != nullptr) return pool->parallel_for(count, body);
+  body({0, count, 0});
+}
+
 // Threads that all do the same work at the same time, each for an index of its own. For work that waits for the others'
 // (ranks of a step), or that a library binds to its thread (CUDA's current device).
 // Between calls a thread spins for some microseconds, so that the next call starts at once, and then sleeps.

@@ -18,7 +18,6 @@ using enum HelpGroup;
 using enum Effect;
 using enum Runs;
 using backend::cuda::KnownCard;
-using checkpoint::GgmlType;
 
 constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024, kMostBytes = int64_t{1} << 50;
 
@@ -34,8 +33,8 @@ constexpr Word kTwoBackends[] = {word(BackendKind::kCpu), word(BackendKind::kCud
 constexpr Word kCheckpoints[] = {word("auto", CheckpointFormat::kAuto),
                                  word("safetensors", CheckpointFormat::kSafetensors),
                                  word("gguf", CheckpointFormat::kGguf)};
-constexpr Word kDenseTypes[] = {word("q8_0", GgmlType::kQ8), word("bf16", GgmlType::kBf16), word("f16", GgmlType::kF16),
-                                word("f32", GgmlType::kF32)};
+constexpr Word kDenseTypes[] = {word("q8_0", DType::kGgmlQ8), word("bf16", DType::kBf16), word("f16", DType::kF16),
+                                word("f32", DType::kF32)};
 constexpr Word kElements[] = {{"mxfp4"}, {"mxfp8_e4m3"}, {"mxfp8_e5m2"}, {"mxfp6_e2m3"}, {"mxfp6_e3m2"}};
 constexpr Word kScales[] = {word("ocp", MxScaleRule::kOcpFloor), word("ceil", MxScaleRule::kCeil),
                             word("round", MxScaleRule::kRoundLlama)};

@@ -6,7 +6,7 @@
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"
-#include "checkpoint/eagle3_config.h"
+#include "model/eagle3/head.h"
 #include "checkpoint/gguf.h"
 #include "lab/client/workload.h"
 #include "engine/proposer.h"
@@ -80,7 +80,7 @@ struct ModelOptions {
   backend::Range cards{};                     // that may be used; empty: the first ones, one per rank
   engine::SpeculationLimits speculation{};    // of commands that answer; otherwise off
   std::filesystem::path speculative_model{};  // for eagle3: the head's directory; for draft: as `model`
-  checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
+  model::eagle3::TapReading tap_reading = model::eagle3::TapReading::kAuto;
 };
 
 struct GenerateOptions {
@@ -208,7 +208,7 @@ struct SynthOptions {
 struct ConvertOptions {
   ModelOptions model;
   OutputOptions output;
-  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  DType dense = DType::kGgmlQ8;
   int64_t part_bytes = 0;  // 0: one file
   std::filesystem::path destination;
 };

@@ -151,7 +151,7 @@ int follow(const ModelOptions& options, Terminal& terminal, std::string_view bes
   ModelOptions alone = options;  // rank 0 makes the guesses
   alone.speculation = {};
   alone.speculative_model.clear();
-  alone.tap_reading = checkpoint::TapReading::kAuto;
+  alone.tap_reading = model::eagle3::TapReading::kAuto;
   const ModelSource source = open_model(alone, terminal);
   const bool on_card = options.run.backend == BackendKind::kCuda;
   GroupRank rank(source, alone, terminal);

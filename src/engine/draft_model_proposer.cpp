@@ -430,10 +430,4 @@ void DraftModelProposer::forget_all() {
   cache_.clear();
 }
 
-void DraftModelProposer::check_integrity() const {
-  std::vector<const SequencePages*> held;
-  for (const auto& [id, state] : of_) held.push_back(&state.sequence.pages);
-  check_pages(pool_, cache_, held);
-}
-
 }  // namespace nibble::engine

@@ -54,8 +54,18 @@ bool has_grammar(const TurnRequest& turn) {
 }
 bool has_grammar(const ResponsesRequest& request) { return has_grammar(request.turn); }
 
-AnswerId answer_id(std::string_view prefix, const std::string& wanted, const ServedModel& model) {
-  return {.id = make_id(prefix), .model = wanted.empty() ? model.names.front() : wanted, .created = now_seconds()};
+Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
+  int32_t ordinary = model.tokenizer->max_id() + 1;  // tokens; special ones and gaps are behind them
+  while (ordinary > 0 && (!model.tokenizer->contains(ordinary - 1) || model.tokenizer->is_special(ordinary - 1)))
+    --ordinary;
+  return {{"id", name},
+          {"object", "model"},
+          {"created", since},
+          {"owned_by", "nibble"},
+          {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
+          {"parent", nullptr},
+          {"max_model_len", model.max_context},
+          {"vocab_size", ordinary}};
 }
 
 bool allows(std::string_view methods, std::string_view method) {
@@ -66,22 +76,71 @@ bool allows(std::string_view methods, std::string_view method) {
 
 const Api::Route* Api::route_of(std::string_view path) {
   static constexpr Route kRoutes[] = {
-      {"/", "GET, HEAD", &Api::page, false, false},
-      {"/health", "GET, HEAD", &Api::health, false, false},
-      {"/ping", "GET, HEAD, POST", &Api::ping, false, false},
-      {"/version", "GET, HEAD", &Api::version, false, false},
-      {"/metrics", "GET, HEAD", &Api::metrics, false, false},
-      {"/load", "GET, HEAD", &Api::load, true, false},
-      {"/v1/models", "GET, HEAD", &Api::models},
-      {"/v1/models/{model}", "GET, HEAD", &Api::model},
-      {"/tokenize", "POST", &Api::tokenize},
-      {"/detokenize", "POST", &Api::detokenize},
-      {"/v1/chat/completions", "POST", &Api::chat},
-      {"/v1/completions", "POST", &Api::completion},
-      {"/v1/responses", "POST", &Api::create_response},
-      {"/v1/responses/{id}", "GET, HEAD, DELETE", &Api::stored_response},
-      {"/v1/messages", "POST", &Api::messages},
-      {"/v1/messages/count_tokens", "POST", &Api::count_tokens},
+      {"/", "GET, HEAD", [](Api& a, Visit& v) { return a.page(v); }, false, false},
+      {"/health", "GET, HEAD", [](Api& a, Visit& v) { return a.health(v); }, false, false},
+      {"/ping", "GET, HEAD, POST", [](Api& a, Visit& v) { return a.answer(v, Json::object()); }, false, false},
+      {"/version", "GET, HEAD", [](Api& a, Visit& v) { return a.answer(v, {{"version", a.options_.version}}); }, false,
+       false},
+      {"/metrics", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         const std::string text = v.service == nullptr
+                                      ? a.metrics_.text({}, "")
+                                      : a.metrics_.text(v.service->port.stats(), v.service->model.names[0]);
+         return a.answer(v, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
+                         text + build_info_text(a.options_.version, a.options_.commit));
+       },
+       false, false},
+      {"/load", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         const engine::EngineStats stats = v.service->port.stats();
+         return a.answer(v, {{"server_load", stats.running + stats.waiting},
+                             {"running", stats.running},
+                             {"waiting", stats.waiting},
+                             {"kv_pages", stats.kv_pages},
+                             {"kv_pages_used", stats.kv_pages_used}});
+       },
+       true, false},
+      {"/v1/models", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         Json list = Json::array();
+         for (const std::string& name : v.service->model.names)
+           list.push_back(model_entry(v.service->model, v.service->since, name));
+         return a.answer(v, {{"object", "list"}, {"data", std::move(list)}});
+       }},
+      {"/v1/models/{model}", "GET, HEAD", [](Api& a, Visit& v) { return a.model(v); }},
+      {"/tokenize", "POST", [](Api& a, Visit& v) { return a.tokenize(v); }},
+      {"/detokenize", "POST", [](Api& a, Visit& v) { return a.detokenize(v); }},
+      {"/v1/chat/completions", "POST",
+       [](Api& a, Visit& v) {
+         const Json body = parse_json(v.http.body);
+         return a.answer_turn(v, body, parse_chat(body, a.options_.defaults), "chatcmpl-", present_chat);
+       }},
+      {"/v1/completions", "POST",
+       [](Api& a, Visit& v) {
+         const Json body = parse_json(v.http.body);
+         const ServedModel& model = v.service->model;
+         return a.generate(
+             v, body, parse_completion(body, a.options_.defaults), "cmpl-",
+             [&model](const CompletionRequest& request) { return completion_requests(model, request); },
+             [&model](AnswerId id, const CompletionRequest& request) {
+               return present_completion(model, std::move(id), request);
+             });
+       }},
+      {"/v1/responses", "POST", [](Api& a, Visit& v) { return a.create_response(v); }},
+      {"/v1/responses/{id}", "GET, HEAD, DELETE", [](Api& a, Visit& v) { return a.stored_response(v); }},
+      {"/v1/messages", "POST",
+       [](Api& a, Visit& v) {
+         const Json body = parse_json(v.http.body);
+         return a.answer_turn(v, body, parse_messages(body, MessagesFor::kAnswer, a.options_.defaults), "msg_",
+                              present_message);
+       }},
+      {"/v1/messages/count_tokens", "POST",
+       [](Api& a, Visit& v) {
+         const ServedModel& model = v.service->model;
+         const TurnRequest turn = parse_messages(parse_json(v.http.body), MessagesFor::kCount, a.options_.defaults);
+         check_model(turn.generation.model, model);
+         return a.answer(v, {{"input_tokens", turn_prompt(model, turn, a.options_.date()).size()}});
+       }},
   };
   const auto* found = std::ranges::find_if(kRoutes, [path](const Route& route) { return route.leads_to(path); });
   return found == std::end(kRoutes) ? nullptr : found;
@@ -94,7 +153,7 @@ std::string_view Api::route_name(std::string_view path) {
 
 std::string_view Api::methods_of(std::string_view path) {
   const Route* route = route_of(path);
-  return route->answer == &Api::stored_response && path.ends_with(kCancel) ? "POST" : route->methods;
+  return route->methods.ends_with("DELETE") && path.ends_with(kCancel) ? "POST" : route->methods;
 }
 
 std::string Api::member_of(const std::string& path) { return path.substr(route_of(path)->beginning().size()); }
@@ -114,7 +173,7 @@ void Api::publish(ServedModel model, EnginePort port) {
 
 std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcept {
   const std::string id = request_id_of(request);
-  Visit visit{.http = request, .id = id, .arrived = Generation::Clock::now(), .wake = wake};
+  Visit visit{.http = request, .id = id, .arrived = std::chrono::steady_clock::now(), .wake = wake};
   try {
     return route(visit);
   } catch (const std::exception& e) {
@@ -202,14 +261,14 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
   visit.service = service_;
-  if (!route->needs_model) return (this->*route->answer)(visit);
+  if (!route->needs_model) return route->answer(*this, visit);
   if (visit.service == nullptr)
     throw ApiError("", "the model is still being loaded; /health tells how far", 503, "loading");
-  if (http.body.size() <= kShortBody) return (this->*route->answer)(visit);
+  if (http.body.size() <= kShortBody) return route->answer(*this, visit);
   return begin(visit, Making::kLong,
                [this, route, service = visit.service, http, id = visit.id, arrived = visit.arrived](Wake wake) {
                  Visit later{.http = http, .id = id, .arrived = arrived, .wake = wake, .service = service};
-                 return (this->*route->answer)(later);
+                 return route->answer(*this, later);
                });
 }
 
@@ -218,27 +277,6 @@ std::unique_ptr<Call> Api::page(Visit& visit) {
   if (!takes_gzip(visit.http.accept_encoding)) return answer(visit, std::move(head), std::string(chat_page()));
   head.headers.emplace_back("Content-Encoding", "gzip");
   return answer(visit, std::move(head), std::string(gzipped_chat_page()));
-}
-
-std::unique_ptr<Call> Api::ping(Visit& visit) { return answer(visit, Json::object()); }
-
-std::unique_ptr<Call> Api::version(Visit& visit) { return answer(visit, {{"version", options_.version}}); }
-
-std::unique_ptr<Call> Api::metrics(Visit& visit) {
-  const Service* service = visit.service;
-  const std::string text =
-      service == nullptr ? metrics_.text({}, "") : metrics_.text(service->port.stats(), service->model.names[0]);
-  return answer(visit, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
-                text + build_info_text(options_.version, options_.commit));
-}
-
-std::unique_ptr<Call> Api::load(Visit& visit) {
-  const engine::EngineStats stats = visit.service->port.stats();
-  return answer(visit, {{"server_load", stats.running + stats.waiting},
-                        {"running", stats.running},
-                        {"waiting", stats.waiting},
-                        {"kv_pages", stats.kv_pages},
-                        {"kv_pages_used", stats.kv_pages_used}});
 }
 
 std::unique_ptr<Call> Api::health(Visit& visit) {
@@ -251,31 +289,6 @@ std::unique_ptr<Call> Api::health(Visit& visit) {
   return answer(visit, std::move(head), to_text(json));
 }
 
-namespace {
-
-Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
-  int32_t ordinary = model.tokenizer->max_id() + 1;  // tokens; special ones and gaps are behind them
-  while (ordinary > 0 && (!model.tokenizer->contains(ordinary - 1) || model.tokenizer->is_special(ordinary - 1)))
-    --ordinary;
-  return {{"id", name},
-          {"object", "model"},
-          {"created", since},
-          {"owned_by", "nibble"},
-          {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
-          {"parent", nullptr},
-          {"max_model_len", model.max_context},
-          {"vocab_size", ordinary}};
-}
-
-}  // namespace
-
-std::unique_ptr<Call> Api::models(Visit& visit) {
-  Json list = Json::array();
-  for (const std::string& name : visit.service->model.names)
-    list.push_back(model_entry(visit.service->model, visit.service->since, name));
-  return answer(visit, {{"object", "list"}, {"data", std::move(list)}});
-}
-
 std::unique_ptr<Call> Api::model(Visit& visit) {
   if (!allows(methods_of(visit.http.path), visit.http.method))
     throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
@@ -284,60 +297,35 @@ std::unique_ptr<Call> Api::model(Visit& visit) {
   return answer(visit, model_entry(visit.service->model, visit.service->since, name));
 }
 
-CallContext Api::context(const Visit& visit) {
-  return {.port = visit.service->port,
-          .metrics = metrics_,
-          .log = options_.log,
-          .request_id = visit.id,
-          .path = visit.http.path,
-          .arrived = visit.arrived};
-}
-
-template <class Request, class Make>
-std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, Make make) {
-  check_model(generation_in(request).model, visit.service->model);
-  if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
-  const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
-  return begin(visit, making,
-               [context = context(visit), request = std::move(request), make = std::move(make)](Wake wake) {
-                 Answering of = make(request);
-                 return std::make_unique<EngineCall>(context, std::move(of.presenter), std::move(of.requests),
-                                                     generation_in(request).stream, std::move(wake));
-               });
-}
-
-std::unique_ptr<Call> Api::chat(Visit& visit) {
-  const Json body = parse_json(visit.http.body);
-  return generate(visit, body, parse_chat(body, options_.defaults),
-                  [this, &model = visit.service->model](const TurnRequest& turn) -> Answering {
-                    return {turn_requests(model, turn, options_.date()),
-                            present_chat(model, answer_id("chatcmpl-", turn.generation.model, model), turn)};
-                  });
-}
-
-std::unique_ptr<Call> Api::completion(Visit& visit) {
-  const Json body = parse_json(visit.http.body);
-  return generate(visit, body, parse_completion(body, options_.defaults),
-                  [&model = visit.service->model](const CompletionRequest& request) -> Answering {
-                    return {completion_requests(model, request),
-                            present_completion(model, answer_id("cmpl-", request.generation.model, model), request)};
-                  });
-}
-
-std::unique_ptr<Call> Api::messages(Visit& visit) {
-  const Json body = parse_json(visit.http.body);
-  return generate(visit, body, parse_messages(body, MessagesFor::kAnswer, options_.defaults),
-                  [this, &model = visit.service->model](const TurnRequest& turn) -> Answering {
-                    return {turn_requests(model, turn, options_.date()),
-                            present_message(model, answer_id("msg_", turn.generation.model, model), turn)};
-                  });
-}
-
-std::unique_ptr<Call> Api::count_tokens(Visit& visit) {
+template <class Request, class Compute, class Present>
+std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
+                                    Compute compute, Present present) {
   const ServedModel& model = visit.service->model;
-  const TurnRequest turn = parse_messages(parse_json(visit.http.body), MessagesFor::kCount, options_.defaults);
-  check_model(turn.generation.model, model);
-  return answer(visit, {{"input_tokens", turn_prompt(model, turn, options_.date()).size()}});
+  const std::string& wanted = generation_in(request).model;
+  check_model(wanted, model);
+  if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
+  const CallContext context{.port = visit.service->port,
+                            .metrics = metrics_,
+                            .log = options_.log,
+                            .request_id = visit.id,
+                            .path = visit.http.path,
+                            .arrived = visit.arrived};
+  AnswerId id{make_id(id_prefix), wanted.empty() ? model.names.front() : wanted, now_seconds()};
+  const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
+  return begin(visit, making, [context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
+    std::vector<engine::Request> requests = compute(request);
+    return std::make_unique<EngineCall>(context, present(id, request), std::move(requests),
+                                        generation_in(request).stream, std::move(wake));
+  });
+}
+
+std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,
+                                       decltype(&present_chat) present) {
+  const ServedModel& model = visit.service->model;
+  return generate(
+      visit, body, std::move(turn), id_prefix,
+      [this, &model](const TurnRequest& request) { return turn_requests(model, request, options_.date()); },
+      [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
 }
 
 std::unique_ptr<Call> Api::create_response(Visit& visit) {
@@ -350,13 +338,14 @@ std::unique_ptr<Call> Api::create_response(Visit& visit) {
     }
     return std::move(entry->turn);
   };
-  return generate(visit, body, parse_responses(body, previous, options_.defaults),
-                  [this, &model = visit.service->model](const ResponsesRequest& request) -> Answering {
-                    AnswerId id = answer_id("resp_", request.turn.generation.model, model);
-                    KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
-                    return {turn_requests(model, request.turn, options_.date()),
-                            present_response(model, std::move(id), request, std::move(keep))};
-                  });
+  const ServedModel& model = visit.service->model;
+  return generate(
+      visit, body, parse_responses(body, previous, options_.defaults), "resp_",
+      [this, &model](const ResponsesRequest& request) { return turn_requests(model, request.turn, options_.date()); },
+      [this, &model](AnswerId id, const ResponsesRequest& request) {
+        KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
+        return present_response(model, std::move(id), request, std::move(keep));
+      });
 }
 
 KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& request) {

@@ -60,14 +60,14 @@ class Api {
   struct Visit {
     const HttpRequest& http;
     const std::string& id;
-    Generation::Clock::time_point arrived;
+    std::chrono::steady_clock::time_point arrived;
     Wake& wake;
     const Service* service = nullptr;  // never null where the route needs the model
   };
   struct Route {
     std::string_view path;     // {…}: whatever stands there and behind it
     std::string_view methods;  // as in the header Allow
-    std::unique_ptr<Call> (Api::*answer)(Visit& visit);
+    std::unique_ptr<Call> (*answer)(Api& api, Visit& visit);
     bool needs_model = true, needs_key = true;
 
     [[nodiscard]] bool is_family() const { return path.ends_with('}'); }
@@ -84,27 +84,17 @@ class Api {
   std::unique_ptr<Call> route(Visit& visit);
   std::unique_ptr<Call> page(Visit& visit);
   std::unique_ptr<Call> health(Visit& visit);
-  std::unique_ptr<Call> ping(Visit& visit);
-  std::unique_ptr<Call> version(Visit& visit);
-  std::unique_ptr<Call> metrics(Visit& visit);
-  std::unique_ptr<Call> load(Visit& visit);
-  std::unique_ptr<Call> models(Visit& visit);
   std::unique_ptr<Call> model(Visit& visit);
-  std::unique_ptr<Call> chat(Visit& visit);
-  std::unique_ptr<Call> completion(Visit& visit);
   std::unique_ptr<Call> create_response(Visit& visit);
   std::unique_ptr<Call> stored_response(Visit& visit);
-  std::unique_ptr<Call> messages(Visit& visit);
-  std::unique_ptr<Call> count_tokens(Visit& visit);
   std::unique_ptr<Call> tokenize(Visit& visit);
   std::unique_ptr<Call> detokenize(Visit& visit);
-  // The call of a request for answers. make(request) returns an Answering.
-  struct Answering {
-    std::vector<engine::Request> requests;
-    std::unique_ptr<Presenter> presenter;
-  };
-  template <class Request, class Make>
-  std::unique_ptr<Call> generate(Visit& visit, const Json& body, Request request, Make make);
+  // The call of a request for answers: what the engine computes, and present(id), a presenter of it.
+  template <class Request, class Compute, class Present>
+  std::unique_ptr<Call> generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
+                                 Compute compute, Present present);
+  std::unique_ptr<Call> answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,
+                                    decltype(&present_chat) present);
 
   std::unique_ptr<Call> answer(const Visit& visit, HttpHead head, std::string body);
   std::unique_ptr<Call> answer(const Visit& visit, const Json& json);
@@ -115,7 +105,6 @@ class Api {
 
   [[nodiscard]] KeepResponse keep_response(const std::string& id, const ResponsesRequest& request);
   void check_key(const HttpRequest& request) const;
-  [[nodiscard]] CallContext context(const Visit& visit);
 
   const ApiOptions options_;
   Metrics metrics_;

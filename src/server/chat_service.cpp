@@ -113,9 +113,7 @@ bool can_be_told(const OutputFormat& format) {
 
 using ToolNames = std::vector<std::string>;
 
-bool has(const ToolNames& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+bool has(const ToolNames& names, const std::string& name) { return std::ranges::find(names, name) != names.end(); }
 
 // Rules under which the arguments of the tools in `bound` follow their schemas.
 text::TurnRules rules_of(const TurnRequest& turn, const ToolNames& bound) {
@@ -166,14 +164,11 @@ std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, con
 
 // Whether this tool's arguments can be bound to its schema: the tool is strict, or the grammar can express the schema.
 // Another tool's schema does not matter here.
-bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, const std::string& name) {
-  if (has(turn.strict_tools, name)) return true;
+bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, const text::ToolSpec& tool) {
   TurnRequest alone;
   alone.tool_choice = ToolChoice::kRequired;
-  const auto it =
-      std::find_if(turn.tools.begin(), turn.tools.end(), [&](const auto& tool) { return tool.name == name; });
-  alone.tools = {*it};
-  return compiled(compiler, rules_of(alone, {name})).has_value();
+  alone.tools = {tool};
+  return has(turn.strict_tools, tool.name) || compiled(compiler, rules_of(alone, {tool.name}));
 }
 
 // The mask of a turn. Tools are called by name, with arguments that follow their schemas. If the grammar cannot express
@@ -191,11 +186,12 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
         param,
         std::string(param) + " cannot go with response_format, strict tools, a required call or thinking_token_budget");
   }
-  ToolNames bound;
-  for (const text::ToolSpec& tool : turn.tools) bound.push_back(tool.name);
-  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
-  std::erase_if(bound, [&](const std::string& name) { return !can_bind(compiler, turn, name); });
-  if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
+  for (const bool each : {false, true}) {  // all schemas, then those that can be expressed
+    ToolNames bound;
+    for (const text::ToolSpec& tool : turn.tools)
+      if (!each || can_bind(compiler, turn, tool)) bound.push_back(tool.name);
+    if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
+  }
   try {
     return masks_of(compiler.turn(rules_of(turn, turn.strict_tools)), most_reasoning(turn));
   } catch (const Error& e) {

@@ -17,7 +17,7 @@ std::string_view reason_of(const ApiError& failure) {
   return failure.status() == 503 ? "shutdown" : "error";
 }
 
-double seconds_between(Generation::Clock::time_point from, Generation::Clock::time_point to) {
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -32,67 +32,61 @@ HttpHead stream_head(const std::string& request_id) {
 
 }  // namespace
 
-Generation::Generation(const EnginePort& port, Wake wake) : port_(port), mailbox_(std::make_shared<Mailbox>()) {
-  mailbox_->wake = std::move(wake);
-}
-
-Generation::~Generation() {
-  {
-    const std::lock_guard lock(mailbox_->mutex);
-    mailbox_->wake = nullptr;
-  }
-  for (const engine::RequestId id : ids_) port_.cancel(id);
-}
-
-void Generation::submit(engine::Request request) {
-  const size_t choice = ids_.size();
-  ids_.push_back(port_.submit(std::move(request), [mailbox = mailbox_, choice](const engine::Event& event) {
-    const std::lock_guard lock(mailbox->mutex);
-    if (!mailbox->wake) return;
-    mailbox->items.push_back({choice, event, Clock::now()});
-    if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
-  }));
-}
-
-void Generation::cancel(size_t choice) { port_.cancel(ids_[choice]); }
-
-std::vector<Generation::Item> Generation::take() {
-  const std::lock_guard lock(mailbox_->mutex);
-  return std::exchange(mailbox_->items, {});
-}
-
-size_t Generation::waiting() const {
-  const std::lock_guard lock(mailbox_->mutex);
-  return mailbox_->items.size();
-}
-
 EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
                        bool stream, Wake wake)
     : context_(std::move(context)),
       presenter_(std::move(presenter)),
       stream_(stream),
       unfinished_(requests.size()),
-      choices_(requests.size()),
-      generation_(context_.port, std::move(wake)) {
-  for (size_t i = 0; i < requests.size(); ++i) {
-    presenter_->prompt(i, static_cast<int64_t>(requests[i].prompt.size()));
-    generation_.submit(std::move(requests[i]));
+      mailbox_(std::make_shared<Mailbox>()) {
+  mailbox_->wake = std::move(wake);
+  try {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      presenter_->prompt(i, static_cast<int64_t>(requests[i].prompt.size()));
+      submit(i, std::move(requests[i]));
+    }
+  } catch (...) {
+    leave();
+    throw;
   }
   context_.metrics.request_begun(choices_.size());
 }
 
 EngineCall::~EngineCall() {
+  leave();
   if (done_) return;
   if (!failure_) failure_ = ApiError("", "the client has gone", kClientGone);
   conclude();
 }
 
+void EngineCall::submit(size_t choice, engine::Request request) {
+  const auto receive = [mailbox = mailbox_, choice](const engine::Event& event) {
+    const std::lock_guard lock(mailbox->mutex);
+    if (!mailbox->wake) return;
+    mailbox->items.push_back({choice, event, Clock::now()});
+    if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
+  };
+  choices_.emplace_back().id = context_.port.submit(std::move(request), receive);
+}
+
+// From here on no event comes, and nothing runs.
+void EngineCall::leave() {
+  {
+    const std::lock_guard lock(mailbox_->mutex);
+    mailbox_->wake = nullptr;
+  }
+  for (const Choice& choice : choices_) context_.port.cancel(choice.id);
+}
+
 void EngineCall::cut() {
-  for (const Generation::Item& item : generation_.take()) take(item);
+  take_all();
   if (unfinished_ > 0 && !failure_) failure_ = shutting_down();
 }
 
-double EngineCall::backlog() const { return static_cast<double>(generation_.waiting()) / kMostWaiting; }
+double EngineCall::backlog() const {
+  const std::lock_guard lock(mailbox_->mutex);
+  return static_cast<double>(mailbox_->items.size()) / kMostWaiting;
+}
 
 Call::Output EngineCall::poll() {
   Output out;
@@ -100,7 +94,7 @@ Call::Output EngineCall::poll() {
     out.head = stream_head(context_.request_id);
     presenter_->begin();
   }
-  for (const Generation::Item& item : generation_.take()) take(item);
+  take_all();
   if (unfinished_ == 0 || failure_) {
     done_ = out.done = true;
     if (stream_) {
@@ -118,12 +112,19 @@ Call::Output EngineCall::poll() {
   return out;
 }
 
-void EngineCall::take(const Generation::Item& item) {
-  if (failure_) return;
-  if (const auto* token = std::get_if<engine::TokenEvent>(&item.event))
-    take_token(item.choice, *token, item.time);
-  else
-    take_finished(item.choice, std::get<engine::Finished>(item.event), item.time);
+void EngineCall::take_all() {
+  std::vector<Item> items;
+  {
+    const std::lock_guard lock(mailbox_->mutex);
+    items.swap(mailbox_->items);
+  }
+  for (const Item& item : items) {
+    if (failure_) return;
+    if (const auto* token = std::get_if<engine::TokenEvent>(&item.event))
+      take_token(item.choice, *token, item.time);
+    else
+      take_finished(item.choice, std::get<engine::Finished>(item.event), item.time);
+  }
 }
 
 void EngineCall::take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time) {
@@ -137,7 +138,7 @@ void EngineCall::take_token(size_t choice, const engine::TokenEvent& event, Cloc
   }
   if (presenter_->token(choice, event)) return;
   c.enough = true;
-  generation_.cancel(choice);
+  context_.port.cancel(c.id);
 }
 
 void EngineCall::take_finished(size_t choice, engine::Finished finished, Clock::time_point time) {

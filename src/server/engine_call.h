@@ -35,41 +35,6 @@ template <class Engine>
       .stats = [&engine] { return engine.stats(); }};
 }
 
-// A group of requests whose events are read on another thread.
-class Generation {
- public:
-  using Clock = std::chrono::steady_clock;
-  struct Item {
-    size_t choice;
-    engine::Event event;
-    Clock::time_point time;  // when the engine said so
-  };
-
-  Generation(const EnginePort& port, Wake wake);
-  ~Generation();  // cancels requests that still run
-  Generation(const Generation&) = delete;
-  Generation& operator=(const Generation&) = delete;
-
-  // The next choice, numbered from 0. Throws what the engine throws.
-  void submit(engine::Request request);
-  void cancel(size_t choice);
-  [[nodiscard]] std::vector<Item> take();  // events since the last call
-  [[nodiscard]] size_t waiting() const;    // events not yet taken
-  [[nodiscard]] size_t choices() const { return ids_.size(); }
-
- private:
-  // Shared with the engine, which may still send events after the reader has gone.
-  struct Mailbox {
-    mutable std::mutex mutex;
-    std::vector<Item> items;  // both guarded by mutex
-    Wake wake;
-  };
-
-  const EnginePort& port_;
-  std::shared_ptr<Mailbox> mailbox_;
-  std::vector<engine::RequestId> ids_;
-};
-
 using LogLine = std::function<void(const Json& line)>;  // any thread
 
 // What a call needs besides its presenter.
@@ -78,7 +43,7 @@ struct CallContext {
   Metrics& metrics;
   const LogLine& log;
   std::string request_id, path;
-  Generation::Clock::time_point arrived;
+  std::chrono::steady_clock::time_point arrived;
 };
 
 class EngineCall final : public Call {
@@ -86,8 +51,7 @@ class EngineCall final : public Call {
   // Submits the requests. Throws what the engine throws.
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
              bool stream, Wake wake);
-  // If the call is not done, the client has gone, or it is too slow for a server that is ending. Then the member
-  // generation_ cancels the requests (src/README.md, "Three paths").
+  // Cancels requests that still run: the client has gone, or is too slow for a server that is ending.
   ~EngineCall() override;
 
   Output poll() override;
@@ -95,14 +59,28 @@ class EngineCall final : public Call {
   [[nodiscard]] double backlog() const override;
 
  private:
-  using Clock = Generation::Clock;
+  using Clock = std::chrono::steady_clock;
+  struct Item {
+    size_t choice;
+    engine::Event event;
+    Clock::time_point time;  // when the engine said so
+  };
+  // Shared with the engine, which may still send events after the call has gone.
+  struct Mailbox {
+    std::mutex mutex;  // guards both
+    std::vector<Item> items;
+    Wake wake;
+  };
   struct Choice {
+    engine::RequestId id{};
     bool enough = false, finished = false;
     int64_t tokens = 0;
     std::optional<Clock::time_point> first, last;
   };
 
-  void take(const Generation::Item& item);
+  void submit(size_t choice, engine::Request request);
+  void leave();
+  void take_all();  // events since the last time
   void take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time);
   void take_finished(size_t choice, engine::Finished finished, Clock::time_point time);
   void record(const Choice& choice, const engine::Finished& finished, std::string_view reason);
@@ -117,7 +95,7 @@ class EngineCall final : public Call {
   std::optional<ApiError> failure_;
   std::string reasons_;  // of all choices, for the log
   engine::Finished last_finished_;
-  Generation generation_;  // last: destroyed first, so that no event comes after it
+  const std::shared_ptr<Mailbox> mailbox_;
 };
 
 }  // namespace nibble::server

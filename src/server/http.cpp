@@ -1,11 +1,11 @@
 #include "server/http.h"
 
 #include "server/api_error.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <utility>
 
@@ -85,35 +85,21 @@ std::string path_of(std::string_view target) {
   target = target.substr(0, target.find_first_of("?#"));
   if (const size_t host = target.find("://"); !target.starts_with('/') && host != std::string_view::npos)
     target.remove_prefix(std::min(target.find('/', host + 3), target.size()));  // http://host/path, as proxies are sent
-  std::string path;
-  for (size_t i = 0; i < target.size(); ++i) {
-    unsigned char byte = 0;
-    if (target[i] == '%' && i + 2 < target.size() &&
-        std::from_chars(target.data() + i + 1, target.data() + i + 3, byte, 16).ptr == target.data() + i + 3) {
-      path += static_cast<char>(byte);
-      i += 2;
-    } else {
-      path += target[i];
-    }
-  }
+  std::string path = text::percent_decoded(target);
   if (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
 }
 
 bool takes_gzip(std::string_view accept_encoding) {
-  constexpr std::string_view kName = "gzip";
-  std::string coding;  // small letters, no blanks
-  for (size_t i = 0; i <= accept_encoding.size(); ++i) {
-    const char c = i < accept_encoding.size() ? accept_encoding[i] : ',';
-    if (c == ' ' || c == '\t') continue;
-    if (c != ',') {
-      coding += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
-      continue;
-    }
-    if (coding == kName) return true;
-    if (coding.starts_with("gzip;q="))  // q=0 and q=0.000 say no
-      return coding.find_first_of("123456789", kName.size()) != std::string::npos;
-    coding.clear();
+  std::string codings = ",";  // small letters, no blanks
+  for (const char c : accept_encoding)
+    if (c != ' ' && c != '\t') codings += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+  codings += ',';
+  for (size_t at = codings.find(",gzip"); at != std::string::npos; at = codings.find(",gzip", at + 1)) {
+    const std::string_view rest = std::string_view(codings).substr(at + 5);
+    if (rest.starts_with(',')) return true;
+    if (rest.starts_with(";q="))  // q=0 and q=0.000 say no
+      return rest.substr(0, rest.find(',')).find_first_of("123456789") != std::string::npos;
   }
   return false;
 }

@@ -155,22 +155,27 @@ std::optional<bool> Fields::boolean(std::string_view name) {
   return value == nullptr ? std::nullopt : std::optional(boolean_of(*value, path(name)));
 }
 
+namespace {
+
+template <class T>
+T in_range(T number, Range<T> range, const std::string& path, const Json& found) {
+  if (number < range.least || number > range.most)
+    throw want(path, fmt::format("a number from {} to {}", range.least, range.most), found, "invalid_value");
+  return number;
+}
+
+}  // namespace
+
 std::optional<int64_t> Fields::integer(std::string_view name, Range<int64_t> range) {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  const int64_t number = integer_of(*value, path(name));
-  if (number < range.least || number > range.most)
-    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value, "invalid_value");
-  return number;
+  return in_range(integer_of(*value, path(name)), range, path(name), *value);
 }
 
 std::optional<double> Fields::number(std::string_view name, Range<double> range) {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  const double number = number_of(*value, path(name));
-  if (number < range.least || number > range.most)
-    throw want(path(name), fmt::format("a number from {} to {}", range.least, range.most), *value, "invalid_value");
-  return number;
+  return in_range(number_of(*value, path(name)), range, path(name), *value);
 }
 
 std::optional<std::string> Fields::string(std::string_view name) {

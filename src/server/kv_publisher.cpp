@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <endian.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -83,23 +85,11 @@ std::string endpoint_of(const std::string& endpoint, int replica) {
 }
 
 constexpr int64_t kMostKeptBytes = int64_t{256} << 20;  // of batches that can be sent again
-constexpr size_t kNumberBytes = 8;
-using Number = std::array<unsigned char, kNumberBytes>;
 
-Number big_endian(int64_t value) {
-  Number bytes{};
-  for (size_t i = 0; i < kNumberBytes; ++i)
-    bytes[i] = static_cast<unsigned char>(static_cast<uint64_t>(value) >> (8 * (kNumberBytes - 1 - i)));
-  return bytes;
+std::string big_endian(int64_t value) {
+  const uint64_t bytes = htobe64(static_cast<uint64_t>(value));
+  return {reinterpret_cast<const char*>(&bytes), sizeof bytes};
 }
-
-int64_t from_big_endian(std::string_view bytes) {
-  uint64_t value = 0;
-  for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
-  return static_cast<int64_t>(value);
-}
-
-std::string_view view(const Number& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 void send(const Socket& socket, std::initializer_list<std::string_view> frames) {
   size_t left = frames.size();
@@ -125,41 +115,31 @@ std::optional<std::vector<std::string>> received(const Socket& socket) {
   return frames;
 }
 
-struct Field {
-  const char* name;
-  Value value;
-};
-
-Value as_event(std::string_view type, std::vector<Field> fields, bool maps) {
-  if (maps) {
-    Value event = {{"type", type}};
-    for (Field& field : fields) event[field.name] = std::move(field.value);
-    return event;
-  }
-  Value event = Value::array({type});
-  for (Field& field : fields) event.push_back(std::move(field.value));
-  return event;
-}
-
+// As a map with the fields' names, or as an array of their values.
 Value event_of(const KvEvent& event, const KvPublishOptions& o) {
-  const bool slides = event.kind == backend::LayerKind::kSliding;
+  using Fields = nlohmann::ordered_json;
+  const bool slides = event.kind == backend::LayerKind::kSliding, removed = event.what == KvEvent::What::kRemoved;
   const int group = slides ? 1 : 0;
-  if (event.what == KvEvent::What::kRemoved)
-    return as_event("BlockRemoved", {{"block_hashes", {event.block}}, {"medium", o.medium}, {"group_idx", group}},
-                    o.maps);
-  return as_event("BlockStored",
-                  {{"block_hashes", {event.block}},
-                   {"parent_block_hash", event.parent == 0 ? Value() : Value(event.parent)},
-                   {"token_ids", event.tokens},
-                   {"block_size", backend::kPageTokens},
-                   {"lora_id", nullptr},
-                   {"medium", o.medium},
-                   {"lora_name", nullptr},
-                   {"extra_keys", nullptr},
-                   {"group_idx", group},
-                   {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
-                   {"kv_cache_spec_sliding_window", slides ? Value(o.window) : Value()}},
-                  o.maps);
+  const Fields fields = removed ? Fields{{"type", "BlockRemoved"},
+                                         {"block_hashes", {event.block}},
+                                         {"medium", o.medium},
+                                         {"group_idx", group}}
+                                : Fields{{"type", "BlockStored"},
+                                         {"block_hashes", {event.block}},
+                                         {"parent_block_hash", event.parent == 0 ? Fields() : Fields(event.parent)},
+                                         {"token_ids", event.tokens},
+                                         {"block_size", backend::kPageTokens},
+                                         {"lora_id", nullptr},
+                                         {"medium", o.medium},
+                                         {"lora_name", nullptr},
+                                         {"extra_keys", nullptr},
+                                         {"group_idx", group},
+                                         {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
+                                         {"kv_cache_spec_sliding_window", slides ? Fields(o.window) : Fields()}};
+  if (o.maps) return Value(fields);
+  Value values = Value::array();
+  for (const auto& field : fields) values.push_back(Value(field));
+  return values;
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -230,7 +210,7 @@ struct KvPublisher::Impl {
     }
     for (const std::vector<KvEvent>& events : batches) {
       std::string bytes = kv_batch(events, now(), o);
-      send(live, {o.topic, view(big_endian(next)), bytes});
+      send(live, {o.topic, big_endian(next), bytes});
       if (replay) keep(next, std::move(bytes));
       ++next;
     }
@@ -249,12 +229,14 @@ struct KvPublisher::Impl {
   bool answer() {
     const auto asked = received(replay);
     if (!asked) return false;
-    if (asked->size() != 3 || (*asked)[2].size() != kNumberBytes) return true;  // not a valid request
+    uint64_t number = 0;
+    if (asked->size() != 3 || (*asked)[2].size() != sizeof number) return true;  // not a valid request
+    std::memcpy(&number, (*asked)[2].data(), sizeof number);
     const std::string& id = asked->front();
-    const int64_t from = from_big_endian((*asked)[2]);
+    const auto from = static_cast<int64_t>(be64toh(number));
     for (const SentBatch& batch : kept)
-      if (batch.number >= from) send(replay, {id, {}, o.topic, view(big_endian(batch.number)), batch.bytes});
-    send(replay, {id, {}, {}, view(big_endian(-1)), {}});
+      if (batch.number >= from) send(replay, {id, {}, o.topic, big_endian(batch.number), batch.bytes});
+    send(replay, {id, {}, {}, big_endian(-1), {}});
     return true;
   }
 

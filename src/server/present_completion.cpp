@@ -41,14 +41,8 @@ class CompletionPresenter final : public Presenter {
  public:
   CompletionPresenter(const ServedModel& model, AnswerId id, const CompletionRequest& request)
       : model_(model),
-        id_(std::move(id)),
-        stream_(request.generation.stream),
-        include_usage_(request.generation.include_usage),
-        continuous_usage_(request.generation.continuous_usage),
-        logprobs_(request.generation.request.logprobs >= 0),
-        token_ids_(request.generation.return_token_ids),
+        frame_{std::move(id), request.generation, "text_completion", "text_completion"},
         skip_special_(request.skip_special_tokens),
-        min_tokens_(request.generation.request.min_tokens),
         per_prompt_(static_cast<size_t>(request.generation.n)) {
     const auto match =
         request.generation.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded;
@@ -69,13 +63,13 @@ class CompletionPresenter final : public Presenter {
       return true;
     }
     ++c.usage.completion_tokens;
-    if (token_ids_) c.token_ids.push_back(event.token);
+    if (frame_.wanted.return_token_ids) c.token_ids.push_back(event.token);
     std::string_view bytes = bytes_of(event.token);
     if (skip_special_ && model_.tokenizer->is_special(event.token)) bytes = {};
-    if (logprobs_) add_entry(c, event, c.pushed, bytes);
+    if (frame_.logprobs()) add_entry(c, event, c.pushed, bytes);
     c.pushed += bytes.size();
     std::string text = c.utf8.push(bytes);
-    if (c.usage.completion_tokens > min_tokens_) {
+    if (c.usage.completion_tokens > frame_.wanted.request.min_tokens) {
       text::StopStrings::Step step = c.stops.push(text);
       c.ended = step.stop_idx.has_value();
       text = std::move(step.text);
@@ -100,29 +94,22 @@ class CompletionPresenter final : public Presenter {
   }
 
   void end() override {
-    if (!stream_) return;
-    if (include_usage_) {
-      Json chunk = head();
-      chunk["choices"] = Json::array();
-      chunk["usage"] = chat_usage(usage());
-      send(chunk);
-    }
+    if (!frame_.wanted.stream) return;
+    if (frame_.wanted.include_usage) send(frame_.last_chunk(usage()));
     send_done();
   }
 
   Json body() override {
-    Json json = head();
-    json["choices"] = Json::array();
+    Json list = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
       TextChoice& c = choices_[i];
-      json["choices"].push_back({{"index", i},
-                                 {"text", std::move(c.text)},
-                                 {"logprobs", std::move(c.logprobs)},
-                                 {"finish_reason", c.finish_reason}});
-      if (token_ids_) json["choices"].back()["token_ids"] = c.token_ids;
+      list.push_back({{"index", i},
+                      {"text", std::move(c.text)},
+                      {"logprobs", std::move(c.logprobs)},
+                      {"finish_reason", c.finish_reason}});
+      if (frame_.wanted.return_token_ids) list.back()["token_ids"] = c.token_ids;
     }
-    json["usage"] = chat_usage(usage());
-    return json;
+    return frame_.whole(std::move(list), usage());
   }
 
   [[nodiscard]] Usage usage() const override {
@@ -138,9 +125,6 @@ class CompletionPresenter final : public Presenter {
   }
 
  private:
-  [[nodiscard]] Json head() const {
-    return {{"id", id_.id}, {"object", "text_completion"}, {"created", id_.created}, {"model", id_.model}};
-  }
   [[nodiscard]] std::string_view bytes_of(int32_t token) const {
     return model_.tokenizer->contains(token) ? model_.tokenizer->token_bytes(token) : std::string_view();
   }
@@ -155,7 +139,7 @@ class CompletionPresenter final : public Presenter {
     text::Utf8Stream utf8;
     c.text = utf8.push(bytes);
     c.text += utf8.finish();
-    if (logprobs_ && !ids.empty())
+    if (frame_.logprobs() && !ids.empty())
       add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0, bytes_of(ids[0]));
   }
 
@@ -176,40 +160,38 @@ class CompletionPresenter final : public Presenter {
 
   void begin_choice(size_t choice) {
     TextChoice& c = choices_[choice];
-    if (std::exchange(c.begun, true) || c.text.empty() || !stream_) return;
+    if (std::exchange(c.begun, true) || c.text.empty() || !frame_.wanted.stream) return;
     send_chunk(choice, c.text);
   }
 
   void emit(size_t choice, const std::string& text, bool even_empty = false) {
     TextChoice& c = choices_[choice];
     c.own_bytes += text.size();
-    if (!stream_) c.text += text;
+    if (!frame_.wanted.stream) c.text += text;
     if (text.empty() && !even_empty) return;
-    if (stream_) return send_chunk(choice, text);
+    if (frame_.wanted.stream) return send_chunk(choice, text);
     take_entries(c, c.logprobs);
   }
 
   void send_chunk(size_t choice, const std::string& text) {
     TextChoice& c = choices_[choice];
-    if (logprobs_ || token_ids_ || continuous_usage_ || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
+    if (!frame_.only_text_changes() || !c.finish_reason.is_null()) return send(chunk_of(choice, text));
     if (!c.chunk) c.chunk.emplace(chunk_of(choice, ChunkTemplate::kHole));
     send_json(c.chunk->filled(text));
   }
 
   Json chunk_of(size_t choice, std::string_view text) {
     TextChoice& c = choices_[choice];
-    Json chunk = head();
     Json logprobs;
     take_entries(c, logprobs);
-    chunk["choices"] = Json::array(
-        {{{"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}}});
-    if (token_ids_) chunk["choices"][0]["token_ids"] = std::exchange(c.token_ids, {});
-    if (include_usage_) chunk["usage"] = continuous_usage_ ? chat_usage(c.usage) : Json();
-    return chunk;
+    Json item = {
+        {"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}};
+    if (frame_.wanted.return_token_ids) item["token_ids"] = std::exchange(c.token_ids, {});
+    return frame_.chunk(std::move(item), c.usage);
   }
 
   void take_entries(TextChoice& c, Json& into) const {
-    if (!logprobs_) return;
+    if (!frame_.logprobs()) return;
     if (into.is_null()) {
       into = {{"tokens", Json::array()},
               {"token_logprobs", Json::array()},
@@ -227,9 +209,8 @@ class CompletionPresenter final : public Presenter {
   }
 
   const ServedModel& model_;
-  const AnswerId id_;
-  const bool stream_, include_usage_, continuous_usage_, logprobs_, token_ids_, skip_special_;
-  const int64_t min_tokens_;
+  const CompletionFrame frame_;
+  const bool skip_special_;
   const size_t per_prompt_;
   std::vector<TextChoice> choices_;
 };

@@ -6,13 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace nibble::server {
 namespace {
-
-using What = TurnEvent::What;
 
 // Clients send thinking back only with a signature. Nobody reads this one.
 constexpr std::string_view kSignature = "unsigned";
@@ -38,42 +37,12 @@ Json input_of(std::string_view arguments) {
   return Json::object();
 }
 
-class MessagePresenter final : public Presenter {
+class MessagePresenter final : public TurnPresenter {
  public:
   MessagePresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
-      : id_(std::move(id)),
-        stream_(request.generation.stream),
-        thinking_(request.include_reasoning),
-        stops_(request.generation.stop),
-        reader_(reader_of(model, request)) {}
+      : TurnPresenter(model, std::move(id), request), stops_(request.generation.stop) {}
 
-  void prompt(size_t, int64_t tokens) override { usage_.prompt_tokens = tokens; }
-
-  void begin() override {
-    Json json = message();
-    json["content"] = Json::array();
-    event("message_start", {{"message", std::move(json)}});
-  }
-
-  bool token(size_t, const engine::TokenEvent& event) override {
-    ++usage_.completion_tokens;
-    for (const TurnEvent& e : reader_.push(event.token)) take(e);
-    return !reader_.ended();
-  }
-
-  void finished(size_t, const engine::Finished& finished) override {
-    using enum engine::FinishReason;
-    for (const TurnEvent& e : reader_.finish()) take(e);
-    usage_.prompt_tokens = finished.prompt_tokens;
-    usage_.cached_tokens = finished.cached_tokens;
-    usage_.reasoning_tokens = reader_.reasoning_tokens();
-    if (const auto stop = reader_.stop()) stop_sequence_ = stops_[*stop];
-    stop_reason_ = finished.reason == kLength    ? "max_tokens"
-                   : finished.reason == kContext ? "model_context_window_exceeded"
-                   : reader_.stop()              ? "stop_sequence"
-                   : reader_.called()            ? "tool_use"
-                                                 : "end_turn";
-  }
+  void begin() override { event("message_start", {{"message", body()}}); }
 
   void end() override {
     if (!stream_) return;
@@ -85,9 +54,18 @@ class MessagePresenter final : public Presenter {
   void failed(const ApiError& error) override { send("error", message_error(error)); }
   [[nodiscard]] Json failure(const ApiError& error) const override { return message_error(error); }
 
-  Json body() override { return message(); }
-  [[nodiscard]] Usage usage() const override { return usage_; }
-  [[nodiscard]] int64_t repairs() const override { return reader_.repairs(); }
+  Json body() override {
+    Json content = Json::array();
+    for (const TurnItem& item : only().items) content.push_back(item.json);
+    return {{"id", id_.id},
+            {"type", "message"},
+            {"role", "assistant"},
+            {"model", id_.model},
+            {"content", std::move(content)},
+            {"stop_reason", stop_reason_},
+            {"stop_sequence", stop_sequence_},
+            {"usage", usage_json()}};
+  }
 
  private:
   void event(std::string_view type, Json fields) {
@@ -97,87 +75,67 @@ class MessagePresenter final : public Presenter {
   }
   void block_event(std::string_view type, Json fields) {
     if (!stream_) return;
-    Json all = {{"index", index_}};
+    Json all = {{"index", only().items.size() - 1}};
     all.update(fields);
     event(type, std::move(all));
   }
 
   [[nodiscard]] Json usage_json() const {
-    return {{"input_tokens", usage_.prompt_tokens - usage_.cached_tokens},
+    const Usage& usage = only().usage;
+    return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens},
             {"cache_creation_input_tokens", 0},
-            {"cache_read_input_tokens", usage_.cached_tokens},
-            {"output_tokens", usage_.completion_tokens},
-            {"output_tokens_details", {{"thinking_tokens", usage_.reasoning_tokens}}}};
+            {"cache_read_input_tokens", usage.cached_tokens},
+            {"output_tokens", usage.completion_tokens},
+            {"output_tokens_details", {{"thinking_tokens", usage.reasoning_tokens}}}};
   }
 
-  [[nodiscard]] Json message() const {
-    return {{"id", id_.id},
-            {"type", "message"},
-            {"role", "assistant"},
-            {"model", id_.model},
-            {"content", content_},
-            {"stop_reason", stop_reason_},
-            {"stop_sequence", stop_sequence_},
-            {"usage", usage_json()}};
-  }
-
-  void take(const TurnEvent& e) {
-    if (e.kind == ItemKind::kReasoning && !thinking_) return;
-    switch (e.what) {
-      case What::kBegin: begin_block(e); break;
-      case What::kText: add_text(e); break;
-      case What::kEnd: end_block(e); break;
-    }
-  }
-
-  void begin_block(const TurnEvent& e) {
-    text_.clear();
-    switch (e.kind) {
-      case ItemKind::kReasoning: block_ = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}; break;
-      case ItemKind::kContent: block_ = {{"type", "text"}, {"text", ""}}; break;
+  void item_begun(size_t, TurnItem& item) override {
+    switch (item.kind) {
+      case ItemKind::kReasoning: item.json = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}; break;
+      case ItemKind::kContent: item.json = {{"type", "text"}, {"text", ""}}; break;
       case ItemKind::kCall:
-        block_ = {{"type", "tool_use"}, {"id", make_id("toolu_")}, {"name", e.text}, {"input", Json::object()}};
+        item.json = {{"type", "tool_use"}, {"id", make_id("toolu_")}, {"name", item.name}, {"input", Json::object()}};
     }
-    block_event("content_block_start", {{"content_block", block_}});
+    block_event("content_block_start", {{"content_block", item.json}});
     if (!stream_) return;
     const char* const types[] = {"thinking_delta", "text_delta", "input_json_delta"};
     const char* const names[] = {"thinking", "text", "partial_json"};
-    const auto kind = static_cast<size_t>(e.kind);
+    const auto kind = static_cast<size_t>(item.kind);
     delta_.emplace(Json{{"type", "content_block_delta"},
-                        {"index", index_},
+                        {"index", only().items.size() - 1},
                         {"delta", {{"type", types[kind]}, {names[kind], ChunkTemplate::kHole}}}});
   }
 
-  void add_text(const TurnEvent& e) {
-    if (stream_) return send_json("content_block_delta", delta_->filled(e.text));
-    text_ += e.text;
+  void item_grown(size_t, TurnItem&, const std::string& by) override {
+    if (stream_) send_json("content_block_delta", delta_->filled(by));
   }
 
-  void end_block(const TurnEvent& e) {
-    if (e.kind == ItemKind::kReasoning)
+  void item_ended(size_t, TurnItem& item) override {
+    if (item.kind == ItemKind::kReasoning)
       block_event("content_block_delta", {{"delta", {{"type", "signature_delta"}, {"signature", kSignature}}}});
     block_event("content_block_stop", Json::object());
-    ++index_;
     if (stream_) return;
-    switch (e.kind) {
-      case ItemKind::kReasoning: block_["thinking"] = text_, block_["signature"] = kSignature; break;
-      case ItemKind::kContent: block_["text"] = text_; break;
-      case ItemKind::kCall: block_["input"] = input_of(text_); break;
+    switch (item.kind) {
+      case ItemKind::kReasoning: item.json["thinking"] = item.text, item.json["signature"] = kSignature; break;
+      case ItemKind::kContent: item.json["text"] = item.text; break;
+      case ItemKind::kCall: item.json["input"] = input_of(item.text); break;
     }
-    content_.push_back(std::move(block_));
   }
 
-  const AnswerId id_;
-  const bool stream_, thinking_;
+  void choice_ended(size_t) override {
+    using enum engine::FinishReason;
+    const auto& [reader, finish] = std::tie(only().reader, *only().finish);
+    if (const auto stop = reader.stop()) stop_sequence_ = stops_[*stop];
+    stop_reason_ = finish == kLength    ? "max_tokens"
+                   : finish == kContext ? "model_context_window_exceeded"
+                   : reader.stop()      ? "stop_sequence"
+                   : reader.called()    ? "tool_use"
+                                        : "end_turn";
+  }
+
   const std::vector<std::string> stops_;
-  TurnReader reader_;
-  size_t index_ = 0;  // of the block that is open, or comes next
-  Json block_;
-  std::string text_;                    // of the block; a stream keeps none
-  std::optional<ChunkTemplate> delta_;  // a stream's event with more of it
-  Json content_ = Json::array();
+  std::optional<ChunkTemplate> delta_;  // a stream's event with more of the item that is open
   Json stop_reason_, stop_sequence_;
-  Usage usage_;
 };
 
 }  // namespace

@@ -8,16 +8,6 @@
 
 namespace nibble::server {
 
-TurnReader reader_of(const ServedModel& model, const TurnRequest& request) {
-  return {*model.tokenizer,
-          model.ids,
-          {.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
-           .parallel_calls = request.parallel_tool_calls,
-           .stop = request.generation.stop,
-           .include_stop = request.generation.include_stop,
-           .min_tokens = request.generation.request.min_tokens}};
-}
-
 std::string make_id(std::string_view prefix) {
   constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
   std::array<uint8_t, 24> bytes{};
@@ -50,6 +40,8 @@ std::string_view finish_reason(engine::FinishReason reason, bool called) {
 
 double finite_logprob(double value) { return std::isfinite(value) ? value : -9999.0; }
 
+namespace {
+
 Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event) {
   const auto entry = [&tokenizer](int32_t token, double value) {
     const std::string_view text = tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
@@ -69,6 +61,33 @@ Json chat_usage(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
+}
+
+}  // namespace
+
+Json CompletionFrame::head(std::string_view name) const {
+  return {{"id", id.id}, {"object", name}, {"created", id.created}, {"model", id.model}};
+}
+
+Json CompletionFrame::whole(Json choices, const Usage& usage) const {
+  Json json = head(object);
+  json["choices"] = std::move(choices);
+  json["usage"] = chat_usage(usage);
+  return json;
+}
+
+Json CompletionFrame::chunk(Json choice, const Usage& so_far) const {
+  Json json = head(chunk_object);
+  json["choices"] = Json::array({std::move(choice)});
+  if (wanted.include_usage) json["usage"] = wanted.continuous_usage ? chat_usage(so_far) : Json();
+  return json;
+}
+
+Json CompletionFrame::last_chunk(const Usage& usage) const {
+  Json json = head(chunk_object);
+  json["choices"] = Json::array();
+  json["usage"] = chat_usage(usage);
+  return json;
 }
 
 void ContentLogprobs::add(const text::Tokenizer& tokenizer, const engine::TokenEvent& event, const TurnReader& reader,
@@ -92,6 +111,80 @@ Json ContentLogprobs::take(size_t emitted) {
   for (auto it = waiting_.begin(); it != end; ++it) entries.push_back(std::move(it->second));
   waiting_.erase(waiting_.begin(), end);
   return entries;
+}
+
+TurnPresenter::TurnPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
+    : id_(std::move(id)),
+      stream_(request.generation.stream),
+      tokenizer_(*model.tokenizer),
+      logprobs_(request.generation.request.logprobs >= 0),
+      reasoning_(request.include_reasoning) {
+  const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
+                            .parallel_calls = request.parallel_tool_calls,
+                            .stop = request.generation.stop,
+                            .include_stop = request.generation.include_stop,
+                            .min_tokens = request.generation.request.min_tokens};
+  for (int i = 0; i < request.generation.n; ++i)
+    choices_.push_back({.reader = TurnReader(tokenizer_, model.ids, options)});
+}
+
+bool TurnPresenter::token(size_t choice, const engine::TokenEvent& event) {
+  Choice& c = choices_[choice];
+  next(choice, &event);
+  ++c.usage.completion_tokens;
+  const bool was_content = c.reader.in_content();
+  const std::vector<TurnEvent> events = c.reader.push(event.token);
+  c.usage.reasoning_tokens = c.reader.reasoning_tokens();
+  if (logprobs_) c.logprobs.add(tokenizer_, event, c.reader, was_content, events);
+  take(choice, events);
+  return !c.reader.ended();
+}
+
+void TurnPresenter::finished(size_t choice, const engine::Finished& finished) {
+  Choice& c = choices_[choice];
+  next(choice, nullptr);
+  c.finish = finished.reason;
+  take(choice, c.reader.finish());
+  c.usage.prompt_tokens = finished.prompt_tokens;
+  c.usage.cached_tokens = finished.cached_tokens;
+  choice_ended(choice);
+}
+
+Usage TurnPresenter::usage() const {
+  Usage sum = choices_[0].usage;
+  for (size_t i = 1; i < choices_.size(); ++i) {
+    sum.completion_tokens += choices_[i].usage.completion_tokens;
+    sum.reasoning_tokens += choices_[i].usage.reasoning_tokens;
+  }
+  return sum;
+}
+
+int64_t TurnPresenter::repairs() const {
+  int64_t sum = 0;
+  for (const Choice& c : choices_) sum += c.reader.repairs();
+  return sum;
+}
+
+void TurnPresenter::take(size_t choice, const std::vector<TurnEvent>& events) {
+  Choice& c = choices_[choice];
+  for (const TurnEvent& event : events) {
+    if (event.kind == ItemKind::kReasoning && !reasoning_) continue;
+    switch (event.what) {
+      case TurnEvent::What::kBegin:
+        c.items.push_back({.kind = event.kind, .name = event.text});
+        item_begun(choice, c.items.back());
+        break;
+      case TurnEvent::What::kText:
+        c.items.back().text += event.text;
+        if (event.kind == ItemKind::kContent) c.content_bytes += event.text.size();
+        item_grown(choice, c.items.back(), event.text);
+        break;
+      case TurnEvent::What::kEnd:
+        item_ended(choice, c.items.back());
+        c.items.back().ended = true;
+        break;
+    }
+  }
 }
 
 }  // namespace nibble::server

@@ -13,8 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble::server {
@@ -96,16 +98,96 @@ class Presenter {
   std::string text_;
 };
 
-// The reader of an answer to this turn.
-[[nodiscard]] TurnReader reader_of(const ServedModel& model, const TurnRequest& request);
 // `prefix` and 24 random letters and digits.
 [[nodiscard]] std::string make_id(std::string_view prefix);
 // "stop", "tool_calls" or "length".
 [[nodiscard]] std::string_view finish_reason(engine::FinishReason reason, bool called);
-// {token, logprob, bytes}, and the likeliest tokens as top_logprobs.
-[[nodiscard]] Json chat_logprob(const text::Tokenizer& tokenizer, const engine::TokenEvent& event);
 [[nodiscard]] double finite_logprob(double value);  // JSON has no minus infinity
-[[nodiscard]] Json chat_usage(const Usage& usage);
+
+// What chat completions and completions have around their choices.
+struct CompletionFrame {
+  AnswerId id;
+  GenerationFields wanted;
+  std::string_view object, chunk_object;  // what the answer and a chunk are called
+
+  [[nodiscard]] bool logprobs() const { return wanted.request.logprobs >= 0; }
+  // All but the text is the same in every chunk, until the choice ends.
+  [[nodiscard]] bool only_text_changes() const {
+    return !logprobs() && !wanted.return_token_ids && !wanted.continuous_usage;
+  }
+  [[nodiscard]] Json whole(Json choices, const Usage& usage) const;
+  [[nodiscard]] Json chunk(Json choice, const Usage& so_far) const;
+  [[nodiscard]] Json last_chunk(const Usage& usage) const;  // with the usage alone
+
+ private:
+  [[nodiscard]] Json head(std::string_view name) const;
+};
+
+// Logprobs of the content's tokens. Each is sent with the text that holds its first byte.
+class ContentLogprobs {
+ public:
+  // A token that was read, and what came of it. Before it, the turn was `in_content` or in a header; a header that
+  // turns out to be text has no entries.
+  void add(const text::Tokenizer& tokenizer, const engine::TokenEvent& event, const TurnReader& reader, bool in_content,
+           const std::vector<TurnEvent>& events);
+  // Entries of the first `emitted` bytes: {token, logprob, bytes}, and the likeliest tokens as top_logprobs.
+  [[nodiscard]] Json take(size_t emitted);
+
+ private:
+  std::vector<std::pair<size_t, Json>> waiting_;
+  size_t pushed_ = 0;
+};
+
+// A part of an answer to a turn: some reasoning, some text, or a call.
+struct TurnItem {
+  ItemKind kind;
+  std::string name{};  // of the function that is called
+  std::string text{};  // so far; a call's arguments
+  Json json{};         // the item as the endpoint presents it
+  bool ended = false;
+};
+
+// Answers to a turn as items, in their order. Endpoints say what is sent when one begins, grows and ends.
+class TurnPresenter : public Presenter {
+ public:
+  void prompt(size_t choice, int64_t tokens) final { choices_[choice].usage.prompt_tokens = tokens; }
+  bool token(size_t choice, const engine::TokenEvent& event) final;
+  void finished(size_t choice, const engine::Finished& finished) final;
+  [[nodiscard]] Usage usage() const final;
+  [[nodiscard]] int64_t repairs() const final;
+
+ protected:
+  struct Choice {
+    TurnReader reader;
+    std::vector<TurnItem> items{};
+    Usage usage{};
+    std::optional<engine::FinishReason> finish{};
+    ContentLogprobs logprobs{};
+    size_t content_bytes = 0;  // of all text
+  };
+  TurnPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request);
+
+  // Before a token is read, and before the end of a choice.
+  virtual void next(size_t /*choice*/, const engine::TokenEvent* /*event*/) {}
+  virtual void item_begun(size_t choice, TurnItem& item) = 0;
+  virtual void item_grown(size_t choice, TurnItem& item, const std::string& by) = 0;
+  virtual void item_ended(size_t choice, TurnItem& item) = 0;
+  virtual void choice_ended(size_t /*choice*/) {}
+
+  [[nodiscard]] Choice& choice(size_t index) { return choices_[index]; }
+  [[nodiscard]] std::vector<Choice>& choices() { return choices_; }
+  [[nodiscard]] const Choice& only() const { return choices_[0]; }  // of endpoints with one
+
+  const AnswerId id_;
+  const bool stream_;
+
+ private:
+  void take(size_t choice, const std::vector<TurnEvent>& events);
+
+  const text::Tokenizer& tokenizer_;
+  const bool logprobs_, reasoning_;
+  std::vector<Choice> choices_;
+};
 
 [[nodiscard]] std::unique_ptr<Presenter> present_chat(const ServedModel& model, AnswerId id,
                                                       const TurnRequest& request);
@@ -121,20 +203,5 @@ using KeepResponse =
     std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;
 [[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
                                                           const ResponsesRequest& request, KeepResponse keep);
-
-// Logprobs of the content's tokens. Each is sent with the text that holds its first byte.
-class ContentLogprobs {
- public:
-  // A token that was read, and what came of it. Before it, the turn was `in_content` or in a header; a header that
-  // turns out to be text has no entries.
-  void add(const text::Tokenizer& tokenizer, const engine::TokenEvent& event, const TurnReader& reader, bool in_content,
-           const std::vector<TurnEvent>& events);
-  // Entries of the first `emitted` bytes.
-  [[nodiscard]] Json take(size_t emitted);
-
- private:
-  std::vector<std::pair<size_t, Json>> waiting_;
-  size_t pushed_ = 0;
-};
 
 }  // namespace nibble::server

@@ -3,9 +3,9 @@
 
 #include "server/schema.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <list>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -26,19 +26,18 @@ class ResponseStore {
     const size_t bytes = bytes_of(entry);
     if (bytes > most_bytes_) return;
     const std::lock_guard lock(mutex_);
-    by_age_.push_back(id);
-    records_.insert_or_assign(id, Record{std::move(entry), bytes, std::prev(by_age_.end())});
+    records_.push_back({id, std::move(entry), bytes});
     bytes_ += bytes;
-    while (records_.size() > most_ || bytes_ > most_bytes_) drop(records_.find(by_age_.front()));
+    while (records_.size() > most_ || bytes_ > most_bytes_) drop(records_.begin());
   }
   [[nodiscard]] std::optional<Entry> get(const std::string& id) const {  // a copy
     const std::lock_guard lock(mutex_);
-    const auto it = records_.find(id);
-    return it == records_.end() ? std::nullopt : std::optional(it->second.entry);
+    const auto it = std::ranges::find(records_, id, &Record::id);
+    return it == records_.end() ? std::nullopt : std::optional(it->entry);
   }
   bool remove(const std::string& id) {
     const std::lock_guard lock(mutex_);
-    const auto it = records_.find(id);
+    const auto it = std::ranges::find(records_, id, &Record::id);
     if (it == records_.end()) return false;
     drop(it);
     return true;
@@ -46,11 +45,10 @@ class ResponseStore {
 
  private:
   struct Record {
+    std::string id;
     Entry entry;
     size_t bytes;
-    std::list<std::string>::iterator age;
   };
-  using Records = std::map<std::string, Record, std::less<>>;
 
   // Approximate, which is enough for a limit.
   static size_t bytes_of(const Entry& entry) {
@@ -66,16 +64,14 @@ class ResponseStore {
     }
     return bytes;
   }
-  void drop(Records::iterator it) {
-    bytes_ -= it->second.bytes;
-    by_age_.erase(it->second.age);
+  void drop(std::list<Record>::const_iterator it) {
+    bytes_ -= it->bytes;
     records_.erase(it);
   }
 
   const size_t most_, most_bytes_;
-  mutable std::mutex mutex_;  // guards all below
-  Records records_;
-  std::list<std::string> by_age_;  // oldest first
+  mutable std::mutex mutex_;   // guards all below
+  std::list<Record> records_;  // oldest first; few enough to look through
   size_t bytes_ = 0;
 };
 

@@ -14,45 +14,34 @@ constexpr int64_t kMostAnswers = 128;
 constexpr size_t kMostPrompts = 1024;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default
 
-// Calls that an assistant message made.
-void read_tool_calls(Fields& message, TurnRequest& into, CallNames& calls) {
-  const Json* list = message.array("tool_calls");
-  if (list == nullptr) return;
-  for (size_t i = 0; i < list->size(); ++i) {
-    Fields call((*list)[i], fmt::format("{}[{}]", message.path("tool_calls"), i));
-    call.only("type", "function", "only functions are called");
-    static_cast<void>(call.integer("index", {0, INT64_MAX}));
-    const std::string id = call.required_string("id");
-    Fields function = call.required_object("function");
-    const std::string name = function.required_string("name");
-    into.history.push_back(call_message(name, function.string("arguments").value_or("")));
-    calls[id] = name;
-    function.done();
-    call.done();
-  }
-}
-
-void read_assistant(Fields& message, TurnRequest& into, CallNames& calls) {
+void read_assistant(Fields& message, History& history) {
   auto reasoning = message.string("reasoning_content");
-  if (const auto other = message.string("reasoning"); !reasoning) reasoning = other;
+  if (auto other = message.string("reasoning"); !reasoning) reasoning = std::move(other);
   const Json* content = message.find("content");
-  const std::string text =
+  std::string text =
       content == nullptr ? "" : text_of(*content, message.path("content"), {"text", "output_text", "refusal"});
-  const Json* list = message.array("tool_calls");
-  const bool calls_any = list != nullptr && !list->empty();
-  if (reasoning && !reasoning->empty())
-    into.history.push_back(assistant_message(text::kAnalysisChannel, *std::move(reasoning)));
-  if (!text.empty() || (!calls_any && content != nullptr)) {  // text before a call is a preamble to it
-    into.history.push_back(assistant_message(calls_any ? text::kCommentaryChannel : text::kFinalChannel, text));
+  const Json* calls = message.array("tool_calls");
+  const bool calls_any = calls != nullptr && !calls->empty();
+  history.reasoning(reasoning.value_or(""));
+  if (!text.empty() || (!calls_any && content != nullptr)) history.answer(std::move(text), calls_any);
+  if (calls_any) {
+    for_each_object(*calls, message.path("tool_calls"), [&](Fields& call) {
+      call.only("type", "function", "only functions are called");
+      static_cast<void>(call.integer("index", {0, INT64_MAX}));
+      const std::string id = call.required_string("id");
+      Fields function = call.required_object("function");
+      const std::string name = function.required_string("name");
+      history.call(id, name, function.string("arguments").value_or(""));
+      function.done();
+    });
   }
-  read_tool_calls(message, into, calls);
   message.refuse({"audio", "function_call"}, "use content and tool_calls");
   message.ignore_strings({"refusal", "reasoning_text"});
   message.ignore_arrays({"annotations", "reasoning_details", "thinking_blocks"});
   static_cast<void>(message.object("provider_specific_fields"));
 }
 
-void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
+void read_message(Fields& message, History& history) {
   const std::string role_name = message.required_string("role");
   const auto role = text::role_named(role_name);
   if (!role) {
@@ -60,21 +49,16 @@ void read_message(Fields& message, TurnRequest& into, CallNames& calls) {
   }
   const auto name = message.string("name");
   static_cast<void>(message.choice("type", {"message", "text"}));  // clients add one or the other
-  if (*role == text::Role::kAssistant) {
-    read_assistant(message, into, calls);
-    return message.done();
-  }
+  if (*role == text::Role::kAssistant) return read_assistant(message, history);
   std::string text = text_of(message.required("content", "a text"), message.path("content"), {"text", "input_text"});
   if (*role == text::Role::kTool) {
-    const std::string id = message.required_string("tool_call_id");
-    into.history.push_back(result_message(called_function(calls, id, message.path("tool_call_id")), std::move(text)));
+    history.result(history.called(message, "tool_call_id"), std::move(text));
   } else if (*role == text::Role::kUser) {
-    into.history.push_back(plain_message(*role, std::move(text)));
-    if (name) into.history.back().name = checked_name(*name, message.path("name"));
+    if (name) check_name(message, *name);
+    history.add(*role, std::move(text), name.value_or(""));
   } else {
-    add_instructions(std::move(text), into);
+    history.instructions(std::move(text));
   }
-  message.done();
 }
 
 // reasoning_effort, and the arguments of a chat template: gpt-oss's own template has the effort and the identity.
@@ -171,19 +155,17 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
     turn.generation.max_tokens = older;
   read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
-  turn.format = read_format(fields, "response_format", SchemaForm::kNested);
+  turn.format = read_format(fields, "response_format", Dialect::kChat);
   read_structured_outputs(fields, turn.format);
   const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
   if (messages.empty()) throw invalid_value("messages", "want at least one, found none");
   CallNames calls;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    Fields message(messages[i], fmt::format("messages[{}]", i));
-    read_message(message, turn, calls);
-  }
+  History history(turn, calls);
+  for_each_object(messages, "messages", [&](Fields& message) { read_message(message, history); });
   if (turn.history.empty() && turn.instructions.empty())
     throw invalid_value("messages", "want one that says something, found none");
   read_verbosity(fields, turn);
-  read_tools(fields, SchemaForm::kNested, turn);
+  read_tools(fields, Dialect::kChat, turn);
   check_prediction(fields);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
@@ -220,7 +202,7 @@ CompletionRequest parse_completion(const Json& body, const RequestDefaults& defa
     throw invalid_value("max_tokens", "want at least 1 unless the prompt is echoed");
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
     throw invalid_value("best_of", "want the value of n, {}, found {}", generation.n, *best);
-  request.format = read_format(fields, "response_format", SchemaForm::kNested);
+  request.format = read_format(fields, "response_format", Dialect::kChat);
   read_structured_outputs(fields, request.format);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");

@@ -78,36 +78,6 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
 
 }  // namespace
 
-void read_function(Fields& function, std::string_view schema, TurnRequest& into) {
-  text::ToolSpec tool{.name = function.required_string("name"),
-                      .description = function.string("description").value_or(""),
-                      .parameters = {}};
-  const std::string path = function.path("name");
-  checked_name(tool.name, path);
-  const auto same = [&tool](const text::ToolSpec& other) { return other.name == tool.name; };
-  if (std::any_of(into.tools.begin(), into.tools.end(), same))
-    throw invalid_value(path, "two tools are called {}", tool.name);
-  if (const auto parameters = function.object(schema)) tool.parameters = *function.find(schema);
-  if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
-  into.tools.push_back(std::move(tool));
-}
-
-const Json* find_tools(Fields& fields) {
-  const Json* tools = fields.array("tools");
-  if (tools != nullptr && tools->size() > kMostTools)
-    throw invalid_value("tools", "want at most {}, found {}", kMostTools, tools->size());
-  return tools;
-}
-
-void check_named_tool(const TurnRequest& turn) {
-  const std::string path = "tool_choice";
-  const auto named = [&turn](const text::ToolSpec& tool) { return tool.name == turn.named_tool; };
-  if (turn.tool_choice == ToolChoice::kNamed && std::none_of(turn.tools.begin(), turn.tools.end(), named))
-    throw invalid_value(path, "there is no tool {}", turn.named_tool);
-  if (turn.tool_choice == ToolChoice::kRequired && turn.tools.empty())
-    throw invalid_value(path, "a call is required, but there are no tools");
-}
-
 namespace {
 
 // OpenAI's. Whatever can be cached is, and that changes no answer.
@@ -202,50 +172,92 @@ void read_generation(Fields& fields, GenerationFields& into) {
   fields.refuse({"guided_regex", "guided_choice", "guided_grammar"}, "use response_format");
 }
 
-const std::string& checked_name(const std::string& name, const std::string& path) {
+void check_name(const Fields& fields, const std::string& name) {
   const auto legal = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
   if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
-    throw invalid_value(path, "want 1 to 64 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
-  return name;
+    throw invalid_value(fields.path("name"), "want 1 to 64 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
 }
 
-void read_tools(Fields& fields, SchemaForm form, TurnRequest& into) {
-  const bool nested = form == SchemaForm::kNested;
-  if (const Json* tools = find_tools(fields)) {
-    for (size_t i = 0; i < tools->size(); ++i) {
-      Fields tool((*tools)[i], fmt::format("tools[{}]", i));
-      tool.only("type", "function", "there are no built-in or custom tools");
-      if (nested) {
-        Fields function = tool.required_object("function");
-        read_function(function, "parameters", into);
-        function.done();
-        static_cast<void>(tool.object("cache_control"));  // what can be cached is
-      } else {
-        read_function(tool, "parameters", into);
-      }
-      tool.done();
-    }
+namespace {
+
+// A function's {name, description, strict} and its parameters, whose field is called `schema`.
+void read_function(Fields& function, std::string_view schema, TurnRequest& into) {
+  text::ToolSpec tool{.name = function.required_string("name"),
+                      .description = function.string("description").value_or(""),
+                      .parameters = {}};
+  check_name(function, tool.name);
+  if (std::ranges::find(into.tools, tool.name, &text::ToolSpec::name) != into.tools.end())
+    throw invalid_value(function.path("name"), "two tools are called {}", tool.name);
+  if (function.object(schema)) tool.parameters = *function.find(schema);
+  if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
+  into.tools.push_back(std::move(tool));
+}
+
+void read_tool(Fields& tool, Dialect dialect, TurnRequest& into) {
+  if (dialect == Dialect::kMessages) {
+    tool.only("type", "custom", "there are no built-in tools");
+    static_cast<void>(tool.required_object("input_schema"));
+    read_function(tool, "input_schema", into);
+    tool.ignore_booleans({"eager_input_streaming"});  // arguments always come as they are made
+    tool.only("defer_loading", false, "all tools are told at once");
+    tool.only("allowed_callers", {"direct"}, "the model alone calls");
+    tool.refuse({"input_examples"}, "put them into the description");
+  } else {
+    tool.only("type", "function", "there are no built-in or custom tools");
+    if (dialect == Dialect::kResponses) return read_function(tool, "parameters", into);
+    Fields function = tool.required_object("function");
+    read_function(function, "parameters", into);
+    function.done();
+  }
+  static_cast<void>(tool.object("cache_control"));  // what can be cached is
+}
+
+void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
+  if (dialect == Dialect::kMessages) {
+    auto choice = fields.object("tool_choice");
+    if (!choice) return;
+    // in the order of ToolChoice
+    into.tool_choice = static_cast<ToolChoice>(choice->required_choice("type", {"auto", "none", "any", "tool"}));
+    if (into.tool_choice == ToolChoice::kNamed) into.named_tool = choice->required_string("name");
+    into.parallel_tool_calls = !choice->boolean("disable_parallel_tool_use").value_or(false);
+    return choice->done();
   }
   into.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   const Json* choice = fields.find("tool_choice");
-  if (choice != nullptr && choice->is_object()) {
-    Fields named(*choice, "tool_choice");
-    named.only("type", "function", "only functions are called");
-    if (nested) {
-      Fields function = named.required_object("function");
-      into.named_tool = function.required_string("name");
-      function.done();
-    } else {
-      into.named_tool = named.required_string("name");
-    }
-    into.tool_choice = ToolChoice::kNamed;
-    named.done();
-  } else if (const auto word = fields.choice("tool_choice", {"auto", "none", "required"})) {
-    into.tool_choice = static_cast<ToolChoice>(*word);
+  if (choice == nullptr || !choice->is_object()) {
+    into.tool_choice = static_cast<ToolChoice>(fields.choice("tool_choice", {"auto", "none", "required"}).value_or(0));
+    return;
   }
-  check_named_tool(into);
+  Fields named(*choice, "tool_choice");
+  named.only("type", "function", "only functions are called");
+  if (dialect == Dialect::kChat) {
+    Fields function = named.required_object("function");
+    into.named_tool = function.required_string("name");
+    function.done();
+  } else {
+    into.named_tool = named.required_string("name");
+  }
+  into.tool_choice = ToolChoice::kNamed;
+  named.done();
+}
+
+}  // namespace
+
+void read_tools(Fields& fields, Dialect dialect, TurnRequest& into) {
+  if (const Json* tools = fields.array("tools")) {
+    if (tools->size() > kMostTools)
+      throw invalid_value("tools", "want at most {}, found {}", kMostTools, tools->size());
+    for_each_object(*tools, "tools", [&](Fields& tool) { read_tool(tool, dialect, into); });
+  }
+  read_tool_choice(fields, dialect, into);
+  const std::string path = "tool_choice";
+  if (into.tool_choice == ToolChoice::kNamed &&
+      std::ranges::find(into.tools, into.named_tool, &text::ToolSpec::name) == into.tools.end())
+    throw invalid_value(path, "there is no tool {}", into.named_tool);
+  if (into.tool_choice == ToolChoice::kRequired && into.tools.empty())
+    throw invalid_value(path, "a call is required, but there are no tools");
 }
 
 std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name) {
@@ -271,18 +283,18 @@ OutputFormat read_json_schema(Fields& fields) {
   return format;
 }
 
-OutputFormat read_format(Fields& fields, std::string_view name, SchemaForm form) {
+OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect) {
   auto format = fields.object(name);
   if (!format) return {};
   const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
   OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
-  if (read.kind == OutputFormat::Kind::kJsonSchema && form == SchemaForm::kNested) {
+  if (read.kind == OutputFormat::Kind::kJsonSchema && dialect == Dialect::kChat) {
     Fields schema = format->required_object("json_schema");
     read = read_json_schema(schema);
     schema.done();
   } else if (read.kind == OutputFormat::Kind::kJsonSchema) {
     read = read_json_schema(*format);
-  } else if (form == SchemaForm::kNested && format->find("json_schema") != nullptr) {
+  } else if (dialect == Dialect::kChat && format->find("json_schema") != nullptr) {
     throw invalid_value(format->path("json_schema"), "want the type json_schema with it");
   }
   read.field = fields.path(name);
@@ -329,64 +341,69 @@ void read_structured_outputs(Fields& fields, OutputFormat& into) {
   wanted->done();
 }
 
+std::string text_of_part(Fields& part, std::string_view name) {
+  std::string text = part.required_string(name);
+  part.ignore_arrays({"annotations", "logprobs", "citations"});           // of answers, sent back
+  for (const char* cache : {"cache_control", "prompt_cache_breakpoint"})  // what can be cached is
+    static_cast<void>(part.object(cache));
+  return text;
+}
+
 std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw invalid_value(path, "want a string or an array of parts, found {}", to_text(content));
   std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    Fields part(content[i], fmt::format("{}[{}]", path, i));
+  for_each_object(content, path, [&](Fields& part) {
     const std::string type = part.required_string("type");
     if (std::find(types.begin(), types.end(), type) == types.end()) {
       throw unsupported_value(part.path("type"), "only {} is supported, found {}; gpt-oss reads text only",
                               fmt::join(types, ", "), type);
     }
-    text += part.required_string(type == "refusal" ? "refusal" : "text");
-    part.ignore_arrays({"annotations", "logprobs"});                       // of our own answers, sent back
-    for (const char* name : {"cache_control", "prompt_cache_breakpoint"})  // what can be cached is
-      static_cast<void>(part.object(name));
-    part.done();
-  }
+    text += text_of_part(part, type == "refusal" ? "refusal" : "text");
+  });
   return text;
 }
 
-text::Message plain_message(text::Role role, std::string text) {
-  text::Message message;
-  message.role = role;
-  message.content = {std::move(text)};
-  return message;
+void History::add(text::Role role, std::string text, std::string name) {
+  into_.history.push_back({.role = role, .name = std::move(name), .content = {std::move(text)}});
 }
 
-text::Message assistant_message(std::string_view channel, std::string text) {
-  text::Message message = plain_message(text::Role::kAssistant, std::move(text));
-  message.channel = std::string(channel);
-  return message;
+void History::instructions(std::string text) {
+  if (into_.history.empty()) return into_.instructions.push_back(std::move(text));
+  into_.history.push_back(
+      {.role = text::Role::kDeveloper,
+       .content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}}});
 }
 
-void add_instructions(std::string text, TurnRequest& into) {
-  if (into.history.empty()) return into.instructions.push_back(std::move(text));
-  text::Message later = plain_message(text::Role::kDeveloper, "");
-  later.content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}};
-  into.history.push_back(std::move(later));
+void History::reasoning(std::string text) {
+  if (text.empty()) return;
+  add(text::Role::kAssistant, std::move(text));
+  into_.history.back().channel = text::kAnalysisChannel;
 }
 
-text::Message call_message(const std::string& function, std::string arguments) {
-  text::Message message = assistant_message(text::kCommentaryChannel, std::move(arguments));
-  message.recipient = "functions." + function;
-  message.content_type = text::ContentType{.name = "json", .constrained = true};
-  return message;
+void History::answer(std::string text, bool before_call) {
+  add(text::Role::kAssistant, std::move(text));
+  into_.history.back().channel = before_call ? text::kCommentaryChannel : text::kFinalChannel;
 }
 
-text::Message result_message(const std::string& function, std::string output) {
-  text::Message message = plain_message(text::Role::kTool, std::move(output));
-  message.name = "functions." + function;
-  message.recipient = "assistant";
-  message.channel = std::string(text::kCommentaryChannel);
-  return message;
+void History::call(const std::string& id, const std::string& function, std::string arguments) {
+  answer(std::move(arguments), /*before_call=*/true);
+  into_.history.back().recipient = "functions." + function;
+  into_.history.back().content_type = text::ContentType{.name = "json", .constrained = true};
+  calls_[id] = function;
 }
 
-const std::string& called_function(const CallNames& calls, const std::string& id, std::string_view path) {
-  const auto it = calls.find(id);
-  if (it == calls.end()) throw invalid_value(path, "no earlier message calls a function with the id {}", id);
+void History::result(const std::string& function, std::string output) {
+  add(text::Role::kTool, std::move(output), "functions." + function);
+  into_.history.back().recipient = "assistant";
+  into_.history.back().channel = text::kCommentaryChannel;
+}
+
+const std::string& History::called(Fields& fields, std::string_view name) const {
+  const std::string id = fields.required_string(name);
+  const auto it = calls_.find(id);
+  if (it == calls_.end())
+    throw invalid_value(fields.path(name), "no earlier message calls a function with the id {}", id);
   return it->second;
 }
 

@@ -4,6 +4,8 @@
 #include "server/json_fields.h"
 #include "server/schema.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,20 +26,14 @@ inline constexpr int64_t kMostLogprobs = 20;              // per token
 
 // Checks an object whose values must be texts.
 void check_texts(Fields& fields, std::string_view name);
-// Returns the name if it may stand in a Harmony header; otherwise throws ApiError.
-const std::string& checked_name(const std::string& name, const std::string& path);
+// Throws ApiError unless the field holds a name that may stand in a Harmony header.
+void check_name(const Fields& fields, const std::string& name);
 // A string, or an array of them.
 [[nodiscard]] std::vector<std::string> read_stops(Fields& fields, std::string_view name);
-// The field tools, if it is there.
-[[nodiscard]] const Json* find_tools(Fields& fields);
-// A function's {name, description, strict} and its parameters, whose field is called `schema`; added to the request.
-void read_function(Fields& function, std::string_view schema, TurnRequest& into);
-// Throws ApiError unless the function that must be called is one of the tools.
-void check_named_tool(const TurnRequest& turn);
-// Reads tools, parallel_tool_calls and tool_choice. Throws ApiError. A tool or choice holds its function in a field
-// (chat completions), or is the function itself (responses).
-enum class SchemaForm { kNested, kFlat };
-void read_tools(Fields& fields, SchemaForm form, TurnRequest& into);
+// Who wrote the request: OpenAI's two endpoints and Anthropic's name the same things differently.
+enum class Dialect { kChat, kResponses, kMessages };
+// Reads tools, tool_choice and whether calls may be parallel. Throws ApiError.
+void read_tools(Fields& fields, Dialect dialect, TurnRequest& into);
 
 // The nearest of gpt-oss's three efforts.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
@@ -47,25 +43,45 @@ void read_verbosity(Fields& fields, TurnRequest& into);
 [[nodiscard]] OutputFormat read_json_schema(Fields& fields);
 // The field `name`, {type}: a text, any JSON, or JSON of a schema, which is in a field of its own or the rest of this
 // one.
-[[nodiscard]] OutputFormat read_format(Fields& fields, std::string_view name, SchemaForm form);
+[[nodiscard]] OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect);
 
 // vLLM's names for a format: guided_json, and json or json_object in structured_outputs. A schema may be a text.
 void read_structured_outputs(Fields& fields, OutputFormat& into);
 
+// Calls visit(Fields&) for each object of an array; each must have read all of it.
+template <class Visit>
+void for_each_object(const Json& array, const std::string& path, Visit&& visit) {
+  for (size_t i = 0; i < array.size(); ++i) {
+    Fields object(array[i], fmt::format("{}[{}]", path, i));
+    visit(object);
+    object.done();
+  }
+}
+
+// The text of a part of a message, and what may stand beside it.
+[[nodiscard]] std::string text_of_part(Fields& part, std::string_view name = "text");
 // A string, or an array of parts of one of the types, joined. Throws ApiError naming the type for images, sound and
 // files.
 [[nodiscard]] std::string text_of(const Json& content, const std::string& path,
                                   std::initializer_list<std::string_view> types);
 
-// Messages as Harmony has them.
-[[nodiscard]] text::Message plain_message(text::Role role, std::string text);
-[[nodiscard]] text::Message assistant_message(std::string_view channel, std::string text);
-[[nodiscard]] text::Message call_message(const std::string& function, std::string arguments);
-[[nodiscard]] text::Message result_message(const std::string& function, std::string output);
+// A conversation while it is read: adds messages as Harmony has them to a turn.
+class History {
+ public:
+  History(TurnRequest& into, CallNames& calls) : into_(into), calls_(calls) {}
 
-// In the middle of a conversation they stay where they are.
-void add_instructions(std::string text, TurnRequest& into);
+  void add(text::Role role, std::string text, std::string name = {});
+  void instructions(std::string text);  // in the middle of a conversation they stay where they are
+  void reasoning(std::string text);     // no text: nothing
+  void answer(std::string text, bool before_call);
+  void call(const std::string& id, const std::string& function, std::string arguments);
+  void result(const std::string& function, std::string output);
+  // The function that the call with the id in this field called. Throws ApiError if there is no such call.
+  [[nodiscard]] const std::string& called(Fields& fields, std::string_view name) const;
 
-[[nodiscard]] const std::string& called_function(const CallNames& calls, const std::string& id, std::string_view path);
+ private:
+  TurnRequest& into_;
+  CallNames& calls_;
+};
 
 }  // namespace nibble::server

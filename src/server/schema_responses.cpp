@@ -19,7 +19,7 @@ constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",    "w
                                             "code_interpreter_call.outputs",  "computer_call_output.output.image_url",
                                             "message.input_image.image_url"};
 
-void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
+void read_message_item(Fields& item, bool before_call, History& history) {
   const std::string role_name = item.required_string("role");
   const auto role = text::role_named(role_name);
   if (!role || *role == text::Role::kTool) {
@@ -27,64 +27,49 @@ void read_message_item(Fields& item, bool before_call, TurnRequest& into) {
   }
   std::string text = text_of(item.required("content", "a text"), item.path("content"),
                              {"input_text", "output_text", "text", "refusal"});
-  if (*role == text::Role::kAssistant) {
-    into.history.push_back(
-        assistant_message(before_call ? text::kCommentaryChannel : text::kFinalChannel, std::move(text)));
-  } else if (*role == text::Role::kUser) {
-    into.history.push_back(plain_message(*role, std::move(text)));
-  } else {
-    add_instructions(std::move(text), into);
-  }
-}
-
-void read_reasoning_item(Fields& item, TurnRequest& into) {
-  std::string text;
-  if (const Json* content = item.array("content"))
-    text = text_of(*content, item.path("content"), {"reasoning_text", "text"});
-  item.ignore_arrays({"summary"});  // ours is empty, and so is
-  item.ignore_strings({"encrypted_content"});
-  if (!text.empty()) into.history.push_back(assistant_message(text::kAnalysisChannel, std::move(text)));
+  if (*role == text::Role::kAssistant)
+    history.answer(std::move(text), before_call);
+  else if (*role == text::Role::kUser)
+    history.add(*role, std::move(text));
+  else
+    history.instructions(std::move(text));
 }
 
 bool is_call(const Json& items, size_t i) {
   return i < items.size() && items[i].is_object() && items[i].value("type", Json()) == "function_call";
 }
 
-void read_item(const Json& items, size_t i, ResponsesRequest& into) {
-  Fields item(items[i], fmt::format("input[{}]", i));
+void read_item(Fields& item, bool before_call, History& history) {
   const std::string type = item.string("type").value_or("message");
-  auto& history = into.turn.history;
   if (type == "message") {
-    read_message_item(item, is_call(items, i + 1), into.turn);
+    read_message_item(item, before_call, history);
     item.ignore_strings({"phase"});
   } else if (type == "function_call") {
-    const std::string name = item.required_string("name");
-    into.calls[item.required_string("call_id")] = name;
-    history.push_back(call_message(name, item.string("arguments").value_or("")));
+    const std::string name = item.required_string("name"), id = item.required_string("call_id");
+    history.call(id, name, item.string("arguments").value_or(""));
   } else if (type == "function_call_output") {
-    const std::string id = item.required_string("call_id");
-    const std::string& function = called_function(into.calls, id, item.path("call_id"));
+    const std::string& function = history.called(item, "call_id");
     const Json& output = item.required("output", "a text");
-    history.push_back(
-        result_message(function, text_of(output, item.path("output"), {"input_text", "output_text", "text"})));
+    history.result(function, text_of(output, item.path("output"), {"input_text", "output_text", "text"}));
   } else if (type == "reasoning") {
-    read_reasoning_item(item, into.turn);
+    if (const Json* content = item.array("content"))
+      history.reasoning(text_of(*content, item.path("content"), {"reasoning_text", "text"}));
+    item.ignore_arrays({"summary"});  // ours is empty, and so is
+    item.ignore_strings({"encrypted_content"});
   } else {
     throw unsupported_value(item.path("type"),
                             "want message, reasoning, function_call or function_call_output, found {}", type);
   }
   item.ignore_strings({"id", "status"});
-  item.done();
 }
 
 void read_input(Fields& fields, ResponsesRequest& into) {
+  History history(into.turn, into.calls);
   const Json& input = fields.required("input", "a text or an array of items");
-  if (input.is_string()) {
-    into.turn.history.push_back(plain_message(text::Role::kUser, input.get<std::string>()));
-    return;
-  }
+  if (input.is_string()) return history.add(text::Role::kUser, input.get<std::string>());
   const Json& items = array_of(input, "input");
-  for (size_t i = 0; i < items.size(); ++i) read_item(items, i, into);
+  size_t next = 1;
+  for_each_object(items, "input", [&](Fields& item) { read_item(item, is_call(items, next++), history); });
   if (into.turn.history.empty()) throw invalid_value("input", "want an item that says something, found none");
 }
 
@@ -92,7 +77,7 @@ void read_text(Fields& fields, TurnRequest& into) {
   auto text = fields.object("text");
   if (!text) return;
   read_verbosity(*text, into);
-  into.format = read_format(*text, "format", SchemaForm::kFlat);
+  into.format = read_format(*text, "format", Dialect::kResponses);
   text->done();
 }
 
@@ -126,7 +111,6 @@ Json echo(const Json& body, const ResponsesRequest& request) {
     return it == body.end() || it->is_null() ? otherwise : *it;
   };
   const auto& sampling = request.turn.generation.request.sampling;
-  const std::string_view efforts[] = {"low", "medium", "high"};
   return {{"background", false},
           {"instructions", or_default("instructions", nullptr)},
           {"max_output_tokens", or_default("max_output_tokens", nullptr)},
@@ -134,7 +118,7 @@ Json echo(const Json& body, const ResponsesRequest& request) {
           {"metadata", or_default("metadata", Json::object())},
           {"parallel_tool_calls", request.turn.parallel_tool_calls},
           {"previous_response_id", or_default("previous_response_id", nullptr)},
-          {"reasoning", {{"effort", efforts[static_cast<size_t>(request.turn.effort)]}, {"summary", nullptr}}},
+          {"reasoning", {{"effort", text::name_of(request.turn.effort)}, {"summary", nullptr}}},
           {"store", request.store},
           {"temperature", or_default("temperature", sampling.temperature)},
           {"text", or_default("text", {{"format", {{"type", "text"}}}})},
@@ -165,7 +149,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_generation(fields, turn.generation);
   turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
   read_response_reasoning(fields, turn);
-  read_tools(fields, SchemaForm::kFlat, turn);
+  read_tools(fields, Dialect::kResponses, turn);
   read_include(fields, turn.generation);
   read_input(fields, request);
   request.lasting.assign(turn.instructions.begin() + (instructions ? 1 : 0), turn.instructions.end());

@@ -63,7 +63,7 @@ class TurnReader {
   void on(const text::MessageStarted& started);
   void on(const text::TextDelta& delta);
   void on(const text::MessageEnded& ended);
-  void on(const text::RepairEvent&) {}
+  void on(text::Repair) {}
   void emit_text(std::string text);
   [[nodiscard]] ItemKind kind_of(const text::MessageHeader& header) const;
 

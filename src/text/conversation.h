@@ -14,14 +14,8 @@ namespace nibble::text {
 enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool };
 
 constexpr std::string_view name_of(Role role) {
-  switch (role) {
-    case Role::kSystem: return "system";
-    case Role::kDeveloper: return "developer";
-    case Role::kUser: return "user";
-    case Role::kAssistant: return "assistant";
-    case Role::kTool: return "tool";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"system", "developer", "user", "assistant", "tool"};
+  return kNames[static_cast<size_t>(role)];
 }
 
 constexpr std::optional<Role> role_named(std::string_view name) {
@@ -37,6 +31,10 @@ inline constexpr std::string_view kCommentaryChannel = "commentary";  // functio
 inline constexpr std::string_view kFinalChannel = "final";            // the answer
 
 enum class ReasoningEffort { kLow, kMedium, kHigh };
+constexpr std::string_view name_of(ReasoningEffort effort) {
+  constexpr std::string_view kNames[] = {"low", "medium", "high"};
+  return kNames[static_cast<size_t>(effort)];
+}
 
 // A function that the model may call. `parameters`: a JSON Schema of any shape from the user, in the user's key order;
 // none: the function takes no arguments.
@@ -59,8 +57,6 @@ struct SystemOptions {
   std::optional<std::string> knowledge_cutoff = "2024-06";
   std::optional<std::string> current_date;  // YYYY-MM-DD
   std::optional<ReasoningEffort> effort = ReasoningEffort::kMedium;
-  bool browser = false;  // the built-in tools
-  bool python = false;
   std::vector<std::string> valid_channels = {"analysis", "commentary", "final"};
   bool channel_required = true;
 };

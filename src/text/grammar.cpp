@@ -1,8 +1,9 @@
 #include "text/grammar.h"
 
 #include "text/conversation.h"
-#include "text/header_trie.h"
+#include "text/harmony_tokens.h"
 #include "text/json_grammar.h"
+#include "text/text_stream.h"
 #include "base/error.h"
 
 #include <xgrammar/xgrammar.h>
@@ -63,13 +64,96 @@ xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
   return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
 }
 
-// Kinds of messages. If reasoning is bounded, a message may be followed only by those with lower bits.
-constexpr HeaderTrie::Kinds kLast = 1, kPreamble = 2, kReasoning = 4;
+// Kinds of messages, as bits. If reasoning is bounded, a message may be followed only by those with lower ones.
+using Kinds = uint8_t;
+constexpr Kinds kLast = 1, kPreamble = 2, kReasoning = 4, kAllKinds = 0xFF;
+
+// The message headers that may come. Works for any cut of their text into tokens.
+class Headers {
+ public:
+  // Headers that begin with the same `depth` bytes.
+  struct Place {
+    size_t first = 0, last = 0, depth = 0;
+  };
+
+  // REQUIRES that no header is the beginning of another, and that texts have no byte that UTF-8 has not.
+  void add(const std::vector<Segment>& header, size_t message_rule, Kinds kind) {
+    std::string bytes(kOpening);
+    for (const Segment& segment : header) {
+      const auto* special = std::get_if<Special>(&segment);
+      bytes += special != nullptr ? std::string(1, byte_of(*special)) : std::get<std::string>(segment);
+    }
+    headers_.push_back({std::move(bytes), message_rule, kind});
+  }
+  void sort() {
+    std::ranges::sort(headers_, {}, &Header::bytes);
+    for (size_t i = 1; i < headers_.size(); ++i)
+      check(!headers_[i].bytes.starts_with(headers_[i - 1].bytes), "a header is the beginning of another");
+  }
+
+  [[nodiscard]] Place before_start() const { return {0, headers_.size(), 0}; }
+  [[nodiscard]] Place after_role() const { return {0, headers_.size(), kOpening.size()}; }  // <|start|>assistant
+  static std::string text_of(Special special) { return {byte_of(special)}; }
+
+  [[nodiscard]] std::optional<Place> after(Place place, std::string_view bytes, Kinds kinds) const {
+    for (const char byte : bytes) {
+      const auto at_depth = [depth = place.depth](const Header& h) {
+        return depth < h.bytes.size() ? static_cast<int>(static_cast<unsigned char>(h.bytes[depth])) : -1;
+      };
+      const auto range = std::ranges::equal_range(std::span(headers_).subspan(place.first, place.last - place.first),
+                                                  static_cast<int>(static_cast<unsigned char>(byte)), {}, at_depth);
+      const auto first = static_cast<size_t>(range.data() - headers_.data());
+      place = {first, first + range.size(), place.depth + 1};
+    }
+    const auto of_kind = [kinds](const Header& h) { return (h.kind & kinds) != 0; };
+    const auto begin = headers_.begin();
+    if (std::none_of(begin + static_cast<int64_t>(place.first), begin + static_cast<int64_t>(place.last), of_kind))
+      return std::nullopt;
+    return place;
+  }
+  // Set if a header ended here.
+  [[nodiscard]] std::optional<size_t> message_rule(Place place) const {
+    const Header& header = headers_[place.first];
+    return header.bytes.size() == place.depth ? std::optional(header.message_rule) : std::nullopt;
+  }
+  // Calls visit(special) or visit(text) for all that may come next; for a text, for each beginning of it.
+  template <class Visit>
+  void for_each_next(Place place, Kinds kinds, Visit&& visit) const {
+    std::string_view before;
+    for (size_t i = place.first; i < place.last; ++i) {
+      if ((headers_[i].kind & kinds) == 0) continue;
+      const std::string_view rest = std::string_view(headers_[i].bytes).substr(place.depth);
+      const auto known = static_cast<size_t>(std::ranges::mismatch(rest, before).in1 - rest.begin());
+      before = rest;
+      if (is_special(rest[0]) && known == 0) visit(static_cast<Special>(rest[0] - kFirstSpecial));
+      for (size_t n = 1; n <= std::min(kMaxTextBytes, rest.size()) && !is_special(rest[n - 1]); ++n)
+        if (n > known) visit(rest.substr(0, n));
+    }
+  }
+
+ private:
+  struct Header {
+    std::string bytes;  // formatting tokens as bytes that UTF-8 has not
+    size_t message_rule;
+    Kinds kind;
+  };
+  static constexpr char kFirstSpecial = '\xF8';
+  static constexpr char byte_of(Special special) {
+    return static_cast<char>(kFirstSpecial + static_cast<int>(special));
+  }
+  static bool is_special(char byte) { return static_cast<unsigned char>(byte) >= 0xF8; }
+  static constexpr std::string_view kOpening =  // <|start|>assistant
+
+      "\xF8"
+      "assistant";
+
+  std::vector<Header> headers_;
+};
 
 struct MessageRule {
   std::optional<xgrammar::CompiledGrammar> content;  // empty: text
   std::vector<int32_t> end_ids;
-  HeaderTrie::Kinds kind = kLast;
+  Kinds kind = kLast;
 };
 
 // All ways in which the models write the header of a call.
@@ -113,7 +197,7 @@ std::vector<std::vector<Segment>> answer_headers(const ContentRule& answer) {
 struct Grammar::Impl {
   std::shared_ptr<const Vocabulary> vocabulary;
   std::vector<MessageRule> messages;
-  std::optional<HeaderTrie> headers;  // empty: the content of messages[0] comes at once
+  std::optional<Headers> headers;  // empty: the content of messages[0] comes at once
 };
 
 struct GrammarCompiler::Impl {
@@ -166,7 +250,7 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
     throw Error(Code::kInvalidRequest, "[grammar] want at most {} functions, found {}", kMaxCalls, rules.calls.size());
   }
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
-  HeaderTrie& headers = grammar->headers.emplace();
+  Headers& headers = grammar->headers.emplace();
   const auto add = [&](const std::vector<std::vector<Segment>>& forms, MessageRule rule) {
     for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size(), rule.kind);
     grammar->messages.push_back(std::move(rule));
@@ -183,7 +267,8 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
   }
   std::unordered_set<std::string> recipients;
   for (const CallRule& call : rules.calls) {
-    const bool is_word = !call.recipient.empty() && call.recipient.find_first_of(" \t\r\n<>|") == std::string::npos;
+    const bool is_word = !call.recipient.empty() && call.recipient.find_first_of(" \t\r\n<>|") == std::string::npos &&
+                         valid_utf8_prefix(call.recipient) == call.recipient.size();
     if (!is_word || call.recipient.size() > kMaxRecipientBytes || !recipients.insert(call.recipient).second) {
       throw Error(Code::kInvalidRequest,
                   "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
@@ -191,27 +276,42 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
     }
     add(call_headers(call), {.content = impl_->compiled(call.arguments), .end_ids = {impl_->id_of(Special::kCall)}});
   }
+  headers.sort();
   return Grammar(std::move(grammar));
 }
 
 struct GrammarMatcher::Impl {
   enum class State { kHeader, kContent, kFinished };
+  // What accept() changes. Copies of a matcher of xgrammar share its state.
+  struct Position {
+    State state = State::kHeader;
+    Headers::Place header{};                         // kHeader
+    Kinds kinds = kAllKinds;                         // of headers that may come
+    int64_t spent = 0;                               // tokens of analysis and preambles
+    size_t message = 0;                              // kContent: its rule
+    std::optional<xgrammar::GrammarMatcher> json{};  // kContent, unless it is text
+    bool failed = false;
+    bool json_accepted = false;  // the token that came next, which undo() takes back
+  };
 
   Impl(std::shared_ptr<const Grammar::Impl> of, std::optional<int64_t> most_reasoning)
       : grammar(std::move(of)), reasoning_tokens(most_reasoning) {
-    if (!grammar->headers) begin_content(0);
-    if (is_spent()) kinds = kLast;
+    if (grammar->headers)
+      at.header = grammar->headers->after_role();
+    else
+      begin_content(0);
+    if (is_spent()) at.kinds = kLast;
   }
 
   void begin_content(size_t rule) {
-    state = State::kContent;
-    message = rule;
-    json.reset();
+    at.state = State::kContent;
+    at.message = rule;
+    at.json.reset();
     const MessageRule& of = grammar->messages[rule];
-    if (of.content) json.emplace(*of.content, of.end_ids);
+    if (of.content) at.json.emplace(*of.content, of.end_ids);
   }
-  [[nodiscard]] const MessageRule& rule() const { return grammar->messages[message]; }
-  [[nodiscard]] bool is_spent() const { return reasoning_tokens && spent >= *reasoning_tokens; }
+  [[nodiscard]] const MessageRule& rule() const { return grammar->messages[at.message]; }
+  [[nodiscard]] bool is_spent() const { return reasoning_tokens && at.spent >= *reasoning_tokens; }
   [[nodiscard]] bool is_end(int32_t token) const {
     return std::find(rule().end_ids.begin(), rule().end_ids.end(), token) != rule().end_ids.end();
   }
@@ -228,53 +328,34 @@ struct GrammarMatcher::Impl {
   bool accept_header(int32_t token);
   bool accept_content(int32_t token);
   void end_message() {
-    json.reset();
-    state = rule().kind == kLast ? State::kFinished : State::kHeader;
+    at.json.reset();
+    at.state = rule().kind == kLast ? State::kFinished : State::kHeader;
     if (!grammar->headers) return;
-    node = grammar->headers->before_start();
-    if (reasoning_tokens) kinds = is_spent() ? kLast : static_cast<HeaderTrie::Kinds>(rule().kind - 1);
+    at.header = grammar->headers->before_start();
+    if (reasoning_tokens) at.kinds = is_spent() ? kLast : static_cast<Kinds>(rule().kind - 1);
   }
 
   std::shared_ptr<const Grammar::Impl> grammar;
   std::optional<int64_t> reasoning_tokens;
-  State state = State::kHeader;
-  HeaderTrie::Node node = HeaderTrie::kRoot;        // kHeader
-  HeaderTrie::Kinds kinds = HeaderTrie::kAllKinds;  // of headers that may come
-  int64_t spent = 0;                                // tokens of analysis and preambles
-  size_t message = 0;                               // kContent: its rule
-  std::optional<xgrammar::GrammarMatcher> json;     // kContent, unless it is text
-  bool failed = false;
-
-  // What accept() changes, as it was before each of the last tokens. Copies of a matcher of xgrammar share its state.
-  struct Before {
-    State state;
-    HeaderTrie::Node node;
-    HeaderTrie::Kinds kinds;
-    int64_t spent;
-    size_t message;
-    std::optional<xgrammar::GrammarMatcher> json;
-    bool failed;
-    bool json_accepted = false;  // so that it has a token to take back
-  };
-  std::deque<Before> before;
-  void remember() {
-    before.push_back({state, node, kinds, spent, message, json, failed});
-    if (before.size() > kMostUndone) before.pop_front();
-  }
+  Position at;
+  std::deque<Position> before;  // each of the last tokens
 };
 
 void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
   const Vocabulary& vocabulary = *grammar->vocabulary;
-  grammar->headers->for_each_special(node, kinds, [&](Special special) { set(mask, vocabulary.ids.id_of(special)); });
-  grammar->headers->for_each_text(node, kinds, kMaxTextBytes, [&](std::string_view text) {
-    const int32_t token = vocabulary.tokenizer.id_of(text).value_or(kNothing);
-    if (vocabulary.is_ordinary(token)) set(mask, token);
+  grammar->headers->for_each_next(at.header, at.kinds, [&]<class Next>(Next next) {
+    if constexpr (std::is_same_v<Next, Special>) {
+      set(mask, vocabulary.ids.id_of(next));
+    } else {
+      const int32_t token = vocabulary.tokenizer.id_of(next).value_or(kNothing);
+      if (vocabulary.is_ordinary(token)) set(mask, token);
+    }
   });
 }
 
 void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
   const Mask& ordinary = grammar->vocabulary->ordinary;
-  if (!json) {
+  if (!at.json) {
     if (!must_end()) std::copy(ordinary.begin(), ordinary.end(), mask.begin());
     for (const int32_t id : rule().end_ids) set(mask, id);
     return;
@@ -286,7 +367,7 @@ void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
   tensor.ndim = 1;
   tensor.dtype = {kDLInt, 32, 1};
   tensor.shape = &words;
-  if (!json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
+  if (!at.json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
   // xgrammar may leave the token set that ended the text if no other was named; only the rule's own ends count.
   std::vector<int32_t> ends;
   std::copy_if(rule().end_ids.begin(), rule().end_ids.end(), std::back_inserter(ends),
@@ -297,24 +378,22 @@ void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
 
 bool GrammarMatcher::Impl::accept_header(int32_t token) {
   const Vocabulary& vocabulary = *grammar->vocabulary;
-  std::optional<HeaderTrie::Node> next;
-  if (const auto special = vocabulary.ids.special_of(token)) {
-    next = grammar->headers->after(node, *special, kinds);
-  } else if (vocabulary.is_ordinary(token)) {
-    next = grammar->headers->after(node, vocabulary.tokenizer.token_bytes(token), kinds);
-  }
+  const auto special = vocabulary.ids.special_of(token);
+  if (!special && !vocabulary.is_ordinary(token)) return false;
+  const std::string bytes = special ? Headers::text_of(*special) : std::string(vocabulary.tokenizer.token_bytes(token));
+  const auto next = grammar->headers->after(at.header, bytes, at.kinds);
   if (!next) return false;
-  node = *next;
-  if (const auto rule = grammar->headers->message_rule(node)) begin_content(*rule);
+  at.header = *next;
+  if (const auto rule = grammar->headers->message_rule(*next)) begin_content(*rule);
   return true;
 }
 
 bool GrammarMatcher::Impl::accept_content(int32_t token) {
-  if (json) {
+  if (at.json) {
     if (!grammar->vocabulary->is_ordinary(token) && !is_end(token)) return false;
-    if (!json->AcceptToken(token)) return false;
+    if (!at.json->AcceptToken(token)) return false;
     before.back().json_accepted = true;
-    if (json->IsTerminated()) end_message();
+    if (at.json->IsTerminated()) end_message();
     return true;
   }
   if (is_end(token)) {
@@ -322,7 +401,7 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
     return true;
   }
   if (must_end() || !grammar->vocabulary->is_ordinary(token)) return false;
-  ++spent;
+  ++at.spent;
   return true;
 }
 
@@ -334,44 +413,38 @@ GrammarMatcher::~GrammarMatcher() = default;
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
 
-bool GrammarMatcher::finished() const { return impl_->state == Impl::State::kFinished; }
-bool GrammarMatcher::failed() const { return impl_->failed; }
+bool GrammarMatcher::finished() const { return impl_->at.state == Impl::State::kFinished; }
+bool GrammarMatcher::failed() const { return impl_->at.failed; }
 
 void GrammarMatcher::fill(std::span<uint32_t> mask) {
   check(mask.size() >= impl_->grammar->vocabulary->ordinary.size(), "the mask has a bit for every token id");
   std::fill(mask.begin(), mask.end(), 0);
-  if (!impl_->failed && impl_->state == Impl::State::kHeader) impl_->fill_header(mask);
-  if (!impl_->failed && impl_->state == Impl::State::kContent) impl_->fill_content(mask);
+  if (!impl_->at.failed && impl_->at.state == Impl::State::kHeader) impl_->fill_header(mask);
+  if (!impl_->at.failed && impl_->at.state == Impl::State::kContent) impl_->fill_content(mask);
   if (std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; })) return;
-  if (!finished()) impl_->failed = true;
+  if (!finished()) impl_->at.failed = true;
   set(mask, impl_->forced_end());
 }
 
 bool GrammarMatcher::accept(int32_t token) {
-  impl_->remember();
+  impl_->before.push_back(impl_->at);
+  if (impl_->before.size() > kMostUndone) impl_->before.pop_front();
   if (finished()) return false;
-  if (impl_->failed) {
-    if (token == impl_->forced_end()) impl_->state = Impl::State::kFinished;
+  if (impl_->at.failed) {
+    if (token == impl_->forced_end()) impl_->at.state = Impl::State::kFinished;
     return finished();
   }
   const bool accepted =
-      impl_->state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
-  if (!accepted) impl_->failed = true;
+      impl_->at.state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
+  if (!accepted) impl_->at.failed = true;
   return accepted;
 }
 
 void GrammarMatcher::undo(int tokens) {
   check(tokens >= 0 && tokens <= static_cast<int>(impl_->before.size()), "what is undone was accepted not long ago");
   for (; tokens > 0; --tokens) {
-    Impl::Before& was = impl_->before.back();
-    if (was.json_accepted) was.json->Rollback(1);
-    impl_->state = was.state;
-    impl_->node = was.node;
-    impl_->kinds = was.kinds;
-    impl_->spent = was.spent;
-    impl_->message = was.message;
-    impl_->json = std::move(was.json);
-    impl_->failed = was.failed;
+    impl_->at = std::move(impl_->before.back());
+    if (std::exchange(impl_->at.json_accepted, false)) impl_->at.json->Rollback(1);
     impl_->before.pop_back();
   }
 }

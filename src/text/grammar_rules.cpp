@@ -92,55 +92,49 @@ void GrammarRules::add_alias(size_t rule, size_t target) {
   rules_[rule].aliases.push_back(target);
 }
 
-// A rule that leads back to itself through alternatives alone allows nothing.
-void GrammarRules::expect_no_loops() const {
-  std::vector<size_t> waiting(rules_.size());  // aliases not yet settled
-  std::vector<Rules> used_by(rules_.size());
-  Rules settled;
-  for (size_t i = 0; i < rules_.size(); ++i) {
-    waiting[i] = rules_[i].aliases.size();
-    for (const size_t target : rules_[i].aliases) used_by[target].push_back(i);
-    if (waiting[i] == 0) settled.push_back(i);
+namespace {
+
+struct Alternative {
+  size_t rule;
+  GrammarRules::Rules needs;
+};
+// Whether each rule has an alternative whose needs are settled themselves, and so on.
+std::vector<bool> settled_by(std::vector<Alternative> alternatives, size_t rules) {
+  std::vector<GrammarRules::Rules> used_by(rules);
+  std::vector<size_t> open;  // needs of each alternative
+  std::vector<bool> settled(rules, false);
+  GrammarRules::Rules order;
+  const auto settle = [&](size_t rule) {
+    if (!settled[rule]) order.push_back(rule);
+    settled[rule] = true;
+  };
+  for (size_t i = 0; i < alternatives.size(); ++i) {
+    for (const size_t target : alternatives[i].needs) used_by[target].push_back(i);
+    open.push_back(alternatives[i].needs.size());
+    if (open[i] == 0) settle(alternatives[i].rule);
   }
-  for (size_t next = 0; next < settled.size(); ++next) {
-    for (const size_t user : used_by[settled[next]]) {
-      if (--waiting[user] == 0) settled.push_back(user);
-    }
+  for (size_t next = 0; next < order.size(); ++next) {
+    for (const size_t user : used_by[order[next]])
+      if (--open[user] == 0) settle(alternatives[user].rule);
   }
-  if (settled.size() == rules_.size()) return;
-  const auto looped = std::find_if(waiting.begin(), waiting.end(), [](size_t n) { return n > 0; });
-  document_.fail(rules_[static_cast<size_t>(looped - waiting.begin())].place,
-                 "it refers to itself with nothing in between");
+  return settled;
 }
 
+}  // namespace
+
 void GrammarRules::expect_finite() const {
-  expect_no_loops();
-  struct Alternative {
-    size_t rule, open;
-  };
-  std::vector<Alternative> alternatives;
-  std::vector<Rules> used_by(rules_.size());
-  std::vector<bool> finite(rules_.size(), false);
-  Rules settled;
-  const auto settle = [&](size_t rule) {
-    if (!finite[rule]) settled.push_back(rule);
-    finite[rule] = true;
-  };
+  std::vector<Alternative> aliases, all;
   for (size_t i = 0; i < rules_.size(); ++i) {
-    for (const Rules& needs : rules_[i].needs) {
-      for (const size_t target : needs) used_by[target].push_back(alternatives.size());
-      alternatives.push_back({i, needs.size()});
-      if (needs.empty()) settle(i);
-    }
+    aliases.push_back({i, rules_[i].aliases});
+    for (const Rules& needs : rules_[i].needs) all.push_back({i, needs});
   }
-  for (size_t next = 0; next < settled.size(); ++next) {
-    for (const size_t user : used_by[settled[next]]) {
-      if (--alternatives[user].open == 0) settle(alternatives[user].rule);
-    }
-  }
-  for (size_t i = 0; i < rules_.size(); ++i) {
-    if (!finite[i]) document_.fail(rules_[i].place, "no finite document satisfies it: it always contains itself");
-  }
+  const auto expect = [this](std::vector<Alternative> alternatives, std::string_view otherwise) {
+    const std::vector<bool> settled = settled_by(std::move(alternatives), rules_.size());
+    const auto open = static_cast<size_t>(std::ranges::find(settled, false) - settled.begin());
+    if (open < settled.size()) document_.fail(rules_[open].place, otherwise);
+  };
+  expect(std::move(aliases), "it refers to itself with nothing in between");  // through alternatives alone
+  expect(std::move(all), "no finite document satisfies it: it always contains itself");
 }
 
 }  // namespace nibble::text

@@ -65,7 +65,6 @@ class GrammarRules {
     std::vector<Rules> needs{};
     Rules aliases{};
   };
-  void expect_no_loops() const;
 
   const SchemaDocument& document_;
   std::vector<Rule> rules_;

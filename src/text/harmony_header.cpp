@@ -63,7 +63,7 @@ class HeaderReader {
   void confirm();
   [[nodiscard]] bool is_cut_short() const;
   void resolve();
-  void repaired(Repair what, std::string_view detail) { out_.repairs.push_back({what, valid_utf8(detail)}); }
+  void repaired(Repair what) { out_.repairs.push_back(what); }
 
   const HeaderText& text_;
   HeaderEnd end_;
@@ -105,7 +105,7 @@ HeaderReader::Verdict HeaderReader::judge_channel(std::string_view word) {
     sure_.channel = channel;
     if (rest.empty()) return Verdict::kTaken;
     if (is_sloppy_ending(rest)) {
-      repaired(Repair::kUnknownChannel, word);
+      repaired(Repair::kUnknownChannel);
       return Verdict::kTaken;
     }
     taken_bytes_ = channel.size();
@@ -216,17 +216,17 @@ void HeaderReader::resolve() {
   MessageHeader& header = out_.header = sure_;
   header.role = sure_role_.value_or(text_.role);
   if (!sure_role_ && text_.opening != HeaderText::Opening::kStart) header.name = text_.name;
-  if (sure_unknown_role_) repaired(Repair::kUnknownRole, header.name);
-  if (!sure_role_ && text_.opening == HeaderText::Opening::kStart) repaired(Repair::kUnknownRole, "");
+  if (sure_unknown_role_) repaired(Repair::kUnknownRole);
+  if (!sure_role_ && text_.opening == HeaderText::Opening::kStart) repaired(Repair::kUnknownRole);
   if (!header.channel && sure_unknown_channel_) {
     if (header.role == Role::kAssistant) {
-      repaired(Repair::kUnknownChannel, *sure_unknown_channel_);
+      repaired(Repair::kUnknownChannel);
     } else {
       header.channel = sure_unknown_channel_;
     }
   }
   if (!header.channel && header.role == Role::kAssistant) {
-    if (!sure_unknown_channel_) repaired(Repair::kMissingChannel, "");
+    if (!sure_unknown_channel_) repaired(Repair::kMissingChannel);
     header.channel = header.recipient ? kCommentaryChannel : kFinalChannel;
   }
   header.name = valid_utf8(header.name);
@@ -254,26 +254,12 @@ HeaderReading HeaderReader::read() {
   const bool no_message = end_ == HeaderEnd::kAbandoned || end_ == HeaderEnd::kTruncated;
   const bool too_long = end_ == HeaderEnd::kOpen && text_.bytes() > kMaxHeaderBytes;
   if (is_header && (too_long || (no_message && !uncertain_.empty() && !is_cut_short()))) out_.text = uncertain_;
-  if (out_.text) repaired(Repair::kMissingMessage, "");
+  if (out_.text) repaired(Repair::kMissingMessage);
   if (out_.text || end_ == HeaderEnd::kMessage || no_message) resolve();
   return std::move(out_);
 }
 
 }  // namespace
-
-std::string_view name_of(Repair repair) {
-  switch (repair) {
-    case Repair::kMissingStart: return "missing_start";
-    case Repair::kMissingMessage: return "missing_message";
-    case Repair::kMissingEnd: return "missing_end";
-    case Repair::kMissingChannel: return "missing_channel";
-    case Repair::kUnknownChannel: return "unknown_channel";
-    case Repair::kUnknownRole: return "unknown_role";
-    case Repair::kAbandonedHeader: return "abandoned_header";
-    case Repair::kStraySpecial: return "stray_special";
-  }
-  return "unknown";
-}
 
 size_t HeaderText::bytes() const {
   size_t sum = 0;

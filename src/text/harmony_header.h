@@ -29,12 +29,6 @@ enum class Repair {
   kAbandonedHeader,  // a header that ended with nothing to say
   kStraySpecial,     // a formatting token that means nothing where it stands
 };
-std::string_view name_of(Repair repair);
-
-struct RepairEvent {
-  Repair what;
-  std::string detail;  // the text concerned, for the log
-};
 
 struct MessageHeader {
   Role role = Role::kAssistant;
@@ -73,9 +67,9 @@ enum class HeaderEnd {
 };
 
 struct HeaderReading {
-  MessageHeader header;              // meaningful unless the header is still open
-  std::optional<std::string> text;   // set: the header is over, and this much of it was the message's text
-  std::vector<RepairEvent> repairs;  // meaningful with the header
+  MessageHeader header;             // meaningful unless the header is still open
+  std::optional<std::string> text;  // set: the header is over, and this much of it was the message's text
+  std::vector<Repair> repairs;      // meaningful with the header
 };
 
 [[nodiscard]] HeaderReading read_header(const HeaderText& text, HeaderEnd end);

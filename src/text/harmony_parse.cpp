@@ -62,7 +62,7 @@ void HarmonyParser::open_header(HeaderText::Opening opening, Role role, std::str
 }
 
 void HarmonyParser::in_expect_start(Special special) {
-  if (is_end(special)) return repair(Repair::kStraySpecial, std::string(name_of(special)));
+  if (is_end(special)) return repair(Repair::kStraySpecial);
   if (special == Special::kStart) return open_header(HeaderText::Opening::kStart, assumed_role_);
   repair(Repair::kMissingStart);
   open_header(HeaderText::Opening::kMissingStart, assumed_role_);
@@ -80,7 +80,7 @@ void HarmonyParser::in_header(Special special) {
 void HarmonyParser::in_content(Special special) {
   if (is_end(special)) return end_message(end_of(special));
   if (special == Special::kMessage || special == Special::kConstrain) {
-    return repair(Repair::kStraySpecial, std::string(name_of(special)));
+    return repair(Repair::kStraySpecial);
   }
   repair(Repair::kMissingEnd);
   end_message(MessageEnd::kImplied);
@@ -119,7 +119,7 @@ void HarmonyParser::mark_header(HeaderText::Marker marker) {
     return in_content(special);
   }
   if (is_repeated) {
-    repair(Repair::kStraySpecial, std::string(name_of(special)) + earlier->text);
+    repair(Repair::kStraySpecial);
     parts.erase(earlier);
   }
   parts.push_back({marker, ""});
@@ -130,9 +130,8 @@ void HarmonyParser::abandon_header(std::optional<Special> by) {
   HeaderReading reading = read_header(header_text_, by ? HeaderEnd::kAbandoned : HeaderEnd::kTruncated);
   const bool is_ended = by && is_end(*by);
   if (!reading.text && !(is_ended && reading.header.recipient)) {
-    std::string detail;
-    for (const auto& part : header_text_.parts) detail += part.text;
-    if (by || !is_blank(detail)) repair(Repair::kAbandonedHeader, std::move(detail));
+    const auto has_words = [](const HeaderText::Part& part) { return !is_blank(part.text); };
+    if (by || std::ranges::any_of(header_text_.parts, has_words)) repair(Repair::kAbandonedHeader);
     state_ = State::kExpectStart;
     return;
   }
@@ -142,7 +141,7 @@ void HarmonyParser::abandon_header(std::optional<Special> by) {
 }
 
 void HarmonyParser::begin_message(HeaderReading reading) {
-  for (RepairEvent& repaired : reading.repairs) repair(repaired.what, std::move(repaired.detail));
+  for (const Repair repaired : reading.repairs) repair(repaired);
   header_ = reading.header;
   events_.emplace_back(MessageStarted{std::move(reading.header)});
   state_ = State::kContent;
@@ -159,11 +158,9 @@ void HarmonyParser::end_message(MessageEnd kind) {
   state_ = State::kExpectStart;
 }
 
-void HarmonyParser::repair(Repair what, std::string detail) {
+void HarmonyParser::repair(Repair what) {
   ++repairs_;
-  Utf8Stream stream;
-  std::string text = stream.push(detail);
-  events_.emplace_back(RepairEvent{what, text + stream.finish()});
+  events_.emplace_back(what);
 }
 
 }  // namespace nibble::text

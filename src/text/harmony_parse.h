@@ -55,8 +55,8 @@ enum class MessageEnd {
 struct MessageEnded {
   MessageEnd kind;
 };
-// started (delta)* ended, one message after the other; RepairEvent stands anywhere.
-using Event = std::variant<MessageStarted, TextDelta, MessageEnded, RepairEvent>;
+// started (delta)* ended, one message after the other; Repair stands anywhere.
+using Event = std::variant<MessageStarted, TextDelta, MessageEnded, Repair>;
 
 class HarmonyParser {
  public:
@@ -85,7 +85,7 @@ class HarmonyParser {
   void begin_message(HeaderReading reading);
   void add_text(std::string_view bytes);
   void end_message(MessageEnd kind);
-  void repair(Repair what, std::string detail = {});
+  void repair(Repair what);
 
   State state_ = State::kExpectStart;
   Role assumed_role_ = Role::kAssistant;  // of a message that names none

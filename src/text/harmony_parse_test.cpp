@@ -28,6 +28,12 @@ std::string summary(const MessageHeader& header) {
   return out;
 }
 
+constexpr std::string_view name_of(Repair repair) {
+  constexpr std::string_view kNames[] = {"missing_start",   "missing_message", "missing_end",      "missing_channel",
+                                         "unknown_channel", "unknown_role",    "abandoned_header", "stray_special"};
+  return kNames[static_cast<size_t>(repair)];
+}
+
 std::string_view end_name(MessageEnd end) {
   switch (end) {
     case MessageEnd::kEnd: return "end";
@@ -54,7 +60,7 @@ void Parsed::add(const std::vector<Event>& events) {
       open = false;
       messages.back() += fmt::format("|{}", end_name(ended->kind));
     } else {
-      repairs.emplace_back(name_of(std::get<RepairEvent>(event).what));
+      repairs.emplace_back(name_of(std::get<Repair>(event)));
     }
   }
 }

@@ -10,67 +10,7 @@
 
 namespace nibble::text {
 
-// The built-in tools' sections of the system message. gpt-oss was trained on these very bytes, so they are part of the
-// wire format, not prose of ours: source openai/harmony 0.0.8, src/chat.rs (Apache-2.0), as its renderer prints them.
-
-// clang-format off
-constexpr std::string_view kBrowserToolSection = R"-(## browser
-
-// Tool for browsing.
-// The `cursor` appears in brackets before each browsing display: `[{cursor}]`.
-// Cite information from the tool using the following format:
-// `【{cursor}†L{line_start}(-L{line_end})?】`, for example: `【6†L9-L11】` or `【8†L3】`.
-// Do not quote more than 10 words directly from the tool output.
-// sources=web (default: web)
-namespace browser {
-
-// Searches for information related to `query` and displays `topn` results.
-type search = (_: {
-query: string,
-topn?: number, // default: 10
-source?: string,
-}) => any;
-
-// Opens the link `id` from the page indicated by `cursor` starting at line number `loc`, showing `num_lines` lines.
-// Valid link ids are displayed with the formatting: `【{id}†.*】`.
-// If `cursor` is not provided, the most recent page is implied.
-// If `id` is a string, it is treated as a fully qualified URL associated with `source`.
-// If `loc` is not provided, the viewport will be positioned at the beginning of the document or centered on the most relevant passage, if available.
-// Use this function without `id` to scroll to a new location of an opened page.
-type open = (_: {
-id?: number | string, // default: -1
-cursor?: number, // default: -1
-loc?: number, // default: -1
-num_lines?: number, // default: -1
-view_source?: boolean, // default: false
-source?: string,
-}) => any;
-
-// Finds exact matches of `pattern` in the current page, or the page given by `cursor`.
-type find = (_: {
-pattern: string,
-cursor?: number, // default: -1
-}) => any;
-
-} // namespace browser)-";
-
-constexpr std::string_view kPythonToolSection = R"-(## python
-
-Use this tool to execute Python code in your chain of thought. The code will not be shown to the user. This tool should be used for internal reasoning, but not for code that is intended to be visible to the user (e.g. when creating plots, tables, or files).
-
-When you send a message containing Python code to python, it will be executed in a stateful Jupyter notebook environment. python will respond with the output of the execution or time out after 120.0 seconds. The drive at '/mnt/data' can be used to save and persist user files. Internet access for this session is UNKNOWN. Depends on the cluster.)-";
-// clang-format on
-
 namespace {
-
-std::string_view effort_name(ReasoningEffort effort) {
-  switch (effort) {
-    case ReasoningEffort::kLow: return "low";
-    case ReasoningEffort::kMedium: return "medium";
-    case ReasoningEffort::kHigh: return "high";
-  }
-  return "unknown";
-}
 
 // Every line as a comment. A line break at the end does not begin another line, and \r
 //  is one break.
@@ -102,68 +42,17 @@ std::string response_format_section(const ResponseFormat& format) {
   return out + compact_json(format.schema, fmt::format("response format {}", format.name));
 }
 
-class Renderer {
- public:
-  explicit Renderer(const Conversation& conversation) {
-    for (const Message& message : conversation.messages) {
-      for (const Content& content : message.content) {
-        const auto* developer = std::get_if<DeveloperOptions>(&content);
-        if (developer != nullptr && !developer->functions.empty()) functions_ = FunctionTools::kPresent;
-      }
+FunctionTools functions_of(const Conversation& conversation) {
+  for (const Message& message : conversation.messages) {
+    for (const Content& content : message.content) {
+      const auto* developer = std::get_if<DeveloperOptions>(&content);
+      if (developer != nullptr && !developer->functions.empty()) return FunctionTools::kPresent;
     }
   }
-
-  void render(const Message& message, size_t message_idx);
-  void special(Special special) { segments_.emplace_back(special); }
-  void text(std::string text) {
-    if (!text.empty()) segments_.emplace_back(std::move(text));
-  }
-  std::vector<Segment>& segments() { return segments_; }
-
- private:
-  void render_header(const Message& message, size_t message_idx);
-  std::string content_text(const Content& content, Role role, size_t message_idx) const;
-
-  FunctionTools functions_ = FunctionTools::kAbsent;
-  std::vector<Segment> segments_;
-};
-
-void Renderer::render_header(const Message& message, size_t message_idx) {
-  if (message.role == Role::kTool) {
-    if (message.name.empty()) {
-      throw Error(Code::kInvalidRequest, "messages[{}]: a tool message must name its tool, e.g. functions.f",
-                  message_idx);
-    }
-    text(message.name);
-  } else {
-    text(std::string(name_of(message.role)));
-    if (!message.name.empty()) text(":" + message.name);
-  }
-  if (message.recipient && *message.recipient != "all") text(" to=" + *message.recipient);
-  if (message.channel) {
-    special(Special::kChannel);
-    text(*message.channel);
-  }
-  if (!message.content_type) return;
-  if (message.content_type->constrained) {
-    text(" ");
-    special(Special::kConstrain);
-    text(message.content_type->name);
-  } else {
-    text(" " + message.content_type->name);
-  }
+  return FunctionTools::kAbsent;
 }
 
-void Renderer::render(const Message& message, size_t message_idx) {
-  special(Special::kStart);
-  render_header(message, message_idx);
-  special(Special::kMessage);
-  for (const Content& content : message.content) text(content_text(content, message.role, message_idx));
-  const bool is_call = message.role == Role::kAssistant && message.recipient.has_value();
-  special(is_call ? Special::kCall : Special::kEnd);
-}
-
-std::string Renderer::content_text(const Content& content, Role role, size_t message_idx) const {
+std::string content_text(const Content& content, Role role, size_t message_idx, FunctionTools functions) {
   if (const auto* plain = std::get_if<std::string>(&content)) return *plain;
   const auto* system = std::get_if<SystemOptions>(&content);
   const Role home = system != nullptr ? Role::kSystem : Role::kDeveloper;
@@ -171,7 +60,38 @@ std::string Renderer::content_text(const Content& content, Role role, size_t mes
     throw Error(Code::kInvalidRequest, "messages[{}]: {} options belong in a {} message, found in role {}", message_idx,
                 name_of(home), name_of(home), name_of(role));
   }
-  return system != nullptr ? system_text(*system, functions_) : developer_text(std::get<DeveloperOptions>(content));
+  return system != nullptr ? system_text(*system, functions) : developer_text(std::get<DeveloperOptions>(content));
+}
+
+// Appends the message; texts are segments of their own, and empty ones none.
+void render(const Message& message, size_t message_idx, FunctionTools functions, std::vector<Segment>& out) {
+  const auto text = [&out](std::string part) {
+    if (!part.empty()) out.emplace_back(std::move(part));
+  };
+  const bool is_tool = message.role == Role::kTool;
+  if (is_tool && message.name.empty()) {
+    throw Error(Code::kInvalidRequest, "messages[{}]: a tool message must name its tool, e.g. functions.f",
+                message_idx);
+  }
+  out.emplace_back(Special::kStart);
+  text(is_tool ? message.name : std::string(name_of(message.role)));
+  if (!is_tool && !message.name.empty()) text(":" + message.name);
+  if (message.recipient && *message.recipient != "all") text(" to=" + *message.recipient);
+  if (message.channel) {
+    out.emplace_back(Special::kChannel);
+    text(*message.channel);
+  }
+  if (message.content_type && message.content_type->constrained) {
+    text(" ");
+    out.emplace_back(Special::kConstrain);
+    text(message.content_type->name);
+  } else if (message.content_type) {
+    text(" " + message.content_type->name);
+  }
+  out.emplace_back(Special::kMessage);
+  for (const Content& content : message.content) text(content_text(content, message.role, message_idx, functions));
+  const bool is_call = message.role == Role::kAssistant && message.recipient.has_value();
+  out.emplace_back(is_call ? Special::kCall : Special::kEnd);
 }
 
 bool is_final(const Message& message) { return message.channel == kFinalChannel; }
@@ -184,14 +104,15 @@ std::vector<Segment> render_for_completion(const Conversation& conversation) {
       std::find_if(messages.rbegin(), messages.rend(), [](const Message& m) { return m.role == Role::kAssistant; });
   const bool drop = last_assistant != messages.rend() && is_final(*last_assistant);
   const auto first_final = std::find_if(messages.begin(), messages.end(), is_final);
-  Renderer renderer(conversation);
+  const FunctionTools functions = functions_of(conversation);
+  std::vector<Segment> out;
   for (auto it = messages.begin(); it != messages.end(); ++it) {
     if (drop && it < first_final && it->channel == kAnalysisChannel) continue;
-    renderer.render(*it, static_cast<size_t>(it - messages.begin()));
+    render(*it, static_cast<size_t>(it - messages.begin()), functions, out);
   }
-  renderer.special(Special::kStart);
-  renderer.text(std::string(name_of(Role::kAssistant)));
-  return std::move(renderer.segments());
+  out.emplace_back(Special::kStart);
+  out.emplace_back(std::string(name_of(Role::kAssistant)));
+  return out;
 }
 
 std::string system_text(const SystemOptions& options, FunctionTools functions) {
@@ -202,10 +123,7 @@ std::string system_text(const SystemOptions& options, FunctionTools functions) {
 
   std::vector<std::string> sections;
   if (!top.empty()) sections.push_back(fmt::format("{}", fmt::join(top, "\n")));
-  if (options.effort) sections.push_back(fmt::format("Reasoning: {}", effort_name(*options.effort)));
-  if (options.browser || options.python) sections.emplace_back("# Tools");
-  if (options.browser) sections.emplace_back(kBrowserToolSection);
-  if (options.python) sections.emplace_back(kPythonToolSection);
+  if (options.effort) sections.push_back(fmt::format("Reasoning: {}", name_of(*options.effort)));
   if (!options.valid_channels.empty()) {
     std::string channels = fmt::format("# Valid channels: {}.", fmt::join(options.valid_channels, ", "));
     if (options.channel_required) channels += " Channel must be included for every message.";

@@ -5,16 +5,9 @@
 namespace nibble::text {
 
 std::string_view name_of(Special special) {
-  switch (special) {
-    case Special::kStart: return "<|start|>";
-    case Special::kEnd: return "<|end|>";
-    case Special::kMessage: return "<|message|>";
-    case Special::kChannel: return "<|channel|>";
-    case Special::kConstrain: return "<|constrain|>";
-    case Special::kReturn: return "<|return|>";
-    case Special::kCall: return "<|call|>";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, kSpecials> kNames = {
+      "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"};
+  return kNames[static_cast<size_t>(special)];
 }
 
 HarmonyIds HarmonyIds::from_names(const Lookup& id_of) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "text/grammar_rules.h"
 #include "text/json_schema.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -189,13 +190,7 @@ std::string SchemaGrammar::other_key(const Json& properties) {
     size_t node = 0;
     const std::string& key = entry.key();
     for (size_t i = 0; i < key.size();) {
-      const auto lead = static_cast<unsigned char>(key[i]);
-      const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-      uint32_t c = length == 1 ? lead : lead & (0xFFU >> (length + 1));
-      for (size_t k = 1; k < length && i + k < key.size(); ++k)
-        c = c << 6 | (static_cast<unsigned char>(key[i + k]) & 0x3FU);
-      i += length;
-      const auto [it, is_new] = nodes[node].next.try_emplace(c, nodes.size());
+      const auto [it, is_new] = nodes[node].next.try_emplace(next_character(key, i), nodes.size());
       node = it->second;
       if (is_new) nodes.emplace_back();
     }

@@ -1,6 +1,7 @@
 #include "text/json_schema.h"
 
 #include "text/json_grammar.h"
+#include "text/text_stream.h"
 #include "text/typescript_schema.h"
 #include "base/error.h"
 
@@ -20,28 +21,17 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 12> kAnnotations = {"title",      "description", "default",     "examples",
                                                            "deprecated", "readOnly",    "writeOnly",   "$schema",
                                                            "$comment",   "$defs",       "definitions", "discriminator"};
-constexpr std::array<std::pair<std::string_view, JsonType>, 21> kTyped = {{{"properties", JsonType::kObject},
-                                                                           {"required", JsonType::kObject},
-                                                                           {"additionalProperties", JsonType::kObject},
-                                                                           {"minProperties", JsonType::kObject},
-                                                                           {"maxProperties", JsonType::kObject},
-                                                                           {"propertyNames", JsonType::kObject},
-                                                                           {"items", JsonType::kArray},
-                                                                           {"prefixItems", JsonType::kArray},
-                                                                           {"minItems", JsonType::kArray},
-                                                                           {"maxItems", JsonType::kArray},
-                                                                           {"minLength", JsonType::kString},
-                                                                           {"maxLength", JsonType::kString},
-                                                                           {"pattern", JsonType::kString},
-                                                                           {"format", JsonType::kString},
-                                                                           {"minimum", JsonType::kNumber},
-                                                                           {"maximum", JsonType::kNumber},
-                                                                           {"exclusiveMinimum", JsonType::kNumber},
-                                                                           {"exclusiveMaximum", JsonType::kNumber},
-                                                                           {"multipleOf", JsonType::kNumber},
-                                                                           {"enum", JsonType::kString},
-                                                                           {"const", JsonType::kString}}};
-constexpr std::array<std::string_view, 5> kCombining = {"$ref", "anyOf", "oneOf", "allOf", "type"};
+struct TypedKeywords {
+  JsonType type;
+  std::array<std::string_view, 6> keywords;
+};
+constexpr TypedKeywords kTyped[] = {
+    {JsonType::kObject,
+     {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyNames"}},
+    {JsonType::kArray, {"items", "prefixItems", "minItems", "maxItems"}},
+    {JsonType::kString, {"minLength", "maxLength", "pattern", "format"}},
+    {JsonType::kNumber, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
+constexpr std::array<std::string_view, 7> kOfAnyType = {"$ref", "anyOf", "oneOf", "allOf", "type", "enum", "const"};
 constexpr int kMaxReferences = 64;  // that lead to one another
 
 bool is_annotation(std::string_view key, bool at_root) {
@@ -65,6 +55,11 @@ bool is_required(const Json& schema, const std::string& name) {
   const Json* required = find(schema, "required");
   return required != nullptr && required->is_array() &&
          std::find(required->begin(), required->end(), name) != required->end();
+}
+
+bool share_value(const std::vector<const Json*>& a, const std::vector<const Json*>& b) {
+  const auto is_in_b = [&b](const Json* v) { return std::ranges::any_of(b, [v](const Json* o) { return *v == *o; }); };
+  return std::ranges::any_of(a, is_in_b);
 }
 
 }  // namespace
@@ -147,9 +142,11 @@ void SchemaDocument::expect_known(const SchemaPlace& at) const {
   if (!at.schema->is_object()) fail(at, fmt::format("want an object or true, found {}", at.schema->type_name()));
   for (const auto& entry : at.schema->items()) {
     const std::string& key = entry.key();
-    const bool typed = std::any_of(kTyped.begin(), kTyped.end(), [&](const auto& k) { return k.first == key; });
-    const bool combining = std::find(kCombining.begin(), kCombining.end(), key) != kCombining.end();
-    if (!typed && !combining && !is_annotation(key, at.schema == &root_)) {
+    const auto has_key = [&](const TypedKeywords& of) {
+      return std::ranges::find(of.keywords, key) != of.keywords.end();
+    };
+    const bool known = std::ranges::any_of(kTyped, has_key) || std::ranges::find(kOfAnyType, key) != kOfAnyType.end();
+    if (key.empty() || (!known && !is_annotation(key, at.schema == &root_))) {
       fail(at, fmt::format("the keyword {} is not supported", shortened(key)));
     }
   }
@@ -176,19 +173,8 @@ SchemaPlace SchemaDocument::referenced(const SchemaPlace& at) const {
   const auto bad = [&](std::string_view why) { fail(at, fmt::format("$ref {}: {}", shortened(*ref), why)); };
   if (!ref->starts_with('#')) bad("want a reference inside the schema, #/…");
   if (*ref == "#") return root();
-  std::string pointer;
-  for (size_t i = 1; i < ref->size(); ++i) {
-    const auto hex = [&](size_t at_digit) {
-      const char c = at_digit < ref->size() ? (*ref)[at_digit] : '?';
-      const char lower = static_cast<char>(c | 0x20);
-      return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-    };
-    const bool escaped = (*ref)[i] == '%' && hex(i + 1) >= 0 && hex(i + 2) >= 0;
-    pointer += escaped ? static_cast<char>(hex(i + 1) * 16 + hex(i + 2)) : (*ref)[i];
-    if (escaped) i += 2;
-  }
   try {
-    const Json::json_pointer where(pointer);
+    const Json::json_pointer where(percent_decoded(ref->substr(1)));
     if (!root_.contains(where)) bad("there is nothing there");
     return {&root_.at(where), *ref};
   } catch (const nlohmann::ordered_json::exception&) {
@@ -201,8 +187,9 @@ JsonTypes SchemaDocument::types(const SchemaPlace& at) const {
   JsonTypes out;
   const Json* type = find(*at.schema, "type");
   if (type == nullptr) {
-    for (const auto& [key, of] : kTyped) {
-      if (key != "enum" && key != "const" && at.schema->contains(key)) out.add(of);
+    for (const auto& [of, keywords] : kTyped) {
+      const auto stands_there = [&](std::string_view key) { return !key.empty() && at.schema->contains(key); };
+      if (std::ranges::any_of(keywords, stands_there)) out.add(of);
     }
     return out;
   }
@@ -280,10 +267,7 @@ bool SchemaDocument::has_disjoint_objects(const SchemaPlace& a, const SchemaPlac
     if (!mine.schema->is_object() || !yours.schema->is_object()) continue;
     const auto values = this->values(mine), other_values = this->values(yours);
     if (values.empty() || other_values.empty() || !is_required(*b.schema, entry.key())) continue;
-    const bool shared = std::any_of(values.begin(), values.end(), [&](const Json* v) {
-      return std::any_of(other_values.begin(), other_values.end(), [&](const Json* o) { return *v == *o; });
-    });
-    if (!shared) return true;
+    if (!share_value(values, other_values)) return true;
   }
   return false;
 }
@@ -296,11 +280,7 @@ bool SchemaDocument::are_disjoint(SchemaPlace a, SchemaPlace b) const {
     if (a.schema->contains(keyword) || b.schema->contains(keyword)) return false;
   }
   const auto values_a = values(a), values_b = values(b);
-  if (!values_a.empty() && !values_b.empty()) {
-    return std::none_of(values_a.begin(), values_a.end(), [&](const Json* v) {
-      return std::any_of(values_b.begin(), values_b.end(), [&](const Json* o) { return *v == *o; });
-    });
-  }
+  if (!values_a.empty() && !values_b.empty()) return !share_value(values_a, values_b);
   const auto none_fits = [&](const std::vector<const Json*>& values, const SchemaPlace& other) {
     return !values.empty() && other.schema->contains("type") &&
            std::none_of(values.begin(), values.end(), [&](const Json* v) { return types(other).holds(*v); });

@@ -1,11 +1,14 @@
 #include "text/grammar_rules.h"
+#include "text/text_stream.h"
 
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <optional>
 
@@ -66,9 +69,7 @@ std::string set_expression(const CharacterRanges& set) {
     if (!intersection(set, {{character, character}}).empty()) choices.push_back(fmt::format("\\\\{}", escape));
   }
   if (choices.size() <= 1) return choices.empty() ? "" : choices.front();
-  std::string out = "(" + choices.front();
-  for (size_t i = 1; i < choices.size(); ++i) out += "|" + choices[i];
-  return out + ")";
+  return fmt::format("({})", fmt::join(choices, "|"));
 }
 
 // A part of a pattern, or all of it.
@@ -103,7 +104,7 @@ class PatternReader {
   std::optional<std::pair<int64_t, int64_t>> quantifier();
   int64_t number();
   Part one_of(const CharacterRanges& set) const;
-  uint32_t character();
+  uint32_t character() { return next_character(text_, at_); }  // as written, which may take several bytes
   uint32_t hex(int digits);
   CharacterRanges bracket();
   // Adds a class such as \d to `out`, or returns the character that the escape stands for.
@@ -133,30 +134,10 @@ PatternReader::Part PatternReader::one_of(const CharacterRanges& set) const {
 
 uint32_t PatternReader::hex(int digits) {
   uint32_t value = 0;
-  for (int i = 0; i < digits; ++i, ++at_) {
-    const char c = peek();
-    const char lower = static_cast<char>(c | 0x20);
-    if (c >= '0' && c <= '9') {
-      value = value * 16 + static_cast<uint32_t>(c - '0');
-    } else if (lower >= 'a' && lower <= 'f') {
-      value = value * 16 + static_cast<uint32_t>(lower - 'a' + 10);
-    } else {
-      fail(fmt::format("want {} hexadecimal digits", digits));
-    }
-  }
-  return value;
-}
-
-// One character as written, which may take several bytes.
-uint32_t PatternReader::character() {
-  const auto lead = static_cast<unsigned char>(text_[at_]);
-  const int length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (at_ + static_cast<size_t>(length) > text_.size() || (lead >= 0x80 && lead < 0xC2)) fail("want UTF-8");
-  uint32_t value = length == 1 ? lead : lead & (0xFFU >> (length + 1));
-  for (int i = 1; i < length; ++i) {
-    value = value << 6 | (static_cast<unsigned char>(text_[at_ + static_cast<size_t>(i)]) & 0x3FU);
-  }
-  at_ += static_cast<size_t>(length);
+  const std::string_view text = text_.substr(at_, static_cast<size_t>(digits));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  at_ += static_cast<size_t>(end - text.data());
+  if (end - text.data() != digits) fail(fmt::format("want {} hexadecimal digits", digits));
   return value;
 }
 
@@ -339,6 +320,7 @@ PatternReader::Part PatternReader::alternatives(int depth) {
 }
 
 PatternPart PatternReader::read() {
+  if (valid_utf8_prefix(text_) < text_.size()) fail("want UTF-8");
   if (text_.size() > kMaxPatternBytes)
     fail(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
   Part whole = alternatives(0);

@@ -40,23 +40,12 @@ constexpr std::array<SpecialName, 10> kSpecialNames = {{{199998, "startoftext"},
 
 using Json = nlohmann::ordered_json;
 
-// The byte-level alphabet has no control characters.
-void append_quoted(std::string& out, std::string_view byte_level) {
-  out += '"';
-  for (const char c : byte_level) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  out += '"';
-}
+std::string quoted_token(std::string_view bytes) { return Json(to_byte_level(bytes)).dump(); }
 
 std::string vocab_json(const std::vector<RankedToken>& ranks) {
   std::string out = "{";
-  for (const RankedToken& token : ranks) {
-    if (out.size() > 1) out += ',';
-    append_quoted(out, to_byte_level(token.bytes));
-    out += ':' + std::to_string(token.rank);
-  }
+  for (const RankedToken& token : ranks)
+    out += fmt::format("{}{}:{}", out.size() > 1 ? "," : "", quoted_token(token.bytes), token.rank);
   return out + '}';
 }
 
@@ -69,12 +58,8 @@ std::string merges_json(const std::vector<RankedToken>& ranks, const Bpe& bpe) {
     parts.clear();
     bpe.merge_below(static_cast<uint32_t>(token.rank), token.bytes, parts);
     check(parts.size() == 2, "an o200k token that no merge makes");
-    if (out.size() > 1) out += ',';
-    out += '[';
-    append_quoted(out, to_byte_level(bpe.tokens().bytes(parts[0])));
-    out += ',';
-    append_quoted(out, to_byte_level(bpe.tokens().bytes(parts[1])));
-    out += ']';
+    out += fmt::format("{}[{},{}]", out.size() > 1 ? "," : "", quoted_token(bpe.tokens().bytes(parts[0])),
+                       quoted_token(bpe.tokens().bytes(parts[1])));
   }
   return out + ']';
 }

@@ -1,7 +1,6 @@
 #include "text/pretokenize.h"
 
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <vector>
 
@@ -156,37 +155,6 @@ size_t piece_end(std::string_view text, size_t at) {
   if (end == at) end = scan.symbols_end(at);
   if (end == at) end = scan.white_end(at);
   return end;
-}
-
-size_t valid_utf8_prefix(std::string_view bytes) {
-  size_t at = 0;
-  const auto byte = [&](size_t i) { return at + i < bytes.size() ? static_cast<uint8_t>(bytes[at + i]) : uint8_t{0}; };
-  const auto tail = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  while (at < bytes.size()) {
-    uint64_t eight = 0;
-    if (bytes.size() - at >= 8) {
-      std::memcpy(&eight, bytes.data() + at, 8);
-      if ((eight & 0x8080808080808080u) == 0) {
-        at += 8;
-        continue;
-      }
-    }
-    const uint8_t b = byte(0), second = byte(1);
-    if (b < 0x80) {
-      at += 1;
-    } else if (b >= 0xC2 && b <= 0xDF && tail(1)) {
-      at += 2;
-    } else if (b >= 0xE0 && b <= 0xEF && tail(1) && tail(2) && !(b == 0xE0 && second < 0xA0) &&
-               !(b == 0xED && second > 0x9F)) {
-      at += 3;
-    } else if (b >= 0xF0 && b <= 0xF4 && tail(1) && tail(2) && tail(3) && !(b == 0xF0 && second < 0x90) &&
-               !(b == 0xF4 && second > 0x8F)) {
-      at += 4;
-    } else {
-      break;
-    }
-  }
-  return at;
 }
 
 }  // namespace nibble::text

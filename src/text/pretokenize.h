@@ -18,7 +18,4 @@ inline constexpr std::string_view kO200kPattern =
 // before. Cutting a whole text takes time linear in its length.
 [[nodiscard]] size_t piece_end(std::string_view text, size_t at);
 
-// The length of the longest prefix that is valid UTF-8 (no surrogates, no overlong forms, whole characters).
-[[nodiscard]] size_t valid_utf8_prefix(std::string_view bytes);
-
 }  // namespace nibble::text

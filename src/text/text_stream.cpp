@@ -1,7 +1,9 @@
 #include "text/text_stream.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace nibble::text {
@@ -26,6 +28,17 @@ constexpr Lead lead_of(uint8_t b) {
   return {0, 0, 0};
 }
 
+// How many bytes at the beginning belong to one valid character, which may be cut short. REQUIRES a byte.
+size_t good_bytes(std::string_view text, Lead lead) {
+  size_t good = lead.length == 0 ? 0 : 1;
+  for (; good > 0 && good < static_cast<size_t>(lead.length) && good < text.size(); ++good) {
+    const auto b = static_cast<uint8_t>(text[good]);
+    const uint8_t low = good == 1 ? lead.low : 0x80, high = good == 1 ? lead.high : 0xBF;
+    if (b < low || b > high) break;
+  }
+  return good;
+}
+
 // Knuth, Morris, Pratt: a stop of n bytes costs O(1) amortised per byte of text, whatever the user repeats in it.
 std::vector<size_t> borders_of(std::string_view stop) {
   std::vector<size_t> borders(stop.size() + 1, 0);
@@ -39,6 +52,47 @@ std::vector<size_t> borders_of(std::string_view stop) {
 
 }  // namespace
 
+size_t valid_utf8_prefix(std::string_view bytes) {
+  size_t at = 0;
+  while (at < bytes.size()) {
+    uint64_t eight = 0;
+    if (bytes.size() - at >= 8) {
+      std::memcpy(&eight, bytes.data() + at, 8);
+      if ((eight & 0x8080808080808080u) == 0) {
+        at += 8;
+        continue;
+      }
+    }
+    const Lead lead = lead_of(static_cast<uint8_t>(bytes[at]));
+    const size_t good = good_bytes(bytes.substr(at), lead);
+    if (good == 0 || good < static_cast<size_t>(lead.length)) break;
+    at += good;
+  }
+  return at;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    const bool escaped =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    out += escaped ? static_cast<char>(byte) : text[i];
+    if (escaped) i += 2;
+  }
+  return out;
+}
+
+uint32_t next_character(std::string_view text, size_t& at) {
+  const auto lead = static_cast<uint8_t>(text[at++]);
+  const int tail = lead_of(lead).length - 1;
+  uint32_t character = tail <= 0 ? lead : lead & (0x3FU >> tail);
+  for (int i = 0; i < tail && at < text.size(); ++i)
+    character = character << 6 | (static_cast<uint8_t>(text[at++]) & 0x3FU);
+  return character;
+}
+
 std::string Utf8Stream::push(std::string_view bytes) {
   std::string input = std::exchange(pending_, {});
   input += bytes;
@@ -46,12 +100,7 @@ std::string Utf8Stream::push(std::string_view bytes) {
   out.reserve(input.size());
   for (size_t at = 0; at < input.size();) {
     const Lead lead = lead_of(static_cast<uint8_t>(input[at]));
-    size_t good = lead.length == 0 ? 0 : 1;
-    for (; good > 0 && good < static_cast<size_t>(lead.length) && at + good < input.size(); ++good) {
-      const auto b = static_cast<uint8_t>(input[at + good]);
-      const uint8_t low = good == 1 ? lead.low : 0x80, high = good == 1 ? lead.high : 0xBF;
-      if (b < low || b > high) break;
-    }
+    const size_t good = good_bytes(std::string_view(input).substr(at), lead);
     if (good > 0 && good == static_cast<size_t>(lead.length)) {
       out.append(input, at, good);
       at += good;

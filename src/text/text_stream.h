@@ -2,12 +2,20 @@
 // Text that comes in pieces: bytes become whole characters, and stop strings are found across pieces.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::text {
+
+// The length of the longest prefix that is valid UTF-8 (no surrogates, no overlong forms, whole characters).
+[[nodiscard]] size_t valid_utf8_prefix(std::string_view bytes);
+// %2F and the like decoded.
+[[nodiscard]] std::string percent_decoded(std::string_view text);
+// The character that begins at `at`, which moves behind it. REQUIRES valid UTF-8.
+[[nodiscard]] uint32_t next_character(std::string_view text, size_t& at);
 
 // Bytes in, complete UTF-8 characters out: a token may end in the middle of a character.
 class Utf8Stream {

@@ -46,7 +46,8 @@ std::string shown(std::string_view text) {
 
 class ListReader {
  public:
-  ListReader(const TokenList& list, std::string_view name) : list_(list), name_(name) {}
+  ListReader(const TokenList& list, std::string_view name, ListSource source)
+      : list_(list), name_(name), is_json_(source == ListSource::kTokenizerJson) {}
 
   TokenizerParts read() const {
     if (list_.kinds.size() != list_.tokens.size()) {
@@ -67,6 +68,13 @@ class ListReader {
     throw Error(Code::kCorrupt, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
 
+  [[nodiscard]] std::string token_place(size_t i) const {
+    return is_json_ ? fmt::format("model.vocab, token {}", shown(list_.tokens[i])) : fmt::format("tokens[{}]", i);
+  }
+  [[nodiscard]] std::string merge_place(size_t i) const {
+    return fmt::format("{}merges[{}]", is_json_ ? "model." : "", i);
+  }
+
   [[nodiscard]] std::vector<AddedToken> read_added() const {
     std::vector<AddedToken> added;
     std::unordered_set<std::string_view> contents;
@@ -74,8 +82,8 @@ class ListReader {
       const TokenKind kind = list_.kinds[i];
       if (kind != TokenKind::kControl && kind != TokenKind::kUserDefined) continue;
       const std::string& content = list_.tokens[i];
-      if (content.empty()) fail("tokens[{}]: want a text that is not empty", i);
-      if (!contents.insert(content).second) fail("tokens[{}]: {} occurred before", i, shown(content));
+      if (content.empty()) fail("{}: want a text that is not empty", token_place(i));
+      if (!contents.insert(content).second) fail("{}: {} occurred before", token_place(i), shown(content));
       added.push_back({static_cast<int32_t>(i), content, kind == TokenKind::kControl});
     }
     return added;
@@ -95,7 +103,7 @@ class ListReader {
         case TokenKind::kNormal:
           bytes.clear();
           if (token.empty() || !from_byte_level(token, bytes)) {
-            fail("tokens[{}]: want characters of the byte-level alphabet, found {}", i, shown(token));
+            fail("{}: want characters of the byte-level alphabet, found {}", token_place(i), shown(token));
           }
           done = tokens.insert(id, bytes, TokenTable::Lookup::kByBytes);
           break;
@@ -103,7 +111,7 @@ class ListReader {
           fail("token_type[{}]: want 1 (normal), 3 (control), 4 (user-defined) or 5 (unused), found {}", i,
                static_cast<int32_t>(list_.kinds[i]));
       }
-      if (done != TokenTable::Insert::kDone) fail("tokens[{}]: {} occurred before", i, shown(token));
+      if (done != TokenTable::Insert::kDone) fail("{}: {} occurred before", token_place(i), shown(token));
     }
     return tokens;
   }
@@ -120,7 +128,7 @@ class ListReader {
       const auto token_of = [&](std::string_view byte_level) {
         bytes.clear();
         const int32_t id = from_byte_level(byte_level, bytes) ? tokens.find(bytes) : kNoToken;
-        if (id == kNoToken) fail("merges[{}]: want two tokens and what they make, found {}", i, shown(merge));
+        if (id == kNoToken) fail("{}: want two tokens and what they make, found {}", merge_place(i), shown(merge));
         return id;
       };
       const std::string_view left = merge.substr(0, space);
@@ -128,7 +136,7 @@ class ListReader {
       const int32_t left_id = token_of(left), right_id = token_of(right);
       const int32_t both = token_of(std::string(left).append(right));
       if (!pairs.insert(uint64_t{static_cast<uint32_t>(left_id)} << 32 | static_cast<uint32_t>(right_id)).second) {
-        fail("merges[{}]: {} occurred before", i, shown(merge));
+        fail("{}: {} occurred before", merge_place(i), shown(merge));
       }
       merges.push_back({left_id, right_id, both, static_cast<uint32_t>(i)});
     }
@@ -137,6 +145,7 @@ class ListReader {
 
   const TokenList& list_;
   std::string_view name_;
+  bool is_json_;
 };
 
 }  // namespace
@@ -171,7 +180,9 @@ bool from_byte_level(std::string_view text, std::string& out) {
   return true;
 }
 
-TokenizerParts parts_from_list(const TokenList& list, std::string_view name) { return ListReader(list, name).read(); }
+TokenizerParts parts_from_list(const TokenList& list, std::string_view name, ListSource source) {
+  return ListReader(list, name, source).read();
+}
 
 TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
   if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {

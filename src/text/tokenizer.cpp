@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include "text/pretokenize.h"
+#include "text/text_stream.h"
 #include "text/tokenizer_parts.h"
 
 #include "base/error.h"
@@ -136,12 +137,6 @@ size_t Tokenizer::take_unstable_tail(size_t first, size_t last_piece, std::vecto
   for (size_t i = last_piece; i < out.size(); ++i) bytes += token_bytes(out[i]).size();
   out.resize(last_piece);
   return bytes;
-}
-
-std::vector<TokenPiece> Tokenizer::encode_pieces(std::string_view text, SpecialTokens specials) const {
-  std::vector<TokenPiece> out;
-  for (const int32_t id : encode(text, specials)) out.push_back({id, token_bytes(id), is_special(id)});
-  return out;
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {

@@ -23,12 +23,6 @@ enum class SpecialTokens {
   kAllowed,  // special tokens are recognised, the longest first
 };
 
-struct TokenPiece {
-  int32_t id;
-  std::string_view bytes;  // of the tokeniser
-  bool special;
-};
-
 class Tokenizer {
  public:
   // A tokenizer.json as gpt-oss ships it. Throws Error(kCorrupt) if the file contradicts itself, and
@@ -50,8 +44,6 @@ class Tokenizer {
   // that rule holds for each stretch of text. Throws Error(kInvalidRequest) for 2 GiB and more.
   [[nodiscard]] std::vector<int32_t> encode(std::string_view text,
                                             SpecialTokens specials = SpecialTokens::kAsText) const;
-  [[nodiscard]] std::vector<TokenPiece> encode_pieces(std::string_view text,
-                                                      SpecialTokens specials = SpecialTokens::kAsText) const;
 
   [[nodiscard]] bool contains(int32_t id) const { return bpe_.tokens().contains(id); }
   // The bytes; they need not be UTF-8. Throws Error(kInvalidRequest) naming an id that is no token.

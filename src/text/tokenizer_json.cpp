@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <initializer_list>
-#include <tuple>
+#include <array>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -20,189 +21,128 @@ using SortedJson = nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
-struct VocabEntry {
-  size_t offset;  // into TokenizerScan::text
-  size_t length;
-  int64_t id;
-};
-
-// Left and right lie one after the other at `offset`, already as bytes.
-struct MergeEntry {
-  size_t offset;
-  size_t left;
-  size_t right;
-};
+int64_t to_int64(const SortedJson& id) {
+  return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
+                                 : id.get<int64_t>();
+}
 
 struct TokenizerScan {
-  nlohmann::json root;  // the file without model.vocab and model.merges
-  std::string text;
-  std::vector<VocabEntry> vocab;  // as written: not yet decoded, duplicates possible
-  std::vector<MergeEntry> merges;
+  SortedJson root;                                     // the file without model.vocab and model.merges
+  std::vector<std::pair<std::string, int64_t>> vocab;  // as written: duplicates possible
+  std::vector<std::string> merges;                     // "left right"
   bool has_vocab = false, has_merges = false;
 };
 
-// The first half: one pass that keeps the two big tables flat and the rest as a small tree. Throws Error(kCorrupt): no
-// JSON, a repeated key, nested too deeply, an id or merge of another type. nlohmann's SAX interface; its callbacks
-// return true to go on, and errors leave as exceptions.
+// The first half: one pass that keeps the two big tables flat and leaves the rest to the library's tree. Throws
+// Error(kCorrupt): no JSON, a repeated key, nested too deeply, an id or merge of another type.
 class Scan {
  public:
   explicit Scan(std::string_view name) : name_(name) {}
 
-  TokenizerScan take() { return std::move(out_); }
-
-  bool null() { return value(nullptr, "null"); }
-  bool boolean(bool v) { return value(v, "a boolean"); }
-  bool number_integer(int64_t v) { return number(v, v); }
-  bool number_unsigned(uint64_t v) { return number(v, v > INT64_MAX ? INT64_MAX : static_cast<int64_t>(v)); }
-  bool number_float(double v, const std::string& /*digits*/) { return value(v, "a fraction"); }
-  bool binary(SortedJson::binary_t& /*v*/) { return false; }  // not in JSON text
-
-  bool string(std::string& v) {
-    if (at_ == Place::kMerges) return merge_from_string(v);
-    if (at_ == Place::kMergePair) return merge_part(v);
-    return value(std::move(v), "a string");
-  }
-
-  bool key(std::string& v) {
-    if (at_ == Place::kTree && open_.back()->contains(v)) fail("want every key once, found \"{}\" again", shown(v));
-    key_ = std::move(v);
-    return true;
-  }
-
-  bool start_object(size_t /*elements*/) {
-    if (opens("vocab")) {
-      out_.has_vocab = true;
-      return enter(Place::kVocab);
+  TokenizerScan read(std::string_view json) {
+    try {
+      out_.root = SortedJson::parse(json, [this](int depth, SortedJson::parse_event_t event, const SortedJson& value) {
+        return on(static_cast<size_t>(depth), event, value);
+      });
+    } catch (const SortedJson::parse_error& error) {
+      fail("want JSON, found none at byte {}", error.byte);
+    } catch (const SortedJson::out_of_range& error) {
+      fail("want JSON, found {}", error.what());
     }
-    return open(SortedJson::object(), "an object");
-  }
-
-  bool start_array(size_t /*elements*/) {
-    if (opens("merges")) {
-      out_.has_merges = true;
-      return enter(Place::kMerges);
-    }
-    if (at_ == Place::kMerges) {
-      out_.merges.push_back({out_.text.size(), 0, 0});
-      pair_parts_ = 0;
-      at_ = Place::kMergePair;
-      return true;
-    }
-    return open(SortedJson::array(), "an array");
-  }
-
-  bool end_object() { return close(); }
-
-  bool end_array() {
-    if (at_ != Place::kMergePair) return close();
-    if (pair_parts_ != 2) bad_merge("two strings", "another number of them");
-    at_ = Place::kMerges;
-    return true;
-  }
-
-  bool parse_error(size_t position, const std::string& /*token*/, const SortedJson::exception& /*says*/) {
-    fail("want JSON, found none at byte {}", position);
+    return std::move(out_);
   }
 
  private:
-  enum class Place { kTree, kVocab, kMerges, kMergePair };
+  using Event = SortedJson::parse_event_t;
+  struct Level {                    // of nesting
+    std::string key{};              // of the value at work; "": in an array
+    std::set<std::string> known{};  // keys so far
+  };
 
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
     throw Error(Code::kCorrupt, "{}: {}", name_, fmt::format(format, std::forward<Args>(args)...));
   }
-
   [[noreturn]] void bad_merge(std::string_view expected, std::string_view found) {
-    const size_t index = out_.merges.size() - (at_ == Place::kMergePair ? 1 : 0);
-    fail("model.merges[{}]: want {}, found {}", index, expected, found);
+    fail("model.merges[{}]: want {}, found {}", out_.merges.size() - (pair_parts_ ? 1 : 0), expected, found);
   }
-
   static std::string_view shown(std::string_view text) { return text.substr(0, 80); }
 
-  // Whether the value about to start is model.<key>, and nothing was there yet.
-  bool opens(std::string_view key) {
-    if (at_ != Place::kTree || open_.size() != 2 || key_ != key) return false;
-    return open_.back()->is_object() && out_.root.contains("model") && &out_.root["model"] == open_.back();
-  }
-
-  // The key stays in the tree, so that a second one is seen.
-  bool enter(Place place) {
-    (*open_.back())[key_] = nullptr;
-    at_ = place;
+  // `depth`: containers around the value, or around the object of the key. True: the tree gets it.
+  bool on(size_t depth, Event event, const SortedJson& value) {
+    const bool starts = event == Event::object_start || event == Event::array_start;
+    const bool in_tables = depth > 2 && (in_vocab_ || in_merges_);
+    if (starts && !in_tables) return open(depth, event);
+    if (event == Event::key && !in_tables) return key(depth, value.get_ref<const std::string&>());
+    if (in_vocab_ && in_tables) return vocab(event, value);
+    if (in_merges_ && in_tables) return merge(depth, event, value);
+    if (event == Event::object_end || event == Event::array_end) in_vocab_ = in_merges_ = false;
     return true;
   }
 
-  bool close() {
-    if (at_ == Place::kTree) {
-      open_.pop_back();
-    } else {
-      at_ = Place::kTree;
+  bool open(size_t depth, Event event) {
+    if (depth >= kMaxDepth) fail("want at most {} levels of nesting, found more", kMaxDepth);
+    const bool in_model = depth == 2 && levels_[1].key == "model";
+    in_vocab_ = in_model && event == Event::object_start && levels_[2].key == "vocab";
+    in_merges_ = in_model && event == Event::array_start && levels_[2].key == "merges";
+    out_.has_vocab |= in_vocab_;
+    out_.has_merges |= in_merges_;
+    levels_[depth + 1] = {};
+    return true;
+  }
+
+  bool key(size_t depth, const std::string& key) {
+    if (!levels_[depth].known.insert(key).second) fail("want every key once, found \"{}\" again", shown(key));
+    levels_[depth].key = key;
+    return true;
+  }
+
+  static std::string_view kind_of(Event event, const SortedJson& value) {
+    if (event == Event::object_start) return "an object";
+    if (event == Event::array_start) return "an array";
+    if (value.is_number_float()) return "a fraction";
+    return value.is_null() ? "null" : value.is_boolean() ? "a boolean" : value.is_string() ? "a string" : "a number";
+  }
+
+  bool vocab(Event event, const SortedJson& value) {
+    if (event == Event::key) {
+      token_ = value.get_ref<const std::string&>();
+      return false;
     }
-    return true;
+    if (!value.is_number_integer())
+      fail("model.vocab, token \"{}\": want an id, found {}", shown(token_), kind_of(event, value));
+    out_.vocab.emplace_back(std::move(token_), to_int64(value));
+    return false;
   }
 
-  bool open(SortedJson empty, std::string_view what) {
-    SortedJson* added = add(std::move(empty), what);
-    if (open_.size() >= kMaxDepth) fail("want at most {} levels of nesting, found more", kMaxDepth);
-    open_.push_back(added);
-    return true;
-  }
-
-  bool value(SortedJson v, std::string_view what) { return add(std::move(v), what) != nullptr; }
-
-  template <class Number>
-  bool number(Number v, int64_t id) {
-    if (at_ != Place::kVocab) return value(v, "a number");
-    out_.vocab.push_back({out_.text.size(), key_.size(), id});
-    out_.text += key_;
-    return true;
-  }
-
-  SortedJson* add(SortedJson v, std::string_view what) {
-    if (at_ == Place::kVocab) fail("model.vocab, token \"{}\": want an id, found {}", shown(key_), what);
-    if (at_ != Place::kTree) bad_merge("a string \"left right\" or a pair of strings", what);
-    if (open_.empty()) {
-      out_.root = std::move(v);
-      return &out_.root;
+  bool merge(size_t depth, Event event, const SortedJson& value) {
+    if (event == Event::array_end) {
+      if (pair_parts_ != 2) bad_merge("two strings", "another number of them");
+      pair_parts_.reset();
+      return false;
     }
-    SortedJson& parent = *open_.back();
-    if (parent.is_object()) return &(parent[key_] = std::move(v));
-    parent.push_back(std::move(v));
-    return &parent.back();
-  }
-
-  bool merge_from_string(std::string_view v) {
-    const size_t space = v.find(' ');
-    if (space == std::string_view::npos || space == 0 || space + 1 == v.size()) {
-      bad_merge("\"left right\"", fmt::format("\"{}\"", shown(v)));
+    if (event == Event::array_start && depth == 3) {
+      out_.merges.emplace_back();
+      pair_parts_ = 0;
+      return true;
     }
-    const size_t offset = out_.text.size();
-    decode(v.substr(0, space));
-    const size_t middle = out_.text.size();
-    decode(v.substr(space + 1));
-    out_.merges.push_back({offset, middle - offset, out_.text.size() - middle});
-    return true;
-  }
-
-  bool merge_part(std::string_view v) {
-    if (++pair_parts_ > 2 || v.empty()) bad_merge("two strings that are not empty", "others");
-    const size_t before = out_.text.size();
-    decode(v);
-    MergeEntry& merge = out_.merges.back();
-    (pair_parts_ == 1 ? merge.left : merge.right) = out_.text.size() - before;
-    return true;
-  }
-
-  void decode(std::string_view v) {
-    if (!from_byte_level(v, out_.text)) bad_merge("the byte-level alphabet", fmt::format("\"{}\"", shown(v)));
+    if (!value.is_string()) bad_merge("a string \"left right\" or a pair of strings", kind_of(event, value));
+    const auto& text = value.get_ref<const std::string&>();
+    if (!pair_parts_) {
+      out_.merges.push_back(text);
+      return false;
+    }
+    if (++*pair_parts_ > 2) bad_merge("two strings", "more");
+    out_.merges.back().append(pair_parts_ == 2 ? " " : "").append(text);
+    return false;
   }
 
   std::string_view name_;
   TokenizerScan out_;
-  std::vector<SortedJson*> open_;  // containers from the root on; a parent does not move while its child is open
-  std::string key_;
-  Place at_ = Place::kTree;
-  int pair_parts_ = 0;
+  std::array<Level, kMaxDepth + 1> levels_;
+  bool in_vocab_ = false, in_merges_ = false;
+  std::string token_;              // of model.vocab
+  std::optional<int> pair_parts_;  // of the pair that is open
 };
 
 // The second half: refuses what we do not do, and checks that the rest is consistent.
@@ -214,10 +154,7 @@ class JsonReader {
     check_file();
     const SortedJson& model = scan_.root.at("model");
     check_model(model);
-    std::vector<AddedToken> added = read_added();
-    TokenizerParts parts{.tokens = read_tokens(added), .merges = {}, .added = std::move(added)};
-    require_all_bytes(parts.tokens, name_);
-    parts.merges = read_merges(parts.tokens);
+    TokenizerParts parts = parts_from_list(list(read_added()), name_, ListSource::kTokenizerJson);
     parts.whole_piece = model.value("ignore_merges", false) ? WholePiece::kIsToken : WholePiece::kIsMerged;
     return parts;
   }
@@ -237,24 +174,13 @@ class JsonReader {
   static std::string escaped(std::string_view text) { return shown(SortedJson(std::string(text))); }
 
   // An object of which we know every key.
-  void check_object(const SortedJson& value, std::string_view where,
-                    std::initializer_list<std::string_view> known) const {
+  void check_object(const SortedJson& value, std::string_view where, const std::vector<std::string_view>& known) const {
     if (!value.is_object()) fail(Code::kCorrupt, "{}: want an object, found {}", where, shown(value));
     for (const auto& [key, unused] : value.items()) {
       if (std::ranges::find(known, key) == known.end()) {
         fail(Code::kUnsupported, "{}: the key {} is not known here", where, escaped(key));
       }
     }
-  }
-
-  // The value must be one of these; a missing key stands for the first of them.
-  void check_value(const SortedJson& object, const char* key, std::string_view where,
-                   std::initializer_list<SortedJson> served) const {
-    const auto found = object.find(key);
-    if (found == object.end() || std::ranges::find(served, *found) != served.end()) return;
-    std::string list;
-    for (const SortedJson& s : served) list += (list.empty() ? "" : " or ") + shown(s);
-    fail(Code::kUnsupported, "{}.{}: want {}, found {}", where, key, list, shown(*found));
   }
 
   bool flag(const SortedJson& object, const char* key, std::string_view where) const {
@@ -264,7 +190,33 @@ class JsonReader {
     return found->get<bool>();
   }
 
+  // One of the values must stand there; `required`: they must, otherwise a missing key stands for the first.
+  enum class Presence { kOptional, kRequired };
+  void check_value(const SortedJson& object, const char* key, std::string_view where, std::vector<SortedJson> served,
+                   Presence presence) const {
+    const auto found = object.find(key);
+    const bool missing = found == object.end();
+    if (missing ? presence == Presence::kOptional : std::ranges::find(served, *found) != served.end()) return;
+    std::string list;
+    for (const SortedJson& s : served) list += (list.empty() ? "" : " or ") + shown(s);
+    fail(Code::kUnsupported, "{}.{}: want {}, found {}", where, key, list, missing ? "none" : shown(*found));
+  }
+
+  struct Setting {
+    const char* key;
+    Presence presence;
+    std::vector<SortedJson> served;
+  };
+  // An object with these settings, and keys that do not matter here.
+  void check_settings(const SortedJson& object, std::string_view where, std::vector<std::string_view> others,
+                      const std::vector<Setting>& settings) const {
+    for (const Setting& setting : settings) others.emplace_back(setting.key);
+    check_object(object, where, others);
+    for (const auto& [key, presence, served] : settings) check_value(object, key, where, served, presence);
+  }
+
   void check_file() const {
+    using enum Presence;
     const SortedJson& root = scan_.root;
     check_object(root, "the file",
                  {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
@@ -272,40 +224,26 @@ class JsonReader {
     for (const char* key : {"model", "pre_tokenizer", "decoder"}) {
       if (!root.contains(key)) fail(Code::kCorrupt, "want the key \"{}\", found none", key);
     }
-    check_value(root, "version", "the file", {"1.0"});
-    for (const char* key : {"truncation", "padding", "normalizer"}) check_value(root, key, "the file", {nullptr});
-    check_pre_tokenizer(root.at("pre_tokenizer"));
-    check_post_processor(root.value("post_processor", SortedJson()));
-    const SortedJson& decoder = root.at("decoder");
-    check_object(decoder, "decoder", {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    require_value(decoder, "type", "decoder", "ByteLevel");
-  }
-
-  void check_pre_tokenizer(const SortedJson& sequence) const {
-    check_object(sequence, "pre_tokenizer", {"type", "pretokenizers"});
-    require_value(sequence, "type", "pre_tokenizer", "Sequence");
-    const SortedJson& steps = sequence.contains("pretokenizers") ? sequence.at("pretokenizers") : SortedJson();
-    if (!steps.is_array() || steps.size() != 2) {
+    check_value(root, "version", "the file", {"1.0"}, kOptional);
+    for (const char* key : {"truncation", "padding", "normalizer"})
+      check_value(root, key, "the file", {nullptr}, kOptional);
+    const SortedJson& sequence = root.at("pre_tokenizer");
+    check_settings(sequence, "pre_tokenizer", {"pretokenizers"}, {{"type", kRequired, {"Sequence"}}});
+    const SortedJson steps = sequence.value("pretokenizers", SortedJson());
+    if (!steps.is_array() || steps.size() != 2)
       fail(Code::kUnsupported, "pre_tokenizer: want Split and ByteLevel, found {}", shown(steps));
-    }
-    const std::string_view where = "pre_tokenizer.pretokenizers[0]", second = "pre_tokenizer.pretokenizers[1]";
-    const SortedJson& split = steps[0];
-    check_object(split, where, {"type", "pattern", "behavior", "invert"});
-    require_value(split, "type", where, "Split");
-    require_value(split, "pattern", where, {{"Regex", std::string(kO200kPattern)}});
-    require_value(split, "behavior", where, "Isolated");
-    check_value(split, "invert", where, {false});
-    const SortedJson& byte_level = steps[1];
-    check_object(byte_level, second, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    require_value(byte_level, "type", second, "ByteLevel");
-    require_value(byte_level, "add_prefix_space", second, false);
-    require_value(byte_level, "use_regex", second, false);  // its default is true: a second split
-  }
-
-  void require_value(const SortedJson& object, const char* key, std::string_view where,
-                     const SortedJson& served) const {
-    if (!object.contains(key)) fail(Code::kUnsupported, "{}.{}: want {}, found none", where, key, shown(served));
-    check_value(object, key, where, {served});
+    check_settings(steps[0], "pre_tokenizer.pretokenizers[0]", {},
+                   {{"type", kRequired, {"Split"}},
+                    {"pattern", kRequired, {{{"Regex", std::string(kO200kPattern)}}}},
+                    {"behavior", kRequired, {"Isolated"}},
+                    {"invert", kOptional, {false}}});
+    check_settings(steps[1], "pre_tokenizer.pretokenizers[1]", {"trim_offsets"},
+                   {{"type", kRequired, {"ByteLevel"}},
+                    {"add_prefix_space", kRequired, {false}},
+                    {"use_regex", kRequired, {false}}});  // its default is true: a second split
+    check_post_processor(root.value("post_processor", SortedJson()));
+    check_settings(root.at("decoder"), "decoder", {"add_prefix_space", "trim_offsets", "use_regex"},
+                   {{"type", kRequired, {"ByteLevel"}}});
   }
 
   // ByteLevel only moves offsets; a template without special tokens adds nothing.
@@ -313,24 +251,22 @@ class JsonReader {
     if (step.is_null()) return;
     check_object(step, "post_processor",
                  {"type", "add_prefix_space", "trim_offsets", "use_regex", "single", "pair", "special_tokens"});
-    if (step.value("type", SortedJson()) != "TemplateProcessing") {
-      require_value(step, "type", "post_processor", "ByteLevel");
-      return;
-    }
     const SortedJson text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-    require_value(step, "single", "post_processor", SortedJson::array({text}));
+    if (step.value("type", SortedJson()) == "TemplateProcessing")
+      check_value(step, "single", "post_processor", {SortedJson::array({text})}, Presence::kRequired);
+    else
+      check_value(step, "type", "post_processor", {"ByteLevel"}, Presence::kRequired);
   }
 
   void check_model(const SortedJson& model) const {
-    check_object(model, "model",
-                 {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                  "byte_fallback", "ignore_merges", "vocab", "merges"});
-    require_value(model, "type", "model", "BPE");
-    for (const char* key : {"dropout", "unk_token"}) check_value(model, key, "model", {nullptr});
-    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      check_value(model, key, "model", {nullptr, ""});
-    }
-    check_value(model, "byte_fallback", "model", {false});
+    using enum Presence;
+    check_settings(model, "model", {"fuse_unk", "ignore_merges", "vocab", "merges"},
+                   {{"type", kRequired, {"BPE"}},
+                    {"dropout", kOptional, {nullptr}},
+                    {"unk_token", kOptional, {nullptr}},
+                    {"continuing_subword_prefix", kOptional, {nullptr, ""}},
+                    {"end_of_word_suffix", kOptional, {nullptr, ""}},
+                    {"byte_fallback", kOptional, {false}}});
     flag(model, "ignore_merges", "model");
     flag(model, "fuse_unk", "model");  // no character is unknown, so either way
     if (!scan_.has_vocab) fail(Code::kCorrupt, "model.vocab: want an object of tokens and ids, found none");
@@ -346,7 +282,8 @@ class JsonReader {
       const std::string where = fmt::format("added_tokens[{}]", i);
       const SortedJson& entry = list[i];
       check_object(entry, where, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-      for (const char* key : {"single_word", "lstrip", "rstrip"}) check_value(entry, key, where, {false});
+      for (const char* key : {"single_word", "lstrip", "rstrip"})
+        check_value(entry, key, where, {false}, Presence::kOptional);
       flag(entry, "normalized", where);  // there is no normalizer
       const SortedJson id = entry.value("id", SortedJson()), content = entry.value("content", SortedJson());
       if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: want an integer, found {}", where, shown(id));
@@ -366,11 +303,6 @@ class JsonReader {
     return scan_.vocab.size() + (scan_.root.contains("added_tokens") ? scan_.root.at("added_tokens").size() : 0);
   }
 
-  static int64_t to_int64(const SortedJson& id) {
-    return id.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(id.get<uint64_t>(), INT64_MAX))
-                                   : id.get<int64_t>();
-  }
-
   // `where` makes the place's text, only when it is needed.
   template <class Where>
   int32_t checked_id(int64_t id, const Where& where) const {
@@ -382,84 +314,34 @@ class JsonReader {
     return static_cast<int32_t>(id);
   }
 
-  TokenTable read_tokens(const std::vector<AddedToken>& added) const {
+  // Tokens by id, each id once.
+  TokenList list(const std::vector<AddedToken>& added) {
+    TokenList list{.tokens = {}, .kinds = {}, .merges = std::move(scan_.merges)};
+    const auto add = [&](int32_t id, const std::string& token, TokenKind kind, std::string_view place) {
+      const auto at = static_cast<size_t>(id);
+      list.tokens.resize(std::max(list.tokens.size(), at + 1));
+      list.kinds.resize(list.tokens.size(), TokenKind::kUnused);
+      if (list.kinds[at] != TokenKind::kUnused)
+        fail(Code::kCorrupt, "{}, token {}: another token has the id {} already", place, escaped(token), id);
+      list.tokens[at] = token;
+      list.kinds[at] = kind;
+    };
     std::unordered_map<std::string_view, int32_t> added_ids;
-    int32_t id_end = 1;
-    for (const AddedToken& t : added) {
-      added_ids.emplace(t.content, t.id);
-      id_end = std::max(id_end, t.id + 1);
+    for (const AddedToken& token : added) {
+      added_ids.emplace(token.content, token.id);
+      add(token.id, token.content, token.special ? TokenKind::kControl : TokenKind::kUserDefined, "added_tokens");
     }
-    for (const VocabEntry& v : scan_.vocab) {
-      id_end = std::max(id_end, checked_id(v.id, [&] { return vocab_place(v); }) + 1);
+    for (const auto& [token, written] : scan_.vocab) {
+      const int32_t id =
+          checked_id(written, [&token = token] { return fmt::format("model.vocab, token {}", escaped(token)); });
+      const auto same = added_ids.find(token);
+      if (same == added_ids.end())
+        add(id, token, TokenKind::kNormal, "model.vocab");
+      else if (same->second != id)  // otherwise written twice, as trainers do: it is the added token
+        fail(Code::kCorrupt, "model.vocab, token {} has id {}, and {} in added_tokens", escaped(token), id,
+             same->second);
     }
-
-    TokenTable tokens(token_count(), id_end);
-    std::string bytes;
-    for (const VocabEntry& v : scan_.vocab) {
-      const auto id = static_cast<int32_t>(v.id);
-      const auto same = added_ids.find(vocab_key(v));
-      if (same != added_ids.end()) {  // written twice, as trainers do: it is the added token
-        if (same->second != id)
-          fail(Code::kCorrupt, "{} has id {}, and {} in added_tokens", vocab_place(v), id, same->second);
-        continue;
-      }
-      bytes.clear();
-      if (vocab_key(v).empty() || !from_byte_level(vocab_key(v), bytes)) {
-        fail(Code::kCorrupt, "{}: want characters of the byte-level alphabet, found others or none", vocab_place(v));
-      }
-      check_inserted(tokens.insert(id, bytes, TokenTable::Lookup::kByBytes), [&] { return vocab_place(v); }, id);
-    }
-    for (const AddedToken& t : added) {
-      check_inserted(
-          tokens.insert(t.id, t.content, TokenTable::Lookup::kByIdOnly),
-          [&] { return fmt::format("added_tokens, token {}", escaped(t.content)); }, t.id);
-    }
-    return tokens;
-  }
-
-  [[nodiscard]] std::string_view vocab_key(const VocabEntry& v) const {
-    return std::string_view(scan_.text).substr(v.offset, v.length);
-  }
-  [[nodiscard]] std::string vocab_place(const VocabEntry& v) const {
-    return fmt::format("model.vocab, token {}", escaped(vocab_key(v)));
-  }
-
-  template <class Where>
-  void check_inserted(TokenTable::Insert done, const Where& where, int32_t id) const {
-    if (done == TokenTable::Insert::kDuplicateId) {
-      fail(Code::kCorrupt, "{}: another token has the id {} already", where(), id);
-    }
-    if (done == TokenTable::Insert::kDuplicateBytes) fail(Code::kCorrupt, "{}: the token occurred before", where());
-  }
-
-  [[nodiscard]] std::vector<Merge> read_merges(const TokenTable& tokens) const {
-    std::vector<Merge> merges;
-    merges.reserve(scan_.merges.size());
-    for (size_t i = 0; i < scan_.merges.size(); ++i) {
-      const MergeEntry& m = scan_.merges[i];
-      const std::string_view both = std::string_view(scan_.text).substr(m.offset, m.left + m.right);
-      const auto id_of = [&](std::string_view bytes) {
-        const int32_t id = tokens.find(bytes);
-        if (id == kNoToken) {
-          fail(Code::kCorrupt, "model.merges[{}]: want tokens of model.vocab, found {}", i,
-               escaped(to_byte_level(bytes)));
-        }
-        return id;
-      };
-      merges.push_back(
-          {id_of(both.substr(0, m.left)), id_of(both.substr(m.left)), id_of(both), static_cast<uint32_t>(i)});
-    }
-    check_pairs_differ(merges);
-    return merges;
-  }
-
-  void check_pairs_differ(std::vector<Merge> merges) const {
-    const auto key = [](const Merge& m) { return std::tuple(m.left, m.right, m.priority); };
-    std::ranges::sort(merges, {}, key);
-    const auto twice = std::ranges::adjacent_find(
-        merges, [](const Merge& a, const Merge& b) { return a.left == b.left && a.right == b.right; });
-    if (twice == merges.end()) return;
-    fail(Code::kCorrupt, "model.merges[{}]: the same pair as model.merges[{}]", (twice + 1)->priority, twice->priority);
+    return list;
   }
 
   TokenizerScan scan_;
@@ -469,9 +351,7 @@ class JsonReader {
 }  // namespace
 
 TokenizerParts read_tokenizer_json(std::string_view json, std::string_view name) {
-  Scan scan(name);
-  SortedJson::sax_parse(json, &scan);
-  return JsonReader(scan.take(), name).read();
+  return JsonReader(Scan(name).read(json), name).read();
 }
 
 }  // namespace nibble::text

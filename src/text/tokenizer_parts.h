@@ -76,8 +76,10 @@ struct TokenList {
 };
 
 // Pieces are merged even if they are tokens as a whole, as llama.cpp does; for o200k that gives the same tokens. Throws
-// Error(kCorrupt), naming the place, for lists that contradict themselves. `name`: the file's, for messages.
-[[nodiscard]] TokenizerParts parts_from_list(const TokenList& list, std::string_view name);
+// Error(kCorrupt), naming the place, for lists that contradict themselves. `name` and source: the file's, for messages.
+enum class ListSource { kGguf, kTokenizerJson };
+[[nodiscard]] TokenizerParts parts_from_list(const TokenList& list, std::string_view name,
+                                             ListSource source = ListSource::kGguf);
 
 // The list of a tokeniser with `vocab` ids; ids without a token are kUnused. Throws Error(kCorrupt) if there are more
 // ids.

@@ -190,15 +190,6 @@ TEST(tokenizer, special_tokens_in_user_text_are_text) {
   EXPECT_THAT(o200k().encode("<|start|><|<|end|>", SpecialTokens::kAllowed), ElementsAre(200006, 27, 91, 200007));
 }
 
-TEST(tokenizer, shows_its_pieces) {
-  const auto pieces = o200k().encode_pieces("hello<|end|>", SpecialTokens::kAllowed);
-  ASSERT_EQ(pieces.size(), 2u);
-  EXPECT_EQ(pieces[0].bytes, "hello");
-  EXPECT_FALSE(pieces[0].special);
-  EXPECT_EQ(pieces[1].bytes, "<|end|>");
-  EXPECT_TRUE(pieces[1].special);
-}
-
 TEST(tokenizer, names_the_id_that_is_no_token) {
   for (const int32_t id : {-1, 201088, INT32_MAX, INT32_MIN}) {
     try {

@@ -8,7 +8,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <unordered_set>
 #include <vector>
 
@@ -47,24 +46,13 @@ bool is_nullable(const Json& schema) {
 // on, and always a sign of being no integer.
 std::string number_text(double value) {
   if (!std::isfinite(value)) return "null";
+  const bool plain = value == 0 || (std::abs(value) >= 1e-5 && std::abs(value) < 1e16);
   std::array<char, 40> buffer{};
-  const auto end =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
-  const std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));
-  const size_t e = text.find('e');
-  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
-  std::string sign, digits;
-  for (const char c : text.substr(0, e)) {
-    if (c == '-') sign = "-";
-    if (c >= '0' && c <= '9') digits += c;
-  }
-  if (value == 0) return sign + "0.0";
-  const int count = static_cast<int>(digits.size()), point = exponent + 1;  // 10^(point-1) <= |value| < 10^point
-  if (point >= count && point <= 16) return sign + digits + std::string(static_cast<size_t>(point - count), '0') + ".0";
-  if (point > 0 && point <= 16) return sign + digits.insert(static_cast<size_t>(point), ".");
-  if (point > -5 && point <= 0) return sign + "0." + std::string(static_cast<size_t>(-point), '0') + digits;
-  if (count > 1) digits.insert(1, ".");
-  return fmt::format("{}{}e{}", sign, digits, exponent);
+  const auto format = plain ? std::chars_format::fixed : std::chars_format::scientific;
+  std::string text(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, format).ptr);
+  if (plain) return text.find('.') == std::string::npos ? text + ".0" : text;
+  const size_t e = text.find('e');  // 1e+20, 1e-07
+  return fmt::format("{}e{}", text.substr(0, e), std::stoi(text.substr(e + 1)));
 }
 
 // " // description default: …" after a variant of a union.

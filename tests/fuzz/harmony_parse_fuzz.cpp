@@ -90,8 +90,7 @@ struct Parsed {
         messages.back().end = ended->kind;
         messages.back().ended = true;
       } else {
-        const auto& repaired = std::get<RepairEvent>(event);
-        repairs.push_back(std::string(name_of(repaired.what)) + " " + repaired.detail);
+        repairs.push_back(std::to_string(static_cast<int>(std::get<Repair>(event))));
       }
     }
   }

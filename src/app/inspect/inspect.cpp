@@ -27,24 +27,17 @@ struct Inspection {
 // Reads the files if there are any: then the list shows what is really there, and bind() has found it complete.
 Inspection inspect(const InspectOptions& options, const model::ModelConfig& config) {
   Inspection result{.rows = {}, .numbers = convert::numbers_of(config)};
-  const auto add = [&result](const auto& name, std::string_view type, const Shape& shape, size_t bytes) {
-    result.rows.push_back({std::string(name), std::string(type), shape, static_cast<int64_t>(bytes)});
-  };
   if (options.model.load_format == LoadFormat::kDummy) {
-    for (const model::ManifestItem& item : model::manifest(config, checkpoint::Naming::kHuggingFace))
-      add(item.name, name_of(item.dtype), item.shape, static_cast<size_t>(item.bytes()));
+    for (const model::ManifestItem& item : model::manifest(config, model::Naming::kHuggingFace))
+      result.rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
     return result;
   }
   const ModelFiles files(options.model);
-  const auto weights = files.bind(config, {.where = options.model.model, .check_scales = false});
-  if (files.checkpoint) {
-    for (const checkpoint::TensorEntry& entry : files.checkpoint->entries())
-      add(entry.name, name_of(entry.tensor.dtype), entry.tensor.shape, entry.tensor.bytes.size());
-    return result;
-  }
-  result.numbers = convert::numbers_of(config, weights);
-  for (const checkpoint::GgufTensor& tensor : files.gguf->tensors())
-    add(tensor.name, name_of(tensor.type), tensor.shape, tensor.bytes.size());
+  const auto weights =
+      model::bind_weights(files.tensors(), config, {.where = options.model.model, .check_scales = false});
+  for (const auto& [name, tensor] : files.tensors())
+    result.rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
+  if (files.gguf) result.numbers = convert::numbers_of(config, weights);
   return result;
 }
 

@@ -242,7 +242,7 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   const bool may_convert = options.model.run.backend == BackendKind::kCuda || is_gguf(options.model);
   if (options.model.load_format != LoadFormat::kDummy && may_convert) {
     files.emplace(options.model);
-    weights = files->bind(config, {.where = options.model.model, .check_scales = false});
+    weights = model::bind_weights(files->tensors(), config, {.where = options.model.model, .check_scales = false});
   }
   const Planner planner(options, config, weights);
   Json json = {{"device", planner.device()},

@@ -361,7 +361,7 @@ void require_speculation(const ModelOptions& options) {
                 engine::name_of(options.speculation.method));
   if (!options.speculation.adaptive && options.speculation.method == DraftMethod::kOff)
     throw Error(Code::kInvalidRequest, "--speculative-control off: want --speculative with a method, found off");
-  if (!head && options.tap_reading != checkpoint::TapReading::kAuto)
+  if (!head && options.tap_reading != model::eagle3::TapReading::kAuto)
     throw Error(Code::kInvalidRequest, "--speculative-tap-reading: want --speculative eagle3, found {}",
                 engine::name_of(options.speculation.method));
 }

@@ -25,9 +25,9 @@ using backend::KvDtype;
 using backend::MoeTile;
 using backend::RunConfig;
 using backend::WeightFormat;
-using checkpoint::TapReading;
 using engine::DraftMethod;
 using engine::SpeculationLimits;
+using model::eagle3::TapReading;
 
 constexpr Commands kAnswers{kRun, kChat, kServe};
 constexpr Commands kRunsModel = kAnswers | Commands{kPerplexity, kBench, kVerify};

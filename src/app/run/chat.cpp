@@ -98,7 +98,7 @@ class TurnPrinter {
   void on(const text::MessageStarted& started);
   void on(const text::TextDelta& delta);
   void on(const text::MessageEnded&);
-  void on(const text::RepairEvent&) {}
+  void on(text::Repair) {}
 
   [[nodiscard]] bool folds() const;
   void show(const std::string& text);

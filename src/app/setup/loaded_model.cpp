@@ -12,11 +12,10 @@
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "checkpoint/eagle3_config.h"
-#include "checkpoint/hf_config.h"
 #include "checkpoint/strict_json.h"
 #include "convert/gguf.h"
 #include "engine/draft_model_proposer.h"
+#include "model/hf_config.h"
 #include "text/tokenizer_parts.h"
 
 #include <fmt/format.h>
@@ -72,8 +71,8 @@ OpenedConfig config_of(const checkpoint::GgufCheckpoint& gguf) {
 }
 
 OpenedConfig config_of(const fs::path& directory) {
-  const checkpoint::HfConfig hf = checkpoint::read_hf_config(directory);
-  return {model::from_hf(hf), hf.notes};
+  const model::HfConfig hf = model::read_hf_config(directory);
+  return {hf.config, hf.notes};
 }
 
 // An id that is not a token cannot end a text.
@@ -129,12 +128,6 @@ ModelFiles::ModelFiles(const ModelOptions& options) {
     checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
 }
 
-std::vector<backend::HostWeight> ModelFiles::bind(const model::ModelConfig& config,
-                                                  const model::BindOptions& how) const {
-  return gguf ? convert::bind_gguf(gguf->tensors(), config, how)
-              : model::bind_weights(checkpoint->entries(), config, how);
-}
-
 std::vector<MappedSource> ModelSource::mapped_files() const {
   std::vector<MappedSource> mapped;
   if (files.checkpoint)
@@ -187,7 +180,8 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = source.dummy->weights();
   } else {
     terminal.progress("checking weights", 0, options.model);
-    source.weights = source.files.bind(source.config, {.where = options.model, .pool = &pool});
+    source.weights =
+        model::bind_weights(source.files.tensors(), source.config, {.where = options.model, .pool = &pool});
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);
@@ -425,7 +419,7 @@ model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& option
   }
   if (options.speculation.method != engine::DraftMethod::kEagle3) return limits;
   require_speculation(options);
-  limits.taps = model::eagle3::boundaries_of(checkpoint::read_eagle3_config(options.speculative_model),
+  limits.taps = model::eagle3::boundaries_of(model::eagle3::read_head_config(options.speculative_model, config.dims),
                                              config.dims.layers, options.tap_reading);
   return limits;
 }

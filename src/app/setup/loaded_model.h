@@ -33,9 +33,9 @@ class GroupRank;  // rank_group.h
 // A model's files of weights: GGUF, or safetensors, of which --load-format dummy opens none.
 struct ModelFiles {
   explicit ModelFiles(const ModelOptions& options);
-  // Throws Error(kCorrupt) where they are not the configuration's. The files outlive what it returns.
-  [[nodiscard]] std::vector<backend::HostWeight> bind(const model::ModelConfig& config,
-                                                      const model::BindOptions& how) const;
+  [[nodiscard]] const std::vector<checkpoint::TensorEntry>& tensors() const {
+    return gguf ? gguf->tensors() : checkpoint->entries();
+  }
 
   std::optional<checkpoint::Checkpoint> checkpoint;
   std::optional<checkpoint::GgufCheckpoint> gguf;

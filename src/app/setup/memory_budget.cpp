@@ -5,7 +5,6 @@
 #include "backend/cuda/comm/mailbox.h"
 #include "base/error.h"
 #include "base/machine.h"
-#include "checkpoint/eagle3_config.h"
 #include "engine/draft_model_proposer.h"
 #include "model/eagle3/head.h"
 
@@ -162,8 +161,7 @@ namespace {
 
 // A head's, whose config.json alone is read.
 MemoryNeeds head_needs(const ModelOptions& options, const backend::BackendConfig& target) {
-  const model::eagle3::Head head =
-      model::eagle3::described(checkpoint::read_eagle3_config(options.speculative_model), target.dims);
+  const model::eagle3::Head head = model::eagle3::read_head_config(options.speculative_model, target.dims);
   const backend::BackendConfig config =
       model::eagle3::backend_config(head, engine::head_step_limits({.kv_pages = target.kv_pages}));
   const backend::RunConfig run = head_run(options.run);

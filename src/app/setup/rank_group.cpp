@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
@@ -24,48 +25,32 @@
 namespace nibble::app {
 namespace {
 
-// FNV-1a.
-class Hash {
- public:
-  void bytes(std::span<const std::byte> bytes) {
-    for (const std::byte byte : bytes) value_ = (value_ ^ static_cast<uint64_t>(byte)) * 0x100000001B3;
-  }
-  template <class T>
-  void number(T value) {
-    bytes(std::as_bytes(std::span(&value, 1)));
-  }
-  // Hashes its length and its bytes at the beginning, in the middle and at the end. All bytes of a model would take
-  // minutes.
-  void part_of(std::span<const std::byte> whole) {
-    constexpr size_t kPart = 4096;
-    number(whole.size());
-    if (whole.size() <= 3 * kPart) return bytes(whole);
-    for (const size_t at : {size_t{0}, whole.size() / 2, whole.size() - kPart}) bytes(whole.subspan(at, kPart));
-  }
-  [[nodiscard]] uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xCBF29CE484222325;
-};
-
+// Covers the configuration, and of each tensor its size and its bytes at the beginning, in the middle and at the end: all
+// bytes of a model would take minutes. Ranks are of one build, so they hash alike.
 uint64_t fingerprint_of(const ModelSource& source) {
-  Hash hash;
+  backend::BodyWriter seen;
   const backend::BackendConfig config = model::backend_config(source.config, {});
   const backend::Dims& d = config.dims;
   for (const int64_t dim : {d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim, d.inter, d.experts, d.topk, d.vocab,
                             d.sliding_window, d.max_context})
-    hash.number(dim);
-  for (const backend::LayerKind kind : config.layer_kinds) hash.number(kind);
-  for (const float frequency : config.rope_inv_freq) hash.number(frequency);
-  for (const float value : {config.rope_concentration, config.rms_eps, config.swiglu_limit}) hash.number(value);
+    seen.field(dim);
+  seen.field(std::span<const backend::LayerKind>(config.layer_kinds));
+  seen.field(std::span<const float>(config.rope_inv_freq));
+  for (const float value : {config.rope_concentration, config.rms_eps, config.swiglu_limit}) seen.field(value);
   for (const backend::HostWeight& weight : source.weights) {
-    hash.number(weight.role);
-    hash.number(weight.layer);
-    hash.number(weight.format);
-    for (const RawTensor* tensor : {&weight.values, &weight.scales, &weight.odd})
-      hash.part_of(std::as_bytes(std::span(tensor->bytes)));
+    seen.field(weight.role);
+    seen.field(weight.layer);
+    seen.field(weight.format);
+    for (const RawTensor* tensor : {&weight.values, &weight.scales, &weight.odd}) {
+      constexpr size_t kPart = 4096;
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(tensor->bytes));
+      const size_t size = bytes.size(), part = std::min(size, kPart);
+      seen.field(size);
+      for (const size_t at : {size_t{0}, (size - part) / 2, size - part}) seen.field(bytes.subspan(at, part));
+    }
   }
-  return hash.value();
+  const auto* const letters = reinterpret_cast<const char*>(seen.bytes().data());
+  return std::hash<std::string_view>()({letters, seen.bytes().size()});
 }
 
 std::vector<backend::GroupTerm> terms_of(const ModelSource& source, const ModelOptions& options) {
@@ -137,37 +122,17 @@ GroupRank::GroupRank(const ModelSource& source, const ModelOptions& options, Ter
 }
 
 void GroupRank::lose(const std::string& why) {
-  {
-    const std::lock_guard lock(mutex_);
-    lost_ = true;
-    if (cards_) cards_->give_up();
-  }
+  if (on_card_) cards_.give_up();
   if (on_lost_) return on_lost_(why);
   if (on_card_) end_soon({.code = kExitIo, .within = kLostTime, .says = why});
-}
-
-void GroupRank::meet_cards() {
-  const std::string card = backend::cuda::id_of_card();
-  std::vector<std::byte> id;
-  if (group_->rank() == 0) {
-    id = backend::cuda::new_card_group_id();
-    backend::hand_out_id(*group_, card, id);
-  } else {
-    id = backend::receive_id(*group_, card);
-  }
-  auto cards = std::make_unique<backend::cuda::CardGroup>(
-      backend::cuda::CardGroup::Place{.rank = group_->rank(), .ranks = group_->count(), .id = id});
-  const std::lock_guard lock(mutex_);
-  cards_ = std::move(cards);
-  if (lost_) cards_->give_up();
 }
 
 std::unique_ptr<backend::Member> GroupRank::make_member(const ModelOptions& options,
                                                         const backend::BackendConfig& config,
                                                         const ModelSource& source) {
   if (on_card_) {
-    meet_cards();
-    return backend::make_cuda_member(config, options.run, *cards_, {.files = source.mapped_files()});
+    cards_.meet(*group_);
+    return backend::make_cuda_member(config, options.run, cards_.comm(), {.files = source.mapped_files()});
   }
   return backend::make_host_member(config,
                                    {.ranks = options.run.ranks,
@@ -186,7 +151,7 @@ int follow(const ModelOptions& options, Terminal& terminal, std::string_view bes
   ModelOptions alone = options;  // rank 0 makes the guesses
   alone.speculation = {};
   alone.speculative_model.clear();
-  alone.tap_reading = checkpoint::TapReading::kAuto;
+  alone.tap_reading = model::eagle3::TapReading::kAuto;
   const ModelSource source = open_model(alone, terminal);
   const bool on_card = options.run.backend == BackendKind::kCuda;
   GroupRank rank(source, alone, terminal);

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -49,14 +48,11 @@ class GroupRank {
   [[nodiscard]] backend::ProcessGroup& group() { return *group_; }
 
  private:
-  void meet_cards();
   void lose(const std::string& why);
 
   const bool on_card_;
   const OnLost on_lost_;
-  std::mutex mutex_;
-  bool lost_ = false;                                // guarded, with the next
-  std::unique_ptr<backend::cuda::CardGroup> cards_;  // none: on the host, or the cards have not met
+  backend::cuda::CardGroup cards_;                // that meet where the member is made
   std::unique_ptr<backend::ProcessGroup> group_;     // whose thread tells that it is lost
 };
 

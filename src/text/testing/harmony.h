@@ -35,8 +35,6 @@ inline SystemOptions system_of(const Json& json) {
   if (effort == "low") out.effort = ReasoningEffort::kLow;
   if (effort == "medium") out.effort = ReasoningEffort::kMedium;
   if (effort == "high") out.effort = ReasoningEffort::kHigh;
-  out.browser = json.at("browser").get<bool>();
-  out.python = json.at("python").get<bool>();
   out.valid_channels = json.at("valid_channels").get<std::vector<std::string>>();
   out.channel_required = json.at("channel_required").get<bool>();
   return out;
@@ -51,6 +49,15 @@ inline DeveloperOptions developer_of(const Json& json) {
     out.functions.push_back(std::move(tool));
   }
   return out;
+}
+
+// The messages tell of built-in tools, which are not served.
+inline bool has_built_in_tools(const Json& messages) {
+  for (const Json& message : messages)
+    for (const Json& part : message.at("content"))
+      if (part.contains("system") && (part["system"].at("browser") == true || part["system"].at("python") == true))
+        return true;
+  return false;
 }
 
 // Read once.

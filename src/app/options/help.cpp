@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -201,28 +202,20 @@ std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) 
 
 namespace {
 
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
 // Text as roff prints it: a \ or - for itself, and no line that looks like a request.
 std::string escaped(std::string_view text) {
-  std::string out;
-  bool begins = true;
-  for (const char c : text) {
-    if (begins && (c == '.' || c == '\'')) out += "\\&";
-    if (c == '\\') {
-      out += "\\e";
-    } else if (c == '-') {
-      out += "\\-";
-    } else {
-      out += c;
-    }
-    begins = c == '\n';
-  }
-  return out;
+  std::string out = replaced(replaced(fmt::format("\n{}", text), "\\", "\\e"), "-", "\\-");
+  return replaced(replaced(std::move(out), "\n.", "\n\\&."), "\n'", "\n\\&'").substr(1);
 }
 
 std::string flag_entry(const FlagFacts& flag) {
-  std::string names;
-  for (const std::string& name : flag.names) names += (names.empty() ? "" : ", ") + name;
-  std::string out = fmt::format(".TP\n\\fB{}\\fR", escaped(names));
+  std::string out = fmt::format(".TP\n\\fB{}\\fR", escaped(fmt::format("{}", fmt::join(flag.names, ", "))));
   if (!flag.value.empty() && !is_place(flag)) out += fmt::format(" \\fI{}\\fR", escaped(flag.value));
   out += fmt::format("\n{}", escaped(flag.help));
   if (!flag.usual.empty()) out += fmt::format(" (default: {})", escaped(flag.usual));
@@ -257,21 +250,12 @@ std::string choices_of(const FlagFacts& flag) {
   return words;
 }
 
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
-  return text;
-}
-
 // Inside single quotes of a POSIX shell.
 std::string shell_quoted(const std::string& text) { return "'" + replaced(text, "'", R"('\'')") + "'"; }
 
 // The command and a name of the flag, as a pattern of case.
 std::string patterns_of(const CommandFacts& command, const FlagFacts& flag) {
-  std::string out;
-  for (const std::string& name : flag.names)
-    out += fmt::format("{}'{} {}'", out.empty() ? "" : "|", command.name, name);
-  return out;
+  return fmt::format("'{} {}'", command.name, fmt::join(flag.names, fmt::format("'|'{} ", command.name)));
 }
 
 std::string bash_text(const std::vector<CommandFacts>& commands) {

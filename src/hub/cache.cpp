@@ -304,33 +304,29 @@ bool is_revision(const Snapshot& snapshot, const std::string& revision) {
   return snapshot.commit == revision || std::ranges::find(snapshot.refs, revision) != snapshot.refs.end();
 }
 
-FoundModel from(Snapshot snapshot) {
-  return {.path = std::move(snapshot.path), .repo = std::move(snapshot.repo), .lacks = std::move(snapshot.lacks)};
-}
-
 }  // namespace
 
-std::optional<FoundModel> find_model(const std::string& asked, const Settings& settings, const std::string& revision) {
+std::optional<Snapshot> find_model(const std::string& asked, const Settings& settings, const std::string& revision) {
   if (asked.empty()) return std::nullopt;
   if (revision.empty() && is_there(asked)) {
-    if (auto snapshot = cached_repo(asked)) return from(std::move(*snapshot));
-    return FoundModel{.path = model_in(asked).value_or(asked)};
+    if (auto snapshot = cached_repo(asked)) return snapshot;
+    return Snapshot{.path = model_in(asked).value_or(asked)};
   }
   const std::string name = plain_name(asked);
   if (repos_of(name).empty()) return std::nullopt;
   for (const fs::path& path : revision.empty() ? paths_for(name, settings) : std::vector<fs::path>()) {
-    if (const auto model = model_in(path)) return FoundModel{.path = *model};
-    if (const fs::path file = path.string() + ".gguf"; is_there(file)) return FoundModel{.path = file};
+    if (const auto model = model_in(path)) return Snapshot{.path = *model};
+    if (const fs::path file = path.string() + ".gguf"; is_there(file)) return Snapshot{.path = file};
   }
-  std::optional<FoundModel> in_part;
+  std::optional<Snapshot> in_part;
   for (const std::string& repo : repos_of(name)) {
     std::vector<Snapshot> snapshots = snapshots_of(settings.cache, repo);
     if (!revision.empty()) std::erase_if(snapshots, [&](const Snapshot& s) { return !is_revision(s, revision); });
     // refs/main's is what is meant, whole or not; without refs/main, any that is whole.
     const auto whole =
         std::ranges::find_if(snapshots, [](const Snapshot& s) { return s.lacks.empty() || is_revision(s, "main"); });
-    if (whole != snapshots.end() && whole->lacks.empty()) return from(std::move(*whole));
-    if (!in_part && !snapshots.empty()) in_part = from(std::move(snapshots.front()));
+    if (whole != snapshots.end() && whole->lacks.empty()) return std::move(*whole);
+    if (!in_part && !snapshots.empty()) in_part = std::move(snapshots.front());
   }
   return in_part;
 }

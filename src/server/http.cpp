@@ -91,19 +91,15 @@ std::string path_of(std::string_view target) {
 }
 
 bool takes_gzip(std::string_view accept_encoding) {
-  constexpr std::string_view kName = "gzip";
-  std::string coding;  // small letters, no blanks
-  for (size_t i = 0; i <= accept_encoding.size(); ++i) {
-    const char c = i < accept_encoding.size() ? accept_encoding[i] : ',';
-    if (c == ' ' || c == '\t') continue;
-    if (c != ',') {
-      coding += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
-      continue;
-    }
-    if (coding == kName) return true;
-    if (coding.starts_with("gzip;q="))  // q=0 and q=0.000 say no
-      return coding.find_first_of("123456789", kName.size()) != std::string::npos;
-    coding.clear();
+  std::string codings = ",";  // small letters, no blanks
+  for (const char c : accept_encoding)
+    if (c != ' ' && c != '\t') codings += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+  codings += ',';
+  for (size_t at = codings.find(",gzip"); at != std::string::npos; at = codings.find(",gzip", at + 1)) {
+    const std::string_view rest = std::string_view(codings).substr(at + 5);
+    if (rest.starts_with(',')) return true;
+    if (rest.starts_with(";q="))  // q=0 and q=0.000 say no
+      return rest.substr(0, rest.find(',')).find_first_of("123456789") != std::string::npos;
   }
   return false;
 }

@@ -115,41 +115,31 @@ std::optional<std::vector<std::string>> received(const Socket& socket) {
   return frames;
 }
 
-struct Field {
-  const char* name;
-  Value value;
-};
-
-Value as_event(std::string_view type, std::vector<Field> fields, bool maps) {
-  if (maps) {
-    Value event = {{"type", type}};
-    for (Field& field : fields) event[field.name] = std::move(field.value);
-    return event;
-  }
-  Value event = Value::array({type});
-  for (Field& field : fields) event.push_back(std::move(field.value));
-  return event;
-}
-
+// As a map with the fields' names, or as an array of their values.
 Value event_of(const KvEvent& event, const KvPublishOptions& o) {
-  const bool slides = event.kind == backend::LayerKind::kSliding;
+  using Fields = nlohmann::ordered_json;
+  const bool slides = event.kind == backend::LayerKind::kSliding, removed = event.what == KvEvent::What::kRemoved;
   const int group = slides ? 1 : 0;
-  if (event.what == KvEvent::What::kRemoved)
-    return as_event("BlockRemoved", {{"block_hashes", {event.block}}, {"medium", o.medium}, {"group_idx", group}},
-                    o.maps);
-  return as_event("BlockStored",
-                  {{"block_hashes", {event.block}},
-                   {"parent_block_hash", event.parent == 0 ? Value() : Value(event.parent)},
-                   {"token_ids", event.tokens},
-                   {"block_size", backend::kPageTokens},
-                   {"lora_id", nullptr},
-                   {"medium", o.medium},
-                   {"lora_name", nullptr},
-                   {"extra_keys", nullptr},
-                   {"group_idx", group},
-                   {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
-                   {"kv_cache_spec_sliding_window", slides ? Value(o.window) : Value()}},
-                  o.maps);
+  const Fields fields = removed ? Fields{{"type", "BlockRemoved"},
+                                         {"block_hashes", {event.block}},
+                                         {"medium", o.medium},
+                                         {"group_idx", group}}
+                                : Fields{{"type", "BlockStored"},
+                                         {"block_hashes", {event.block}},
+                                         {"parent_block_hash", event.parent == 0 ? Fields() : Fields(event.parent)},
+                                         {"token_ids", event.tokens},
+                                         {"block_size", backend::kPageTokens},
+                                         {"lora_id", nullptr},
+                                         {"medium", o.medium},
+                                         {"lora_name", nullptr},
+                                         {"extra_keys", nullptr},
+                                         {"group_idx", group},
+                                         {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
+                                         {"kv_cache_spec_sliding_window", slides ? Fields(o.window) : Fields()}};
+  if (o.maps) return Value(fields);
+  Value values = Value::array();
+  for (const auto& field : fields) values.push_back(Value(field));
+  return values;
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -15,12 +15,12 @@ class ChatPresenter final : public TurnPresenter {
  public:
   ChatPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
       : TurnPresenter(model, id, request),
-        frame_(std::move(id), request.generation, "chat.completion", "chat.completion.chunk"),
+        frame_{std::move(id), request.generation, "chat.completion", "chat.completion.chunk"},
         sending_(choices().size()) {}
 
   void end() override {
     if (!stream_) return;
-    if (frame_.include_usage) send(frame_.last_chunk(usage()));
+    if (frame_.wanted.include_usage) send(frame_.last_chunk(usage()));
     send_done();
   }
 
@@ -45,9 +45,9 @@ class ChatPresenter final : public TurnPresenter {
       if (!calls.empty()) message["tool_calls"] = std::move(calls);
       list.push_back({{"index", i},
                       {"message", std::move(message)},
-                      {"logprobs", frame_.logprobs ? Json{{"content", c.logprobs.take(c.content_bytes)}} : Json()},
+                      {"logprobs", frame_.logprobs() ? Json{{"content", c.logprobs.take(c.content_bytes)}} : Json()},
                       {"finish_reason", sending_[i].finish_reason}});
-      if (frame_.token_ids) list.back()["token_ids"] = sending_[i].token_ids;
+      if (frame_.wanted.return_token_ids) list.back()["token_ids"] = sending_[i].token_ids;
     }
     return frame_.whole(std::move(list), usage());
   }
@@ -64,7 +64,7 @@ class ChatPresenter final : public TurnPresenter {
   void next(size_t choice, const engine::TokenEvent* event) override {
     Sending& s = sending_[choice];
     if (stream_ && !std::exchange(s.opened, true)) send_delta(choice, {{"role", "assistant"}, {"content", ""}});
-    if (event != nullptr && frame_.token_ids) s.token_ids.push_back(event->token);
+    if (event != nullptr && frame_.wanted.return_token_ids) s.token_ids.push_back(event->token);
   }
 
   void item_begun(size_t choice, TurnItem& item) override {
@@ -121,11 +121,11 @@ class ChatPresenter final : public TurnPresenter {
     Sending& s = sending_[choice];
     Json item = {
         {"index", choice}, {"delta", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", s.finish_reason}};
-    if (frame_.logprobs) {
+    if (frame_.logprobs()) {
       Json entries = c.logprobs.take(c.content_bytes);
       if (!entries.empty()) item["logprobs"] = {{"content", std::move(entries)}};
     }
-    if (frame_.token_ids) item["token_ids"] = std::exchange(s.token_ids, {});
+    if (frame_.wanted.return_token_ids) item["token_ids"] = std::exchange(s.token_ids, {});
     return frame_.chunk(std::move(item), c.usage);
   }
 

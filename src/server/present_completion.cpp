@@ -41,9 +41,8 @@ class CompletionPresenter final : public Presenter {
  public:
   CompletionPresenter(const ServedModel& model, AnswerId id, const CompletionRequest& request)
       : model_(model),
-        frame_(std::move(id), request.generation, "text_completion", "text_completion"),
+        frame_{std::move(id), request.generation, "text_completion", "text_completion"},
         skip_special_(request.skip_special_tokens),
-        min_tokens_(request.generation.request.min_tokens),
         per_prompt_(static_cast<size_t>(request.generation.n)) {
     const auto match =
         request.generation.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded;
@@ -64,13 +63,13 @@ class CompletionPresenter final : public Presenter {
       return true;
     }
     ++c.usage.completion_tokens;
-    if (frame_.token_ids) c.token_ids.push_back(event.token);
+    if (frame_.wanted.return_token_ids) c.token_ids.push_back(event.token);
     std::string_view bytes = bytes_of(event.token);
     if (skip_special_ && model_.tokenizer->is_special(event.token)) bytes = {};
-    if (frame_.logprobs) add_entry(c, event, c.pushed, bytes);
+    if (frame_.logprobs()) add_entry(c, event, c.pushed, bytes);
     c.pushed += bytes.size();
     std::string text = c.utf8.push(bytes);
-    if (c.usage.completion_tokens > min_tokens_) {
+    if (c.usage.completion_tokens > frame_.wanted.request.min_tokens) {
       text::StopStrings::Step step = c.stops.push(text);
       c.ended = step.stop_idx.has_value();
       text = std::move(step.text);
@@ -95,8 +94,8 @@ class CompletionPresenter final : public Presenter {
   }
 
   void end() override {
-    if (!frame_.stream) return;
-    if (frame_.include_usage) send(frame_.last_chunk(usage()));
+    if (!frame_.wanted.stream) return;
+    if (frame_.wanted.include_usage) send(frame_.last_chunk(usage()));
     send_done();
   }
 
@@ -108,7 +107,7 @@ class CompletionPresenter final : public Presenter {
                       {"text", std::move(c.text)},
                       {"logprobs", std::move(c.logprobs)},
                       {"finish_reason", c.finish_reason}});
-      if (frame_.token_ids) list.back()["token_ids"] = c.token_ids;
+      if (frame_.wanted.return_token_ids) list.back()["token_ids"] = c.token_ids;
     }
     return frame_.whole(std::move(list), usage());
   }
@@ -140,7 +139,7 @@ class CompletionPresenter final : public Presenter {
     text::Utf8Stream utf8;
     c.text = utf8.push(bytes);
     c.text += utf8.finish();
-    if (frame_.logprobs && !ids.empty())
+    if (frame_.logprobs() && !ids.empty())
       add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0, bytes_of(ids[0]));
   }
 
@@ -161,16 +160,16 @@ class CompletionPresenter final : public Presenter {
 
   void begin_choice(size_t choice) {
     TextChoice& c = choices_[choice];
-    if (std::exchange(c.begun, true) || c.text.empty() || !frame_.stream) return;
+    if (std::exchange(c.begun, true) || c.text.empty() || !frame_.wanted.stream) return;
     send_chunk(choice, c.text);
   }
 
   void emit(size_t choice, const std::string& text, bool even_empty = false) {
     TextChoice& c = choices_[choice];
     c.own_bytes += text.size();
-    if (!frame_.stream) c.text += text;
+    if (!frame_.wanted.stream) c.text += text;
     if (text.empty() && !even_empty) return;
-    if (frame_.stream) return send_chunk(choice, text);
+    if (frame_.wanted.stream) return send_chunk(choice, text);
     take_entries(c, c.logprobs);
   }
 
@@ -187,12 +186,12 @@ class CompletionPresenter final : public Presenter {
     take_entries(c, logprobs);
     Json item = {
         {"index", choice}, {"text", text}, {"logprobs", std::move(logprobs)}, {"finish_reason", c.finish_reason}};
-    if (frame_.token_ids) item["token_ids"] = std::exchange(c.token_ids, {});
+    if (frame_.wanted.return_token_ids) item["token_ids"] = std::exchange(c.token_ids, {});
     return frame_.chunk(std::move(item), c.usage);
   }
 
   void take_entries(TextChoice& c, Json& into) const {
-    if (!frame_.logprobs) return;
+    if (!frame_.logprobs()) return;
     if (into.is_null()) {
       into = {{"tokens", Json::array()},
               {"token_logprobs", Json::array()},
@@ -212,7 +211,6 @@ class CompletionPresenter final : public Presenter {
   const ServedModel& model_;
   const CompletionFrame frame_;
   const bool skip_special_;
-  const int64_t min_tokens_;
   const size_t per_prompt_;
   std::vector<TextChoice> choices_;
 };

@@ -65,17 +65,6 @@ Json chat_usage(const Usage& usage) {
 
 }  // namespace
 
-CompletionFrame::CompletionFrame(AnswerId of, const GenerationFields& fields, std::string_view whole,
-                                 std::string_view chunk)
-    : id(std::move(of)),
-      object(whole),
-      chunk_object(chunk),
-      stream(fields.stream),
-      include_usage(fields.include_usage),
-      continuous_usage(fields.continuous_usage),
-      logprobs(fields.request.logprobs >= 0),
-      token_ids(fields.return_token_ids) {}
-
 Json CompletionFrame::head(std::string_view name) const {
   return {{"id", id.id}, {"object", name}, {"created", id.created}, {"model", id.model}};
 }
@@ -90,7 +79,7 @@ Json CompletionFrame::whole(Json choices, const Usage& usage) const {
 Json CompletionFrame::chunk(Json choice, const Usage& so_far) const {
   Json json = head(chunk_object);
   json["choices"] = Json::array({std::move(choice)});
-  if (include_usage) json["usage"] = continuous_usage ? chat_usage(so_far) : Json();
+  if (wanted.include_usage) json["usage"] = wanted.continuous_usage ? chat_usage(so_far) : Json();
   return json;
 }
 

@@ -107,12 +107,14 @@ class Presenter {
 // What chat completions and completions have around their choices.
 struct CompletionFrame {
   AnswerId id;
+  GenerationFields wanted;
   std::string_view object, chunk_object;  // what the answer and a chunk are called
-  bool stream, include_usage, continuous_usage, logprobs, token_ids;
 
-  CompletionFrame(AnswerId of, const GenerationFields& fields, std::string_view whole, std::string_view chunk);
+  [[nodiscard]] bool logprobs() const { return wanted.request.logprobs >= 0; }
   // All but the text is the same in every chunk, until the choice ends.
-  [[nodiscard]] bool only_text_changes() const { return !logprobs && !token_ids && !continuous_usage; }
+  [[nodiscard]] bool only_text_changes() const {
+    return !logprobs() && !wanted.return_token_ids && !wanted.continuous_usage;
+  }
   [[nodiscard]] Json whole(Json choices, const Usage& usage) const;
   [[nodiscard]] Json chunk(Json choice, const Usage& so_far) const;
   [[nodiscard]] Json last_chunk(const Usage& usage) const;  // with the usage alone

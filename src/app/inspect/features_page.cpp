@@ -135,7 +135,12 @@ Json features_json() {
   }
   Json shown = Json::array();
   for (const Preset& p : presets()) shown.push_back({{"name", p.name}, {"flags", p.words}, {"what", p.what}});
-  return {{"features", all}, {"presets", shown}, {"other_flags", flags_of_no_feature()}};
+  Json others = Json::array();  // that say how much there is of something, or what is shown
+  for (const Option& option : option_table()) {
+    const bool asked = option.group == HelpGroup::kPerformance || option.group == HelpGroup::kExpert;
+    if (asked && !option.is_feature() && option.commands.has(CommandId::kServe)) others.push_back(option.name());
+  }
+  return {{"features", all}, {"presets", shown}, {"other_flags", others}};
 }
 
 }  // namespace

@@ -123,22 +123,13 @@ Parts parts_in(Options& o) {
 }  // namespace
 
 std::string_view name_of(Effect effect) {
-  switch (effect) {
-    case Effect::kUnrounded: return "exact";
-    case Effect::kRounded: return "lossy";
-    case Effect::kAsChosen: return "as chosen";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"exact", "lossy", "as chosen"};
+  return kNames[static_cast<size_t>(effect)];
 }
 
 std::string_view name_of(Runs runs) {
-  switch (runs) {
-    case Runs::kNo: return "–";
-    case Runs::kYes: return "yes";
-    case Runs::kAsValues: return "as values";
-    case Runs::kNotRun: return "not run";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"–", "yes", "as values", "not run"};
+  return kNames[static_cast<size_t>(runs)];
 }
 
 Parts parts_of(Command& command) {

@@ -21,7 +21,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
@@ -142,18 +141,6 @@ void settle_levels(VerifyOptions& o, bool given) {
   if (features) o.levels.push_back(VerifyLevel::kFeatures);
 }
 
-// What the environment and files say of options that were not given. Every command that runs a model reads the
-// variables that `nibble serve` reads.
-void resolve(CommandId id, const Parts& parts, Arguments& arguments) {
-  Settings* const settings = std::get<Settings*>(parts);
-  const bool runs = arguments.find("--print-config") != nullptr, in_a_group = arguments.find("--nnodes") != nullptr;
-  if (settings == nullptr || (!runs && id != CommandId::kLoad)) return;
-  const Variables variables = runs ? all_variables() : Variables();  // serve's are not load's own
-  if (in_a_group) std::ranges::move(group_settings(arguments, variables), std::back_inserter(settings->implied));
-  resolve_settings(arguments, *settings, variables);
-  if (in_a_group) take_group(arguments, variables, *std::get<ModelOptions*>(parts));
-}
-
 }  // namespace
 
 Command made(CommandId id) {
@@ -174,7 +161,11 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   Arguments arguments(*found.command, parts);
   if (!arguments.read(std::span(words).subspan(found.first), found.unknown))
     return Exit{kExitOk, help_text(found.command, topic)};
-  resolve(*found.command, parts, arguments);
+  if (arguments.find("--print-config") != nullptr) {  // it runs a model
+    resolve_settings(arguments, parts, all_variables());
+  } else if (found.command == CommandId::kLoad) {
+    resolve_settings(arguments, parts, {});  // serve's variables are not load's own
+  }
   if (auto* const o = std::get_if<BenchOptions>(&command); o != nullptr) {
     if (o->output.json) o->format = BenchFormat::kJson;
     o->command = typed_command(argc, argv);
@@ -212,19 +203,12 @@ namespace {
 
 constexpr const char* kBuiltIn = "builtin";
 // Both are short and have no free text, so that a small model's answers end.
-constexpr std::string_view kBuiltInTools = R"([
-  {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city", "parameters": {
-    "type": "object", "required": ["city", "unit"], "additionalProperties": false, "properties": {
-      "city": {"enum": ["London", "Paris", "Rome", "Tokyo"]}, "unit": {"enum": ["celsius", "fahrenheit"]}}}}},
-  {"type": "function", "function": {"name": "set_lamp", "description": "Turns a lamp on or off", "parameters": {
-    "type": "object", "required": ["room", "on"], "additionalProperties": false, "properties": {
-      "room": {"enum": ["kitchen", "hall", "bedroom"]}, "on": {"type": "boolean"}}}}}
-])";
-constexpr std::string_view kBuiltInSchema = R"({
-  "type": "object", "required": ["mood", "score", "topics"], "additionalProperties": false, "properties": {
-    "mood": {"enum": ["good", "neutral", "bad"]}, "score": {"type": "integer", "minimum": 0, "maximum": 10},
-    "topics": {"type": "array", "items": {"enum": ["work", "home", "travel"]}, "maxItems": 3}}
-})";
+constexpr std::string_view kBuiltInTools =
+#include "app/options/builtin_tools.txt"
+    ;
+constexpr std::string_view kBuiltInSchema =
+#include "app/options/builtin_schema.txt"
+    ;
 
 std::string document_named(const char* flag, const std::string& name, std::string_view built_in) {
   const std::string text = name == kBuiltIn ? std::string(built_in) : read_text(std::filesystem::path(name));

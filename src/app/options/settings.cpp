@@ -14,6 +14,7 @@
 #include <cctype>
 #include <filesystem>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -123,47 +124,6 @@ std::string shown(const Argument& argument) {
 
 }  // namespace
 
-void resolve_settings(Arguments& arguments, Settings& settings, const Variables& environment) {
-  Command serve = made(CommandId::kServe);
-  const Arguments known(CommandId::kServe, parts_of(serve));
-  const auto path = environment.find("NIBBLE_CONFIG");
-  if (arguments.find("--config") != nullptr && settings.file.empty() && path != environment.end())
-    settings.file = path->second;
-  std::vector<Setting> foreign = read_foreign_variables(environment, settings.notes);
-  note_unknown_variables(settings, known, environment);
-  std::erase_if(foreign, [&](const Setting& s) {
-    return arguments.find(s.flag) == nullptr;
-  });  // flags that only a server has, such as its key
-  Layers layers;
-  add_environment(arguments, foreign, known, environment, layers);
-  add_config(arguments, settings.file, layers);
-  std::map<std::string, std::string> origins;
-  const auto fill = [&](const LowerSetting& layer) {
-    Argument* const argument = arguments.find(layer.flag);
-    check(argument != nullptr, "an option of the command");
-    if (argument->given()) return;
-    arguments.set(*argument, layer.values, layer.origin);
-    origins[argument->name] = layer.origin;
-  };
-  std::ranges::for_each(layers, fill);
-  for (const Setting& s : foreign)  // NIBBLE_… and the command line count before these
-    if (origins[s.flag] == s.origin && s.flag != "--api-key")
-      settings.notes.push_back(fmt::format("{} is taken as {} {}", s.origin.substr(kEnvironment.size()), s.flag,
-                                           arguments.find(s.flag)->values.front()));
-  for (const Setting& s : settings.implied) fill({s.flag, s.origin, {s.value}});
-  for (const Argument& argument : arguments.all()) {
-    const std::string& flag = argument.name;
-    if (argument.is_place() || flag == "--help" || flag == "--config" || flag == "--print-config") continue;
-    const std::string usual = argument.option == nullptr ? "" : shown_default(*argument.option, arguments.command());
-    if (!argument.given() && usual.empty()) continue;
-    const auto layer = origins.find(flag);
-    std::string origin = layer != origins.end() ? layer->second : argument.given() ? "command line" : "default";
-    if (const auto word = settings.foreign_words.find(flag); word != settings.foreign_words.end())
-      origin += fmt::format(", vLLM's {}", word->second);
-    settings.all.push_back({flag, argument.given() ? shown(argument) : usual, std::move(origin)});
-  }
-}
-
 void note_resolved(Settings& settings, const std::string& flag, const std::string& value) {
   const auto it = std::ranges::find(settings.all, flag, &Setting::flag);
   if (it == settings.all.end()) return settings.all.push_back({flag, value, "default"});
@@ -246,8 +206,7 @@ void add_threads(const LauncherWords& words, const Variables& environment, std::
   settings.push_back({"--threads", fmt::format("{}", threads), kEnvironment + words.local_size});
 }
 
-}  // namespace
-
+// The flags that the variables stand for, if they describe more than one rank or --nnodes is given.
 std::vector<Setting> group_settings(const Arguments& arguments, const Variables& environment) {
   std::vector<Setting> settings;
   for (const LauncherWords& words : kLaunchers) {
@@ -275,6 +234,8 @@ std::vector<Setting> group_settings(const Arguments& arguments, const Variables&
   return settings;
 }
 
+}  // namespace
+
 std::string card_of(const Variables& environment) {
   for (const LauncherWords& words : kLaunchers) {
     if (value_of(environment, words.local_rank).empty()) continue;
@@ -290,6 +251,10 @@ std::string card_of(const Variables& environment) {
   return "";
 }
 
+namespace {
+
+// Once all settings are known: a process is one rank of --tensor-parallel-size, and has one card, of several that it
+// sees the one that the variables choose.
 void take_group(const Arguments& arguments, const Variables& environment, ModelOptions& o) {
   const GroupOptions& group = o.group;
   if (group.rank >= group.count)
@@ -304,6 +269,53 @@ void take_group(const Arguments& arguments, const Variables& environment, ModelO
   o.run.ranks.count = group.count;
   o.group.card = card_of(environment);
   o.cards = {0, 1};
+}
+
+}  // namespace
+
+void resolve_settings(Arguments& arguments, const Parts& parts, const Variables& environment) {
+  Settings& settings = *std::get<Settings*>(parts);
+  const bool in_a_group = arguments.find("--nnodes") != nullptr;
+  if (in_a_group) std::ranges::move(group_settings(arguments, environment), std::back_inserter(settings.implied));
+  Command serve = made(CommandId::kServe);
+  const Arguments known(CommandId::kServe, parts_of(serve));
+  const auto path = environment.find("NIBBLE_CONFIG");
+  if (arguments.find("--config") != nullptr && settings.file.empty() && path != environment.end())
+    settings.file = path->second;
+  std::vector<Setting> foreign = read_foreign_variables(environment, settings.notes);
+  note_unknown_variables(settings, known, environment);
+  std::erase_if(foreign, [&](const Setting& s) {
+    return arguments.find(s.flag) == nullptr;
+  });  // flags that only a server has, such as its key
+  Layers layers;
+  add_environment(arguments, foreign, known, environment, layers);
+  add_config(arguments, settings.file, layers);
+  std::map<std::string, std::string> origins;
+  const auto fill = [&](const LowerSetting& layer) {
+    Argument* const argument = arguments.find(layer.flag);
+    check(argument != nullptr, "an option of the command");
+    if (argument->given()) return;
+    arguments.set(*argument, layer.values, layer.origin);
+    origins[argument->name] = layer.origin;
+  };
+  std::ranges::for_each(layers, fill);
+  for (const Setting& s : foreign)  // NIBBLE_… and the command line count before these
+    if (origins[s.flag] == s.origin && s.flag != "--api-key")
+      settings.notes.push_back(fmt::format("{} is taken as {} {}", s.origin.substr(kEnvironment.size()), s.flag,
+                                           arguments.find(s.flag)->values.front()));
+  for (const Setting& s : settings.implied) fill({s.flag, s.origin, {s.value}});
+  for (const Argument& argument : arguments.all()) {
+    const std::string& flag = argument.name;
+    if (argument.is_place() || flag == "--help" || flag == "--config" || flag == "--print-config") continue;
+    const std::string usual = argument.option == nullptr ? "" : shown_default(*argument.option, arguments.command());
+    if (!argument.given() && usual.empty()) continue;
+    const auto layer = origins.find(flag);
+    std::string origin = layer != origins.end() ? layer->second : argument.given() ? "command line" : "default";
+    if (const auto word = settings.foreign_words.find(flag); word != settings.foreign_words.end())
+      origin += fmt::format(", vLLM's {}", word->second);
+    settings.all.push_back({flag, argument.given() ? shown(argument) : usual, std::move(origin)});
+  }
+  if (in_a_group) take_group(arguments, environment, *std::get<ModelOptions*>(parts));
 }
 
 }  // namespace nibble::app

@@ -54,11 +54,11 @@ std::optional<fs::path> own_folder() {
   return std::nullopt;
 }
 
-std::optional<hub::FoundModel> look_up(const std::string& name, const hub::Settings& settings,
+std::optional<hub::Snapshot> look_up(const std::string& name, const hub::Settings& settings,
                                        const std::string& revision = "") {
-  std::optional<hub::FoundModel> found = hub::find_model(name, settings, revision);
+  std::optional<hub::Snapshot> found = hub::find_model(name, settings, revision);
   if (found || name != kOwnName) return found;
-  if (const auto own = own_folder()) return hub::FoundModel{.path = *own};
+  if (const auto own = own_folder()) return hub::Snapshot{.path = *own};
   return std::nullopt;
 }
 
@@ -107,7 +107,7 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
     throw Error(Code::kInvalidRequest, "--revision: want a model of the Hub by its name, found {} as the model", asked);
   }
   if (is_preset_name(options)) return {asked, names_of(asked, "")};
-  std::optional<hub::FoundModel> found = look_up(asked, options.hub, options.revision);
+  std::optional<hub::Snapshot> found = look_up(asked, options.hub, options.revision);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
   if (!found && !wants_weights && asked.starts_with("openai/gpt-oss-"))  // a preset by its full name
     return {last_part(asked), names_of(asked, "")};

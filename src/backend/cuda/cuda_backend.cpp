@@ -86,7 +86,7 @@ class StreamedCudaBackend final : public Member {
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
     if (!config_.taps.empty())
       tap_copies_.emplace(config_.max_tokens, std::ssize(config_.taps) * dims_.hidden, stream_.get());
-    profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr);
+    profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr, rank_.device);
   }
 
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }

@@ -156,36 +156,19 @@ class RanksBackend final : public Backend {
     return on_first(Part::kExchange, [&](Member& member) { return member.peek(slot); });
   }
 
+  // The first rank's profile.
   [[nodiscard]] KernelProfiler* kernel_profiler() override {
-    return group_ == nullptr && members_.front()->kernel_profiler() != nullptr ? &profiler_ : nullptr;
+    KernelProfiler* const own = group_ == nullptr ? members_.front()->kernel_profiler() : nullptr;
+    for (int rank = 1; own != nullptr && rank < ranks_.count; ++rank)
+      if (crew_->place_of(rank) == crew_->place_of(0))
+        throw Error(Code::kUnsupported, "--profile: want a card for every rank, found ranks that share one");
+    return own;
   }
 
  private:
   // What an error of one rank does. kLoad: it is thrown. kPrepare: it ends all ranks, unless all fail alike. kExchange:
   // it ends all, since the others wait for this one.
   enum class Part : uint8_t { kLoad, kPrepare, kExchange };
-
-  // The first rank's profile.
-  class FirstsProfiler final : public KernelProfiler {
-   public:
-    explicit FirstsProfiler(RanksBackend& of) : of_(of) {}
-    void begin() override {
-      for (int rank = 1; rank < of_.ranks_.count; ++rank)
-        if (of_.crew_->place_of(rank) == of_.crew_->place_of(0))
-          throw Error(Code::kUnsupported, "--profile: want a card for every rank, found ranks that share one");
-      call(&KernelProfiler::begin);
-    }
-    void skip() override { call(&KernelProfiler::skip); }
-    [[nodiscard]] KernelProfile take() override { return call(&KernelProfiler::take); }
-    void end() override { call(&KernelProfiler::end); }
-
-   private:
-    template <class Result>
-    Result call(Result (KernelProfiler::*verb)()) {
-      return of_.on_first(Part::kLoad, [&](Member& member) { return (member.kernel_profiler()->*verb)(); });
-    }
-    RanksBackend& of_;
-  };
 
   [[nodiscard]] bool is_bound() const { return group_ != nullptr || crew_->is_bound(); }
   [[nodiscard]] const Member& first() const { return *members_.front(); }
@@ -201,16 +184,11 @@ class RanksBackend final : public Backend {
   }
   template <class Body>
   std::invoke_result_t<const Body&, Member&> on_first(Part part, const Body& body) {
-    using Result = std::invoke_result_t<const Body&, Member&>;
-    std::conditional_t<std::is_void_v<Result>, int, Result> result{};
+    std::invoke_result_t<const Body&, Member&> result{};
     each(part, [&](size_t rank) {
-      if (rank > 0) return;
-      if constexpr (std::is_void_v<Result>)
-        body(*members_[rank]);
-      else
-        result = body(*members_[rank]);
+      if (rank == 0) result = body(*members_[rank]);
     });
-    if constexpr (!std::is_void_v<Result>) return result;
+    return result;
   }
 
   // body(rank) on every rank's thread at once.
@@ -275,7 +253,6 @@ class RanksBackend final : public Backend {
   std::string member_name_;
   std::vector<std::unique_ptr<Member>> members_;  // of this process
   bool in_step_ = false;                          // `after` is called behind a stage
-  FirstsProfiler profiler_{*this};
 };
 
 // Ranks of a host, on threads.

@@ -23,7 +23,7 @@ build: setup ## build the CPU product and its tests
 
 cuda: setup ## build the CUDA product (PRESET=cuda: every card from Ampere on, checks its kernels; h100, spark); wants nvcc, no GPU
 	$(call configure,$(PRESET))
-	$(call compile,$(PRESET),nibble)
+	$(call compile,$(PRESET),nibble cuda_benches)
 	$(if $(filter cuda,$(PRESET)),$(call compile,cuda,nibble_cuda_sm121_twin))
 	$(if $(filter cuda,$(PRESET)),@tools/check_spills.py build/cuda && tools/check_native.py build/cuda)
 

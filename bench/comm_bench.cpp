@@ -5,6 +5,7 @@
 // of the kernel, not of a link.
 
 #include "backend/cuda/comm/comm.h"
+#include "backend/cuda/card_group.h"
 #include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/program/step_graph.h"
 #include "base/error.h"
@@ -81,9 +82,15 @@ std::vector<std::unique_ptr<NcclComm>> nccl_of(int ranks) {
 void bench(int count, int cards) {
   std::vector<int> of_ranks;
   for (int rank = 0; rank < count; ++rank) of_ranks.push_back(rank % cards);
-  const NcclLibrary nccl = cards == count ? nccl_library() : NcclLibrary{.what = "none: ranks share a card"};
   const CommMemory memory(of_ranks);
-  const std::vector<std::unique_ptr<NcclComm>> by_nccl = nccl.there ? nccl_of(count) : decltype(nccl_of(count))();
+  std::string nccl = "none: ranks share a card";
+  std::vector<std::unique_ptr<NcclComm>> by_nccl;
+  if (cards == count) try {
+      nccl = nccl_version();
+      by_nccl = nccl_of(count);
+    } catch (const Error& none) {
+      nccl = none.what();
+    }
   constexpr int64_t kRowBytes = 5760, kMostTokens = 8192;
   std::vector<Rank> ranks(of_ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -94,19 +101,19 @@ void bench(int count, int cards) {
     cuda_check(cudaMemset(ranks[r].values.get(), 0, kMostTokens * kRowBytes));
     cuda_check(cudaDeviceSynchronize());
   }
-  std::printf("%d ranks on %d cards; NCCL: %s\n%10s %12s", count, cards, nccl.what.c_str(), "tokens", "bytes (bf16)");
+  std::printf("%d ranks on %d cards; NCCL: %s\n%10s %12s", count, cards, nccl.c_str(), "tokens", "bytes (bf16)");
   struct Column {
     const char* name;
     SumWay way;
     DeltaValues::Type type;
-    DeltaValues::Sent sent{};  // of parts that are said to be there: what is left of a sum behind who sends them
+    DeltaValues::Sending sent{};  // of parts that are said to be there: what is left of a sum behind who sends them
   };
   constexpr const char* kNames[] = {"push", "shares", "NCCL"};  // of SumWay
   std::vector<Column> columns;
   for (const SumWay way : {SumWay::kPush, SumWay::kShares, SumWay::kNccl})
     for (const DeltaValues::Type type : {DeltaValues::Type::kBf16, DeltaValues::Type::kF32})
-      if (way != SumWay::kNccl || nccl.there) columns.push_back({kNames[static_cast<size_t>(way)], way, type});
-  columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, DeltaValues::Sent::kToOwners});
+      if (way != SumWay::kNccl || !by_nccl.empty()) columns.push_back({kNames[static_cast<size_t>(way)], way, type});
+  columns.push_back({"sent", SumWay::kShares, DeltaValues::Type::kBf16, DeltaValues::Sending::kToOwners});
   for (const Column& column : columns)
     std::printf(" %6s %4s", column.name, column.type == DeltaValues::Type::kBf16 ? "bf16" : "f32");
   std::printf("  us\n");

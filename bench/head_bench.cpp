@@ -9,7 +9,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
 #include "model/eagle3/head.h"
@@ -81,10 +81,10 @@ class Bench {
       : threads_(threads),
         tokens_(tokens),
         checkpoint_(checkpoint::Checkpoint::open(folder)),
-        config_(model::from_hf(checkpoint::read_hf_config(folder))),
+        config_(model::read_hf_config(folder).config),
         weights_(model::bind_weights(checkpoint_.entries(), config_)),
         tokenizer_(text::Tokenizer::from_file(folder / "tokenizer.json")),
-        head_(model::eagle3::load(folder / "eagle3", {config_, weights_}, checkpoint::TapReading::kAuto)),
+        head_(model::eagle3::load(folder / "eagle3", {config_, weights_}, model::eagle3::TapReading::kAuto)),
         be_(backend::make_cpu_backend(
             model::backend_config(config_,
                                   engine::step_limits(limits({.method = engine::DraftMethod::kSuffix}), config_.dims)),

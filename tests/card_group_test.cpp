@@ -106,8 +106,6 @@ TEST_F(CardGroups, know_their_cards) {
   EXPECT_EQ(backend::cuda::kind_of_card(), "sm_90, 132 multiprocessors");
   EXPECT_EQ(backend::cuda::id_of_card(), "GPU-00000000-0000-0000-0000-000000000000");
   EXPECT_EQ(backend::cuda::nccl_version(), "NCCL 2.28.3");
-  const std::vector<std::byte> id(7);
-  test::expect_error([&] { const CardGroup group({.ranks = 2, .id = id}); }, Code::kCorrupt, "want 128 bytes, found 7");
 }
 
 // A group of two, whose rank 0 the test drives; the other follows on a thread.
@@ -117,17 +115,9 @@ class Two {
     run.ranks = {.count = 2};
     const auto make = [this, run](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
       const auto rank = static_cast<size_t>(of_rank.rank());
-      const std::string card = fmt::format("card {}", rank);
-      std::vector<std::byte> id;
-      if (rank == 0) {
-        id = backend::cuda::new_card_group_id();
-        backend::hand_out_id(of_rank, card, id);
-      } else {
-        others = &of_rank;
-        id = backend::receive_id(of_rank, card);
-      }
-      cards_.at(rank) = std::make_unique<CardGroup>(CardGroup::Place{.rank = of_rank.rank(), .ranks = 2, .id = id});
-      auto member = backend::make_cuda_member(whole, run, *cards_.at(rank));
+      if (rank == 1) others = &of_rank;
+      cards_.at(rank).meet(of_rank, fmt::format("card {}", rank));
+      auto member = backend::make_cuda_member(whole, run, cards_.at(rank).comm());
       if (rank == 0) first = member.get();
       return member;
     };
@@ -138,7 +128,7 @@ class Two {
                                .events =
                                    [this](int rank) {
                                      return backend::GroupEvents{.lost = [this, rank](const std::string&) {
-                                       cards_.at(static_cast<size_t>(rank))->give_up();
+                                       cards_.at(static_cast<size_t>(rank)).give_up();
                                      }};
                                    },
                                .ended =
@@ -159,7 +149,7 @@ class Two {
   const model::ModelConfig config_ = small_model_of_ranks();
   const convert::DummyWeights weights_{config_, 1, nullptr};
   const backend::SamplingParams greedy_{.temperature = 0};
-  std::array<std::unique_ptr<CardGroup>, 2> cards_;
+  std::array<CardGroup, 2> cards_;
 
  public:
   std::atomic<backend::ProcessGroup*> others = nullptr;
@@ -236,13 +226,13 @@ TEST_F(CardGroups, take_the_memory_that_the_budget_says) {
   const RunConfig run{.ranks = {.count = 2}};
   const backend::MemoryNeeds needs = backend::cuda_memory_needs(whole, run, backend::RanksIn::kSeveralProcesses);
   const backend::cuda::NcclId id = backend::cuda::new_nccl_id();
-  std::array<std::unique_ptr<CardGroup>, 2> cards;
+  std::array<std::unique_ptr<backend::cuda::NcclComm>, 2> comms;
   on_ranks(2, [&](int rank) {
-    cards.at(static_cast<size_t>(rank)) = std::make_unique<CardGroup>(
-        CardGroup::Place{.rank = rank, .ranks = 2, .id = std::as_bytes(std::span(id.bytes))});
+    comms.at(static_cast<size_t>(rank)) =
+        std::make_unique<backend::cuda::NcclComm>(backend::cuda::NcclComm::Place{.id = id, .rank = rank, .ranks = 2});
   });
   const int64_t before = backend::cuda::emulated_cuda().allocated;
-  const auto be = backend::make_cuda_member(whole, run, *cards[0]);
+  const auto be = backend::make_cuda_member(whole, run, *comms[0]);
   EXPECT_NEAR(static_cast<double>(backend::cuda::emulated_cuda().allocated - before),
               static_cast<double>(needs.kv + needs.activations - backend::cuda::kNcclCardBytes), 4096);
 }

@@ -32,7 +32,6 @@ using backend::WeightHandle;
 using backend::WeightRole;
 using backend::cuda::DeviceWeights;
 using backend::cuda::Matrices;
-using checkpoint::GgmlType;
 using enum WeightRole;
 
 // So many words that the embeddings take more than one slab.
@@ -137,10 +136,10 @@ TEST_F(Upload, of_gguf_is_that_of_the_checkpoint_where_nothing_is_rounded) {
   const test::ScratchDir dir;
   const model::ModelConfig config = config_of(512);
   const convert::DummyWeights made(config, 3, nullptr);
-  for (const GgmlType dense : {GgmlType::kBf16, GgmlType::kF32}) {
+  for (const DType dense : {DType::kBf16, DType::kF32}) {
     const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense, .part_bytes = 300'000});
     EXPECT_GT(file.files().size(), 2u);  // split
-    const std::vector<HostWeight> weights = convert::bind_gguf(file.tensors(), config);
+    const std::vector<HostWeight> weights = model::bind_weights(file.tensors(), config);
     for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder})
       expect_same({config, weights, matrices}, {config, made.weights(), matrices});
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kMxfp8}) {
@@ -213,9 +212,9 @@ TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_un
   const test::ScratchDir dir;
   const model::ModelConfig config = config_of(90'112);
   const convert::DummyWeights made(config, 4, nullptr);
-  for (const GgmlType dense : {GgmlType::kQ8, GgmlType::kF16}) {
+  for (const DType dense : {DType::kGgmlQ8, DType::kF16}) {
     const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = dense});
-    std::vector<HostWeight> weights = convert::bind_gguf(file.tensors(), config);
+    std::vector<HostWeight> weights = model::bind_weights(file.tensors(), config);
     const auto is_o = [](const HostWeight& w) { return w.role == kO; };
     const auto is_down = [](const HostWeight& w) { return w.role == kDown; };
     HostWeight& o = *std::find_if(weights.begin(), weights.end(), is_o);  // of layer 0: bytes of its experts
@@ -340,8 +339,8 @@ TEST_F(Upload, refuses_gate_and_up_in_two_formats) {
   const test::ScratchDir dir;
   const model::ModelConfig config = config_of(512);
   const convert::DummyWeights made(config, 3, nullptr);
-  const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = GgmlType::kF16});
-  std::vector<HostWeight> weights = convert::bind_gguf(file.tensors(), config);
+  const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = DType::kF16});
+  std::vector<HostWeight> weights = model::bind_weights(file.tensors(), config);
   const auto bias =
       std::find_if(weights.begin(), weights.end(), [](const HostWeight& w) { return w.role == kGateUpBias; });
   bias->odd_format = WeightFormat::kF16;

@@ -14,7 +14,7 @@
 namespace nibble::test {
 
 struct GgufCopy {
-  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  DType dense = DType::kGgmlQ8;
   int64_t part_bytes = 0;
   std::span<const checkpoint::GgufEntry> tokenizer = {};
 };

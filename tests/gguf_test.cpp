@@ -8,7 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "checkpoint/testing/files.h"
 #include "convert/gguf.h"
 #include "gguf_copy.h"
@@ -32,7 +32,6 @@ namespace {
 namespace fs = std::filesystem;
 using backend::HostWeight;
 using backend::WeightFormat;
-using checkpoint::GgmlType;
 using checkpoint::GgufCheckpoint;
 using checkpoint::GgufFields;
 
@@ -89,10 +88,10 @@ TEST(PyPiGguf, its_tensors_tokens_and_keys_are_read_as_the_package_reads_them) {
   EXPECT_EQ(config.dims.sliding_window, 16);
   EXPECT_EQ(config.rope, model::RopeConfig());
   EXPECT_THAT(config.eos_ids, testing::ElementsAre(262));
-  const auto weights = convert::bind_gguf(file.tensors(), config);
-  const auto items = convert::gguf_manifest(config);
+  const auto weights = model::bind_weights(file.tensors(), config);
+  const auto items = model::manifest(config, model::Naming::kGguf);
   ASSERT_EQ(items.size(), golden.at("tensors").size());
-  for (const convert::GgufItem& item : items) {
+  for (const model::ManifestItem& item : items) {
     SCOPED_TRACE(item.name);
     const auto& want = golden.at("tensors").at(item.name);
     EXPECT_EQ(want.at("shape").get<Shape>(), item.shape);
@@ -101,7 +100,7 @@ TEST(PyPiGguf, its_tensors_tokens_and_keys_are_read_as_the_package_reads_them) {
     const auto bound = std::find_if(weights.begin(), weights.end(),
                                     [&](const HostWeight& w) { return w.role == item.role && w.layer == item.layer; });
     ASSERT_NE(bound, weights.end());
-    const HostWeight own = item.half == convert::Half::kOdd ? odd_rows(*bound) : *bound;
+    const HostWeight own = item.half == model::Half::kOdd ? odd_rows(*bound) : *bound;
     EXPECT_EQ(value_of(own, 0), want.at("first").get<float>());
     EXPECT_EQ(hash_of(own, count), want.at("fnv1a").get<std::string>());
   }
@@ -114,12 +113,12 @@ TEST(PyPiGguf, its_tensors_tokens_and_keys_are_read_as_the_package_reads_them) {
 // ---- nibble-tiny in both formats, on the reference ----
 
 struct Tiny {
-  model::ModelConfig config = model::from_hf(checkpoint::read_hf_config(kTiny));
+  model::ModelConfig config = model::read_hf_config(kTiny).config;
   checkpoint::Checkpoint files = checkpoint::Checkpoint::open(kTiny);
   std::vector<HostWeight> weights = model::bind_weights(files.entries(), config);
   std::string json = read_text_file(kTiny / "tokenizer.json", 1 << 24);
 
-  [[nodiscard]] GgufCheckpoint as_gguf(const fs::path& path, GgmlType dense) const {
+  [[nodiscard]] GgufCheckpoint as_gguf(const fs::path& path, DType dense) const {
     const text::TokenList list = text::list_from_parts(text::read_tokenizer_json(json, "tiny"), 4096);
     std::vector<int32_t> kinds;
     for (const text::TokenKind kind : list.kinds) kinds.push_back(static_cast<int32_t>(kind));
@@ -150,15 +149,15 @@ TEST(TinyGguf, gives_the_logits_of_the_safetensors_model) {
   for (const float logit : want) squares += double{logit} * logit;
   const double rms = std::sqrt(squares / static_cast<double>(want.size()));
   ASSERT_GT(rms, 0.1);
-  for (const auto& [type, bound] : {std::pair(GgmlType::kBf16, 0.0), std::pair(GgmlType::kF32, 0.0),
-                                    std::pair(GgmlType::kF16, 1e-5), std::pair(GgmlType::kQ8, 0.05)}) {
+  for (const auto& [type, bound] : {std::pair(DType::kBf16, 0.0), std::pair(DType::kF32, 0.0),
+                                    std::pair(DType::kF16, 1e-5), std::pair(DType::kGgmlQ8, 0.05)}) {
     SCOPED_TRACE(name_of(type));
     const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", type);
     model::ModelConfig config = convert::config_from_gguf({file.metadata(), file.where()});
     EXPECT_EQ(config.eos_ids.front(), tiny.config.eos_ids.front());
     config.eos_ids = tiny.config.eos_ids;  // the format has room for one
     EXPECT_EQ(config, tiny.config);
-    const std::vector<float> found = logits_of(config, convert::bind_gguf(file.tensors(), config), prompt);
+    const std::vector<float> found = logits_of(config, model::bind_weights(file.tensors(), config), prompt);
     ASSERT_EQ(found.size(), want.size());
     double worst = 0;
     for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::fabs(double{found[i]} - want[i]));
@@ -170,7 +169,7 @@ TEST(TinyGguf, gives_the_logits_of_the_safetensors_model) {
 TEST(TinyGguf, gives_the_tokens_of_the_tokenizer_json) {
   const Tiny tiny;
   const test::ScratchDir dir;
-  const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", GgmlType::kQ8);
+  const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", DType::kGgmlQ8);
   const auto listed = text::Tokenizer::from_list(tokens_of({file.metadata(), file.where()}), "m.gguf");
   const auto own = text::Tokenizer::from_json(tiny.json, "tiny");
   const std::string heldout = read_text_file(kTiny / "heldout.txt", 1 << 20) + "<|start|>user<|message|>x<|end|>";

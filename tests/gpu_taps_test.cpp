@@ -176,7 +176,7 @@ TEST_F(GpuTaps, are_those_of_the_reference_at_real_widths) {
 TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
   const Source source(kTiny);
   const model::eagle3::Head head(
-      model::eagle3::load(kTiny / "eagle3", {source.config, source.weights}, checkpoint::TapReading::kAuto));
+      model::eagle3::load(kTiny / "eagle3", {source.config, source.weights}, model::eagle3::TapReading::kAuto));
   const auto tokenizer = text::Tokenizer::from_file(kTiny / "tokenizer.json");
   const std::string text = read_text_file(kTiny / "heldout.txt", 1 << 20);
   struct Case {

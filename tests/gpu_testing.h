@@ -7,7 +7,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "checkpoint/testing/files.h"
 #include "gguf_copy.h"
 #include "goldens.h"
@@ -41,7 +41,7 @@ inline const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny"
 // A model's weights, from files or made up.
 struct Source {
   explicit Source(const fs::path& directory)
-      : config(model::from_hf(checkpoint::read_hf_config(directory))), files(checkpoint::Checkpoint::open(directory)) {
+      : config(model::read_hf_config(directory).config), files(checkpoint::Checkpoint::open(directory)) {
     weights = model::bind_weights(files->entries(), config);
   }
   Source(const model::ModelConfig& made_up, uint64_t seed) : config(made_up) {
@@ -52,9 +52,8 @@ struct Source {
 
   // `of` in llama.cpp's file, split, its dense matrices in Q8_0.
   Source(const Source& of, const test::ScratchDir& dir) : config(of.config) {
-    gguf.emplace(test::as_gguf(config, of.weights, dir / "m.gguf",
-                               {.dense = checkpoint::GgmlType::kQ8, .part_bytes = 4'000'000}));
-    weights = convert::bind_gguf(gguf->tensors(), config);
+    gguf.emplace(test::as_gguf(config, of.weights, dir / "m.gguf", {.dense = DType::kGgmlQ8, .part_bytes = 4'000'000}));
+    weights = model::bind_weights(gguf->tensors(), config);
   }
 
   model::ModelConfig config;

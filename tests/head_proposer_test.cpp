@@ -2,6 +2,7 @@
 
 #include "backend/reference/reference_backend.h"
 #include "engine/draft_model_proposer.h"
+#include "engine/testing/integrity.h"
 #include "model/eagle3/head.h"
 #include "model/testing/eagle3.h"
 

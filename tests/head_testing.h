@@ -109,7 +109,7 @@ inline void check_head_golden(const std::string& variant, const MakeBackend& mak
              drafts64 = values<int64_t>(golden, "drafts");
   const auto residuals = values<float>(golden, "residuals");
   auto logits = values<float>(golden, "logits"), draft_logits = values<float>(golden, "draft_logits");
-  const auto scale = static_cast<float>(checkpoint::read_eagle3_config(kEagle3Data / variant).logit_scale);
+  const auto scale = static_cast<float>(model::eagle3::read_head_config(kEagle3Data / variant, {}).logit_scale);
   for (auto* of : {&logits, &draft_logits})
     for (float& logit : *of) logit /= scale;  // which changes no draft, so backends leave it out
   const std::vector<int32_t> drafted(drafts64.begin(), drafts64.end());

@@ -3,7 +3,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "goldens.h"
 #include "model/compare.h"
 #include "model/gpt_oss.h"
@@ -23,7 +23,7 @@ using backend::KvDtype;
 // A golden case: the checkpoint, the prompt, and what transformers says at some positions.
 struct Case {
   explicit Case(const std::string& name)
-      : config(model::from_hf(checkpoint::read_hf_config(kParity / name))),
+      : config(model::read_hf_config(kParity / name).config),
         checkpoint(checkpoint::Checkpoint::open(kParity / name / "model.safetensors")),
         weights(model::bind_weights(checkpoint.entries(), config)),
         golden(checkpoint::Checkpoint::open(kParity / name / "golden.safetensors")),

@@ -66,21 +66,15 @@ model::ModelConfig small_model() {
 model::eagle3::Head small_head(const model::eagle3::Target& target) {
   using enum backend::WeightRole;
   const backend::Dims& of = target.config.dims;
-  model::eagle3::Head head = model::eagle3::described({.where = "test",
-                                                       .num_hidden_layers = 1,
-                                                       .hidden_size = of.hidden,
-                                                       .intermediate_size = 32,
-                                                       .num_attention_heads = of.heads,
-                                                       .num_key_value_heads = of.kv_heads,
-                                                       .head_dim = of.head_dim,
-                                                       .vocab_size = of.vocab,
-                                                       .draft_vocab_size = of.vocab,
-                                                       .target_hidden_size = of.hidden,
-                                                       .rms_norm_eps = 1e-5,
-                                                       .sliding_window = 1,  // a row's attention is its own value
-                                                       .rope_theta = 10000,
-                                                       .num_aux_hidden_states = 1},
-                                                      of);
+  model::eagle3::Head head;
+  head.config.dims = of;
+  head.config.dims.layers = 1;
+  head.config.dims.inter = 32;
+  head.config.dims.experts = head.config.dims.topk = 1;
+  head.config.dims.sliding_window = 1;  // a row's attention is its own value
+  head.config.layer_kinds = {backend::LayerKind::kSliding};
+  head.rope = model::plain_rope(10000, of.head_dim);
+  head.reads = {.taps = 1, .target_hidden = of.hidden, .target_vocab = of.vocab, .tap_eps = head.config.rms_eps};
   head.boundaries = {static_cast<int>(of.layers)};
   const auto diagonal = [&](Shape shape, float value) -> RawTensor {
     const int64_t cols = shape.back(), rows = shape[shape.size() - 2];

@@ -9,9 +9,10 @@
 #include "backend/reference/reference_backend.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "engine/draft_model_proposer.h"
 #include "engine/loop.h"
+#include "engine/testing/integrity.h"
 #include "model/eagle3/head.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
@@ -75,15 +76,15 @@ model::eagle3::Head at_once(model::eagle3::Head head) {
 }
 
 struct Files {
-  model::ModelConfig config = model::from_hf(checkpoint::read_hf_config(kTiny));
+  model::ModelConfig config = model::read_hf_config(kTiny).config;
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(kTiny);
   std::vector<backend::HostWeight> weights = model::bind_weights(checkpoint.entries(), config);
   text::Tokenizer tokenizer = text::Tokenizer::from_file(kTiny / "tokenizer.json");
   text::GrammarCompiler grammars{tokenizer};
   std::string text = read_text_file(kTiny / "heldout.txt", 1 << 20);
-  model::eagle3::Head head{model::eagle3::load(kTiny / "eagle3", {config, weights}, checkpoint::TapReading::kAuto)};
+  model::eagle3::Head head{model::eagle3::load(kTiny / "eagle3", {config, weights}, model::eagle3::TapReading::kAuto)};
   model::eagle3::Head p_eagle{
-      at_once(model::eagle3::load(kTiny / "eagle3", {config, weights}, checkpoint::TapReading::kAuto))};
+      at_once(model::eagle3::load(kTiny / "eagle3", {config, weights}, model::eagle3::TapReading::kAuto))};
   Perturbed perturbed{weights};
 };
 

@@ -4,7 +4,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 #include "model/gpt_oss.h"
 #include "model/manifest.h"
 #include "one_sequence.h"
@@ -36,7 +36,7 @@ const fs::path kTiny = fs::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
 
 // The files; loaded once for all tests, never changed.
 struct Files {
-  model::ModelConfig config = model::from_hf(checkpoint::read_hf_config(kTiny));
+  model::ModelConfig config = model::read_hf_config(kTiny).config;
   checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(kTiny);
   std::vector<backend::HostWeight> weights = model::bind_weights(checkpoint.entries(), config);
   text::Tokenizer tokenizer = text::Tokenizer::from_file(kTiny / "tokenizer.json");

@@ -61,10 +61,10 @@ class FailingMember final : public Member {
   [[nodiscard]] std::string_view name() const override { return "failing"; }
   backend::WeightHandle upload(const backend::HostWeight& weight) override { return inner_->upload(weight); }
   void copy_page(const backend::PageCopy& copy) override { inner_->copy_page(copy); }
-  void prepare(const backend::StepArgs& step) override { inner_->prepare(step); }
-  [[nodiscard]] backend::StepRun enqueue() override {
+  void prepare(const backend::StepArgs& step, bool watched) override { inner_->prepare(step, watched); }
+  [[nodiscard]] backend::StepRun enqueue(const backend::AfterStage& after) override {
     if (fails_in_run) throw Error(Code::kDevice, "this card has failed");
-    const backend::StepRun ran = inner_->enqueue();
+    const backend::StepRun ran = inner_->enqueue(after);
     if (ran.ticket) check(++outstanding_ <= 2, "two tickets may be outstanding");
     return ran;
   }
@@ -77,15 +77,6 @@ class FailingMember final : public Member {
     return drawn;
   }
   [[nodiscard]] backend::SlotData peek(Slot slot) override { return inner_->peek(slot); }
-
-  void embed(const backend::EmbedArgs& /*args*/) override { FAIL() << "a whole step"; }
-  void attn_in(const backend::AttnInArgs& /*args*/) override { FAIL() << "a whole step"; }
-  void attend(const backend::AttendArgs& /*args*/) override { FAIL() << "a whole step"; }
-  void attn_out(const backend::AttnOutArgs& /*args*/) override { FAIL() << "a whole step"; }
-  void route(const backend::RouteArgs& /*args*/) override { FAIL() << "a whole step"; }
-  void moe(const backend::MoeArgs& /*args*/) override { FAIL() << "a whole step"; }
-  void logits(const backend::LogitsArgs& /*args*/) override { FAIL() << "a whole step"; }
-  backend::Ticket sample(const backend::SampleArgs& /*args*/) override { return 0; }
 
   std::atomic<bool> fails_in_run = false, fails_in_wait = false, draws_wrong = false;
 
@@ -106,12 +97,11 @@ class Group {
     const auto make = [this, ranks, cards](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
       const int rank = of_rank.rank();
       const std::string card = cards.empty() ? fmt::format("card {}", rank) : cards[static_cast<size_t>(rank)];
-      if (rank == 0) {
-        backend::hand_out_id(of_rank, card, std::as_bytes(std::span(kId)));
-      } else {
-        const auto id = backend::receive_id(of_rank, card);
-        EXPECT_EQ(std::string(reinterpret_cast<const char*>(id.data()), id.size()), kId);
-      }
+      const auto id = backend::agree_on_id(of_rank, card, [] {
+        const std::span bytes = std::as_bytes(std::span(kId));
+        return std::vector(bytes.begin(), bytes.end());
+      });
+      EXPECT_EQ(std::string(reinterpret_cast<const char*>(id.data()), id.size()), kId);
       auto made = std::make_unique<FailingMember>(cpu_member(whole, ranks, rank, meeting_.end_of(rank)));
       members[static_cast<size_t>(rank)] = made.get();
       return made;
@@ -223,10 +213,29 @@ TEST_F(Members, copy_pages_on_every_rank) {
   test::expect_page_copies(on.be(), on.gpt());
 }
 
+// Residuals at boundaries of layers, as a head wants them.
+TEST_F(Members, are_looked_at_behind_their_stages_wherever_they_are) {
+  Group of_group(config_, weights_.weights(), steps(), {2, false});
+  const auto threads = on_threads(model::backend_config(config_, steps()), {2, false});
+  const model::GptOss of_threads = model::load(*threads, config_, weights_.weights());
+  const auto one = backend::make_cpu_backend(model::backend_config(config_, steps()), {.threads = 1});
+  const model::GptOss of_one = model::load(*one, config_, weights_.weights());
+  const model::Step step = engine::step_alone(prompt_of(3, config_.dims.vocab));
+  const auto taps_of = [&](backend::Backend& be, const model::GptOss& gpt) {
+    model::Taps taps{.boundaries = {0, 1, 2}};
+    model::forward(be, gpt, step, {}, &taps);
+    return taps.values;
+  };
+  const std::vector<float> want = taps_of(*one, of_one), found = taps_of(*threads, of_threads);
+  EXPECT_EQ(taps_of(of_group.be(), of_group.gpt()), found);
+  ASSERT_EQ(found.size(), 3 * 3 * static_cast<size_t>(config_.dims.hidden));
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], want[i], 1e-4) << i;
+}
+
 TEST_F(Members, serve_whole_steps_alone) {
   Group on(config_, weights_.weights(), steps(), {2, false});
   EXPECT_THROW(on.be().embed({.ids = {}, .table = {}}), Error);
-  EXPECT_THROW((void)on.be().peek(Slot::kAttn), Error);
+  EXPECT_TRUE(on.be().peek(Slot::kAttn).shape.empty());
 }
 
 TEST_F(Members, that_have_one_card_are_refused_by_name) {
@@ -302,6 +311,7 @@ void on_three(const std::string& which, const std::function<void(int, Transport&
                                                    : which == "threads" ? meeting.end_of(rank)
                                                                         : fake.end_of(rank);
       body(rank, *transport);
+      if (group && rank > 0) EXPECT_EQ(group->receive(0).type, backend::FrameType::kEnd);  // none leaves before
     });
 }
 
@@ -328,6 +338,10 @@ TEST(Transports, add_up_in_the_order_of_the_ranks_gather_at_rank_0_and_tell_its_
         for (size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(100 * rank + static_cast<int>(i) + round);
         transport.gather(std::vector<std::span<float>>{std::span(own).first(width), std::span(own).last(width)},
                          {.columns = columns, .values = all, .width = 6});
+        std::vector<float> again(all.size());
+        transport.gather(std::vector<std::span<float>>{std::span(own).first(width), std::span(own).last(width)},
+                         {.columns = columns, .values = again, .width = 6});
+        EXPECT_EQ(again, all) << which;
         const auto r = static_cast<float>(round);
         if (rank == 0) {
           EXPECT_THAT(all, ElementsAre(r, r + 1, r + 100, r + 101, r + 102, r + 200, r + 2, r + 3, r + 103, r + 104,
@@ -387,7 +401,7 @@ TEST_F(Members, exchange_twice_in_a_layer_and_once_for_the_logits) {
   for (int rank = 0; rank < ranks.count; ++rank)
     EXPECT_THAT(meeting.calls(rank), ElementsAre("reduce", "reduce", "reduce", "reduce", "gather", "broadcast"))
         << rank;
-  model::forward(*be, gpt, step, [](backend::Stage, int) {});  // verb by verb
+  model::forward(*be, gpt, step, [](backend::Stage, int) {});  // and looked at
   for (int rank = 0; rank < ranks.count; ++rank) EXPECT_EQ(meeting.calls(rank).size(), 6u) << rank;
 }
 
@@ -502,10 +516,8 @@ class StepFrame : public Members {
                                  .rows = rows,
                                  .logit_tokens = logit_tokens,
                                  .sample_rows = {&row, 1}};
-    const backend::Frame frame{backend::FrameType::kStep, backend::written(step)};
-    backend::BodyReader in(frame);
-    const backend::ReceivedStep received(in, model::backend_config(config_, steps()), 1);
-    in.end();
+    const backend::ReceivedStep received({backend::FrameType::kStep, backend::written(step)},
+                                         model::backend_config(config_, steps()), 1);
     const std::span<const backend::SampleRow> found = received.args({}).sample_rows;
     ASSERT_EQ(found.size(), 1u);
     const backend::SamplingParams& p = *found[0].params;

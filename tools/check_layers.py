@@ -25,7 +25,7 @@ CUDA_ROOM = "backend/cuda"
 # Libraries whose headers cost seconds per file that includes them (tools/compile_cost.py): who may.
 CONFINED = {
     "isocline": re.compile(r"app/run/line_editor\.cpp"),
-    "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)|lab/client/http_requests\.cpp"),
+    "boost/": re.compile(r"server/http_(connection|server)\.(h|cpp)|lab/client/http_requests\.cpp|backend/ranks/process_group(_test)?\.cpp"),
     "xgrammar/": re.compile(r"text/grammar\.cpp"),
     "curl/": re.compile(r"hub/http\.cpp"),
 }

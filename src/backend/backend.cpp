@@ -6,7 +6,6 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace nibble::backend {
 
@@ -19,22 +18,15 @@ std::string_view name_of(Slot slot) {
 
 std::vector<float> floats_of(const RawTensor& tensor) {
   std::vector<float> values(tensor.bytes.size() / static_cast<size_t>(bytes_of(tensor.dtype)));
-  const std::byte* const bytes = tensor.bytes.data();
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(values.data(), bytes, tensor.bytes.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
-    values[i] = tensor.dtype == DType::kF16 ? F16{bits}.to_float() : Bf16{bits}.to_float();
-  }
+  for (size_t i = 0; i < values.size(); ++i) values[i] = float_at(tensor, static_cast<int64_t>(i));
   return values;
 }
 
 SlotRows Backend::rows(Slot slot) {
   throw Error(Code::kUnsupported, "{}: want a backend whose {} can be summed over ranks", name(), name_of(slot));
 }
+
+void Backend::refuse_verb() const { throw Error(Code::kUnsupported, "{}: want a whole step, found a verb", name()); }
 
 KernelFamily Backend::kernel_family() const { return KernelFamily::kAuto; }
 
@@ -51,7 +43,6 @@ std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const La
     if (after) after(stage, layer);
   };
   const Weights& w = *step.weights;
-  be.begin(step);
   be.embed({.ids = step.ids,
             .table = w.outer[WeightRole::kEmbedding],
             .taps = step.taps,

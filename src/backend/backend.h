@@ -122,6 +122,9 @@ struct KernelLaunches {
   int64_t count = 0;
 };
 
+// Called behind each stage of a step; layer is -1 outside the layers.
+using AfterStage = std::function<void(Stage stage, int layer)>;
+
 class Backend {
  public:
   Backend() = default;
@@ -145,31 +148,34 @@ class Backend {
   // Between steps. Page `to` becomes what the steps so far made of page `from`.
   virtual void copy_page(const PageCopy& copy) = 0;
 
-  // A whole step: a backend that compiles its steps runs it here. None: begin() and the verbs follow.
-  virtual std::optional<StepRun> run(const StepArgs& /*step*/) { return std::nullopt; }
+  // A whole step: a backend that compiles its steps, or shares them, runs it here; `after`, if any, sees by peek() what
+  // each stage has left, maybe on another thread. None: begin() and the verbs follow.
+  virtual std::optional<StepRun> run(const StepArgs& /*step*/, const AfterStage& /*after*/) { return std::nullopt; }
   // Before the verbs of a step that is walked: all that they will be told.
   virtual void begin(const StepArgs& /*step*/) {}
 
+  // The verbs. Throw Error(kUnsupported) where run() has whole steps alone.
+
   // residual = table[ids]; delta = 0
-  virtual void embed(const EmbedArgs& args) = 0;
+  virtual void embed(const EmbedArgs& /*args*/) { refuse_verb(); }
   // residual += delta; normed = rmsnorm(residual) ⊙ norm; qkv = normed·Wᵀ + b
-  virtual void attn_in(const AttnInArgs& args) = 0;
+  virtual void attn_in(const AttnInArgs& /*args*/) { refuse_verb(); }
   // rope on q and k (halves d, d + head_dim/2); k, v → cache; attn = softmax([q·k / sqrt(head_dim), sink]) · v over the
   // row's visible keys; the sink has no value. Rope and the write are meant by this verb, but a backend may do them in
   // an earlier launch of the same step (backend/cuda/norm_rope/README.md says where it does).
-  virtual void attend(const AttendArgs& args) = 0;
+  virtual void attend(const AttendArgs& /*args*/) { refuse_verb(); }
   // delta = attn·Woᵀ + bo
-  virtual void attn_out(const AttnOutArgs& args) = 0;
+  virtual void attn_out(const AttnOutArgs& /*args*/) { refuse_verb(); }
   // residual += delta; normed = rmsnorm(residual) ⊙ norm; logits = normed·Wrᵀ + br; ids = topk, weights = softmax over
   // the topk
-  virtual void route(const RouteArgs& args) = 0;
+  virtual void route(const RouteArgs& /*args*/) { refuse_verb(); }
   // h = W1[e]·normed + b1[e]; glu = min(h[0::2], L), lin = clamp(h[1::2], ±L); u = glu·sigmoid(1.702·glu)·(lin + 1);
   // delta = Σ w_e (W2[e]·u + b2[e])
-  virtual void moe(const MoeArgs& args) = 0;
+  virtual void moe(const MoeArgs& /*args*/) { refuse_verb(); }
   // residual += delta; logits = (rmsnorm(residual[tokens]) ⊙ norm) · tableᵀ
-  virtual void logits(const LogitsArgs& args) = 0;
+  virtual void logits(const LogitsArgs& /*args*/) { refuse_verb(); }
   // Draws one token per row of logits (sampling.h). The logits slot is unspecified afterwards.
-  virtual Ticket sample(const SampleArgs& args) = 0;
+  virtual Ticket sample(const SampleArgs& /*args*/) { refuse_verb(); }
 
   // What the ticket's rows drew. Tickets are read once and in order; two may be outstanding: a step's, and that of the
   // step enqueued after it.
@@ -183,7 +189,7 @@ class Backend {
   [[nodiscard]] virtual std::span<const float> wait_taps(TapTicket ticket);
 
   // A copy of an activation, after all verbs so far; of no shape where the backend has fused it away, so that it is
-  // never written. For tests, compare, perplexity, taps.
+  // never written, and where no rank of several has all of it. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
   // kDelta and kLogits, after all verbs so far: what ranks that share a step sum and gather in place (ranks/member.h).
   // Throws Error(kUnsupported) where the backend cannot be such a rank.
@@ -197,11 +203,12 @@ class Backend {
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const { return {}; }
   [[nodiscard]] virtual int64_t graph_replays() const { return 0; }
   [[nodiscard]] virtual KernelFamily kernel_family() const;  // what kAuto became, on a device
+
+ private:
+  [[noreturn]] void refuse_verb() const;
 };
 
-// A step's verbs, one after the other, with `after` behind each; layer is -1 outside the layers. The ticket is of what
-// it samples.
-using AfterStage = std::function<void(Stage stage, int layer)>;
+// A step's verbs, one after the other, with `after` behind each. REQUIRES begin(). The ticket is of what it samples.
 std::optional<Ticket> walk(Backend& be, const StepArgs& step, std::span<const LayerKind> layer_kinds,
                            const AfterStage& after = {});
 

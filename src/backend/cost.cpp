@@ -1,7 +1,5 @@
 #include "backend/cost.h"
 
-#include "base/error.h"
-
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -36,48 +34,11 @@ Keys keys_of(const Row& row, int64_t window) {  // window 0: all
 
 }  // namespace
 
-int64_t values_of(WeightRole role, const Dims& d) {
-  switch (role) {
-    case kEmbedding:
-    case kUnembedding: return d.vocab * d.hidden;
-    case kFinalNorm:
-    case kAttnNorm:
-    case kMlpNorm:
-    case kOBias: return d.hidden;
-    case kQ:
-    case kO: return d.q_width() * d.hidden;
-    case kQBias: return d.q_width();
-    case kK:
-    case kV: return d.kv_width() * d.hidden;
-    case kKBias:
-    case kVBias: return d.kv_width();
-    case kSinks: return d.heads;
-    case kRouter: return d.experts * d.hidden;
-    case kRouterBias: return d.experts;
-    case kGateUp: return d.experts * 2 * d.inter * d.hidden;
-    case kGateUpBias: return d.experts * 2 * d.inter;
-    case kDown: return d.experts * d.inter * d.hidden;
-    case kDownBias: return d.experts * d.hidden;
-    case kTapNorm:
-    case kTapFc:
-    case kHiddenNorm: break;  // of heads
-  }
-  check(false, "every role has a size");
-  return 0;
-}
+int64_t values_of(WeightRole role, const Dims& d) { return whole_of(role, d).values(); }
 
 double bytes_per_value(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kBf16:
-    case WeightFormat::kF16: return 2;
-    case WeightFormat::kF32: return 4;
-    case WeightFormat::kMxfp4:
-    case WeightFormat::kGgmlMxfp4: return 17.0 / 32;
-    case WeightFormat::kMxfp8: return 33.0 / 32;
-    case WeightFormat::kGgmlQ8: return 34.0 / 32;
-  }
-  check(false, "every format has a size");
-  return 0;
+  const WeightBlock& block = block_of(format);
+  return static_cast<double>(block.bytes + block.scale_bytes) / static_cast<double>(block.values);
 }
 
 StoredFormats StoredFormats::as_shipped() {

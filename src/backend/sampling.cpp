@@ -73,7 +73,7 @@ std::vector<Candidate> filtered(std::span<const float> logits, const SamplingPar
   return keep;
 }
 
-// The first of the largest, like std::max_element, but by vectors: a row is 200,000 logits.
+// Index of the first largest logit, like std::max_element, but by vectors: a row is 200,000 logits.
 int32_t largest(std::span<const float> logits) {
   constexpr size_t kLanes = 32;
   std::array<float, kLanes> tops;

@@ -12,31 +12,7 @@
 namespace nibble::backend {
 namespace {
 
-// How bytes hold values: `values` neighbours of a row in `bytes`.
-struct Unit {
-  int64_t values, bytes;
-};
-
-Unit unit_of(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kBf16:
-    case WeightFormat::kF16: return {1, 2};
-    case WeightFormat::kF32: return {1, 4};
-    case WeightFormat::kMxfp4: return {kMxBlock, 16};
-    case WeightFormat::kMxfp8: return {kMxBlock, 32};
-    case WeightFormat::kGgmlMxfp4: return {kMxBlock, 17};
-    case WeightFormat::kGgmlQ8: return {kMxBlock, 34};
-  }
-  check(false, "every format has a unit");
-  return {};
-}
-
-constexpr Unit kScaleUnit = {kMxBlock, 1};
-
-bool has_experts(WeightRole role) {
-  return role == WeightRole::kGateUp || role == WeightRole::kGateUpBias || role == WeightRole::kDown ||
-         role == WeightRole::kDownBias;
-}
+constexpr WeightBlock kScaleUnit = {"scales", kMxBlock, 1};
 
 // A tensor as it is stored: [experts, rows] of so many units.
 struct StoredLayout {
@@ -44,7 +20,7 @@ struct StoredLayout {
   int64_t experts, rows, units;
 };
 
-StoredLayout stored_of(WeightRole role, const Shape& shape, const Unit& unit, bool is_values) {
+StoredLayout stored_of(WeightRole role, const Shape& shape, const WeightBlock& unit, bool is_values) {
   const size_t of_experts = has_experts(role) ? 1 : 0;
   const size_t leading = of_experts + 1;
   check(shape.size() >= leading, "a tensor has its role's dimensions");
@@ -60,7 +36,7 @@ struct Section {
   Extent filled;  // no less than the slice's
 };
 
-RawTensor part_of(const RawTensor& whole, const StoredLayout& stored, const Unit& unit, const Section& cut,
+RawTensor part_of(const RawTensor& whole, const StoredLayout& stored, const WeightBlock& unit, const Section& cut,
                   std::vector<Buffer>& copies) {
   const Slice& slice = cut.slice;
   const Range units = {slice.cols.first / unit.values, slice.cols.count / unit.values};
@@ -95,7 +71,7 @@ RawTensor part_of(const RawTensor& whole, const StoredLayout& stored, const Unit
 
 RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Section& cut,
                     std::vector<Buffer>& copies) {
-  const Unit unit = unit_of(format);
+  const WeightBlock& unit = block_of(format);
   const Slice& slice = cut.slice;
   if (unit.values > 1 && (slice.cols.first % unit.values != 0 || slice.cols.count % unit.values != 0)) {
     throw Error(Code::kUnsupported, "{}: want ranks whose columns are whole blocks of {} ({}), found {} columns at {}",
@@ -105,11 +81,6 @@ RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightForm
 }
 
 }  // namespace
-
-int64_t SlicedWeight::copied_bytes() const {
-  return std::accumulate(copies.begin(), copies.end(), int64_t{0},
-                         [](int64_t sum, const Buffer& copy) { return sum + copy.bytes(); });
-}
 
 SlicedWeight sliced(const HostWeight& whole, const Extent& filled) {
   SlicedWeight result{.weight = whole, .copies = {}};

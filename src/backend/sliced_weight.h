@@ -13,8 +13,6 @@ namespace nibble::backend {
 struct SlicedWeight {
   HostWeight weight;           // of no slice; its bytes are the whole tensor's or the copies'
   std::vector<Buffer> copies;  // stay in place when this is moved
-
-  [[nodiscard]] int64_t copied_bytes() const;
 };
 
 // Rows and columns of each expert, as WeightRole counts them.

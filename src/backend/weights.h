@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,19 @@ inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kHiddenNorm) + 
   return kNames[static_cast<size_t>(role)];
 }
 
+// Whether it leads with [experts].
+[[nodiscard]] constexpr bool has_experts(WeightRole role) {
+  return role >= WeightRole::kGateUp && role <= WeightRole::kDownBias;
+}
+// Whether it ends with [out, in]; else it is a vector, or one for each expert.
+[[nodiscard]] constexpr bool is_matrix(WeightRole role) {
+  using enum WeightRole;
+  constexpr WeightRole kMatrices[] = {kEmbedding, kUnembedding, kQ, kK, kV, kO, kRouter, kGateUp, kDown, kTapFc};
+  for (const WeightRole matrix : kMatrices)
+    if (role == matrix) return true;
+  return false;
+}
+
 // How a tensor's bytes are read. Blocks hold 32 values along the input dimension.
 enum class WeightFormat : uint8_t {
   kBf16,
@@ -80,10 +94,32 @@ enum class WeightFormat : uint8_t {
   kGgmlQ8,     // values U8 [.., in/32, 34]: F16 scale, then 32 signed bytes; ggml's Q8_0
 };
 
-[[nodiscard]] constexpr std::string_view name_of(WeightFormat format) {
-  constexpr std::array<std::string_view, 7> kNames = {"bf16",  "f16",        "f32",      "mxfp4",
-                                                      "mxfp8", "ggml mxfp4", "ggml q8_0"};
-  return kNames[static_cast<size_t>(format)];
+// Neighbours of a row that are stored together: a value, or a block.
+struct WeightBlock {
+  std::string_view name;  // of the format
+  int64_t values, bytes;
+  int64_t scale_bytes = 0;  // in an array of their own
+};
+inline constexpr WeightBlock kWeightBlocks[] = {{"bf16", 1, 2},
+                                                {"f16", 1, 2},
+                                                {"f32", 1, 4},
+                                                {"mxfp4", kMxBlock, 16, 1},
+                                                {"mxfp8", kMxBlock, 32, 1},
+                                                {"ggml mxfp4", kMxBlock, 17},
+                                                {"ggml q8_0", kMxBlock, 34}};
+[[nodiscard]] constexpr const WeightBlock& block_of(WeightFormat format) {
+  return kWeightBlocks[static_cast<size_t>(format)];
+}
+[[nodiscard]] constexpr std::string_view name_of(WeightFormat format) { return block_of(format).name; }
+
+[[nodiscard]] constexpr WeightFormat format_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return WeightFormat::kF16;
+    case DType::kF32: return WeightFormat::kF32;
+    case DType::kGgmlQ8: return WeightFormat::kGgmlQ8;
+    case DType::kGgmlMxfp4: return WeightFormat::kGgmlMxfp4;
+    default: return WeightFormat::kBf16;
+  }
 }
 
 // One tensor on its way to a backend.
@@ -107,7 +143,21 @@ struct HostWeight {
   return weight;
 }
 
-// All values of a tensor of floats, bf16, f16 or f32.
+[[nodiscard]] constexpr bool is_float(DType dtype) {
+  return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32;
+}
+// A value of a tensor of such floats, and all.
+[[nodiscard]] inline float float_at(const RawTensor& tensor, int64_t idx) {
+  const std::byte* const at = tensor.bytes.data() + idx * bytes_of(tensor.dtype);
+  if (tensor.dtype == DType::kF32) {
+    float value = 0;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof bits);
+  return tensor.dtype == DType::kF16 ? F16{bits}.to_float() : Bf16{bits}.to_float();
+}
 [[nodiscard]] std::vector<float> floats_of(const RawTensor& tensor);
 
 struct WeightHandle {

@@ -34,15 +34,6 @@ TEST(bf16, rounds_to_nearest_even_and_keeps_nan) {
   EXPECT_TRUE(std::isnan(Bf16::from_float(NAN).to_float()));
 }
 
-TEST(tensor_view, rows_follow_the_shape) {
-  int data[24];
-  for (int i = 0; i < 24; ++i) data[i] = i;
-  const TensorView<int, 3> view{data, {2, 3, 4}};
-  EXPECT_EQ(view.size(), 24);
-  EXPECT_EQ(view[1][2][3], 23);
-  EXPECT_EQ(view[1][0][0], 12);
-}
-
 TEST(philox, matches_the_published_vectors) {  // Random123 kat_vectors, philox4x32 10
   EXPECT_EQ(philox(0, 0), (Philox4{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~0ull, ~0ull, ~0ull), (Philox4{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -279,16 +270,30 @@ TEST(BoundThreads, an_index_is_always_the_same_threads_and_each_has_its_own) {
   EXPECT_FALSE(std::set(first.begin(), first.end()).contains(std::this_thread::get_id()));
 }
 
+TEST(BoundThreads, the_caller_may_be_the_first) {
+  BoundThreads threads(3, BoundThreads::First::kCaller);
+  std::vector<std::thread::id> ids(3);
+  const auto thrown = threads.each([&](size_t i) {
+    ids[i] = std::this_thread::get_id();
+    if (i == 0) throw std::runtime_error("the caller's");
+  });
+  EXPECT_EQ(ids[0], std::this_thread::get_id());
+  EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), 3u);
+  EXPECT_TRUE(thrown[0] != nullptr && thrown[1] == nullptr);
+}
+
 // All run at once: each waits for the others, as ranks do.
 TEST(BoundThreads, may_wait_for_one_another_again_and_again) {
-  BoundThreads threads(3);
-  std::atomic<int> came = 0;
-  for (int round = 1; round <= 2000; ++round) {
-    threads.each([&](size_t) {
-      ++came;
-      while (came < 3 * round) std::this_thread::yield();
-    });
-    ASSERT_EQ(came, 3 * round) << "all are done when the call returns";
+  for (const auto first : {BoundThreads::First::kOwnThread, BoundThreads::First::kCaller}) {
+    BoundThreads threads(3, first);
+    std::atomic<int> came = 0;
+    for (int round = 1; round <= 2000; ++round) {
+      threads.each([&](size_t) {
+        ++came;
+        while (came < 3 * round) std::this_thread::yield();
+      });
+      ASSERT_EQ(came, 3 * round) << "all are done when the call returns";
+    }
   }
 }
 

@@ -64,24 +64,12 @@ void dequantize_blocks(MxConstBlocks in, std::span<float> values) {
 
 void mx_quantize(std::span<const float> values, MxScaleRule rule, MxBlocks out) {
   check_sizes(values.size(), out);
-  switch (out.format) {
-    case MxFormat::kMxfp4: return quantize_blocks<MxFormat::kMxfp4>(values, rule, out);
-    case MxFormat::kMxfp8E4m3: return quantize_blocks<MxFormat::kMxfp8E4m3>(values, rule, out);
-    case MxFormat::kMxfp8E5m2: return quantize_blocks<MxFormat::kMxfp8E5m2>(values, rule, out);
-    case MxFormat::kMxfp6E2m3: return quantize_blocks<MxFormat::kMxfp6E2m3>(values, rule, out);
-    case MxFormat::kMxfp6E3m2: return quantize_blocks<MxFormat::kMxfp6E3m2>(values, rule, out);
-  }
+  with_mx_format(out.format, [&](auto of) { quantize_blocks<decltype(of)::value>(values, rule, out); });
 }
 
 void mx_dequantize(MxConstBlocks in, std::span<float> values) {
   check_sizes(values.size(), in);
-  switch (in.format) {
-    case MxFormat::kMxfp4: return dequantize_blocks<MxFormat::kMxfp4>(in, values);
-    case MxFormat::kMxfp8E4m3: return dequantize_blocks<MxFormat::kMxfp8E4m3>(in, values);
-    case MxFormat::kMxfp8E5m2: return dequantize_blocks<MxFormat::kMxfp8E5m2>(in, values);
-    case MxFormat::kMxfp6E2m3: return dequantize_blocks<MxFormat::kMxfp6E2m3>(in, values);
-    case MxFormat::kMxfp6E3m2: return dequantize_blocks<MxFormat::kMxfp6E3m2>(in, values);
-  }
+  with_mx_format(in.format, [&](auto of) { dequantize_blocks<decltype(of)::value>(in, values); });
 }
 
 double MxError::relative_rms() const {

@@ -4,8 +4,11 @@
 
 #include "base/dtype.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tuple>
+#include <type_traits>
 
 namespace nibble {
 
@@ -21,29 +24,34 @@ enum class MxScaleRule : uint8_t {
 
 inline constexpr int kMxBlock = 32;
 
-[[nodiscard]] constexpr int mx_element_bits(MxFormat format) {
+// An element of a format; base/dtype.h.
+template <MxFormat kFormat>
+using MxElement =
+    std::tuple_element_t<static_cast<size_t>(kFormat), std::tuple<E2m1, E4m3, E5m2, E2m3, E3m2>>;  // by MxFormat
+
+// visit(std::integral_constant<MxFormat, format>()).
+template <class Visit>
+constexpr auto with_mx_format(MxFormat format, const Visit& visit) {
+  using enum MxFormat;
   switch (format) {
-    case MxFormat::kMxfp4: return E2m1::kBits;
-    case MxFormat::kMxfp8E4m3: return E4m3::kBits;
-    case MxFormat::kMxfp8E5m2: return E5m2::kBits;
-    case MxFormat::kMxfp6E2m3: return E2m3::kBits;
-    case MxFormat::kMxfp6E3m2: return E3m2::kBits;
+    case kMxfp4: break;
+    case kMxfp8E4m3: return visit(std::integral_constant<MxFormat, kMxfp8E4m3>());
+    case kMxfp8E5m2: return visit(std::integral_constant<MxFormat, kMxfp8E5m2>());
+    case kMxfp6E2m3: return visit(std::integral_constant<MxFormat, kMxfp6E2m3>());
+    case kMxfp6E3m2: return visit(std::integral_constant<MxFormat, kMxfp6E3m2>());
   }
-  return 0;
+  return visit(std::integral_constant<MxFormat, kMxfp4>());
+}
+
+[[nodiscard]] constexpr int mx_element_bits(MxFormat format) {
+  return with_mx_format(format, [](auto of) -> int { return MxElement<decltype(of)::value>::kBits; });
 }
 
 // 16, 32 or 24; the scale is apart.
 [[nodiscard]] constexpr int mx_block_bytes(MxFormat format) { return mx_element_bits(format) * kMxBlock / 8; }
 
 [[nodiscard]] constexpr float mx_max_element(MxFormat format) {
-  switch (format) {
-    case MxFormat::kMxfp4: return E2m1::max();
-    case MxFormat::kMxfp8E4m3: return E4m3::max();
-    case MxFormat::kMxfp8E5m2: return E5m2::max();
-    case MxFormat::kMxfp6E2m3: return E2m3::max();
-    case MxFormat::kMxfp6E3m2: return E3m2::max();
-  }
-  return 0;
+  return with_mx_format(format, [](auto of) { return MxElement<decltype(of)::value>::max(); });
 }
 
 // The one statement of the byte layout, for every width: element j is the bits [j*width, (j+1)*width) of its block,
@@ -65,25 +73,11 @@ constexpr void mx_or_element_code(MxFormat format, uint8_t* block, int element_i
 }
 
 [[nodiscard]] constexpr float mx_decode_element(MxFormat format, uint8_t code) {
-  switch (format) {
-    case MxFormat::kMxfp4: return E2m1{code}.to_float();
-    case MxFormat::kMxfp8E4m3: return E4m3{code}.to_float();
-    case MxFormat::kMxfp8E5m2: return E5m2{code}.to_float();
-    case MxFormat::kMxfp6E2m3: return E2m3{code}.to_float();
-    case MxFormat::kMxfp6E3m2: return E3m2{code}.to_float();
-  }
-  return 0;
+  return with_mx_format(format, [code](auto of) { return MxElement<decltype(of)::value>{code}.to_float(); });
 }
 
 [[nodiscard]] constexpr uint8_t mx_encode_element(MxFormat format, float value) {
-  switch (format) {
-    case MxFormat::kMxfp4: return E2m1::from_float(value).bits;
-    case MxFormat::kMxfp8E4m3: return E4m3::from_float(value).bits;
-    case MxFormat::kMxfp8E5m2: return E5m2::from_float(value).bits;
-    case MxFormat::kMxfp6E2m3: return E2m3::from_float(value).bits;
-    case MxFormat::kMxfp6E3m2: return E3m2::from_float(value).bits;
-  }
-  return 0;
+  return with_mx_format(format, [value](auto of) { return MxElement<decltype(of)::value>::from_float(value).bits; });
 }
 
 // Exact, except that products beyond float's range (large scales only) are infinite. A NaN scale makes every element

@@ -1,5 +1,5 @@
 #pragma once
-// Views of tensors. A view never owns; it is passed by value.
+// Tensors of files and uploads: their types, and views that never own.
 
 #include <array>
 #include <cstddef>
@@ -10,70 +10,34 @@
 
 namespace nibble {
 
-// Row-major view: pointer and shape. T is const for inputs.
-template <class T, int Rank>
-struct TensorView {
-  T* data = nullptr;
-  std::array<int64_t, Rank> shape{};
-
-  [[nodiscard]] constexpr int64_t size() const {
-    int64_t n = 1;
-    for (const int64_t d : shape) n *= d;
-    return n;
-  }
-  // The sub-tensor at an index of the first dimension; an element when Rank is 1.
-  constexpr decltype(auto) operator[](int64_t idx) const {
-    if constexpr (Rank == 1) {
-      return (data[idx]);
-    } else {
-      TensorView<T, Rank - 1> row;
-      int64_t stride = 1;
-      for (int d = 1; d < Rank; ++d) stride *= row.shape[d - 1] = shape[d];
-      row.data = data + idx * stride;
-      return row;
-    }
-  }
-  [[nodiscard]] constexpr std::span<T> flat() const { return {data, static_cast<size_t>(size())}; }
+enum class DType : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF8E4m3,
+  kF8E5m2,
+  kF16,
+  kBf16,
+  kF32,
+  kF64,
+  kGgmlQ8,     // blocks along the last dimension, of files: backends take them as bytes (backend/weights.h)
+  kGgmlMxfp4,  // the same
 };
 
-enum class DType : uint8_t { kBool, kU8, kI8, kI16, kI32, kI64, kF8E4m3, kF8E5m2, kF16, kBf16, kF32, kF64 };
-
-[[nodiscard]] constexpr int64_t bytes_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBool:
-    case DType::kU8:
-    case DType::kI8:
-    case DType::kF8E4m3:
-    case DType::kF8E5m2: return 1;
-    case DType::kI16:
-    case DType::kF16:
-    case DType::kBf16: return 2;
-    case DType::kI32:
-    case DType::kF32: return 4;
-    case DType::kI64:
-    case DType::kF64: return 8;
-  }
-  return 0;
-}
-
-// safetensors' spelling: "BF16", "F32", "U8", …
-[[nodiscard]] constexpr std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBool: return "BOOL";
-    case DType::kU8: return "U8";
-    case DType::kI8: return "I8";
-    case DType::kI16: return "I16";
-    case DType::kI32: return "I32";
-    case DType::kI64: return "I64";
-    case DType::kF8E4m3: return "F8_E4M3";
-    case DType::kF8E5m2: return "F8_E5M2";
-    case DType::kF16: return "F16";
-    case DType::kBf16: return "BF16";
-    case DType::kF32: return "F32";
-    case DType::kF64: return "F64";
-  }
-  return "?";
-}
+struct DTypeInfo {
+  std::string_view name;  // safetensors' spelling, ggml's of its blocks
+  int64_t bytes;          // of a value, or of a block
+  int64_t values = 1;     // of a block
+};
+inline constexpr DTypeInfo kDTypes[] = {{"BOOL", 1}, {"U8", 1},      {"I8", 1},        {"I16", 2},       {"I32", 4},
+                                        {"I64", 8},  {"F8_E4M3", 1}, {"F8_E5M2", 1},   {"F16", 2},       {"BF16", 2},
+                                        {"F32", 4},  {"F64", 8},     {"Q8_0", 34, 32}, {"MXFP4", 17, 32}};
+[[nodiscard]] constexpr const DTypeInfo& info_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+[[nodiscard]] constexpr int64_t bytes_of(DType dtype) { return info_of(dtype).bytes; }
+[[nodiscard]] constexpr std::string_view name_of(DType dtype) { return info_of(dtype).name; }
 
 using Shape = std::vector<int64_t>;
 

@@ -144,10 +144,10 @@ void ThreadPool::parallel_ranges(int64_t count, int64_t chunk, const Body& body)
   start({body, count, chunk, true});
 }
 
-BoundThreads::BoundThreads(size_t count) : thrown_(count) {
+BoundThreads::BoundThreads(size_t count, First first) : first_(first), thrown_(count) {
   check(count >= 1, "at least one thread");
   try {
-    for (size_t i = 0; i < count; ++i) threads_.emplace_back([this, i] { work(i); });
+    for (size_t i = first_ == First::kCaller ? 1 : 0; i < count; ++i) threads_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error& e) {
     const size_t could = threads_.size();
     end();
@@ -170,21 +170,26 @@ void BoundThreads::work(size_t index) {
     wait_while(generation_, seen);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_) return;
-    try {
-      (*body_)(index);
-    } catch (...) {
-      thrown_[index] = std::current_exception();
-    }
+    run(index);
     if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+  }
+}
+
+void BoundThreads::run(size_t index) {
+  try {
+    (*body_)(index);
+  } catch (...) {
+    thrown_[index] = std::current_exception();
   }
 }
 
 std::span<const std::exception_ptr> BoundThreads::each(const Body& body) {
   for (std::exception_ptr& thrown : thrown_) thrown = nullptr;
   body_ = &body;
-  unfinished_.store(static_cast<uint32_t>(count()), std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
+  if (first_ == First::kCaller) run(0);
   for (uint32_t left = 0; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left);
   return thrown_;
 }

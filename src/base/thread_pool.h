@@ -76,29 +76,38 @@ class ThreadPool {
   std::vector<std::jthread> workers_;
 };
 
+// As pool's; null: the caller alone.
+inline void parallel_for(ThreadPool* pool, int64_t count, const ThreadPool::Body& body) {
+  if (pool != nullptr) return pool->parallel_for(count, body);
+  body({0, count, 0});
+}
+
 // Threads that all do the same work at the same time, each for an index of its own. For work that waits for the others'
 // (ranks of a step), or that a library binds to its thread (CUDA's current device).
 // Between calls a thread spins for some microseconds, so that the next call starts at once, and then sleeps.
 class BoundThreads {
  public:
   using Body = std::function<void(size_t)>;
+  enum class First : uint8_t { kOwnThread, kCaller };  // who has index 0: the caller, so that it does not only wait
 
   // Throws Error(kIo) if the system cannot start as many.
-  explicit BoundThreads(size_t count);
+  explicit BoundThreads(size_t count, First first = First::kOwnThread);
   ~BoundThreads();
   BoundThreads(const BoundThreads&) = delete;
   BoundThreads& operator=(const BoundThreads&) = delete;
 
   [[nodiscard]] size_t count() const { return thrown_.size(); }
 
-  // Calls body(i) on thread i, for every i, and returns when all are done. Returns what each of them threw, by index,
-  // null for none; valid until the next call. One caller at a time.
+  // Calls body(i) on thread i, for every i at once, and returns when all are done. Returns what each of them threw, by
+  // index, null for none; valid until the next call. One caller at a time.
   std::span<const std::exception_ptr> each(const Body& body);
 
  private:
   void work(size_t index);
+  void run(size_t index);
   void end();
 
+  const First first_;
   const Body* body_ = nullptr;  // written before generation_, read behind it
   std::vector<std::exception_ptr> thrown_;
   std::atomic<uint32_t> generation_{0};

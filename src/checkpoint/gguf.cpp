@@ -23,6 +23,10 @@ constexpr uint64_t kMaxElements = uint64_t{1} << 24;                            
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 65536;
 constexpr const char* kAlignmentKey = "general.alignment";
 
+// The tensor types that are read, by the format's numbers.
+constexpr std::pair<uint32_t, DType> kDTypes[] = {
+    {0, DType::kF32}, {1, DType::kF16}, {8, DType::kGgmlQ8}, {30, DType::kBf16}, {39, DType::kGgmlMxfp4}};
+
 // ggml's names of types that other models' files use, for messages (docs/gguf.md).
 std::string ggml_name(uint32_t type) {
   constexpr std::pair<uint32_t, std::string_view> kNames[] = {
@@ -222,9 +226,10 @@ class Parser {
     return static_cast<uint64_t>(alignment);
   }
 
-  GgufTensor read_tensor(uint64_t idx, std::vector<uint64_t>& offsets) {
+  TensorEntry read_tensor(uint64_t idx, std::vector<uint64_t>& offsets) {
     place_ = fmt::format("tensor {}", idx);
-    GgufTensor tensor;
+    TensorEntry tensor;
+    Shape& shape = tensor.tensor.shape;
     tensor.name = take_string("its name", kMaxNameBytes);
     place_ = fmt::format("tensor {}", printable(tensor.name));
     if (!names_.insert(tensor.name).second) fail(Code::kCorrupt, "it occurs twice");
@@ -232,20 +237,25 @@ class Parser {
     if (rank < 1 || rank > kMaxDimensions) {
       fail(Code::kCorrupt, "want 1 to {} dimensions, found {}", kMaxDimensions, rank);
     }
-    for (uint32_t d = 0; d < rank; ++d) tensor.shape.insert(tensor.shape.begin(), take<int64_t>("a dimension"));
+    for (uint32_t d = 0; d < rank; ++d) shape.insert(shape.begin(), take<int64_t>("a dimension"));
     const auto type = take<uint32_t>("its type");
-    tensor.type = static_cast<GgmlType>(type);
-    if (name_of(tensor.type).empty()) {
+    const auto known = std::ranges::find(kDTypes, type, &std::pair<uint32_t, DType>::first);
+    if (known == std::end(kDTypes)) {
       fail(Code::kUnsupported, "want type MXFP4, Q8_0, F16, BF16 or F32, found {}", ggml_name(type));
     }
-    static_cast<void>(tensor_bytes(tensor.type, tensor.shape, fmt::format("{}: {}", where_, place_)));
+    tensor.tensor.dtype = known->second;
+    if (*std::ranges::min_element(shape) < 1) {
+      fail(Code::kCorrupt, "want 1 to {} dimensions of at least 1, found {}", kMaxDimensions,
+           describe(known->second, shape));
+    }
+    static_cast<void>(tensor_bytes(known->second, shape, fmt::format("{}: {}", where_, place_)));
     offsets.push_back(take<uint64_t>("its offset"));
     return tensor;
   }
 
   // Sorts the tensors by offset and finds their bytes. The data begin on the alignment, each tensor where the padded
   // one before it ended. After the last one the padding may be missing.
-  void place_tensors(std::vector<GgufTensor>& tensors, const std::vector<uint64_t>& offsets, uint64_t alignment) {
+  void place_tensors(std::vector<TensorEntry>& tensors, const std::vector<uint64_t>& offsets, uint64_t alignment) {
     const auto aligned = [alignment](uint64_t n) { return (n + alignment - 1) / alignment * alignment; };
     place_ = "";
     const uint64_t begin = aligned(at_);
@@ -253,9 +263,9 @@ class Parser {
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::ranges::sort(order, {}, [&](size_t i) { return offsets[i]; });
     uint64_t at = 0, end = 0;  // of the data: where the next tensor begins, where the last one ends
-    std::vector<GgufTensor> placed;
+    std::vector<TensorEntry> placed;
     for (const size_t i : order) {
-      GgufTensor& tensor = tensors[i];
+      TensorEntry& tensor = tensors[i];
       place_ = fmt::format("tensor {}", printable(tensor.name));
       if (offsets[i] != at) {
         fail(Code::kCorrupt, "want its bytes at offset {} of the data, where {}, found offset {}{}", at,
@@ -263,13 +273,13 @@ class Parser {
                             : fmt::format("{} ends, aligned to {}", printable(placed.back().name), alignment),
              offsets[i], offsets[i] < at ? ": they overlap" : "");
       }
-      const auto bytes = static_cast<uint64_t>(tensor_bytes(tensor.type, tensor.shape, where_));
+      const auto bytes = static_cast<uint64_t>(tensor_bytes(tensor.tensor.dtype, tensor.tensor.shape, where_));
       const uint64_t room = begin > file_.size() ? 0 : file_.size() - begin;
       if (bytes > room || at > room - bytes) {
         fail(Code::kCorrupt, "{} takes {} bytes at byte {}, but the file ends at byte {}: is it cut off?",
-             describe(tensor.type, tensor.shape), bytes, begin + at, file_.size());
+             describe(tensor.tensor.dtype, tensor.tensor.shape), bytes, begin + at, file_.size());
       }
-      tensor.bytes = file_.subspan(static_cast<size_t>(begin + at), static_cast<size_t>(bytes));
+      tensor.tensor.bytes = file_.subspan(static_cast<size_t>(begin + at), static_cast<size_t>(bytes));
       end = at + bytes;
       at = aligned(end);
       placed.push_back(std::move(tensor));
@@ -290,48 +300,10 @@ class Parser {
 
 }  // namespace
 
-std::string_view name_of(GgmlType type) {
-  switch (type) {
-    case GgmlType::kF32: return "F32";
-    case GgmlType::kF16: return "F16";
-    case GgmlType::kQ8: return "Q8_0";
-    case GgmlType::kBf16: return "BF16";
-    case GgmlType::kMxfp4: return "MXFP4";
-  }
-  return "";
-}
-
-GgmlBlock block_of(GgmlType type) {
-  switch (type) {
-    case GgmlType::kF32: return {1, 4};
-    case GgmlType::kF16:
-    case GgmlType::kBf16: return {1, 2};
-    case GgmlType::kQ8: return {32, 34};
-    case GgmlType::kMxfp4: return {32, 17};
-  }
-  check(false, "every tensor type has a size");
-  return {};
-}
-
-int64_t tensor_bytes(GgmlType type, const Shape& shape, std::string_view where) {
-  const GgmlBlock block = block_of(type);
-  if (shape.empty() || shape.size() > kMaxDimensions || *std::ranges::min_element(shape) < 1) {
-    throw Error(Code::kCorrupt, "{}: want 1 to {} dimensions of at least 1, found {}", where, kMaxDimensions,
-                describe(type, shape));
-  }
-  if (shape.back() % block.values != 0) {
-    throw Error(Code::kCorrupt, "{}: want rows of whole blocks of {} values, found {}", where, block.values,
-                describe(type, shape));
-  }
-  int64_t bytes = block.bytes;
-  bool overflows = __builtin_mul_overflow(bytes, shape.back() / block.values, &bytes);
-  for (size_t d = 0; d + 1 < shape.size(); ++d) overflows |= __builtin_mul_overflow(bytes, shape[d], &bytes);
-  if (overflows) throw Error(Code::kCorrupt, "{}: {} overflows 63 bits", where, describe(type, shape));
-  return bytes;
-}
-
-std::string describe(GgmlType type, const Shape& shape) {
-  return fmt::format("{} [{}]", name_of(type), fmt::join(shape, ","));
+uint32_t ggml_number(DType dtype) {
+  const auto known = std::ranges::find(kDTypes, dtype, &std::pair<uint32_t, DType>::second);
+  check(known != std::end(kDTypes), "a type that the format has");
+  return known->first;
 }
 
 GgufContent parse_gguf(std::span<const std::byte> file, std::string_view where) {

@@ -2,7 +2,7 @@
 // llama.cpp's file format, GGUF: typed metadata, tensor descriptions, aligned tensor bytes. Source: ggml-org/ggml,
 // docs/gguf.md.
 
-#include "base/tensor.h"
+#include "checkpoint/safetensors.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,23 +16,6 @@
 #include <vector>
 
 namespace nibble::checkpoint {
-
-// The tensor types that gpt-oss files use; the numbers are the format's.
-enum class GgmlType : uint32_t { kF32 = 0, kF16 = 1, kQ8 = 8, kBf16 = 30, kMxfp4 = 39 };
-
-[[nodiscard]] std::string_view name_of(GgmlType type);  // ggml's spelling: "Q8_0"
-
-struct GgmlBlock {
-  int64_t values, bytes;  // values along a row that are stored together, and the bytes they take
-};
-[[nodiscard]] GgmlBlock block_of(GgmlType type);
-
-struct GgufTensor {
-  std::string name;
-  GgmlType type = GgmlType::kF32;
-  Shape shape;                       // row-major; the file lists the fastest dimension first
-  std::span<const std::byte> bytes;  // in the file; begins on the file's alignment, at least 8
-};
 
 // Types of metadata values; the numbers are the format's.
 enum class GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
@@ -48,9 +31,12 @@ struct GgufValue {
 
 using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
 
+// The format's number of a tensor type, of those that gpt-oss files use.
+[[nodiscard]] uint32_t ggml_number(DType dtype);
+
 struct GgufContent {
   GgufMetadata metadata;
-  std::vector<GgufTensor> tensors;  // in the order of their bytes
+  std::vector<TensorEntry> tensors;  // in the order of their bytes; each begins on the file's alignment, at least 8
 };
 
 // Describes `file` without copying tensor bytes. Time and memory depend on what the file holds, not on what it claims.
@@ -58,13 +44,6 @@ struct GgufContent {
 // versions, byte orders and tensor types that are not served here. Messages begin with `where`. REQUIRES: file.data()
 // aligned to 8.
 [[nodiscard]] GgufContent parse_gguf(std::span<const std::byte> file, std::string_view where);
-
-// Bytes of a tensor. Throws Error(kCorrupt, where…) unless the shape is of 1 to 4 positive dimensions, in whole blocks,
-// and the bytes can be counted in 63 bits.
-[[nodiscard]] int64_t tensor_bytes(GgmlType type, const Shape& shape, std::string_view where);
-
-// "Q8_0 [201088,2880]", row-major, for messages.
-[[nodiscard]] std::string describe(GgmlType type, const Shape& shape);
 
 // Typed, range-checked access to the metadata; every error is Error(kCorrupt) and names `where`, the key, what was
 // wanted and found.
@@ -106,15 +85,9 @@ struct GgufEntry {
   GgufPayload value;
 };
 
-struct GgufTensorSpec {
-  std::string name;
-  GgmlType type = GgmlType::kF32;
-  Shape shape;  // row-major
-};
-
 struct GgufPlan {
   std::span<const GgufEntry> metadata = {};
-  std::span<const GgufTensorSpec> tensors = {};
+  std::span<const TensorSpec> tensors = {};
 };
 
 // Writes a file of version 3 that parse_gguf accepts: under a temporary name beside `path`, renamed when complete and

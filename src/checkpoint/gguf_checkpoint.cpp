@@ -65,9 +65,9 @@ void check_part(const PartNumber& found, const PartNumber& want, const std::stri
               found.part + 1, found.parts);
 }
 
-void check_tensors_differ(const std::vector<GgufTensor>& tensors, const std::string& where) {
-  std::unordered_map<std::string_view, const GgufTensor*> seen;
-  for (const GgufTensor& tensor : tensors) {
+void check_tensors_differ(const std::vector<TensorEntry>& tensors, const std::string& where) {
+  std::unordered_map<std::string_view, const TensorEntry*> seen;
+  for (const TensorEntry& tensor : tensors) {
     if (!seen.emplace(tensor.name, &tensor).second) {
       throw Error(Code::kCorrupt, "{}: tensor {} lies in two of the parts", where, printable(tensor.name));
     }
@@ -139,8 +139,8 @@ bool begins_as_gguf(const fs::path& file) {
 
 void GgufCheckpoint::add(const fs::path& path, GgufContent content) {
   paths_.push_back(path);
-  for (GgufTensor& tensor : content.tensors) {
-    total_bytes_ += static_cast<int64_t>(tensor.bytes.size());
+  for (TensorEntry& tensor : content.tensors) {
+    total_bytes_ += static_cast<int64_t>(tensor.tensor.bytes.size());
     tensors_.push_back(std::move(tensor));
   }
 }

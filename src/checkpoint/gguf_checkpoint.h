@@ -21,8 +21,8 @@ class GgufCheckpoint {
 
   GgufCheckpoint(GgufCheckpoint&&) noexcept = default;
 
-  [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }           // the first part's
-  [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }  // part by part
+  [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }            // the first part's
+  [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }  // part by part
   [[nodiscard]] const std::vector<std::filesystem::path>& paths() const { return paths_; }
   [[nodiscard]] const std::vector<MmapFile>& files() const { return files_; }  // of paths()
   [[nodiscard]] const std::string& where() const { return where_; }            // its first path, for messages
@@ -36,7 +36,7 @@ class GgufCheckpoint {
   std::vector<std::filesystem::path> paths_;
   std::vector<MmapFile> files_;
   GgufMetadata metadata_;
-  std::vector<GgufTensor> tensors_;
+  std::vector<TensorEntry> tensors_;
   int64_t total_bytes_ = 0;
 };
 

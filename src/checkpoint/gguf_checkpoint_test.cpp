@@ -50,7 +50,7 @@ TEST_F(Split, opens_from_any_part_or_the_directory) {
     ASSERT_EQ(model.tensors().size(), 3u);
     EXPECT_EQ(model.tensors()[0].name, "t0");
     EXPECT_EQ(model.tensors()[2].name, "t2");
-    EXPECT_EQ(model.tensors()[2].bytes[0], std::byte{'d'});
+    EXPECT_EQ(model.tensors()[2].tensor.bytes[0], std::byte{'d'});
     EXPECT_EQ(model.paths()[1], dir / name(1, 3));
     EXPECT_EQ(model.total_bytes(), 96);
     EXPECT_EQ(GgufFields(model.metadata(), model.where()).string("general.name"), "split");

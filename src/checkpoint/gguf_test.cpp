@@ -43,12 +43,12 @@ TEST(Gguf, describes_keys_and_tensors_with_dimensions_turned_to_row_major) {
     const GgufContent content = parse_gguf(file.bytes(), "f");
     ASSERT_EQ(content.tensors.size(), 2u);
     EXPECT_EQ(content.tensors[0].name, "small");
-    EXPECT_EQ(content.tensors[0].type, GgmlType::kF32);
-    EXPECT_THAT(content.tensors[0].shape, ElementsAre(2, 3));
-    EXPECT_EQ(content.tensors[0].bytes.size(), 24u);
-    EXPECT_EQ(content.tensors[1].bytes.size(), 34u);
-    EXPECT_EQ(content.tensors[1].bytes.data() - content.tensors[0].bytes.data(), 32);
-    EXPECT_EQ(content.tensors[1].bytes[33], std::byte{'b'});
+    EXPECT_EQ(content.tensors[0].tensor.dtype, DType::kF32);
+    EXPECT_THAT(content.tensors[0].tensor.shape, ElementsAre(2, 3));
+    EXPECT_EQ(content.tensors[0].tensor.bytes.size(), 24u);
+    EXPECT_EQ(content.tensors[1].tensor.bytes.size(), 34u);
+    EXPECT_EQ(content.tensors[1].tensor.bytes.data() - content.tensors[0].tensor.bytes.data(), 32);
+    EXPECT_EQ(content.tensors[1].tensor.bytes[33], std::byte{'b'});
     const GgufFields fields(content.metadata, "f");
     EXPECT_EQ(fields.string("general.architecture"), "gpt-oss");
     EXPECT_EQ(fields.integer("a.count", 0, 10), 7);
@@ -70,15 +70,15 @@ TEST(Gguf, the_alignment_is_the_files) {
   parts.data = std::string(128, 'a') + std::string(34, 'b');
   const AlignedBytes file(gguf_file(parts));
   const GgufContent content = parse_gguf(file.bytes(), "f");
-  EXPECT_EQ((content.tensors[1].bytes.data() - file.bytes().data()) % 128, 0);
-  EXPECT_EQ(content.tensors[1].bytes[0], std::byte{'b'});
+  EXPECT_EQ((content.tensors[1].tensor.bytes.data() - file.bytes().data()) % 128, 0);
+  EXPECT_EQ(content.tensors[1].tensor.bytes[0], std::byte{'b'});
 }
 
 TEST(Gguf, padding_behind_the_last_tensor_may_be_there_or_not) {
   GgufParts parts = good();
   parts.data += std::string(30, '\0');
   const AlignedBytes file(gguf_file(parts));
-  EXPECT_EQ(parse_gguf(file.bytes(), "f").tensors[1].bytes.size(), 34u);
+  EXPECT_EQ(parse_gguf(file.bytes(), "f").tensors[1].tensor.bytes.size(), 34u);
 }
 
 TEST(Gguf, every_prefix_of_a_file_is_refused) {
@@ -307,8 +307,8 @@ TEST(GgufWrite, what_is_written_is_read_back) {
                                            {"a.bool", true},
                                            {"a.texts", std::vector<std::string>{"x", "yz"}},
                                            {"a.numbers", std::vector<int32_t>{1, 2, 3}}};
-  const std::vector<GgufTensorSpec> specs = {
-      {"one", GgmlType::kF32, {3}}, {"two", GgmlType::kQ8, {2, 32}}, {"three", GgmlType::kMxfp4, {1, 2, 64}}};
+  const std::vector<TensorSpec> specs = {
+      {"one", DType::kF32, {3}}, {"two", DType::kGgmlQ8, {2, 32}}, {"three", DType::kGgmlMxfp4, {1, 2, 64}}};
   write_gguf(dir / "f.gguf", {.metadata = metadata, .tensors = specs}, [](size_t idx, std::span<std::byte> bytes) {
     std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(idx + 1));
   });
@@ -326,15 +326,15 @@ TEST(GgufWrite, what_is_written_is_read_back) {
   ASSERT_EQ(content.tensors.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(content.tensors[i].name, specs[i].name);
-    EXPECT_EQ(content.tensors[i].shape, specs[i].shape);
-    EXPECT_THAT(content.tensors[i].bytes, testing::Each(static_cast<std::byte>(i + 1)));
+    EXPECT_EQ(content.tensors[i].tensor.shape, specs[i].shape);
+    EXPECT_THAT(content.tensors[i].tensor.bytes, testing::Each(static_cast<std::byte>(i + 1)));
   }
-  EXPECT_EQ(content.tensors[2].bytes.size(), 4u * 17);
+  EXPECT_EQ(content.tensors[2].tensor.bytes.size(), 4u * 17);
 }
 
 TEST(GgufWrite, a_failure_leaves_no_file) {
   const test::ScratchDir dir;
-  const std::vector<GgufTensorSpec> specs = {{"one", GgmlType::kF32, {3}}};
+  const std::vector<TensorSpec> specs = {{"one", DType::kF32, {3}}};
   expect_error(
       [&] {
         write_gguf(dir / "f.gguf", {.tensors = specs},
@@ -344,7 +344,7 @@ TEST(GgufWrite, a_failure_leaves_no_file) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
   expect_error([&] { write_gguf(dir / "none/f.gguf", {.tensors = specs}, {}); }, Code::kIo,
                "none/f.gguf.part: cannot create");
-  const std::vector<GgufTensorSpec> odd = {{"odd", GgmlType::kQ8, {33}}};
+  const std::vector<TensorSpec> odd = {{"odd", DType::kGgmlQ8, {33}}};
   expect_error([&] { write_gguf(dir / "f.gguf", {.tensors = odd}, {}); }, Code::kCorrupt,
                "odd: want rows of whole blocks");
 }

@@ -65,13 +65,13 @@ void write_gguf(const std::filesystem::path& path, const GgufPlan& plan,
   const auto padded = [](uint64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
   uint64_t offset = 0;
   std::vector<size_t> sizes;
-  for (const GgufTensorSpec& tensor : plan.tensors) {
+  for (const TensorSpec& tensor : plan.tensors) {
     header.put(tensor.name);
     header.put(static_cast<uint32_t>(tensor.shape.size()));
     for (size_t d = tensor.shape.size(); d-- > 0;) header.put(static_cast<uint64_t>(tensor.shape[d]));
-    header.put(static_cast<uint32_t>(tensor.type));
+    header.put(ggml_number(tensor.dtype));
     header.put(offset);
-    sizes.push_back(static_cast<size_t>(tensor_bytes(tensor.type, tensor.shape, tensor.name)));
+    sizes.push_back(static_cast<size_t>(tensor_bytes(tensor.dtype, tensor.shape, tensor.name)));
     offset = padded(offset + sizes.back());
   }
   header.pad();

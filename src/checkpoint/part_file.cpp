@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -61,6 +62,12 @@ NewDirectory::NewDirectory(fs::path path) : path_(std::move(path)) {
     throw Error(Code::kInvalidRequest, "{}: want an absent or empty directory to write, found files in it",
                 path_.string());
   }
+}
+
+void NewDirectory::write(const char* name, std::string_view text) const {
+  std::ofstream file(path_ / name, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw Error(Code::kIo, "{}: cannot write", (path_ / name).string());
 }
 
 NewDirectory::~NewDirectory() {

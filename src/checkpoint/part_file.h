@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 namespace nibble::checkpoint {
 
@@ -39,6 +40,8 @@ class NewDirectory {
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
+  // Throws Error(kIo).
+  void write(const char* name, std::string_view text) const;
   void keep() { kept_ = true; }
 
  private:

@@ -33,11 +33,9 @@ struct Described {
 };
 
 std::optional<DType> dtype_named(std::string_view name) {
-  using enum DType;
-  for (const DType dtype : {kBool, kU8, kI8, kI16, kI32, kI64, kF8E4m3, kF8E5m2, kF16, kBf16, kF32, kF64}) {
-    if (name_of(dtype) == name) return dtype;
-  }
-  return std::nullopt;
+  const auto known = std::ranges::find(kDTypes, name, &DTypeInfo::name);
+  if (known == std::end(kDTypes) || known->values > 1) return std::nullopt;
+  return static_cast<DType>(known - std::begin(kDTypes));
 }
 
 // A list of integers in [0, 2^63).
@@ -54,29 +52,20 @@ std::vector<int64_t> sizes_of(const json& value, const std::string& where) {
   return sizes;
 }
 
-const json& required(const json& fields, const char* key, const std::string& where) {
-  const auto it = fields.find(key);
-  if (it == fields.end()) throw Error(Code::kCorrupt, "{}: {} is missing", where, key);
-  return *it;
-}
-
 // `data` is the part of the file behind the header.
 Described describe_entry(const std::string& name, const json& fields, std::span<const std::byte> data,
                          std::string_view file) {
   const std::string where = fmt::format("{}: tensor {}", file, printable(name));
-  if (!fields.is_object()) throw Error(Code::kCorrupt, "{}: want an object, found {}", where, excerpt_of(fields));
-  for (const auto& [key, value] : fields.items()) {
-    if (key != "dtype" && key != "shape" && key != "data_offsets") {
-      throw Error(Code::kCorrupt, "{}: unknown field {}", where, printable(key));
-    }
-  }
-  const json& type = required(fields, "dtype", where);
+  JsonObject described(fields, where);
+  const json& type = described.get("dtype");
   if (!type.is_string()) throw Error(Code::kCorrupt, "{}: dtype: want a string, found {}", where, excerpt_of(type));
   const auto dtype = dtype_named(type.get_ref<const std::string&>());
   if (!dtype) throw Error(Code::kUnsupported, "{}: dtype {} is not known here", where, excerpt_of(type));
 
-  Shape shape = sizes_of(required(fields, "shape", where), where + ": shape");
-  const std::vector<int64_t> offsets = sizes_of(required(fields, "data_offsets", where), where + ": data_offsets");
+  Shape shape = sizes_of(described.get("shape"), where + ": shape");
+  const std::vector<int64_t> offsets = sizes_of(described.get("data_offsets"), where + ": data_offsets");
+  if (const std::vector<std::string> unknown = described.unread(""); !unknown.empty())
+    throw Error(Code::kCorrupt, "{}: unknown field {}", where, printable(unknown.front()));
   if (offsets.size() != 2) {
     throw Error(Code::kCorrupt, "{}: data_offsets: want 2 numbers, found {}", where, offsets.size());
   }
@@ -148,8 +137,13 @@ void check_alignment(const std::vector<Described>& tensors, size_t data_start, s
 
 int64_t tensor_bytes(DType dtype, const Shape& shape, std::string_view where) {
   int64_t bytes = bytes_of(dtype);
+  const int64_t values = info_of(dtype).values;
+  if (values > 1 && (shape.empty() || shape.back() % values != 0))
+    throw Error(Code::kCorrupt, "{}: want rows of whole blocks of {} values, found {}", where, values,
+                describe(dtype, shape));
   bool overflows = false, empty = false;
-  for (const int64_t d : shape) {
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const int64_t d = i + 1 < shape.size() ? shape[i] : shape[i] / values;
     if (d < 0) throw Error(Code::kCorrupt, "{}: negative dimension in {}", where, describe(dtype, shape));
     empty |= d == 0;
     // A zero elsewhere does not excuse the others: strides are products of a part of the shape.

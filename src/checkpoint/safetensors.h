@@ -78,7 +78,8 @@ struct TensorPiece {
 void write_safetensors(const std::filesystem::path& path, const SafetensorsPlan& plan,
                        const std::function<void(const TensorPiece&)>& fill);
 
-// Bytes of a tensor. Throws Error(kCorrupt, where…) for a negative dimension or a count beyond int64_t.
+// Bytes of a tensor. Throws Error(kCorrupt, where…) for a negative dimension, rows that are no whole blocks, or a count
+// beyond int64_t.
 [[nodiscard]] int64_t tensor_bytes(DType dtype, const Shape& shape, std::string_view where);
 
 // "U8 [32,5760,90]", for messages.

@@ -75,4 +75,12 @@ std::string printable(std::string_view text) {
   return cut(quoted.substr(1, quoted.size() - 2));
 }
 
+bool has_word(std::string_view words, std::string_view word) {
+  for (size_t at = words.find(word); at != std::string_view::npos; at = words.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || words[at - 1] == ' ') && (end == words.size() || words[end] == ' ')) return true;
+  }
+  return false;
+}
+
 }  // namespace nibble::checkpoint

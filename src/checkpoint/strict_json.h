@@ -26,6 +26,9 @@ namespace nibble::checkpoint {
 // A file's own text (a name, say): cut as an excerpt is; control characters and invalid UTF-8 are escaped.
 [[nodiscard]] std::string printable(std::string_view text);
 
+// Whether `words`, with blanks between them, have this one.
+[[nodiscard]] bool has_word(std::string_view words, std::string_view word);
+
 struct Limits {
   double low, high;
 };
@@ -64,11 +67,11 @@ class JsonObject {
                 excerpt_of(*mine), where_ == with.where_ ? "" : where_ + ": ", key, excerpt_of(*theirs));
   }
 
-  // Keys that were not read.
-  [[nodiscard]] std::vector<std::string> unread() const {
+  // Keys that were not read, and are no word of `others`.
+  [[nodiscard]] std::vector<std::string> unread(std::string_view others) const {
     std::vector<std::string> keys;
     for (const auto& [key, value] : object_.items()) {
-      if (!read_.contains(key)) keys.push_back(key);
+      if (!read_.contains(key) && !has_word(others, key)) keys.push_back(key);
     }
     return keys;
   }

@@ -20,7 +20,6 @@
 
 namespace nibble::convert {
 
-using model::BindOptions;
 using model::ManifestItem;
 using model::ModelConfig;
 using model::WeightRole;
@@ -39,32 +38,13 @@ using model::WeightRole;
 // a config that the format cannot express.
 [[nodiscard]] std::vector<checkpoint::GgufEntry> gguf_entries(const ModelConfig& config);
 
-// Which of gate_up's rows a tensor holds: all, the even ones (gate) or the odd ones (up).
-enum class Half : uint8_t { kWhole, kEven, kOdd };
-struct GgufItem {
-  WeightRole role = WeightRole::kEmbedding;
-  Half half = Half::kWhole;
-  int layer = -1;    // -1: of no layer
-  std::string name;  // "blk.0.attn_q.weight"
-  Shape shape;       // of the values
-};
-
-// Embedding, final norm, unembedding, then layer by layer. REQUIRES: a valid config.
-[[nodiscard]] std::vector<GgufItem> gguf_manifest(const ModelConfig& config);
-
-// Views of the tensors' bytes, no copies, in the manifest's order. Experts must be MXFP4; the rest may be in any type
-// that the reader knows. Throws Error(kUnsupported) for other experts, Error(kCorrupt) for tensors that are missing or
-// not known, for a wrong shape, and for a block scale that is no finite number; each message names the tensors.
-[[nodiscard]] std::vector<backend::HostWeight> bind_gguf(std::span<const checkpoint::GgufTensor> tensors,
-                                                         const ModelConfig& config, const BindOptions& options = {});
-
 // The bytes of a tensor of the Hugging Face manifest. They stay until the next call for the same Part.
 using TensorSource = std::function<std::span<const std::byte>(const ManifestItem&)>;
 
 struct GgufExport {
-  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;  // of q, k, v, o and the embeddings; not kMxfp4
-  int64_t part_bytes = 0;                                  // tensor bytes per file of a split model; 0: one file
-  std::span<const checkpoint::GgufEntry> tokenizer = {};   // metadata
+  DType dense = DType::kGgmlQ8;                           // of q, k, v, o and the embeddings; not kGgmlMxfp4
+  int64_t part_bytes = 0;                                 // tensor bytes per file of a split model; 0: one file
+  std::span<const checkpoint::GgufEntry> tokenizer = {};  // metadata
   ThreadPool* pool = nullptr;
 };
 

@@ -4,7 +4,6 @@
 #include "checkpoint/strict_json.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,67 +11,32 @@
 namespace nibble::convert {
 
 using model::alternating_layers;
-using model::ConfigKeys;
+using model::ConfigField;
+using model::kBosNames;
+using model::kConfigFields;
+using model::kEosNames;
+using model::kPadNames;
 using model::LayerKind;
+using model::Naming;
 using model::RopeConfig;
 using model::validate;
 namespace {
 
 using checkpoint::GgufEntry;
 using checkpoint::GgufFields;
+using checkpoint::GgufPayload;
 
-constexpr std::string_view kArchitecture = "gpt-oss";  // llama.cpp src/llama-arch.cpp, LLM_ARCH_OPENAI_MOE
-constexpr int64_t kMaxDim = 1 << 20, kMaxContext = 1 << 24;
+constexpr std::string_view kArchitecture = "gpt-oss";          // llama.cpp src/llama-arch.cpp, LLM_ARCH_OPENAI_MOE
+constexpr std::string_view kTokens = "tokenizer.ggml.tokens";  // as many as the vocabulary has
 constexpr int kPattern = 2;  // every second layer is full (llama.cpp src/models/openai-moe.cpp)
 
-// Behind "gpt-oss.": what is read below, and what changes no token.
-constexpr std::array<std::string_view, 25> kKnown = {"block_count",
-                                                     "context_length",
-                                                     "embedding_length",
-                                                     "feed_forward_length",
-                                                     "expert_feed_forward_length",
-                                                     "expert_count",
-                                                     "expert_used_count",
-                                                     "vocab_size",
-                                                     "attention.head_count",
-                                                     "attention.head_count_kv",
-                                                     "attention.key_length",
-                                                     "attention.value_length",
-                                                     "attention.layer_norm_rms_epsilon",
-                                                     "attention.sliding_window",
-                                                     "attention.sliding_window_pattern",
-                                                     "rope.dimension_count",
-                                                     "rope.freq_base",
-                                                     "rope.freq_base_swa",
-                                                     "rope.scaling.type",
-                                                     "rope.scaling.factor",
-                                                     "rope.scaling.original_context_length",
-                                                     "rope.scaling.finetuned",
-                                                     "rope.scaling.yarn_beta_fast",
-                                                     "rope.scaling.yarn_beta_slow",
-                                                     "rope.scaling.yarn_ext_factor"};
+// Keys beside kConfigFields': what is read below, and what changes no token.
+constexpr std::string_view kOtherKeys =
+    "gpt-oss.feed_forward_length gpt-oss.vocab_size gpt-oss.attention.value_length "
+    "gpt-oss.attention.sliding_window_pattern gpt-oss.rope.dimension_count gpt-oss.rope.freq_base_swa "
+    "gpt-oss.rope.scaling.type gpt-oss.rope.scaling.finetuned gpt-oss.rope.scaling.yarn_ext_factor";
 
-constexpr ConfigKeys kKeys{.layers = "gpt-oss.block_count",
-                           .hidden = "gpt-oss.embedding_length",
-                           .heads = "gpt-oss.attention.head_count",
-                           .kv_heads = "gpt-oss.attention.head_count_kv",
-                           .head_dim = "gpt-oss.attention.key_length",
-                           .inter = "gpt-oss.expert_feed_forward_length",
-                           .experts = "gpt-oss.expert_count",
-                           .topk = "gpt-oss.expert_used_count",
-                           .vocab = "tokenizer.ggml.tokens",
-                           .sliding_window = "gpt-oss.attention.sliding_window",
-                           .max_context = "gpt-oss.context_length",
-                           .layer_kinds = "gpt-oss.attention.sliding_window_pattern",
-                           .theta = "gpt-oss.rope.freq_base",
-                           .factor = "gpt-oss.rope.scaling.factor",
-                           .beta_fast = "gpt-oss.rope.scaling.yarn_beta_fast",
-                           .beta_slow = "gpt-oss.rope.scaling.yarn_beta_slow",
-                           .original_context = "gpt-oss.rope.scaling.original_context_length",
-                           .rms_eps = "gpt-oss.attention.layer_norm_rms_epsilon",
-                           .bos = "tokenizer.ggml.bos_token_id",
-                           .pad = "tokenizer.ggml.padding_token_id",
-                           .eos = "tokenizer.ggml.eos_token_id"};
+std::string_view gguf_name(const ConfigField& field) { return field.names[static_cast<size_t>(Naming::kGguf)]; }
 
 std::string key(std::string_view name) { return fmt::format("{}.{}", kArchitecture, name); }
 
@@ -87,7 +51,9 @@ void check_architecture(const GgufFields& fields) {
                              checkpoint::printable(fields.string("general.architecture")));
   for (const auto& [name, value] : fields.metadata()) {
     if (!name.starts_with(key(""))) continue;
-    if (std::ranges::find(kKnown, std::string_view(name).substr(key("").size())) != kKnown.end()) continue;
+    if (checkpoint::has_word(kOtherKeys, name) ||
+        std::ranges::find(kConfigFields, name, gguf_name) != kConfigFields.end())
+      continue;
     throw Error(Code::kUnsupported, "{}: metadata key {}: not known here, found {}", fields.where(), name,
                 checkpoint::describe(value));
   }
@@ -98,34 +64,8 @@ void check_same(const GgufFields& fields, std::string_view name, int64_t want) {
   if (fields.has(key(name))) require_value(fields, key(name), want, fields.integer(key(name), 0, INT32_MAX));
 }
 
-int64_t vocab_of(const GgufFields& fields) {
-  constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
-  const auto vocab = static_cast<int64_t>(fields.strings(kTokens).size());
-  check_same(fields, "vocab_size", vocab);
-  return vocab;
-}
-
-RopeConfig rope_of(const GgufFields& fields) {
-  require_value<std::string>(fields, key("rope.scaling.type"), "yarn",
-                             checkpoint::printable(fields.string(key("rope.scaling.type"))));
-  RopeConfig rope;
-  rope.theta = fields.number(key("rope.freq_base"), 1.5, 1e12);
-  rope.factor = fields.number(key("rope.scaling.factor"), 1, 1e6);
-  rope.original_context = fields.integer(key("rope.scaling.original_context_length"), 1, kMaxContext);
-  if (fields.has(key("rope.scaling.yarn_beta_fast"))) {
-    rope.beta_fast = fields.number(key("rope.scaling.yarn_beta_fast"), 1e-3, 1e6);
-  }
-  if (fields.has(key("rope.scaling.yarn_beta_slow"))) {
-    rope.beta_slow = fields.number(key("rope.scaling.yarn_beta_slow"), 1e-3, 1e6);
-  }
-  if (fields.has(key("rope.freq_base_swa"))) {
-    require_value(fields, key("rope.freq_base_swa"), rope.theta, fields.number(key("rope.freq_base_swa"), 0, 1e12));
-  }
-  if (fields.has(key("rope.scaling.yarn_ext_factor"))) {
-    require_value(fields, key("rope.scaling.yarn_ext_factor"), 1.0,
-                  fields.number(key("rope.scaling.yarn_ext_factor"), -1e6, 1e6));
-  }
-  return rope;
+void check_same(const GgufFields& fields, std::string_view name, double want) {
+  if (fields.has(key(name))) require_value(fields, key(name), want, fields.number(key(name), -1e12, 1e12));
 }
 
 std::vector<LayerKind> layer_kinds_of(const GgufFields& fields, int64_t layers) {
@@ -133,7 +73,7 @@ std::vector<LayerKind> layer_kinds_of(const GgufFields& fields, int64_t layers) 
   const auto it = fields.metadata().find(name);
   if (it == fields.metadata().end()) return alternating_layers(layers);
   if (!it->second.is_array) {
-    require_value(fields, name, int64_t{kPattern}, fields.integer(name, 0, kMaxDim));
+    require_value(fields, name, int64_t{kPattern}, fields.integer(name, 0, 1 << 20));
     return alternating_layers(layers);
   }
   std::vector<LayerKind> kinds;
@@ -145,31 +85,33 @@ std::vector<LayerKind> layer_kinds_of(const GgufFields& fields, int64_t layers) 
 
 ModelConfig config_from_gguf(const GgufFields& fields) {
   check_architecture(fields);
-  const auto dim = [&](std::string_view name, int64_t most) { return fields.integer(key(name), 1, most); };
   ModelConfig config;
-  config.dims = {.layers = dim("block_count", 1024),
-                 .hidden = dim("embedding_length", kMaxDim),
-                 .heads = dim("attention.head_count", 4096),
-                 .kv_heads = dim("attention.head_count_kv", 4096),
-                 .head_dim = dim("attention.key_length", 4096),
-                 .inter = dim("expert_feed_forward_length", kMaxDim),
-                 .experts = dim("expert_count", 65536),
-                 .topk = dim("expert_used_count", 1024),
-                 .vocab = vocab_of(fields),
-                 .sliding_window = dim("attention.sliding_window", kMaxContext),
-                 .max_context = dim("context_length", kMaxContext)};
+  for (const ConfigField& field : kConfigFields) {
+    const std::string_view name = gguf_name(field);
+    if (name.empty() || (field.has_usual && !fields.has(name))) continue;
+    if (name == kTokens)
+      field.set(config, static_cast<double>(fields.strings(name).size()));
+    else if (field.is_integer())
+      field.set(config, static_cast<double>(
+                            fields.integer(name, static_cast<int64_t>(field.least), static_cast<int64_t>(field.most))));
+    else
+      field.set(config, fields.number(name, field.least, field.most));
+  }
+  check_same(fields, "vocab_size", config.dims.vocab);
   check_same(fields, "attention.value_length", config.dims.head_dim);
   check_same(fields, "rope.dimension_count", config.dims.head_dim);
-  config.rope = rope_of(fields);
-  config.rms_eps = static_cast<float>(fields.number(key("attention.layer_norm_rms_epsilon"), 1e-12, 1e-1));
+  require_value<std::string>(fields, key("rope.scaling.type"), "yarn",
+                             checkpoint::printable(fields.string(key("rope.scaling.type"))));
+  check_same(fields, "rope.freq_base_swa", config.rope.theta);
+  check_same(fields, "rope.scaling.yarn_ext_factor", 1.0);
   config.layer_kinds = layer_kinds_of(fields, config.dims.layers);
   const auto id = [&](std::string_view name) {
     return fields.has(name) ? std::optional(static_cast<int32_t>(fields.integer(name, 0, INT32_MAX))) : std::nullopt;
   };
-  config.bos_id = id("tokenizer.ggml.bos_token_id");
-  config.pad_id = id("tokenizer.ggml.padding_token_id");
-  if (const auto eos = id("tokenizer.ggml.eos_token_id")) config.eos_ids = {*eos};
-  validate(config, fields.where(), kKeys);
+  config.bos_id = id(kBosNames.back());
+  config.pad_id = id(kPadNames.back());
+  if (const auto eos = id(kEosNames.back())) config.eos_ids = {*eos};
+  validate(config, fields.where(), Naming::kGguf);
   return config;
 }
 
@@ -196,31 +138,24 @@ std::vector<GgufEntry> gguf_entries(const ModelConfig& config) {
                 usual.swiglu_limit, config.rope.truncate, config.swiglu_limit, config.layers_of(LayerKind::kSliding),
                 d.layers);
   }
-  const auto u32 = [](int64_t n) { return static_cast<uint32_t>(n); };
-  const auto f32 = [](double n) { return static_cast<float>(n); };
-  return {{"general.architecture", std::string(kArchitecture)},
-          {"general.type", std::string("model")},
-          {"general.file_type", uint32_t{38}},            // MXFP4 experts (gguf-py, LlamaFileType)
-          {"general.quantization_version", uint32_t{2}},  // ggml.h, GGML_QNT_VERSION
-          {key("block_count"), u32(d.layers)},
-          {key("context_length"), u32(d.max_context)},
-          {key("embedding_length"), u32(d.hidden)},
-          {key("feed_forward_length"), u32(d.inter)},
-          {key("expert_feed_forward_length"), u32(d.inter)},
-          {key("expert_count"), u32(d.experts)},
-          {key("expert_used_count"), u32(d.topk)},
-          {key("attention.head_count"), u32(d.heads)},
-          {key("attention.head_count_kv"), u32(d.kv_heads)},
-          {key("attention.key_length"), u32(d.head_dim)},
-          {key("attention.value_length"), u32(d.head_dim)},
-          {key("attention.layer_norm_rms_epsilon"), config.rms_eps},
-          {key("attention.sliding_window"), u32(d.sliding_window)},
-          {key("rope.freq_base"), f32(config.rope.theta)},
-          {key("rope.scaling.type"), std::string("yarn")},
-          {key("rope.scaling.factor"), f32(config.rope.factor)},
-          {key("rope.scaling.original_context_length"), u32(config.rope.original_context)},
-          {key("rope.scaling.yarn_beta_fast"), f32(config.rope.beta_fast)},
-          {key("rope.scaling.yarn_beta_slow"), f32(config.rope.beta_slow)}};
+  std::vector<GgufEntry> entries = {{"general.architecture", std::string(kArchitecture)},
+                                    {"general.type", std::string("model")},
+                                    {"general.file_type", uint32_t{38}},  // MXFP4 experts (gguf-py, LlamaFileType)
+                                    {"general.quantization_version", uint32_t{2}}};  // ggml.h, GGML_QNT_VERSION
+  for (const ConfigField& field : kConfigFields) {
+    const std::string_view name = gguf_name(field);
+    if (name.empty() || name == kTokens) continue;
+    const double value = field.of(config);
+    if (&field == &model::field_of(&backend::Dims::inter))
+      entries.push_back({key("feed_forward_length"), static_cast<uint32_t>(value)});
+    if (&field == &model::field_of(&RopeConfig::factor))
+      entries.push_back({key("rope.scaling.type"), std::string("yarn")});
+    entries.push_back({std::string(name), field.is_integer() ? GgufPayload(static_cast<uint32_t>(value))
+                                                             : GgufPayload(static_cast<float>(value))});
+    if (&field == &model::field_of(&backend::Dims::head_dim))
+      entries.push_back({key("attention.value_length"), static_cast<uint32_t>(value)});
+  }
+  return entries;
 }
 
 }  // namespace nibble::convert

@@ -14,6 +14,7 @@
 
 namespace nibble::convert {
 
+using model::Half;
 using model::manifest;
 using model::Naming;
 using model::Part;
@@ -22,26 +23,16 @@ using model::WeightRole;
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::GgmlType;
 using checkpoint::GgufEntry;
-using checkpoint::GgufTensorSpec;
+using checkpoint::tensor_bytes;
+using checkpoint::TensorSpec;
 using enum WeightRole;
 
 constexpr int64_t kQ8Bytes = 34, kGgmlMxfp4Bytes = 17, kMxfp4Bytes = 16;
 
-bool is_expert(WeightRole role) { return role == kGateUp || role == kDown; }
-
-GgmlType type_of(WeightRole role, GgmlType dense) {
-  if (is_expert(role)) return GgmlType::kMxfp4;
-  switch (role) {
-    case kEmbedding:
-    case kUnembedding:
-    case kQ:
-    case kK:
-    case kV:
-    case kO: return dense;
-    default: return GgmlType::kF32;
-  }
+DType type_of(WeightRole role, DType dense) {
+  if (!is_matrix(role) || role == kRouter) return DType::kF32;
+  return has_experts(role) ? DType::kGgmlMxfp4 : dense;
 }
 
 // Where row r of the tensor lies in the stored one: gate has its even rows, up its odd ones.
@@ -71,8 +62,8 @@ class Exporter {
     }
   }
 
-  void fill(const GgufItem& item, GgmlType type, std::span<std::byte> out) const {
-    if (type == GgmlType::kMxfp4) {
+  void fill(const ManifestItem& item, DType type, std::span<std::byte> out) const {
+    if (type == DType::kGgmlMxfp4) {
       fill_experts(item, out);
     } else {
       fill_floats(item, type, out);
@@ -80,22 +71,17 @@ class Exporter {
   }
 
  private:
-  [[nodiscard]] std::span<const std::byte> stored(const GgufItem& item, Part part) const {
+  [[nodiscard]] std::span<const std::byte> stored(const ManifestItem& item, Part part) const {
     return source_(stored_.at({item.role, part, item.layer}));
   }
 
-  void for_each(int64_t count, const std::function<void(IndexRange)>& body) const {
-    if (pool_ != nullptr) return pool_->parallel_for(count, body);
-    body({0, count, 0});
-  }
-
-  void fill_experts(const GgufItem& item, std::span<std::byte> out) const {
+  void fill_experts(const ManifestItem& item, std::span<std::byte> out) const {
     const auto* codes = reinterpret_cast<const uint8_t*>(stored(item, Part::kValues).data());
     const auto* scales = reinterpret_cast<const uint8_t*>(stored(item, Part::kScales).data());
     auto* blocks = reinterpret_cast<uint8_t*>(out.data());
     const int64_t row_blocks = item.shape.back() / kMxBlock;
     const Interleave from = interleave_of(item.half);
-    for_each(item.shape[0] * item.shape[1], [&](IndexRange rows) {
+    parallel_for(pool_, item.shape[0] * item.shape[1], [&](IndexRange rows) {
       for (int64_t b = rows.begin * row_blocks; b < rows.end * row_blocks; ++b) {
         const int64_t source = from(b / row_blocks) * row_blocks + b % row_blocks;
         blocks[b * kGgmlMxfp4Bytes] = scales[source];
@@ -105,13 +91,13 @@ class Exporter {
   }
 
   // From bf16. A tensor whose last dimension was interleaved (the biases of gate and up) is a column of its rows.
-  void fill_floats(const GgufItem& item, GgmlType type, std::span<std::byte> out) const {
+  void fill_floats(const ManifestItem& item, DType type, std::span<std::byte> out) const {
     const auto* values = reinterpret_cast<const Bf16*>(stored(item, Part::kValues).data());
     const Interleave from = interleave_of(item.half);
     int64_t count = 1;
     for (const int64_t d : item.shape) count *= d;
     std::atomic<bool> overflows = false;
-    for_each(count / kMxBlock + 1, [&](IndexRange blocks) {
+    parallel_for(pool_, count / kMxBlock + 1, [&](IndexRange blocks) {
       float block[kMxBlock];
       for (int64_t i = blocks.begin * kMxBlock; i < std::min(blocks.end * kMxBlock, count); i += kMxBlock) {
         const auto some = std::span(block).first(static_cast<size_t>(std::min<int64_t>(kMxBlock, count - i)));
@@ -126,20 +112,20 @@ class Exporter {
   }
 
   // Values [first, …) of a tensor; false where F16 has no room for one.
-  static bool store(std::span<const float> values, GgmlType type, std::span<std::byte> out, int64_t first) {
-    if (type == GgmlType::kQ8) {
+  static bool store(std::span<const float> values, DType type, std::span<std::byte> out, int64_t first) {
+    if (type == DType::kGgmlQ8) {
       const auto block = out.subspan(static_cast<size_t>(first / kMxBlock * kQ8Bytes), kQ8Bytes);
       quantize_ggml_q8(values, block);
       return (block[1] & std::byte{0x7c}) != std::byte{0x7c};
     }
     bool fits = true;
-    std::byte* at = out.data() + first * block_of(type).bytes;
+    std::byte* at = out.data() + first * bytes_of(type);
     for (const float value : values) {
-      if (type == GgmlType::kF32) std::memcpy(at, &value, sizeof value);
-      const uint16_t bits = type == GgmlType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits;
-      if (type != GgmlType::kF32) std::memcpy(at, &bits, sizeof bits);
-      fits &= type != GgmlType::kF16 || (bits & 0x7c00) != 0x7c00;
-      at += block_of(type).bytes;
+      if (type == DType::kF32) std::memcpy(at, &value, sizeof value);
+      const uint16_t bits = type == DType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits;
+      if (type != DType::kF32) std::memcpy(at, &bits, sizeof bits);
+      fits &= type != DType::kF16 || (bits & 0x7c00) != 0x7c00;
+      at += bytes_of(type);
     }
     return fits;
   }
@@ -151,21 +137,21 @@ class Exporter {
 
 struct PartOfModel {
   fs::path path;
-  std::vector<GgufItem> items;
-  std::vector<GgufTensorSpec> specs;
+  std::vector<ManifestItem> items;
+  std::vector<TensorSpec> specs;
 };
 
 std::vector<PartOfModel> parts_of(const ModelConfig& config, const fs::path& path, const GgufExport& options) {
   std::vector<PartOfModel> parts(1);
   int64_t bytes = 0;
-  for (GgufItem& item : gguf_manifest(config)) {
-    const GgufTensorSpec spec{item.name, type_of(item.role, options.dense), item.shape};
-    if (spec.type == GgmlType::kQ8 && spec.shape.back() % kMxBlock != 0) {
+  for (ManifestItem& item : manifest(config, Naming::kGguf)) {
+    const TensorSpec spec{item.name, type_of(item.role, options.dense), item.shape};
+    if (spec.dtype == DType::kGgmlQ8 && spec.shape.back() % kMxBlock != 0) {
       throw Error(Code::kUnsupported,
                   "{}: want rows of whole blocks of {} values for {}, found {}: bf16, f16 and f32 hold any", spec.name,
-                  kMxBlock, name_of(spec.type), spec.shape.back());
+                  kMxBlock, name_of(spec.dtype), spec.shape.back());
     }
-    const int64_t more = tensor_bytes(spec.type, spec.shape, spec.name);
+    const int64_t more = tensor_bytes(spec.dtype, spec.shape, spec.name);
     if (options.part_bytes > 0 && !parts.back().items.empty() && bytes + more > options.part_bytes) {
       parts.emplace_back();
       bytes = 0;
@@ -255,7 +241,7 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
   if (options.part_bytes < 0) {
     throw Error(Code::kInvalidRequest, "--part-bytes: want 0 or more, found {}", options.part_bytes);
   }
-  check(options.dense != GgmlType::kMxfp4, "dense matrices are not requantised to MXFP4 here");
+  check(options.dense != DType::kGgmlMxfp4, "dense matrices are not requantised to MXFP4 here");
   const Exporter exporter(config, source, options.pool);
   const std::vector<PartOfModel> parts = parts_of(config, path, options);
   if (parts.size() > UINT16_MAX) {
@@ -263,7 +249,7 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
   }
   ExportProgress state;
   for (const PartOfModel& part : parts) {
-    for (const GgufTensorSpec& spec : part.specs) state.total_bytes += tensor_bytes(spec.type, spec.shape, spec.name);
+    for (const TensorSpec& spec : part.specs) state.total_bytes += tensor_bytes(spec.dtype, spec.shape, spec.name);
   }
   for (const PartOfModel& part : parts) check_replaceable(part.path);
   OutputFiles written;
@@ -274,7 +260,7 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
     state.file = file;
     checkpoint::write_gguf(part.path, {.metadata = metadata, .tensors = part.specs},
                            [&](size_t idx, std::span<std::byte> bytes) {
-                             exporter.fill(part.items[idx], part.specs[idx].type, bytes);
+                             exporter.fill(part.items[idx], part.specs[idx].dtype, bytes);
                              state.done_bytes += static_cast<int64_t>(bytes.size());
                              if (progress) progress(state);
                            });

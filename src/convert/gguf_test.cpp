@@ -33,7 +33,6 @@ namespace {
 
 using backend::HostWeight;
 using backend::WeightFormat;
-using checkpoint::GgmlType;
 using checkpoint::GgufCheckpoint;
 using checkpoint::GgufEntry;
 using checkpoint::GgufFields;
@@ -221,7 +220,7 @@ float joined_value(const HostWeight& w, int64_t idx, int64_t cols) {
 TEST(GgufExport, experts_keep_every_value_in_their_halves) {
   const Made made;
   const backend::Dims& d = made.config.dims;
-  for (const HostWeight& w : bind_gguf(made.file->tensors(), made.config)) {
+  for (const HostWeight& w : bind_weights(made.file->tensors(), made.config)) {
     const bool gate_up = w.role == WeightRole::kGateUp;
     if (!gate_up && w.role != WeightRole::kDown) continue;
     ASSERT_EQ(w.format, WeightFormat::kGgmlMxfp4);
@@ -235,7 +234,7 @@ TEST(GgufExport, experts_keep_every_value_in_their_halves) {
 
 TEST(GgufExport, vectors_and_the_router_are_exact_in_f32_and_biases_are_halved) {
   const Made made;
-  for (const HostWeight& w : bind_gguf(made.file->tensors(), made.config)) {
+  for (const HostWeight& w : bind_weights(made.file->tensors(), made.config)) {
     if (w.format != WeightFormat::kF32) continue;
     ASSERT_NE(w.role == WeightRole::kGateUpBias, w.odd.bytes.empty());
     const auto count = static_cast<int64_t>((w.values.bytes.size() + w.odd.bytes.size()) / 4);
@@ -245,12 +244,12 @@ TEST(GgufExport, vectors_and_the_router_are_exact_in_f32_and_biases_are_halved) 
 }
 
 TEST(GgufExport, dense_matrices_are_exact_in_bf16_f16_and_f32_and_near_in_q8) {
-  for (const auto& [type, bound] : {std::pair(GgmlType::kBf16, 0.0), std::pair(GgmlType::kF32, 0.0),
-                                    std::pair(GgmlType::kF16, 0.0), std::pair(GgmlType::kQ8, 0.08)}) {
+  for (const auto& [type, bound] : {std::pair(DType::kBf16, 0.0), std::pair(DType::kF32, 0.0),
+                                    std::pair(DType::kF16, 0.0), std::pair(DType::kGgmlQ8, 0.08)}) {
     const Made made({.dense = type});
     double worst = 0;
     int seen = 0;
-    for (const HostWeight& w : bind_gguf(made.file->tensors(), made.config)) {
+    for (const HostWeight& w : bind_weights(made.file->tensors(), made.config)) {
       const bool dense = w.role == WeightRole::kEmbedding || w.role == WeightRole::kUnembedding ||
                          w.role == WeightRole::kQ || w.role == WeightRole::kK || w.role == WeightRole::kV ||
                          w.role == WeightRole::kO;
@@ -272,7 +271,8 @@ TEST(GgufExport, a_split_model_is_the_same_in_parts) {
   const Made whole, split({.part_bytes = 20'000});
   ASSERT_GT(split.files.size(), 2u);
   EXPECT_EQ(split.files[1].filename(), fmt::format("m-00002-of-{:05}.gguf", split.files.size()));
-  const auto a = bind_gguf(whole.file->tensors(), whole.config), b = bind_gguf(split.file->tensors(), split.config);
+  const auto a = bind_weights(whole.file->tensors(), whole.config),
+             b = bind_weights(split.file->tensors(), split.config);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_TRUE(std::ranges::equal(a[i].values.bytes, b[i].values.bytes)) << name_of(a[i].role);
@@ -310,10 +310,10 @@ TEST(GgufExport, rows_that_q8_cannot_hold_are_refused_and_bf16_takes_them) {
     const auto w = std::find_if(dummy.weights().begin(), dummy.weights().end(), is_it);
     return item.part == Part::kValues ? w->values.bytes : w->scales.bytes;
   };
-  GgufExport how{.dense = GgmlType::kQ8, .tokenizer = kTokens};
+  GgufExport how{.dense = DType::kGgmlQ8, .tokenizer = kTokens};
   expect_error([&] { export_gguf(odd, source, made.dir / "x.gguf", how); }, Code::kUnsupported,
                "blk.0.attn_output.weight: want rows of whole blocks of 32 values for Q8_0, found 48");
-  how.dense = GgmlType::kBf16;
+  how.dense = DType::kBf16;
   EXPECT_EQ(export_gguf(odd, source, made.dir / "x.gguf", how).size(), 1);
 }
 
@@ -325,14 +325,14 @@ TEST(GgufExport, values_beyond_f16_are_refused) {
   const TensorSource source = [&](const ManifestItem& item) {
     return item.role == WeightRole::kUnembedding ? std::as_bytes(std::span(values)) : made.stored(item);
   };
-  expect_error([&] { export_gguf(made.config, source, made.dir / "x.gguf", {.dense = GgmlType::kF16}); },
+  expect_error([&] { export_gguf(made.config, source, made.dir / "x.gguf", {.dense = DType::kF16}); },
                Code::kUnsupported, "output.weight: want values and scales within F16's range for F16");
   EXPECT_FALSE(std::filesystem::exists(made.dir / "x.gguf"));
 }
 
 // ---- binding ----
 
-std::vector<checkpoint::GgufTensor> renamed(const Made& made, std::string_view from, const char* to) {
+std::vector<checkpoint::TensorEntry> renamed(const Made& made, std::string_view from, const char* to) {
   auto tensors = made.file->tensors();
   for (auto& tensor : tensors) {
     if (tensor.name == from) tensor.name = to;
@@ -344,22 +344,24 @@ TEST(GgufWeights, missing_unknown_and_misshapen_tensors_are_refused_by_name) {
   const Made made;
   auto tensors = made.file->tensors();
   const auto refused = [&](const auto& list, Code code, const char* says) {
-    expect_error([&] { static_cast<void>(bind_gguf(list, made.config)); }, code, says);
+    expect_error([&] { static_cast<void>(bind_weights(list, made.config)); }, code, says);
   };
   refused(renamed(made, "blk.1.attn_sinks.weight", "blk.1.attn_sinks"), Code::kCorrupt,
           "the checkpoint lacks 1 tensor: blk.1.attn_sinks.weight");
   tensors.push_back(tensors.front());
   tensors.back().name = "rope_freqs.weight";
   refused(tensors, Code::kCorrupt, "has what this model does not: 1 tensor: rope_freqs.weight");
-  refused(std::vector<checkpoint::GgufTensor>(), Code::kCorrupt, "lacks 41 tensors: token_embd.weight, ");
+  tensors = made.file->tensors();
+  tensors.resize(1);
+  refused(tensors, Code::kCorrupt, "lacks 40 tensors: output_norm.weight, ");
   tensors = made.file->tensors();
   for (auto& tensor : tensors) {
-    if (tensor.name == "blk.0.attn_k.weight") std::swap(tensor.shape[0], tensor.shape[1]);
+    if (tensor.name == "blk.0.attn_k.weight") std::swap(tensor.tensor.shape[0], tensor.tensor.shape[1]);
   }
   refused(tensors, Code::kCorrupt, "blk.0.attn_k.weight: want the shape [128,64], got Q8_0 [64,128]");
   tensors = made.file->tensors();
   for (auto& tensor : tensors) {
-    if (tensor.name == "blk.0.ffn_up_exps.weight") tensor.type = GgmlType::kQ8;
+    if (tensor.name == "blk.0.ffn_up_exps.weight") tensor.tensor.dtype = DType::kGgmlQ8;
   }
   refused(tensors, Code::kUnsupported, "blk.0.ffn_up_exps.weight: want MXFP4 experts, got Q8_0 [8,96,64]");
 }
@@ -372,12 +374,12 @@ TEST(GgufWeights, scales_that_are_no_numbers_are_refused_by_their_block) {
     std::vector<std::byte> copy;
     for (auto& tensor : tensors) {
       if (tensor.name != name) continue;
-      copy.assign(tensor.bytes.begin(), tensor.bytes.end());
+      copy.assign(tensor.tensor.bytes.begin(), tensor.tensor.bytes.end());
       copy[at] = value;
-      tensor.bytes = copy;
+      tensor.tensor.bytes = copy;
     }
-    expect_error([&] { static_cast<void>(bind_gguf(tensors, made.config, {.pool = &pool})); }, Code::kCorrupt, says);
-    EXPECT_NO_THROW(static_cast<void>(bind_gguf(tensors, made.config, {.check_scales = false})));
+    expect_error([&] { static_cast<void>(bind_weights(tensors, made.config, {.pool = &pool})); }, Code::kCorrupt, says);
+    EXPECT_NO_THROW(static_cast<void>(bind_weights(tensors, made.config, {.check_scales = false})));
   };
   refused("blk.1.ffn_gate_exps.weight", 17 * 700, std::byte{255},
           "blk.1.ffn_gate_exps.weight: want a finite scale in every block, found E8M0 255 (NaN) in block 700 of 1536");
@@ -389,7 +391,7 @@ TEST(GgufWeights, scales_that_are_no_numbers_are_refused_by_their_block) {
 
 TEST(GgufWeights, are_counted_as_they_are_stored) {
   const Made made;
-  const ModelNumbers n = numbers_of(made.config, bind_gguf(made.file->tensors(), made.config));
+  const ModelNumbers n = numbers_of(made.config, bind_weights(made.file->tensors(), made.config));
   const ModelNumbers hf = numbers_of(made.config);
   EXPECT_EQ(n.total.bytes, made.file->total_bytes());
   EXPECT_EQ(n.total.tensors, 41);

@@ -20,33 +20,12 @@ namespace {
 
 WeightClass class_of(WeightRole role) {
   using enum WeightRole;
-  switch (role) {
-    case kEmbedding: return WeightClass::kEmbedding;
-    case kUnembedding: return WeightClass::kUnembedding;
-    case kFinalNorm:
-    case kAttnNorm:
-    case kMlpNorm: return WeightClass::kNorms;
-    case kQ:
-    case kK:
-    case kV:
-    case kO: return WeightClass::kAttention;
-    case kQBias:
-    case kKBias:
-    case kVBias:
-    case kOBias:
-    case kSinks: return WeightClass::kAttentionBias;
-    case kRouter:
-    case kRouterBias: return WeightClass::kRouter;
-    case kGateUp:
-    case kDown: return WeightClass::kExperts;
-    case kGateUpBias:
-    case kDownBias: return WeightClass::kExpertBias;
-    case kTapNorm:
-    case kTapFc:
-    case kHiddenNorm: break;  // of heads
-  }
-  check(false, "every role has a class");
-  return {};
+  if (role == kEmbedding) return WeightClass::kEmbedding;
+  if (role == kUnembedding) return WeightClass::kUnembedding;
+  if (role == kFinalNorm || role == kAttnNorm || role == kMlpNorm) return WeightClass::kNorms;
+  if (role == kRouter || role == kRouterBias) return WeightClass::kRouter;
+  if (has_experts(role)) return is_matrix(role) ? WeightClass::kExperts : WeightClass::kExpertBias;
+  return is_matrix(role) ? WeightClass::kAttention : WeightClass::kAttentionBias;
 }
 
 struct TensorNumbers {

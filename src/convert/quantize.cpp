@@ -1,18 +1,20 @@
 #include "convert/quantize.h"
 
-#include "base/dtype.h"
+#include "backend/weights.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/part_file.h"
+#include "convert/synth.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <mutex>
 #include <optional>
+
+#include <fnmatch.h>
 
 namespace nibble::convert {
 namespace {
@@ -20,17 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::TensorEntry;
 using checkpoint::TensorSpec;
-
-bool is_float(DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32; }
-
-float value_at(const RawTensor& tensor, int64_t idx) {
-  const std::byte* data = tensor.bytes.data();
-  switch (tensor.dtype) {
-    case DType::kBf16: return reinterpret_cast<const Bf16*>(data)[idx].to_float();
-    case DType::kF16: return reinterpret_cast<const F16*>(data)[idx].to_float();
-    default: return reinterpret_cast<const float*>(data)[idx];
-  }
-}
 
 // How the logical rows to quantise lie in a stored tensor: row r, column c is at
 // (r / inner) * inner * cols + (r % inner) * row_stride + c * col_stride.
@@ -85,7 +76,7 @@ MxError quantize_rows(const Source& source, const QuantizeOptions& options, Want
     for (int64_t row = range.begin; row < range.end; ++row) {
       const int64_t at = row / r.inner * r.inner * r.cols + row % r.inner * r.row_stride;
       for (int64_t c = 0; c < r.cols; ++c)
-        values[static_cast<size_t>(c)] = value_at(source.entry->tensor, at + c * r.col_stride);
+        values[static_cast<size_t>(c)] = backend::float_at(source.entry->tensor, at + c * r.col_stride);
       const MxBlocks made{options.format, elements, scales};
       mx_quantize(values, options.scale, made);
       if (want == Want::kBlocks) error.add(mx_error(values, made));
@@ -96,11 +87,7 @@ MxError quantize_rows(const Source& source, const QuantizeOptions& options, Want
     const std::lock_guard lock(total_mutex);
     total.add(error);
   };
-  if (options.pool != nullptr) {
-    options.pool->parallel_for(r.rows, run);
-  } else {
-    run({0, r.rows, 0});
-  }
+  parallel_for(options.pool, r.rows, run);
   return total;
 }
 
@@ -148,7 +135,7 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
 bool is_float_expert(const TensorEntry& entry) {
   const bool named =
       entry.name.ends_with(".mlp.experts.gate_up_proj") || entry.name.ends_with(".mlp.experts.down_proj");
-  return named && is_float(entry.tensor.dtype);
+  return named && backend::is_float(entry.tensor.dtype);
 }
 
 Source checked_expert(const TensorEntry& entry) {
@@ -160,54 +147,28 @@ Source checked_expert(const TensorEntry& entry) {
   return expert_source(entry);
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  if (!file.flush()) throw Error(Code::kIo, "{}: cannot write", path.string());
-}
-
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
 
 // config.json with what says that the experts are MXFP4 now.
 std::string quantized_config(const fs::path& path) {
   auto json = read_ordered_json(read_text_file(path, kMaxConfigBytes));
   if (!json.is_object()) throw Error(Code::kCorrupt, "{}: want a JSON object", path.string());
-  json["quantization_config"] = {
-      {"modules_to_not_convert",
-       {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
-      {"quant_method", "mxfp4"}};
+  json["quantization_config"] = quantization_config();
   return json.dump(2) + "\n";
 }
 
 }  // namespace
-
-bool glob_matches(std::string_view glob, std::string_view text) {
-  size_t g = 0, t = 0, star = std::string_view::npos, star_text = 0;
-  while (t < text.size()) {
-    if (g < glob.size() && (glob[g] == '?' || (glob[g] == text[t] && glob[g] != '*'))) {
-      ++g;
-      ++t;
-    } else if (g < glob.size() && glob[g] == '*') {
-      star = g++;
-      star_text = t;
-    } else if (star != std::string_view::npos) {  // the last star takes one character more
-      g = star + 1;
-      t = ++star_text;
-    } else {
-      return false;
-    }
-  }
-  return glob.find_first_not_of('*', g) == std::string_view::npos;
-}
 
 void quantize_file(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
                    const OnQuantized& on_tensor) {
   const checkpoint::SafetensorsFile file(input);
   const auto pick = [&](const TensorEntry& entry) -> std::optional<Source> {
     const Shape& shape = entry.tensor.shape;
-    const bool fits = is_float(entry.tensor.dtype) && shape.size() >= 2 && shape.back() % kMxBlock == 0 &&
+    const bool fits = backend::is_float(entry.tensor.dtype) && shape.size() >= 2 && shape.back() % kMxBlock == 0 &&
                       !entry.tensor.bytes.empty();
-    if (!fits || (!options.name_glob.empty() && !glob_matches(options.name_glob, entry.name))) return std::nullopt;
+    if (!fits ||
+        (!options.name_glob.empty() && fnmatch(options.name_glob.c_str(), entry.name.c_str(), FNM_NOESCAPE) != 0))
+      return std::nullopt;
     return plain_source(entry);
   };
   if (std::none_of(file.entries().begin(), file.entries().end(),
@@ -248,11 +209,8 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
       total_bytes += static_cast<int64_t>(entry.tensor.bytes.size());
     }
   }
-  if (source.files().size() > 1) {
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
-    write_text(output / "model.safetensors.index.json", index.dump(2) + "\n");
-  }
-  write_text(output / "config.json", config);
+  if (source.files().size() > 1) made.write("model.safetensors.index.json", index_json(weight_map, total_bytes));
+  made.write("config.json", config);
   for (const fs::directory_entry& entry : fs::directory_iterator(source.directory())) {
     const fs::path name = entry.path().filename();
     const bool rewritten =

@@ -43,7 +43,4 @@ void quantize_file(const std::filesystem::path& input, const std::filesystem::pa
 void quantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output,
                          const QuantizeOptions& options, const OnQuantized& on_tensor);
 
-// Shell-like: * any run of characters, ? any one character.
-[[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);
-
 }  // namespace nibble::convert

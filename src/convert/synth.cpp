@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <new>
 #include <string>
@@ -71,6 +70,7 @@ struct Normal {
 };
 
 Normal distribution_of(const ManifestItem& item) {
+  check(!has_experts(item.role) || !is_matrix(item.role), "experts are not dense");
   const float per_fan_in = 1.0f / std::sqrt(static_cast<float>(item.shape.back()));
   switch (item.role) {
     // Large beside what layers add, and biases small: what tokens share would draw all of them to the same experts.
@@ -80,26 +80,8 @@ Normal distribution_of(const ManifestItem& item) {
     case kFinalNorm:
     case kAttnNorm:
     case kMlpNorm: return {1, 0.1f};
-    case kQ:
-    case kK:
-    case kV:
-    case kO:
-    case kRouter: return {0, per_fan_in};
-    case kQBias:
-    case kKBias:
-    case kVBias:
-    case kOBias:
-    case kRouterBias:
-    case kGateUpBias:
-    case kDownBias: return {0, 0.05f};
-    case kGateUp:
-    case kDown:
-    case kTapNorm:
-    case kTapFc:
-    case kHiddenNorm: break;
+    default: return {0, is_matrix(item.role) ? per_fan_in : 0.05f};
   }
-  check(false, "experts are not dense");
-  return {};
 }
 
 // Fills the piece on all threads: make(words, out) turns some words into bytes_per_word bytes each; the last word's
@@ -122,12 +104,7 @@ void fill_from_words(const Stream& stream, const SynthPiece& piece, ThreadPool* 
       at += count;
     }
   };
-  const int64_t words = (bytes + bytes_per_word - 1) / bytes_per_word;
-  if (pool != nullptr) {
-    pool->parallel_for(words, run);
-  } else {
-    run({0, words, 0});
-  }
+  parallel_for(pool, (bytes + bytes_per_word - 1) / bytes_per_word, run);
 }
 
 // The sum of a word's four bytes, centred: near to normal, exact in integers and cheap, so no libm decides the bits.
@@ -238,13 +215,6 @@ struct Shard {
 // A decimal as a person would write it: 1e-05, not 9.999999747378752e-06.
 double shortest(float value) { return std::stod(fmt::format("{}", value)); }
 
-void write_file(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error(Code::kIo, "{}: cannot write", path.string());
-}
-
 std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
   std::vector<Shard> shards(1);
   for (ManifestItem& item : manifest(config, Naming::kHuggingFace)) {
@@ -263,62 +233,45 @@ std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
   return shards;
 }
 
-std::string index_json(const std::vector<Shard>& shards, int64_t total_bytes) {
-  std::map<std::string, std::string> weight_map;
-  for (const Shard& shard : shards) {
-    for (const ManifestItem& item : shard.items) weight_map[item.name] = shard.file;
-  }
-  const ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
-  return index.dump(2) + "\n";
-}
-
 }  // namespace
 
+ordered_json quantization_config() {
+  return {{"modules_to_not_convert",
+           {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
+          {"quant_method", "mxfp4"}};
+}
+
+std::string index_json(const ordered_json& weight_map, int64_t total_bytes) {
+  return ordered_json{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}}.dump(2) + "\n";
+}
+
 std::string config_json(const ModelConfig& config) {
-  const backend::Dims& d = config.dims;
-  ordered_json layer_types = ordered_json::array();
-  for (const LayerKind kind : config.layer_kinds) {
-    layer_types.push_back(kind == LayerKind::kSliding ? "sliding_attention" : "full_attention");
+  nlohmann::json sorted = {{"architectures", {"GptOssForCausalLM"}},
+                           {"attention_bias", true},
+                           {"attention_dropout", 0.0},
+                           {"experts_per_token", config.dims.topk},
+                           {"hidden_act", "silu"},
+                           {"initial_context_length", config.rope.original_context},
+                           {"initializer_range", 0.02},
+                           {"model_type", "gpt_oss"},
+                           {"output_router_logits", false},
+                           {"rope_scaling", {{"rope_type", "yarn"}, {"truncate", config.rope.truncate}}},
+                           {"router_aux_loss_coef", 0.9},
+                           {"tie_word_embeddings", false},
+                           {"torch_dtype", "bfloat16"},
+                           {"use_cache", true}};
+  for (const LayerKind kind : config.layer_kinds)
+    sorted["layer_types"].push_back(kind == LayerKind::kSliding ? "sliding_attention" : "full_attention");
+  for (const model::ConfigField& field : model::kConfigFields) {
+    const bool at_top = !field.is_of_rope() || &field == &model::field_of(&model::RopeConfig::theta);
+    nlohmann::json& value = (at_top ? sorted : sorted["rope_scaling"])[std::string(field.names[0])];
+    if (field.is_integer())
+      value = static_cast<int64_t>(field.of(config));
+    else
+      value = field.is_of_rope() ? field.of(config) : shortest(static_cast<float>(field.of(config)));
   }
-  ordered_json json = {{"architectures", {"GptOssForCausalLM"}},
-                       {"attention_bias", true},
-                       {"attention_dropout", 0.0},
-                       {"experts_per_token", d.topk},
-                       {"head_dim", d.head_dim},
-                       {"hidden_act", "silu"},
-                       {"hidden_size", d.hidden},
-                       {"initial_context_length", config.rope.original_context},
-                       {"initializer_range", 0.02},
-                       {"intermediate_size", d.inter},
-                       {"layer_types", layer_types},
-                       {"max_position_embeddings", d.max_context},
-                       {"model_type", "gpt_oss"},
-                       {"num_attention_heads", d.heads},
-                       {"num_experts_per_tok", d.topk},
-                       {"num_hidden_layers", d.layers},
-                       {"num_key_value_heads", d.kv_heads},
-                       {"num_local_experts", d.experts},
-                       {"output_router_logits", false},
-                       {"rms_norm_eps", shortest(config.rms_eps)},
-                       {"rope_scaling",
-                        {{"beta_fast", config.rope.beta_fast},
-                         {"beta_slow", config.rope.beta_slow},
-                         {"factor", config.rope.factor},
-                         {"original_max_position_embeddings", config.rope.original_context},
-                         {"rope_type", "yarn"},
-                         {"truncate", config.rope.truncate}}},
-                       {"rope_theta", config.rope.theta},
-                       {"router_aux_loss_coef", 0.9},
-                       {"sliding_window", d.sliding_window},
-                       {"swiglu_limit", shortest(config.swiglu_limit)},
-                       {"tie_word_embeddings", false},
-                       {"torch_dtype", "bfloat16"},
-                       {"use_cache", true},
-                       {"vocab_size", d.vocab}};
-  json["quantization_config"] = {
-      {"modules_to_not_convert",
-       {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}},
-      {"quant_method", "mxfp4"}};
+  ordered_json json = sorted;
+  json["quantization_config"] = quantization_config();
   if (!config.eos_ids.empty()) json["eos_token_id"] = config.eos_ids.front();
   if (config.pad_id) json["pad_token_id"] = *config.pad_id;
   return json.dump(2) + "\n";
@@ -357,10 +310,16 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
       if (progress) progress({.file = shard.file, .done_bytes = done_bytes, .total_bytes = total_bytes});
     });
   }
-  if (shards.size() > 1) write_file(directory / "model.safetensors.index.json", index_json(shards, total_bytes));
-  if (!options.tokenizer_json.empty()) write_file(directory / "tokenizer.json", options.tokenizer_json);
-  write_file(directory / "generation_config.json", generation_config_json(model));
-  write_file(directory / "config.json", config_json(model));
+  if (shards.size() > 1) {
+    std::map<std::string, std::string> weight_map;
+    for (const Shard& shard : shards) {
+      for (const ManifestItem& item : shard.items) weight_map[item.name] = shard.file;
+    }
+    made.write("model.safetensors.index.json", index_json(weight_map, total_bytes));
+  }
+  if (!options.tokenizer_json.empty()) made.write("tokenizer.json", options.tokenizer_json);
+  made.write("generation_config.json", generation_config_json(model));
+  made.write("config.json", config_json(model));
   made.keep();
 }
 

@@ -5,6 +5,8 @@
 
 #include "model/manifest.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -69,7 +71,10 @@ struct SynthProgress {
 void synth_checkpoint(const ModelConfig& config, const std::filesystem::path& directory, const SynthOptions& options,
                       const std::function<void(const SynthProgress&)>& progress);
 
-// config.json and generation_config.json, Hugging Face's spelling.
+// config.json and generation_config.json, Hugging Face's spelling; what config.json says of experts in MXFP4; the index
+// of several files.
+[[nodiscard]] nlohmann::ordered_json quantization_config();
+[[nodiscard]] std::string index_json(const nlohmann::ordered_json& weight_map, int64_t total_bytes);
 [[nodiscard]] std::string config_json(const ModelConfig& config);
 [[nodiscard]] std::string generation_config_json(const ModelConfig& config);
 

@@ -4,6 +4,9 @@
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/testing/files.h"
+#include "model/hf_config.h"
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +15,6 @@
 namespace nibble::convert {
 
 using model::bind_weights;
-using model::from_hf;
 using model::gpt_oss_120b;
 using model::gpt_oss_20b;
 using model::LayerKind;
@@ -154,7 +156,7 @@ TEST(synth, a_written_checkpoint_binds_to_the_dummys_bytes) {
   EXPECT_EQ(opened.files()[0].path().filename(),
             fmt::format("model-00000-of-{:05}.safetensors", opened.files().size() - 1));
   EXPECT_EQ(read_text_file(dir / "model/tokenizer.json", 100), "{}");
-  const ModelConfig config = from_hf(checkpoint::read_hf_config(opened.directory()));
+  const ModelConfig config = model::read_hf_config(opened.directory()).config;
   EXPECT_EQ(config, small_vocab());
 
   const std::vector<backend::HostWeight> from_file = bind_weights(opened.entries(), config);
@@ -181,7 +183,7 @@ TEST(synth, a_small_checkpoint_is_one_file_without_index) {
   EXPECT_FALSE(std::filesystem::exists(dir / "model.safetensors.index.json"));
   EXPECT_FALSE(std::filesystem::exists(dir / "tokenizer.json"));
   const auto opened = checkpoint::Checkpoint::open(dir.path());
-  const ModelConfig config = from_hf(checkpoint::read_hf_config(dir.path()));
+  const ModelConfig config = model::read_hf_config(dir.path()).config;
   EXPECT_EQ(config.dims.layers, 1);
   EXPECT_EQ(bind_weights(opened.entries(), config).size(), 20u);
 }
@@ -198,32 +200,41 @@ TEST(synth, refuses_impossible_options_and_used_directories) {
   expect_error([&] { synth_checkpoint(small_vocab(), dir / "f", {}, {}); }, Code::kIo, "cannot create");
 }
 
+// config_json's text with some values changed.
+std::string changed_config(const ModelConfig& config, const nlohmann::json& changes) {
+  nlohmann::json json = nlohmann::json::parse(config_json(config));
+  json.merge_patch(changes);
+  return json.dump();
+}
+
 TEST(config_json, survives_the_way_through_its_json) {
   for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) {
-    checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(c), "f");
-    checkpoint::apply_generation_config(generation_config_json(c), "g", hf);
-    EXPECT_EQ(from_hf(hf), c);
+    ModelConfig read = model::parse_hf_config(config_json(c), "f").config;
+    model::apply_generation_config(generation_config_json(c), "g", read);
+    EXPECT_EQ(read, c);
   }
 }
 
 TEST(config_json, derives_layer_kinds_only_when_the_file_lists_none) {
-  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "f");
-  hf.layer_is_sliding = std::vector<bool>{false, false, true, true};
+  constexpr const char* kFullAttention = "full_attention";
+  constexpr const char* kSlidingAttention = "sliding_attention";
+  const auto kinds_of = [](const nlohmann::json& types) {
+    return model::parse_hf_config(changed_config(tiny(), {{"layer_types", types}}), "f").config.layer_kinds;
+  };
   using enum LayerKind;
-  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kFull, kFull, kSliding, kSliding}));
-  hf.layer_is_sliding.reset();
-  EXPECT_EQ(from_hf(hf).layer_kinds, (std::vector{kSliding, kFull, kSliding, kFull}));
+  EXPECT_EQ(kinds_of({kFullAttention, kFullAttention, kSlidingAttention, kSlidingAttention}),
+            (std::vector{kFull, kFull, kSliding, kSliding}));
+  EXPECT_EQ(kinds_of(nullptr), (std::vector{kSliding, kFull, kSliding, kFull}));
 }
 
 TEST(config_json, of_a_file_is_refused_by_the_files_name) {
-  checkpoint::HfConfig hf = checkpoint::parse_hf_config(config_json(tiny()), "dir/config.json");
-  hf.hidden_size = 48;
-  expect_error([&] { (void)from_hf(hf); }, Code::kUnsupported, "dir/config.json: hidden_size: want a multiple of 32");
-  hf.hidden_size = 64;
-  hf.experts_per_token = hf.num_experts + 1;
-  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "num_experts_per_tok: want at most num_local_experts = ");
-  hf.naming = checkpoint::Naming::kOriginal;
-  expect_error([&] { (void)from_hf(hf); }, Code::kCorrupt, "experts_per_token: want at most num_experts = ");
+  const auto read = [](const nlohmann::json& changes) {
+    static_cast<void>(model::parse_hf_config(changed_config(tiny(), changes), "dir/config.json"));
+  };
+  expect_error([&] { read({{"hidden_size", 48}}); }, Code::kUnsupported,
+               "dir/config.json: hidden_size: want a multiple of 32");
+  expect_error([&] { read({{"num_experts_per_tok", 9}, {"experts_per_token", 9}}); }, Code::kCorrupt,
+               "num_experts_per_tok: want at most num_local_experts = ");
 }
 
 }  // namespace

@@ -74,9 +74,10 @@ template <size_t kKept>
 void DraftController::Recent<kKept>::add(double value) {
   values[static_cast<size_t>(count++) % kKept] = static_cast<float>(value);
   auto sorted = values;
-  const auto kept = static_cast<std::ptrdiff_t>(std::min<int64_t>(count, kKept)), quartile = (kept - 1) / 4;
-  std::nth_element(sorted.begin(), sorted.begin() + quartile, sorted.begin() + kept);
-  usual = sorted[static_cast<size_t>(quartile)];
+  const auto kept = static_cast<std::ptrdiff_t>(std::min<int64_t>(count, kKept));
+  const std::ptrdiff_t nth = std::max((kept - 1) / 4, std::min<std::ptrdiff_t>((kept - 1) / 2, 1));
+  std::nth_element(sorted.begin(), sorted.begin() + nth, sorted.begin() + kept);
+  usual = sorted[static_cast<size_t>(nth)];
 }
 
 const DraftController::Plain* DraftController::plain(const Step& step) const {
@@ -244,10 +245,12 @@ void DraftController::add_times(const Step& step, double seconds, int right, boo
   verifying.most = std::max(verifying.most, step.drafted);
 }
 
-// What was lost is what the step took above a plain one's share for each token that it gave.
+// What was lost is what the step took above a plain one's share for each token that it gave. The account opens when a
+// plain step's time is known: credit by a step that looked short would be filled up only after hundreds of steps.
 void DraftController::account(const Step& step, const Seconds& seconds, int right) {
-  const double unit = plain_[key_of(step)].seconds.usual;
-  if (unit == 0) return;
+  const Recent<4>& known = plain_[key_of(step)].seconds;
+  const double unit = known.usual;
+  if (known.count < (began_ ? 1 : kPlainSeen)) return;
   if (!std::exchange(began_, true)) balance_ = kCredit * unit;
   if (balance_ < kCredit * unit) balance_ = std::min(balance_ + kAllowance * unit, kCredit * unit);
   double won = -seconds.proposing;

@@ -66,12 +66,13 @@ class DraftController {
   [[nodiscard]] double balance() const { return balance_; }
 
  private:
-  // The last values of things that are much alike, of which disturbances only make some longer.
+  // The last values of things that are much alike, of which disturbances make some longer. One may look short: where a
+  // step's end was seen late, the next one seems to begin late.
   template <size_t kKept>
   struct Recent {
     std::array<float, kKept> values{};
     int64_t count = 0;
-    double usual = 0;  // their lower quartile; 0: none
+    double usual = 0;  // their lower quartile, but of three or more never the least; 0: none
     void add(double value);
   };
   struct Plain {        // steps without guesses, of about as many sequences and as deep

@@ -220,6 +220,7 @@ bool DraftModelProposer::take_rows(const News& seen, State& state) {
   if (now && alone) {
     state.residuals = fresh;
   } else {
+    state.kept.reserve(static_cast<size_t>(kPassRows * width));
     state.kept.insert(state.kept.end(), fresh.begin(), fresh.end());
     state.residuals = state.kept;
   }
@@ -240,7 +241,8 @@ void DraftModelProposer::saw(std::span<const News> all) {
       if (state->waits()) forget_waiting(*state);  // there are no pages: it does without these
       const auto last = state->residuals.last(
           std::min(state->residuals.size(), static_cast<size_t>(head_->reads.taps * head_->reads.target_hidden)));
-      state->kept = std::vector(last.begin(), last.end());
+      const std::vector<float> of_last(last.begin(), last.end());  // they may lie in what is overwritten
+      state->kept.assign(of_last.begin(), of_last.end());
       state->residuals = state->kept;
     }
   });
@@ -426,12 +428,6 @@ void DraftModelProposer::forget_all() {
   for (auto& [id, state] : of_) cache_.release({}, state.sequence.pages);
   of_.clear();
   cache_.clear();
-}
-
-void DraftModelProposer::check_integrity() const {
-  std::vector<const SequencePages*> held;
-  for (const auto& [id, state] : of_) held.push_back(&state.sequence.pages);
-  check_pages(pool_, cache_, held);
 }
 
 }  // namespace nibble::engine

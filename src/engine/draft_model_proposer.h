@@ -64,7 +64,7 @@ class DraftModelProposer final : public Proposer {
   [[nodiscard]] int64_t pages_used() const {
     return pool_.total(LayerKind::kFull) - cache_.available(LayerKind::kFull);
   }
-  // Aborts when a page is lost or has two holders. For tests.
+  // Aborts when a page is lost or has two holders. For tests: testing/integrity.h.
   void check_integrity() const;
 
  private:

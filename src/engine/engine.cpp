@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,16 +15,8 @@
 namespace nibble::engine {
 namespace {
 
-struct Submit {
-  RequestId id;
-  Request request;
-  Receiver receiver;
-};
-struct Cancel {
-  RequestId id;
-};
-struct Stop {};
-using Message = std::variant<Submit, Cancel, Stop>;
+// What another thread asks of the engine's.
+using Message = std::function<void(Loop& loop)>;
 
 void want(bool holds, std::string_view field, std::string_view range, int64_t found) {
   if (!holds) throw Error(Code::kInvalidRequest, "{}: want {}, found {}", field, range, found);
@@ -109,10 +102,8 @@ struct Engine::Impl {
   void run() {
     while (true) {
       std::vector<Message> messages = loop.idle() ? inbox.wait() : inbox.take();
-      for (Message& message : messages) {
-        if (std::holds_alternative<Stop>(message)) return stop();
-        handle(message);
-      }
+      for (const Message& message : messages) message(loop);
+      if (stopping) return stop();
       try {
         if (!loop.idle()) loop.step();
       } catch (const std::exception& why) {  // an error of the host; the backend's own failures are handled inside
@@ -125,14 +116,6 @@ struct Engine::Impl {
   void stop() {
     loop.cancel_all();
     while (!loop.idle()) loop.step();  // the steps in flight
-  }
-
-  void handle(Message& message) {
-    if (auto* submitted = std::get_if<Submit>(&message)) {
-      loop.add(submitted->id, std::move(submitted->request), std::move(submitted->receiver));
-    } else if (const auto* cancelled = std::get_if<Cancel>(&message)) {
-      loop.cancel(cancelled->id);
-    }
   }
 
   void publish() {
@@ -153,8 +136,9 @@ struct Engine::Impl {
   Queue<Message> inbox;
   std::atomic<RequestId> last_id = 0;
   std::atomic<int64_t> unfinished = 0;  // accepted requests without a Finished
-  Loop loop;                            // used by the engine's thread only
-  mutable std::mutex mutex;             // guards shown
+  Loop loop;                            // used by the engine's thread only, as is the next
+  bool stopping = false;
+  mutable std::mutex mutex;  // guards shown
   EngineStats shown;
   std::jthread thread;  // last: it uses all of the above
 };
@@ -162,7 +146,9 @@ struct Engine::Impl {
 Engine::Engine(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits, KvEventSink kv_events)
     : impl_(std::make_unique<Impl>(be, model, limits, std::move(kv_events))) {}
 
-Engine::~Engine() { impl_->inbox.push(Stop{}); }
+Engine::~Engine() {
+  impl_->inbox.push([impl = impl_.get()](Loop&) { impl->stopping = true; });
+}
 
 RequestId Engine::submit(Request request, Receiver receiver) {
   validate(request, impl_->limits, impl_->dims);
@@ -181,11 +167,14 @@ RequestId Engine::submit(Request request, Receiver receiver) {
     }
     receiver(event);
   };
-  impl_->inbox.push(Submit{id, std::move(request), counted});
+  impl_->inbox.push(
+      [id, request = std::move(request), counted](Loop& loop) mutable { loop.add(id, std::move(request), counted); });
   return id;
 }
 
-void Engine::cancel(RequestId id) { impl_->inbox.push(Cancel{id}); }
+void Engine::cancel(RequestId id) {
+  impl_->inbox.push([id](Loop& loop) { loop.cancel(id); });
+}
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);

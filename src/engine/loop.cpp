@@ -489,10 +489,4 @@ EngineStats Loop::stats() const {
   return stats;
 }
 
-void Loop::check_integrity() const {
-  std::vector<const SequencePages*> of;
-  for (const auto& [id, s] : sequences_) of.push_back(&s->pages);
-  check_pages(pool_, cache_, of);
-}
-
 }  // namespace nibble::engine

@@ -63,7 +63,7 @@ class Loop {
   void propose_with(std::unique_ptr<Proposer> proposer);
 
   [[nodiscard]] EngineStats stats() const;
-  // Aborts when a page is lost or has two holders. For tests.
+  // Aborts when a page is lost or has two holders. For tests: testing/integrity.h.
   void check_integrity() const;
 
  private:

@@ -19,6 +19,12 @@ using backend::LayerKind;
   return (tokens + backend::kPageTokens - 1) / backend::kPageTokens;
 }
 
+// One more value of a hash.
+[[nodiscard]] constexpr uint64_t hashed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 29;
+}
+
 // One value per kind of pages.
 template <class T>
 struct PerKind {

@@ -9,14 +9,9 @@ namespace {
 
 using backend::kPageTokens;
 
-constexpr uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-  return hash ^ hash >> 29;
-}
-
 uint64_t hash_of(uint64_t before, std::span<const int32_t> tokens) {
   uint64_t hash = before + 1;
-  for (const int32_t token : tokens) hash = mix(hash, static_cast<uint32_t>(token));
+  for (const int32_t token : tokens) hash = hashed(hash, static_cast<uint32_t>(token));
   return hash;
 }
 uint64_t key_of(int32_t parent, std::span<const int32_t> tokens) {
@@ -34,23 +29,16 @@ PrefixCache::PrefixCache(PagePool& pool, int64_t window, Mode mode)
 }
 
 void PrefixCache::append(Order order, int32_t node) {
-  List& list = lists_[order];
-  Link& own = link(order, node);
-  check(!own.linked, "a node is linked once");
-  own = {.before = list.back, .after = kNone, .linked = true};
-  (list.back == kNone ? list.front : link(order, list.back).after) = node;
-  list.back = node;
-  ++list.size;
+  auto& place = order == kNodes ? at(node).by_node : at(node).by_sliding;
+  check(!place, "a node is linked once");
+  place = lists_[order].insert(lists_[order].end(), node);
 }
 
 void PrefixCache::unlink(Order order, int32_t node) {
-  List& list = lists_[order];
-  Link& own = link(order, node);
-  check(own.linked, "a node is linked");
-  (own.before == kNone ? list.front : link(order, own.before).after) = own.after;
-  (own.after == kNone ? list.back : link(order, own.after).before) = own.before;
-  own = {};
-  --list.size;
+  auto& place = order == kNodes ? at(node).by_node : at(node).by_sliding;
+  check(place.has_value(), "a node is linked");
+  lists_[order].erase(*place);
+  place.reset();
 }
 
 int64_t PrefixCache::first_page_seen(int64_t position) const {
@@ -126,8 +114,8 @@ void PrefixCache::removed(int32_t idx, LayerKind kind) {
 void PrefixCache::remove(int32_t idx) {
   Node& node = at(idx);
   check(node.locks == 0 && node.children.empty() && node.tails.empty(), "only a leaf that nobody uses is removed");
-  if (node.by_node.linked) unlink(kNodes, idx);
-  if (node.by_sliding.linked) unlink(node.hot ? kHotSliding : kColdSliding, idx);
+  if (node.by_node) unlink(kNodes, idx);
+  if (node.by_sliding) unlink(node.hot ? kHotSliding : kColdSliding, idx);
   for (const auto& [kind, page] : {std::pair{LayerKind::kFull, node.full}, {LayerKind::kSliding, node.sliding}}) {
     if (page < 0) continue;
     pool_.give_back(kind, page);
@@ -141,7 +129,7 @@ void PrefixCache::remove(int32_t idx) {
 }
 
 void PrefixCache::lock(int32_t idx) {
-  if (at(idx).locks++ == 0 && at(idx).by_node.linked) unlink(kNodes, idx);
+  if (at(idx).locks++ == 0 && at(idx).by_node) unlink(kNodes, idx);
 }
 
 // A sequence unlocks its deepest node first, so in the order of eviction a node comes after all its children.
@@ -152,7 +140,7 @@ void PrefixCache::unlock(int32_t idx) {
 
 void PrefixCache::lock_sliding(int32_t idx) {
   Node& node = at(idx);
-  if (node.sliding_locks++ == 0 && node.by_sliding.linked) unlink(node.hot ? kHotSliding : kColdSliding, idx);
+  if (node.sliding_locks++ == 0 && node.by_sliding) unlink(node.hot ? kHotSliding : kColdSliding, idx);
 }
 
 void PrefixCache::unlock_sliding(int32_t idx) {
@@ -175,19 +163,20 @@ void PrefixCache::drop_sliding(int32_t idx) {
 int32_t PrefixCache::take(LayerKind kind) {
   if (pool_.free_pages(kind) == 0) {
     if (kind == LayerKind::kFull) {
-      if (lists_[kNodes].size > 0) remove(lists_[kNodes].front);
-    } else if (lists_[kColdSliding].size > 0) {
-      drop_sliding(lists_[kColdSliding].front);
-    } else if (lists_[kHotSliding].size > 0) {
-      drop_sliding(lists_[kHotSliding].front);
+      if (!lists_[kNodes].empty()) remove(lists_[kNodes].front());
+    } else if (!lists_[kColdSliding].empty()) {
+      drop_sliding(lists_[kColdSliding].front());
+    } else if (!lists_[kHotSliding].empty()) {
+      drop_sliding(lists_[kHotSliding].front());
     }
   }
   return pool_.take(kind);
 }
 
 int64_t PrefixCache::available(LayerKind kind) const {
-  return pool_.free_pages(kind) +
-         (kind == LayerKind::kFull ? lists_[kNodes].size : lists_[kColdSliding].size + lists_[kHotSliding].size);
+  return pool_.free_pages(kind) + (kind == LayerKind::kFull
+                                       ? std::ssize(lists_[kNodes])
+                                       : std::ssize(lists_[kColdSliding]) + std::ssize(lists_[kHotSliding]));
 }
 
 // Gives the sequence a page that begins with the tokens of `part`: the node's own page if that is a tail shared whole,
@@ -372,67 +361,9 @@ void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages)
 }
 
 void PrefixCache::clear() {
-  while (lists_[kNodes].size > 0) remove(lists_[kNodes].front);
+  while (!lists_[kNodes].empty()) remove(lists_[kNodes].front());
   for (const Order order : {kColdSliding, kHotSliding}) {
-    while (lists_[order].size > 0) drop_sliding(lists_[order].front);
-  }
-}
-
-void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) const {
-  size_t children = 0, tails = 0;
-  PerKind<int64_t> unused;
-  size_t whole = 0, free = 0;
-  for (size_t i = 1; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    if (node.count == 0) {
-      ++free;
-      continue;
-    }
-    const bool is_whole = node.count == kPageTokens;
-    const std::vector<int32_t>& siblings = is_whole ? at(node.parent).children : at(node.parent).tails;
-    check(std::count(siblings.begin(), siblings.end(), static_cast<int32_t>(i)) == 1, "its parent knows it");
-    whole += is_whole ? 1 : 0;
-    check(node.parent == kRoot || at(node.parent).count == kPageTokens, "a tail has no children");
-    check(node.full >= 0, "a node has its page");
-    check(node.locks >= node.sliding_locks, "who uses the sliding page uses the node");
-    check(node.parent == kRoot || at(node.parent).locks >= node.locks, "who uses a node uses those above it");
-    check(node.by_node.linked == (node.locks == 0), "what nobody uses may go");
-    check(node.by_sliding.linked == (node.sliding >= 0 && node.sliding_locks == 0),
-          "and its sliding page is linked unless it is locked");
-    ++holders[LayerKind::kFull][static_cast<size_t>(node.full)];
-    if (node.sliding >= 0) ++holders[LayerKind::kSliding][static_cast<size_t>(node.sliding)];
-    unused[LayerKind::kFull] += node.by_node.linked ? 1 : 0;
-    unused[LayerKind::kSliding] += node.by_sliding.linked ? 1 : 0;
-    if (node.count == kPageTokens) check(child(node.parent, node.tokens) == static_cast<int32_t>(i), "it is found");
-  }
-  for (const Node& node : nodes_) {
-    children += node.children.size();
-    tails += node.tails.size();
-  }
-  check(whole == by_key_.size() && free == free_nodes_.size(), "all nodes are found or free");
-  check(children == whole && children + tails + free + 1 == nodes_.size(), "a parent knows none but its own");
-  for (const LayerKind kind : kKinds)
-    check(unused[kind] == available(kind) - pool_.free_pages(kind), "the orders of eviction hold all that may go");
-}
-
-void check_pages(const PagePool& pool, const PrefixCache& cache, std::span<const SequencePages* const> of) {
-  PerKind<std::vector<int>> holders;
-  for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
-  cache.check_integrity(holders);
-  for (const SequencePages* const pages : of) {
-    for (const LayerKind kind : kKinds) {
-      for (size_t p = pages->nodes.size(); p < pages->ids[kind].size(); ++p) {
-        if (pages->ids[kind][p] >= 0) ++holders[kind][static_cast<size_t>(pages->ids[kind][p])];
-      }
-    }
-  }
-  for (const LayerKind kind : kKinds) {
-    int64_t held = 0;
-    for (const int count : holders[kind]) {
-      check(count <= 1, "a page has one holder");
-      held += count;
-    }
-    check(held + pool.free_pages(kind) == pool.total(kind), "a page is held or free");
+    while (!lists_[order].empty()) drop_sliding(lists_[order].front());
   }
 }
 

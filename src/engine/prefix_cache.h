@@ -16,6 +16,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -72,7 +74,7 @@ class PrefixCache {
   void note_events() { noted_ = true; }
   // The events since the last call, in order.
   [[nodiscard]] std::vector<KvEvent> take_events() { return std::exchange(events_, {}); }
-  // Aborts when the tree contradicts itself. For tests; marks every page that the cache holds.
+  // Aborts when the tree contradicts itself; marks every page that the cache holds. For tests: testing/integrity.h.
   void check_integrity(PerKind<std::vector<int>>& holders) const;
 
  private:
@@ -83,14 +85,6 @@ class PrefixCache {
 
   // Three orders of eviction, the first to go in front.
   enum Order : uint8_t { kNodes, kColdSliding, kHotSliding };
-  struct Link {
-    int32_t before = kNone, after = kNone;
-    bool linked = false;
-  };
-  struct List {
-    int32_t front = kNone, back = kNone;
-    int64_t size = 0;
-  };
   struct Node {
     int32_t parent = kNone;
     int32_t count = 0;  // tokens; less than a page: a tail; 0: free, or the root
@@ -100,16 +94,14 @@ class PrefixCache {
     std::vector<int32_t> tails, children;  // the children are whole pages
     bool hot = false;  // its sliding page is visible from where others may resume, so it is evicted last; set while the
                        // page stays
-    Link by_node{}, by_sliding{};  // in kNodes; in kColdSliding or kHotSliding
-    uint64_t key = 0;              // in by_key_
-    uint64_t block = 0;            // KvEvent's; 0: the root, and tails
+    // Where it is in kNodes; in kColdSliding or kHotSliding. None: it is not.
+    std::optional<std::list<int32_t>::iterator> by_node{}, by_sliding{};
+    uint64_t key = 0;    // in by_key_
+    uint64_t block = 0;  // KvEvent's; 0: the root, and tails
   };
 
   [[nodiscard]] Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
   [[nodiscard]] const Node& at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
-  [[nodiscard]] Link& link(Order order, int32_t node) {
-    return order == kNodes ? at(node).by_node : at(node).by_sliding;
-  }
   void append(Order order, int32_t node);
   void unlink(Order order, int32_t node);
 
@@ -148,13 +140,9 @@ class PrefixCache {
   std::vector<Node> nodes_;  // [0] the root
   std::vector<int32_t> free_nodes_;
   std::unordered_map<uint64_t, int32_t> by_key_;  // nodes of whole pages, by hash of parent and tokens
-  std::array<List, 3> lists_;
+  std::array<std::list<int32_t>, 3> lists_;       // by Order
   bool noted_ = false;
   std::vector<KvEvent> events_;
 };
-
-// Aborts when a page is lost, or has two holders among the cache and sequences, whose pages `of` are all there are. For
-// tests.
-void check_pages(const PagePool& pool, const PrefixCache& cache, std::span<const SequencePages* const> of);
 
 }  // namespace nibble::engine

@@ -1,4 +1,5 @@
 #include "engine/prefix_cache.h"
+#include "engine/testing/integrity.h"
 
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 
 #include "backend/args.h"
 #include "base/error.h"
+#include "engine/pages.h"
 
 #include <algorithm>
 #include <tuple>
@@ -19,7 +20,7 @@ Placement::Hashes Placement::hashes_of(std::span<const int32_t> prompt) {
   Hashes hashes;
   uint64_t hash = 0;
   for (size_t i = 0; i < prompt.size(); ++i) {
-    hash = (hash ^ static_cast<uint64_t>(prompt[i]) ^ hash >> 29) * 0x9E3779B97F4A7C15u;
+    hash = hashed(hash, static_cast<uint32_t>(prompt[i]));
     if ((i + 1) % kPageTokens == 0) hashes.push_back(hash);
   }
   return hashes;
@@ -115,16 +116,10 @@ std::vector<EngineStats> Replicas::each() const {
 EngineStats Replicas::stats() const {
   EngineStats sum;
   for (const EngineStats& stats : each()) {
-    sum.running += stats.running;
-    sum.waiting += stats.waiting;
-    sum.kv_pages += stats.kv_pages;
-    sum.kv_pages_used += stats.kv_pages_used;
-    sum.prefix_queries += stats.prefix_queries;
-    sum.prefix_hits += stats.prefix_hits;
-    sum.prompt_tokens += stats.prompt_tokens;
-    sum.generated_tokens += stats.generated_tokens;
-    sum.preemptions += stats.preemptions;
-    sum.steps += stats.steps;
+    using S = EngineStats;
+    for (const auto count : {&S::running, &S::waiting, &S::kv_pages, &S::kv_pages_used, &S::prefix_queries,
+                             &S::prefix_hits, &S::prompt_tokens, &S::generated_tokens, &S::preemptions, &S::steps})
+      sum.*count += stats.*count;
     sum.drafts.drafts += stats.drafts.drafts;
     sum.drafts.tokens += stats.drafts.tokens;
     sum.drafts.accepted += stats.drafts.accepted;

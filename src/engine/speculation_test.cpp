@@ -329,7 +329,7 @@ const Machine kMachines[] = {{1, 3, {1.738, 2.410, 2.964, 3.441}, {0.06, 0.189}}
                              {1, 3, {1.245, 1.663, 1.946, 2.212}, {0, 0}},
                              {8, 2, {3.003, 4.195, 4.517}, {0, 0}}};
 
-// Of a token, until the first answer is whole.
+// Seconds of a token, until the first answer is whole.
 double seconds_on(const Machine& machine, double chance, bool adaptive, int guesses) {
   EngineLimits limits = limits_with(std::max(guesses, 1), adaptive);
   limits.max_sequences = 8;

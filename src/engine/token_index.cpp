@@ -1,6 +1,7 @@
 #include "engine/token_index.h"
 
 #include "base/error.h"
+#include "engine/pages.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,11 +11,6 @@ namespace nibble::engine {
 namespace {
 
 constexpr size_t kFirstTokens = 256;
-
-constexpr uint64_t hashed_with(uint64_t hash, int32_t token) {
-  hash = (hash ^ static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-  return hash ^ hash >> 29;
-}
 
 }  // namespace
 
@@ -45,7 +41,7 @@ void TokenIndex::link(int64_t last) {
   uint64_t hash = 0;
   int hashed = 0;  // of the tokens up to `last`, backwards
   const auto to = [&](int length) {
-    for (; hashed < length; ++hashed) hash = hashed_with(hash, at(last - hashed));
+    for (; hashed < length; ++hashed) hash = engine::hashed(hash, static_cast<uint32_t>(at(last - hashed)));
     return hash;
   };
   for (auto chain = chains_.rbegin(); chain != chains_.rend(); ++chain) {  // the shortest first
@@ -71,7 +67,8 @@ void TokenIndex::places(std::span<const int32_t> text, size_t which, size_t most
   const Chain& chain = chains_[which];
   if (std::ssize(text) < chain.length) return;
   uint64_t hash = 0;
-  for (int i = 1; i <= chain.length; ++i) hash = hashed_with(hash, text[text.size() - static_cast<size_t>(i)]);
+  for (int i = 1; i <= chain.length; ++i)
+    hash = hashed(hash, static_cast<uint32_t>(text[text.size() - static_cast<size_t>(i)]));
   uint32_t place = chain.newest[static_cast<size_t>(hash) & (chain.newest.size() - 1)];
   for (int visited = 0; visited < kMostVisited && found.size() < most; ++visited) {
     const int64_t last = int64_t{place} - 1;

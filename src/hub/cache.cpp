@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -75,28 +74,33 @@ std::string lacking_gguf_part(const fs::path& directory) {
   return {};
 }
 
+// Files and links to some; nothing where the directory cannot be read.
+std::vector<fs::path> files_below(const fs::path& directory) {
+  std::vector<fs::path> files;
+  std::error_code error, ignored;
+  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    if (it->is_symlink(ignored) || it->is_regular_file(ignored)) files.push_back(it->path());
+  return files;
+}
+
 // By commit the names that point to it: refs/main, refs/refs/pr/1.
 std::map<std::string, std::vector<std::string>> refs_of(const fs::path& folder) {
   std::map<std::string, std::vector<std::string>> refs;
-  std::error_code error;
   const fs::path root = folder / "refs";
-  for (fs::recursive_directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    if (it->is_regular_file(ignored))
-      refs[start_of(it->path(), 64)].push_back(it->path().lexically_relative(root).string());
-  }
+  for (const fs::path& file : files_below(root))
+    if (fs::is_regular_file(file)) refs[start_of(file, 64)].push_back(file.lexically_relative(root).string());
   return refs;
 }
 
-int64_t bytes_below(const fs::path& directory) {
-  std::error_code error;
-  if (fs::is_regular_file(directory, error)) return static_cast<int64_t>(fs::file_size(directory, error));
+// Of a file, or of those below a directory and behind their links.
+int64_t bytes_of(const fs::path& path) {
   int64_t bytes = 0;
-  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    const auto size = fs::is_regular_file(it->path(), ignored) ? fs::file_size(it->path(), ignored) : 0;
-    if (!ignored) bytes += static_cast<int64_t>(size);
-  }
+  std::error_code error;
+  std::vector<fs::path> files = files_below(path);
+  if (fs::is_regular_file(path, error)) files = {path};
+  for (const fs::path& file : files)
+    if (const auto size = fs::is_regular_file(file, error) ? fs::file_size(file, error) : 0; !error)
+      bytes += static_cast<int64_t>(size);
   return bytes;
 }
 
@@ -160,7 +164,7 @@ std::vector<Snapshot> snapshots_of(const fs::path& cache, const std::string& rep
     if (!model) continue;
     Snapshot snapshot{.repo = repo, .commit = path.filename().string(), .path = *model, .lacks = lacking_file(*model)};
     if (const auto it = refs.find(snapshot.commit); it != refs.end()) snapshot.refs = it->second;
-    snapshot.bytes = bytes_below(path);
+    snapshot.bytes = bytes_of(path);
     std::error_code ignored;
     found.emplace_back(fs::last_write_time(path, ignored), std::move(snapshot));
   }
@@ -182,7 +186,7 @@ std::vector<Snapshot> models_below(const fs::path& folder) {
                       .commit = {},
                       .path = *model,
                       .lacks = path == *model && path.extension() == ".gguf" ? "" : lacking_file(*model)});
-    models.back().bytes = bytes_below(*model);
+    models.back().bytes = bytes_of(*model);
   }
   return models;
 }
@@ -206,15 +210,6 @@ namespace {
 
 fs::path locks_of(const fs::path& folder) { return folder.parent_path() / ".locks" / folder.filename(); }
 
-std::vector<fs::path> files_below(const fs::path& directory) {
-  std::vector<fs::path> files;
-  if (!fs::is_directory(directory)) return files;
-  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
-    if (entry.is_symlink() || entry.is_regular_file()) files.push_back(entry.path());
-  }
-  return files;
-}
-
 void want_unlocked(const fs::path& folder, const std::string& repo) {
   for (const fs::path& file : files_below(locks_of(folder))) {
     const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
@@ -235,26 +230,6 @@ std::set<fs::path> blobs_of_snapshot(const fs::path& folder, const std::string& 
   return blobs;
 }
 
-std::string ref_text(const fs::path& file) {
-  if (!fs::is_regular_file(file)) return {};
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-std::vector<std::string> commits_of(const fs::path& folder) {
-  std::vector<std::string> commits;
-  if (!fs::is_directory(folder / "snapshots")) return commits;
-  for (const auto& entry : fs::directory_iterator(folder / "snapshots"))
-    commits.push_back(entry.path().filename().string());
-  return commits;
-}
-
-int64_t bytes_of(const fs::path& file) {
-  std::error_code error;
-  const auto bytes = fs::is_symlink(file) ? 0 : fs::file_size(file, error);
-  return error ? 0 : static_cast<int64_t>(bytes);
-}
-
 }  // namespace
 
 Removal plan_removal(const fs::path& cache, const std::string& repo, const std::string& revision) {
@@ -267,15 +242,19 @@ Removal plan_removal(const fs::path& cache, const std::string& repo, const std::
                 folder.string(), fs::canonical(folder).string());
   }
   want_unlocked(folder, repo);
-  const std::vector<std::string> commits = commits_of(folder);
-  const std::string ref = revision.find("..") == std::string::npos ? ref_text(folder / "refs" / revision) : "";
-  const std::string commit = ref.empty() ? revision : ref;
+  std::vector<std::string> commits;
+  for (const fs::path& path : entries_of(folder / "snapshots")) commits.push_back(path.filename().string());
+  const auto refs = refs_of(folder);
+  std::string commit = revision;
+  for (const auto& [named, names] : refs)
+    if (std::ranges::find(names, revision) != names.end()) commit = named;
   if (!revision.empty() && std::ranges::find(commits, commit) == commits.end())
     throw Error(Code::kInvalidRequest, "{} has no revision {} in the cache", repo, revision);
   removal.everything = revision.empty() || commits.size() == 1;
   if (removal.everything) {
     removal.commits = commits;
-    for (const fs::path& file : files_below(folder)) removal.bytes += bytes_of(file);
+    for (const fs::path& file : files_below(folder))
+      if (!fs::is_symlink(file)) removal.bytes += bytes_of(file);
     return removal;
   }
   removal.commits = {commit};
@@ -286,9 +265,8 @@ Removal plan_removal(const fs::path& cache, const std::string& repo, const std::
   }
   removal.files.assign(blobs.begin(), blobs.end());
   for (const fs::path& blob : blobs) removal.bytes += bytes_of(blob);
-  for (const fs::path& file : files_below(folder / "refs")) {
-    if (ref_text(file) == commit) removal.files.push_back(file);
-  }
+  if (const auto it = refs.find(commit); it != refs.end())
+    for (const std::string& name : it->second) removal.files.push_back(folder / "refs" / name);
   return removal;
 }
 
@@ -303,11 +281,6 @@ void remove(const Removal& removal) {
 }
 
 namespace {
-
-bool is_known_place(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 std::vector<fs::path> paths_for(const std::string& name, const Settings& settings) {
   const fs::path last = fs::path(name).filename();
@@ -331,33 +304,29 @@ bool is_revision(const Snapshot& snapshot, const std::string& revision) {
   return snapshot.commit == revision || std::ranges::find(snapshot.refs, revision) != snapshot.refs.end();
 }
 
-FoundModel from(Snapshot snapshot) {
-  return {.path = std::move(snapshot.path), .repo = std::move(snapshot.repo), .lacks = std::move(snapshot.lacks)};
-}
-
 }  // namespace
 
-std::optional<FoundModel> find_model(const std::string& asked, const Settings& settings, const std::string& revision) {
+std::optional<Snapshot> find_model(const std::string& asked, const Settings& settings, const std::string& revision) {
   if (asked.empty()) return std::nullopt;
-  if (revision.empty() && is_known_place(asked)) {
-    if (auto snapshot = cached_repo(asked)) return from(std::move(*snapshot));
-    return FoundModel{.path = model_in(asked).value_or(asked)};
+  if (revision.empty() && is_there(asked)) {
+    if (auto snapshot = cached_repo(asked)) return snapshot;
+    return Snapshot{.path = model_in(asked).value_or(asked)};
   }
   const std::string name = plain_name(asked);
   if (repos_of(name).empty()) return std::nullopt;
   for (const fs::path& path : revision.empty() ? paths_for(name, settings) : std::vector<fs::path>()) {
-    if (const auto model = model_in(path)) return FoundModel{.path = *model};
-    if (const fs::path file = path.string() + ".gguf"; is_known_place(file)) return FoundModel{.path = file};
+    if (const auto model = model_in(path)) return Snapshot{.path = *model};
+    if (const fs::path file = path.string() + ".gguf"; is_there(file)) return Snapshot{.path = file};
   }
-  std::optional<FoundModel> in_part;
+  std::optional<Snapshot> in_part;
   for (const std::string& repo : repos_of(name)) {
     std::vector<Snapshot> snapshots = snapshots_of(settings.cache, repo);
     if (!revision.empty()) std::erase_if(snapshots, [&](const Snapshot& s) { return !is_revision(s, revision); });
     // refs/main's is what is meant, whole or not; without refs/main, any that is whole.
     const auto whole =
         std::ranges::find_if(snapshots, [](const Snapshot& s) { return s.lacks.empty() || is_revision(s, "main"); });
-    if (whole != snapshots.end() && whole->lacks.empty()) return from(std::move(*whole));
-    if (!in_part && !snapshots.empty()) in_part = from(std::move(snapshots.front()));
+    if (whole != snapshots.end() && whole->lacks.empty()) return std::move(*whole);
+    if (!in_part && !snapshots.empty()) in_part = std::move(snapshots.front());
   }
   return in_part;
 }

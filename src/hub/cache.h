@@ -26,11 +26,11 @@ namespace nibble::hub {
 // models--openai--gpt-oss-20b, below the cache.
 [[nodiscard]] std::filesystem::path repo_folder(const std::filesystem::path& cache, const std::string& repo);
 
-// One commit of a model as far as it is there.
+// A model as far as it is here: one commit of the cache's, or a path without one.
 struct Snapshot {
-  std::string repo, commit;
-  std::filesystem::path path;          // of the model in it: the snapshot, or its original/
-  std::string lacks;                   // a file of the model that is not there; empty where it is whole
+  std::string repo = {}, commit = {};  // where it came from the Hub
+  std::filesystem::path path = {};     // of the model in it: the snapshot, or its original/; a directory or a file
+  std::string lacks = {};              // a file of the model that is not there; empty where it is whole
   std::vector<std::string> refs = {};  // main, …
   int64_t bytes = 0;                   // of the files it links to
 };
@@ -64,19 +64,12 @@ struct Removal {
                                    const std::string& revision);
 void remove(const Removal& removal);
 
-// The files that a model's name means.
-struct FoundModel {
-  std::filesystem::path path;  // a directory, or a file
-  std::string repo = {};       // where it came from the Hub
-  std::string lacks = {};      // a file of it that is not there; empty where it is whole
-};
-
-// Looked for in this order: the path `asked`; NAME and NAME.gguf below ./models, with and without the organisation;
-// the cache, where a bare gpt-oss-20b is OpenAI's or ggml-org's. A directory that holds a whole repository of the cache
-// or only original/ is taken as the model in it. None where nothing is found.
+// The files that a model's name means. Looked for in this order: the path `asked`; NAME and NAME.gguf below ./models,
+// with and without the organisation; the cache, where a bare gpt-oss-20b is OpenAI's or ggml-org's. A directory that
+// holds a whole repository of the cache or only original/ is taken as the model in it. None where nothing is found.
 // revision: a ref or a commit, of which the cache alone knows; empty: any, refs/main's first.
-[[nodiscard]] std::optional<FoundModel> find_model(const std::string& asked, const Settings& settings,
-                                                   const std::string& revision = "");
+[[nodiscard]] std::optional<Snapshot> find_model(const std::string& asked, const Settings& settings,
+                                                 const std::string& revision = "");
 
 // The places that find_model() looked into, for a message.
 [[nodiscard]] std::vector<std::string> places_for(const std::string& name, const Settings& settings);

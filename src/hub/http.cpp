@@ -43,7 +43,6 @@ struct Curl {
   decltype(&curl_easy_strerror) easy_strerror = library.find("curl_easy_strerror");
   decltype(&curl_free) free = library.find("curl_free");
   decltype(&curl_getdate) getdate = library.find("curl_getdate");
-  decltype(&curl_global_cleanup) global_cleanup = library.find("curl_global_cleanup");
   decltype(&curl_global_init) global_init = library.find("curl_global_init");
   decltype(&curl_slist_append) slist_append = library.find("curl_slist_append");
   decltype(&curl_slist_free_all) slist_free_all = library.find("curl_slist_free_all");
@@ -54,7 +53,11 @@ struct Curl {
 };
 
 const Curl& curl() {
-  static const Curl loaded;
+  static const Curl loaded = [] {
+    Curl library;
+    check(library.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl starts");
+    return library;
+  }();
   return loaded;
 }
 
@@ -202,9 +205,6 @@ std::string HttpAnswer::header(const std::string& name) const {
   const auto it = headers.find(name);
   return it == headers.end() ? "" : it->second;
 }
-
-HttpLibrary::HttpLibrary() { check(curl().global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl starts"); }
-HttpLibrary::~HttpLibrary() { curl().global_cleanup(); }
 
 Http::Http(const Settings& settings, std::function<bool()> stop)
     : stop_(std::move(stop)),

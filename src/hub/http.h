@@ -44,15 +44,6 @@ struct HttpAnswer {
 // Gets the body of a 2xx answer piece by piece. False ends it without a failure; what it throws, get() throws.
 using TakeBody = std::function<bool(const HttpAnswer& head, std::span<const std::byte> bytes)>;
 
-// libcurl's own state: one lives longer than every Http.
-class HttpLibrary {
- public:
-  HttpLibrary();
-  ~HttpLibrary();
-  HttpLibrary(const HttpLibrary&) = delete;
-  HttpLibrary& operator=(const HttpLibrary&) = delete;
-};
-
 // Connections that are kept between requests; of one thread.
 class Http {
  public:

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <system_error>
@@ -58,18 +59,14 @@ std::string digest_of(const fs::path& file, DigestKind kind, const std::function
     const std::string head = fmt::format("blob {}", fs::file_size(file));
     EVP_DigestUpdate(context.get(), head.c_str(), head.size() + 1);
   }
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail_at(file, "open");
-  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) { ::close(*f); });
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail_at(file, "open");
   std::vector<char> buffer(size_t{1} << 20);
-  while (true) {
-    const ssize_t bytes = ::read(fd, buffer.data(), buffer.size());
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) fail_at(file, "read");
-    if (bytes == 0) break;
-    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(bytes));
-    if (!go_on(bytes)) return {};
+  while (in.read(buffer.data(), std::ssize(buffer)), in.gcount() > 0) {
+    EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(in.gcount()));
+    if (!go_on(in.gcount())) return {};
   }
+  if (in.bad()) fail_at(file, "read");
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int size = 0;
   EVP_DigestFinal_ex(context.get(), digest.data(), &size);

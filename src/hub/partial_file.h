@@ -2,7 +2,7 @@
 // A blob of the cache while it is fetched: its bytes in parts, which of them are there, and the lock that other
 // programs respect.
 
-#include "hub/listing.h"
+#include "hub/pull.h"
 
 #include <atomic>
 #include <cstdint>

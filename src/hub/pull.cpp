@@ -1,12 +1,14 @@
 #include "hub/pull.h"
 
 #include "base/error.h"
+#include "base/read_json.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "hub/cache.h"
 #include "hub/partial_file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +19,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -34,6 +37,161 @@ constexpr int kOddAttempts = 3;   // where the answer is not what was asked for
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kSaveEvery = std::chrono::seconds(1);  // what a kill may cost
 constexpr int64_t kSpareBytes = int64_t{64} << 20;    // what a disk keeps
+
+using Json = nlohmann::json;
+
+constexpr int kAskAttempts = 4;
+constexpr int kMostPages = 1000;
+constexpr size_t kMostFiles = 100'000;
+constexpr int64_t kMostFileBytes = int64_t{1} << 44;
+
+bool is_hex(const std::string& text, size_t digits) {
+  return text.size() == digits &&
+         std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+// Whether a path of the Hub's stays below the folder that it is put into.
+bool is_safe(const std::string& path) {
+  size_t begin = 0;
+  while (begin <= path.size()) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string part = path.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == ".." || part.size() > 255) return false;
+    if (std::ranges::any_of(part, [](unsigned char c) { return c < 0x20 || c == 0x7F || c == '\\'; })) return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+Error odd_answer(const Settings& settings, const std::string& what) {
+  return {Code::kCorrupt, "{}: its answer is not the Hub's: {}", settings.endpoint, what};
+}
+
+// False once `stop` says so.
+bool wait_for(double seconds, const std::function<bool()>& stop) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < until) {
+    if (stop()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return !stop();
+}
+
+// What an answer that is no success means for `what`, in the user's words.
+[[noreturn]] void refuse_answer(const HttpAnswer& answer, const Settings& settings, const std::string& repo,
+                                const std::string& what) {
+  const std::string name = what.empty() ? repo : fmt::format("{} of {}", what, repo);
+  const std::string code = answer.header("x-error-code");
+  if (answer.status == 0 || !answer.failure.empty()) {
+    const std::string_view next = answer.unresolved ? ". Is this machine online? HF_ENDPOINT names another Hub"
+                                  : answer.hopeless ? ""
+                                                    : ". The same command later goes on where this one stopped";
+    throw Error(Code::kIo, "{}: cannot be had from {}: {}{}", name, settings.endpoint, answer.failure, next);
+  }
+  if (code == "GatedRepo" || answer.status == 403) {
+    throw Error(Code::kInvalidRequest,
+                "{} is not open to everybody ({}): accept its terms at {}/{}, then set HF_TOKEN to a token of "
+                "{}/settings/tokens",
+                name, answer.status, settings.endpoint, repo, settings.endpoint);
+  }
+  if (answer.status == 401 && code != "RepoNotFound") {
+    throw Error(Code::kInvalidRequest,
+                "{}: {} wants to know who asks (401): set HF_TOKEN to a valid token of {}/settings/tokens, or unset "
+                "it",
+                name, settings.endpoint, settings.endpoint);
+  }
+  if (code == "RevisionNotFound")
+    throw Error(Code::kInvalidRequest, "{} has no such revision; see {}/{}/commits", name, settings.endpoint, repo);
+  if (answer.status == 404 || answer.status == 401) {
+    throw Error(Code::kInvalidRequest,
+                "{} is not at {} (or is private: then set HF_TOKEN). OpenAI's are openai/gpt-oss-20b and "
+                "openai/gpt-oss-120b, in GGUF ggml-org/gpt-oss-20b-GGUF and ggml-org/gpt-oss-120b-GGUF",
+                name, settings.endpoint);
+  }
+  const std::string wait = answer.header("retry-after");
+  throw Error(Code::kIo, "{}: {} answers {}{}. The same command later goes on where this one stopped", name,
+              settings.endpoint, retry_of(answer, 0).why, wait.empty() ? "" : ", Retry-After: " + wait);
+}
+
+HttpAnswer ask(Http& http, const Settings& settings, const std::string& repo, const std::string& url,
+               const PullWatch& watch) {
+  for (int attempt = 0;; ++attempt) {
+    HttpAnswer answer = http.get({.url = url});
+    if (answer.ok() || watch.stop()) return answer;
+    const Retry retry = retry_of(answer, attempt);
+    // Somebody waits for the first answer: a machine that is not online is told so at once.
+    if (!retry.worth || answer.unresolved || attempt + 1 >= kAskAttempts) refuse_answer(answer, settings, repo, "");
+    if (retry.seconds >= 1)
+      watch.note(fmt::format("{}: {}; again in {:.0f} s", settings.endpoint, retry.why, retry.seconds));
+    if (!wait_for(retry.seconds, watch.stop)) return answer;
+  }
+}
+
+Json json_of(const HttpAnswer& answer, const Settings& settings) {
+  Json json = read_json(answer.body);
+  if (json.is_discarded()) throw odd_answer(settings, "want JSON");
+  return json;
+}
+
+std::string text_at(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
+RepoFile file_of(const Json& entry, const Settings& settings) {
+  RepoFile file{.path = text_at(entry, "path")};
+  const bool large = entry.contains("lfs") && entry["lfs"].is_object();
+  const Json& of = large ? entry["lfs"] : entry;
+  file.large = large;
+  file.digest = text_at(of, "oid");
+  if (file.digest.starts_with("sha256:")) file.digest = file.digest.substr(7);
+  const bool sized = of.contains("size") && of["size"].is_number_integer() && of["size"].get<int64_t>() >= 0 &&
+                     of["size"].get<int64_t>() <= kMostFileBytes;
+  if (!is_safe(file.path)) throw odd_answer(settings, fmt::format("want names of files, found \"{}\"", file.path));
+  if (!sized || !is_hex(file.digest, large ? 64 : 40))
+    throw odd_answer(settings, fmt::format("want size and hash of {}", file.path));
+  file.bytes = of["size"].get<int64_t>();
+  return file;
+}
+
+// The address in <https://…>; rel="next"
+std::string next_page(const HttpAnswer& answer) {
+  const std::string link = answer.header("link");
+  const size_t end = link.find(">; rel=\"next\"");
+  if (end == std::string::npos) return {};
+  const size_t begin = link.rfind('<', end);
+  return begin == std::string::npos ? "" : link.substr(begin + 1, end - begin - 1);
+}
+
+// The commit and all of its files.
+PullPlan list_repo(const PullRequest& request, const Settings& settings, const PullWatch& watch) {
+  const std::string& repo = request.repo;
+  Http http(settings, watch.stop);
+  const std::string api = fmt::format("{}/api/models/{}", settings.endpoint, repo);
+  PullPlan plan{.repo = repo, .revision = request.revision, .commit = {}, .files = {}, .path = {}};
+  const auto stopped = [&](const HttpAnswer& answer) { return !answer.ok() && watch.stop(); };
+  const HttpAnswer head = ask(http, settings, repo, api + "/revision/" + url_escaped(request.revision, ""), watch);
+  if (stopped(head)) return plan;
+  const Json info = json_of(head, settings);
+  plan.commit = text_at(info, "sha");
+  if (!is_hex(plan.commit, 40)) throw odd_answer(settings, "want a commit as \"sha\"");
+  const std::string type = info.contains("config") ? text_at(info["config"], "model_type") : "";
+  if (!type.empty() && type != "gpt_oss")
+    throw Error(Code::kUnsupported, "{}: want a model of the gpt-oss family, found {}", repo, type);
+  std::string page = fmt::format("{}/tree/{}?recursive=true", api, plan.commit);
+  for (int pages = 0; !page.empty() && pages < kMostPages; ++pages) {
+    const HttpAnswer answer = ask(http, settings, repo, page, watch);
+    if (stopped(answer)) return plan;
+    const Json entries = json_of(answer, settings);
+    if (!entries.is_array()) throw odd_answer(settings, "want a list of files");
+    for (const Json& entry : entries) {
+      if (text_at(entry, "type") == "file") plan.files.push_back(file_of(entry, settings));
+    }
+    if (plan.files.size() > kMostFiles) throw odd_answer(settings, "more files than a model has");
+    page = next_page(answer);
+  }
+  std::ranges::sort(plan.files, {}, &RepoFile::path);
+  return plan;
+}
 
 // Copies of the weights in other layouts: OpenAI's own, and Apple's.
 bool is_duplicate(const std::string& path) { return path.starts_with("original/") || path.starts_with("metal/"); }
@@ -68,7 +226,7 @@ void want_room(const PullPlan& plan, const fs::path& cache) {
       Code::kIo,
       "{}: want {:.1f} GB free for what is missing of {}, found {:.1f} GB. HF_HOME=FOLDER puts models elsewhere; "
       "nibble list shows what is here, nibble rm removes it",
-      cache.string(), static_cast<double>(want) / 1e9, plan.listing.repo, static_cast<double>(space.available) / 1e9);
+      cache.string(), static_cast<double>(want) / 1e9, plan.repo, static_cast<double>(space.available) / 1e9);
 }
 
 // "bytes 0-99/1000" of a 206, held against what was asked for.
@@ -176,7 +334,7 @@ class Fetching {
       return !stop_.load();
     });
     if (!done) return;
-    for (const RepoFile& same : plan_.listing.files) {
+    for (const RepoFile& same : plan_.files) {
       if (same.digest == file.file().digest) file.link(plan_.path, same.path);
     }
   }
@@ -219,9 +377,8 @@ void Fetching::fetch(Http& http, PartialFile& file, FilePart& part) {
       connection.odd = fmt::format("the answer ended early, with {} of {} bytes here", file.done(), file.file().bytes);
     if (!connection.odd.empty()) retry = {true, retry.seconds, connection.odd};
     if (!retry.worth || attempt + 1 >= (connection.odd.empty() ? kPartAttempts : kOddAttempts)) {
-      if (!connection.odd.empty())
-        throw Error(Code::kCorrupt, "{} of {}: {}", name, plan_.listing.repo, connection.odd);
-      refuse_answer(answer, settings_, plan_.listing.repo, name);
+      if (!connection.odd.empty()) throw Error(Code::kCorrupt, "{} of {}: {}", name, plan_.repo, connection.odd);
+      refuse_answer(answer, settings_, plan_.repo, name);
     }
     if (retry.seconds >= 1) note(fmt::format("{}: {}; again in {:.0f} s", name, retry.why, retry.seconds));
     if (!wait_for(retry.seconds, [this] { return stop_.load(); })) return;
@@ -232,8 +389,8 @@ void Fetching::fetch(Http& http, PartialFile& file, FilePart& part) {
 // word.
 HttpAnswer Fetching::get(Connection& connection, PartialFile& file, FilePart& part) const {
   const int64_t total = file.file().bytes, from = part.from + part.done;
-  HttpRequest request{.url = fmt::format("{}/{}/resolve/{}/{}", settings_.endpoint, plan_.listing.repo,
-                                         plan_.listing.commit, url_escaped(file.file().path, "/"))};
+  HttpRequest request{.url = fmt::format("{}/{}/resolve/{}/{}", settings_.endpoint, plan_.repo, plan_.commit,
+                                         url_escaped(file.file().path, "/"))};
   if (!connection.streams) request.from = from, request.to = part.from + part.bytes - 1;
   int64_t came = 0;
   return connection.http.get(request, [&](const HttpAnswer& head, std::span<const std::byte> bytes) {
@@ -270,9 +427,9 @@ HttpAnswer Fetching::get(Connection& connection, PartialFile& file, FilePart& pa
 }
 
 // Each blob once, however many names it has.
-std::vector<std::unique_ptr<PartialFile>> blobs_of(const Listing& listing, const fs::path& folder) {
+std::vector<std::unique_ptr<PartialFile>> blobs_of(const std::vector<RepoFile>& files, const fs::path& folder) {
   std::map<std::string, RepoFile> by_digest;  // every program locks in this order
-  for (const RepoFile& file : listing.files) by_digest.emplace(file.digest, file);
+  for (const RepoFile& file : files) by_digest.emplace(file.digest, file);
   std::vector<std::unique_ptr<PartialFile>> blobs;
   for (auto& [digest, file] : by_digest) blobs.push_back(std::make_unique<PartialFile>(folder, std::move(file)));
   return blobs;
@@ -293,13 +450,10 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
     throw Error(Code::kIo, "{}: HF_HUB_OFFLINE is set, so nothing is downloaded; unset it, or copy the model into {}",
                 request.repo, settings.cache.string());
   }
-  const HttpLibrary library;
-  Http http(settings, watch.stop);
-  PullPlan plan;
-  plan.listing = list_repo(http, settings, request.repo, request.revision, {.note = watch.note, .stop = watch.stop});
+  PullPlan plan = list_repo(request, settings, watch);
   const fs::path folder = repo_folder(settings.cache, request.repo);
-  plan.path = folder / "snapshots" / plan.listing.commit;
-  std::vector<RepoFile>& files = plan.listing.files;
+  plan.path = folder / "snapshots" / plan.commit;
+  std::vector<RepoFile>& files = plan.files;
   if (watch.stop()) files.clear();
   std::vector<std::string> all;
   for (const RepoFile& file : files) all.push_back(file.path);
@@ -309,7 +463,7 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
                 fmt::join(request.include, ", "), fmt::join(all, ", "));
   }
   want_one_model(files, request);
-  for (const auto& blob : blobs_of(plan.listing, folder)) {
+  for (const auto& blob : blobs_of(plan.files, folder)) {
     plan.bytes += blob->file().bytes;
     plan.missing_bytes += blob->file().bytes - blob->bytes_on_disk();
   }
@@ -317,10 +471,10 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
 }
 
 bool pull(const PullPlan& plan, const Settings& settings, const PullWatch& watch) {
-  const fs::path folder = repo_folder(settings.cache, plan.listing.repo);
+  const fs::path folder = repo_folder(settings.cache, plan.repo);
   fs::create_directories(folder / "blobs");
   want_room(plan, settings.cache);
-  std::vector<std::unique_ptr<PartialFile>> blobs = blobs_of(plan.listing, folder), missing;
+  std::vector<std::unique_ptr<PartialFile>> blobs = blobs_of(plan.files, folder), missing;
   for (auto& blob : blobs) {
     if (!blob->is_there() && !lock(*blob, watch)) return false;
     if (!blob->is_there()) {
@@ -328,16 +482,14 @@ bool pull(const PullPlan& plan, const Settings& settings, const PullWatch& watch
       missing.push_back(std::move(blob));
       continue;
     }
-    for (const RepoFile& file : plan.listing.files) {
+    for (const RepoFile& file : plan.files) {
       if (file.digest == blob->file().digest) blob->link(plan.path, file.path);
     }
     blob.reset();  // and its lock
   }
   std::ranges::stable_sort(missing, {}, [](const auto& blob) { return blob->file().bytes; });
-  const HttpLibrary library;
   if (!missing.empty() && !Fetching(plan, settings, std::move(missing)).run(watch)) return false;
-  if (plan.listing.revision != plan.listing.commit)
-    write_whole(folder / "refs" / plan.listing.revision, plan.listing.commit);
+  if (plan.revision != plan.commit) write_whole(folder / "refs" / plan.revision, plan.commit);
   return true;
 }
 

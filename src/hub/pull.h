@@ -1,8 +1,8 @@
 #pragma once
-// Files of the Hub into the cache: in parts, several at a time, kept across interruptions, checked before they count.
+// Models of the Hub into the cache: what it says of a model, its commit and its files with sizes and hashes; and the
+// files themselves, in parts, several at a time, kept across interruptions, checked before they count.
 
 #include "hub/http.h"
-#include "hub/listing.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -12,16 +12,24 @@
 
 namespace nibble::hub {
 
+struct RepoFile {
+  std::string path;  // below the repository, as safe as it looks
+  int64_t bytes = 0;
+  std::string digest = {};  // which also names its blob
+  bool large = false;       // the digest is SHA-256 of an LFS file, else git's
+};
+
 struct PullRequest {
   std::string repo, revision = "main";
   std::vector<std::string> include;  // globs over paths; empty: all but what the model does not need twice
 };
 
 struct PullPlan {
-  Listing listing;             // of the files that are wanted
-  std::filesystem::path path;  // the snapshot
-  int64_t bytes = 0;           // of all files
-  int64_t missing_bytes = 0;   // of those, not on disk
+  std::string repo, revision, commit;
+  std::vector<RepoFile> files;  // those that are wanted
+  std::filesystem::path path;   // the snapshot
+  int64_t bytes = 0;            // of all files
+  int64_t missing_bytes = 0;    // of those, not on disk
 };
 
 struct PullProgress {
@@ -36,8 +44,10 @@ struct PullWatch {
   std::function<bool()> stop;
 };
 
-// Asks the Hub. Throws what list_repo() throws, Error(kInvalidRequest) where nothing or more than one GGUF model would
-// be pulled, Error(kIo) under HF_HUB_OFFLINE. After a stop, a plan without files.
+// Asks the Hub. Throws Error(kInvalidRequest) for a model or a revision that is not there or not for us, and where
+// nothing or more than one GGUF model would be pulled, Error(kUnsupported) for another family of models, Error(kIo)
+// where the Hub cannot be reached and under HF_HUB_OFFLINE, Error(kCorrupt) for an answer that is none. After a stop, a
+// plan without files.
 [[nodiscard]] PullPlan plan_pull(const PullRequest& request, const Settings& settings, const PullWatch& watch);
 
 // False where it was stopped; what is there by then stays and is not fetched again. Throws Error(kIo) where the disk

@@ -10,58 +10,6 @@
 namespace nibble::model {
 namespace {
 
-// gpt_oss/torch/model.py, ModelConfig, where it differs from Hugging Face's.
-constexpr ConfigKeys kOriginalKeys{.experts = "num_experts",
-                                   .topk = "experts_per_token",
-                                   .factor = "rope_scaling_factor",
-                                   .beta_fast = "rope_ntk_beta",
-                                   .beta_slow = "rope_ntk_alpha",
-                                   .original_context = "initial_context_length"};
-
-// Begins each message with `where` and a key.
-struct Checks {
-  std::string_view where;
-
-  void require(bool holds, Code code, std::string_view key, const std::string& message) const {
-    if (!holds) throw Error(code, "{}: {}: {}", where, key, message);
-  }
-
-  void positive(std::string_view key, int64_t value) const {
-    require(value > 0, Code::kCorrupt, key, fmt::format("want at least 1, found {}", value));
-  }
-
-  void multiple_of_block(std::string_view key, int64_t value) const {
-    require(value % kMxBlock == 0, Code::kUnsupported, key,
-            fmt::format("want a multiple of {} (MXFP4 blocks), found {}", kMxBlock, value));
-  }
-
-  void token_id(std::string_view key, int64_t id, int64_t vocab) const {
-    require(id >= 0 && id < vocab, Code::kCorrupt, key, fmt::format("want 0 to {}, found {}", vocab - 1, id));
-  }
-};
-
-void validate_dims(const backend::Dims& d, const Checks& checks, const ConfigKeys& keys) {
-  checks.positive(keys.layers, d.layers);
-  checks.positive(keys.hidden, d.hidden);
-  checks.positive(keys.heads, d.heads);
-  checks.positive(keys.kv_heads, d.kv_heads);
-  checks.positive(keys.head_dim, d.head_dim);
-  checks.positive(keys.inter, d.inter);
-  checks.positive(keys.experts, d.experts);
-  checks.positive(keys.topk, d.topk);
-  checks.positive(keys.vocab, d.vocab);
-  checks.positive(keys.sliding_window, d.sliding_window);
-  checks.positive(keys.max_context, d.max_context);
-  checks.multiple_of_block(keys.hidden, d.hidden);
-  checks.multiple_of_block(keys.inter, d.inter);
-  checks.require(d.heads % d.kv_heads == 0, Code::kCorrupt, keys.heads,
-                 fmt::format("want a multiple of {} = {}, found {}", keys.kv_heads, d.kv_heads, d.heads));
-  checks.require(d.head_dim % 2 == 0, Code::kUnsupported, keys.head_dim,
-                 fmt::format("want an even number (rope rotates pairs), found {}", d.head_dim));
-  checks.require(d.topk <= d.experts, Code::kCorrupt, keys.topk,
-                 fmt::format("want at most {} = {}, found {}", keys.experts, d.experts, d.topk));
-}
-
 ModelConfig gpt_oss(int64_t layers, int64_t experts) {
   ModelConfig config;
   config.dims = {.layers = layers,
@@ -94,63 +42,59 @@ std::vector<LayerKind> alternating_layers(int64_t layers) {
   return kinds;
 }
 
-ModelConfig from_hf(const checkpoint::HfConfig& hf) {
-  ModelConfig config;
-  config.dims = {.layers = hf.num_hidden_layers,
-                 .hidden = hf.hidden_size,
-                 .heads = hf.num_attention_heads,
-                 .kv_heads = hf.num_key_value_heads,
-                 .head_dim = hf.head_dim,
-                 .inter = hf.intermediate_size,
-                 .experts = hf.num_experts,
-                 .topk = hf.experts_per_token,
-                 .vocab = hf.vocab_size,
-                 .sliding_window = hf.sliding_window,
-                 .max_context = hf.max_position_embeddings};
-  config.rope = {.theta = hf.rope_theta,
-                 .factor = hf.rope_factor,
-                 .beta_fast = hf.rope_beta_fast,
-                 .beta_slow = hf.rope_beta_slow,
-                 .original_context = hf.rope_original_context,
-                 .truncate = hf.rope_truncate};
-  config.rms_eps = static_cast<float>(hf.rms_norm_eps);
-  config.swiglu_limit = static_cast<float>(hf.swiglu_limit);
-  config.layer_kinds = alternating_layers(hf.num_hidden_layers);
-  if (hf.layer_is_sliding) {
-    config.layer_kinds.clear();
-    for (const bool sliding : *hf.layer_is_sliding) {
-      config.layer_kinds.push_back(sliding ? LayerKind::kSliding : LayerKind::kFull);
-    }
-  }
-  if (hf.bos_token_id) config.bos_id = static_cast<int32_t>(*hf.bos_token_id);
-  if (hf.pad_token_id) config.pad_id = static_cast<int32_t>(*hf.pad_token_id);
-  for (const int64_t id : hf.eos_token_ids) config.eos_ids.push_back(static_cast<int32_t>(id));
-  validate(config, hf.where, hf.naming == checkpoint::Naming::kOriginal ? kOriginalKeys : ConfigKeys());
-  return config;
+double ConfigField::of(const ModelConfig& config) const {
+  if (const auto* dim = std::get_if<0>(&member)) return static_cast<double>(config.dims.**dim);
+  if (const auto* rope = std::get_if<1>(&member)) return static_cast<double>(config.rope.**rope);
+  if (const auto* rope = std::get_if<2>(&member)) return config.rope.**rope;
+  return double{config.*std::get<3>(member)};
 }
 
-void validate(const ModelConfig& config, std::string_view where, const ConfigKeys& keys) {
-  const Checks checks{where};
+void ConfigField::set(ModelConfig& config, double value) const {
+  if (const auto* dim = std::get_if<0>(&member)) config.dims.** dim = static_cast<int64_t>(value);
+  if (const auto* rope = std::get_if<1>(&member)) config.rope.** rope = static_cast<int64_t>(value);
+  if (const auto* rope = std::get_if<2>(&member)) config.rope.** rope = value;
+  if (const auto* number = std::get_if<3>(&member)) config.** number = static_cast<float>(value);
+}
+
+void validate(const ModelConfig& config, std::string_view where, Naming naming) {
   const backend::Dims& d = config.dims;
-  validate_dims(d, checks, keys);
-  checks.require(static_cast<int64_t>(config.layer_kinds.size()) == d.layers, Code::kCorrupt, keys.layer_kinds,
-                 fmt::format("want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
+  // A value that the file does not say goes by Hugging Face's name.
+  const auto named = [&](const std::array<std::string_view, 3>& names) {
+    const std::string_view own = names[static_cast<size_t>(naming)];
+    return own.empty() ? names[0] : own;
+  };
+  const auto name_of = [&](auto member) { return named(field_of(member).names); };
+  const auto require = [&](bool holds, Code code, std::string_view name, const std::string& message) {
+    if (!holds) throw Error(code, "{}: {}: {}", where, name, message);
+  };
+  for (const ConfigField& field : kConfigFields) {
+    const double value = field.of(config);
+    const double rounding = std::holds_alternative<float ModelConfig::*>(field.member) ? 1e-6 : 0;
+    require(value >= field.least * (1 - rounding) && value <= field.most * (1 + rounding), Code::kCorrupt,
+            named(field.names), fmt::format("want {} to {}, found {}", field.least, field.most, value));
+  }
+  using backend::Dims;
+  for (const auto member : {&Dims::hidden, &Dims::inter})
+    require(d.*member % kMxBlock == 0, Code::kUnsupported, name_of(member),
+            fmt::format("want a multiple of {} (MXFP4 blocks), found {}", kMxBlock, d.*member));
+  require(d.heads % d.kv_heads == 0, Code::kCorrupt, name_of(&Dims::heads),
+          fmt::format("want a multiple of {} = {}, found {}", name_of(&Dims::kv_heads), d.kv_heads, d.heads));
+  require(d.head_dim % 2 == 0, Code::kUnsupported, name_of(&Dims::head_dim),
+          fmt::format("want an even number (rope rotates pairs), found {}", d.head_dim));
+  require(d.topk <= d.experts, Code::kCorrupt, name_of(&Dims::topk),
+          fmt::format("want at most {} = {}, found {}", name_of(&Dims::experts), d.experts, d.topk));
+  require(std::ssize(config.layer_kinds) == d.layers, Code::kCorrupt, named(kLayerKindsNames),
+          fmt::format("want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
   const RopeConfig& r = config.rope;
-  checks.require(r.theta > 1, Code::kCorrupt, keys.theta, fmt::format("want more than 1, found {}", r.theta));
-  checks.require(r.factor >= 1, Code::kCorrupt, keys.factor, fmt::format("want at least 1, found {}", r.factor));
-  checks.require(r.beta_slow > 0, Code::kCorrupt, keys.beta_slow,
-                 fmt::format("want more than 0, found {}", r.beta_slow));
-  checks.require(r.beta_fast > r.beta_slow, Code::kCorrupt, keys.beta_fast,
-                 fmt::format("want more than {} = {}, found {}", keys.beta_slow, r.beta_slow, r.beta_fast));
-  checks.require(r.original_context > 0, Code::kCorrupt, keys.original_context,
-                 fmt::format("want at least 1, found {}", r.original_context));
-  checks.require(config.rms_eps > 0, Code::kCorrupt, keys.rms_eps,
-                 fmt::format("want more than 0, found {}", config.rms_eps));
-  checks.require(config.swiglu_limit > 0, Code::kCorrupt, keys.swiglu_limit,
-                 fmt::format("want more than 0, found {}", config.swiglu_limit));
-  if (config.bos_id) checks.token_id(keys.bos, *config.bos_id, d.vocab);
-  if (config.pad_id) checks.token_id(keys.pad, *config.pad_id, d.vocab);
-  for (const int32_t id : config.eos_ids) checks.token_id(keys.eos, id, d.vocab);
+  require(r.beta_fast > r.beta_slow, Code::kCorrupt, name_of(&RopeConfig::beta_fast),
+          fmt::format("want more than {} = {}, found {}", name_of(&RopeConfig::beta_slow), r.beta_slow, r.beta_fast));
+  const auto token_id = [&](const std::array<std::string_view, 3>& names, int32_t id) {
+    require(id >= 0 && id < d.vocab, Code::kCorrupt, named(names),
+            fmt::format("want 0 to {}, found {}", d.vocab - 1, id));
+  };
+  if (config.bos_id) token_id(kBosNames, *config.bos_id);
+  if (config.pad_id) token_id(kPadNames, *config.pad_id);
+  for (const int32_t id : config.eos_ids) token_id(kEosNames, id);
 }
 
 ModelConfig truncated(const ModelConfig& config, int64_t layers) {

@@ -2,11 +2,13 @@
 // What a gpt-oss model is, apart from its weights.
 
 #include "backend/dims.h"
-#include "checkpoint/hf_config.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace nibble::model {
@@ -42,24 +44,69 @@ struct ModelConfig {
 // Even layers slide, odd layers see everything (gpt_oss/torch/model.py, AttentionBlock).
 [[nodiscard]] std::vector<LayerKind> alternating_layers(int64_t layers);
 
-// Throws what validate throws.
-[[nodiscard]] ModelConfig from_hf(const checkpoint::HfConfig& hf);
+// Whose names a file uses: Hugging Face's config.json, OpenAI's own (original/config.json), llama.cpp's GGUF.
+enum class Naming : uint8_t { kHuggingFace, kOriginal, kGguf };
 
-// What the file behind a config calls the values that validate() checks.
-struct ConfigKeys {
-  std::string_view layers = "num_hidden_layers", hidden = "hidden_size", heads = "num_attention_heads",
-                   kv_heads = "num_key_value_heads", head_dim = "head_dim", inter = "intermediate_size",
-                   experts = "num_local_experts", topk = "num_experts_per_tok", vocab = "vocab_size",
-                   sliding_window = "sliding_window", max_context = "max_position_embeddings",
-                   layer_kinds = "layer_types", theta = "rope_theta", factor = "factor", beta_fast = "beta_fast",
-                   beta_slow = "beta_slow", original_context = "original_max_position_embeddings",
-                   rms_eps = "rms_norm_eps", swiglu_limit = "swiglu_limit", bos = "bos_token_id", pad = "pad_token_id",
-                   eos = "eos_token_id";
+// One number of a configuration: its names, by Naming, and its range. What reads or writes one, and validate(), walk
+// the list below.
+struct ConfigField {
+  std::variant<int64_t backend::Dims::*, int64_t RopeConfig::*, double RopeConfig::*, float ModelConfig::*> member;
+  std::array<std::string_view, 3> names;  // empty: the file does not say it
+  double least, most;                     // far above any gpt-oss, and far below what could overflow a product of a few
+  bool has_usual = false;                 // a file may leave it out, and means ModelConfig's; OpenAI's own never does
+
+  [[nodiscard]] bool is_integer() const { return member.index() < 2; }
+  [[nodiscard]] bool is_of_rope() const { return member.index() == 1 || member.index() == 2; }
+  [[nodiscard]] double of(const ModelConfig& config) const;
+  void set(ModelConfig& config, double value) const;
 };
 
-// Throws Error(kCorrupt) for values that contradict each other, and Error(kUnsupported) for shapes that the formats or
-// kernels cannot hold. Each message names `where`, the key and the values.
-void validate(const ModelConfig& config, std::string_view where = "the model", const ConfigKeys& keys = {});
+// In the order of GGUF's metadata.
+inline constexpr auto kConfigFields = [] {
+  using D = backend::Dims;
+  using R = RopeConfig;
+  using M = ModelConfig;
+  constexpr double kMostDim = 1 << 20, kMostContext = 1 << 24;
+  return std::to_array<ConfigField>({
+      {&D::layers, {"num_hidden_layers", "num_hidden_layers", "gpt-oss.block_count"}, 1, 1024},
+      {&D::max_context, {"max_position_embeddings", "", "gpt-oss.context_length"}, 1, kMostContext},
+      {&D::hidden, {"hidden_size", "hidden_size", "gpt-oss.embedding_length"}, 1, kMostDim},
+      {&D::inter, {"intermediate_size", "intermediate_size", "gpt-oss.expert_feed_forward_length"}, 1, kMostDim},
+      {&D::experts, {"num_local_experts", "num_experts", "gpt-oss.expert_count"}, 1, 65536},
+      {&D::topk, {"num_experts_per_tok", "experts_per_token", "gpt-oss.expert_used_count"}, 1, 1024},
+      {&D::heads, {"num_attention_heads", "num_attention_heads", "gpt-oss.attention.head_count"}, 1, 4096},
+      {&D::kv_heads, {"num_key_value_heads", "num_key_value_heads", "gpt-oss.attention.head_count_kv"}, 1, 4096},
+      {&D::head_dim, {"head_dim", "head_dim", "gpt-oss.attention.key_length"}, 1, 4096},
+      {&M::rms_eps, {"rms_norm_eps", "", "gpt-oss.attention.layer_norm_rms_epsilon"}, 1e-12, 1e-1},
+      {&D::sliding_window, {"sliding_window", "sliding_window", "gpt-oss.attention.sliding_window"}, 1, kMostContext},
+      {&R::theta, {"rope_theta", "rope_theta", "gpt-oss.rope.freq_base"}, 1.5, 1e12},
+      {&R::factor, {"factor", "rope_scaling_factor", "gpt-oss.rope.scaling.factor"}, 1, 1e6},
+      {&R::original_context,
+       {"original_max_position_embeddings", "initial_context_length", "gpt-oss.rope.scaling.original_context_length"},
+       1,
+       kMostContext},
+      {&R::beta_fast, {"beta_fast", "rope_ntk_beta", "gpt-oss.rope.scaling.yarn_beta_fast"}, 1e-3, 1e6, true},
+      {&R::beta_slow, {"beta_slow", "rope_ntk_alpha", "gpt-oss.rope.scaling.yarn_beta_slow"}, 1e-3, 1e6, true},
+      {&D::vocab, {"vocab_size", "vocab_size", "tokenizer.ggml.tokens"}, 1, 1 << 24},  // GGUF: counted
+      {&M::swiglu_limit, {"swiglu_limit", "swiglu_limit", ""}, 1e-3, 1e6, true},
+  });
+}();
+template <class T, class Owner>
+[[nodiscard]] constexpr const ConfigField& field_of(T Owner::* member) {
+  size_t at = 0;
+  while (kConfigFields[at].member != decltype(ConfigField::member)(member)) ++at;
+  return kConfigFields[at];
+}
+// What is no number, by Naming.
+inline constexpr std::array<std::string_view, 3> kLayerKindsNames = {"layer_types", "",
+                                                                     "gpt-oss.attention.sliding_window_pattern"},
+                                                 kBosNames = {"bos_token_id", "", "tokenizer.ggml.bos_token_id"},
+                                                 kPadNames = {"pad_token_id", "", "tokenizer.ggml.padding_token_id"},
+                                                 kEosNames = {"eos_token_id", "", "tokenizer.ggml.eos_token_id"};
+
+// Throws Error(kCorrupt) for values that are out of range or contradict each other, and Error(kUnsupported) for shapes
+// that the formats or kernels cannot hold. Each message names `where`, the value by `naming`, and what was found.
+void validate(const ModelConfig& config, std::string_view where = "the model", Naming naming = Naming::kHuggingFace);
 
 // `config` with its first `layers` layers only. Throws Error(kInvalidRequest) unless 1 <= layers <= config's.
 [[nodiscard]] ModelConfig truncated(const ModelConfig& config, int64_t layers);

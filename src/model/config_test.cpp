@@ -57,7 +57,7 @@ TEST(config, refuses_dimensions_below_one) {
                                                          {&D::max_context, "max_position_embeddings"}};
   for (const auto& [field, name] : fields) {
     expect_invalid([&](ModelConfig& c) { c.dims.*field = 0; }, Code::kCorrupt,
-                   fmt::format("the model: {}: want at least 1, found 0", name));
+                   fmt::format("the model: {}: want 1 to ", name));
   }
 }
 
@@ -80,15 +80,15 @@ TEST(config, refuses_contradictions) {
   expect_invalid([](ModelConfig& c) { c.rope.beta_slow = 32; }, Code::kCorrupt,
                  "the model: beta_fast: want more than beta_slow = 32, found 32");
   expect_invalid([](ModelConfig& c) { c.rope.theta = 1; }, Code::kCorrupt,
-                 "the model: rope_theta: want more than 1, found 1");
+                 "the model: rope_theta: want 1.5 to 1000000000000, found 1");
   expect_invalid([](ModelConfig& c) { c.rope.factor = 0.5; }, Code::kCorrupt,
-                 "the model: factor: want at least 1, found 0.5");
+                 "the model: factor: want 1 to 1000000, found 0.5");
   expect_invalid([](ModelConfig& c) { c.rope.original_context = 0; }, Code::kCorrupt,
-                 "the model: original_max_position_embeddings: want at least 1, found 0");
+                 "the model: original_max_position_embeddings: want 1 to 16777216, found 0");
   expect_invalid([](ModelConfig& c) { c.rms_eps = 0; }, Code::kCorrupt,
-                 "the model: rms_norm_eps: want more than 0, found 0");
+                 "the model: rms_norm_eps: want 1e-12 to 0.1, found 0");
   expect_invalid([](ModelConfig& c) { c.swiglu_limit = -7; }, Code::kCorrupt,
-                 "the model: swiglu_limit: want more than 0, found -7");
+                 "the model: swiglu_limit: want 0.001 to 1000000, found -7");
 }
 
 TEST(config, refuses_token_ids_outside_the_vocab) {

@@ -96,13 +96,17 @@ std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model
                                        Taps* taps) {
   const bool tapped = taps != nullptr && !taps->boundaries.empty(), kept = tapped && be.keeps_taps(taps->boundaries);
   const backend::StepArgs args = step_args(model, step);
-  std::optional<backend::StepRun> ran;
-  if (!probe && tapped == kept) ran = be.run(args);
-  if (!ran)
-    ran = backend::StepRun{backend::walk(be, args, model.config.layer_kinds, [&](Stage stage, int layer) {
+  backend::AfterStage after;
+  if (probe || tapped != kept)
+    after = [&](Stage stage, int layer) {
       if (probe) probe(stage, layer);
       if (tapped && !kept && (stage == Stage::kEmbed || stage == Stage::kMoe)) read_taps(be, layer + 1, *taps);
-    })};
+    };
+  std::optional<backend::StepRun> ran = be.run(args, after);
+  if (!ran) {
+    be.begin(args);
+    ran = backend::StepRun{backend::walk(be, args, model.config.layer_kinds, after)};
+  }
   if (kept) taps->kept = true;
   return ran->ticket;
 }

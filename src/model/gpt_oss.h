@@ -59,8 +59,7 @@ struct Step {
 
 using backend::Stage;
 
-// Called after each stage; layer is -1 outside the layers. For compare and tests.
-using Probe = std::function<void(Stage stage, int layer)>;
+using Probe = backend::AfterStage;  // for compare and tests
 
 // The residual stream of all tokens of a step at chosen boundaries of layers, including the delta that is added next.
 // Boundary b lies before layer b: 0 is the embedding, and `layers` is what the final norm reads.
@@ -77,7 +76,7 @@ void fetch(backend::Backend& be, Taps& taps);
 [[nodiscard]] std::span<const float> residuals(backend::Backend& be, const Taps& taps);
 
 // Enqueues one step. The ticket is set when the step samples. Of `taps` that ask for boundaries the residuals are kept
-// where the backend keeps these (Backend::keeps_taps); else the step is walked verb by verb, and their values are there
+// where the backend keeps these (Backend::keeps_taps); else they are read behind its stages, and their values are there
 // when this returns. Throws Error(kUnsupported) for a backend that does neither keep nor show them (Backend::peek).
 std::optional<backend::Ticket> forward(backend::Backend& be, const GptOss& model, const Step& step,
                                        const Probe& probe = {}, Taps* taps = nullptr);

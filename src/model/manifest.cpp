@@ -1,10 +1,12 @@
 #include "model/manifest.h"
 
+#include "backend/shards.h"
 #include "base/error.h"
 #include "base/mx.h"
 #include "checkpoint/strict_json.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -23,36 +25,40 @@ constexpr int kNanScale = 0xFF;      // E8M0 (OCP MX v1.0)
 struct TensorNames {
   WeightRole role;
   Part part;
-  std::string_view hugging_face;  // behind "model.layers.N."
-  std::string_view original;      // behind "block.N."
+  std::array<std::string_view, 3> names;  // by Naming, behind "model.layers.N.", "block.N.", "blk.N."; empty: none
+  Half half = Half::kWhole;
 };
 
 constexpr TensorNames kModelTable[] = {
-    {kEmbedding, Part::kValues, "model.embed_tokens.weight", "embedding.weight"},
-    {kFinalNorm, Part::kValues, "model.norm.weight", "norm.scale"},
-    {kUnembedding, Part::kValues, "lm_head.weight", "unembedding.weight"},
+    {kEmbedding, Part::kValues, {"model.embed_tokens.weight", "embedding.weight", "token_embd.weight"}},
+    {kFinalNorm, Part::kValues, {"model.norm.weight", "norm.scale", "output_norm.weight"}},
+    {kUnembedding, Part::kValues, {"lm_head.weight", "unembedding.weight", "output.weight"}},
 };
 
 constexpr TensorNames kLayerTable[] = {
-    {kAttnNorm, Part::kValues, "input_layernorm.weight", "attn.norm.scale"},
-    {kQ, Part::kValues, "self_attn.q_proj.weight", "attn.qkv.weight"},
-    {kQBias, Part::kValues, "self_attn.q_proj.bias", "attn.qkv.bias"},
-    {kK, Part::kValues, "self_attn.k_proj.weight", "attn.qkv.weight"},
-    {kKBias, Part::kValues, "self_attn.k_proj.bias", "attn.qkv.bias"},
-    {kV, Part::kValues, "self_attn.v_proj.weight", "attn.qkv.weight"},
-    {kVBias, Part::kValues, "self_attn.v_proj.bias", "attn.qkv.bias"},
-    {kO, Part::kValues, "self_attn.o_proj.weight", "attn.out.weight"},
-    {kOBias, Part::kValues, "self_attn.o_proj.bias", "attn.out.bias"},
-    {kSinks, Part::kValues, "self_attn.sinks", "attn.sinks"},
-    {kMlpNorm, Part::kValues, "post_attention_layernorm.weight", "mlp.norm.scale"},
-    {kRouter, Part::kValues, "mlp.router.weight", "mlp.gate.weight"},
-    {kRouterBias, Part::kValues, "mlp.router.bias", "mlp.gate.bias"},
-    {kGateUp, Part::kValues, "mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks"},
-    {kGateUp, Part::kScales, "mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales"},
-    {kGateUpBias, Part::kValues, "mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias"},
-    {kDown, Part::kValues, "mlp.experts.down_proj_blocks", "mlp.mlp2_weight.blocks"},
-    {kDown, Part::kScales, "mlp.experts.down_proj_scales", "mlp.mlp2_weight.scales"},
-    {kDownBias, Part::kValues, "mlp.experts.down_proj_bias", "mlp.mlp2_bias"},
+    {kAttnNorm, Part::kValues, {"input_layernorm.weight", "attn.norm.scale", "attn_norm.weight"}},
+    {kQ, Part::kValues, {"self_attn.q_proj.weight", "attn.qkv.weight", "attn_q.weight"}},
+    {kQBias, Part::kValues, {"self_attn.q_proj.bias", "attn.qkv.bias", "attn_q.bias"}},
+    {kK, Part::kValues, {"self_attn.k_proj.weight", "attn.qkv.weight", "attn_k.weight"}},
+    {kKBias, Part::kValues, {"self_attn.k_proj.bias", "attn.qkv.bias", "attn_k.bias"}},
+    {kV, Part::kValues, {"self_attn.v_proj.weight", "attn.qkv.weight", "attn_v.weight"}},
+    {kVBias, Part::kValues, {"self_attn.v_proj.bias", "attn.qkv.bias", "attn_v.bias"}},
+    {kO, Part::kValues, {"self_attn.o_proj.weight", "attn.out.weight", "attn_output.weight"}},
+    {kOBias, Part::kValues, {"self_attn.o_proj.bias", "attn.out.bias", "attn_output.bias"}},
+    {kSinks, Part::kValues, {"self_attn.sinks", "attn.sinks", "attn_sinks.weight"}},
+    {kMlpNorm, Part::kValues, {"post_attention_layernorm.weight", "mlp.norm.scale", "post_attention_norm.weight"}},
+    {kRouter, Part::kValues, {"mlp.router.weight", "mlp.gate.weight", "ffn_gate_inp.weight"}},
+    {kRouterBias, Part::kValues, {"mlp.router.bias", "mlp.gate.bias", "ffn_gate_inp.bias"}},
+    {kGateUp, Part::kValues, {"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks", ""}},
+    {kGateUp, Part::kScales, {"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales", ""}},
+    {kGateUpBias, Part::kValues, {"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias", ""}},
+    {kGateUp, Part::kValues, {"", "", "ffn_gate_exps.weight"}, Half::kEven},
+    {kGateUpBias, Part::kValues, {"", "", "ffn_gate_exps.bias"}, Half::kEven},
+    {kGateUp, Part::kValues, {"", "", "ffn_up_exps.weight"}, Half::kOdd},
+    {kGateUpBias, Part::kValues, {"", "", "ffn_up_exps.bias"}, Half::kOdd},
+    {kDown, Part::kValues, {"mlp.experts.down_proj_blocks", "mlp.mlp2_weight.blocks", "ffn_down_exps.weight"}},
+    {kDown, Part::kScales, {"mlp.experts.down_proj_scales", "mlp.mlp2_weight.scales", ""}},
+    {kDownBias, Part::kValues, {"mlp.experts.down_proj_bias", "mlp.mlp2_bias", "ffn_down_exps.bias"}},
 };
 
 Shape mxfp4_shape(Part part, Shape matrix) {
@@ -78,18 +84,21 @@ bool is_fused(WeightRole role) {
 }
 
 ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& config, Naming naming) {
+  constexpr std::string_view kLayers[] = {"model.layers", "block", "blk"};
   const backend::Dims& d = config.dims;
-  const bool hf = naming == Naming::kHuggingFace;
+  const auto own = static_cast<size_t>(naming);
   ManifestItem item;
   item.role = row.role;
   item.part = row.part;
+  item.half = row.half;
   item.layer = layer;
-  if (layer >= 0) item.name = fmt::format("{}.{}.", hf ? "model.layers" : "block", layer);
-  item.name += hf ? row.hugging_face : row.original;
+  if (layer >= 0) item.name = fmt::format("{}.{}.", kLayers[own], layer);
+  item.name += row.names[own];
   item.dtype = row.role == kGateUp || row.role == kDown ? DType::kU8 : DType::kBf16;
-  item.shape = stored_shape(row.role, row.part, d);
+  item.shape = naming == Naming::kGguf ? shape_of(row.role, d) : stored_shape(row.role, row.part, d);
+  if (row.half != Half::kWhole) item.shape[1] /= 2;
   item.stored_shape = item.shape;
-  if (!hf && is_fused(row.role)) {
+  if (naming == Naming::kOriginal && is_fused(row.role)) {
     item.first_row = first_fused_row(row.role, d);
     item.stored_shape[0] = d.q_width() + 2 * d.kv_width();
   }
@@ -128,11 +137,15 @@ void refuse_unquantised(const ByName& by_name, std::string_view where) {
   }
 }
 
+// Throws Error(kCorrupt) naming `where` and some of the missing tensors, or else some of the unknown ones. A wanted
+// name may occur more than once.
 void check_names(const std::vector<ManifestItem>& items, std::span<const TensorEntry> tensors, std::string_view where) {
   std::vector<std::string_view> wanted, found;
   for (const ManifestItem& item : items) wanted.push_back(item.name);
   for (const TensorEntry& entry : tensors) found.push_back(entry.name);
-  require_same_names(wanted, found, where);
+  const std::vector<std::string> missing = not_in(found, wanted), extra = not_in(wanted, found);
+  if (!missing.empty()) throw Error(Code::kCorrupt, "{} lacks {}", where, listed(missing));
+  if (!extra.empty()) throw Error(Code::kCorrupt, "{} has what this model does not: {}", where, listed(extra));
 }
 
 void check_type_and_shape(const ManifestItem& item, const RawTensor& tensor, std::string_view where) {
@@ -152,61 +165,83 @@ RawTensor rows_of(const ManifestItem& item, const RawTensor& stored) {
               stored.bytes.subspan(static_cast<size_t>(item.first_row * row_bytes), static_cast<size_t>(item.bytes()))};
 }
 
+// A GGUF tensor: its shape is that of its values, its type any.
+backend::HostWeight gguf_weight(const ManifestItem& item, const RawTensor& tensor, std::string_view where) {
+  if (tensor.shape != item.shape) {
+    throw Error(Code::kCorrupt, "{}: {}: want the shape [{}], got {}", where, item.name, fmt::join(item.shape, ","),
+                checkpoint::describe(tensor.dtype, tensor.shape));
+  }
+  if (has_experts(item.role) && is_matrix(item.role) && tensor.dtype != DType::kGgmlMxfp4) {
+    throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts, got {}", where, item.name,
+                checkpoint::describe(tensor.dtype, tensor.shape));
+  }
+  backend::HostWeight weight{.role = item.role,
+                             .layer = item.layer,
+                             .format = backend::format_of(tensor.dtype),
+                             .values = tensor,
+                             .scales = {}};
+  if (const DTypeInfo& block = info_of(tensor.dtype); block.values > 1) {
+    weight.values.dtype = DType::kU8;
+    weight.values.shape.back() /= block.values;
+    weight.values.shape.push_back(block.bytes);
+  }
+  return weight;
+}
+
+// The odd rows to the even ones, which are bound already.
+void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
+  const auto even = std::find_if(bound.rbegin(), bound.rend(), [&](const backend::HostWeight& w) {
+    return w.role == odd.role && w.layer == odd.layer;
+  });
+  check(even != bound.rend(), "gate stands before up in the table");
+  even->odd = std::move(odd.values);
+  even->odd_format = odd.format;
+}
+
+// Of ggml's blocks the first whose scale is no finite number; of an array of scales the first NaN.
+std::optional<int64_t> find_bad_scale(const RawTensor& tensor) {
+  if (tensor.dtype == DType::kU8) return find_nan_scale(tensor.bytes);
+  const DTypeInfo& block = info_of(tensor.dtype);
+  // E8M0's NaN; binary16 with all exponent bits set is an infinity or NaN. Little-endian: the exponent is in the second
+  // byte.
+  const bool e8m0 = tensor.dtype == DType::kGgmlMxfp4;
+  const auto bad = e8m0 ? std::byte{kNanScale} : std::byte{0x7c};
+  for (int64_t at = 0; block.values > 1 && at < std::ssize(tensor.bytes); at += block.bytes)
+    if ((tensor.bytes[static_cast<size_t>(at + (e8m0 ? 0 : 1))] & bad) == bad) return at / block.bytes;
+  return std::nullopt;
+}
+
 struct ScalesOf {
   const std::string* name;
   RawTensor tensor;
 };
 
-void refuse_nan_scales(const std::vector<ScalesOf>& scales, const BindOptions& options) {
-  std::vector<std::optional<int64_t>> first_nan(scales.size());
-  const auto look = [&](IndexRange range) {
-    for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
-      first_nan[i] = find_nan_scale(scales[i].tensor.bytes);
-    }
-  };
-  const auto count = static_cast<int64_t>(scales.size());
-  if (options.pool != nullptr) {
-    options.pool->parallel_for(count, look);
-  } else {
-    look({0, count, 0});
-  }
+void refuse_bad_scales(const std::vector<ScalesOf>& scales, const BindOptions& options) {
+  std::vector<std::optional<int64_t>> bad(scales.size());
+  parallel_for(options.pool, std::ssize(scales), [&](IndexRange range) {
+    for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i)
+      bad[i] = find_bad_scale(scales[i].tensor);
+  });
   for (size_t i = 0; i < scales.size(); ++i) {
-    if (!first_nan[i]) continue;
-    throw Error(Code::kCorrupt, "{}: {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}", options.where,
-                *scales[i].name, *first_nan[i], checkpoint::describe(scales[i].tensor.dtype, scales[i].tensor.shape));
+    if (!bad[i]) continue;
+    const RawTensor& tensor = scales[i].tensor;
+    if (tensor.dtype == DType::kU8)
+      throw Error(Code::kCorrupt, "{}: {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}", options.where,
+                  *scales[i].name, *bad[i], checkpoint::describe(tensor.dtype, tensor.shape));
+    throw Error(Code::kCorrupt, "{}: {}: want a finite scale in every block, found {} in block {} of {}", options.where,
+                *scales[i].name, tensor.dtype == DType::kGgmlMxfp4 ? "E8M0 255 (NaN)" : "an infinite or NaN F16",
+                *bad[i], std::ssize(tensor.bytes) / bytes_of(tensor.dtype));
   }
 }
 
 }  // namespace
 
 Shape shape_of(WeightRole role, const backend::Dims& d) {
-  switch (role) {
-    case kEmbedding:
-    case kUnembedding: return {d.vocab, d.hidden};
-    case kFinalNorm:
-    case kAttnNorm:
-    case kMlpNorm:
-    case kOBias: return {d.hidden};
-    case kQ: return {d.q_width(), d.hidden};
-    case kQBias: return {d.q_width()};
-    case kK:
-    case kV: return {d.kv_width(), d.hidden};
-    case kKBias:
-    case kVBias: return {d.kv_width()};
-    case kO: return {d.hidden, d.q_width()};
-    case kSinks: return {d.heads};
-    case kRouter: return {d.experts, d.hidden};
-    case kRouterBias: return {d.experts};
-    case kGateUp: return {d.experts, 2 * d.inter, d.hidden};
-    case kGateUpBias: return {d.experts, 2 * d.inter};
-    case kDown: return {d.experts, d.hidden, d.inter};
-    case kDownBias: return {d.experts, d.hidden};
-    case kTapNorm:
-    case kTapFc:
-    case kHiddenNorm: break;  // of heads
-  }
-  check(false, "every role has a shape");
-  return {};
+  const backend::Slice whole = backend::whole_of(role, d);
+  Shape shape = {whole.rows.count};
+  if (has_experts(role)) shape.insert(shape.begin(), whole.experts.count);
+  if (is_matrix(role)) shape.push_back(whole.cols.count);
+  return shape;
 }
 
 int64_t ManifestItem::bytes() const {
@@ -219,30 +254,24 @@ std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming) {
   std::vector<ManifestItem> items;
   for (const TensorNames& row : kModelTable) items.push_back(item_of(row, -1, config, naming));
   for (int layer = 0; layer < static_cast<int>(config.dims.layers); ++layer) {
-    for (const TensorNames& row : kLayerTable) items.push_back(item_of(row, layer, config, naming));
+    for (const TensorNames& row : kLayerTable)
+      if (!row.names[static_cast<size_t>(naming)].empty()) items.push_back(item_of(row, layer, config, naming));
   }
   return items;
 }
 
 Naming naming_of(std::span<const TensorEntry> tensors) {
-  const bool original = std::any_of(tensors.begin(), tensors.end(), [](const TensorEntry& t) {
-    return t.name.starts_with("block.") || t.name == "embedding.weight";
-  });
-  return original ? Naming::kOriginal : Naming::kHuggingFace;
-}
-
-void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found,
-                        std::string_view where) {
-  const std::vector<std::string> missing = not_in(found, wanted), extra = not_in(wanted, found);
-  if (!missing.empty()) throw Error(Code::kCorrupt, "{} lacks {}", where, listed(missing));
-  if (!extra.empty()) {
-    throw Error(Code::kCorrupt, "{} has what this model does not: {}", where, listed(extra));
+  for (const TensorEntry& t : tensors) {
+    if (t.name.starts_with("block.") || t.name == "embedding.weight") return Naming::kOriginal;
+    if (t.name.starts_with("blk.") || t.name == "token_embd.weight") return Naming::kGguf;
   }
+  return Naming::kHuggingFace;
 }
 
 std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tensors, const ModelConfig& config,
                                               const BindOptions& options) {
-  const std::vector<ManifestItem> items = manifest(config, naming_of(tensors));
+  const Naming naming = naming_of(tensors);
+  const std::vector<ManifestItem> items = manifest(config, naming);
   ByName by_name;
   for (const TensorEntry& entry : tensors) by_name.emplace(entry.name, &entry);
   refuse_unquantised(by_name, options.where);
@@ -252,6 +281,12 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
   std::vector<ScalesOf> scales;
   for (const ManifestItem& item : items) {
     const RawTensor& stored = by_name.at(item.name)->tensor;
+    if (naming == Naming::kGguf) {
+      backend::HostWeight weight = gguf_weight(item, stored, options.where);
+      scales.push_back({&item.name, stored});
+      item.half == Half::kOdd ? join(weight, bound) : bound.push_back(std::move(weight));
+      continue;
+    }
     check_type_and_shape(item, stored, options.where);
     const RawTensor view = rows_of(item, stored);
     if (item.part == Part::kScales) {
@@ -266,7 +301,7 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
                        .scales = {}});
     }
   }
-  if (options.check_scales) refuse_nan_scales(scales, options);
+  if (options.check_scales) refuse_bad_scales(scales, options);
   return bound;
 }
 

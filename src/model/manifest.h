@@ -17,29 +17,31 @@
 namespace nibble::model {
 
 using backend::WeightRole;
-using checkpoint::Naming;
 
 // The shape of the values, in whatever format; backend/weights.h states each role's.
 [[nodiscard]] Shape shape_of(WeightRole role, const backend::Dims& dims);
 
 enum class Part : uint8_t { kValues, kScales };  // scales: of the MXFP4 pairs only
+// Which of gate_up's rows a tensor holds: all, the even ones (gate) or the odd ones (up). GGUF has them apart.
+enum class Half : uint8_t { kWhole, kEven, kOdd };
 
 // Some rows of one stored tensor. Only OpenAI's fused qkv stores more rows than one role has; it appears three times.
 struct ManifestItem {
   WeightRole role = WeightRole::kEmbedding;
   Part part = Part::kValues;
-  int layer = -1;    // -1: of no layer
-  std::string name;  // in the checkpoint
-  DType dtype = DType::kBf16;
-  Shape stored_shape;     // of the tensor of that name
-  int64_t first_row = 0;  // this role's part of the stored tensor's first dimension
-  Shape shape;            // of this role's part
+  Half half = Half::kWhole;
+  int layer = -1;              // -1: of no layer
+  std::string name;            // in the checkpoint
+  DType dtype = DType::kBf16;  // in GGUF any that it has
+  Shape stored_shape{};        // of the tensor of that name
+  int64_t first_row = 0;       // this role's part of the stored tensor's first dimension
+  Shape shape;                 // of this role's part
 
   [[nodiscard]] int64_t bytes() const;
 };
 
 // embedding, final norm, unembedding, then layer by layer in the order of WeightRole, a pair's scales behind its
-// values. REQUIRES: a valid config.
+// values; in GGUF gate and its bias before up. REQUIRES: a valid config.
 [[nodiscard]] std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming);
 
 struct BindOptions {
@@ -48,17 +50,13 @@ struct BindOptions {
   ThreadPool* pool = nullptr;            // for reading the scales; null: the caller alone
 };
 
-// OpenAI's spelling when the tensors use it, else Hugging Face's.
+// GGUF's spelling or OpenAI's when the tensors use it, else Hugging Face's.
 [[nodiscard]] Naming naming_of(std::span<const checkpoint::TensorEntry> tensors);
 
-// Throws Error(kCorrupt) naming `where` and some of the missing tensors, or else some of the unknown ones. A wanted
-// name may occur more than once.
-void require_same_names(const std::vector<std::string_view>& wanted, const std::vector<std::string_view>& found,
-                        std::string_view where);
-
 // Views of the tensors' bytes, without copies, in the manifest's order. Throws Error(kUnsupported) for experts that are
-// not quantised and for dense weights that are not bf16. Throws Error(kCorrupt) for tensors that are missing or
-// unknown, for a wrong dtype or shape, and for a scale that is NaN. Each message names the tensors, and what was
+// not quantised and for dense weights that are not bf16; in GGUF these may be of any type that the reader knows, and
+// gate and up become one weight (HostWeight::odd). Throws Error(kCorrupt) for tensors that are missing or unknown, for
+// a wrong dtype or shape, and for a scale that is no finite number. Each message names the tensors, and what was
 // expected and found.
 [[nodiscard]] std::vector<backend::HostWeight> bind_weights(std::span<const checkpoint::TensorEntry> tensors,
                                                             const ModelConfig& config, const BindOptions& options = {});

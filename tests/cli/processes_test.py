@@ -182,8 +182,8 @@ class Processes(Case):
         for data in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), frame(0, b"")[:15], frame(0, b"x" * 3), struct.pack("<4sIQ", b"NBRK", 0, 1 << 62)):
             stranger(data)
         first.wait_said("which is no rank: want frames of nibble")
-        hello = value("I", 2) + value("i", 1) + value("i", 2) + value("I", 1) + value("s", "version") + value("s", "0.0.1 (old)")
-        for body, says in ((hello, "found 0.0.1 (old)"), (value("I", 99), "version: want protocol 2 as on rank 0, found 99")):
+        hello = value("I", 3) + value("i", 1) + value("i", 2) + value("I", 1) + value("s", "version") + value("s", "0.0.1 (old)")
+        for body, says in ((hello, "found 0.0.1 (old)"), (value("I", 99), "version: want protocol 3 as on rank 0, found 99")):
             answer = stranger(frame(0, body)).recv(4096)
             self.assertIn(says.encode(), answer)
             first.wait_said(says)

@@ -3,6 +3,7 @@ import html.parser
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import foreign_result
+import page
 import support
 from load_test import DONE, EVENT, StandIn
 from schema import problems
@@ -380,34 +382,35 @@ class Page(html.parser.HTMLParser):
 class Reports(Case):
     HOSTILE = "<img src=x onerror=alert(1)>&\"'"
 
-    def page(self, path):
-        page = Page(path.read_text())
-        self.assertIn("default-src 'none'", path.read_text())
-        return page
+    def page(self, result, text):
+        """What bench/page.py makes of a result and its report."""
+        path = self.dir / "result.json"
+        path.write_text(result)
+        made = subprocess.run([sys.executable, support.SOURCE / "bench/page.py", path, text], capture_output=True, text=True, check=True).stdout
+        self.assertIn("default-src 'none'", made)
+        return Page(made)
 
     def test_of_a_benchmark(self):
         model = self.dir / self.HOSTILE
         os.symlink(TINY, model)
-        path = self.dir / "page.html"
-        result = support.nibble("bench", "-m", model, "-p", 16, "-n", 4, "-d", "0,32", "-b", "1,2", "-r", 2, "--report", path)
+        path = self.dir / "page.md"
+        result = support.nibble("bench", "-m", model, "-p", 16, "-n", 4, "-d", "0,32", "-b", "1,2", "-r", 2, "--json", "--report", path)
         self.assertEqual(result.code, 0, result.err)
-        page = self.page(path)
-        self.assertEqual(page.seen.count("svg"), 6)
-        for words in (self.HOSTILE, "throughput against depth", "throughput against batch", "Share of what the device allows", "tg4 @ d32, batch 2"):
-            self.assertIn(words, page.text)
-        markdown = self.dir / "page.md"
-        result = support.nibble("bench", "-m", TINY, "-p", 16, "-n", 0, "-r", 1, "--json", "--report", markdown)
-        self.assertEqual(result.json()["rows"][0]["test"], "pp16")
         for words in ("| pp16 ", "## Where this comes from", "| build.commit | "):
-            self.assertIn(words, markdown.read_text())
+            self.assertIn(words, path.read_text())
+        made = self.page(result.out, path)
+        self.assertEqual(made.seen.count("svg"), 6)
+        for words in (self.HOSTILE, "throughput against depth", "throughput against batch", "Share of what the device allows", "tg4 @ d32, batch 2"):
+            self.assertIn(words, made.text)
 
     def test_of_a_comparison(self):
-        a, path = self.dir / self.HOSTILE, self.dir / "page.html"
+        a, path = self.dir / self.HOSTILE, self.dir / "page.md"
         a.write_text(support.nibble("bench", "-m", TINY, "-p", 16, "-n", 0, "-r", 2, "--json").out)
-        self.assertEqual(support.nibble("bench", "--compare", a, a, "--report", path).code, 0)
-        page = self.page(path)
+        result = support.nibble("bench", "--compare", a, a, "--json", "--report", path)
+        self.assertEqual(result.code, 0, result.err)
+        made = self.page(result.out, path)
         for words in (self.HOSTILE, "95 % interval of Welch's t", "within noise"):
-            self.assertIn(words, page.text)
+            self.assertIn(words, made.text)
 
     def test_of_a_load_on_a_hostile_server(self):
         def answer(handler, number):
@@ -419,26 +422,27 @@ class Reports(Case):
 
         server = StandIn(answer)
         self.addCleanup(server.close)
-        path = self.dir / "page.html"
-        result = support.nibble("load", "--base-url", server.url, "-c", "1,2", "--device", self.HOSTILE, "-m", self.HOSTILE, "--report", path)
+        path = self.dir / "page.md"
+        result = support.nibble("load", "--base-url", server.url, "-c", "1,2", "--device", self.HOSTILE, "-m", self.HOSTILE, "--json", "--report", path)
         self.assertEqual(result.code, 0, result.err)
-        page = self.page(path)
+        made = self.page(result.out, path)
         for words in (self.HOSTILE, "Throughput and interactivity", "Time to the first token (TTFT)", "HTTP 503"):
-            self.assertIn(words, page.text)
+            self.assertIn(words, made.text)
 
     def test_of_checks(self):
-        path = self.dir / "page.html"
-        self.assertEqual(support.nibble("verify", TINY, "--level", 1, "--report", path).code, 0)
-        page = self.page(path)
+        path = self.dir / "page.md"
+        result = support.nibble("verify", TINY, "--level", 1, "--json", "--report", path)
+        self.assertEqual(result.code, 0)
+        made = self.page(result.out, path)
         for words in (" passed, 0 failed", "dispatch line", "host.cpu_governor"):
-            self.assertIn(words, page.text)
+            self.assertIn(words, made.text)
 
     def test_refusals(self):
         for command in (("verify", TINY, "--level", 1), ("bench", "-m", TINY), ("load", "--base-url", "http://127.0.0.1:1")):
-            for name in ("page", "page.txt", "html"):
+            for name in ("page", "page.txt", "page.html"):
                 result = support.nibble(*command, "--report", self.dir / name)
                 self.assertEqual(result.code, USAGE, command)
-                self.assertIn(".md or .html", result.err)
+                self.assertIn("want a name that ends in .md", result.err)
         self.assertEqual(support.nibble("bench", "-m", TINY, "--speculative", "suffix", "--report", "page.md").code, USAGE)
 
     def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(self):
@@ -448,6 +452,54 @@ class Reports(Case):
             result = support.nibble(*command, flag, self.dir / "none" / "page.md")
             self.assertEqual((result.code, result.out), (IO, ""), command)
             self.assertIn(f"{flag} {self.dir / 'none' / 'page.md'}: it cannot be written", result.err)
+
+
+class Pages(unittest.TestCase):
+    """bench/page.py: what is drawn, and that foreign text stays text."""
+
+    def test_marks_begin_at_zero_and_reach_the_highest(self):
+        for ends, marks in (((0, 0), [0, 1]), ((0, 5), [0, 1, 2, 3, 4, 5]), ((0, 7), [0, 2, 4, 6, 8]), ((-3, 12), [-5, 0, 5, 10, 15]),
+                            ((2, 10), [0, 2, 4, 6, 8, 10])):
+            self.assertEqual(page.axis_marks(*ends), marks)
+        for high in (1e-9, 0.3, 1, 9.99, 1234.5, 8e12):
+            marks = page.axis_marks(0, high)
+            self.assertEqual(marks[0], 0)
+            self.assertTrue(marks[-1] >= high * (1 - 1e-9) and 3 <= len(marks) <= 8, marks)
+
+    def test_what_is_twice_as_much_is_drawn_twice_as_high_or_long(self):
+        svg = page.lines_svg("t", "depth, tokens", "tokens per second", {"a": [(0, 0, 0, ""), (1, 50, 0, ""), (2, 100, 0, "")]})
+        y = [float(place) for place in re.findall(r'cy="([0-9.]+)"', svg)]
+        self.assertAlmostEqual((y[0] - y[2]) / (y[0] - y[1]), 2, 1)
+        for words in (">depth, tokens</text>", ">tokens per second</text>"):
+            self.assertIn(words, svg)
+        widths = [float(width) for width in re.findall(r'<rect [^>]*width="([0-9.]+)"', page.bars_svg("t", "%", [("a", 10, None), ("b", -5, None), ("c", 0, None)]))]
+        self.assertAlmostEqual(widths[0] / widths[1], 2, 1)
+        self.assertEqual(widths[2], 0)
+
+    def test_nothing_measured_is_nothing_drawn_and_what_is_no_number_is_none(self):
+        for result in ({}, {"rows": []}, {"rows": None}):
+            self.assertEqual(page.plots(result), "")
+        row = {"test": "tg4", "prompt": 0, "generate": 4, "depth": 0, "batch": 1, "of_limit": "much", "tokens_per_second": {"mean": None}}
+        self.assertIn("<svg", page.plots({"rows": [row]}))
+
+    def test_markdown_becomes_headings_tables_lists_and_lines(self):
+        made = page.text_html("# T\n\nall of it\n\n### Alone\n- one\n- two\n| a | b |\n|---|--:|\n| <i> |  2 |\n| pass | FAIL |\n")
+        for words in ("<h1>T</h1>\n<p>all of it</p>\n<h3>Alone</h3>\n<ul>\n<li>one</li>\n<li>two</li>\n</ul>\n",
+                      '<tr><th>a</th><th class="n">b</th></tr>\n<tr><td>&lt;i&gt;</td><td class="n">2</td></tr>', '<td class="pass">pass</td>'):
+            self.assertIn(words, made)
+        self.assertNotIn("<th>", page.text_html("| | |\n| :-- | :-- |\n| a | b |\n"))
+
+    def test_foreign_text_stays_text(self):
+        hostile = "</script><img src=x onerror=alert(1)>\"'&\x1b[2J\udcff"
+        row = {"test": hostile, "prompt": 0, "generate": 4, "depth": 0, "batch": 1, "of_limit": 0.5, "tokens_per_second": {"mean": 1}}
+        text = f"{hostile}\n# {hostile}\n- {hostile}\n| {hostile} |\n| -- |\n| {hostile} |\n"
+        made = page.page({"rows": [row]}, text, hostile)
+        Page(made)
+        for words in ("<img", "</script", "\x1b", "\udcff"):
+            self.assertNotIn(words, made)
+        self.assertIn("&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;", made)
+        for words in ("<script", "http://", "https://", "url(", "@import", "@font-face", " src="):
+            self.assertNotIn(words, page.page({}, "body", "</title>"))
 
 
 if __name__ == "__main__":

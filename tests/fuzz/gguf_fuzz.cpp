@@ -15,8 +15,8 @@ namespace {
 
 using nibble::checkpoint::GgufContent;
 using nibble::checkpoint::GgufFields;
-using nibble::checkpoint::GgufTensor;
 using nibble::checkpoint::GgufValue;
+using nibble::checkpoint::TensorEntry;
 
 // Runs what may refuse.
 template <class Body>
@@ -41,12 +41,12 @@ void read_values(const GgufFields& fields) {
   }
 }
 
-void read_tensors(const std::vector<GgufTensor>& tensors, size_t file_bytes) {
+void read_tensors(const std::vector<TensorEntry>& tensors, size_t file_bytes) {
   uint64_t sum = 0, bytes = 0;
-  for (const GgufTensor& tensor : tensors) {
-    for (const std::byte b : tensor.bytes) sum += static_cast<uint64_t>(b);
-    bytes += tensor.bytes.size();
-    nibble::check(reinterpret_cast<uintptr_t>(tensor.bytes.data()) % 8 == 0, "tensors are aligned");
+  for (const TensorEntry& tensor : tensors) {
+    for (const std::byte b : tensor.tensor.bytes) sum += static_cast<uint64_t>(b);
+    bytes += tensor.tensor.bytes.size();
+    nibble::check(reinterpret_cast<uintptr_t>(tensor.tensor.bytes.data()) % 8 == 0, "tensors are aligned");
   }
   nibble::check(bytes <= file_bytes, "tensors lie in the file");
   volatile uint64_t keep = sum;
@@ -55,7 +55,7 @@ void read_tensors(const std::vector<GgufTensor>& tensors, size_t file_bytes) {
 
 void read_model(const GgufContent& content, const GgufFields& fields) {
   const nibble::model::ModelConfig config = nibble::convert::config_from_gguf(fields);
-  const auto weights = nibble::convert::bind_gguf(content.tensors, config);
+  const auto weights = nibble::model::bind_weights(content.tensors, config);
   nibble::check(nibble::convert::numbers_of(config, weights).total.bytes > 0, "a bound model has weights");
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Pages that --report writes, in a real browser: whole at any width, in both schemes, asking nobody.
+"""Pages that bench/page.py makes, in a real browser: whole at any width, in both schemes, asking nobody.
 
     NIBBLE=build/cpu/src/app/nibble tests/page/report_test.py [--chromium /usr/bin/chromium] [--screenshots FOLDER]
 """
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -30,9 +31,11 @@ def made(folder):
         "compare": ("bench", "--compare", kept, kept),
     }
     for name, command in commands.items():
-        page = folder / f"{name}.html"
-        result = support.nibble(*command, "--report", page)
-        assert page.exists(), (name, result.err)  # a baseline on a busy machine may fail: the page says so
+        text, json, page = (folder / f"{name}.{kind}" for kind in ("md", "json", "html"))
+        result = support.nibble(*command, "--json", "--report", text)
+        assert text.exists(), (name, result.err)  # a baseline on a busy machine may fail: the page says so
+        json.write_text(result.out)
+        page.write_text(subprocess.run([sys.executable, support.SOURCE / "bench/page.py", json, text], capture_output=True, text=True, check=True).stdout)
         yield name, page
 
 

@@ -5,7 +5,7 @@
 #include "app/options/help.h"
 #include "app/options/settings.h"
 #include "app/setup/commands.h"
-#include "app/setup/feature_check.h"
+#include "app/setup/backend_choice.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -63,27 +63,9 @@ std::string effects_of(const Option& feature) {
   return text;
 }
 
-constexpr std::string_view kHead = R"(# Features
-
-Every choice of how a model is run: its flag, its values, and where each value runs. `nibble features` prints the list.
-To measure them alone and together: level 6 of [`nibble verify`](verify.md#features-alone-and-together). Reviews of
-single features: [features/](features/TEMPLATE.md).
-
-`nibble features --markdown` makes this page from the option table (`src/app/options/option_table_run.cpp`); a test compares.
-
-| | |
-|---|---|
-| exact | nothing is rounded beyond the weights' own formats |
-| lossy | something is |
-| as chosen | depends on what it becomes, or on the flags beside it |
-| yes | accepted, and has run there |
-| as values | accepted, and has run there: rounded, then multiplied as if exact, so not faster |
-| not run | accepted, compiled, compared with the reference on a host; has never run there |
-| – | refused |
-
-"Every card" is the kernels for every card from Ampere on. They have run on H100s, also as an A100 would run them
-([cards.md](cards.md)). "SM90" is Hopper, "SM121" is GB10.
-)";
+constexpr std::string_view kHead =
+#include "app/inspect/features_head.txt"
+    ;
 
 std::string features_page() {
   std::string out(kHead);
@@ -153,7 +135,12 @@ Json features_json() {
   }
   Json shown = Json::array();
   for (const Preset& p : presets()) shown.push_back({{"name", p.name}, {"flags", p.words}, {"what", p.what}});
-  return {{"features", all}, {"presets", shown}, {"other_flags", flags_of_no_feature()}};
+  Json others = Json::array();  // that say how much there is of something, or what is shown
+  for (const Option& option : option_table()) {
+    const bool asked = option.group == HelpGroup::kPerformance || option.group == HelpGroup::kExpert;
+    if (asked && !option.is_feature() && option.commands.has(CommandId::kServe)) others.push_back(option.name());
+  }
+  return {{"features", all}, {"presets", shown}, {"other_flags", others}};
 }
 
 }  // namespace

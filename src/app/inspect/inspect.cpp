@@ -2,9 +2,6 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf.h"
 #include "convert/inspect.h"
 #include "lab/predict/predictor.h"
 
@@ -27,38 +24,20 @@ struct Inspection {
   convert::ModelNumbers numbers;
 };
 
-Inspection inspect_gguf(const InspectOptions& options, const model::ModelConfig& config) {
-  const auto gguf = checkpoint::GgufCheckpoint::open(options.model.model);
-  Inspection result;
-  result.numbers = convert::numbers_of(
-      config, convert::bind_gguf(gguf.tensors(), config, {.where = options.model.model, .check_scales = false}));
-  for (const checkpoint::GgufTensor& tensor : gguf.tensors()) {
-    result.rows.push_back(
-        {tensor.name, std::string(name_of(tensor.type)), tensor.shape, static_cast<int64_t>(tensor.bytes.size())});
-  }
-  return result;
-}
-
 // Reads the files if there are any: then the list shows what is really there, and bind() has found it complete.
 Inspection inspect(const InspectOptions& options, const model::ModelConfig& config) {
-  const bool dummy = options.model.load_format == LoadFormat::kDummy;
-  if (!dummy && is_gguf(options.model)) return inspect_gguf(options, config);
-  Inspection result;
-  result.numbers = convert::numbers_of(config);
-  std::vector<ListedTensor>& rows = result.rows;
-  if (dummy) {
-    for (const model::ManifestItem& item : model::manifest(config, checkpoint::Naming::kHuggingFace)) {
-      rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
-    }
+  Inspection result{.rows = {}, .numbers = convert::numbers_of(config)};
+  if (options.model.load_format == LoadFormat::kDummy) {
+    for (const model::ManifestItem& item : model::manifest(config, model::Naming::kHuggingFace))
+      result.rows.push_back({item.name, std::string(name_of(item.dtype)), item.shape, item.bytes()});
     return result;
   }
-  const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(options.model.model);
-  static_cast<void>(
-      model::bind_weights(checkpoint.entries(), config, {.where = options.model.model, .check_scales = false}));
-  for (const checkpoint::TensorEntry& entry : checkpoint.entries()) {
-    rows.push_back({entry.name, std::string(name_of(entry.tensor.dtype)), entry.tensor.shape,
-                    static_cast<int64_t>(entry.tensor.bytes.size())});
-  }
+  const ModelFiles files(options.model);
+  const auto weights =
+      model::bind_weights(files.tensors(), config, {.where = options.model.model, .check_scales = false});
+  for (const auto& [name, tensor] : files.tensors())
+    result.rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
+  if (files.gguf) result.numbers = convert::numbers_of(config, weights);
   return result;
 }
 

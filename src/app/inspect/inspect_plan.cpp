@@ -5,7 +5,6 @@
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
-#include "app/setup/rank_memory.h"
 #include "backend/cost.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/card/cards.h"
@@ -13,19 +12,15 @@
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/gguf_checkpoint.h"
-#include "convert/gguf.h"
 #include "lab/predict/predictor.h"
 #include "model/gpt_oss.h"
-#include "model/manifest.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -90,37 +85,23 @@ struct Scales {
 };
 
 Scales scales_of(std::span<const backend::HostWeight> weights, ThreadPool& pool) {
-  struct Part {
-    std::span<const std::byte> codes;
-    bool experts;
-  };
-  std::vector<Part> parts;
-  constexpr size_t kPart = size_t{1} << 20;
-  for (const backend::HostWeight& weight : weights) {
-    if (weight.format == backend::WeightFormat::kGgmlMxfp4) return {};
-    if (weight.format != backend::WeightFormat::kMxfp4) continue;
-    const bool experts = weight.role == backend::WeightRole::kGateUp || weight.role == backend::WeightRole::kDown;
-    for (std::span<const std::byte> rest = weight.scales.bytes; !rest.empty();) {
-      parts.push_back({rest.first(std::min(rest.size(), kPart)), experts});
-      rest = rest.subspan(parts.back().codes.size());
-    }
-  }
-  constexpr size_t kScaleCodes = 256;
-  std::array<std::atomic<bool>, 2 * kScaleCodes> seen{};  // of the experts', then of others
-  pool.parallel_chunks(std::ssize(parts), 1, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const Part& part = parts[static_cast<size_t>(i)];
-      std::array<bool, kScaleCodes> own{};
-      for (const std::byte code : part.codes) own[static_cast<size_t>(code)] = true;
-      for (size_t code = 0; code < kScaleCodes; ++code)
-        if (own[code]) seen[code + (part.experts ? 0 : kScaleCodes)] = true;
+  using backend::WeightFormat;
+  if (std::ranges::find(weights, WeightFormat::kGgmlMxfp4, &backend::HostWeight::format) != weights.end()) return {};
+  Scales scales;
+  std::mutex mutex;
+  pool.parallel_chunks(std::ssize(weights), 1, [&](IndexRange range) {
+    for (const backend::HostWeight& weight :
+         weights.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin))) {
+      if (weight.format != WeightFormat::kMxfp4) continue;
+      std::array<bool, 256> seen{};
+      for (const std::byte code : weight.scales.bytes) seen[static_cast<size_t>(code)] = true;
+      const bool experts = weight.role == backend::WeightRole::kGateUp || weight.role == backend::WeightRole::kDown;
+      const std::lock_guard lock(mutex);
+      scales.read = true;
+      for (size_t code = 0; code < seen.size(); ++code)
+        if (seen[code]) (experts ? scales.codes.experts : scales.codes.dense).add(static_cast<int>(code));
     }
   });
-  Scales scales{.codes = {}, .read = !parts.empty()};
-  for (size_t code = 0; code < kScaleCodes; ++code) {
-    if (seen[code]) scales.codes.experts.add(static_cast<int>(code));
-    if (seen[code + kScaleCodes]) scales.codes.dense.add(static_cast<int>(code));
-  }
   return scales;
 }
 
@@ -256,16 +237,12 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
   for (const std::string& why : {options.model.backend_why, options.model.fast_why})
     if (!why.empty() && !options.output.json) terminal.note(why);
-  std::optional<checkpoint::Checkpoint> checkpoint;
-  std::optional<checkpoint::GgufCheckpoint> gguf;
+  std::optional<ModelFiles> files;
   std::vector<backend::HostWeight> weights;
-  const model::BindOptions bind{.where = options.model.model, .check_scales = false};
-  if (options.model.load_format != LoadFormat::kDummy && is_gguf(options.model)) {
-    gguf.emplace(checkpoint::GgufCheckpoint::open(options.model.model));
-    weights = convert::bind_gguf(gguf->tensors(), config, bind);
-  } else if (options.model.load_format != LoadFormat::kDummy && options.model.run.backend == BackendKind::kCuda) {
-    checkpoint.emplace(checkpoint::Checkpoint::open(options.model.model));
-    weights = model::bind_weights(checkpoint->entries(), config, bind);
+  const bool may_convert = options.model.run.backend == BackendKind::kCuda || is_gguf(options.model);
+  if (options.model.load_format != LoadFormat::kDummy && may_convert) {
+    files.emplace(options.model);
+    weights = model::bind_weights(files->tensors(), config, {.where = options.model.model, .check_scales = false});
   }
   const Planner planner(options, config, weights);
   Json json = {{"device", planner.device()},

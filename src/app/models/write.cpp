@@ -55,7 +55,7 @@ std::vector<checkpoint::GgufEntry> gguf_entries(text::TokenList list) {
 
 struct GgufOutput {
   fs::path destination;
-  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  DType dense = DType::kGgmlQ8;
   int64_t part_bytes = 0;
   ThreadPool* pool = nullptr;
   bool json = false;  // tell it as JSON

@@ -4,43 +4,14 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 namespace nibble::app {
 namespace {
-
-constexpr std::pair<HelpGroup, std::string_view> kGroups[] = {{HelpGroup::kCommon, "common"},
-                                                              {HelpGroup::kSampling, "sampling"},
-                                                              {HelpGroup::kPerformance, "performance"},
-                                                              {HelpGroup::kExpert, "expert"}};
-
-// What --help calls a value.
-std::string value_name(const Option& option, const ValueRef& slot) {
-  if (option.is_switch()) return "";
-  if (!option.traits.type.empty()) return std::string(option.traits.type);
-  if (option.range.kind == Range::Kind::kList) return "LIST";
-  if (option.range.kind == Range::Kind::kWords) {
-    std::vector<std::string_view> names;
-    for (const Word& word : option.range.words) names.push_back(word.word);
-    return fmt::format("{}", fmt::join(names, "|"));
-  }
-  const bool is_real = std::holds_alternative<float*>(slot) || std::holds_alternative<double*>(slot) ||
-                       std::holds_alternative<std::optional<double>*>(slot);
-  if (std::holds_alternative<uint64_t*>(slot)) return "UINT";
-  return option.range.kind == Range::Kind::kWhole ? "INT" : is_real ? "FLOAT" : "TEXT";
-}
-
-std::string filled(std::string_view text, const Option& option, CommandId command) {
-  const size_t mark = text.find("{}");
-  if (mark == std::string_view::npos || option.traits.fill == nullptr) return std::string(text);
-  return fmt::format("{}{}{}", text.substr(0, mark), option.traits.fill(command), text.substr(mark + 2));
-}
 
 Argument argument_of(const Option& option) {
   Argument argument{.option = &option, .name = option.name(), .names = {}};
@@ -54,13 +25,13 @@ Argument argument_of(const Option& option) {
   return argument;
 }
 
-Argument argument_of(const ForeignRow& row, const std::string& name) {
-  Argument argument{.foreign = &row, .name = name, .names = {name}};
-  argument.is_switch = row.values == "-";
-  if (argument.is_switch) argument.negations.push_back("--no-" + name.substr(2));
-  argument.takes = row.values == "*"    ? Range::Takes::kSeveral
-                   : holds_fields(name) ? Range::Takes::kRepeated
-                                        : Range::Takes::kOne;
+Argument argument_of(const ForeignWord& word) {
+  Argument argument{.foreign = &word, .name = word.name, .names = {word.name}};
+  argument.is_switch = word.is_switch;
+  if (word.is_switch) argument.negations.push_back("--no-" + word.name.substr(2));
+  argument.takes = word.takes_several        ? Range::Takes::kSeveral
+                   : holds_fields(word.name) ? Range::Takes::kRepeated
+                                             : Range::Takes::kOne;
   return argument;
 }
 
@@ -77,32 +48,6 @@ bool looks_like_a_flag(const std::string& word) { return word.size() > 1 && word
 
 }  // namespace
 
-std::string_view name_of(HelpGroup group) {
-  return std::ranges::find(kGroups, group, &std::pair<HelpGroup, std::string_view>::first)->second;
-}
-
-std::optional<HelpGroup> group_named(std::string_view name) {
-  const auto* const it = std::ranges::find(kGroups, name, &std::pair<HelpGroup, std::string_view>::second);
-  return it == std::end(kGroups) ? std::nullopt : std::optional(it->first);
-}
-
-CommandFacts facts_of(CommandId command) {
-  Command options = made(command);
-  const Parts parts = parts_of(options);
-  CommandFacts facts{text_of(command).name, text_of(command).about, {}};
-  for (const Option& option : option_table()) {
-    if (!option.commands.has(command)) continue;
-    const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts);
-    std::vector<std::string> names = split(option.flag, ',');
-    for (std::string& name : names)
-      if (name.starts_with('!')) name.erase(0, 1);
-    std::ranges::stable_partition(names, [](const std::string& name) { return !name.starts_with("--"); });
-    facts.flags.push_back({std::move(names), value_name(option, slot), shown_default(option, command),
-                           filled(option.help, option, command), option.group});
-  }
-  return facts;
-}
-
 bool Argument::has_name(std::string_view of) const {
   return std::ranges::find(names, of) != names.end() || std::ranges::find(negations, of) != negations.end();
 }
@@ -113,15 +58,15 @@ std::string Argument::switched(std::string_view of, const std::string& value) co
   return is_true(said) ? "false" : "true";
 }
 
-Arguments::Arguments(CommandId command, const Parts& parts, bool with_foreign) : command_(command), parts_(parts) {
+Arguments::Arguments(CommandId command, const Parts& parts) : command_(command), parts_(parts) {
   for (const Option& option : option_table())
     if (option.commands.has(command)) all_.push_back(argument_of(option));
-  if (command != CommandId::kServe || !with_foreign) return;
-  for (const ForeignRow& row : foreign_table()) {
-    if (row.becomes == Becomes::kFlag) continue;  // values of ours, or of a flag that has another row
-    for (const std::string& name : split(row.names, ' '))
-      if (name.starts_with("--") && name.find('.') == std::string::npos && find(name) == nullptr)
-        all_.push_back(argument_of(row, name));
+  if (command != CommandId::kServe) return;
+  for (const ForeignWord& word : foreign_words()) {
+    const bool is_flag = word.name.starts_with("--") && word.name.find('.') == std::string::npos;
+    // Values of ours are no flags, and those of other flags stand there again.
+    if (!is_flag || word.becomes == Becomes::kFlag || word.becomes > Becomes::kRefused) continue;
+    if (find(word.name) == nullptr) all_.push_back(argument_of(word));
   }
 }
 
@@ -138,8 +83,8 @@ bool Arguments::given(std::string_view name) const {
 // The words of one command line, one after the other.
 class Arguments::Words {
  public:
-  Words(Arguments& arguments, std::span<const std::string> words, std::vector<std::string> unknown)
-      : arguments_(arguments), words_(words), unknown_(std::move(unknown)) {}
+  Words(Arguments& arguments, std::span<const std::string> words, std::vector<std::string>& unknown)
+      : arguments_(arguments), words_(words), unknown_(unknown) {}
 
   // What each argument got, in the words themselves.
   void read() {
@@ -156,18 +101,10 @@ class Arguments::Words {
     }
   }
 
-  std::deque<std::pair<Argument*, std::vector<std::string>>> found;
-  [[nodiscard]] const std::vector<std::string>& unknown() const { return unknown_; }
-
  private:
   [[nodiscard]] bool is_flag(const std::string& word) const {
     const bool is_number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
     return looks_like_a_flag(word) && !is_number;
-  }
-  void give(Argument& argument, std::string value) {
-    const auto it = std::ranges::find(found, &argument, &std::pair<Argument*, std::vector<std::string>>::first);
-    if (it != found.end()) return it->second.push_back(std::move(value));
-    found.push_back({&argument, {std::move(value)}});
   }
   void read_long(const std::string& word) {
     const size_t mark = std::min(word.find('='), word.size());
@@ -178,10 +115,9 @@ class Arguments::Words {
     const std::string value = has_value ? word.substr(mark + 1) : "";
     if (!argument->is_switch) return read_values(*argument, name, has_value ? std::optional(value) : std::nullopt);
     if (has_value) {
-      if (const std::string wrong = neither_yes_nor_no(value); !wrong.empty())
-        refuse(fmt::format("{}: {}", name, wrong));
+      if (const std::string wrong = neither_yes_nor_no(value); !wrong.empty()) refuse_value(name, wrong);
     }
-    give(*argument, argument->switched(name, value));
+    argument->words.push_back(argument->switched(name, value));
   }
   // -n 5, -n5, and switches together: -qy.
   void read_short(const std::string& word) {
@@ -191,57 +127,54 @@ class Arguments::Words {
       Argument* const argument = arguments_.find(name);
       if (argument == nullptr) return unknown_.push_back(i == 1 ? word : "-" + word.substr(i));
       if (!argument->is_switch) return read_values(*argument, name, rest.empty() ? std::nullopt : std::optional(rest));
-      give(*argument, "true");
+      argument->words.emplace_back("true");
     }
   }
   void read_values(Argument& argument, const std::string& name, const std::optional<std::string>& value) {
     if (value) {
-      give(argument, *value);
+      argument.words.push_back(*value);
     } else {
-      if (at_ == words_.size()) refuse(argument.name + ": want a value, found none");
+      if (at_ == words_.size()) refuse_value(argument.name, "want a value, found none");
       const std::string& next = words_[at_];
       // Whatever it looks like, but for serve no flag: --api-key $NONE --port 80
       if (arguments_.command_ == CommandId::kServe && next.starts_with("--") &&
           arguments_.find(next.substr(0, next.find('='))) != nullptr)
-        refuse(fmt::format("{0}: want a value, found the flag {1}; as a value: {0}={1}", name, next));
-      give(argument, next);
+        refuse_value(name, fmt::format("want a value, found the flag {1}; as a value: {0}={1}", name, next));
+      argument.words.push_back(next);
       ++at_;
     }
     while (argument.takes == Range::Takes::kSeveral && at_ < words_.size() && !is_flag(words_[at_]))
-      give(argument, words_[at_++]);
+      argument.words.push_back(words_[at_++]);
   }
   void read_place(const std::string& word) {
-    for (Argument& argument : arguments_.all_) {
-      const auto it = std::ranges::find(found, &argument, &std::pair<Argument*, std::vector<std::string>>::first);
-      if (argument.is_place() && it == found.end()) return give(argument, word);
-    }
+    for (Argument& argument : arguments_.all_)
+      if (argument.is_place() && argument.words.empty()) return argument.words.push_back(word);
     unknown_.push_back(word);
-  }
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Code::kInvalidRequest, "nibble {0}: {1} (nibble {0} --help)", program_name(arguments_.command_), what);
   }
 
   Arguments& arguments_;
   const std::span<const std::string> words_;
-  std::vector<std::string> unknown_;
+  std::vector<std::string>& unknown_;
   size_t at_ = 0;
 };
 
 bool Arguments::read(std::span<const std::string> words, std::vector<std::string> unknown) {
-  Words reader(*this, words, std::move(unknown));
-  reader.read();
-  const bool helps = std::ranges::any_of(reader.found, [](const auto& each) { return each.first->name == "--help"; });
-  if (!helps) refuse_unknown(reader.unknown());
-  try {
+  const auto named = [this](const auto& step) {
+    try {
+      step();
+    } catch (const Error& e) {
+      throw Error(e.code(), "nibble {0}: {1} (nibble {0} --help)", program_name(command_), e.what());
+    }
+  };
+  named([&] { Words(*this, words, unknown).read(); });
+  const bool helps = !find("--help")->words.empty();
+  if (!helps) refuse_unknown(unknown);
+  named([&] {
     for (Argument& argument : all_)
-      for (const auto& [to, values] : reader.found)
-        if (to == &argument) take(argument, values);
-    if (helps) return false;
-    check_together();
-  } catch (const Error& e) {
-    throw Error(e.code(), "nibble {0}: {1} (nibble {0} --help)", program_name(command_), e.what());
-  }
-  return true;
+      if (!argument.words.empty()) take(argument, argument.words);
+    if (!helps) check_together();
+  });
+  return !helps;
 }
 
 void Arguments::set(Argument& argument, const std::vector<std::string>& values, std::string_view origin) {
@@ -254,7 +187,7 @@ void Arguments::set(Argument& argument, const std::vector<std::string>& values, 
 
 void Arguments::take(Argument& argument, const std::vector<std::string>& values) {
   if (argument.foreign != nullptr) {
-    ForeignReader(*std::get<Settings*>(parts_)).take(*argument.foreign, argument.name, values);
+    take_foreign(*std::get<Settings*>(parts_), *argument.foreign, values);
     argument.values = values;
   } else if (argument.is_place() && argument.option->place.in == nullptr) {
     argument.values = values;
@@ -263,8 +196,7 @@ void Arguments::take(Argument& argument, const std::vector<std::string>& values)
     const Option& option = *argument.option;
     const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts_);
     for (std::string value : values) {
-      if (command_ == CommandId::kServe)
-        value = ForeignReader(*std::get<Settings*>(parts_)).in_our_words(option, value);
+      if (command_ == CommandId::kServe) value = in_our_words(*std::get<Settings*>(parts_), option, value);
       argument.values.push_back(read_value(option, slot, value));
     }
     if (TextInput* const text = std::get<TextInput*>(parts_); text != nullptr && option.place.fields.size() == 1)

@@ -13,30 +13,15 @@
 
 namespace nibble::app {
 
-// What --help, the manual and completions say of an option.
-struct FlagFacts {
-  std::vector<std::string> names;  // with their dashes, the short one first; a place has one without
-  std::string value;               // TEXT, INT, a|b|c; empty: a switch
-  std::string usual, help;
-  HelpGroup group;
-};
-struct CommandFacts {
-  std::string_view name, about;
-  std::vector<FlagFacts> flags;
-};
-[[nodiscard]] CommandFacts facts_of(CommandId command);
-[[nodiscard]] std::string_view name_of(HelpGroup group);
-[[nodiscard]] std::optional<HelpGroup> group_named(std::string_view name);
-
 // An option of a command, or another program's that is taken in its place, and what it was given.
 struct Argument {
   const Option* option = nullptr;
-  const ForeignRow* foreign = nullptr;          // instead
+  const ForeignWord* foreign = nullptr;         // instead
   std::string name;                             // with its dashes; of a place its name
   std::vector<std::string> names, negations{};  // a negation turns a switch off
   bool is_switch = false;
   Range::Takes takes = Range::Takes::kOne;
-  std::vector<std::string> values{};  // as they were understood
+  std::vector<std::string> words{}, values{};  // as they were typed; as they were understood
 
   [[nodiscard]] bool given() const { return !values.empty(); }
   [[nodiscard]] bool is_place() const { return option != nullptr && option->is_place(); }
@@ -48,7 +33,7 @@ struct Argument {
 // All arguments of a command, whose options they fill. The options outlive them.
 class Arguments {
  public:
-  Arguments(CommandId command, const Parts& parts, bool with_foreign = true);
+  Arguments(CommandId command, const Parts& parts);
 
   // Throws Error(kInvalidRequest) that begins with the command's name. Returns false where help is wanted instead.
   [[nodiscard]] bool read(std::span<const std::string> words, std::vector<std::string> unknown);

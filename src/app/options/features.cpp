@@ -62,15 +62,6 @@ const Option* feature_named(std::string_view name) {
   return it == all.end() ? nullptr : *it;
 }
 
-std::vector<std::string> flags_of_no_feature() {
-  std::vector<std::string> flags;
-  for (const Option& option : option_table()) {
-    const bool asked = option.group == HelpGroup::kPerformance || option.group == HelpGroup::kExpert;
-    if (asked && !option.is_feature() && option.commands.has(CommandId::kServe)) flags.push_back(option.name());
-  }
-  return flags;
-}
-
 std::span<const Refusal> refusals() { return kRefusals; }
 std::span<const Preset> presets() { return kPresetRows; }
 

@@ -15,9 +15,6 @@ struct Option;
 
 [[nodiscard]] std::vector<const Option*> features();
 [[nodiscard]] const Option* feature_named(std::string_view name);  // as --features takes it; null: none
-// Flags of `nibble serve` among --help's performance and expert that are no features: they say how much there is of
-// something, or what is shown.
-[[nodiscard]] std::vector<std::string> flags_of_no_feature();
 
 // Settings that exclude each other; the page shows the validator's words.
 struct Refusal {

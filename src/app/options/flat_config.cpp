@@ -1,4 +1,4 @@
-#include "app/options/flat_config.h"
+#include "app/options/settings.h"
 
 #include "base/error.h"
 #include "base/read_json.h"
@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <utility>
 
 namespace nibble::app {
 namespace {
@@ -17,6 +16,16 @@ namespace {
 constexpr std::string_view kBlanks = " \t";
 
 enum class Format : char { kYaml = ':', kToml = '=' };  // what stands behind a name
+
+struct Scalar {
+  std::string text;
+  bool quoted = false;
+};
+// Behind a name: one, or a list.
+struct FlatValue {
+  std::vector<Scalar> items;
+  bool is_list = false;
+};
 
 // What is left of one line.
 class Line {
@@ -31,79 +40,78 @@ class Line {
   [[nodiscard]] bool is_over() {
     const size_t blanks = std::min(rest_.find_first_not_of(kBlanks), rest_.size());
     const bool may_be_near = blanks > 0 || column_ == 0 || format_ == Format::kToml;
-    const bool comment = blanks < rest_.size() && rest_[blanks] == '#' && may_be_near;
-    skip(comment ? rest_.size() : blanks);
+    static_cast<void>(taken(rest_.substr(blanks).starts_with('#') && may_be_near ? rest_.size() : blanks));
     return rest_.empty();
   }
   [[nodiscard]] bool eat(std::string_view text) {
     if (is_over() || !rest_.starts_with(text)) return false;
-    skip(text.size());
+    static_cast<void>(taken(text.size()));
     return true;
   }
   [[nodiscard]] int64_t column() const { return column_; }
-  [[nodiscard]] bool begins_with(std::string_view characters) {
-    return !is_over() && characters.find(rest_[0]) != std::string_view::npos;
-  }
 
   [[nodiscard]] std::string name() {
-    const auto is_part = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
-    const auto end = static_cast<size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_part) - rest_.begin());
+    const size_t end = length_of("-_");
     const bool is_toml = format_ == Format::kToml;
     const size_t mark = is_toml ? std::min(rest_.find_first_not_of(kBlanks, end), rest_.size()) : end;
     const std::string_view after = rest_.substr(mark);
     const bool is_marked = after.starts_with(static_cast<char>(format_)) &&
                            (is_toml || after.size() == 1 || kBlanks.find(after[1]) != std::string_view::npos);
     if (end == 0 || !is_marked) refuse(rest_);
-    const std::string name(rest_.substr(0, end));
-    skip(mark + 1);
-    return name;
+    return taken(mark + 1).substr(0, end);
+  }
+  [[nodiscard]] FlatValue value() {
+    if (!eat("[")) return {{scalar("")}};
+    FlatValue list{.items = {}, .is_list = true};
+    while (!eat("]")) {
+      if (!list.items.empty() && !eat(",")) refuse("a list that nothing closes");
+      if (eat("]")) break;
+      list.items.push_back(scalar(",]"));
+    }
+    return list;
   }
   // Quoted, or plain up to one of `ends` or a comment.
-  [[nodiscard]] std::string value(std::string_view ends) {
+  [[nodiscard]] Scalar scalar(std::string_view ends) {
     if (is_over()) refuse("nothing");
-    if (rest_[0] == '\'' || rest_[0] == '"') return quoted(rest_[0]);
-    if (format_ == Format::kToml) return bare();
-    if (rest_[0] == '{' && read_json(rest_).is_object()) {
-      std::string text(rest_);
-      skip(rest_.size());
-      return text;
+    if (rest_[0] == '\'' || rest_[0] == '"') return {quoted(rest_[0]), true};
+    if (format_ == Format::kToml) {  // a number, true or false
+      const size_t end = length_of("-+._");
+      if (end == 0) refuse(rest_);
+      return {taken(end)};
     }
+    if (rest_[0] == '{' && read_json(rest_).is_object()) return {taken(rest_.size())};
     if (std::string_view("{}[]&*!|>%@`,?").find(rest_[0]) != std::string_view::npos) refuse(rest_);
-    size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
+    const size_t end = std::min({rest_.find_first_of(ends), rest_.find(" #"), rest_.size()});
     if (rest_.substr(0, end).find(": ") != std::string_view::npos) refuse(rest_);
-    const std::string_view text = rest_.substr(0, rest_.find_last_not_of(kBlanks, end - 1) + 1);
-    skip(end);
-    return std::string(text);
+    const size_t size = rest_.find_last_not_of(kBlanks, end - 1) + 1;
+    return {taken(end).substr(0, size)};
   }
 
  private:
-  void skip(size_t count) {
+  std::string taken(size_t count) {
+    std::string text(rest_.substr(0, count));
     rest_.remove_prefix(count);
     column_ += static_cast<int64_t>(count);
-  }
-  // A number, true or false.
-  std::string bare() {
-    const auto is_part = [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '-' || c == '+' || c == '.' || c == '_';
-    };
-    const auto end = static_cast<size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_part) - rest_.begin());
-    if (end == 0) refuse(rest_);
-    std::string text(rest_.substr(0, end));
-    skip(end);
     return text;
+  }
+  // Of the letters, digits and `others` that come next.
+  [[nodiscard]] size_t length_of(std::string_view others) const {
+    const auto is_part = [&](unsigned char c) {
+      return std::isalnum(c) != 0 || others.find(static_cast<char>(c)) != others.npos;
+    };
+    return static_cast<size_t>(std::ranges::find_if_not(rest_, is_part) - rest_.begin());
   }
   std::string quoted(char quote) {
     std::string text;
     for (size_t at = 1; at < rest_.size(); ++at) {
-      const bool doubled = quote == '\'' && rest_.substr(at).starts_with("''");
-      const bool escaped =
-          quote == '"' && (rest_.substr(at).starts_with("\\\"") || rest_.substr(at).starts_with("\\\\"));
-      if (quote == '"' && rest_[at] == '\\' && !escaped) refuse(rest_.substr(at, 2));
-      if (rest_[at] == quote && !doubled) {
-        skip(at + 1);
+      const std::string_view next = rest_.substr(at, 2);
+      const bool pair = quote == '\'' ? next == "''" : next == "\\\"" || next == "\\\\";
+      if (quote == '"' && next[0] == '\\' && !pair) refuse(next);
+      if (next[0] == quote && !pair) {
+        static_cast<void>(taken(at + 1));
         return text;
       }
-      if (doubled || escaped) ++at;
+      if (pair) ++at;
       text += rest_[at];
     }
     refuse("a quote that nothing closes");
@@ -115,24 +123,12 @@ class Line {
   int64_t column_ = 0;
 };
 
-std::vector<std::string> list_of(Line& line) {
-  std::vector<std::string> values;
-  while (!line.eat("]")) {
-    if (!values.empty() && !line.eat(",")) line.refuse("a list that nothing closes");
-    if (line.eat("]")) break;
-    values.push_back(line.value(",]"));
-  }
-  return values;
-}
-
-// A value in a block: as JSON if it is some, otherwise a string.
-nlohmann::json typed(Line& line, std::string_view ends) {
-  const bool quoted = line.begins_with("'\"");
-  std::string text = line.value(ends);
-  if (quoted) return text;
-  if (text == "True" || text == "False") return text == "True";
-  nlohmann::json json = read_json(text);
-  return json.is_discarded() ? nlohmann::json(std::move(text)) : json;
+// In a block: as JSON if it is some, otherwise a string.
+nlohmann::json typed(const Scalar& scalar) {
+  if (scalar.quoted) return scalar.text;
+  if (scalar.text == "True" || scalar.text == "False") return scalar.text == "True";
+  nlohmann::json json = read_json(scalar.text);
+  return json.is_discarded() ? nlohmann::json(scalar.text) : json;
 }
 
 // Indented lines of `name: value` behind a name without a value: the JSON object that they say.
@@ -148,24 +144,15 @@ class Block {
     nlohmann::json& object = *open_.back().object;
     const std::string name = line.name();
     if (object.contains(name)) line.refuse(name + " a second time");
-    nlohmann::json& value = object[name];
-    named_ = line.is_over() ? &value : nullptr;
+    nlohmann::json& into = object[name];
+    named_ = line.is_over() ? &into : nullptr;
     if (named_ != nullptr) return;
-    if (!line.eat("[")) {
-      value = typed(line, "");
-      return;
-    }
-    value = nlohmann::json::array();
-    while (!line.eat("]")) {
-      if (!value.empty() && !line.eat(",")) line.refuse("a list that nothing closes");
-      value.push_back(typed(line, ",]"));
-    }
+    const FlatValue value = line.value();
+    if (value.is_list) into = nlohmann::json::array();
+    for (const Scalar& item : value.items)
+      value.is_list ? into.push_back(typed(item)) : static_cast<void>(into = typed(item));
   }
-  [[nodiscard]] std::string close() {
-    open_.clear();
-    named_ = nullptr;
-    return std::exchange(root_, nlohmann::json::object()).dump();
-  }
+  [[nodiscard]] std::string text() const { return root_.dump(); }
 
  private:
   struct Level {
@@ -179,36 +166,36 @@ class Block {
 
 // `- item`s or a block may follow a name without a value, in YAML.
 std::vector<FlatSetting> parse(std::string_view text, Format format) {
+  const bool is_yaml = format == Format::kYaml;
   std::vector<FlatSetting> settings;
-  bool items = false;
+  bool is_bare = false;  // the last name has no value behind it
   Block block;
+  const auto close = [&] {
+    if (block.is_open()) settings.back().values = {block.text()};
+  };
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     Line line(text.substr(0, end - (end > 0 && text[end - 1] == '\r' ? 1 : 0)), number, format);
     text.remove_prefix(std::min(end + 1, text.size()));
-    const bool is_yaml = format == Format::kYaml;
     if (line.is_over() || (is_yaml && number == 1 && line.eat("---") && line.is_over())) continue;
-    const bool nested = is_yaml && line.column() != 0 && items && settings.back().values.empty();
-    if (block.is_open() && line.column() == 0) {
-      settings.back().values = {block.close()};
-      items = false;
-    }
-    if (items && !block.is_open() && line.eat("- ")) {
-      settings.back().values.push_back(line.value(""));
-    } else if (nested) {
+    if (is_bare && !block.is_open() && line.eat("- ")) {
+      settings.back().values.push_back(line.scalar("").text);
+    } else if (is_yaml && line.column() != 0 && is_bare && settings.back().values.empty()) {
       block.take(line);
     } else {
       if (is_yaml && line.column() != 0) line.refuse("a line that is indented");
-      settings.push_back({.name = line.name(), .values = {}});
-      const std::string& name = settings.back().name;
-      const auto same = [&name](const FlatSetting& other) { return other.name == name; };
-      if (std::count_if(settings.begin(), settings.end(), same) > 1) line.refuse(name + " a second time");
-      items = is_yaml && line.is_over();
-      if (!items) settings.back().values = line.eat("[") ? list_of(line) : std::vector{line.value("")};
+      close();
+      block = {};
+      const std::string name = line.name();
+      if (std::ranges::find(settings, name, &FlatSetting::name) != settings.end()) line.refuse(name + " a second time");
+      settings.push_back({.name = name, .values = {}});
+      is_bare = is_yaml && line.is_over();
+      if (!is_bare)
+        for (Scalar& item : line.value().items) settings.back().values.push_back(std::move(item.text));
     }
     if (!line.is_over()) line.refuse("more behind the value");
   }
-  if (block.is_open()) settings.back().values = {block.close()};
+  close();
   return settings;
 }
 

@@ -1,4 +1,4 @@
-#include "app/options/flat_config.h"
+#include "app/options/settings.h"
 
 #include "base/error.h"
 

@@ -14,26 +14,50 @@
 #include <charconv>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 namespace nibble::app {
 namespace {
+
+constexpr std::string_view kForeignText =
+#include "app/options/foreign_words.txt"
+    ;
+
+using Heading = std::pair<std::string_view, Becomes>;
+constexpr Heading kHeadings[] = {{"flags", Becomes::kFlag},      {"fields", Becomes::kFields},
+                                 {"nothing", Becomes::kNothing}, {"refused", Becomes::kRefused},
+                                 {"names", Becomes::kLongName},  {"instead", Becomes::kInstead},
+                                 {"commands", Becomes::kCommand}};
+
+ForeignWord word_of(const std::string& spec, Becomes becomes, std::string_view text) {
+  const size_t mark = spec.find('='), blank = becomes == Becomes::kFlag ? text.find(' ') : text.npos;
+  ForeignWord word{.name = spec.substr(0, mark), .becomes = becomes, .text = text.substr(0, blank), .value = {}};
+  if (blank != text.npos) word.value = text.substr(blank + 1);
+  word.is_switch = mark == spec.npos;
+  if (word.is_switch) return word;
+  word.values = spec.substr(mark + 1);
+  word.takes_several = word.values == "*";
+  if (word.takes_several) word.values.clear();
+  std::ranges::replace(word.values, '|', ' ');
+  return word;
+}
 
 bool has_word(std::string_view words, std::string_view word) {
   return word.find(' ') == std::string_view::npos &&
          fmt::format(" {} ", words).find(fmt::format(" {} ", word)) != std::string::npos;
 }
 
-// Whether the row covers this value. Flags without a value, and with several, are not checked.
-bool takes(const ForeignRow& row, std::string_view value) {
-  return row.values.empty() || row.values == "-" || row.values == "*" || has_word(row.values, value);
+bool takes(const ForeignWord& word, std::string_view value) {
+  return word.values.empty() || has_word(word.values, value);
 }
 
-// The first row of this name that covers the value, or null.
-const ForeignRow* row_of(std::string_view name, std::string_view value) {
-  const std::span<const ForeignRow> table = foreign_table();
-  const auto it = std::ranges::find_if(
-      table, [&](const ForeignRow& row) { return has_word(row.names, name) && takes(row, value); });
-  return it == table.end() ? nullptr : &*it;
+bool is_of_vllm(const ForeignWord& word) { return word.becomes <= Becomes::kRefused; }
+
+// The first word of vLLM's of this name that covers the value, or null.
+const ForeignWord* word_for(std::string_view name, std::string_view value) {
+  for (const ForeignWord& word : foreign_words())
+    if (is_of_vllm(word) && word.name == name && takes(word, value)) return &word;
+  return nullptr;
 }
 
 // Our option of this foreign name, null: none.
@@ -43,9 +67,11 @@ const Option* option_of(std::string_view name) {
   return nullptr;
 }
 
-std::string_view ours_of(std::span<const ForeignName> names, std::string_view theirs) {
-  const auto it = std::ranges::find_if(names, [&](const ForeignName& name) { return has_word(name.theirs, theirs); });
-  return it == names.end() ? std::string_view() : it->ours;
+// What to use instead of another program's flag or command; empty: nothing is known.
+std::string_view instead_of(std::string_view name, Becomes becomes) {
+  for (const ForeignWord& word : foreign_words())
+    if (word.becomes == becomes && word.name == name) return word.text;
+  return {};
 }
 
 struct ConfigField {
@@ -71,17 +97,17 @@ std::vector<ConfigField> config_fields(const std::string& flag, const std::strin
 
 // For a field that nothing is known of, or not with its value.
 [[noreturn]] void refuse_field(const std::string& flag, const ConfigField& field) {
-  const std::string name = fmt::format("{}.{}", flag, field.name);
+  const std::string prefix = flag + ".", name = prefix + field.name;
   std::vector<std::string> fields, values;
-  const auto add_field = [&](const std::string& each) {
-    if (!each.starts_with(flag + ".")) return;
-    std::string of = each.substr(flag.size() + 1);
-    if (std::ranges::find(fields, of) == fields.end()) fields.push_back(std::move(of));
+  const auto add_field = [&](std::string_view each) {
+    if (!each.starts_with(prefix)) return;
+    each.remove_prefix(prefix.size());
+    if (std::ranges::find(fields, each) == fields.end()) fields.emplace_back(each);
   };
-  for (const ForeignRow& row : foreign_table()) {
-    if (row.becomes != Becomes::kFlag || !row.names.starts_with(flag + ".")) continue;
-    if (has_word(row.names, name)) std::ranges::move(split(row.values, ' '), std::back_inserter(values));
-    add_field(std::string(row.names));
+  for (const ForeignWord& word : foreign_words()) {
+    if (word.becomes != Becomes::kFlag) continue;
+    if (word.name == name) std::ranges::move(split(word.values, ' '), std::back_inserter(values));
+    add_field(word.name);
   }
   if (!values.empty()) refuse_value(name, fmt::format("want {}, found {}", fmt::join(values, " or "), field.value));
   for (const Option& option : option_table())
@@ -89,10 +115,51 @@ std::vector<ConfigField> config_fields(const std::string& flag, const std::strin
   refuse_value(flag, fmt::format("want fields {}, found {}", fmt::join(fields, ", "), field.name));
 }
 
-// null, or an object without fields where none is needed.
-bool asks_for_nothing(const ForeignRow& row, std::string_view flag, std::string_view value) {
-  const bool is_object = row.becomes == Becomes::kRefused || holds_fields(flag);
-  return is_object && (value == "null" || (value == "{}" && flag != "--speculative-config"));
+void note(Settings& settings, std::string text) {
+  if (std::ranges::find(settings.notes, text) == settings.notes.end()) settings.notes.push_back(std::move(text));
+}
+
+// The value, or each of its fields, becomes flags of ours, or nothing.
+void take_value(Settings& settings, const ForeignWord& word, const std::string& value) {
+  const std::string& flag = word.name;
+  const bool of_fields = holds_fields(flag), has_fields = word.becomes == Becomes::kFields;
+  const bool refused = word.becomes == Becomes::kRefused;
+  if ((refused || of_fields) && (value == "null" || (value == "{}" && flag != "--speculative-config")))
+    return note(settings, fmt::format("{} {} makes no difference: it asks for nothing", flag, value));
+  if (refused) refuse_value(flag, fmt::format("is not supported: {}", word.text));
+  if (!takes(word, value))
+    refuse_value(flag, fmt::format("only {} is supported, found {}: {}", word.values, value, word.text));
+  const std::vector<ConfigField> fields =
+      of_fields ? config_fields(flag, value) : std::vector<ConfigField>{{"", value}};
+  if (has_fields && fields.empty()) refuse_value(flag, fmt::format("want a field, as in {}", word.text));
+  size_t taken = 0;
+  for (const ConfigField& field : fields) {
+    const std::string name = field.name.empty() ? flag : fmt::format("{}.{}", flag, field.name);
+    const ForeignWord* const said = word_for(name, field.value);
+    const Option* const option = said == nullptr ? option_of(name) : nullptr;
+    if (said != nullptr && said->becomes == Becomes::kRefused)
+      refuse_value(name, fmt::format("{} is not supported: {}", field.value, said->text));
+    if (said == nullptr && option == nullptr && has_fields) refuse_field(flag, field);
+    if (option != nullptr || (said != nullptr && said->becomes == Becomes::kFlag)) {
+      Setting implied{option != nullptr ? option->name() : std::string(said->text),
+                      said == nullptr || said->value.empty() ? field.value : std::string(said->value), flag};
+      note(settings, fmt::format("{} {} is taken as {} {}", flag, value, implied.flag, implied.value));
+      settings.implied.push_back(std::move(implied));
+    } else if (has_fields) {
+      note(settings, fmt::format("{} {} makes no difference: {}", name, field.value, said->text));
+    } else {
+      continue;
+    }
+    ++taken;
+  }
+  if (taken == 0 || taken < fields.size())
+    note(settings, fmt::format("{} makes no difference{}: {}", flag, taken == 0 ? "" : " otherwise", word.text));
+}
+
+// vLLM's value of one of our flags as ours; anything else unchanged.
+std::string our_value(std::string_view flag, const std::string& found) {
+  const ForeignWord* const word = word_for(flag, found);
+  return word != nullptr && word->text == flag ? std::string(word->value) : found;
 }
 
 // 25.6k is 25600, 8K is 8192, 2G is 2147483648. Anything else is left to the option's own check.
@@ -108,10 +175,9 @@ std::string without_unit(const std::string& found) {
     if (error == std::errc() && rest == end && value >= 0 && value < 0x1p62)
       return fmt::format("{}", static_cast<int64_t>(value));
   } else if (binary != std::string_view::npos) {
-    int64_t value = 0;
-    const auto [rest, error] = std::from_chars(found.data(), end, value);
-    if (error == std::errc() && rest == end && !__builtin_mul_overflow(value, int64_t{1024} << 10 * binary, &value))
-      return fmt::format("{}", value);
+    std::optional<int64_t> value = number_in<int64_t>(std::string_view(found.data(), end));
+    if (value && !__builtin_mul_overflow(*value, int64_t{1024} << 10 * binary, &*value))
+      return fmt::format("{}", *value);
   }
   return found;
 }
@@ -121,11 +187,11 @@ void respell_vllm_words(std::vector<std::string>& words) {
   for (size_t i = 0; i + 1 < words.size(); ++i)  // -q means --quiet here, unless one of vLLM's values follows
     if (words[i] == "-q" && words[i + 1] == "mxfp4") words[i] = "--quantization";
   for (size_t i = 0; i < words.size(); ++i) {
-    for (const auto& [theirs, name] : vllm_names()) {
-      if (!words[i].starts_with(theirs)) continue;
-      const std::string rest = words[i].substr(theirs.size());
+    for (const ForeignWord& word : foreign_words()) {
+      if (word.becomes != Becomes::kLongName || !words[i].starts_with(word.name)) continue;
+      const std::string rest = words[i].substr(word.name.size());
       const bool whole = rest.empty() || rest[0] == '=' || rest[0] == '.';
-      if (whole || theirs == "-O") words[i] = fmt::format("{}{}{}", name, whole ? "" : "=", rest);
+      if (whole || word.name == "-O") words[i] = fmt::format("{}{}{}", word.text, whole ? "" : "=", rest);
     }
     std::string& word = words[i];
     if (!word.starts_with("--")) continue;
@@ -154,6 +220,26 @@ void respell_repo(std::vector<std::string>& words, size_t i, bool may_pull) {
 
 }  // namespace
 
+std::span<const ForeignWord> foreign_words() {
+  static const std::vector<ForeignWord> words = [] {
+    std::vector<ForeignWord> all;
+    Becomes becomes{};
+    std::string_view text;
+    for (std::string_view rest = kForeignText; !rest.empty();) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      if (line.starts_with("## "))
+        becomes = std::ranges::find(kHeadings, line.substr(3, line.find(':') - 3), &Heading::first)->second;
+      else if (line.starts_with("  "))
+        for (const std::string& spec : split(line.substr(2), ' ')) all.push_back(word_of(spec, becomes, text));
+      else if (!line.starts_with('#'))
+        text = line;
+    }
+    return all;
+  }();
+  return words;
+}
+
 void respell_foreign_words(std::vector<std::string>& words) {
   if (words.empty()) return;
   const auto id_of = [](std::string_view name) -> std::optional<CommandId> {
@@ -169,7 +255,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
   const std::string name = words[0];
   const std::optional<CommandId> command = id_of(name);
   if (!command) {
-    if (const std::string_view ours = ours_of(foreign_commands(), name); !ours.empty())
+    if (const std::string_view ours = instead_of(name, Becomes::kCommand); !ours.empty())
       throw Error(Code::kInvalidRequest, "there is no command {}; want nibble {}", name, ours);
     return;
   }
@@ -203,7 +289,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
       words[i].replace(0, end, "--default-chat-template-kwargs");
       continue;
     }
-    if (const std::string_view instead = ours_of(flags_instead(), flag); !instead.empty())
+    if (const std::string_view instead = instead_of(flag, Becomes::kInstead); !instead.empty())
       throw Error(Code::kInvalidRequest, "nibble {} has no {}: {} (nibble {} --help)", name, flag, instead, name);
   }
   if (command == CommandId::kServe) respell_vllm_words(words);
@@ -213,99 +299,48 @@ bool holds_fields(std::string_view flag) {
   return (flag.ends_with("-config") && flag != "--generation-config") || flag.ends_with("-kwargs");
 }
 
-void ForeignReader::note(std::string text) {
-  std::vector<std::string>& notes = settings_.notes;
-  if (std::ranges::find(notes, text) == notes.end()) notes.push_back(std::move(text));
-}
-
-void ForeignReader::take(const ForeignRow& row, const std::string& flag, const std::vector<std::string>& values) {
-  if (row.values == "-") {  // of a switch and of a value the last one counts, as in vLLM
-    if (is_true(values.back())) take_value(row, flag, "");
-  } else if (holds_fields(flag)) {
-    for (const std::string& value : values) take_value(row, flag, value);
+void take_foreign(Settings& settings, const ForeignWord& word, const std::vector<std::string>& values) {
+  if (word.is_switch) {  // of a switch and of a value the last one counts, as in vLLM
+    if (is_true(values.back())) take_value(settings, word, "");
+  } else if (holds_fields(word.name)) {
+    for (const std::string& value : values) take_value(settings, word, value);
   } else {
-    take_value(row, flag, row.values == "*" ? fmt::format("{}", fmt::join(values, " ")) : values.back());
+    take_value(settings, word, word.takes_several ? fmt::format("{}", fmt::join(values, " ")) : values.back());
   }
 }
 
-void ForeignReader::take_value(const ForeignRow& row, const std::string& flag, const std::string& value) {
-  if (asks_for_nothing(row, flag, value))
-    return note(fmt::format("{} {} makes no difference: it asks for nothing", flag, value));
-  if (row.becomes == Becomes::kRefused) refuse_value(flag, fmt::format("is not supported: {}", row.text));
-  if (!takes(row, value))
-    refuse_value(flag, fmt::format("only {} is supported, found {}: {}", row.values, value, row.text));
-  take_fields(row, flag, value);
-}
-
-// The value, or each of its fields, becomes flags of ours, or nothing.
-void ForeignReader::take_fields(const ForeignRow& row, const std::string& flag, const std::string& value) {
-  const std::vector<ConfigField> fields =
-      holds_fields(flag) ? config_fields(flag, value) : std::vector<ConfigField>{{"", value}};
-  if (row.becomes == Becomes::kFields && fields.empty())
-    refuse_value(flag, "want a field, as in " + std::string(row.text));
-  size_t taken = 0;
-  for (const ConfigField& field : fields) {
-    const std::string name = field.name.empty() ? flag : fmt::format("{}.{}", flag, field.name);
-    const ForeignRow* const said = row_of(name, field.value);
-    const Option* const option = said == nullptr ? option_of(name) : nullptr;
-    if (said != nullptr && said->becomes == Becomes::kRefused)
-      refuse_value(fmt::format("{}.{}", flag, field.name),
-                   fmt::format("{} is not supported: {}", field.value, said->text));
-    if (said == nullptr && option == nullptr && row.becomes == Becomes::kFields) refuse_field(flag, field);
-    if (row.becomes == Becomes::kFields && said != nullptr && said->becomes == Becomes::kNothing) {
-      note(fmt::format("{} {} makes no difference: {}", name, field.value, said->text));
-      ++taken;
-      continue;
-    }
-    if (option == nullptr && (said == nullptr || said->becomes != Becomes::kFlag)) continue;
-    Setting implied{option != nullptr ? option->name() : std::string(said->text),
-                    said == nullptr || said->value.empty() ? field.value : std::string(said->value), flag};
-    note(fmt::format("{} {} is taken as {} {}", flag, value, implied.flag, implied.value));
-    settings_.implied.push_back(std::move(implied));
-    ++taken;
-  }
-  if (taken == 0 || taken < fields.size())
-    note(fmt::format("{} makes no difference{}: {}", flag, taken == 0 ? "" : " otherwise", row.text));
-}
-
-std::string ForeignReader::in_our_words(const Option& option, const std::string& found) {
+std::string in_our_words(Settings& settings, const Option& option, const std::string& found) {
   if (option.range.sized) return without_unit(found);
   const std::string flag = option.name();
-  settings_.foreign_words.erase(flag);
+  settings.foreign_words.erase(flag);
   std::string ours = our_value(flag, found);
   if (ours == found) return ours;
-  settings_.foreign_words[flag] = found;
-  note(fmt::format("{} {} is taken as {}", flag, found, ours));
+  settings.foreign_words[flag] = found;
+  note(settings, fmt::format("{} {} is taken as {}", flag, found, ours));
   return ours;
 }
 
-std::string our_value(std::string_view flag, const std::string& found) {
-  const ForeignRow* const row = row_of(flag, found);
-  return row != nullptr && row->text == flag ? std::string(row->value) : found;
-}
-
-std::vector<ForeignSetting> read_foreign_variables(const Variables& environment, std::vector<std::string>& notes) {
-  std::vector<ForeignSetting> settings;
+std::vector<Setting> read_foreign_variables(const Variables& environment, std::vector<std::string>& notes) {
+  std::vector<Setting> settings;
   for (const auto& [name, found] : environment) {
     if ((!name.starts_with("VLLM_") && !name.starts_with("FLASHINFER_")) || found.empty()) continue;
-    const ForeignRow* const row = row_of(name, found);
-    if (row == nullptr) {
-      if (const Option* const option = option_of(name); option != nullptr) {
-        settings.push_back({name, option->name(), found});
-        continue;
-      }
+    const ForeignWord* const word = word_for(name, found);
+    const Option* const option = word == nullptr ? option_of(name) : nullptr;
+    const std::string origin = "environment " + name;
+    if (option != nullptr) {
+      settings.push_back({option->name(), our_value(option->name(), found), origin});
+    } else if (word == nullptr) {
       std::string wanted;
-      for (const ForeignRow& other : foreign_table())
-        if (other.names == name) wanted += fmt::format("{}{}", wanted.empty() ? "" : " ", other.values);
-      if (!wanted.empty())
-        throw Error(Code::kInvalidRequest, "environment {}: want one of {}, found {}", name, wanted, found);
+      for (const ForeignWord& other : foreign_words())
+        if (other.name == name) wanted += fmt::format("{}{}", wanted.empty() ? "" : " ", other.values);
+      if (!wanted.empty()) throw Error(Code::kInvalidRequest, "{}: want one of {}, found {}", origin, wanted, found);
       notes.push_back(fmt::format("{} makes no difference: nibble has nothing by that name", name));
-    } else if (row->becomes == Becomes::kRefused) {
-      throw Error(Code::kInvalidRequest, "environment {}: is not supported: {}", name, row->text);
-    } else if (row->becomes == Becomes::kNothing) {
-      notes.push_back(fmt::format("{} makes no difference: {}", name, row->text));
+    } else if (word->becomes == Becomes::kRefused) {
+      throw Error(Code::kInvalidRequest, "{}: is not supported: {}", origin, word->text);
+    } else if (word->becomes == Becomes::kNothing) {
+      notes.push_back(fmt::format("{} makes no difference: {}", name, word->text));
     } else {
-      settings.push_back({name, std::string(row->text), row->value.empty() ? found : std::string(row->value)});
+      settings.push_back({std::string(word->text), word->value.empty() ? found : std::string(word->value), origin});
     }
   }
   return settings;
@@ -315,9 +350,9 @@ std::vector<std::string> foreign_variables(const Option& option) {
   std::vector<std::string> names;
   for (std::string& name : split(option.traits.foreign, ' '))
     if (!name.empty() && !name.starts_with('-')) names.push_back(std::move(name));
-  for (const ForeignRow& row : foreign_table()) {
-    const bool ours = row.becomes == Becomes::kFlag && row.text == option.name() && !row.names.starts_with("-");
-    if (ours && std::ranges::find(names, row.names) == names.end()) names.emplace_back(row.names);
+  for (const ForeignWord& word : foreign_words()) {
+    const bool ours = word.becomes == Becomes::kFlag && word.text == option.name() && !word.name.starts_with("-");
+    if (ours && std::ranges::find(names, word.name) == names.end()) names.emplace_back(word.name);
   }
   return names;
 }

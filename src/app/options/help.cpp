@@ -6,103 +6,71 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
-#include <string_view>
 #include <utility>
 #include <variant>
 
 namespace nibble::app {
 namespace {
 
-constexpr std::string_view kExamples = R"(  nibble run nibble-tiny "Once upon a time"
-  nibble pull openai/gpt-oss-20b
-  nibble chat gpt-oss-20b --reasoning low
-  nibble serve openai/gpt-oss-20b --port 8000
-  nibble inspect gpt-oss-120b --load-format dummy)";
+constexpr std::string_view kGroupNames[] = {"common", "sampling", "performance", "expert"};  // by HelpGroup
 
-// In the order of CommandId.
-constexpr CommandText kCommands[] = {
-    {"run", "Continue a text", R"(  nibble run nibble-tiny "Once upon a time" -n 100 --temperature 0.7)"},
-    {"chat", "Talk to the model; piped text is one question",
-     R"(  nibble chat gpt-oss-20b --reasoning low
-  nibble chat gpt-oss-20b "What is the capital of France?"
-  git diff | nibble chat gpt-oss-20b --instructions "Review this")"},
-    {"serve", "OpenAI's API and a chat page over HTTP",
-     R"(  nibble serve openai/gpt-oss-20b --host 0.0.0.0 --api-key secret
+// What --help calls a value.
+std::string value_name(const Option& option, const ValueRef& slot) {
+  if (option.is_switch()) return "";
+  if (!option.traits.type.empty()) return std::string(option.traits.type);
+  if (option.range.kind == Range::Kind::kList) return "LIST";
+  if (option.range.kind == Range::Kind::kWords) {
+    std::vector<std::string_view> names;
+    for (const Word& word : option.range.words) names.push_back(word.word);
+    return fmt::format("{}", fmt::join(names, "|"));
+  }
+  const bool is_real = std::holds_alternative<float*>(slot) || std::holds_alternative<double*>(slot) ||
+                       std::holds_alternative<std::optional<double>*>(slot);
+  if (std::holds_alternative<uint64_t*>(slot)) return "UINT";
+  return option.range.kind == Range::Kind::kWhole ? "INT" : is_real ? "FLOAT" : "TEXT";
+}
 
-A variable sets a flag, too: NIBBLE_PORT is --port. The command line comes first,
-then the environment, then --config. vLLM's flags are understood: docs/serving.md.)"},
-    {"inspect", "What a model holds and needs: tensors, bytes, memory per context",
-     R"(  nibble inspect -m ~/gpt-oss-20b --context 8192
-  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda -b 1,8,32 -p 512,8192 -d 0,32768
-  nibble inspect -m gpt-oss-120b --load-format dummy --plan --backend cuda --card gb10 --mxfp4-layers all)"},
-    {"tokenize", "Text to token ids and back",
-     R"(  nibble tokenize -p "Hello, world"
-  nibble tokenize -m models/nibble-tiny --count -f README.md
-  nibble tokenize --decode -p "13225 11 2375")"},
-    {"quantize", "Quantise tensors to an MX format",
-     R"(  nibble quantize ~/gpt-oss-20b-bf16 -o ~/gpt-oss-20b
-  nibble quantize in.safetensors -o out.safetensors --format mxfp8_e4m3 --tensors "*.weight")"},
-    {"synth", "Write a checkpoint of true shapes with random weights",
-     R"(  nibble synth --preset gpt-oss-20b --layers 2 -o ~/gpt-oss-20b-2
-  nibble synth --preset tiny -o tiny.gguf)"},
-    {"convert", "Write a model as llama.cpp's GGUF file",
-     R"(  nibble convert models/nibble-tiny -o tiny.gguf
-  nibble convert ~/gpt-oss-120b -o gpt-oss-120b.gguf --dense bf16 --part-bytes 50000000000)"},
-    {"perplexity", "How well the model predicts a text",
-     R"(  nibble perplexity models/nibble-tiny -f models/nibble-tiny/heldout.txt --kv-cache-dtype fp8)"},
-    {"compare", "Run one step on two backends and name the first difference",
-     R"(  nibble compare models/nibble-tiny --a reference --b cpu)"},
-    {"pull", "Get a model from Hugging Face's Hub into its cache",
-     R"(  nibble pull openai/gpt-oss-20b
-  nibble pull ggml-org/gpt-oss-20b-GGUF
-  nibble pull openai/gpt-oss-120b --include "original/*"
+std::string filled(std::string_view text, const Option& option, CommandId command) {
+  const size_t mark = text.find("{}");
+  if (mark == std::string_view::npos || option.traits.fill == nullptr) return std::string(text);
+  return fmt::format("{}{}{}", text.substr(0, mark), option.traits.fill(command), text.substr(mark + 2));
+}
 
-Files that are there are not fetched again, and an interrupted download resumes. HF_HOME is where models are kept,
-HF_TOKEN the access token, HF_ENDPOINT a mirror; https_proxy and HF_HUB_OFFLINE work, too: docs/models.md.)"},
-    {"list", "The models on this machine: where, format, size, revision", "  nibble list --json"},
-    {"ps", "Your servers on this machine: model, load, tokens per second", "  nibble ps\n  watch nibble ps"},
-    {"rm", "Remove a model from Hugging Face's cache",
-     R"(  nibble rm openai/gpt-oss-20b
-  nibble rm ggml-org/gpt-oss-20b-GGUF --revision main -y)"},
-    {"predict", "Expected tokens per second on a card that need not be here",
-     R"(  nibble predict --card gb10
-  nibble predict gpt-oss-20b --card 4090 -b 1,8 -p 2048 -d 4096
-  nibble predict --card a100 --kv-cache-dtype fp8 --json)"},
-    {"bench", "Tokens per second, and their share of the machine's limit",
-     R"(  nibble bench -m gpt-oss-20b --load-format dummy -p 512,2048 -n 128 -d 0,4096 -b 1,8
-  nibble bench -m gpt-oss-120b --load-format dummy --backend cuda -p 0 -n 64 -b 1,2,4,8 --mxfp4-layers all --json
-  nibble bench -m ~/gpt-oss-20b -p 0 -n 64 -d 32768 --profile
-  nibble bench --compare before.json after.json)"},
-    {"load", "Requests to a server over HTTP: throughput and latencies, by concurrency",
-     R"(  nibble load --base-url http://127.0.0.1:8000 --isl 1024 --osl 1024 -c 1,2,4,8,16,32,64
-  nibble load --base-url http://127.0.0.1:8000 --endpoint chat --request-rate 4 --num-prompts 500
-  nibble load --base-url http://gpu:8000 -c 64 -r 3 --device "1 x H100" --json --report load.html > load.json
+constexpr std::string_view kCommandTexts =
+#include "app/options/command_texts.txt"
+    ;
+constexpr std::string_view kBashScript =
+#include "app/options/completion_bash.txt"
+    ;
+constexpr std::string_view kZshScript =
+#include "app/options/completion_zsh.txt"
+    ;
 
-The protocol is InferenceX's: random prompts, lengths from 0.8 of the most up to it, 10 requests per concurrent one
-after 2 for warming up, end tokens ignored. Every failure is counted by its kind: docs/verify.md. Conversations of
-many turns, tools and JSON schemas: --help expert.)"},
-    {"verify", "Check kernels, results, behaviour under stress, and speed",
-     R"(  nibble verify
-  nibble verify -m gpt-oss-20b --backend cuda --level 1,1.5,2 --report verify.html
-  nibble verify --base-url http://127.0.0.1:8000 --level 3
+// Those of the commands, and behind them the program's examples, its exit codes and its greeting.
+const std::vector<CommandText>& all_texts() {
+  static const std::vector<CommandText> texts = [] {
+    constexpr std::string_view kMark = "\n## ";
+    std::vector<CommandText> all;
+    std::string_view rest = kCommandTexts;
+    for (size_t at = rest.find(kMark); at != rest.npos; at = rest.find(kMark)) {
+      rest.remove_prefix(at + kMark.size());
+      const size_t colon = rest.find(": "), line = rest.find('\n'), end = std::min(rest.find(kMark), rest.size() - 1);
+      all.push_back(
+          {rest.substr(0, colon), rest.substr(colon + 2, line - colon - 2), rest.substr(line + 1, end - line - 1)});
+    }
+    check(all.size() == std::variant_size_v<Command> + 3, "each command has its text");
+    return all;
+  }();
+  return texts;
+}
 
-Ends with 0 when all checks hold, else with 1. What each level checks: docs/verify.md.)"},
-    {"features", "Every feature: its flag, its values, where they run",
-     "  nibble features\n  nibble features --markdown >feature-matrix.md"},
-    {"man", "Print the manual page", "  nibble man | man -l -"},
-    {"completion", "Print a script that completes nibble's flags in a shell",
-     R"(  nibble completion bash >~/.local/share/bash-completion/completions/nibble
-  nibble completion zsh >~/.zfunc/_nibble
-  nibble completion fish >~/.config/fish/completions/nibble.fish)"}};
-static_assert(std::size(kCommands) == std::variant_size_v<Command>);
-
-constexpr std::string_view kExitCodes = R"(exit codes: 0 done, 1 failed, 2 bad command line or request, 3 not
-supported here, 4 corrupt file, 5 file or system error, 6 out of memory, 7 device
-error, 8 compare found a difference, 130 interrupted)";
+std::string_view examples() { return all_texts()[std::variant_size_v<Command>].examples; }
+std::string_view exit_codes() { return all_texts()[std::variant_size_v<Command> + 1].examples; }
 
 constexpr std::string_view kAllTopics = "sampling, performance, expert or all";
 constexpr size_t kWidth = 80, kIndent = 28;
+
+bool is_place(const FlagFacts& flag) { return flag.names[0][0] != '-'; }
 
 // "  -n, --max-tokens INT"; of several long names, the first and any --no-….
 std::string left_side(const FlagFacts& flag) {
@@ -114,7 +82,7 @@ std::string left_side(const FlagFacts& flag) {
     if (has_long) break;
     has_long = name.starts_with("--");
   }
-  return flag.value.empty() || flag.names[0][0] != '-' ? left : left + " " + flag.value;
+  return flag.value.empty() || is_place(flag) ? left : left + " " + flag.value;
 }
 
 // The words in lines of kWidth, behind what stands on the left.
@@ -154,7 +122,7 @@ std::string command_help(CommandId id, const HelpTopic& topic) {
   const CommandFacts command = facts_of(id);
   std::string usage = fmt::format("nibble {} [flags]", command.name);
   for (const FlagFacts& flag : command.flags) {
-    if (flag.names[0][0] != '-') usage += " [" + flag.names[0] + "]";
+    if (is_place(flag)) usage += " [" + flag.names[0] + "]";
   }
   std::string out = fmt::format("{}\n\n{}\n", command.about, usage);
   bool has_more = false;
@@ -176,16 +144,35 @@ std::string command_help(CommandId id, const HelpTopic& topic) {
 
 }  // namespace
 
-std::span<const CommandText> command_texts() { return kCommands; }
-const CommandText& text_of(CommandId command) { return kCommands[static_cast<size_t>(command)]; }
+std::string_view name_of(HelpGroup group) { return kGroupNames[static_cast<size_t>(group)]; }
+
+CommandFacts facts_of(CommandId command) {
+  Command options = made(command);
+  const Parts parts = parts_of(options);
+  CommandFacts facts{text_of(command).name, text_of(command).about, {}};
+  for (const Option& option : option_table()) {
+    if (!option.commands.has(command)) continue;
+    const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts);
+    std::vector<std::string> names = split(option.flag, ',');
+    for (std::string& name : names)
+      if (name.starts_with('!')) name.erase(0, 1);
+    std::ranges::stable_partition(names, [](const std::string& name) { return !name.starts_with("--"); });
+    facts.flags.push_back({std::move(names), value_name(option, slot), shown_default(option, command),
+                           filled(option.help, option, command), option.group});
+  }
+  return facts;
+}
+
+std::span<const CommandText> command_texts() { return std::span(all_texts()).first(std::variant_size_v<Command>); }
+const CommandText& text_of(CommandId command) { return command_texts()[static_cast<size_t>(command)]; }
 
 HelpTopic take_help_topic(std::vector<std::string>& arguments) {
   HelpTopic topic;
   const auto take = [&topic](std::string_view word) {
-    const std::optional<HelpGroup> group = group_named(word);
+    const auto* const group = std::ranges::find(kGroupNames, word);
     topic.all = word == "all";
-    if (group) topic.group = *group;
-    return group || topic.all;
+    if (group != std::end(kGroupNames)) topic.group = static_cast<HelpGroup>(group - kGroupNames);
+    return topic.all || group != std::end(kGroupNames);
   };
   for (auto it = arguments.begin(); it != arguments.end() && *it != "--"; ++it) {
     if (it->starts_with("--help=")) {
@@ -201,26 +188,15 @@ HelpTopic take_help_topic(std::vector<std::string>& arguments) {
   return topic;
 }
 
-std::string greeting_text() {
-  return R"(Nibble: the fastest gpt-oss on the machine you own.
-
-  nibble chat                           talk to the small model that comes along
-  nibble pull openai/gpt-oss-20b        get a model that knows something (14 GB)
-  nibble chat gpt-oss-20b               talk to it
-  nibble serve gpt-oss-20b              OpenAI's API, and a chat page in the browser
-  nibble bench gpt-oss-20b              how fast it is, and what this machine allows
-
-nibble --help lists every command, nibble COMMAND --help its flags.
-)";
-}
+std::string greeting_text() { return fmt::format("{}\n", all_texts().back().examples); }
 
 std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) {
   if (command) return command_help(*command, topic);
   std::string out = "Nibble: the fastest gpt-oss on the machine you own.\n\nnibble COMMAND [flags]\n\ncommands:\n";
-  for (const CommandText& each : kCommands) out += fmt::format("  {:<12}{}\n", each.name, each.about);
+  for (const CommandText& each : command_texts()) out += fmt::format("  {:<12}{}\n", each.name, each.about);
   return out +
          fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
-                     kExamples, kExitCodes);
+                     examples(), exit_codes());
 }
 
 namespace {
@@ -246,9 +222,8 @@ std::string escaped(std::string_view text) {
 std::string flag_entry(const FlagFacts& flag) {
   std::string names;
   for (const std::string& name : flag.names) names += (names.empty() ? "" : ", ") + name;
-  const bool place = flag.names[0][0] != '-';
   std::string out = fmt::format(".TP\n\\fB{}\\fR", escaped(names));
-  if (!flag.value.empty() && !place) out += fmt::format(" \\fI{}\\fR", escaped(flag.value));
+  if (!flag.value.empty() && !is_place(flag)) out += fmt::format(" \\fI{}\\fR", escaped(flag.value));
   out += fmt::format("\n{}", escaped(flag.help));
   if (!flag.usual.empty()) out += fmt::format(" (default: {})", escaped(flag.usual));
   return out + "\n";
@@ -263,14 +238,110 @@ std::string man_page_text() {
       ".TH NIBBLE 1 \"\" \"nibble {}\" \"User commands\"\n.SH NAME\nnibble \\- run and serve gpt\\-oss\n"
       ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nThe fastest gpt\\-oss on the machine you own: "
       "engine, chat and a server of OpenAI's API, in one program.\n.SH EXAMPLES\n{}",
-      NIBBLE_VERSION, example_block(kExamples));
-  for (size_t at = 0; at < std::size(kCommands); ++at) {
+      NIBBLE_VERSION, example_block(examples()));
+  for (size_t at = 0; at < command_texts().size(); ++at) {
     const CommandFacts command = facts_of(static_cast<CommandId>(at));
     out += fmt::format(".SH NIBBLE {}\n{}.\n", escaped(command.name), escaped(command.about));
     for (const FlagFacts& flag : command.flags) out += flag_entry(flag);
-    out += ".PP\n" + example_block(kCommands[at].examples);
+    out += ".PP\n" + example_block(command_texts()[at].examples);
   }
-  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(kExitCodes));
+  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(exit_codes()));
+}
+
+namespace {
+
+// "a|b|c" as "a b c"; nothing where the value is no choice.
+std::string choices_of(const FlagFacts& flag) {
+  std::string words = flag.value.find('|') == std::string::npos ? "" : flag.value;
+  std::ranges::replace(words, '|', ' ');
+  return words;
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// Inside single quotes of a POSIX shell.
+std::string shell_quoted(const std::string& text) { return "'" + replaced(text, "'", R"('\'')") + "'"; }
+
+// The command and a name of the flag, as a pattern of case.
+std::string patterns_of(const CommandFacts& command, const FlagFacts& flag) {
+  std::string out;
+  for (const std::string& name : flag.names)
+    out += fmt::format("{}'{} {}'", out.empty() ? "" : "|", command.name, name);
+  return out;
+}
+
+std::string bash_text(const std::vector<CommandFacts>& commands) {
+  std::string names, flags, values;
+  for (const CommandFacts& command : commands) {
+    names += fmt::format(" {}", command.name);
+    std::string own = "--help";
+    for (const FlagFacts& flag : command.flags) {
+      if (is_place(flag)) continue;
+      for (const std::string& name : flag.names) own += " " + name;
+      if (const std::string words = choices_of(flag); !words.empty())
+        values += fmt::format("    {}) words={} ;;\n", patterns_of(command, flag), shell_quoted(words));
+    }
+    flags += fmt::format("    {}) words={} ;;\n", command.name, shell_quoted(own));
+  }
+  return fmt::format(kBashScript, names.substr(1), values, flags);
+}
+
+std::string zsh_text(const std::vector<CommandFacts>& commands) {
+  const auto plain = [](const std::string& text) {  // in a spec, brackets and colons have a meaning
+    return replaced(replaced(replaced(replaced(text, "\\", "\\\\"), "[", "\\["), "]", "\\]"), ":", "\\:");
+  };
+  std::string names, cases;
+  for (const CommandFacts& command : commands) {
+    names += fmt::format("    {}\n", shell_quoted(fmt::format("{}:{}", command.name, command.about)));
+    cases += fmt::format("    {})\n      _arguments -s '--help[flags and examples]'", command.name);
+    for (const FlagFacts& flag : command.flags) {
+      if (is_place(flag)) continue;
+      for (const std::string& name : flag.names) {
+        std::string spec = fmt::format("*{}[{}]", name, plain(flag.help));
+        const std::string words = choices_of(flag);
+        if (!flag.value.empty()) spec += words.empty() ? ":value:_files" : fmt::format(":value:({})", words);
+        cases += " \\\n        " + shell_quoted(spec);
+      }
+    }
+    cases += " \\\n        '*:file:_files'\n      ;;\n";
+  }
+  return fmt::format(kZshScript, names, cases);
+}
+
+std::string fish_text(const std::vector<CommandFacts>& commands) {
+  const auto quoted_for_fish = [](const std::string& text) {
+    return "'" + replaced(replaced(text, "\\", "\\\\"), "'", "\\'") + "'";
+  };
+  std::string out = "# fish completion for nibble; made by: nibble completion fish\n";
+  for (const CommandFacts& command : commands) {
+    out += fmt::format("complete -c nibble -n __fish_use_subcommand -xa {} -d {}\n", command.name,
+                       quoted_for_fish(std::string(command.about)));
+    for (const FlagFacts& flag : command.flags) {
+      if (is_place(flag)) continue;
+      out += fmt::format("complete -c nibble -n '__fish_seen_subcommand_from {}'", command.name);
+      for (const std::string& name : flag.names)
+        out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+      const std::string words = choices_of(flag);
+      if (!flag.value.empty()) out += words.empty() ? " -r" : fmt::format(" -xa {}", quoted_for_fish(words));
+      out += fmt::format(" -d {}\n", quoted_for_fish(flag.help));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string completion_text(const std::string& shell) {
+  std::vector<CommandFacts> commands;
+  for (size_t at = 0; at < command_texts().size(); ++at) commands.push_back(facts_of(static_cast<CommandId>(at)));
+  if (shell == "bash") return bash_text(commands);
+  if (shell == "zsh") return zsh_text(commands);
+  if (shell == "fish") return fish_text(commands);
+  throw Error(Code::kInvalidRequest, "nibble completion: want bash, zsh or fish, found {}", shell);
 }
 
 }  // namespace nibble::app

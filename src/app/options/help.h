@@ -2,7 +2,7 @@
 // What nibble prints about itself: the greeting, and help, the manual page and completions made from what the commands
 // declare.
 
-#include "app/options/command_line.h"
+#include "app/options/option.h"
 
 #include <optional>
 #include <span>
@@ -11,6 +11,20 @@
 #include <vector>
 
 namespace nibble::app {
+
+// What --help, the manual and completions say of an option.
+struct FlagFacts {
+  std::vector<std::string> names;  // with their dashes, the short one first; a place has one without
+  std::string value;               // TEXT, INT, a|b|c; empty: a switch
+  std::string usual, help;
+  HelpGroup group;
+};
+struct CommandFacts {
+  std::string_view name, about;
+  std::vector<FlagFacts> flags;
+};
+[[nodiscard]] CommandFacts facts_of(CommandId command);
+[[nodiscard]] std::string_view name_of(HelpGroup group);
 
 // Which of a command's flags to show: --help, --help GROUP, --help=GROUP, --help all.
 struct HelpTopic {
@@ -34,7 +48,7 @@ struct CommandText {
 // nibble.1 for man: roff with man's macros.
 [[nodiscard]] std::string man_page_text();
 
-// completion.cpp: the script of a shell that completes commands and flags. `shell`: bash, zsh or fish. Throws
+// The script of a shell that completes commands and flags. `shell`: bash, zsh or fish. Throws
 // Error(kInvalidRequest) at another.
 [[nodiscard]] std::string completion_text(const std::string& shell);
 

@@ -8,11 +8,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
-#include <system_error>
 
 namespace nibble::app {
 namespace {
@@ -29,17 +27,16 @@ std::string range_text(const Range& range) {
                      range.word.empty() ? "" : " or ", range.word);
 }
 
+bool has(const Range& range, std::optional<int64_t> value) {
+  return value && static_cast<double>(*value) >= range.least && static_cast<double>(*value) <= range.most;
+}
+
 int64_t read_whole(std::string_view flag, const Range& range, const std::string& found) {
-  if (!range.word.empty() && found == range.word) return -1;
-  int64_t value = 0;
-  const char* const end = found.data() + found.size();
-  const auto [rest, error] = std::from_chars(found.data(), end, value);
-  const bool is_number = error == std::errc() && rest == end;
-  const bool stands_for = is_number && value == -1 && !range.word.empty();
-  const auto as_double = static_cast<double>(value);
-  if (!stands_for && (!is_number || as_double < range.least || as_double > range.most))
+  const std::optional<int64_t> value = number_in<int64_t>(found);
+  if (!range.word.empty() && (found == range.word || value == -1)) return -1;
+  if (!has(range, value))
     refuse_value(flag, fmt::format("want a whole number from {}, found {}", range_text(range), found));
-  return value;
+  return *value;
 }
 
 double read_real(std::string_view flag, const Range& range, const std::string& found) {
@@ -57,13 +54,10 @@ double read_real(std::string_view flag, const Range& range, const std::string& f
 std::vector<int64_t> read_list(std::string_view flag, const Range& range, const std::string& found) {
   std::vector<int64_t> values;
   for (const std::string& word : split(found, ',')) {
-    int64_t value = 0;
-    const char* const end = word.data() + word.size();
-    const auto [rest, error] = std::from_chars(word.data(), end, value);
-    const auto as_double = static_cast<double>(value);
-    if (error != std::errc() || rest != end || as_double < range.least || as_double > range.most)
+    const std::optional<int64_t> value = number_in<int64_t>(word);
+    if (!has(range, value))
       refuse_value(flag, fmt::format("want numbers from {} such as 1,2,4, found {}", range_text(range), found));
-    values.push_back(value);
+    values.push_back(*value);
   }
   std::ranges::sort(values);
   values.erase(std::ranges::unique(values).begin(), values.end());
@@ -129,22 +123,13 @@ Parts parts_in(Options& o) {
 }  // namespace
 
 std::string_view name_of(Effect effect) {
-  switch (effect) {
-    case Effect::kUnrounded: return "exact";
-    case Effect::kRounded: return "lossy";
-    case Effect::kAsChosen: return "as chosen";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"exact", "lossy", "as chosen"};
+  return kNames[static_cast<size_t>(effect)];
 }
 
 std::string_view name_of(Runs runs) {
-  switch (runs) {
-    case Runs::kNo: return "–";
-    case Runs::kYes: return "yes";
-    case Runs::kAsValues: return "as values";
-    case Runs::kNotRun: return "not run";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"–", "yes", "as values", "not run"};
+  return kNames[static_cast<size_t>(runs)];
 }
 
 Parts parts_of(Command& command) {
@@ -190,10 +175,9 @@ void refuse_value(std::string_view flag, const std::string& why) {
 }
 
 void read_seed(std::string_view flag, const std::string& found, const ValueRef& into) {
-  const char* const end = found.data() + found.size();
-  const auto [rest, error] = std::from_chars(found.data(), end, *std::get<uint64_t*>(into));
-  if (error != std::errc() || rest != end)
-    refuse_value(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
+  const std::optional<uint64_t> seed = number_in<uint64_t>(found);
+  if (!seed) refuse_value(flag, fmt::format("want a whole number from 0 to 2^64 - 1, found {}", found));
+  *std::get<uint64_t*>(into) = *seed;
 }
 
 std::string read_value(const Option& option, const ValueRef& into, const std::string& found) {
@@ -348,6 +332,58 @@ void check_backends(const backend::RunConfig& config, backend::BackendSet backen
     if (wrong->on.has(kind)) names += fmt::format("{}{}", names.empty() ? "" : " or ", name_of(kind));
   throw Error(Code::kUnsupported, "{}: want --backend {}, found {}", wrong->asked(), names,
               why.empty() ? name_of(config.backend) : why);
+}
+
+using engine::DraftMethod;
+
+void require_speculation(const ModelOptions& options) {
+  const bool head = options.speculation.method == DraftMethod::kEagle3,
+             draft = options.speculation.method == DraftMethod::kDraft;
+  if (head && options.speculative_model.empty())
+    throw Error(Code::kInvalidRequest,
+                "--speculative eagle3: want --speculative-model DIR, the directory of a head, found none");
+  if (head && options.group.count > 1 && options.run.backend == BackendKind::kCuda)
+    throw Error(Code::kUnsupported,
+                "--speculative eagle3: want one process where cards compute, found --nnodes {}: their steps leave "
+                "nothing for a head to read",
+                options.group.count);
+  if (draft && options.speculative_model.empty())
+    throw Error(
+        Code::kInvalidRequest,
+        "--speculative draft: want --speculative-model MODEL, a smaller model of the same vocabulary, found none");
+  if (draft && options.group.count > 1)
+    throw Error(Code::kUnsupported, "--speculative draft: want one process, found --nnodes {}", options.group.count);
+  if (draft && options.run.backend == BackendKind::kCuda && options.run.ranks.count > 1)
+    throw Error(Code::kUnsupported, "--speculative draft: want one card, found --tensor-parallel-size {}",
+                options.run.ranks.count);
+  if (!head && !draft && !options.speculative_model.empty())
+    throw Error(Code::kInvalidRequest, "--speculative-model: want --speculative eagle3 or draft, found {}",
+                engine::name_of(options.speculation.method));
+  if (!options.speculation.adaptive && options.speculation.method == DraftMethod::kOff)
+    throw Error(Code::kInvalidRequest, "--speculative-control off: want --speculative with a method, found off");
+  if (!head && options.tap_reading != model::eagle3::TapReading::kAuto)
+    throw Error(Code::kInvalidRequest, "--speculative-tap-reading: want --speculative eagle3, found {}",
+                engine::name_of(options.speculation.method));
+}
+
+ModelOptions draft_options(const ModelOptions& options) {
+  ModelOptions draft = options;
+  draft.settings = {};
+  draft.model = options.speculative_model.string();
+  draft.name.clear();
+  draft.revision.clear();
+  if (draft.load_format != LoadFormat::kDummy) draft.load_format = LoadFormat::kAuto;
+  draft.backend_why.clear();
+  draft.fast_why.clear();
+  draft.speculation = {};
+  draft.speculative_model.clear();
+  return draft;
+}
+
+std::string describe_speculation(const engine::SpeculationLimits& limits) {
+  if (limits.method == engine::DraftMethod::kOff) return "no speculation";
+  return fmt::format("speculation {}, {} {} tokens", engine::name_of(limits.method),
+                     limits.adaptive ? "up to" : "always", limits.most_tokens);
 }
 
 }  // namespace nibble::app

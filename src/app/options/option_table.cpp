@@ -8,9 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
-#include <iterator>
 
 namespace nibble::app {
 namespace {
@@ -20,7 +18,6 @@ using enum HelpGroup;
 using enum Effect;
 using enum Runs;
 using backend::cuda::KnownCard;
-using checkpoint::GgmlType;
 
 constexpr int64_t kMostTokens = 1 << 24, kMostSequences = 1024, kMostBytes = int64_t{1} << 50;
 
@@ -36,8 +33,8 @@ constexpr Word kTwoBackends[] = {word(BackendKind::kCpu), word(BackendKind::kCud
 constexpr Word kCheckpoints[] = {word("auto", CheckpointFormat::kAuto),
                                  word("safetensors", CheckpointFormat::kSafetensors),
                                  word("gguf", CheckpointFormat::kGguf)};
-constexpr Word kDenseTypes[] = {word("q8_0", GgmlType::kQ8), word("bf16", GgmlType::kBf16), word("f16", GgmlType::kF16),
-                                word("f32", GgmlType::kF32)};
+constexpr Word kDenseTypes[] = {word("q8_0", DType::kGgmlQ8), word("bf16", DType::kBf16), word("f16", DType::kF16),
+                                word("f32", DType::kF32)};
 constexpr Word kElements[] = {{"mxfp4"}, {"mxfp8_e4m3"}, {"mxfp8_e5m2"}, {"mxfp6_e2m3"}, {"mxfp6_e3m2"}};
 constexpr Word kScales[] = {word("ocp", MxScaleRule::kOcpFloor), word("ceil", MxScaleRule::kCeil),
                             word("round", MxScaleRule::kRoundLlama)};
@@ -51,17 +48,12 @@ constexpr Word kLevels[] = {word("1", VerifyLevel::kSmoke),       word("1.5", Ve
                             word("6", VerifyLevel::kFeatures)};
 
 std::string wrong_date(const std::string& found) {
-  int year = 0, month = 0, day = 0;
-  const auto number = [&](size_t at, size_t count, int& into) {
-    const char* end = found.data() + at + count;
-    return found[at] >= '0' && std::from_chars(found.data() + at, end, into).ptr == end;  // no sign
-  };
-  const bool is_date =
-      found.size() == 10 && number(0, 4, year) && found[4] == '-' && number(5, 2, month) && found[7] == '-' &&
-      number(8, 2, day) &&
-      std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
-                                  std::chrono::day(static_cast<unsigned>(day)))
-          .ok();
+  using namespace std::chrono;
+  const std::vector<std::string> parts = split(found, '-');
+  const bool has_form = parts.size() == 3 && parts[0].size() == 4 && parts[1].size() == 2 && parts[2].size() == 2;
+  const auto part = [&](size_t at) { return number_in<unsigned>(parts[at]).value_or(0); };
+  const bool is_date = has_form && number_in<unsigned>(parts[0]) &&
+                       year_month_day(year(static_cast<int>(part(0))), month(part(1)), day(part(2))).ok();
   return is_date ? "" : "want a day as YYYY-MM-DD, found " + found;
 }
 
@@ -70,8 +62,7 @@ std::string wrong_origin(const std::string& found) {
 }
 
 std::string wrong_report(const std::string& found) {
-  const std::filesystem::path extension = std::filesystem::path(found).extension();
-  return extension == ".md" || extension == ".html" ? "" : "want a name that ends in .md or .html, found " + found;
+  return found.ends_with(".md") ? "" : "want a name that ends in .md (bench/page.py makes HTML of it), found " + found;
 }
 
 constexpr Range checked(std::string (*wrong)(const std::string&)) { return {.wrong = wrong}; }
@@ -107,11 +98,10 @@ void read_acceptances(std::string_view flag, const std::string& found, const Val
   std::vector<double>& values = *std::get<std::vector<double>*>(into);
   values.clear();
   for (const std::string& word : split(found, ',')) {
-    double value = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || rest != word.data() + word.size() || !(value >= 0 && value <= kMost))
+    const std::optional<double> value = number_in<double>(word);
+    if (!value || !(*value >= 0 && *value <= kMost))
       refuse_value(flag, fmt::format("want numbers from 0 to {} such as 0,0.7 or 0,1.5,2,2.5, found {}", kMost, found));
-    values.push_back(value);
+    values.push_back(*value);
   }
 }
 std::string shown_acceptances(const ValueRef& value) {
@@ -391,7 +381,7 @@ static_assert(
 static_assert(has_rows<PredictOptions, &PredictOptions::model, &PredictOptions::output>(kPlanRows));
 
 constexpr Option kSharedRows[] = {
-    Option("--report", "Page to write: .md, or .html with plots",
+    Option("--report", "Page to write, in Markdown: NAME.md",
            kPlace<&BenchOptions::report, &LoadOptions::report, &VerifyOptions::report>, checked(wrong_report),
            {kBench, kLoad, kVerify}, kCommon, {.type = "FILE", .excludes = "--speculative"}),
     Option("--cacert", "For https: PEM file of the authorities to trust; default: the system's",
@@ -472,13 +462,12 @@ constexpr Option kLoadRows[] = {
            kPlace<&client::Workload::turns>, whole(1, 1 << 16), {kLoad}, kExpert, {.shown = true}),
     Option("--think-time", "Seconds between an answer and the next turn, on average", kPlace<&LoadOptions::think_time>,
            real(0, 86400), {kLoad}, kExpert, {.shown = true}),
-    Option("--tools", "Tools that chats offer, as OpenAI's; their calls are checked", kPlace<&LoadOptions::tools>,
-           kFilled, {kLoad}, kExpert, {.type = "builtin|FILE"}),
+    Option("--tools", "Tools that chats offer, as OpenAI's; calls must be of one, and JSON",
+           kPlace<&LoadOptions::tools>, kFilled, {kLoad}, kExpert, {.type = "builtin|FILE"}),
     Option("--tool-choice", "required: an answer without a call has failed", kPlace<&client::Workload::must_call>,
            words(kToolChoices), {kLoad}, kExpert, {.needs = "--tools"}),
-    Option("--json-schema", "Schema that answers of chats must meet; they are checked",
-           kPlace<&LoadOptions::json_schema>, kFilled, {kLoad}, kExpert,
-           {.type = "builtin|FILE", .excludes = "--tools"}),
+    Option("--json-schema", "Schema that chats ask for; answers must be JSON", kPlace<&LoadOptions::json_schema>,
+           kFilled, {kLoad}, kExpert, {.type = "builtin|FILE", .excludes = "--tools"}),
     Option("--prompt-form", "Of completions; text for servers that take no token ids", kPlace<&client::Workload::form>,
            words(kForms), {kLoad}, kExpert),
     Option("--vocab-size", "Token ids are below this", kPlace<&client::Workload::vocab_size>, whole(2, 1 << 24),
@@ -495,8 +484,6 @@ constexpr Option kLoadRows[] = {
            kExpert, {.shown = true}),
     Option("--gpus", "GPUs of the server: throughput per GPU is divided by them", kPlace<&LoadOptions::gpus>,
            whole(1, 1 << 16), {kLoad}, kExpert, {.shown = true}),
-    Option("-t,--threads", "Threads of this client; default: one per 64 streams, 4 at most",
-           kPlace<&LoadOptions::threads>, whole(1, 256), {kLoad}, kExpert),
     Option("--device", "What the server runs on, for the result: bench --compare wants to know",
            kPlace<&LoadOptions::device>, kFilled, {kLoad}, kExpert),
     Option("--api-key", "Sent as a bearer token; default: OPENAI_API_KEY", kPlace<&LoadOptions::api_key>, kFilled,

@@ -4,11 +4,8 @@
 #include "backend/activations.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <iterator>
 #include <utility>
 
@@ -28,9 +25,9 @@ using backend::KvDtype;
 using backend::MoeTile;
 using backend::RunConfig;
 using backend::WeightFormat;
-using checkpoint::TapReading;
 using engine::DraftMethod;
 using engine::SpeculationLimits;
+using model::eagle3::TapReading;
 
 constexpr Commands kAnswers{kRun, kChat, kServe};
 constexpr Commands kRunsModel = kAnswers | Commands{kPerplexity, kBench, kVerify};
@@ -158,14 +155,10 @@ std::string shown_activation(const ValueRef& value) {
 
 void read_bias(std::string_view flag, const std::string& found, const ValueRef& slot) {
   const size_t colon = std::min(found.find(':'), found.size());
-  const char *const begin = found.data(), *const end = begin + found.size();
-  int32_t id = 0;
-  float bias = 0;
-  const auto of_id = std::from_chars(begin, begin + colon, id);
-  const auto of_bias = std::from_chars(std::min(begin + colon + 1, end), end, bias);
-  if (of_id.ec != std::errc() || of_id.ptr != begin + colon || of_bias.ec != std::errc() || of_bias.ptr != end)
-    refuse_value(flag, "want ID:BIAS such as 200002:-100, found " + found);
-  std::get<std::vector<std::pair<int32_t, float>>*>(slot)->emplace_back(id, bias);
+  const auto id = number_in<int32_t>(found.substr(0, colon));
+  const auto bias = number_in<float>(found.substr(std::min(colon + 1, found.size())));
+  if (!id || !bias) refuse_value(flag, "want ID:BIAS such as 200002:-100, found " + found);
+  std::get<std::vector<std::pair<int32_t, float>>*>(slot)->emplace_back(*id, *bias);
 }
 
 std::string other_models(CommandId command) {

@@ -8,18 +8,21 @@
 #include "backend/cpu/isa.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "base/read_json.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
-#include <iterator>
-#include <optional>
+#include <memory>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include <unistd.h>
@@ -107,7 +110,7 @@ Command made_at(size_t at, std::index_sequence<kAt...> /*all*/) {
 // What the environment says where no option does.
 template <class Options>
 void add_surroundings(Options& o) {
-  const auto set_hub = [](hub::Settings& hub) { hub = hub_settings(environment); };
+  const auto set_hub = [](hub::Settings& hub) { hub = hub_settings(all_variables()); };
   if constexpr (requires { o.hub; }) set_hub(o.hub);
   if constexpr (requires { o.model.hub; }) set_hub(o.model.hub);
   if constexpr (requires { o.records; }) o.records = server_records_path();
@@ -138,20 +141,6 @@ void settle_levels(VerifyOptions& o, bool given) {
   if (features) o.levels.push_back(VerifyLevel::kFeatures);
 }
 
-// What the environment and files say of options that were not given. Every command that runs a model reads the
-// variables that `nibble serve` reads.
-void resolve(CommandId id, const Parts& parts, Arguments& arguments) {
-  Settings* const settings = std::get<Settings*>(parts);
-  const bool runs = arguments.find("--print-config") != nullptr, in_a_group = arguments.find("--nnodes") != nullptr;
-  if (settings == nullptr || (!runs && id != CommandId::kLoad)) return;
-  const Variables variables = runs ? all_variables() : Variables();  // serve's are not load's own
-  Command serve = made(CommandId::kServe);
-  const Arguments known(CommandId::kServe, parts_of(serve));
-  if (in_a_group) std::ranges::move(group_settings(arguments, variables), std::back_inserter(settings->implied));
-  resolve_settings(arguments, *settings, {known, variables});
-  if (in_a_group) take_group(arguments, variables, *std::get<ModelOptions*>(parts));
-}
-
 }  // namespace
 
 Command made(CommandId id) {
@@ -172,7 +161,11 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   Arguments arguments(*found.command, parts);
   if (!arguments.read(std::span(words).subspan(found.first), found.unknown))
     return Exit{kExitOk, help_text(found.command, topic)};
-  resolve(*found.command, parts, arguments);
+  if (arguments.find("--print-config") != nullptr) {  // it runs a model
+    resolve_settings(arguments, parts, all_variables());
+  } else if (found.command == CommandId::kLoad) {
+    resolve_settings(arguments, parts, {});  // serve's variables are not load's own
+  }
   if (auto* const o = std::get_if<BenchOptions>(&command); o != nullptr) {
     if (o->output.json) o->format = BenchFormat::kJson;
     o->command = typed_command(argc, argv);
@@ -205,5 +198,56 @@ std::optional<backend::cuda::CardArch> card_mask() {
     throw Error(e.code(), "NIBBLE_CUDA_ARCH: {}", e.what());
   }
 }
+
+namespace {
+
+constexpr const char* kBuiltIn = "builtin";
+// Both are short and have no free text, so that a small model's answers end.
+constexpr std::string_view kBuiltInTools =
+#include "app/options/builtin_tools.txt"
+    ;
+constexpr std::string_view kBuiltInSchema =
+#include "app/options/builtin_schema.txt"
+    ;
+
+std::string document_named(const char* flag, const std::string& name, std::string_view built_in) {
+  const std::string text = name == kBuiltIn ? std::string(built_in) : read_text(std::filesystem::path(name));
+  const auto json = read_ordered_json(text);  // a schema's order may matter to a server
+  if (json.is_discarded())
+    throw Error(Code::kInvalidRequest, "{} {}: want JSON of at most {} levels, found something else", flag, name,
+                kMostJsonDepth);
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+constexpr size_t kMaxTextBytes = size_t{1} << 30;
+
+std::string read_stream(std::FILE* stream, const std::string& name) {
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, stream)) > 0;) {
+    text.append(buffer, n);
+    if (text.size() > kMaxTextBytes)
+      throw Error(Code::kInvalidRequest, "{}: want at most {} bytes, found more", name, kMaxTextBytes);
+  }
+  if (std::ferror(stream) != 0) throw Error(Code::kIo, "{}: cannot read: {}", name, std::strerror(errno));
+  return text;
+}
+
+}  // namespace
+
+std::string read_text(const TextInput& input) {
+  if (input.file.empty() && input.given) return input.text;
+  if (input.file.empty() || input.file == "-") return read_stream(stdin, "standard input");
+  return read_text(input.file);
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (file == nullptr) throw Error(Code::kIo, "{}: cannot open: {}", path.string(), std::strerror(errno));
+  return read_stream(file.get(), path.string());
+}
+
+std::string tools_named(const std::string& name) { return document_named("--tools", name, kBuiltInTools); }
+std::string json_schema_named(const std::string& name) { return document_named("--json-schema", name, kBuiltInSchema); }
 
 }  // namespace nibble::app

@@ -6,7 +6,7 @@
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"
-#include "checkpoint/eagle3_config.h"
+#include "model/eagle3/head.h"
 #include "checkpoint/gguf.h"
 #include "lab/client/workload.h"
 #include "engine/proposer.h"
@@ -80,7 +80,7 @@ struct ModelOptions {
   backend::Range cards{};                     // that may be used; empty: the first ones, one per rank
   engine::SpeculationLimits speculation{};    // of commands that answer; otherwise off
   std::filesystem::path speculative_model{};  // for eagle3: the head's directory; for draft: as `model`
-  checkpoint::TapReading tap_reading = checkpoint::TapReading::kAuto;
+  model::eagle3::TapReading tap_reading = model::eagle3::TapReading::kAuto;
 };
 
 struct GenerateOptions {
@@ -208,7 +208,7 @@ struct SynthOptions {
 struct ConvertOptions {
   ModelOptions model;
   OutputOptions output;
-  checkpoint::GgmlType dense = checkpoint::GgmlType::kQ8;
+  DType dense = DType::kGgmlQ8;
   int64_t part_bytes = 0;  // 0: one file
   std::filesystem::path destination;
 };
@@ -246,7 +246,7 @@ struct BenchOptions {
   Variables environment;
   std::vector<std::string> compare;  // two results' files to compare, instead
   bool allow_mismatch = false;       // compare results of other devices or models, and results that do not name theirs
-  std::filesystem::path report;      // page to write, Markdown or HTML; empty: none
+  std::filesystem::path report;      // page to write; empty: none
 };
 
 struct LoadOptions {
@@ -266,7 +266,6 @@ struct LoadOptions {
   int repetitions = 1;
   int timeout = 600;             // seconds, of a request
   int gpus = 1;                  // of the server
-  int threads = 0;               // of the client; 0: by the concurrency
   std::string device;            // the server's, for the result to name
   std::filesystem::path report;  // as bench's
   std::string command;           // as it was typed
@@ -399,7 +398,7 @@ enum class CommandId : uint8_t {
   kVerify,
   kFeatures,
   kMan,
-  kCompletion,
+  kCompletion
 };
 [[nodiscard]] Command made(CommandId id);  // with its defaults
 

@@ -6,22 +6,17 @@
 #include "app/options/options.h"
 #include "hub/http.h"
 
-#include <functional>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace nibble::app {
 
 [[nodiscard]] std::string variable_of(const std::string& flag);  // --max-model-len: NIBBLE_MAX_MODEL_LEN
 
-// `known`: the arguments that have variables (NIBBLE_PORT for --port): those of `nibble serve`. Variables of vLLM and
-// FlashInfer: foreign.h. Throws Error(kInvalidRequest).
-struct SettingSources {
-  const Arguments& known;
-  const Variables& environment;
-};
-void resolve_settings(Arguments& arguments, Settings& settings, const SettingSources& sources);
+// Variables are those of `nibble serve` (NIBBLE_PORT for --port), of vLLM and FlashInfer (foreign.h), and, for several
+// processes as ranks, what torchrun, LeaderWorkerSet, Slurm's scripts and Open MPI set. Throws Error(kInvalidRequest).
+void resolve_settings(Arguments& arguments, const Parts& parts, const Variables& environment);
 
 // Records what the setting became; for a flag that is not listed, a default.
 void note_resolved(Settings& settings, const std::string& flag, const std::string& value);
@@ -29,24 +24,25 @@ void note_resolved(Settings& settings, const std::string& flag, const std::strin
 // For --print-config.
 [[nodiscard]] std::string settings_text(const Settings& settings, bool json);
 
-// Several processes as ranks (launcher.cpp): what torchrun, LeaderWorkerSet, Slurm's scripts and Open MPI put into the
-// environment.
-
-// The flags that the variables stand for, if they describe more than one rank or --nnodes is given. Throws
-// Error(kInvalidRequest) for a size without a rank.
-[[nodiscard]] std::vector<Setting> group_settings(const Arguments& arguments, const Variables& environment);
-
 // What CUDA_VISIBLE_DEVICES is to be for a rank that shares a machine, and perhaps its list, with others; empty: as it
 // is. Throws Error(kInvalidRequest) where the list is too short.
 [[nodiscard]] std::string card_of(const Variables& environment);
 
-// Once all settings are known: a process is one rank of --tensor-parallel-size, and has one card, of several that it
-// sees the one that the variables choose. Throws Error(kInvalidRequest).
-void take_group(const Arguments& arguments, const Variables& environment, ModelOptions& options);
-
 // Hugging Face's variables, read as its own tools read them.
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+[[nodiscard]] hub::Settings hub_settings(const Variables& environment);
 
-[[nodiscard]] hub::Settings hub_settings(const Environment& environment);
+// Settings from servers' configuration files, in the flat part of YAML and of TOML: one `name: value` or `name = value`
+// per line, lists as `[a, b]` or, in YAML, one `- item` per line; in YAML also an object, in JSON or as an indented
+// block of `name: value`, whose value is its JSON. Everything else (tables, anchors, tags, values of several lines) is
+// refused.
+
+struct FlatSetting {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+// Throw Error(kInvalidRequest) naming the line.
+[[nodiscard]] std::vector<FlatSetting> parse_flat_yaml(std::string_view text);
+[[nodiscard]] std::vector<FlatSetting> parse_flat_toml(std::string_view text);
 
 }  // namespace nibble::app

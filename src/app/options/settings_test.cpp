@@ -2,17 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
 namespace nibble::app {
 namespace {
 
-hub::Settings with(const std::map<std::string, std::string>& variables) {
-  return hub_settings([&variables](const std::string& name) {
-    const auto it = variables.find(name);
-    return it == variables.end() ? std::nullopt : std::optional(it->second);
-  });
-}
+hub::Settings with(const Variables& variables) { return hub_settings(variables); }
 
 TEST(hub_settings, find_the_cache_as_hugging_faces_tools_do) {
   EXPECT_EQ(with({{"HOME", "/h"}}).cache, "/h/.cache/huggingface/hub");

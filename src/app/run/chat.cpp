@@ -60,11 +60,8 @@ std::string help_text() {
 std::vector<std::string> completions() {
   std::vector<std::string> lines;
   for (const ChatCommand& c : kChatCommands) {
-    if (c.argument == "TEXT") {
-      lines.push_back(fmt::format("{} ", c.name));
-    } else {
-      lines.push_back(c.argument.empty() ? std::string(c.name) : fmt::format("{} {}", c.name, c.argument));
-    }
+    const std::string_view word = c.argument == "TEXT" ? "" : c.argument;
+    lines.push_back(fmt::format("{}{}{}", c.name, c.argument.empty() ? "" : " ", word));
   }
   return lines;
 }
@@ -170,19 +167,14 @@ void TurnPrinter::show(const std::string& text) {
 
 class Chat {
  public:
-  // What a chat works with; all of it outlives the chat.
-  struct Parts {
-    const ModelSource& source;
-    Runtime& runtime;
-    Terminal& terminal;
-    int64_t context;
-  };
-  Chat(const ChatOptions& options, std::vector<text::ToolSpec> tools, const Parts& parts)
+  // All of it outlives the chat.
+  Chat(const ChatOptions& options, std::vector<text::ToolSpec> tools, const ModelSource& source, Runtime& runtime,
+       Terminal& terminal, int64_t context)
       : options_(options),
-        source_(parts.source),
-        runtime_(parts.runtime),
-        terminal_(parts.terminal),
-        context_(parts.context),
+        source_(source),
+        runtime_(runtime),
+        terminal_(terminal),
+        context_(context),
         instructions_(options.instructions),
         effort_(options.effort),
         ids_(text::HarmonyIds::from_names([&](std::string_view name) { return source_.tokenizer.special_id(name); })),
@@ -319,12 +311,8 @@ class Chat {
       history_.clear();
       waiting_for_.reset();
     } else if (name == "/reasoning") {
-      if (rest == "low")
-        effort_ = text::ReasoningEffort::kLow;
-      else if (rest == "medium")
-        effort_ = text::ReasoningEffort::kMedium;
-      else if (rest == "high")
-        effort_ = text::ReasoningEffort::kHigh;
+      if (const Word* const effort = option_named(CommandId::kChat, "--reasoning")->word_named(rest))
+        effort_ = static_cast<text::ReasoningEffort>(effort->value);
       else if (rest.empty())
         show_reasoning();
       else
@@ -434,7 +422,7 @@ int execute(const ChatOptions& asked) {
   const ModelSource source = open_model(model, terminal);
   const int64_t context = context_length(model, source.config, kDefaultContext);
   Runtime runtime(source, model, one_sequence(model, context), terminal);
-  Chat chat(options, std::move(tools), {source, runtime, terminal, context});
+  Chat chat(options, std::move(tools), source, runtime, terminal, context);
   return one_question ? chat.ask_once(question) : chat.talk();
 }
 

@@ -12,7 +12,7 @@ constexpr std::pair<unsigned, std::string_view> kStyleCodes[] = {
 
 // Longest distance between a mark and its counterpart, in bytes: no word is held back longer.
 constexpr size_t kMaxHeld = 400;
-constexpr std::string_view kMarks = "`*_\\";
+constexpr std::string_view kMarks = "`*_\\", kBlockMarks = ">`~#-*_+", kPlain = "\x1b[0m";
 
 bool is_ascii_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -97,205 +97,133 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
+// A line as it is shown, from its beginning.
+struct MarkdownStream::Shown {
+  std::string text;
+  unsigned style;  // the terminal's
+
+  void emit(std::string_view more, unsigned as) {
+    if (more.empty() && as != 0) return;
+    if (as != style) {
+      if (style != 0) text += kPlain;
+      for (const auto& [bit, code] : kStyleCodes)
+        if ((as & bit) != 0) text += code;
+      style = as;
+    }
+    text += more;
+  }
+  // Ends before a mark that more of the line decides.
+  void emit_inline(std::string_view line, bool whole, unsigned as) {
+    for (char previous = ' '; !line.empty();) {
+      size_t taken = std::min(line.find_first_of(kMarks), line.size());
+      if (taken > 0) {
+        emit(line.substr(0, taken), as);
+      } else {
+        const Mark mark = read_mark(line.substr(0, kMaxHeld), whole || line.size() > kMaxHeld, previous);
+        if (mark.taken == 0) return;
+        taken = mark.taken;
+        const std::string_view inner = line.substr(mark.open, taken - 2 * mark.open);
+        if (mark.style == 0)
+          emit(line[0] == '\\' ? line.substr(taken - 1, 1) : inner, as);
+        else if (mark.style == kCode)
+          emit(inner, as | kCode);
+        else
+          emit_inline(inner, true, as | mark.style);
+      }
+      previous = line[taken - 1];
+      line.remove_prefix(taken);
+    }
+  }
+};
+
 std::string MarkdownStream::push(std::string_view text) {
-  held_ += text;
-  run();
-  return std::exchange(out_, {});
+  std::string out;
+  while (true) {
+    const size_t end = text.find('\n');
+    line_ += text.substr(0, end);
+    const bool whole = end != std::string_view::npos;
+    out += show_more(whole, whole ? "\n" : "");
+    if (!whole) return out;
+    text.remove_prefix(end + 1);
+  }
 }
 
 std::string MarkdownStream::finish() {
-  ended_ = true;
-  run();
-  emit("", 0);
-  std::string out = std::move(out_);
+  std::string out = show_more(true, "");
+  if (style_ != 0) out += kPlain;
   *this = {};
   return out;
 }
 
-void MarkdownStream::run() {
-  while (at_ < held_.size() && take()) {
+std::string MarkdownStream::show_more(bool whole, std::string_view end) {
+  Shown shown{.text = {}, .style = style_};
+  if (show(line_, whole, shown) && whole) shown.emit(end, 0);
+  std::string more = shown.text.substr(shown_bytes_);
+  shown_bytes_ += more.size();
+  if (whole) {
+    line_.clear();
+    shown_bytes_ = 0;
+    style_ = shown.style;
   }
-  held_.erase(0, at_);
-  at_ = 0;
+  return more;
 }
 
-bool MarkdownStream::take() {
-  if (line_start_) return fence_size_ > 0 ? take_fenced_start() : take_block_start();
-  return fence_size_ > 0 ? take_fenced_text() : take_inline();
-}
-
-bool MarkdownStream::take_block_start() {
-  const std::string_view text = rest();
-  const size_t indent = std::min(text.find_first_not_of(" \t"), text.size());
-  if (indent == text.size()) {
-    if (ended_) begin_text(indent);
-    return ended_;
+// The line as far as more of it changes nothing. False for the lines around a block of code, which end otherwise.
+bool MarkdownStream::show(std::string_view line, bool whole, Shown& shown) {
+  if (fence_size_ > 0) return show_fenced(line, whole, shown);
+  size_t indent = 0, run = 0;
+  char first = ' ';  // of a block, or a blank
+  while (true) {
+    indent = std::min(line.find_first_not_of(" \t"), line.size());
+    const bool marked = indent < line.size() && kBlockMarks.find(line[indent]) != std::string_view::npos;
+    first = marked ? line[indent] : ' ';
+    run = !marked ? 0 : first == '>' ? 1 : run_length(line, indent);
+    if (!whole && indent + run == line.size()) return false;
+    if (first != '>') break;
+    shown.emit(line.substr(0, indent), 0);
+    shown.emit("│ ", kDim);
+    line.remove_prefix(indent + 1);
+    if (line.starts_with(' ')) line.remove_prefix(1);
   }
-  const char first = text[indent];
-  if (first == '>') {
-    if (indent + 1 == text.size() && !ended_) return false;
-    const bool spaced = indent + 1 < text.size() && text[indent + 1] == ' ';
-    emit(text.substr(0, indent), 0);
-    emit("│ ", kDim);
-    at_ += indent + 1 + (spaced ? 1 : 0);
-    return true;
-  }
-  if (std::string_view("`~#-*_+").find(first) == std::string_view::npos) {
-    begin_text(indent);
-    return true;
-  }
-  const size_t run = run_length(text, indent);
-  if (indent + run == text.size() && !ended_) return false;
-  if (first == '`' || first == '~') return take_fence(indent, run);
-  if (first == '#') {
-    const bool heading = run <= 6 && indent + run < text.size() && text[indent + run] == ' ';
-    if (heading) {
-      heading_ = kBold | (run == 1 ? kUnderlined : 0);
-      at_ += indent + run + 1;
-      line_start_ = false;
-    } else {
-      begin_text(indent);
+  const std::string_view after = line.substr(indent + run);
+  if (first == '`' || first == '~') {
+    const std::string_view info = trimmed(after);
+    if (run >= 3 && (first == '~' || info.find('`') == std::string_view::npos)) {
+      if (!whole) return false;
+      fence_ = first;
+      fence_size_ = run;
+      shown.emit(info, kDim);
+      if (!info.empty()) shown.emit("\n", 0);
+      return false;
     }
+  } else if (first == '#' && run <= 6 && after.starts_with(' ')) {
+    shown.emit_inline(after.substr(1), whole, kBold | (run == 1 ? kUnderlined : 0));
+    return true;
+  } else if (first != '#' && first != '+' && run >= 3 && after.find_first_not_of(' ') == std::string_view::npos) {
+    if (whole) shown.emit("────────", kDim);
+    return true;
+  } else if (first != '#' && first != '_' && run == 1 && after.starts_with(' ')) {
+    shown.emit(line.substr(0, indent), 0);
+    shown.emit("• ", 0);
+    shown.emit_inline(after.substr(1), whole, 0);
     return true;
   }
-  return take_rule_or_bullet(indent, run);
-}
-
-bool MarkdownStream::take_fence(size_t indent, size_t run) {
-  const std::string_view text = rest();
-  const size_t end = std::min(text.find('\n', indent), text.size());
-  const std::string_view info = trimmed(text.substr(indent + run, end - indent - run));
-  if (run < 3 || (text[indent] == '`' && info.find('`') != std::string_view::npos)) {
-    begin_text(indent);
-    return true;
-  }
-  if (end == text.size() && !ended_) return false;
-  fence_ = text[indent];
-  fence_size_ = run;
-  emit(info, kDim);
-  if (!info.empty()) emit("\n", 0);
-  at_ += std::min(end + 1, text.size());
+  shown.emit(line.substr(0, indent), 0);
+  shown.emit_inline(line.substr(indent), whole, 0);
   return true;
 }
 
-bool MarkdownStream::take_rule_or_bullet(size_t indent, size_t run) {
-  const std::string_view text = rest();
-  const char first = text[indent];
-  const size_t after = indent + run;
-  if (first != '+' && run >= 3) {
-    const size_t tail = std::min(text.find_first_not_of(' ', after), text.size());
-    if (tail == text.size() && !ended_) return false;
-    if (tail == text.size() || text[tail] == '\n') {
-      emit("────────", kDim);
-      at_ += tail;
-      line_start_ = false;
-      return true;
-    }
-  }
-  if (first != '_' && run == 1 && after < text.size() && text[after] == ' ') {
-    emit(text.substr(0, indent), 0);
-    emit("• ", 0);
-    at_ += after + 1;
-    line_start_ = false;
-    return true;
-  }
-  begin_text(indent);
-  return true;
-}
-
-bool MarkdownStream::take_fenced_start() {
-  const std::string_view text = rest();
-  const size_t indent = std::min(text.find_first_not_of(' '), text.size());
-  const size_t marks = std::min(text.find_first_not_of(fence_, indent), text.size());
-  const size_t tail = std::min(text.find_first_not_of(' ', marks), text.size());
-  if (tail == text.size() && !ended_) return false;
-  if (marks - indent >= fence_size_ && (tail == text.size() || text[tail] == '\n')) {
-    at_ += std::min(tail + 1, text.size());
+bool MarkdownStream::show_fenced(std::string_view line, bool whole, Shown& shown) {
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  const size_t marks = std::min(line.find_first_not_of(fence_, indent), line.size());
+  const bool may_end = line.find_first_not_of(' ', marks) == std::string_view::npos;
+  if (may_end && !whole) return false;
+  if (may_end && marks - indent >= fence_size_) {
     fence_size_ = 0;
-  } else {
-    line_start_ = false;
+    return false;
   }
+  shown.emit(line, kCode);
   return true;
-}
-
-bool MarkdownStream::take_fenced_text() {
-  if (rest()[0] == '\n') return take_line_end();
-  const std::string_view line = rest().substr(0, rest().find('\n'));
-  emit(line, kCode);
-  at_ += line.size();
-  return true;
-}
-
-bool MarkdownStream::take_line_end() {
-  emit("\n", 0);
-  ++at_;
-  line_start_ = true;
-  heading_ = 0;
-  previous_ = ' ';
-  return true;
-}
-
-bool MarkdownStream::take_inline() {
-  const std::string_view text = rest();
-  if (text[0] == '\n') return take_line_end();
-  std::string_view line = text.substr(0, text.find('\n'));
-  const bool capped = line.size() > kMaxHeld;
-  const size_t plain = std::min(line.find_first_of(kMarks), line.size());
-  if (plain > 0) {
-    emit(line.substr(0, plain), heading_);
-    previous_ = line[plain - 1];
-    at_ += plain;
-    return true;
-  }
-  const bool whole = ended_ || capped || line.size() < text.size();
-  line = line.substr(0, kMaxHeld);
-  const Mark mark = read_mark(line, whole, previous_);
-  if (mark.taken == 0) return false;
-  const std::string taken(line.substr(0, mark.taken));
-  emit_inline(taken, heading_, previous_);
-  previous_ = taken.back();
-  at_ += taken.size();
-  return true;
-}
-
-// A line, or a mark with its counterpart: nothing follows that could change it.
-void MarkdownStream::emit_inline(std::string_view text, unsigned style, char previous) {
-  while (!text.empty()) {
-    const size_t plain = std::min(text.find_first_of(kMarks), text.size());
-    if (plain > 0) {
-      emit(text.substr(0, plain), style);
-      previous = text[plain - 1];
-      text.remove_prefix(plain);
-      continue;
-    }
-    const Mark mark = read_mark(text, true, previous);
-    const std::string_view inner = text.substr(mark.open, mark.taken - 2 * mark.open);
-    if (mark.style == 0)
-      emit(text[0] == '\\' ? text.substr(mark.taken - 1, 1) : inner, style);
-    else if (mark.style == kCode)
-      emit(inner, style | kCode);
-    else
-      emit_inline(inner, style | mark.style, ' ');
-    previous = text[mark.taken - 1];
-    text.remove_prefix(mark.taken);
-  }
-}
-
-void MarkdownStream::begin_text(size_t taken) {
-  emit(rest().substr(0, taken), 0);
-  at_ += taken;
-  line_start_ = false;
-}
-
-void MarkdownStream::emit(std::string_view text, unsigned style) {
-  if (text.empty() && style != 0) return;
-  if (style != shown_) {
-    if (shown_ != 0) out_ += "\x1b[0m";
-    for (const auto& [bit, code] : kStyleCodes)
-      if ((style & bit) != 0) out_ += code;
-    shown_ = style;
-  }
-  out_ += text;
 }
 
 }  // namespace nibble::app

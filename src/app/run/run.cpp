@@ -1,11 +1,9 @@
 #include "app/run/run.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
-#include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
 #include "app/setup/rank_group.h"
-#include "app/setup/terminal.h"
 #include "base/error.h"
 #include "text/text_stream.h"
 

@@ -84,32 +84,16 @@ class MarkdownStream {
   [[nodiscard]] std::string finish();
 
  private:
-  void run();
-  // Each takes something from what is held, or returns false if it needs more text.
-  bool take();
-  bool take_block_start();
-  bool take_fence(size_t indent, size_t run);
-  bool take_rule_or_bullet(size_t indent, size_t run);
-  bool take_fenced_start();
-  bool take_fenced_text();
-  bool take_inline();
-  bool take_line_end();
+  struct Shown;
+  std::string show_more(bool whole, std::string_view end);
+  bool show(std::string_view line, bool whole, Shown& shown);
+  bool show_fenced(std::string_view line, bool whole, Shown& shown);
 
-  void emit(std::string_view text, unsigned style);
-  void emit_inline(std::string_view text, unsigned style, char previous);
-  void begin_text(size_t taken);
-  [[nodiscard]] std::string_view rest() const { return std::string_view(held_).substr(at_); }
-
-  std::string held_;  // from at_ on not yet decided
-  size_t at_ = 0;
-  std::string out_;
-  bool ended_ = false;
-  bool line_start_ = true;
-  unsigned heading_ = 0;   // style of this line
-  char previous_ = ' ';    // the character before, in this line
-  char fence_ = 0;         // of the block of code that is open
-  size_t fence_size_ = 0;  // 0: none is
-  unsigned shown_ = 0;     // the terminal's style
+  std::string line_;        // the last one, as far as it came
+  size_t shown_bytes_ = 0;  // of it
+  unsigned style_ = 0;      // the terminal's, at its beginning
+  char fence_ = 0;          // of the block of code that is open
+  size_t fence_size_ = 0;   // 0: none is
 };
 
 }  // namespace nibble::app

@@ -1,26 +1,97 @@
 #include "app/serve/serve.h"
+
 #include "app/setup/commands.h"
 #include "app/setup/terminal.h"
+#include "base/read_json.h"
 #include "hub/http.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
+#include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace nibble::app {
 namespace {
 
-constexpr auto kBetween = std::chrono::milliseconds(500);  // between the two readings from which tok/s follows
+namespace fs = std::filesystem;
+constexpr size_t kStartField = 22;  // of /proc/PID/stat, counted from 1; the second is a name in brackets
 
-struct ServerLoad {
-  double running = 0, waiting = 0, kv_share = 0, generated = 0;
+std::optional<uint64_t> started_ticks(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  size_t at = name_end;
+  for (size_t field = 3; field <= kStartField && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+  if (at == std::string::npos) return std::nullopt;
+  uint64_t ticks = 0;
+  const char* const end = text.data() + text.size();
+  return std::from_chars(text.data() + at + 1, end, ticks).ec == std::errc() ? std::optional(ticks) : std::nullopt;
+}
+
+std::string write_private(const fs::path& path, const std::string& text) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (file < 0) return std::generic_category().message(errno);
+  const ssize_t size = write(file, text.data(), text.size());
+  const bool whole = size == static_cast<ssize_t>(text.size());
+  const std::string problem = whole ? "" : std::generic_category().message(errno);
+  close(file);
+  return problem;
+}
+
+struct ServerRecord {
+  int64_t pid = 0;
+  uint64_t started_ticks = 0;  // of the process, from /proc: a later process may have the same number
+  int64_t since = 0;           // seconds of the epoch
+  std::string url, model;      // http://127.0.0.1:8000
 };
+
+std::optional<ServerRecord> read_record(const fs::path& path) {
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto json = read_json(text);
+  ServerRecord record;
+  try {
+    record = {json.at("pid"), json.at("started_ticks"), json.at("since"), json.at("url"), json.at("model")};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+  return started_ticks(record.pid) == record.started_ticks ? std::optional(record) : std::nullopt;
+}
+
+// The servers that still run, ordered by their start. Removes records of processes that have ended, and files that are
+// not records.
+std::vector<ServerRecord> recorded_servers(const fs::path& folder) {
+  std::vector<ServerRecord> records;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".json" || !entry.is_regular_file(error)) continue;
+    if (auto record = read_record(entry.path())) {
+      records.push_back(std::move(*record));
+    } else {
+      fs::remove(entry.path(), error);
+    }
+  }
+  std::ranges::sort(records, {}, [](const ServerRecord& r) { return std::pair(r.since, r.pid); });
+  return records;
+}
+
+constexpr auto kBetween = std::chrono::milliseconds(500);  // between the two readings from which tok/s follows
 
 // One value of Prometheus' text; the name with its prefix.
 double value_of(std::string_view text, std::string_view name) {
@@ -33,47 +104,45 @@ double value_of(std::string_view text, std::string_view name) {
   return 0;
 }
 
-struct Look {
-  std::string state;  // serving, loading, no answer
-  ServerLoad load;
+// A server and what it said of itself.
+struct SeenServer {
+  ServerRecord server;
+  std::string state = "no answer";  // or serving, loading
+  double running = 0, waiting = 0, kv_share = 0, generated = 0, tokens_per_second = 0;
+  std::chrono::steady_clock::time_point when{};
 };
 
-Look look_at(hub::Http& http, const ServerRecord& server) {
-  if (http.get({.url = server.url + "/health", .here = true}).status == 503) return {"loading", {}};
+SeenServer look_at(hub::Http& http, const ServerRecord& server) {
+  SeenServer seen{.server = server};
+  if (http.get({.url = server.url + "/health", .here = true}).status == 503) {
+    seen.state = "loading";
+    return seen;
+  }
   const hub::HttpAnswer answer = http.get({.url = server.url + "/metrics", .here = true});
-  if (!answer.ok()) return {"no answer", {}};
-  const std::string& text = answer.body;
-  return {"serving",
-          {value_of(text, "nibble:num_requests_running"), value_of(text, "nibble:num_requests_waiting"),
-           value_of(text, "nibble:kv_cache_usage_perc"), value_of(text, "nibble:generation_tokens_total")}};
+  seen.when = std::chrono::steady_clock::now();
+  if (!answer.ok()) return seen;
+  seen.state = "serving";
+  seen.running = value_of(answer.body, "nibble:num_requests_running");
+  seen.waiting = value_of(answer.body, "nibble:num_requests_waiting");
+  seen.kv_share = value_of(answer.body, "nibble:kv_cache_usage_perc");
+  seen.generated = value_of(answer.body, "nibble:generation_tokens_total");
+  return seen;
 }
 
-struct Row {
-  ServerRecord server;
-  Look look;
-  double tokens_per_second = 0;
-};
-
-std::vector<Row> look_twice(const std::vector<ServerRecord>& servers, const hub::Settings& settings) {
-  const hub::HttpLibrary library;
+std::vector<SeenServer> look_twice(const std::vector<ServerRecord>& servers, const hub::Settings& settings) {
   hub::Http http(settings, [] { return false; });
-  using Clock = std::chrono::steady_clock;
-  std::vector<Row> rows;
-  std::vector<Clock::time_point> times;
-  for (const ServerRecord& server : servers) {
-    rows.push_back({.server = server, .look = look_at(http, server)});
-    times.push_back(Clock::now());
-  }
+  std::vector<SeenServer> all;
+  for (const ServerRecord& server : servers) all.push_back(look_at(http, server));
   std::this_thread::sleep_for(kBetween);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].look.state != "serving") continue;
-    const Look again = look_at(http, rows[i].server);
-    const double seconds = std::chrono::duration<double>(Clock::now() - times[i]).count();
+  for (SeenServer& seen : all) {
+    if (seen.state != "serving") continue;
+    SeenServer again = look_at(http, seen.server);
     if (again.state == "serving")
-      rows[i].tokens_per_second = (again.load.generated - rows[i].look.load.generated) / seconds;
-    rows[i].look = again;
+      again.tokens_per_second =
+          (again.generated - seen.generated) / std::chrono::duration<double>(again.when - seen.when).count();
+    seen = std::move(again);
   }
-  return rows;
+  return all;
 }
 
 std::string time_since(int64_t since) {
@@ -84,17 +153,17 @@ std::string time_since(int64_t since) {
                          : fmt::format("{} d {} h", seconds / 86400, seconds / 3600 % 24);
 }
 
-void print_json(const std::vector<Row>& rows, Terminal& terminal) {
+void print_json(const std::vector<SeenServer>& rows, Terminal& terminal) {
   nlohmann::ordered_json json = {{"servers", nlohmann::json::array()}};
-  for (const Row& row : rows) {
+  for (const SeenServer& row : rows) {
     json["servers"].push_back({{"pid", row.server.pid},
                                {"model", row.server.model},
                                {"url", row.server.url},
                                {"since", row.server.since},
-                               {"state", row.look.state},
-                               {"running", row.look.load.running},
-                               {"waiting", row.look.load.waiting},
-                               {"kv_cache_usage", row.look.load.kv_share},
+                               {"state", row.state},
+                               {"running", row.running},
+                               {"waiting", row.waiting},
+                               {"kv_cache_usage", row.kv_share},
                                {"tokens_per_second", row.tokens_per_second}});
   }
   terminal.print_json(json);
@@ -102,10 +171,37 @@ void print_json(const std::vector<Row>& rows, Terminal& terminal) {
 
 }  // namespace
 
+RecordedServer::RecordedServer(const fs::path& folder, const std::string& url, const std::string& model) {
+  if (folder.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) fs::permissions(folder, fs::perms::owner_all, error);
+  if (error) {
+    problem_ = error.message();
+    return;
+  }
+  const int64_t pid = getpid();
+  const nlohmann::json json = {{"pid", pid},
+                               {"started_ticks", started_ticks(pid).value_or(0)},
+                               {"since", std::time(nullptr)},
+                               {"url", url},
+                               {"model", model}};
+  path_ = folder / fmt::format("{}.json", pid);
+  const fs::path partial = folder / fmt::format("{}.partial", pid);
+  problem_ = write_private(partial, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (problem_.empty()) fs::rename(partial, path_, error);
+  if (error) problem_ = error.message();
+}
+
+RecordedServer::~RecordedServer() {
+  std::error_code ignored;
+  if (!path_.empty()) fs::remove(path_, ignored);
+}
+
 int execute(const PsOptions& options) {
   Terminal terminal(options.output);
   const std::vector<ServerRecord> servers = recorded_servers(options.records);
-  const std::vector<Row> rows = servers.empty() ? std::vector<Row>() : look_twice(servers, options.hub);
+  const std::vector<SeenServer> rows = servers.empty() ? std::vector<SeenServer>() : look_twice(servers, options.hub);
   if (options.output.json) {
     print_json(rows, terminal);
     return kExitOk;
@@ -115,18 +211,17 @@ int execute(const PsOptions& options) {
     return kExitOk;
   }
   size_t model = 5, url = 3;
-  for (const Row& row : rows) {
+  for (const SeenServer& row : rows) {
     model = std::max(model, row.server.model.size());
     url = std::max(url, row.server.url.size());
   }
   terminal.print(fmt::format("{:>8}  {:<{}}  {:<{}}  {:>10}  {:<9}  {:>7}  {:>7}  {:>5}  {:>7}\n", "PID", "MODEL",
                              model, "URL", url, "UP", "STATE", "RUNNING", "WAITING", "KV", "TOK/S"));
-  for (const Row& row : rows) {
-    const ServerLoad& load = row.look.load;
+  for (const SeenServer& row : rows) {
     terminal.print(fmt::format("{:>8}  {:<{}}  {:<{}}  {:>10}  {:<9}  {:>7}  {:>7}  {:>3.0f} %  {:>7.1f}\n",
                                row.server.pid, terminal.safe(row.server.model), model, terminal.safe(row.server.url),
-                               url, time_since(row.server.since), row.look.state, load.running, load.waiting,
-                               100 * load.kv_share, row.tokens_per_second));
+                               url, time_since(row.server.since), row.state, row.running, row.waiting,
+                               100 * row.kv_share, row.tokens_per_second));
   }
   return kExitOk;
 }

@@ -3,9 +3,10 @@
 // and metrics answer, /health and requests get 503. A rank above 0 of several processes follows instead and opens no
 // port.
 
+#include "app/serve/serve.h"
+
 #include "app/options/build_facts.h"
 #include "app/options/settings.h"
-#include "app/serve/serve.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
@@ -29,21 +30,109 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <csignal>
 #include <unistd.h>
 
 namespace nibble::app {
 namespace {
+
+using server::Json;
+
+std::string time_text(const char* format, std::time_t time) {
+  std::tm local{};
+  localtime_r(&time, &local);
+  char text[40];
+  return {text, std::strftime(text, sizeof text, format, &local)};
+}
+
+// One write, so that lines of several threads stay whole.
+void write_line(std::string text) {
+  text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+std::string milliseconds(const Json& value) {
+  return value.is_number() ? fmt::format("{:.0f} ms", value.get<double>()) : std::string("-");
+}
+
+std::string request_text(const Json& e) {
+  const auto tokens = e["completion_tokens"].get<int64_t>();
+  std::string text =
+      fmt::format("{} {}  {} tokens in ({} cached), {} out", e["status"].get<int>(), e["path"].get<std::string>(),
+                  e["prompt_tokens"].get<int64_t>(), e["cached_tokens"].get<int64_t>(), tokens);
+  if (const Json& first = e["ttft_ms"]; first.is_number()) text += ", first after " + milliseconds(first);
+  if (const double each = e["tpot_ms"].get<double>(); each > 0) text += fmt::format(", then {:.1f} tok/s", 1000 / each);
+  return text + fmt::format(", {}, {}", milliseconds(e["total_ms"]), e["reason"].get<std::string>());
+}
+
+void write_json(const Json& fields) {
+  using namespace std::chrono;
+  const auto now = system_clock::now();
+  const auto ms = duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  const std::string time = time_text("%Y-%m-%dT%H:%M:%S", system_clock::to_time_t(now));
+  Json line = {{"time", fmt::format("{}.{:03}", time, ms)}};
+  line.update(fields);
+  write_line(server::to_text(line));
+}
+
+// One event as a line, without its end. Text from clients is escaped.
+std::string text_log_line(const Json& event, std::string_view time) {
+  const std::string kind = event["event"].get<std::string>();
+  if (kind == "request") return fmt::format("{}  {}", time, request_text(event));
+  std::string text = fmt::format("{}  {}", time, kind);
+  for (const auto& [name, value] : event.items()) {
+    if (name == "event" || value == "") continue;
+    text += fmt::format("  {} {}", name, server::to_text(value));
+  }
+  return text;
+}
+
+// Writes events from any thread; in JSON also the terminal's notes.
+server::LogLine serve_log(LogFormat format, Terminal& terminal) {
+  const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  if (format == LogFormat::kText || (format == LogFormat::kAuto && on_terminal)) {
+    const std::string_view fresh = on_terminal ? "\r\x1b[K" : "";  // overwrites the progress line of loading
+    return [fresh](const Json& event) {
+      write_line(fmt::format("{}{}", fresh, text_log_line(event, time_text("%H:%M:%S", std::time(nullptr)))));
+    };
+  }
+  terminal.send_notes([](std::string_view text) {
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));  // what is indented for people
+    write_json({{"event", "note"}, {"text", text}});
+  });
+  return write_json;
+}
+
+// http://127.0.0.1:8000: where it listens, and where this machine finds it
+std::string http_address(const ServeOptions& o, std::string_view host, int port) {
+  const bool v6 = host.find(':') != std::string_view::npos;
+  return fmt::format("{}://{}{}{}:{}", o.certificate_file.empty() ? "http" : "https", v6 ? "[" : "", host,
+                     v6 ? "]" : "", port);
+}
+
+std::string local_address(const ServeOptions& o, int port) {
+  const bool all = o.host == "0.0.0.0" || o.host == "::";
+  return http_address(o, all ? "127.0.0.1" : o.host, port);
+}
+
+// The addresses of a ready model on this machine, one line each.
+std::vector<std::string> ways_in(const ServeOptions& o, int port) {
+  const std::string address = local_address(o, port);
+  const std::string_view key = o.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'";
+  const std::string_view body = R"({"messages": [{"role": "user", "content": "Hello"}]})";
+  return {fmt::format("  chat  {}/", address), fmt::format("  API   {}/v1", address),
+          fmt::format("  try   curl {}/v1/chat/completions{} -d '{}'", address, key, body)};
+}
 
 server::HttpOptions http_options(const ServeOptions& o) {
   return {.host = o.host,
@@ -130,7 +219,7 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
   const MemoryLimit room = budget(1, 1).limit;
   if (o.run.max_model_len == kContextThatFits) {
     const int64_t most = limits.kv_tokens > 0 ? std::min(limits.kv_tokens, limits.max_context) : limits.max_context;
-    const int64_t fits = kv_tokens_that_fit(room, {0, most}, [&](int64_t n) { return budget(n, n).needs; });
+    const int64_t fits = kv_tokens_that_fit(room, 0, most, [&](int64_t n) { return budget(n, n).needs; });
     limits.max_context = fits > 0 ? fits : most;  // if nothing fits, the refusal is the one for the whole context
   }
   if (limits.kv_tokens > 0) {
@@ -143,7 +232,7 @@ engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions
   }
   const int64_t most = std::min(limits.max_context * limits.max_sequences,
                                 o.run.backend == BackendKind::kCuda ? int64_t{1} << 19 : int64_t{1} << 17);
-  limits.kv_tokens = kv_tokens_that_fit(room, {limits.max_context, most},
+  limits.kv_tokens = kv_tokens_that_fit(room, limits.max_context, most,
                                         [&](int64_t tokens) { return budget(limits.max_context, tokens).needs; });
   return limits;
 }

@@ -1,18 +1,22 @@
 #include "app/setup/backend_choice.h"
 
-#include "app/setup/fast.h"
-#include "app/setup/loaded_model.h"
-#include "app/setup/rank_card.h"
-#include "app/setup/rank_group.h"
 #include "app/options/option.h"
 #include "app/options/settings.h"
+#include "app/setup/loaded_model.h"
+#include "app/setup/rank_group.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/card/cards.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/program.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
+
+#include <array>
 
 namespace nibble::app {
 namespace {
@@ -96,6 +100,153 @@ ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
     return with_taps(engine::step_limits(one_sequence(o, context_length(o, config, context)), config.dims), o, config);
   };
   return resolved_model(with_backend(options, limits_of, card));
+}
+
+namespace {
+
+using backend::Activations;
+using backend::KvDtype;
+using backend::WeightFormat;
+using enum FastPlace;
+
+constexpr Activations kExact = Activations::kBf16, kCodes = Activations::kMxfp8;  // what dense layers multiply
+// tests/fast_losses_test.cpp measures them, and the candidates that lost. Which is faster where, and why:
+// docs/decisions/0021.
+constexpr FastSet kSets[] = {
+    {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
+    {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.518, kBlockScaledCard, true},
+};
+
+void refuse_given_formats(const ModelOptions& o) {
+  std::string_view given;
+  if (o.run.dense.qkv || o.run.dense.o || o.run.dense.lm_head) given = "--mxfp4-layers or --mxfp8-layers";
+  if (o.run.activations != Activations::kAuto) given = "--moe-activation";
+  if (o.run.dense_activations != Activations::kAuto) given = "--dense-activation";
+  if (o.run.attention_activations != backend::AttentionActivations::kAuto) given = "--attention-activation";
+  if (o.run.kv) given = "--kv-cache-dtype";
+  if (!given.empty())
+    throw Error(
+        Code::kInvalidRequest,
+        "--fast: it chooses the formats of dense layers, activations and KV cache: want it alone, found {} beside "
+        "it",
+        given);
+}
+
+std::optional<FastPlace> place_on_cpu(const ModelOptions& options, const backend::Dims& dims) {
+  const backend::cpu::Kernels kernels = backend::cpu::kernels_for(options.run.isa);
+  if (kernels.int8 == nullptr) return std::nullopt;
+  return kernels.int8->paired != nullptr && dims.head_dim == backend::kPageTokens ? kTilesCpu : kCpu;
+}
+
+std::optional<FastPlace> place_on_card(const ModelOptions& options, const model::ModelConfig& config,
+                                       const backend::cuda::DeviceFacts& card) {
+  const backend::Dims& d = config.dims;
+  if (options.run.family == backend::KernelFamily::kReference ||
+      backend::cuda::why_not_packed(model::backend_config(config, {}, {})))
+    return std::nullopt;
+  const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
+                   backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
+                   backend::cuda::prefill_takes(card, KvDtype::kE4m3);
+  if (!fp8) return kBf16Card;
+  return backend::cuda::multiplies_codes(options.run.family, d, card) ? kBlockScaledCard : kCard;
+}
+
+}  // namespace
+
+std::span<const FastSet> fast_sets() { return kSets; }
+
+const FastSet* fastest_at(std::optional<FastPlace> place) {
+  for (const FastSet& set : kSets)
+    if (place && set.place == place && set.loss < kFastLoss) return &set;
+  return nullptr;
+}
+
+std::string describe(const FastSet& set) {
+  std::string text;
+  const auto add = [&](std::string_view what, std::string_view format) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, format);
+  };
+  if (set.dense) add("dense layers", name_of(*set.dense));
+  if (rounds(set.dense_activations)) add("what they multiply", name_of(set.dense_activations));
+  if (rounds(set.activations)) add("activations", name_of(set.activations));
+  if (set.kv != KvDtype::kBf16) add("KV cache", type_of(set.kv).word);
+  if (set.fp8_attention) add("attention", "fp8");
+  return text;
+}
+
+ModelOptions with_fast(const ModelOptions& options, const std::optional<backend::cuda::DeviceFacts>& card) {
+  if (!options.run.fast || options.run.backend == BackendKind::kReference) return options;  // which is refused by name
+  refuse_given_formats(options);
+  ModelOptions with = options;
+  const model::ModelConfig config = open_config(options).config;
+  std::optional<FastPlace> place;
+  if (options.run.backend == BackendKind::kCpu) place = place_on_cpu(options, config.dims);
+  if (options.run.backend == BackendKind::kCuda && card) place = place_on_card(options, config, *card);
+  const FastSet* const set = fastest_at(place);
+  if (set == nullptr) {
+    with.fast_why = "fast: nothing lossy is known to be faster here";
+    return with;
+  }
+  with.run.dense = {.qkv = set->dense, .o = set->dense, .lm_head = set->dense};
+  if (rounds(set->activations)) with.run.activations = set->activations;
+  if (rounds(set->dense_activations)) with.run.dense_activations = set->dense_activations;
+  with.run.kv = set->kv;
+  if (set->fp8_attention) with.run.attention_activations = backend::AttentionActivations::kFp8;
+  with.fast_why = fmt::format("fast: {}; {:.2f} % of perplexity on nibble-tiny", describe(*set), set->loss);
+  return with;
+}
+
+namespace {
+
+ModelOptions model_shapes(BackendKind backend) {
+  ModelOptions model;
+  model.model = "gpt-oss-20b";
+  model.load_format = LoadFormat::kDummy;
+  model.run.backend = backend;
+  return model;
+}
+
+BackendKind backend_named(std::string_view name) {
+  for (const BackendKind kind : backend::kBackends)
+    if (backend::name_of(kind) == name) return kind;
+  check(false, "a backend's name");
+  return {};
+}
+
+}  // namespace
+
+ServeOptions resolved_features(ServeOptions options, const std::optional<backend::cuda::DeviceFacts>& card) {
+  const auto one = [](const ModelOptions& o, const model::ModelConfig& config) {
+    return engine::step_limits(one_sequence(o, backend::kPageTokens), config.dims);
+  };
+  options.model = resolved_model(with_backend(options.model, one, card));
+  require_speculation(options.model);
+  if (!card) return options;
+  const std::array row = {backend::Row{.tokens = 1, .context = 1}};
+  const backend::RunConfig& run = options.model.run;
+  static_cast<void>(
+      backend::cuda::make_program({.config = model::backend_config(open_config(options.model).config, {}, run.dense),
+                                   .run = run,
+                                   .step = {.rows = row, .logit_rows = 1},
+                                   .card = *card}));
+  return options;
+}
+
+std::string refusal_of(const Refusal& asked) {
+  try {
+    ServeOptions options;
+    options.model = model_shapes(backend_named(asked.backend));
+    std::optional<backend::cuda::DeviceFacts> card;
+    if (!asked.card.empty()) card = backend::cuda::card_named(asked.card).facts;
+    static_cast<void>(resolved_features(with_words(options, feature_words(asked.words)), card));
+  } catch (const Error& e) {
+    if (e.code() != Code::kUnsupported && e.code() != Code::kInvalidRequest) throw;
+    return e.what();
+  }
+  return {};
 }
 
 }  // namespace nibble::app

@@ -1,4 +1,4 @@
-#include "app/setup/fast.h"
+#include "app/setup/backend_choice.h"
 
 #include "backend/cpu/kernels.h"
 #include "backend/cuda/card/cards.h"

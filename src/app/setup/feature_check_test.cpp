@@ -1,4 +1,4 @@
-#include "app/setup/feature_check.h"
+#include "app/setup/backend_choice.h"
 
 #include "app/options/option.h"
 #include "backend/cpu/kernels.h"

@@ -1,33 +1,31 @@
 #include "app/setup/loaded_model.h"
 
-#include "app/setup/interrupt.h"
-#include "app/setup/memory_budget.h"
 #include "app/options/option.h"
+#include "app/setup/memory_budget.h"
 #include "app/setup/rank_group.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ranks/followers.h"
-#include "backend/ranks/process_group.h"
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
-#include "base/mmap_file.h"
 #include "base/thread_pool.h"
-#include "checkpoint/eagle3_config.h"
-#include "checkpoint/gguf.h"
-#include "checkpoint/hf_config.h"
+#include "checkpoint/strict_json.h"
 #include "convert/gguf.h"
 #include "engine/draft_model_proposer.h"
-#include "model/gpt_oss.h"
+#include "model/hf_config.h"
+#include "text/tokenizer_parts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 namespace nibble::app {
 namespace {
@@ -73,8 +71,8 @@ OpenedConfig config_of(const checkpoint::GgufCheckpoint& gguf) {
 }
 
 OpenedConfig config_of(const fs::path& directory) {
-  const checkpoint::HfConfig hf = checkpoint::read_hf_config(directory);
-  return {model::from_hf(hf), hf.notes};
+  const model::HfConfig hf = model::read_hf_config(directory);
+  return {hf.config, hf.notes};
 }
 
 // An id that is not a token cannot end a text.
@@ -123,14 +121,22 @@ OpenedConfig open_config(const ModelOptions& options) {
   return config_of(path.parent_path());
 }
 
+ModelFiles::ModelFiles(const ModelOptions& options) {
+  if (is_gguf(options))
+    gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
+  else if (options.load_format != LoadFormat::kDummy)
+    checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
+}
+
 std::vector<MappedSource> ModelSource::mapped_files() const {
-  std::vector<MappedSource> files;
-  if (checkpoint) {
-    for (const checkpoint::SafetensorsFile& file : checkpoint->files()) files.push_back({file.bytes(), file.path()});
-  } else if (gguf) {
-    for (size_t i = 0; i < gguf->files().size(); ++i) files.push_back({gguf->files()[i].bytes(), gguf->paths()[i]});
-  }
-  return files;
+  std::vector<MappedSource> mapped;
+  if (files.checkpoint)
+    for (const checkpoint::SafetensorsFile& file : files.checkpoint->files())
+      mapped.push_back({file.bytes(), file.path()});
+  if (files.gguf)
+    for (size_t i = 0; i < files.gguf->files().size(); ++i)
+      mapped.push_back({files.gguf->files()[i].bytes(), files.gguf->paths()[i]});
+  return mapped;
 }
 
 namespace {
@@ -154,30 +160,28 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   require_speculation(options);
   require_backend(options);  // refuse what will be refused before all weights are read
-  std::optional<checkpoint::GgufCheckpoint> gguf;
-  if (is_gguf(options)) gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
-  auto [config, notes] = gguf ? config_of(*gguf) : open_config(options);
-  text::Tokenizer tokenizer =
-      gguf ? tokenizer_from_gguf(fields_of(*gguf), gguf->paths().front().string()) : open_tokenizer(options, config);
+  OpenedConfig opened;
+  if (!is_gguf(options)) opened = open_config(options);
+  ModelFiles files(options);
+  if (files.gguf) opened = config_of(*files.gguf);
+  auto& [config, notes] = opened;
+  text::Tokenizer tokenizer = files.gguf
+                                  ? tokenizer_from_gguf(fields_of(*files.gguf), files.gguf->paths().front().string())
+                                  : open_tokenizer(options, config);
   check_end_tokens(tokenizer, options, config.eos_ids);
-  if (gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
-  ModelSource source{std::move(config), std::move(tokenizer), {}, std::move(gguf), {}, {}, {}, {}};
+  if (files.gguf || config.eos_ids.empty()) add_end_tokens(tokenizer, config.eos_ids);
+  ModelSource source{.config = std::move(config), .tokenizer = std::move(tokenizer), .files = std::move(files)};
   ThreadPool pool(thread_count(options));
-  if (options.load_format != LoadFormat::kDummy && !source.gguf)
-    source.checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
   if (options.run.copy_weights && options.run.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
   if (options.load_format == LoadFormat::kDummy) {
     require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
-  } else if (source.gguf) {
-    terminal.progress("checking weights", 0, options.model);
-    source.weights = convert::bind_gguf(source.gguf->tensors(), source.config, {.where = options.model, .pool = &pool});
   } else {
     terminal.progress("checking weights", 0, options.model);
     source.weights =
-        model::bind_weights(source.checkpoint->entries(), source.config, {.where = options.model, .pool = &pool});
+        model::bind_weights(source.files.tensors(), source.config, {.where = options.model, .pool = &pool});
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);
@@ -317,7 +321,10 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
   if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
   if (in_a_group(options)) {
-    join(source, options, config, view);
+    rank_ = std::make_unique<GroupRank>(source, options, view.terminal, view.on_lost);
+    backend::tell_room(rank_->group(), config);
+    be_ = backend::make_ranks_backend(config, options.run.ranks, rank_->group(),
+                                      rank_->make_member(options, config, source), card ? "a card" : "a rank");
   } else {
     be_ = make_backend(options.run.backend, options.run, config, source.mapped_files(), cards_of(options));
   }
@@ -352,24 +359,10 @@ engine::EngineLimits LoadedModel::with_draft(engine::EngineLimits limits) {
   return limits;
 }
 
-void LoadedModel::join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
-                       const LoadView& view) {
-  const bool on_card = options.run.backend == BackendKind::kCuda;
-  group_ = join_group(source, options, view.terminal, [this, on_card, on_lost = view.on_lost](const std::string& why) {
-    if (on_card) card_.lose();
-    if (on_lost) return on_lost(why);
-    if (on_card) end_soon({.code = kExitIo, .within = kLostTime, .says = why});
-  });
-  backend::tell_room(*group_, config);
-  be_ =
-      backend::make_ranks_backend(config, options.run.ranks, *group_,
-                                  make_member(options, config, source, *group_, card_), on_card ? "a card" : "a rank");
-}
-
 LoadedModel::~LoadedModel() = default;
 
 void LoadedModel::end_group() {
-  if (group_) group_->end();
+  if (rank_) rank_->group().end();
 }
 
 Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const engine::EngineLimits& limits,
@@ -426,7 +419,7 @@ model::StepLimits with_taps(model::StepLimits limits, const ModelOptions& option
   }
   if (options.speculation.method != engine::DraftMethod::kEagle3) return limits;
   require_speculation(options);
-  limits.taps = model::eagle3::boundaries_of(checkpoint::read_eagle3_config(options.speculative_model),
+  limits.taps = model::eagle3::boundaries_of(model::eagle3::read_head_config(options.speculative_model, config.dims),
                                              config.dims.layers, options.tap_reading);
   return limits;
 }
@@ -447,6 +440,73 @@ int64_t context_length(const ModelOptions& options, const model::ModelConfig& co
 
 std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token) {
   return tokenizer.contains(token) ? tokenizer.token_bytes(token) : std::string_view();
+}
+
+namespace {
+
+using checkpoint::GgufFields;
+
+constexpr std::string_view kPrefix = "tokenizer.ggml.";
+// Keys that are read here, or that do not affect the tokens of a text; ids of single tokens (…_token_id) are accepted
+// too. The add_… keys tell llama.cpp what to put around a prompt; here Harmony's rendering decides that.
+constexpr std::array<std::string_view, 9> kKnown = {kGgufModel,
+                                                    kGgufPre,
+                                                    kGgufTokens,
+                                                    kGgufKinds,
+                                                    kGgufMerges,
+                                                    "tokenizer.ggml.scores",
+                                                    "tokenizer.ggml.add_bos_token",
+                                                    "tokenizer.ggml.add_eos_token",
+                                                    "tokenizer.ggml.add_sep_token"};
+
+void require(const GgufFields& fields, std::string_view key, std::string_view want) {
+  const std::string_view found = fields.string(key);
+  if (found == want) return;
+  throw Error(Code::kUnsupported, "{}: metadata key {}: want \"{}\", found \"{}\"", fields.where(), key, want,
+              checkpoint::printable(found));
+}
+
+}  // namespace
+
+text::Tokenizer tokenizer_from_gguf(const GgufFields& fields, const std::string& path) {
+  require(fields, kGgufModel, "gpt2");  // byte-level BPE
+  require(fields, kGgufPre, "gpt-4o");  // llama.cpp's name of the o200k split
+  for (const auto& [key, value] : fields.metadata()) {
+    if (!key.starts_with(kPrefix) || key.ends_with("_token_id")) continue;
+    if (std::ranges::find(kKnown, key) != kKnown.end()) continue;
+    throw Error(Code::kUnsupported, "{}: metadata key {}: not known here, found {}", fields.where(), key,
+                checkpoint::describe(value));
+  }
+  text::TokenList list;
+  for (const std::string_view token : fields.strings(kGgufTokens)) list.tokens.emplace_back(token);
+  for (const int64_t kind : fields.integers(kGgufKinds)) {
+    if (kind != static_cast<int32_t>(kind)) {
+      throw Error(Code::kCorrupt, "{}: metadata key {}: want kinds of tokens, found {}", fields.where(), kGgufKinds,
+                  kind);
+    }
+    list.kinds.push_back(static_cast<text::TokenKind>(kind));
+  }
+  for (const std::string_view merge : fields.strings(kGgufMerges)) list.merges.emplace_back(merge);
+  return text::Tokenizer::from_list(list, path);
+}
+
+std::string card_conversions(std::span<const backend::HostWeight> weights, const backend::DenseFormats& dense) {
+  using backend::WeightFormat;
+  std::vector<std::pair<std::string, std::vector<std::string_view>>> roles;  // by conversion, as they come
+  for (const backend::HostWeight& w : weights) {
+    const WeightFormat to = dense.of(w.role).value_or(WeightFormat::kBf16);
+    const bool experts = w.role == backend::WeightRole::kGateUp || w.role == backend::WeightRole::kDown;
+    if (experts || w.format == to) continue;  // for experts, at most the order of their nibbles changes
+    const std::string conversion = fmt::format("{} to {}", backend::name_of(w.format), backend::name_of(to));
+    auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
+    if (it == roles.end()) it = roles.insert(it, {conversion, {}});
+    if (std::ranges::find(it->second, backend::name_of(w.role)) == it->second.end())
+      it->second.push_back(backend::name_of(w.role));
+  }
+  std::vector<std::string> parts;
+  for (const auto& [conversion, names] : roles)
+    parts.push_back(fmt::format("{}: {}", conversion, fmt::join(names, ", ")));
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 }  // namespace nibble::app

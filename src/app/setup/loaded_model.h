@@ -3,7 +3,6 @@
 // concrete backend.
 
 #include "app/options/options.h"
-#include "app/setup/rank_card.h"
 #include "app/setup/terminal.h"
 #include "backend/backend.h"
 #include "backend/measure.h"
@@ -27,22 +26,30 @@
 #include <string_view>
 #include <vector>
 
-namespace nibble::backend {
-class ProcessGroup;
-}
-
 namespace nibble::app {
+
+class GroupRank;  // rank_group.h
+
+// A model's files of weights: GGUF, or safetensors, of which --load-format dummy opens none.
+struct ModelFiles {
+  explicit ModelFiles(const ModelOptions& options);
+  [[nodiscard]] const std::vector<checkpoint::TensorEntry>& tensors() const {
+    return gguf ? gguf->tensors() : checkpoint->entries();
+  }
+
+  std::optional<checkpoint::Checkpoint> checkpoint;
+  std::optional<checkpoint::GgufCheckpoint> gguf;
+};
 
 // A model's description and weights, not yet on any backend.
 struct ModelSource {
   model::ModelConfig config;
   text::Tokenizer tokenizer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // exactly one of the three holds the bytes
-  std::optional<checkpoint::GgufCheckpoint> gguf;
-  std::optional<convert::DummyWeights> dummy;
-  std::vector<backend::HostWeight> weights;
-  std::unique_ptr<model::eagle3::Head> head;  // of --speculative eagle3; null: none
-  std::unique_ptr<ModelSource> draft;         // of --speculative draft; null: none
+  ModelFiles files;
+  std::optional<convert::DummyWeights> dummy{};  // whose bytes the weights are, if the files' are not
+  std::vector<backend::HostWeight> weights{};
+  std::unique_ptr<model::eagle3::Head> head{};  // of --speculative eagle3; null: none
+  std::unique_ptr<ModelSource> draft{};         // of --speculative draft; null: none
 
   [[nodiscard]] std::vector<MappedSource> mapped_files() const;
 };
@@ -112,12 +119,7 @@ class LoadedModel {
   [[nodiscard]] engine::EngineLimits with_draft(engine::EngineLimits limits);
 
  private:
-  // As rank 0 of a group.
-  void join(const ModelSource& source, const ModelOptions& options, const backend::BackendConfig& config,
-            const LoadView& view);
-
-  RankCard card_;                                 // of a rank of a group, whose thread lets it go
-  std::unique_ptr<backend::ProcessGroup> group_;  // null: all ranks are here
+  std::unique_ptr<GroupRank> rank_;  // the first of a group; null: all ranks are here
   std::unique_ptr<backend::Backend> be_;
   model::GptOss model_;
   std::unique_ptr<LoadedHead> head_;               // null: none
@@ -159,7 +161,7 @@ class Runtime {
 // The bytes of a token; none for an id that the vocabulary leaves out (a model's vocabulary may be padded).
 [[nodiscard]] std::string_view token_text(const text::Tokenizer& tokenizer, int32_t token);
 
-// What of a GGUF file is no weight (gguf_model.cpp): its tokeniser, and what a card makes of its formats.
+// What of a GGUF file is no weight: its tokeniser, and what a card makes of its formats.
 
 // Metadata keys of the tokeniser, as they are read and written.
 inline constexpr std::string_view kGgufModel = "tokenizer.ggml.model", kGgufPre = "tokenizer.ggml.pre";

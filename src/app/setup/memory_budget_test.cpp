@@ -1,7 +1,6 @@
 #include "app/setup/memory_budget.h"
 
 #include "app/setup/loaded_model.h"
-#include "app/setup/rank_memory.h"
 #include "base/error.h"
 #include "model/gpt_oss.h"
 
@@ -32,14 +31,14 @@ TEST(memory_budget, finds_the_largest_that_fits) {
 }
 
 TEST(memory_budget, a_cache_of_no_given_size_takes_what_fits) {
-  const auto tokens = [](int64_t bytes, const KvTokens& range) {
-    return kv_tokens_that_fit({.bytes = bytes, .where = {}}, range, per_token);
+  const auto tokens = [](int64_t bytes, int64_t least, int64_t most) {
+    return kv_tokens_that_fit({.bytes = bytes, .where = {}}, least, most, per_token);
   };
-  EXPECT_EQ(tokens(3200, {100, 1000}), 210);  // of 3100 bytes, 1000 for weights
-  EXPECT_EQ(tokens(3200, {100, 200}), 200);
-  EXPECT_EQ(tokens(3200, {210, 1000}), 210);
-  EXPECT_EQ(tokens(3200, {500, 1000}), 500);  // refused later, with what would fit
-  EXPECT_EQ(tokens(1'000'000, {500, 100}), 500);
+  EXPECT_EQ(tokens(3200, 100, 1000), 210);  // of 3100 bytes, 1000 for weights
+  EXPECT_EQ(tokens(3200, 100, 200), 200);
+  EXPECT_EQ(tokens(3200, 210, 1000), 210);
+  EXPECT_EQ(tokens(3200, 500, 1000), 500);  // refused later, with what would fit
+  EXPECT_EQ(tokens(1'000'000, 500, 100), 500);
 }
 
 TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {

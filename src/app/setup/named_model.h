@@ -34,14 +34,9 @@ void find_draft(ModelOptions& options, Terminal& terminal);
 // The path for a name, for commands that take more than models (a tokenizer.json, a file of tensors).
 [[nodiscard]] std::filesystem::path path_of(const std::filesystem::path& name, const hub::Settings& settings);
 
-// Pulls a model of the Hub into the cache, with what the user sees of it.
-struct PullView {
-  Terminal& terminal;
-  bool ask = false;  // first, showing the size
-};
-
-// What was pulled or already there; none if the user said no. Throws what hub::pull() throws, and Interrupted.
+// Pulls a model of the Hub into the cache, with what the user sees of it. What was pulled or already there; none if the
+// user, whom `ask` asks first, said no. Throws what hub::pull() throws, and Interrupted.
 [[nodiscard]] std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
-                                                      const PullView& view);
+                                                      Terminal& terminal, bool ask = false);
 
 }  // namespace nibble::app

@@ -62,6 +62,11 @@ class AmxTiles {
   void multiply_bf16() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kX), "i"(kW));
   }
+  // sums += x · w, of int8 in int32
+  template <int kSums, int kX, int kW>
+  void multiply_int8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kX), "i"(kW));
+  }
 };
 
 }  // namespace nibble::backend::cpu

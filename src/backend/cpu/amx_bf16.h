@@ -191,11 +191,7 @@ void multiply_bf16_format(const MultiplyPreparedArgs& args) {
 
 template <class Tiles>
 void multiply_bf16(const MultiplyPreparedArgs& args) {
-  switch (args.w.format) {
-    case WeightFormat::kMxfp4: return multiply_bf16_format<Tiles, WeightFormat::kMxfp4>(args);
-    case WeightFormat::kGgmlMxfp4: return multiply_bf16_format<Tiles, WeightFormat::kGgmlMxfp4>(args);
-    default: return multiply_bf16_format<Tiles, WeightFormat::kGgmlQ8>(args);
-  }
+  with_int8_format(args.w.format, [&](auto format) { multiply_bf16_format<Tiles, decltype(format)::value>(args); });
 }
 
 [[nodiscard]] int64_t amx_tile_size(int64_t cols);

@@ -178,11 +178,8 @@ void multiply_rows_of(const MultiplyPreparedArgs& args) {
     for (int t = 0; t < args.tokens; t += kRowTokens) {
       rows.x = args.x.data() + t;
       rows.out = args.out + t * kTileRows + first;
-      switch (args.tokens - t) {
-        case 1: multiply_group<kFormat, Form, 1, kNear>(rows); break;
-        case 2: multiply_group<kFormat, Form, 2, kNear>(rows); break;
-        default: multiply_group<kFormat, Form, 3, kNear>(rows);
-      }
+      with_count<kRowTokens>(args.tokens - t,
+                             [&](auto count) { multiply_group<kFormat, Form, decltype(count)::value, kNear>(rows); });
     }
   }
 }
@@ -375,11 +372,10 @@ struct Table {
   }
 
   static void multiply(const MultiplyPreparedArgs& args) {
-    switch (args.w.format) {
-      case WeightFormat::kMxfp4: return multiply_as<WeightFormat::kMxfp4, Fp4>(args);
-      case WeightFormat::kGgmlMxfp4: return multiply_as<WeightFormat::kGgmlMxfp4, Fp4>(args);
-      default: return multiply_as<WeightFormat::kGgmlQ8, Q8>(args);
-    }
+    with_int8_format(args.w.format, [&](auto format) {
+      constexpr WeightFormat kFormat = decltype(format)::value;
+      multiply_as<kFormat, std::conditional_t<kFormat == WeightFormat::kGgmlQ8, Q8, Fp4>>(args);
+    });
   }
 
   static constexpr Int8Kernels kKernels{

@@ -292,14 +292,8 @@ void multiply_many(const MultiplyArgs& args) {
     for (int t = 0; t < tokens; t += kDenseTokens) {
       const float* const* x = args.x.data() + t;
       float* out = args.out + t * kTileRows + first;
-      switch (tokens - t) {
-        case 1: multiply_decoded<1>(decoded, x, out); break;
-        case 2: multiply_decoded<2>(decoded, x, out); break;
-        case 3: multiply_decoded<3>(decoded, x, out); break;
-        case 4: multiply_decoded<4>(decoded, x, out); break;
-        case 5: multiply_decoded<5>(decoded, x, out); break;
-        default: multiply_decoded<kDenseTokens>(decoded, x, out);
-      }
+      with_count<kDenseTokens>(tokens - t,
+                               [&](auto count) { multiply_decoded<decltype(count)::value>(decoded, x, out); });
     }
   }
 }
@@ -311,25 +305,13 @@ void multiply_format(const MultiplyArgs& args) {
   for (int t = 0; t < tokens; t += kFusedTokens) {  // the second time the rows come from the first cache
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows;
-    switch (tokens - t) {
-      case 1: multiply_fused<kFormat, 1>(args, x, out); break;
-      case 2: multiply_fused<kFormat, 2>(args, x, out); break;
-      case 3: multiply_fused<kFormat, 3>(args, x, out); break;
-      default: multiply_fused<kFormat, kFusedTokens>(args, x, out);
-    }
+    with_count<kFusedTokens>(tokens - t,
+                             [&](auto count) { multiply_fused<kFormat, decltype(count)::value>(args, x, out); });
   }
 }
 
 void multiply(const MultiplyArgs& args) {
-  switch (args.w.format) {
-    case WeightFormat::kBf16: return multiply_format<WeightFormat::kBf16>(args);
-    case WeightFormat::kF16: return multiply_format<WeightFormat::kF16>(args);
-    case WeightFormat::kF32: return multiply_format<WeightFormat::kF32>(args);
-    case WeightFormat::kMxfp4: return multiply_format<WeightFormat::kMxfp4>(args);
-    case WeightFormat::kMxfp8: return multiply_format<WeightFormat::kMxfp8>(args);
-    case WeightFormat::kGgmlMxfp4: return multiply_format<WeightFormat::kGgmlMxfp4>(args);
-    case WeightFormat::kGgmlQ8: return multiply_format<WeightFormat::kGgmlQ8>(args);
-  }
+  with_format(args.w.format, [&](auto format) { multiply_format<decltype(format)::value>(args); });
 }
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }
@@ -380,35 +362,6 @@ float exp_sum(float top, std::span<float> x) {
   return _mm512_reduce_add_ps(sum);
 }
 
-// 64 codes at a time; memory between them spares what moves halves of a register.
-void widen_e4m3(const WidenArgs& args) {
-  const auto* in = static_cast<const uint8_t*>(args.page.codes);
-  const int64_t end = args.to * args.cols;
-  alignas(64) uint16_t half[64];
-  for (int64_t i = args.from * args.cols; i < end; i += 64) {
-    const auto left = end - i;
-    const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
-    const __m512i codes = _mm512_maskz_loadu_epi8(mask, in + i);
-    // The code's bits moved to those of an F16 make a value KvCodec<KvDtype::kE4m3>::kUnit too small, subnormals
-    // included.
-    const auto move = [&](__m256i part, uint16_t* out) __attribute__((always_inline)) {
-      const __m512i bits = _mm512_slli_epi16(_mm512_cvtepi8_epi16(part), 7);
-      _mm512_store_si512(out, _mm512_and_si512(bits, _mm512_set1_epi16(static_cast<int16_t>(0xbfff))));
-    };
-    move(_mm512_castsi512_si256(codes), half);
-    move(_mm512_extracti64x4_epi64(codes, 1), half + 32);
-    const __m512i all = _mm512_or_si512(codes, _mm512_set1_epi8(static_cast<char>(0x80)));
-    if (const __mmask64 nan = _mm512_cmpeq_epi8_mask(all, _mm512_set1_epi8(-1)); nan != 0) {
-      for (int at = 0; at < 64; ++at) half[at] = (nan >> at & 1) != 0 ? 0x7e00 : half[at];
-    }
-#pragma GCC unroll 4
-    for (int at = 0; at < 64; at += 16) {
-      const __m512 values = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(half + at)));
-      _mm512_mask_storeu_ps(args.out + i + at, static_cast<__mmask16>(mask >> at), values);
-    }
-  }
-}
-
 }  // namespace
 
 Kernels with_avx512(Kernels portable) {
@@ -418,7 +371,6 @@ Kernels with_avx512(Kernels portable) {
   portable.arrange = arrange;
   portable.multiply = multiply;
   portable.exp_sum = exp_sum;
-  portable.widen[static_cast<size_t>(KvDtype::kE4m3)] = widen_e4m3;
   portable.int8 = &avx512_int8_kernels();
   return portable;
 }

@@ -69,52 +69,6 @@ inline __m512i broadcast_dword(const void* p) {
   return _mm512_castps_si512(_mm512_set1_ps(*static_cast<const Anywhere*>(p)));
 }
 
-// The scales of a row's blocks as floats, zeros up to a whole vector.
-inline void load_scales(const WeightRows& w, int row, float* out) {
-  const int64_t blocks = w.cols / kMxBlock;
-  const uint8_t* values = w.values_of(row);
-  if (w.format == WeightFormat::kMxfp4) {
-    const uint8_t* scales = w.scales_of(row);
-    for (int64_t b = 0; b < blocks; b += 16) {
-      const auto mask = static_cast<__mmask16>(blocks - b >= 16 ? 0xffff : (1 << (blocks - b)) - 1);
-      const __m512i bits = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + b));
-      __m512i value = _mm512_max_epu32(_mm512_slli_epi32(bits, 23), _mm512_set1_epi32(0x00400000));  // 0: 2^-127
-      const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(E8m0::kNan));
-      value = _mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc00000));
-      _mm512_store_si512(out + b, _mm512_maskz_mov_epi32(mask, value));
-    }
-    return;
-  }
-  if (w.format == WeightFormat::kGgmlMxfp4) {
-    for (int64_t b = 0; b < blocks; ++b) out[b] = kE8m0Values[values[b * 17]];
-    std::fill(out + blocks, out + (blocks + 15) / 16 * 16, 0.0f);
-    return;
-  }
-  alignas(64) std::array<uint16_t, 16> halves;
-  for (int64_t b = 0; b < blocks; b += 16) {
-    halves.fill(0);
-    const int64_t count = std::min<int64_t>(16, blocks - b);
-    for (int64_t i = 0; i < count; ++i) std::memcpy(&halves[static_cast<size_t>(i)], values + (b + i) * 34, 2);
-    _mm512_store_ps(out + b, _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves.data()))));
-  }
-}
-
-// Four blocks' codes; those from `count` on are zeros.
-template <bool kGgml>
-inline __m512i load_codes(const uint8_t* values, int64_t block, int64_t count) {
-  if constexpr (!kGgml) {
-    return _mm512_maskz_loadu_epi8(count >= 4 ? ~0ull : (1ull << (16 * count)) - 1, values + block * 16);
-  } else {
-    const auto at = [&](int64_t i) __attribute__((always_inline)) {
-      return i < count ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(values + (block + i) * 17 + 1))
-                       : _mm_setzero_si128();
-    };
-    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(at(0)), at(1), 1);
-    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(at(2)), at(3), 1);
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-  }
-}
-
 // Where the sum of 32 products begins whose weights are `bias` too large.
 inline int32_t start_of(const Int8Block& q, int bias) {
   const __m128i biases = _mm_set1_epi8(static_cast<char>(bias));

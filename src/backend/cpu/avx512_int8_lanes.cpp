@@ -89,18 +89,6 @@ void multiply_strip(const Strip& strip, const std::byte* const* x, Ahead& ahead,
   }
 }
 
-template <bool kModerateScales>
-void multiply_group(int tokens, const Strip& strip, const std::byte* const* x, Ahead& ahead, float* sums) {
-  switch (tokens) {
-    case 1: return multiply_strip<1, kModerateScales>(strip, x, ahead, sums);
-    case 2: return multiply_strip<2, kModerateScales>(strip, x, ahead, sums);
-    case 3: return multiply_strip<3, kModerateScales>(strip, x, ahead, sums);
-    case 4: return multiply_strip<4, kModerateScales>(strip, x, ahead, sums);
-    case 5: return multiply_strip<5, kModerateScales>(strip, x, ahead, sums);
-    default: return multiply_strip<kGroupTokens, kModerateScales>(strip, x, ahead, sums);
-  }
-}
-
 template <WeightFormat kFormat>
 void multiply(const MultiplyPreparedArgs& args, int64_t lanes_at) {
   const WeightRows& w = args.w;
@@ -133,8 +121,11 @@ void multiply(const MultiplyPreparedArgs& args, int64_t lanes_at) {
           strip.moderate && std::all_of(x.begin() + t, x.begin() + t + tokens, [](const std::byte* row) {
             return reinterpret_cast<const LaneHead*>(row)->moderate;
           });
-      (moderate ? multiply_group<true> : multiply_group<false>)(tokens, strip, x.data() + t, ahead,
-                                                                sums.data() + t * kTileRows);
+      with_count<kGroupTokens>(tokens, [&](auto count) {
+        constexpr int kTokens = decltype(count)::value;
+        (moderate ? multiply_strip<kTokens, true> : multiply_strip<kTokens, false>)(strip, x.data() + t, ahead,
+                                                                                    sums.data() + t * kTileRows);
+      });
       t += tokens;
     }
   }
@@ -165,11 +156,7 @@ void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte
 }
 
 void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at) {
-  switch (args.w.format) {
-    case WeightFormat::kMxfp4: return multiply<WeightFormat::kMxfp4>(args, lanes_at);
-    case WeightFormat::kGgmlMxfp4: return multiply<WeightFormat::kGgmlMxfp4>(args, lanes_at);
-    default: return multiply<WeightFormat::kGgmlQ8>(args, lanes_at);
-  }
+  with_int8_format(args.w.format, [&](auto format) { multiply<decltype(format)::value>(args, lanes_at); });
 }
 
 }  // namespace nibble::backend::cpu

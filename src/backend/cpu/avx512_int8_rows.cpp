@@ -5,55 +5,42 @@ HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-// 128 values of MXFP4: low nibbles' values, high nibbles' values; 64 of Q8_0: `low` only. A last chunk of fewer blocks
-// is the row's last four, with zeros for those that had their turn, so that it is read like every other.
-struct Fp4Chunk {
-  int8_t low[64], high[64];
+// 64 values of Q8_0; of MXFP4 128 in two parts: those of low nibbles, and of high ones. MXFP4's last chunk of fewer
+// blocks is the row's last four, with zeros for those that had their turn, so that it is read like every other.
+template <int kParts>
+struct Chunk {
+  static constexpr int64_t kBlocks = 2 * kParts;
+  int8_t x[kParts][64];
   int32_t start[16];  // -bias times the sum of a lane's activations
-  float scale[16];    // of each lane's block, times kFp4Unit
-};
-struct Q8Chunk {
-  int8_t low[64];
-  int32_t start[16];
-  float scale[16];
+  float scale[16];    // of each lane's block, of MXFP4 times kFp4Unit
 };
 
-int64_t chunks_of(int64_t cols, int64_t chunk) { return (cols + chunk - 1) / chunk; }
-
-void prepare_q8(std::span<const float> x, Q8Chunk* chunks) {
-  const auto blocks = static_cast<int64_t>(x.size()) / kMxBlock;
-  std::memset(chunks, 0, static_cast<size_t>(chunks_of(blocks, 2)) * sizeof(Q8Chunk));
-  for (int64_t b = 0; b < blocks; ++b) {
-    Q8Chunk& chunk = chunks[b / 2];
-    const int64_t at = b % 2;
-    const Int8Block q = quantise(x.data() + b * kMxBlock);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 32), q.first);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 32 + 16), q.second);
-    std::fill_n(chunk.scale + at * 8, 8, q.scale);
-  }
-  const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
-  for (int64_t c = 0; c < chunks_of(blocks, 2); ++c) {
-    const __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, _mm512_loadu_si512(chunks[c].low));
-    _mm512_storeu_si512(chunks[c].start, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
-  }
+template <int kParts>
+int64_t chunks_of(int64_t blocks) {
+  return (blocks + Chunk<kParts>::kBlocks - 1) / Chunk<kParts>::kBlocks;
 }
 
-void prepare_fp4(std::span<const float> x, bool interleaved, Fp4Chunk* chunks) {
+template <int kParts>
+void prepare(WeightFormat format, std::span<const float> x, std::byte* out) {
+  constexpr int64_t kBlocks = Chunk<kParts>::kBlocks, kLanes = 16 / kBlocks;  // of a block
   const auto blocks = static_cast<int64_t>(x.size()) / kMxBlock;
-  std::memset(chunks, 0, static_cast<size_t>(chunks_of(blocks, 4)) * sizeof(Fp4Chunk));
+  auto* const chunks = reinterpret_cast<Chunk<kParts>*>(out);
+  std::memset(chunks, 0, static_cast<size_t>(chunks_of<kParts>(blocks)) * sizeof(Chunk<kParts>));
   for (int64_t b = 0; b < blocks; ++b) {
-    Fp4Chunk& chunk = chunks[b / 4];
-    const int64_t at = b / 4 * 4 + 4 > blocks && blocks > 4 ? b - (blocks - 4) : b % 4;
+    Chunk<kParts>& chunk = chunks[b / kBlocks];
+    const bool of_last_four = kParts == 2 && b / 4 * 4 + 4 > blocks && blocks > 4;
+    const int64_t at = of_last_four ? b - (blocks - 4) : b % kBlocks;
     Int8Block q = quantise(x.data() + b * kMxBlock);
-    if (interleaved) q = even_then_odd(q);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.low + at * 16), q.first);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(chunk.high + at * 16), q.second);
-    std::fill_n(chunk.scale + at * 4, 4, q.scale * kFp4Unit);
+    if (format == WeightFormat::kMxfp4) q = even_then_odd(q);
+    int8_t* const first = chunk.x[0] + at * 64 / kBlocks;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(first), q.first);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(kParts == 2 ? first + 64 : first + 16), q.second);
+    std::fill_n(chunk.scale + at * kLanes, kLanes, kParts == 2 ? q.scale * kFp4Unit : q.scale);
   }
-  const __m512i bias = _mm512_set1_epi8(kFp4Bias);
-  for (int64_t c = 0; c < chunks_of(blocks, 4); ++c) {
-    const __m512i low = _mm512_loadu_si512(chunks[c].low), high = _mm512_loadu_si512(chunks[c].high);
-    const __m512i sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, low), bias, high);
+  const __m512i bias = _mm512_set1_epi8(static_cast<char>(kParts == 2 ? kFp4Bias : kQ8Bias));
+  for (int64_t c = 0; c < chunks_of<kParts>(blocks); ++c) {
+    __m512i sum = _mm512_setzero_si512();
+    for (const auto& part : chunks[c].x) sum = _mm512_dpbusd_epi32(sum, bias, _mm512_loadu_si512(part));
     _mm512_storeu_si512(chunks[c].start, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
   }
 }
@@ -107,72 +94,12 @@ __attribute__((always_inline)) inline void store_sums(const __m512 (&sum)[kInt8R
 struct RowGroup {
   std::array<const uint8_t*, kInt8Rows> values;
   std::array<const uint8_t*, kInt8Rows> scales;  // of OpenAI's MXFP4
-  const float* decoded;                          // scales of MXFP4 rows of fewer than four blocks: [kInt8Rows, stride]
-  int64_t stride, blocks;
+  int64_t blocks;
   const std::byte* const* x;
   int count;   // of rows that are stored
   float* out;  // [tokens, kTileRows]
   Ahead ahead;
 };
-
-template <bool kGgml, int kTokens>
-void multiply_fp4(const RowGroup& rows) {
-  const int64_t blocks = rows.blocks;
-  const std::byte* const* x = rows.x;
-  Ahead ahead = rows.ahead;
-  const __m512i table = fp4_table(kFp4Bias);
-  const __m512i spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-  __m512 sum[kTokens][kInt8Rows];
-#pragma GCC unroll 4
-  for (int r = 0; r < kInt8Rows; ++r) {
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) sum[t][r] = _mm512_setzero_ps();
-  }
-  const auto step = [&](int64_t block, int64_t count, int64_t chunk_idx) __attribute__((always_inline)) {
-    constexpr int kStepBytes = 4 * kInt8Rows * (kGgml ? 17 : 16);
-    ahead.fetch_next<kStepBytes, false>();
-    __m512i low[kInt8Rows], high[kInt8Rows];
-    __m512 scale[kInt8Rows];
-#pragma GCC unroll 4
-    for (int r = 0; r < kInt8Rows; ++r) {
-      const uint8_t* values = rows.values[static_cast<size_t>(r)];
-      __m512i codes;
-      if (count < 4) {
-        codes = load_codes<kGgml>(values, block, count);
-        const float* scales = rows.decoded + r * rows.stride;
-        scale[r] = _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scales)), spread);
-      } else if (kGgml) {
-        codes = load_ggml(values + block * 17, &scale[r]);
-      } else {
-        codes = load_fp4(values + block * 16, rows.scales[static_cast<size_t>(r)] + block, &scale[r]);
-      }
-      low[r] = low_values(table, codes);
-      high[r] = high_values(table, codes);
-    }
-#pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) {  // outside: a token is loaded once for the rows
-      const auto& chunk = reinterpret_cast<const Fp4Chunk*>(x[t])[chunk_idx];
-      const __m512i x_low = _mm512_loadu_si512(chunk.low), x_high = _mm512_loadu_si512(chunk.high);
-      const __m512 x_scale = _mm512_loadu_ps(chunk.scale);
-#pragma GCC unroll 4
-      for (int r = 0; r < kInt8Rows; ++r) {
-        __m512i dot = _mm512_dpbusd_epi32(_mm512_loadu_si512(chunk.start), low[r], x_low);
-        dot = _mm512_dpbusd_epi32(dot, high[r], x_high);
-        const __m512 factor = _mm512_mul_ps(scale[r], x_scale);
-        sum[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[t][r]);
-      }
-    }
-  };
-  int64_t block = 0;
-  for (; block + 4 <= blocks; block += 4) step(block, 4, block / 4);
-  if (blocks < 4) {
-    step(0, blocks, 0);
-  } else if (block < blocks) {
-    step(blocks - 4, 4, block / 4);
-  }
-#pragma GCC unroll 4
-  for (int t = 0; t < kTokens; ++t) store_sums(sum[t], rows.count, rows.out + t * kTileRows);
-}
 
 float f16_at(const uint8_t* bytes) {
   uint16_t bits = 0;
@@ -180,62 +107,114 @@ float f16_at(const uint8_t* bytes) {
   return _cvtsh_ss(bits);
 }
 
-template <int kTokens>
-void multiply_q8(const RowGroup& rows) {
+// The weights of a row from `block` on that meet a chunk. whole: or only the first of Q8_0's two blocks is there.
+template <WeightFormat kFormat, int kParts>
+__attribute__((always_inline)) inline __m512 load_weights(const RowGroup& rows, size_t r, int64_t block, bool whole,
+                                                          __m512i table, __m512i (&parts)[kParts]) {
+  const uint8_t* const at = rows.values[r] + block * row_bytes(kFormat, kMxBlock);
+  if constexpr (kFormat == WeightFormat::kGgmlQ8) {
+    const __m256i second = whole ? load_32(at + 36) : _mm256_setzero_si256();
+    parts[0] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), table);
+    const __m128 last = _mm_set_ss(whole ? f16_at(at + 34) : 0.0f);
+    return _mm512_mask_broadcastss_ps(_mm512_set1_ps(f16_at(at)), 0xff00, last);
+  } else {
+    __m512 scale;
+    const __m512i codes =
+        kFormat == WeightFormat::kGgmlMxfp4 ? load_ggml(at, &scale) : load_fp4(at, rows.scales[r] + block, &scale);
+    parts[0] = low_values(table, codes);
+    parts[1] = high_values(table, codes);
+    return scale;
+  }
+}
+
+template <WeightFormat kFormat, int kTokens>
+void multiply_group(const RowGroup& rows) {
+  constexpr bool kFp4 = kFormat != WeightFormat::kGgmlQ8;
+  constexpr int kParts = kFp4 ? 2 : 1;
+  constexpr int64_t kBlocks = Chunk<kParts>::kBlocks;
   const int64_t blocks = rows.blocks;
   const std::byte* const* x = rows.x;
   Ahead ahead = rows.ahead;
-  const __m512i bias = _mm512_set1_epi8(static_cast<char>(kQ8Bias));
+  const __m512i table = kFp4 ? fp4_table(kFp4Bias) : _mm512_set1_epi8(static_cast<char>(kQ8Bias));
   __m512 sum[kTokens][kInt8Rows];
 #pragma GCC unroll 4
   for (int r = 0; r < kInt8Rows; ++r) {
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) sum[t][r] = _mm512_setzero_ps();
   }
-  const auto step = [&](int64_t block, bool both) __attribute__((always_inline)) {
-    ahead.fetch_next<2 * kInt8Rows * 34, false>();
-    __m512i codes[kInt8Rows];
+  const auto step = [&](int64_t block, bool whole, int64_t chunk_idx) __attribute__((always_inline)) {
+    ahead.fetch_next<kBlocks * kInt8Rows * row_bytes(kFormat, kMxBlock), false>();
+    __m512i weights[kInt8Rows][kParts];
     __m512 scale[kInt8Rows];
 #pragma GCC unroll 4
-    for (int r = 0; r < kInt8Rows; ++r) {
-      const uint8_t* at = rows.values[static_cast<size_t>(r)] + block * 34;
-      const __m256i second = both ? load_32(at + 36) : _mm256_setzero_si256();
-      codes[r] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load_32(at + 2)), second, 1), bias);
-      const __m128 last = _mm_set_ss(both ? f16_at(at + 34) : 0.0f);
-      scale[r] = _mm512_mask_broadcastss_ps(_mm512_set1_ps(f16_at(at)), 0xff00, last);
-    }
+    for (size_t r = 0; r < kInt8Rows; ++r) scale[r] = load_weights<kFormat>(rows, r, block, whole, table, weights[r]);
 #pragma GCC unroll 4
-    for (int t = 0; t < kTokens; ++t) {
-      const auto& chunk = reinterpret_cast<const Q8Chunk*>(x[t])[block / 2];
-      const __m512i x_low = _mm512_loadu_si512(chunk.low), x_start = _mm512_loadu_si512(chunk.start);
+    for (int t = 0; t < kTokens; ++t) {  // outside: a token is loaded once for the rows
+      const auto& chunk = reinterpret_cast<const Chunk<kParts>*>(x[t])[chunk_idx];
+      __m512i values[kParts];
+#pragma GCC unroll 2
+      for (int p = 0; p < kParts; ++p) values[p] = _mm512_loadu_si512(chunk.x[p]);
       const __m512 x_scale = _mm512_loadu_ps(chunk.scale);
 #pragma GCC unroll 4
       for (int r = 0; r < kInt8Rows; ++r) {
-        const __m512i dot = _mm512_dpbusd_epi32(x_start, codes[r], x_low);
+        __m512i dot = _mm512_loadu_si512(chunk.start);
+#pragma GCC unroll 2
+        for (int p = 0; p < kParts; ++p) dot = _mm512_dpbusd_epi32(dot, weights[r][p], values[p]);
         const __m512 factor = _mm512_mul_ps(scale[r], x_scale);
         sum[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum[t][r]);
       }
     }
   };
   int64_t block = 0;
-  for (; block + 2 <= blocks; block += 2) step(block, true);
-  if (block < blocks) step(block, false);
+  for (; block + kBlocks <= blocks; block += kBlocks) step(block, true, block / kBlocks);
+  if (block < blocks) step(kFp4 ? blocks - kBlocks : block, kFp4, block / kBlocks);
 #pragma GCC unroll 4
   for (int t = 0; t < kTokens; ++t) store_sums(sum[t], rows.count, rows.out + t * kTileRows);
 }
 
-template <int kTokens>
-void multiply_group(WeightFormat format, const RowGroup& rows) {
-  switch (format) {
-    case WeightFormat::kMxfp4: return multiply_fp4<false, kTokens>(rows);
-    case WeightFormat::kGgmlMxfp4: return multiply_fp4<true, kTokens>(rows);
-    default: return multiply_q8<kTokens>(rows);
-  }
-}
-
 // Bytes of a prepared row before what the lanes read.
 int64_t chunk_bytes(int64_t cols) {
-  return std::max(chunks_of(cols, 128) * int64_t{sizeof(Fp4Chunk)}, chunks_of(cols, 64) * int64_t{sizeof(Q8Chunk)});
+  const int64_t blocks = cols / kMxBlock;
+  return std::max(chunks_of<2>(blocks) * int64_t{sizeof(Chunk<2>)}, chunks_of<1>(blocks) * int64_t{sizeof(Chunk<1>)});
+}
+
+// Rows of MXFP4 of fewer than four blocks, and zeros behind them.
+struct ShortRows {
+  alignas(64) std::array<std::array<uint8_t, 4 * 17>, kInt8Rows> values{};
+  std::array<std::array<uint8_t, 4>, kInt8Rows> scales{};
+};
+
+template <WeightFormat kFormat>
+void multiply_rows(const MultiplyPreparedArgs& args) {
+  const WeightRows& w = args.w;
+  const int ahead = Ahead::rows_ahead(w, kInt8Rows);
+  const int64_t blocks = w.cols / kMxBlock, bytes = row_bytes(kFormat, w.cols);
+  ShortRows short_rows;
+  for (int first = 0; first < w.rows; first += kInt8Rows) {
+    RowGroup rows{.values = {},
+                  .scales = {},
+                  .blocks = blocks,
+                  .x = nullptr,
+                  .count = w.rows - first,
+                  .out = nullptr,
+                  .ahead = Ahead(w, args.next, first + ahead)};
+    for (size_t r = 0; r < kInt8Rows; ++r) {
+      const int row = std::min(first + static_cast<int>(r), w.rows - 1);  // the last is repeated, and not stored
+      rows.values[r] = w.values + row * bytes;
+      if (has_scale_array(kFormat)) rows.scales[r] = w.scales_of(row);
+      if (kFormat == WeightFormat::kGgmlQ8 || blocks >= 4) continue;
+      rows.blocks = 4;
+      std::copy_n(rows.values[r], bytes, short_rows.values[r].data());
+      if (has_scale_array(kFormat)) std::copy_n(rows.scales[r], blocks, short_rows.scales[r].data());
+      rows.values[r] = short_rows.values[r].data();
+      rows.scales[r] = short_rows.scales[r].data();
+    }
+    for (int t = 0; t < args.tokens; t += 4) {
+      rows.x = args.x.data() + t;
+      rows.out = args.out + t * kTileRows + first;
+      with_count<4>(args.tokens - t, [&](auto count) { multiply_group<kFormat, decltype(count)::value>(rows); });
+    }
+  }
 }
 
 static_assert(kInt8AlikeTokens < 5);
@@ -248,43 +227,13 @@ int64_t int8_row_size(int64_t cols) { return chunk_bytes(cols) + int8_lanes_size
 
 void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) {
   if (tokens >= lanes_from(format)) prepare_int8_lanes(format, x, out + chunk_bytes(static_cast<int64_t>(x.size())));
-  if (format == WeightFormat::kGgmlQ8) return prepare_q8(x, reinterpret_cast<Q8Chunk*>(out));
-  prepare_fp4(x, format == WeightFormat::kMxfp4, reinterpret_cast<Fp4Chunk*>(out));
+  format == WeightFormat::kGgmlQ8 ? prepare<1>(format, x, out) : prepare<2>(format, x, out);
 }
 
 void multiply_int8_rows(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
   if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
-  const int64_t stride = (w.cols / kMxBlock + 15) / 16 * 16;
-  const int ahead = Ahead::rows_ahead(w, kInt8Rows);
-  const int64_t bytes = row_bytes(w.format, w.cols);
-  for (int first = 0; first < w.rows; first += kInt8Rows) {
-    RowGroup rows{.values = {},
-                  .scales = {},
-                  .decoded = args.scratch,
-                  .stride = stride,
-                  .blocks = w.cols / kMxBlock,
-                  .x = nullptr,
-                  .count = w.rows - first,
-                  .out = nullptr,
-                  .ahead = Ahead(w, args.next, first + ahead)};
-    for (int r = 0; r < kInt8Rows; ++r) {
-      const int row = std::min(first + r, w.rows - 1);  // the last is repeated, and not stored
-      rows.values[static_cast<size_t>(r)] = w.values + row * bytes;
-      if (has_scale_array(w.format)) rows.scales[static_cast<size_t>(r)] = w.scales_of(row);
-      if (w.format != WeightFormat::kGgmlQ8 && rows.blocks < 4) load_scales(w, row, args.scratch + r * stride);
-    }
-    for (int t = 0; t < args.tokens; t += 4) {
-      rows.x = args.x.data() + t;
-      rows.out = args.out + t * kTileRows + first;
-      switch (args.tokens - t) {
-        case 1: multiply_group<1>(w.format, rows); break;
-        case 2: multiply_group<2>(w.format, rows); break;
-        case 3: multiply_group<3>(w.format, rows); break;
-        default: multiply_group<4>(w.format, rows);
-      }
-    }
-  }
+  with_int8_format(w.format, [&](auto format) { multiply_rows<decltype(format)::value>(args); });
 }
 
 const Int8Kernels& avx512_int8_kernels() {

@@ -86,7 +86,7 @@ class CpuBackend final : public Backend {
   WeightHandle upload(const HostWeight& whole) override {
     SlicedWeight part = part_of(whole);
     const HostWeight& weight = part.weight;
-    const bool vector = is_vector(weight.role);
+    const bool vector = !is_matrix(weight.role);
     std::optional<WeightFormat> as = config_.dense.of(weight.role);
     // A head's guesses are verified, so it is rounded as far as the activations are (docs/decisions/0031).
     if (config_.head && activations_ == Activations::kInt8 && !vector && weight.role != WeightRole::kEmbedding &&
@@ -150,7 +150,7 @@ class CpuBackend final : public Backend {
       norm_beside_embedding(w);
     else
       add_delta_and_norm(w[WeightRole::kAttnNorm]);
-    dense(WeightRole::kQ, {beside ? read_.data() : normed_.data(), {tokens_, (beside ? 2 : 1) * dims_.hidden}},
+    dense(WeightRole::kQ, {beside ? read_.data() : normed_.data(), tokens_, (beside ? 2 : 1) * dims_.hidden},
           std::array{Job{matrix(w[WeightRole::kQ]), vector(w[WeightRole::kQBias]), q_.data()},
                      Job{matrix(w[WeightRole::kK]), vector(w[WeightRole::kKBias]), k_.data()},
                      Job{matrix(w[WeightRole::kV]), vector(w[WeightRole::kVBias]), v_.data()}});
@@ -180,7 +180,7 @@ class CpuBackend final : public Backend {
   }
 
   void attn_out(const AttnOutArgs& args) override {
-    dense(WeightRole::kO, {attn_.data(), {tokens_, dims_.q_width()}},
+    dense(WeightRole::kO, {attn_.data(), tokens_, dims_.q_width()},
           std::array{Job{matrix(args.layer[WeightRole::kO]), vector(args.layer[WeightRole::kOBias]), delta_.data()}});
   }
 
@@ -193,7 +193,7 @@ class CpuBackend final : public Backend {
       std::fill_n(expert_weights_.begin(), tokens_, 1.0f);
       return moe_.route(std::span(expert_ids_).first(count), std::span(expert_weights_).first(count));
     }
-    linear({normed_.data(), {tokens_, dims_.hidden}},
+    linear({normed_.data(), tokens_, dims_.hidden},
            std::array{Job{matrix(w[WeightRole::kRouter]), vector(w[WeightRole::kRouterBias]), router_logits_.data()}},
            Activations::kF32);
     for (int64_t t = 0; t < tokens_; ++t) {
@@ -238,7 +238,7 @@ class CpuBackend final : public Backend {
       if (config_.head)
         std::copy_n(config_.head->norm_output ? normed : x, dims_.hidden, features_.data() + r * dims_.hidden);
     }
-    dense(WeightRole::kUnembedding, {normed_.data(), {logit_rows_, dims_.hidden}},
+    dense(WeightRole::kUnembedding, {normed_.data(), logit_rows_, dims_.hidden},
           std::array{Job{matrix(args.table), {}, logits_.data()}});
   }
 
@@ -333,22 +333,6 @@ class CpuBackend final : public Backend {
             .groups = std::max(d.experts, kMostJobs)};
   }
 
-  [[nodiscard]] static bool is_vector(WeightRole role) {
-    switch (role) {
-      case WeightRole::kEmbedding:
-      case WeightRole::kUnembedding:
-      case WeightRole::kQ:
-      case WeightRole::kK:
-      case WeightRole::kV:
-      case WeightRole::kO:
-      case WeightRole::kRouter:
-      case WeightRole::kGateUp:
-      case WeightRole::kTapFc:
-      case WeightRole::kDown: return false;
-      default: return true;
-    }
-  }
-
   void requantise(Matrix& matrix, WeightRole role, WeightFormat as) {
     if ((as != WeightFormat::kMxfp4 && as != WeightFormat::kMxfp8) || matrix.cols() % kMxBlock != 0) {
       throw Error(Code::kUnsupported, "cpu: {}: want mxfp4 or mxfp8 and rows of whole blocks of {}, found {} and {}",
@@ -416,7 +400,7 @@ class CpuBackend final : public Backend {
     if (args.tap_fc.idx < 0)
       std::copy_n(taps_.begin(), tokens_ * all, residual_.begin());
     else
-      linear({taps_.data(), {tokens_, all}}, std::array{Job{matrix(args.tap_fc), {}, residual_.data()}},
+      linear({taps_.data(), tokens_, all}, std::array{Job{matrix(args.tap_fc), {}, residual_.data()}},
              dense_activations_);
   }
 
@@ -452,14 +436,14 @@ class CpuBackend final : public Backend {
   }
 
   // The roles that RunConfig::dense names round x, in place, where they multiply MX blocks.
-  void dense(WeightRole role, TensorView<float, 2> x, std::span<const Job> jobs) {
+  void dense(WeightRole role, cpu::Vectors<float> x, std::span<const Job> jobs) {
     if (config_.dense.of(role)) linear_.round_inputs(x, dense_activations_);
-    linear({x.data, x.shape}, jobs, dense_activations_);
+    linear({x.data, x.count, x.cols}, jobs, dense_activations_);
   }
 
   // Jobs of one format share a loop over the threads.
-  void linear(TensorView<const float, 2> x, std::span<const Job> jobs, Activations activations) {
-    const auto tokens = std::span(all_rows_).first(static_cast<size_t>(x.shape[0]));
+  void linear(cpu::Vectors<const float> x, std::span<const Job> jobs, Activations activations) {
+    const auto tokens = std::span(all_rows_).first(static_cast<size_t>(x.count));
     std::array<cpu::Group, kMostJobs> groups;
     for (size_t first = 0, count = 0; first < jobs.size(); first += count) {
       count = 0;

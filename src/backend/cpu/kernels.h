@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace nibble::backend::cpu {
@@ -23,22 +24,34 @@ inline constexpr int kLaneTokens = 16;   // tokens of one tile of int8 activatio
 
 // Bytes of one row in the array of values, and in that of scales.
 [[nodiscard]] constexpr int64_t row_bytes(WeightFormat format, int64_t cols) {
-  switch (format) {
-    case WeightFormat::kBf16:
-    case WeightFormat::kF16: return 2 * cols;
-    case WeightFormat::kF32: return 4 * cols;
-    case WeightFormat::kMxfp4: return cols / 2;
-    case WeightFormat::kMxfp8: return cols;
-    case WeightFormat::kGgmlMxfp4: return cols / kMxBlock * 17;
-    case WeightFormat::kGgmlQ8: return cols / kMxBlock * 34;
+  return cols / block_of(format).values * block_of(format).bytes;
+}
+[[nodiscard]] constexpr bool has_scale_array(WeightFormat format) { return block_of(format).scale_bytes > 0; }
+[[nodiscard]] constexpr bool in_blocks(WeightFormat format) { return block_of(format).values > 1; }
+
+// visit(std::integral_constant<int, n>()); of n above kMost, visit(kMost).
+template <int kMost, class Visit>
+void with_count(int n, const Visit& visit) {
+  if constexpr (kMost > 1) {
+    if (n < kMost) return with_count<kMost - 1>(n, visit);
   }
-  return 0;
+  visit(std::integral_constant<int, kMost>());
 }
-[[nodiscard]] constexpr bool has_scale_array(WeightFormat format) {
-  return format == WeightFormat::kMxfp4 || format == WeightFormat::kMxfp8;
+// visit(std::integral_constant<WeightFormat, format>()), for these formats.
+template <WeightFormat... kFormats, class Visit>
+void with_format_of(WeightFormat format, const Visit& visit) {
+  static_cast<void>(((format == kFormats && (visit(std::integral_constant<WeightFormat, kFormats>()), true)) || ...));
 }
-[[nodiscard]] constexpr bool in_blocks(WeightFormat format) {
-  return has_scale_array(format) || format == WeightFormat::kGgmlMxfp4 || format == WeightFormat::kGgmlQ8;
+template <class Visit>
+void with_format(WeightFormat format, const Visit& visit) {
+  using enum WeightFormat;
+  with_format_of<kBf16, kF16, kF32, kMxfp4, kMxfp8, kGgmlMxfp4, kGgmlQ8>(format, visit);
+}
+// For the formats that int8_serves.
+template <class Visit>
+void with_int8_format(WeightFormat format, const Visit& visit) {
+  using enum WeightFormat;
+  with_format_of<kMxfp4, kGgmlMxfp4, kGgmlQ8>(format, visit);
 }
 
 // Consecutive rows of a matrix.
@@ -188,6 +201,13 @@ struct Kernels {
   // x[i] = exp(x[i] - top); returns the sum.
   float (*exp_sum)(float top, std::span<float> x) = nullptr;
   void (*swiglu)(const SwigluArgs& args) = nullptr;
+  // For measuring the machine: the sum of `words` words, a multiple of 256, and multiply-adds in registers.
+  uint64_t (*read_all)(const uint64_t* data, int64_t words) = nullptr;
+  struct Peak {
+    std::string_view set;  // of instructions: "AVX2"
+    double flops_per_round = 0;
+    float (*run)(int64_t rounds) = nullptr;  // the result only keeps the work from being dropped
+  } peak{};
   const Int8Kernels* int8 = nullptr;  // null: this CPU lacks the instructions
 };
 

@@ -129,15 +129,9 @@ template <class Row>
 [[nodiscard]] constexpr KvFormat format_of(const KvType& type) {
   return {type, Row::kValues, Row::kOperand, Row::kUnit, Row::store, widen_rows<Row>};
 }
-// By KvDtype; of a type that cpu does not take, nothing but the type.
+// By KvDtype.
 inline constexpr auto kKvFormats = []<size_t... kIdx>(std::index_sequence<kIdx...>) {
-  const auto format_at = []<size_t kAt>() -> KvFormat {
-    if constexpr (kKvTypes[kAt].on.has(BackendKind::kCpu))
-      return format_of<KvCodec<kKvTypes[kAt].dtype>>(kKvTypes[kAt]);
-    else
-      return {kKvTypes[kAt], 1, KvOperand::kNone, 1, nullptr, nullptr};
-  };
-  return std::array { format_at.template operator()<kIdx>()... };
+  return std::array{format_of<KvCodec<kKvTypes[kIdx].dtype>>(kKvTypes[kIdx])...};
 }(std::make_index_sequence<kKvDtypes>());
 [[nodiscard]] constexpr const KvFormat& format_of(KvDtype dtype) { return kKvFormats[static_cast<size_t>(dtype)]; }
 

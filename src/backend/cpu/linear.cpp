@@ -70,15 +70,15 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
   scratch_ = Buffer(pool.threads() * scratch_floats(limits.cols) * int64_t{sizeof(float)});
 }
 
-void Linear::round_inputs(TensorView<float, 2> x, Activations activations) {
+void Linear::round_inputs(Vectors<float> x, Activations activations) {
   if (!in_mx_blocks(activations)) return;
-  pool_.parallel_for(x.shape[0], [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) round_activations(activations, x[i].flat());
+  pool_.parallel_for(x.count, [&](IndexRange range) {
+    for (int64_t i = range.begin; i < range.end; ++i) round_activations(activations, x[i]);
   });
 }
 
-void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups, Activations activations) {
-  const int64_t count = x.shape[0], cols = x.shape[1];
+void Linear::prepare(Vectors<const float> x, std::span<const Group> groups, Activations activations) {
+  const int64_t count = x.count, cols = x.cols;
   check(count <= limits_.inputs && cols <= limits_.cols && static_cast<int64_t>(groups.size()) <= limits_.groups,
         "linear's limits cover its inputs");
   if (groups.empty()) return;
@@ -93,12 +93,12 @@ void Linear::prepare(TensorView<const float, 2> x, std::span<const Group> groups
   if (form_ == Form::kInt8) return prepare_int8(x, groups);
   const bool arrange = kernels_.arranges(format);
   for (int64_t i = 0; i < count; ++i) {
-    float_rows_[static_cast<size_t>(i)] = arrange ? arranged_.as<float>() + i * cols : x[i].data;
+    float_rows_[static_cast<size_t>(i)] = arrange ? arranged_.as<float>() + i * cols : x[i].data();
   }
   if (!arrange) return;
   pool_.parallel_for(count, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      kernels_.arrange(format, x[i].flat(), arranged_.as<float>() + i * cols);
+      kernels_.arrange(format, x[i], arranged_.as<float>() + i * cols);
     }
   });
 }
@@ -108,8 +108,8 @@ const TokenTiles* Linear::tiles_of(const Group& group) const {
   return kernels_.int8->tiles_for(group.weight->format(), static_cast<int64_t>(group.tokens.size()));
 }
 
-void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups) {
-  const int64_t count = x.shape[0], cols = x.shape[1];
+void Linear::prepare_int8(Vectors<const float> x, std::span<const Group> groups) {
+  const int64_t count = x.count, cols = x.cols;
   const int64_t row_size = kernels_.int8->row_size(cols);
   std::byte* const rows = prepared_.as<std::byte>();
   std::byte* const tiles = rows + count * row_size;
@@ -136,7 +136,7 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
   for (int64_t i = 0; most_in_rows > 0 && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
   pool_.parallel_for(most_in_rows > 0 ? count : 0, [&](IndexRange range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
-      kernels_.int8->prepare_row(format, x[i].flat(), most_in_rows, rows + i * row_size);
+      kernels_.int8->prepare_row(format, x[i], most_in_rows, rows + i * row_size);
     }
   });
   const int64_t blocks = cols / kMxBlock;
@@ -148,7 +148,7 @@ void Linear::prepare_int8(TensorView<const float, 2> x, std::span<const Group> g
       const auto tokens = group.tokens.subspan(static_cast<size_t>(source.from));
       std::array<const float*, kLaneTokens> sources{};
       const size_t used = std::min<size_t>(tokens.size(), kLaneTokens);
-      for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data;
+      for (size_t t = 0; t < used; ++t) sources[t] = x[tokens[t]].data();
       tiles_of(group)->prepare({.format = format,
                                 .x = std::span(sources).first(used),
                                 .cols = cols,

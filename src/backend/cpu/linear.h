@@ -5,7 +5,6 @@
 #include "backend/cpu/kernels.h"
 #include "backend/weights.h"
 #include "base/buffer.h"
-#include "base/tensor.h"
 #include "base/thread_pool.h"
 
 #include <algorithm>
@@ -40,6 +39,14 @@ class Matrix {
   const uint8_t* values_;
   const uint8_t* scales_;
   Buffer own_values_, own_scales_;
+};
+
+// Inputs one after the other.
+template <class T>
+struct Vectors {
+  T* data;
+  int64_t count, cols;
+  [[nodiscard]] std::span<T> operator[](int64_t idx) const { return {data + idx * cols, static_cast<size_t>(cols)}; }
 };
 
 // Some rows of a matrix and the tokens that they multiply.
@@ -85,14 +92,14 @@ class Linear {
   void as_alone(bool on) { as_alone_ = on; }
 
   // Inputs, in place: rounded where the activations are in MX blocks; else left alone. Without them: the experts'.
-  void round_inputs(TensorView<float, 2> x, Activations activations);
-  void round_inputs(TensorView<float, 2> x) { round_inputs(x, activations_); }
+  void round_inputs(Vectors<float> x, Activations activations);
+  void round_inputs(Vectors<float> x) { round_inputs(x, activations_); }
 
   // Both call each(tile) on the pool's threads for all rows. The groups share x, the format and the columns; which
   // thread computes what changes no bit.
   // `rows` rows of every group: who has a row has it in all groups, and sees the groups in their order.
   template <class Each>
-  void run(TensorView<const float, 2> x, std::span<const Group> groups, int64_t rows, const Each& each) {
+  void run(Vectors<const float> x, std::span<const Group> groups, int64_t rows, const Each& each) {
     prepare(x, groups, activations_);
     pool_.parallel_ranges(rows, kTileRows, [&](IndexRange range) {
       for (size_t g = 0; g < groups.size(); ++g) {
@@ -104,8 +111,7 @@ class Linear {
   // All rows of the groups' matrices, in any order. kInt8, which wants the same of the constructor: x in int8; else as
   // floats.
   template <class Each>
-  void run_whole(TensorView<const float, 2> x, std::span<const Group> groups, Activations activations,
-                 const Each& each) {
+  void run_whole(Vectors<const float> x, std::span<const Group> groups, Activations activations, const Each& each) {
     prepare(x, groups, activations);
     int64_t rows = 0;
     for (const Group& group : groups) rows += group.weight->rows();
@@ -157,8 +163,8 @@ class Linear {
       }
     }
   }
-  void prepare(TensorView<const float, 2> x, std::span<const Group> groups, Activations activations);
-  void prepare_int8(TensorView<const float, 2> x, std::span<const Group> groups);
+  void prepare(Vectors<const float> x, std::span<const Group> groups, Activations activations);
+  void prepare_int8(Vectors<const float> x, std::span<const Group> groups);
   void multiply(const Group& group, Tile& tile, const uint8_t* next, int thread_idx);
   void multiply_rows(const Share& share, float* out);
   [[nodiscard]] const TokenTiles* tiles_of(const Group& group) const;  // null: rows

@@ -1,5 +1,6 @@
 #include "backend/cpu/measure.h"
 
+#include "backend/cpu/kernels.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/thread_pool.h"
@@ -79,12 +80,13 @@ ReadMeter::ReadMeter(int threads) : pool_(threads), pieces_(buffer_bytes() / kPi
 }
 
 double ReadMeter::measure(int passes) {
+  const cpu::Kernels kernels = cpu::kernels_here().front().kernels;
   std::atomic<uint64_t> sum = 0;
   double best = 1e30;
   for (int pass = 0; pass < passes; ++pass) {
     best = std::min(best, seconds([&] {
                       each_piece([&](std::byte* piece) {
-                        sum += cpu::read_all(reinterpret_cast<const uint64_t*>(piece), kPiece / 8);
+                        sum += kernels.read_all(reinterpret_cast<const uint64_t*>(piece), kPiece / 8);
                       });
                     }));
   }
@@ -100,7 +102,8 @@ DevicePeaks measure_cpu(int threads) {
   DevicePeaks peaks{.device = processor_name(), .read_bytes_per_s = ReadMeter(threads).measure(7), .matrix = {}};
   ThreadPool pool(threads);
   std::vector<cpu::PeakLoop> loops = cpu::matrix_loops();
-  loops.insert(loops.begin(), cpu::float_loop());
+  const cpu::Kernels::Peak peak = cpu::kernels_here().front().kernels.peak;
+  loops.insert(loops.begin(), {fmt::format("f32 ({})", peak.set), true, peak.flops_per_round, peak.run});
   for (const cpu::PeakLoop& loop : loops) peaks.matrix.push_back({loop.type, loop.exact16, measure_loop(pool, loop)});
   return peaks;
 }

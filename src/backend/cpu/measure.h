@@ -33,27 +33,15 @@ class ReadMeter {
 
 }  // namespace nibble::backend
 
-// Loops that do one thing as fast as one thread can: read memory, or multiply and add in registers.
 namespace nibble::backend::cpu {
 
-// The sum of `words` words; `words` a multiple of 256.
-[[nodiscard]] uint64_t read_all(const uint64_t* data, int64_t words);
-
+// A loop that multiplies and adds in registers as fast as one thread can.
 struct PeakLoop {
   std::string type;
   bool exact16 = false;  // MatrixPeak
   double flops_per_round = 0;
   float (*run)(int64_t rounds) = nullptr;  // the result only keeps the work from being dropped
 };
-
-// Both, as compiled for one instruction set.
-struct TargetLoops {
-  uint64_t (*read_all)(const uint64_t* data, int64_t words) = nullptr;
-  PeakLoop (*float_loop)() = nullptr;
-};
-
-// Multiply-adds in float, on the instruction set that the backend's other loops use.
-[[nodiscard]] PeakLoop float_loop();
 // Those of this machine's instructions for bf16 and int8; none where it has none.
 [[nodiscard]] std::vector<PeakLoop> matrix_loops();
 

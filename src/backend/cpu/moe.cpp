@@ -42,9 +42,9 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
 
 void Moe::run(const ExpertWeights& w, float* x, float* hidden, float* delta) {
   if (dims_.inter == 0) return;
-  linear_.round_inputs({x, {tokens_, dims_.hidden}});
+  linear_.round_inputs({x, tokens_, dims_.hidden});
   gate_up(w, x, hidden);
-  linear_.round_inputs({hidden, {tokens_ * dims_.topk, dims_.inter}});
+  linear_.round_inputs({hidden, tokens_ * dims_.topk, dims_.inter});
   down(w, hidden, delta);
 }
 
@@ -61,7 +61,7 @@ void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {
                        .bias = w.gate_bias.data() + first_bias,
                        .pair_bias = w.up == nullptr ? nullptr : w.up_bias.data() + first_bias});
   }
-  linear_.run({x, {tokens_, dims_.hidden}}, groups_, inter * step, [&](const Tile& tile) {
+  linear_.run({x, tokens_, dims_.hidden}, groups_, inter * step, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)];
     const Group& group = groups_[static_cast<size_t>(tile.group)];
     const int values = tile.rows / step;
@@ -109,7 +109,7 @@ void Moe::down(const ExpertWeights& w, const float* hidden, float* delta) {
                        .tokens = experts_[static_cast<size_t>(e)].slots,
                        .bias = w.down_bias.data() + first_row});
   }
-  linear_.run({hidden, {tokens_ * dims_.topk, dims_.inter}}, groups_, dims_.hidden, [&](const Tile& tile) {
+  linear_.run({hidden, tokens_ * dims_.topk, dims_.inter}, groups_, dims_.hidden, [&](const Tile& tile) {
     const int64_t e = hit_[static_cast<size_t>(tile.group)];
     const float* bias = groups_[static_cast<size_t>(tile.group)].bias + tile.row;
     for (int t = 0; t < tile.tokens; ++t) {

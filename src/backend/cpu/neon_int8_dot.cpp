@@ -111,12 +111,7 @@ struct DotPanel {
   static void multiply(const StripArgs<DotPanel>& args) {
     pack(args);
     for (int row = 0; row < args.rows; row += 8) {
-      switch (args.tokens) {
-        case 1: multiply_eight<1>(args, row); break;
-        case 2: multiply_eight<2>(args, row); break;
-        case 3: multiply_eight<3>(args, row); break;
-        default: multiply_eight<4>(args, row);
-      }
+      with_count<kTokens>(args.tokens, [&](auto count) { multiply_eight<decltype(count)::value>(args, row); });
     }
   }
 };

@@ -97,11 +97,7 @@ void multiply_lanes(const MultiplyPreparedArgs& args) {
 
 template <class Panel>
 void multiply_lanes(const MultiplyPreparedArgs& args) {
-  switch (args.w.format) {
-    case WeightFormat::kMxfp4: return multiply_lanes<WeightFormat::kMxfp4, Panel>(args);
-    case WeightFormat::kGgmlMxfp4: return multiply_lanes<WeightFormat::kGgmlMxfp4, Panel>(args);
-    default: return multiply_lanes<WeightFormat::kGgmlQ8, Panel>(args);
-  }
+  with_int8_format(args.w.format, [&](auto format) { multiply_lanes<decltype(format)::value, Panel>(args); });
 }
 
 }  // namespace nibble::backend::cpu::neon

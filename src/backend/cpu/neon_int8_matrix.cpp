@@ -120,12 +120,7 @@ struct MatrixPanel {
   static void multiply(const StripArgs<MatrixPanel>& args) {
     pack(args);
     for (int row = 0; row < args.rows; row += 4) {
-      switch ((args.tokens + 1) / 2) {
-        case 1: multiply_four<1>(args, row); break;
-        case 2: multiply_four<2>(args, row); break;
-        case 3: multiply_four<3>(args, row); break;
-        default: multiply_four<4>(args, row);
-      }
+      with_count<kPairs>((args.tokens + 1) / 2, [&](auto count) { multiply_four<decltype(count)::value>(args, row); });
     }
   }
 };

@@ -81,22 +81,16 @@ void multiply_rows(const MultiplyPreparedArgs& args) {
     const Row row{.values = w.values_of(r),
                   .scales = has_scale_array(kFormat) ? w.scales_of(r) : w.values,
                   .blocks = w.cols / kMxBlock};
-    switch (args.tokens) {
-      case 1: multiply_row<kFormat, 1>(row, x.data(), ahead, args.out + r); break;
-      case 2: multiply_row<kFormat, 2>(row, x.data(), ahead, args.out + r); break;
-      default: multiply_row<kFormat, 3>(row, x.data(), ahead, args.out + r);
-    }
+    with_count<kMostRowTokens>(args.tokens, [&](auto count) {
+      multiply_row<kFormat, decltype(count)::value>(row, x.data(), ahead, args.out + r);
+    });
   }
 }
 
 }  // namespace
 
 void multiply_int8_rows(const MultiplyPreparedArgs& args) {
-  switch (args.w.format) {
-    case WeightFormat::kMxfp4: return multiply_rows<WeightFormat::kMxfp4>(args);
-    case WeightFormat::kGgmlMxfp4: return multiply_rows<WeightFormat::kGgmlMxfp4>(args);
-    default: return multiply_rows<WeightFormat::kGgmlQ8>(args);
-  }
+  with_int8_format(args.w.format, [&](auto format) { multiply_rows<decltype(format)::value>(args); });
 }
 
 }  // namespace nibble::backend::cpu::neon

@@ -6,6 +6,8 @@
 
 #include <immintrin.h>
 
+#include <utility>
+
 namespace nibble::backend::cpu {
 namespace {
 
@@ -60,41 +62,27 @@ __attribute__((target("avx2"))) float int8_avx_vnni(int64_t rounds) {
   return static_cast<float>(_mm256_cvtsi256_si32(sum[0]));
 }
 
-__attribute__((target("amx-tile"))) void begin_tiles() {
-  load_shapes(kTileShapes);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
-}
-
 // Four sums, two tiles of each side: as a blocked product would use them.
-__attribute__((target("amx-tile,amx-bf16"))) float bf16_amx(int64_t rounds) {
-  begin_tiles();
-  for (int64_t i = 0; i < rounds; ++i) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_release();
+template <void (*kMultiply)(AmxTiles& tiles)>
+float amx(int64_t rounds) {
+  AmxTiles tiles;
+  [&]<int... kTile>(std::integer_sequence<int, kTile...>) {
+    (tiles.zero<kTile>(), ...);
+  }(std::make_integer_sequence<int, 8>());
+  for (int64_t i = 0; i < rounds; ++i) kMultiply(tiles);
   return 0;
 }
-
-__attribute__((target("amx-tile,amx-int8"))) float int8_amx(int64_t rounds) {
-  begin_tiles();
-  for (int64_t i = 0; i < rounds; ++i) {
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 7);
-    _tile_dpbssd(2, 5, 6);
-    _tile_dpbssd(3, 5, 7);
-  }
-  _tile_release();
-  return 0;
+void multiply_bf16(AmxTiles& tiles) {
+  tiles.multiply_bf16<0, 4, 6>();
+  tiles.multiply_bf16<1, 4, 7>();
+  tiles.multiply_bf16<2, 5, 6>();
+  tiles.multiply_bf16<3, 5, 7>();
+}
+void multiply_int8(AmxTiles& tiles) {
+  tiles.multiply_int8<0, 4, 6>();
+  tiles.multiply_int8<1, 4, 7>();
+  tiles.multiply_int8<2, 5, 6>();
+  tiles.multiply_int8<3, 5, 7>();
 }
 
 }  // namespace
@@ -109,10 +97,10 @@ std::vector<PeakLoop> matrix_loops() {
   const Amx tiles = unmasked(CpuIsa::kAmx) ? request_amx() : Amx{};
   if (avx512 && __builtin_cpu_supports("avx512bf16"))
     loops.push_back({"bf16 (AVX-512)", true, 64.0 * kChains, bf16_avx512});
-  if (tiles.bf16) loops.push_back({"bf16 (AMX)", true, 4 * 2 * 16 * 16 * 32, bf16_amx});
+  if (tiles.bf16) loops.push_back({"bf16 (AMX)", true, 4 * 2 * 16 * 16 * 32, amx<multiply_bf16>});
   if (avx512 && __builtin_cpu_supports("avx512vnni"))
     loops.push_back({"int8 (AVX-512 VNNI)", false, 128.0 * kChains, int8_avx512});
-  if (tiles.int8) loops.push_back({"int8 (AMX)", false, 4 * 2 * 16 * 16 * 64, int8_amx});
+  if (tiles.int8) loops.push_back({"int8 (AMX)", false, 4 * 2 * 16 * 16 * 64, amx<multiply_int8>});
   return loops;
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 // Arrays of vectors below need sized types, which SVE's are not. The others lie between two that are compiled.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
@@ -78,7 +79,8 @@ void decode_mxfp8(const uint8_t* codes, const uint8_t* scales, int64_t n, float*
   }
 }
 
-// Where a block's 16 bytes of codes and its scale are, and which values its nibbles are.
+// Where a block's 16 bytes of codes and its scale are, and which values its nibbles are. A plain loop: only CPUs
+// without AVX2 and without SDOT multiply what it makes.
 struct Fp4Layout {
   const uint8_t* codes;
   int64_t stride;
@@ -87,49 +89,17 @@ struct Fp4Layout {
   bool interleaved;  // byte j holds values 2j and 2j + 1; else j and j + 16
 };
 
-#if HWY_TARGET == HWY_SCALAR  // has no byte shuffles
 void decode_fp4(const Fp4Layout& in, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t block = i / kMxBlock, at = i % kMxBlock;
-    const uint8_t byte = in.codes[block * in.stride + (in.interleaved ? at / 2 : at % 16)];
-    const bool high = in.interleaved ? at % 2 == 1 : at >= 16;
-    const auto code = static_cast<uint8_t>(high ? byte >> 4 : byte & 15);
-    out[i] = mx_decode(MxFormat::kMxfp4, code, E8m0{in.scales[block * in.scale_stride]});
-  }
-}
-#else
-void decode_fp4(const Fp4Layout& in, int64_t n, float* out) {
-  // Every e2m1 value is a bf16 value: look its two bytes up, then widen.
-  HWY_ALIGN static constexpr uint8_t kHigh[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
-                                                  0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
-  HWY_ALIGN static constexpr uint8_t kLow[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
-                                                 0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
-  const hn::FixedTag<uint8_t, 16> bytes;
-  const auto high = hn::Load(bytes, kHigh), low = hn::Load(bytes, kLow), nibble = hn::Set(bytes, 15);
-  HWY_ALIGN uint8_t wide[2 * kMxBlock];  // a block as bf16
-  for (int64_t b = 0; b < n / kMxBlock; ++b) {
-    const auto packed = hn::LoadU(bytes, in.codes + b * in.stride);
-    auto first = hn::And(packed, nibble), second = hn::And(hn::ShiftRight<4>(packed), nibble);
-    if (in.interleaved) {
-      const auto even = first, odd = second;
-      first = hn::InterleaveLower(bytes, even, odd);
-      second = hn::InterleaveUpper(bytes, even, odd);
-    }
-    const auto store = [&](auto c, uint8_t* to) HWY_ATTR {
-      const auto h = hn::TableLookupBytes(high, c), l = hn::TableLookupBytes(low, c);
-      hn::Store(hn::InterleaveLower(bytes, l, h), bytes, to);
-      hn::Store(hn::InterleaveUpper(bytes, l, h), bytes, to + 16);
-    };
-    store(first, wide);
-    store(second, wide + 32);
-    const auto scale = hn::Set(F(), E8m0{in.scales[b * in.scale_stride]}.to_float());
-    const auto* bf16 = reinterpret_cast<const uint16_t*>(wide);
-    for (int64_t i = 0; i < kMxBlock; i += lanes()) {
-      hn::StoreU(hn::Mul(load_bf16(bf16 + i), scale), F(), out + b * kMxBlock + i);
+  for (int64_t b = 0; b < n / kMxBlock; ++b, out += kMxBlock) {
+    const E8m0 scale{in.scales[b * in.scale_stride]};
+    for (int64_t j = 0; j < kMxBlock / 2; ++j) {
+      const uint8_t byte = in.codes[b * in.stride + j];
+      const int64_t low = in.interleaved ? 2 * j : j, high = in.interleaved ? 2 * j + 1 : j + kMxBlock / 2;
+      out[low] = mx_decode(MxFormat::kMxfp4, byte & 15, scale);
+      out[high] = mx_decode(MxFormat::kMxfp4, static_cast<uint8_t>(byte >> 4), scale);
     }
   }
 }
-#endif
 
 void decode(const WeightRows& w, float* out) {
   switch (w.format) {
@@ -178,12 +148,8 @@ void dots(const T* w, const MultiplyArgs& args, int row) {
   for (int t = 0; t < tokens; t += kDotTokens) {
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows + row;
-    switch (tokens - t) {
-      case 1: dot<1>(w, x, args.w.cols, out); break;
-      case 2: dot<2>(w, x, args.w.cols, out); break;
-      case 3: dot<3>(w, x, args.w.cols, out); break;
-      default: dot<kDotTokens>(w, x, args.w.cols, out);
-    }
+    with_count<kDotTokens>(tokens - t,
+                           [&](auto count) HWY_ATTR { dot<decltype(count)::value>(w, x, args.w.cols, out); });
   }
 }
 
@@ -367,6 +333,39 @@ void swiglu(const SwigluArgs& args) {
   for (; i < args.n; ++i) args.out[i] = hn::GetLane(step(hn::Set(F(), args.gate[i]), hn::Set(F(), args.up[i])));
 }
 
+constexpr int kChains = 10;  // latency times issue rate, and no more registers than AVX2 has
+
+uint64_t read_all(const uint64_t* data, int64_t words) {
+  const hn::ScalableTag<uint64_t> tag;
+  const auto step = static_cast<int64_t>(hn::Lanes(tag));
+  constexpr int kLoads = 8;
+  constexpr int64_t kAhead = 2048;  // bytes; beyond what the hardware prefetches
+  hn::Vec<decltype(tag)> sum[kLoads];
+  for (auto& s : sum) s = hn::Zero(tag);
+  for (int64_t i = 0; i < words; i += kLoads * step) {
+    for (int n = 0; n < kLoads; ++n) {
+      const uint64_t* at = data + i + n * step;
+      hwy::Prefetch(reinterpret_cast<const uint8_t*>(at) + kAhead);
+      sum[n] = hn::Add(sum[n], hn::LoadU(tag, at));
+    }
+  }
+  for (int n = 1; n < kLoads; ++n) sum[0] = hn::Add(sum[0], sum[n]);
+  uint64_t all[HWY_MAX_BYTES / sizeof(uint64_t)];  // SumOfLanes adds as signed, which may overflow
+  hn::StoreU(sum[0], tag, all);
+  return std::accumulate(all, all + step, uint64_t{0});
+}
+
+float multiply_add(int64_t rounds) {
+  V sum[kChains];
+  for (int n = 0; n < kChains; ++n) sum[n] = hn::Set(F(), static_cast<float>(n));
+  const V a = hn::Set(F(), 0.5f), b = hn::Set(F(), 1.5f);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (V& s : sum) s = hn::MulAdd(s, a, b);
+  }
+  for (int n = 1; n < kChains; ++n) sum[0] = hn::Add(sum[0], sum[n]);
+  return hn::GetLane(sum[0]);
+}
+
 Kernels table(std::string_view name) {
   Kernels all{.name = name,
               .decode = decode,
@@ -374,7 +373,11 @@ Kernels table(std::string_view name) {
               .accumulate = accumulate,
               .scale_max = scale_max,
               .exp_sum = exp_sum,
-              .swiglu = swiglu};
+              .swiglu = swiglu,
+              .read_all = read_all,
+              .peak = {.set = hwy::TargetName(HWY_TARGET),
+                       .flops_per_round = 2.0 * kChains * static_cast<double>(lanes()),
+                       .run = multiply_add}};
 #if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
   all.arranges = arranges;
   all.arrange = arrange;

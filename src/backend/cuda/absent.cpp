@@ -45,7 +45,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& /*config*/, cons
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 std::unique_ptr<Member> make_cuda_member(const BackendConfig& /*whole*/, const RunConfig& /*run*/,
-                                         const cuda::CardGroup& /*group*/, CudaSetup /*setup*/) {
+                                         const cuda::Comm& /*comm*/, CudaSetup /*setup*/) {
   throw Error(Code::kUnsupported, std::string(kAbsent));
 }
 
@@ -68,10 +68,13 @@ struct CardGroup::Impl {};
 std::string nccl_version() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 std::string kind_of_card() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 std::string id_of_card() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
-std::vector<std::byte> new_card_group_id() { throw Error(Code::kUnsupported, std::string(kAbsent)); }
-CardGroup::CardGroup(const Place& /*place*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+CardGroup::CardGroup() = default;
 CardGroup::~CardGroup() = default;
-void CardGroup::give_up() const {}
+void CardGroup::meet(ProcessGroup& /*group*/, const std::string& /*card*/) {
+  throw Error(Code::kUnsupported, std::string(kAbsent));
+}
+const Comm& CardGroup::comm() const { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+void CardGroup::give_up() {}
 
 }  // namespace cuda
 

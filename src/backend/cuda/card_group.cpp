@@ -2,31 +2,22 @@
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/nccl_comm.h"
+#include "backend/ranks/followers.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstring>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace nibble::backend::cuda {
 namespace {
 
 constexpr int kFirstCard = 0;
-
-NcclId id_of(std::span<const std::byte> bytes) {
-  NcclId id{};
-  if (bytes.size() != id.bytes.size())
-    throw Error(Code::kCorrupt, "the id of a group of cards: want {} bytes, found {}", id.bytes.size(), bytes.size());
-  std::memcpy(id.bytes.data(), bytes.data(), bytes.size());
-  return id;
-}
-
-}  // namespace
-
-std::string nccl_version() {
-  const NcclLibrary library = nccl_library();
-  if (!library.there) throw Error(Code::kUnsupported, "cuda: cards of several processes: {}", library.what);
-  return library.what;
 }
 
 std::string kind_of_card() {
@@ -44,22 +35,37 @@ std::string id_of_card() {
   return id;
 }
 
-std::vector<std::byte> new_card_group_id() {
-  const NcclId id = new_nccl_id();
-  const std::span bytes = std::as_bytes(std::span(id.bytes));
-  return {bytes.begin(), bytes.end()};
-}
-
 struct CardGroup::Impl {
-  const NcclComm comm;
+  std::mutex mutex;
+  bool given_up = false;           // guarded, with the next
+  std::unique_ptr<NcclComm> comm;  // none: the ranks have not met
 };
 
-CardGroup::CardGroup(const Place& place)
-    : impl_(new Impl{NcclComm({.id = id_of(place.id), .rank = place.rank, .ranks = place.ranks, .card = kFirstCard})}) {
-}
+CardGroup::CardGroup() : impl_(std::make_unique<Impl>()) {}
 CardGroup::~CardGroup() = default;
-int CardGroup::rank() const { return impl_->comm.rank(); }
-const Comm& CardGroup::comm() const { return impl_->comm; }
-void CardGroup::give_up() const { impl_->comm.give_up(); }
+
+void CardGroup::meet(ProcessGroup& group, const std::string& card) {
+  const std::vector<std::byte> bytes = agree_on_id(group, card, [] {
+    const NcclId id = new_nccl_id();
+    const std::span own = std::as_bytes(std::span(id.bytes));
+    return std::vector(own.begin(), own.end());
+  });
+  NcclComm::Place place{.id = {}, .rank = group.rank(), .ranks = group.count(), .card = kFirstCard};
+  if (bytes.size() != place.id.bytes.size())
+    throw Error(Code::kCorrupt, "the id of a group of cards: want {} bytes, found {}", place.id.bytes.size(),
+                bytes.size());
+  std::memcpy(place.id.bytes.data(), bytes.data(), bytes.size());
+  auto comm = std::make_unique<NcclComm>(place);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->comm = std::move(comm);
+  if (impl_->given_up) impl_->comm->give_up();
+}
+const Comm& CardGroup::comm() const { return *impl_->comm; }
+
+void CardGroup::give_up() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->given_up = true;
+  if (impl_->comm) impl_->comm->give_up();
+}
 
 }  // namespace nibble::backend::cuda

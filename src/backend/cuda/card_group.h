@@ -1,13 +1,13 @@
 #pragma once
 // This process's card, the first that it sees, as one rank of a group of processes, here or on several machines: they
-// share every step, and sum and gather by NCCL (comm/nccl_comm.h). Who they are and that they belong together is
-// another's to say (backend/ranks).
+// share every step, and sum and gather by NCCL (comm/nccl_comm.h).
 
-#include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
+
+namespace nibble::backend {
+class ProcessGroup;
+}
 
 namespace nibble::backend::cuda {
 
@@ -21,30 +21,23 @@ class Comm;
 [[nodiscard]] std::string kind_of_card();
 [[nodiscard]] std::string id_of_card();
 
-// By which the ranks of a group meet; one of them makes it and tells the others. Throws as nccl_version() does, and
-// Error(kDevice).
-[[nodiscard]] std::vector<std::byte> new_card_group_id();
-
 class CardGroup {
  public:
-  struct Place {
-    int rank = 0, ranks = 1;
-    std::span<const std::byte> id;
-  };
-  // Waits until all ranks have come; one that never comes is not noticed here. Throws Error(kUnsupported), and
-  // Error(kDevice) for what NCCL refuses.
-  explicit CardGroup(const Place& place);
+  CardGroup();
   // REQUIRES that the backend on it is gone.
   ~CardGroup();
   CardGroup(const CardGroup&) = delete;
   CardGroup& operator=(const CardGroup&) = delete;
 
-  [[nodiscard]] int rank() const;
-  [[nodiscard]] const Comm& comm() const;
+  // Once `group` is complete, on every rank: waits until all cards have come; one that never comes is not noticed here.
+  // `card` names this one. Throws what agree_on_id() throws (ranks/followers.h), Error(kUnsupported), and
+  // Error(kDevice) for what NCCL refuses.
+  void meet(ProcessGroup& group, const std::string& card = id_of_card());
+  [[nodiscard]] const Comm& comm() const;  // REQUIRES that they have met
 
   // Another rank has gone: what waits for it on the card ends, and the backend's calls throw Error(kDevice). From any
-  // thread.
-  void give_up() const;
+  // thread, also before they meet.
+  void give_up();
 
  private:
   struct Impl;

@@ -47,6 +47,7 @@ class CardCrew final : public Crew {
     if (comm_) place = {.device = devices_[idx], .comm = &ends_[idx], .whole = whole_.dims, .ranks = ranks};
     return make_rank_backend(cuda_config(whole_, ranks, rank), own, setup_, architectures_, place);
   }
+  [[nodiscard]] bool is_bound() const override { return true; }
   void give_up() override {
     if (comm_) comm_->give_up();
   }

@@ -1,6 +1,5 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include "backend/cuda/card_group.h"
 #include "backend/cuda/rank_backend.h"
 
 #include "backend/cuda/memory/arena.h"
@@ -87,7 +86,7 @@ class StreamedCudaBackend final : public Member {
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
     if (!config_.taps.empty())
       tap_copies_.emplace(config_.max_tokens, std::ssize(config_.taps) * dims_.hidden, stream_.get());
-    profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr);
+    profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr, rank_.device);
   }
 
   ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
@@ -132,7 +131,11 @@ class StreamedCudaBackend final : public Member {
     }
   }
 
-  void prepare(const StepArgs& step) override {
+  void prepare(const StepArgs& step, bool watched) override {
+    if (watched) {
+      watched_ = step;
+      return begin(step);
+    }
     graph_ = graph_of(step);
     next_ = graph_ > 0 ? graphs_->next(graph_) : StepGraphs::Next::kRun;
     if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(graph_));
@@ -144,7 +147,8 @@ class StreamedCudaBackend final : public Member {
     graphs_->end_capture();
   }
 
-  [[nodiscard]] StepRun enqueue() override {
+  [[nodiscard]] StepRun enqueue(const AfterStage& after) override {
+    if (after) return {walk(*this, watched_, config_.layer_kinds, after)};
     switch (next_) {
       case StepGraphs::Next::kReplay: graphs_->replay(graph_); break;
       case StepGraphs::Next::kCapture: graphs_->launch(graph_); break;
@@ -648,6 +652,7 @@ class StreamedCudaBackend final : public Member {
   Program eager_program_;
   const Program* program_ = &eager_program_;
   StepPointers step_;
+  StepArgs watched_;                         // a step with something to call behind each stage
   const SampleRowParams* params_ = nullptr;  // of its draws; null: it has none
   bool picks_ = false;                       // they need no more of other ranks than each one's best
   StepGraphs::Next next_ = StepGraphs::Next::kRun;
@@ -670,12 +675,12 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const Ru
   return make_cards_backend(config, run, setup, architectures);
 }
 
-std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run, const CardGroup& group,
+std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run, const Comm& comm,
                                          CudaSetup setup) {
   RunConfig own = run;
   own.ranks = {};
-  const CudaRank rank{.comm = &group.comm(), .whole = whole.dims, .ranks = run.ranks};
-  return make_rank_backend(cuda_config(whole, run.ranks, group.rank()), own, std::move(setup), built_architectures(),
+  const CudaRank rank{.comm = &comm, .whole = whole.dims, .ranks = run.ranks};
+  return make_rank_backend(cuda_config(whole, run.ranks, comm.rank()), own, std::move(setup), built_architectures(),
                            rank);
 }
 

@@ -37,7 +37,7 @@ namespace nibble::backend {
 [[nodiscard]] BackendConfig cuda_config(const BackendConfig& whole, const Ranks& ranks, int rank = 0);
 
 namespace cuda {
-class CardGroup;
+class Comm;
 struct Arch;
 struct Reduce;
 }  // namespace cuda
@@ -97,9 +97,9 @@ enum class RanksIn : uint8_t { kOneProcess, kSeveralProcesses };
 [[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run,
                                                          CudaSetup setup, const std::vector<cuda::Arch>& architectures);
 
-// This process's rank of a group of several processes. `whole`: of the whole model. Throws what make_cuda_backend
-// throws.
+// This process's rank of a group of several processes, which outlives it. `whole`: of the whole model. Throws what
+// make_cuda_backend throws.
 [[nodiscard]] std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunConfig& run,
-                                                       const cuda::CardGroup& group, CudaSetup setup = {});
+                                                       const cuda::Comm& comm, CudaSetup setup = {});
 
 }  // namespace nibble::backend

@@ -15,7 +15,6 @@
 namespace nibble::backend {
 namespace {
 
-constexpr size_t kMostCardName = 256, kMostIdBytes = 4096;
 constexpr std::chrono::milliseconds kNewsTime{500};  // from a card's notice of a lost rank to the group's
 // Without a word from rank 0 for so long, a rank waits for its own steps: else nobody saw that its card has failed.
 constexpr std::chrono::milliseconds kQuietTime{50};
@@ -28,13 +27,13 @@ class Follower {
   void run() {
     group_.send(0, FrameType::kReady);
     while (true) {
-      const std::optional<Frame> frame = next();
+      std::optional<Frame> frame = next();
       if (!frame) {
         draw_all();
       } else if (frame->type == FrameType::kEnd) {
         return;
       } else {
-        obey(*frame);
+        obey(std::move(*frame));
       }
     }
   }
@@ -59,10 +58,10 @@ class Follower {
     for (UnderWay& step : under_way_) draw(step);
   }
 
-  void obey(const Frame& frame) {
+  void obey(Frame frame) {
+    if (frame.type == FrameType::kStep) return run_step(std::move(frame));
     BodyReader in(frame);
     switch (frame.type) {
-      case FrameType::kStep: run_step(in); break;
       case FrameType::kDrawn: compare(in); break;
       case FrameType::kCopyPage: copy_page(in.number<PageCopy>()); break;
       default: throw Error(Code::kCorrupt, "want a step, found a {} frame", name_of(frame.type));
@@ -70,10 +69,10 @@ class Follower {
     in.end();
   }
 
-  void run_step(BodyReader& in) {
-    const ReceivedStep received(in, config_, unread_);
+  void run_step(Frame frame) {
+    const ReceivedStep received(std::move(frame), config_, unread_);
     const StepArgs step = received.args(weights_);
-    const std::optional<StepRun> ran = member_.run(step);
+    const std::optional<StepRun> ran = member_.run(step, {});
     if (!step.sample_rows.empty()) unread_ = std::ssize(step.sample_rows);
     if (ran->ticket) under_way_.push_back({*ran->ticket});
   }
@@ -107,9 +106,9 @@ class Follower {
 
 void tell_room(ProcessGroup& group, const BackendConfig& config) {
   BodyWriter room;
-  room.number(config.max_tokens);
-  room.number(config.max_rows);
-  room.number(config.kv_pages);
+  room.field(config.max_tokens);
+  room.field(config.max_rows);
+  room.field(config.kv_pages);
   group.tell(FrameType::kLimits, room.bytes());
 }
 
@@ -128,14 +127,20 @@ StepRoom receive_room(ProcessGroup& group) {
   return room;
 }
 
-void hand_out_id(ProcessGroup& group, const std::string& card, std::span<const std::byte> id) {
+std::vector<std::byte> agree_on_id(ProcessGroup& group, const std::string& card,
+                                   const std::function<std::vector<std::byte>()>& make) {
+  if (group.rank() > 0) {
+    group.send(0, FrameType::kCard, std::as_bytes(std::span(card)));
+    Frame frame = group.receive(0);
+    require_type(frame, FrameType::kGroupId);
+    return std::move(frame.body);
+  }
+  std::vector<std::byte> id = make();
   std::vector<std::string> cards = {card};
   for (int rank = 1; rank < group.count(); ++rank) {
     const Frame frame = group.receive(rank);
     require_type(frame, FrameType::kCard);
-    BodyReader in(frame);
-    cards.push_back(in.text(kMostCardName));
-    in.end();
+    cards.push_back(text_of(frame));
     const auto other = std::ranges::find(cards, cards.back()) - cards.begin();
     if (other == rank) continue;
     const std::string why = fmt::format(
@@ -146,17 +151,7 @@ void hand_out_id(ProcessGroup& group, const std::string& card, std::span<const s
     throw Error(Code::kInvalidRequest, why);
   }
   group.tell(FrameType::kGroupId, id);
-}
-
-std::vector<std::byte> receive_id(ProcessGroup& group, const std::string& card) {
-  BodyWriter own;
-  own.text(card);
-  group.send(0, FrameType::kCard, own.bytes());
-  Frame frame = group.receive(0);
-  require_type(frame, FrameType::kGroupId);
-  if (frame.body.size() > kMostIdBytes)
-    throw Error(Code::kCorrupt, "group_id frame: want at most {} bytes, found {}", kMostIdBytes, frame.body.size());
-  return std::move(frame.body);
+  return id;
 }
 
 bool is_lost_by_another(ProcessGroup& group, const std::exception& error) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,11 +25,11 @@ struct StepRoom {
 };
 [[nodiscard]] StepRoom receive_room(ProcessGroup& group);
 
-// Rank 0 hands out the id by which the members' cards meet, once it knows that no two ranks have the same card. `card`
-// names this process's among all machines'. Throws Error(kInvalidRequest) where two are the same, and Error(kIo).
-void hand_out_id(ProcessGroup& group, const std::string& card, std::span<const std::byte> id);
-// The others get it. Throws Error(kCorrupt), Error(kIo).
-[[nodiscard]] std::vector<std::byte> receive_id(ProcessGroup& group, const std::string& card);
+// The id by which the members' cards meet: rank 0 makes it, and hands it out once it knows that no two ranks have the
+// same card. `card` names this process's among all machines'. Throws Error(kInvalidRequest) where two are the same,
+// Error(kCorrupt), Error(kIo).
+[[nodiscard]] std::vector<std::byte> agree_on_id(ProcessGroup& group, const std::string& card,
+                                                 const std::function<std::vector<std::byte>()>& make);
 
 // Whether the group is lost by another rank, and an error of this rank's member is only a sign of it: a card that waits
 // for the other's may notice before the group, which then knows soon.

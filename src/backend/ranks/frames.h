@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -53,6 +54,15 @@ struct Frame {
   std::vector<std::byte> body;
 };
 
+// A body that is text, for people.
+inline constexpr size_t kMostText = 4096;
+[[nodiscard]] inline std::string text_of(const Frame& frame) {
+  std::string text(reinterpret_cast<const char*>(frame.body.data()), std::min(frame.body.size(), kMostText));
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  return text;
+}
+
 // Throws Error(kCorrupt) for another.
 inline void require_type(const Frame& frame, FrameType want) {
   if (frame.type != want) throw Error(Code::kCorrupt, "want a {} frame, found {}", name_of(want), name_of(frame.type));
@@ -80,36 +90,19 @@ static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
   return frame_header(type, body.size(), body);
 }
 
-// Frames out of the bytes of a connection, as they come.
-class FrameReader {
- public:
-  explicit FrameReader(size_t most_body_bytes) : most_body_bytes_(most_body_bytes) {}
-  void allow(size_t most_body_bytes) { most_body_bytes_ = most_body_bytes; }
-  void push(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  // The next whole one. Throws Error(kCorrupt) where the bytes are none.
-  [[nodiscard]] std::optional<Frame> next() {
-    if (bytes_.size() < kFrameHeaderBytes) return std::nullopt;
-    FrameHeader header{};
-    std::memcpy(&header, bytes_.data(), sizeof header);
-    if (header.magic != FrameHeader::kMagic) throw Error(Code::kCorrupt, "want frames of nibble, found other bytes");
-    if (header.type >= kFrameTypes)
-      throw Error(Code::kCorrupt, "want a frame's type below {}, found {}", kFrameTypes, header.type);
-    const auto type = static_cast<FrameType>(header.type);
-    if (header.body_bytes > most_body_bytes_)
-      throw Error(Code::kCorrupt, "{} frame: want at most {} bytes, found {}", name_of(type), most_body_bytes_,
-                  header.body_bytes);
-    const auto whole = kFrameHeaderBytes + static_cast<size_t>(header.body_bytes);
-    if (bytes_.size() < whole) return std::nullopt;
-    const auto begin = bytes_.begin() + kFrameHeaderBytes, end = bytes_.begin() + static_cast<std::ptrdiff_t>(whole);
-    Frame frame{type, {begin, end}};
-    bytes_.erase(bytes_.begin(), end);
-    return frame;
-  }
-
- private:
-  size_t most_body_bytes_;
-  std::vector<std::byte> bytes_;  // of frames not taken yet
-};
+// Throws Error(kCorrupt) where these bytes begin no frame whose body is that short.
+[[nodiscard]] inline FrameHeader read_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                             size_t most_body_bytes) {
+  FrameHeader header{};
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.magic != FrameHeader::kMagic) throw Error(Code::kCorrupt, "want frames of nibble, found other bytes");
+  if (header.type >= kFrameTypes)
+    throw Error(Code::kCorrupt, "want a frame's type below {}, found {}", kFrameTypes, header.type);
+  if (header.body_bytes > most_body_bytes)
+    throw Error(Code::kCorrupt, "{} frame: want at most {} bytes, found {}",
+                name_of(static_cast<FrameType>(header.type)), most_body_bytes, header.body_bytes);
+  return header;
+}
 
 template <class T>
 concept Plain = std::is_trivially_copyable_v<T>;
@@ -118,19 +111,15 @@ concept Plain = std::is_trivially_copyable_v<T>;
 class BodyWriter {
  public:
   template <Plain T>
-  void number(T value) {
+  void field(const T& value) {
     put(&value, sizeof value);
   }
   template <Plain T>
-  void array(std::span<const T> values) {
-    number(static_cast<uint64_t>(values.size()));
+  void field(std::span<const T> values) {
+    field(uint64_t{values.size()});
     put(values.data(), values.size_bytes());
   }
-  void text(std::string_view value) { array(std::span(value.data(), value.size())); }
-  template <Plain T>
-  void bare(std::span<const T> values) {  // whose reader knows how many they are
-    put(values.data(), values.size_bytes());
-  }
+  void text(std::string_view value) { field(std::span<const char>(value)); }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -147,26 +136,31 @@ class BodyReader {
   explicit BodyReader(const Frame& frame) : type_(frame.type), left_(frame.body) {}
 
   template <Plain T>
+  void field(T& value) {
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+  }
+  // In the body, which outlives it. REQUIRES that what was before it has kept its alignment.
+  template <Plain T>
+  void field(std::span<const T>& values) {
+    values = bare<T>(number<uint64_t>());
+  }
+  template <Plain T>
   [[nodiscard]] T number() {
     T value;
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    field(value);
     return value;
   }
   template <Plain T>
-  [[nodiscard]] std::vector<T> bare(size_t count) {
+  [[nodiscard]] std::span<const T> bare(uint64_t count) {  // whose reader knows how many they are
     if (count > left_.size() / sizeof(T)) refuse(fmt::format("{} more values", count));
-    std::vector<T> values(count);
-    if (count > 0) std::memcpy(values.data(), take(count * sizeof(T)).data(), count * sizeof(T));
-    return values;
-  }
-  template <Plain T>
-  [[nodiscard]] std::vector<T> array(size_t most) {
-    const auto count = number<uint64_t>();
-    if (count > most) refuse(fmt::format("at most {} values", most), fmt::format("{}", count));
-    return bare<T>(static_cast<size_t>(count));
+    const std::byte* const at = take(count * sizeof(T)).data();
+    check(reinterpret_cast<uintptr_t>(at) % alignof(T) == 0, "values lie aligned");
+    return {reinterpret_cast<const T*>(at), static_cast<size_t>(count)};
   }
   [[nodiscard]] std::string text(size_t most) {
-    const std::vector<char> letters = array<char>(most);
+    std::span<const char> letters;
+    field(letters);
+    if (letters.size() > most) refuse(fmt::format("at most {} letters", most), fmt::format("{}", letters.size()));
     return {letters.begin(), letters.end()};
   }
   void end() const {  // nothing is left

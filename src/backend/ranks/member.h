@@ -19,12 +19,13 @@ namespace nibble::backend {
 class Member : public Backend {
  public:
   // A step in two halves: all that may fail or take memory, then what waits for the other ranks. All ranks of a process
-  // prepare before any of them enqueues. The step's spans stay valid until enqueue() returns.
-  virtual void prepare(const StepArgs& step) = 0;
-  [[nodiscard]] virtual StepRun enqueue() = 0;
-  std::optional<StepRun> run(const StepArgs& step) final {
-    prepare(step);
-    return enqueue();
+  // prepare before any of them enqueues. The step's spans stay valid until enqueue() returns. `watched`: enqueue() is
+  // given something to call behind each stage. All ranks of a process are, or none.
+  virtual void prepare(const StepArgs& step, bool watched) = 0;
+  [[nodiscard]] virtual StepRun enqueue(const AfterStage& after) = 0;
+  std::optional<StepRun> run(const StepArgs& step, const AfterStage& after) final {
+    prepare(step, after != nullptr);
+    return enqueue(after);
   }
 };
 

@@ -2,11 +2,21 @@
 
 #include "base/error.h"
 
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <poll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -22,76 +32,98 @@
 namespace nibble::backend {
 namespace {
 
+namespace asio = boost::asio;
+using asio::awaitable;
+using asio::use_awaitable;
+using asio::ip::tcp;
+using boost::system::error_code;
+using boost::system::system_error;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kProtocol = 2;  // what frames mean; a rank that speaks another is refused
+constexpr uint32_t kProtocol = 3;  // what frames mean; a rank that speaks another is refused
 constexpr milliseconds kPulseTime{1000}, kSilence{8000}, kTick{100};
 constexpr milliseconds kHelloTime{5000};  // for whoever connects to say who it is
 constexpr milliseconds kRetry{200}, kConnectTime{2000};
 constexpr milliseconds kReasonTime{500};  // for the last frame of who has closed its connection
 constexpr size_t kMostHelloBytes = size_t{64} << 10, kMostBodyBytes = size_t{1} << 32;
-constexpr size_t kMostTerms = 64, kMostText = 4096;
+constexpr size_t kMostTerms = 64;
 constexpr size_t kMostStrangers = 64;  // who have not said who they are; the oldest makes room
 constexpr int kMostNoted = 20;         // of those that are no rank
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-std::string text_of(const Frame& frame) {
-  std::string text(reinterpret_cast<const char*>(frame.body.data()), std::min(frame.body.size(), kMostText));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  return text;
-}
-
 double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
-// Another rank, or who may become one.
+// Another rank, or who may become one. A thread of the group reads it, any writes.
 struct Peer {
-  Peer(Socket of, std::string from) : socket(std::move(of)), where(std::move(from)), in(kMostHelloBytes) {}
-  Socket socket;
-  std::string where;
-  FrameReader in;
-  Clock::time_point heard = Clock::now();
+  Peer(tcp::socket of, std::string from) : socket(std::move(of)), where(std::move(from)) {}
+  void connected() {
+    error_code ignored;  // of one that has gone already: whoever reads it will see
+    socket.non_blocking(true, ignored);
+    socket.set_option(tcp::no_delay(true), ignored);  // frames are short messages that somebody waits for
+  }
+  // Whether it takes something within that time.
+  [[nodiscard]] bool takes(milliseconds time) {
+    pollfd waited{.fd = socket.native_handle(), .events = POLLOUT, .revents = 0};
+    return poll(&waited, 1, static_cast<int>(time.count())) > 0;
+  }
+  // How many bytes go out at once; none: the connection is closed.
+  [[nodiscard]] std::optional<size_t> write(std::span<const std::byte> bytes) {
+    error_code failed;
+    const size_t count = socket.write_some(asio::buffer(bytes.data(), bytes.size()), failed);
+    if (failed && failed != asio::error::would_block) return std::nullopt;
+    return count;
+  }
+  void shut() { shutdown(socket.native_handle(), SHUT_RDWR); }  // whoever reads or writes it finds its end
+
+  tcp::socket socket;
+  const std::string where;
+  const Clock::time_point came = Clock::now();
+  Clock::time_point heard = came;
   std::mutex sending;       // frames go out whole
   std::deque<Frame> inbox;  // guarded by the group's mutex
-  bool closed = false;      // once the group has ended
+  bool closed = false;      // the watcher's: it is not read any more
   bool cut = false;         // in the middle of a frame, guarded by sending: nothing can follow
 };
 
 // Where it takes a short frame at once; never waits.
 void send_now(Peer& peer, FrameType type, std::span<const std::byte> body = {}) {
   const std::unique_lock lock(peer.sending, std::try_to_lock);  // who holds it sends something else
-  if (lock && wait_until(peer.socket, Ready::kToWrite, milliseconds(0)))
-    static_cast<void>(write_some(peer.socket, framed(type, body)));
+  if (lock && peer.takes(milliseconds(0))) static_cast<void>(peer.write(framed(type, body)));
 }
 
 // Its last frame. Whoever sends another one gives up soon: the group is lost.
 void send_last(Peer& peer, std::string_view why) {
   const std::lock_guard lock(peer.sending);
-  if (!peer.cut) static_cast<void>(write_some(peer.socket, framed(FrameType::kFailed, bytes_of(why))));
+  if (!peer.cut) static_cast<void>(peer.write(framed(FrameType::kFailed, bytes_of(why))));
   peer.cut = true;
 }
 
-// `use` gets every whole frame until it returns false. False: the connection is closed. Throws what FrameReader throws.
-template <class Use>
-bool read_frames(Peer& peer, std::span<std::byte> buffer, const Use& use) {
-  const ReadResult got = read_some(peer.socket, buffer);
-  if (got.state == ReadState::kSome) {
+// Throw system_error where the connection is closed, and what read_header() throws.
+awaitable<void> fill(Peer& peer, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const asio::mutable_buffer into(bytes.data(), bytes.size());
+    const size_t count = co_await peer.socket.async_read_some(into, use_awaitable);
     peer.heard = Clock::now();
-    peer.in.push(buffer.first(got.count));
+    bytes = bytes.subspan(count);
   }
-  while (std::optional<Frame> frame = peer.in.next())
-    if (!use(std::move(*frame))) break;
-  return got.state != ReadState::kClosed;
+}
+awaitable<Frame> read_frame(Peer& peer, size_t most_body_bytes) {
+  std::array<std::byte, kFrameHeaderBytes> bytes{};
+  co_await fill(peer, bytes);
+  const FrameHeader header = read_header(bytes, most_body_bytes);
+  Frame frame{static_cast<FrameType>(header.type), std::vector<std::byte>(header.body_bytes)};
+  co_await fill(peer, frame.body);
+  co_return frame;
 }
 
 std::vector<std::byte> hello_of(const GroupPlace& place) {
   BodyWriter hello;
-  hello.number(kProtocol);
-  hello.number(static_cast<int32_t>(place.rank));
-  hello.number(static_cast<int32_t>(place.count));
-  hello.number(static_cast<uint32_t>(place.terms.size()));
+  hello.field(kProtocol);
+  hello.field(static_cast<int32_t>(place.rank));
+  hello.field(static_cast<int32_t>(place.count));
+  hello.field(static_cast<uint32_t>(place.terms.size()));
   for (const GroupTerm& term : place.terms) {
     hello.text(term.name);
     hello.text(term.value);
@@ -141,16 +173,26 @@ std::string misfit(const Hello& hello, const GroupPlace& place) {
 }  // namespace
 
 struct ProcessGroup::Impl {
-  Impl(GroupPlace of, GroupEvents to) : place(std::move(of)), events(std::move(to)), peers(place.count) {
-    wake = Socket(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    check(wake.fd() >= 0, "no file descriptor is left");
+  Impl(GroupPlace of, GroupEvents to) : place(std::move(of)), events(std::move(to)), peers(place.count) {}
+
+  // All that the host means.
+  [[nodiscard]] tcp::resolver::results_type first_endpoints() {
+    error_code failed;
+    auto found = tcp::resolver(io).resolve(place.first.host, std::to_string(place.first.port), failed);
+    if (failed) throw Error(Code::kIo, "{}: no such address: {}", place.first.host, failed.message());
+    return found;
+  }
+  void start(awaitable<void> work) { co_spawn(io, std::move(work), asio::detached); }
+  void watch() {
+    start(tick());
+    watcher = std::jthread([this] { io.run(); });
   }
 
   // ---- of rank 0, before all have come ----
   void gather() {
-    listener.emplace(listen_at(place.first));
-    note(fmt::format("rank 0 of {}: waits at {} for the others", place.count, backend::text_of(listener->at)));
-    watcher = std::jthread([this] { watch(); });
+    note(fmt::format("rank 0 of {}: waits at {} for the others", place.count, backend::text_of(listen())));
+    start(accept_all());
+    watch();
     std::unique_lock lock(mutex);
     if (changed.wait_for(lock, place.join_timeout, [this] { return complete; })) return;
     std::vector<int> missing;
@@ -162,32 +204,64 @@ struct ProcessGroup::Impl {
                            fmt::join(missing, ", "), seconds(place.join_timeout), refused));
   }
 
-  void meet_strangers(std::span<std::byte> buffer) {
-    while (std::optional<Accepted> came = accept_one(listener->socket)) {
-      if (strangers.size() == kMostStrangers) strangers.erase(strangers.begin());
-      strangers.push_back(std::make_unique<Peer>(std::move(came->socket), std::move(came->from)));
+  // On the host's address where that is one of this machine; else, as behind a name that several machines share, on
+  // all.
+  Address listen() {
+    Address at = place.first;
+    tcp::endpoint own = *first_endpoints().begin();
+    error_code failed = try_listen(own);
+    if (failed.value() == EADDRNOTAVAIL) {
+      own.address(own.address().is_v6() ? asio::ip::address(asio::ip::address_v6::any()) : asio::ip::address_v4::any());
+      at.host = own.address().to_string();
+      failed = try_listen(own);
     }
-    std::erase_if(strangers, [&](std::unique_ptr<Peer>& stranger) {
-      const Clock::time_point came = stranger->heard;
-      bool done = false;
-      try {
-        const bool open = read_frames(*stranger, buffer, [&](const Frame& frame) {
-          done = true;
-          greet(stranger, frame);
-          return false;  // what comes after it is read with the group's
-        });
-        if (!stranger) return true;  // it has come in
-        stranger->heard = came;
-        if (!done && Clock::now() - came > kHelloTime) note_stranger(stranger->where, "it does not say what it is");
-        return done || !open || Clock::now() - came > kHelloTime;
-      } catch (const Error& error) {
-        note_stranger(stranger->where, error.what());
-        return true;
-      }
-    });
+    if (failed)
+      throw Error(Code::kIo, "cannot listen on {} for the other ranks: {}", backend::text_of(at), failed.message());
+    return at;
+  }
+  [[nodiscard]] error_code try_listen(const tcp::endpoint& at) {
+    try {
+      acceptor.emplace(io, at);  // which may take an address that was in use just now
+      return {};
+    } catch (const system_error& failed) {
+      return failed.code();
+    }
   }
 
-  void greet(std::unique_ptr<Peer>& stranger, const Frame& frame) {
+  awaitable<void> accept_all() {
+    asio::steady_timer pause(io);
+    while (true) {
+      error_code failed;
+      tcp::socket socket = co_await acceptor->async_accept(asio::redirect_error(use_awaitable, failed));
+      if (failed) {  // no file descriptor is left
+        pause.expires_after(kTick);
+        co_await pause.async_wait(use_awaitable);
+        continue;
+      }
+      const tcp::endpoint from = socket.remote_endpoint(failed);
+      if (strangers.size() == kMostStrangers) {
+        strangers.front()->socket.close(failed);
+        strangers.erase(strangers.begin());
+      }
+      strangers.push_back(
+          std::make_shared<Peer>(std::move(socket), fmt::format("{}:{}", from.address().to_string(), from.port())));
+      start(meet(strangers.back()));
+    }
+  }
+
+  awaitable<void> meet(std::shared_ptr<Peer> stranger) {
+    stranger->connected();
+    try {
+      const Frame frame = co_await read_frame(*stranger, kMostHelloBytes);
+      greet(stranger, frame);
+    } catch (const Error& error) {
+      note_stranger(stranger->where, error.what());
+    } catch (const system_error&) {  // it has gone, or was sent away
+    }
+    std::erase(strangers, stranger);
+  }
+
+  void greet(const std::shared_ptr<Peer>& stranger, const Frame& frame) {
     if (frame.type != FrameType::kHello)
       throw Error(Code::kCorrupt, "want a hello frame, found {}", name_of(frame.type));
     const Hello hello = read_hello(frame);
@@ -203,8 +277,8 @@ struct ProcessGroup::Impl {
     }
     send_now(*stranger, FrameType::kWelcome);
     note(fmt::format("rank {} of {} has come from {}", rank, place.count, stranger->where));
-    stranger->in.allow(kMostBodyBytes);
-    peers[rank] = std::move(stranger);
+    peers[rank] = stranger;
+    start(hear(rank, stranger));
     complete = std::all_of(peers.begin() + 1, peers.end(), [](const auto& peer) { return peer != nullptr; });
     changed.notify_all();
   }
@@ -215,109 +289,123 @@ struct ProcessGroup::Impl {
 
   // ---- of the others ----
   void come() {
+    std::exception_ptr failed;
+    co_spawn(io, ask_in(), [&failed](const std::exception_ptr& thrown) { failed = thrown; });
+    io.run();
+    if (failed) std::rethrow_exception(failed);
+    io.restart();
+    start(hear(0, peers[0]));
+    watch();
+  }
+
+  awaitable<void> ask_in() {
     const auto deadline = Clock::now() + place.join_timeout;
-    const std::string at = backend::text_of(place.first);
+    asio::steady_timer pause(io);
     std::string why;
     while (Clock::now() < deadline) {
       try {
-        if (ask_in(deadline)) {
-          watcher = std::jthread([this] { watch(); });
-          return;
-        }
-        why = "it closed the connection";
+        peers[0] = co_await ask_once(deadline);
+      } catch (const system_error& failed) {
+        why = failed.code() == asio::error::eof ? "it closed the connection" : failed.code().message();
       } catch (const Error& error) {
         if (error.code() == Code::kInvalidRequest) throw;
         why = error.what();
       }
-      std::this_thread::sleep_for(kRetry);
+      complete = peers[0] != nullptr;
+      if (complete) co_return;
+      pause.expires_after(kRetry);
+      co_await pause.async_wait(use_awaitable);
     }
-    throw Error(Code::kIo, "rank 0 did not answer at {} within {:g} s: {}", at, seconds(place.join_timeout), why);
+    throw Error(Code::kIo, "rank 0 did not answer at {} within {:g} s: {}", backend::text_of(place.first),
+                seconds(place.join_timeout), why);
   }
 
-  // False: nobody answered.
-  bool ask_in(Clock::time_point deadline) {
-    auto peer = std::make_unique<Peer>(connect_to(place.first, kConnectTime), backend::text_of(place.first));
-    send_now(*peer, FrameType::kHello, hello_of(place));
-    std::array<std::byte, 4096> buffer{};
-    bool welcome = false;
-    const auto until = std::min(deadline, Clock::now() + kHelloTime);
-    for (bool open = true; open && !welcome && Clock::now() < until;) {
-      static_cast<void>(wait_until(peer->socket, Ready::kToRead, kTick));
-      open = read_frames(*peer, buffer, [&](const Frame& frame) {
-        if (frame.type == FrameType::kRefused)
-          throw Error(Code::kInvalidRequest, "rank {} is refused by rank 0 at {}: {}", place.rank, peer->where,
-                      text_of(frame));
-        welcome = frame.type == FrameType::kWelcome;
-        return false;
+  awaitable<std::shared_ptr<Peer>> ask_once(Clock::time_point deadline) {
+    const tcp::resolver::results_type endpoints = first_endpoints();
+    auto peer = std::make_shared<Peer>(tcp::socket(io), backend::text_of(place.first));
+    asio::steady_timer limit(io);
+    const auto within = [&](milliseconds time) {
+      limit.expires_at(std::min(deadline, Clock::now() + time));
+      limit.async_wait([peer](const error_code& stopped) {
+        if (!stopped) peer->socket.close();
       });
-    }
-    if (!welcome) return false;
-    peer->in.allow(kMostBodyBytes);
-    peers[0] = std::move(peer);
-    complete = true;
-    return true;
-  }
-
-  // ---- the thread that reads ----
-  void watch() {
-    std::vector<std::byte> buffer(size_t{256} << 10);
-    for (auto next_pulse = Clock::now(); !stopping && !lost;) {
-      wait_for_bytes();
-      if (listener) meet_strangers(buffer);
-      for (size_t rank = 0; rank < peers.size(); ++rank)
-        if (peers[rank] && !peers[rank]->closed) hear(rank, buffer);
-      if (Clock::now() < next_pulse) continue;
-      next_pulse = Clock::now() + kPulseTime;
-      for (const auto& peer : peers)
-        if (peer && !peer->closed) send_now(*peer, FrameType::kPulse);
-    }
-  }
-
-  void wait_for_bytes() const {
-    std::vector<pollfd> waited;
-    const auto add = [&waited](const Socket& socket) {
-      waited.push_back({.fd = socket.fd(), .events = POLLIN, .revents = 0});
     };
-    add(wake);
-    if (listener) add(listener->socket);
-    for (const auto& stranger : strangers) add(stranger->socket);
-    for (const auto& peer : peers)
-      if (peer && !peer->closed) add(peer->socket);
-    poll(waited.data(), waited.size(), static_cast<int>(kTick.count()));
+    within(kConnectTime);
+    error_code failed;
+    co_await asio::async_connect(peer->socket, endpoints, asio::redirect_error(use_awaitable, failed));
+    // TCP connects a port to itself where nobody listens there yet and the system chose it for the caller: rank 0 could
+    // not have it then.
+    if (!failed && peer->socket.local_endpoint() == peer->socket.remote_endpoint())
+      failed = asio::error::connection_refused;
+    if (failed) throw system_error(failed == asio::error::operation_aborted ? asio::error::timed_out : failed);
+    peer->connected();
+    send_now(*peer, FrameType::kHello, hello_of(place));
+    within(kHelloTime);
+    const Frame frame = co_await read_frame(*peer, kMostHelloBytes);
+    if (frame.type == FrameType::kRefused)
+      throw Error(Code::kInvalidRequest, "rank {} is refused by rank 0 at {}: {}", place.rank, peer->where,
+                  text_of(frame));
+    require_type(frame, FrameType::kWelcome);
+    co_return peer;
   }
 
-  void hear(size_t rank, std::span<std::byte> buffer) {
-    Peer& peer = *peers[rank];
+  // ---- on the thread that reads ----
+  awaitable<void> hear(size_t rank, std::shared_ptr<Peer> peer) {
+    std::string why = "its connection was closed";
     try {
-      const bool open = read_frames(peer, buffer, [&](Frame frame) { return take(rank, std::move(frame)); });
-      if (!open) return leave(rank, "its connection was closed");
-      if (Clock::now() - peer.heard > kSilence) leave(rank, fmt::format("silent for {:g} s", seconds(kSilence)));
+      while (true) {
+        Frame frame = co_await read_frame(*peer, kMostBodyBytes);
+        take(*peer, std::move(frame));
+      }
+    } catch (const system_error&) {  // closed
     } catch (const std::exception& error) {
-      leave(rank, error.what());
+      why = error.what();
+    }
+    leave(rank, peer, why);
+  }
+
+  awaitable<void> tick() {
+    asio::steady_timer timer(io);
+    for (auto next_pulse = Clock::now();;) {
+      for (const std::shared_ptr<Peer>& stranger : strangers) {
+        if (Clock::now() - stranger->came <= kHelloTime || !stranger->socket.is_open()) continue;
+        note_stranger(stranger->where, "it does not say what it is");
+        stranger->socket.close();
+      }
+      const bool pulses = Clock::now() >= next_pulse;
+      if (pulses) next_pulse = Clock::now() + kPulseTime;
+      for (size_t rank = 0; rank < peers.size(); ++rank) {
+        const std::shared_ptr<Peer> peer = peers[rank];
+        if (!peer || peer->closed) continue;
+        if (pulses) send_now(*peer, FrameType::kPulse);
+        if (Clock::now() - peer->heard > kSilence)
+          leave(rank, peer, fmt::format("silent for {:g} s", seconds(kSilence)));
+      }
+      timer.expires_after(kTick);
+      co_await timer.async_wait(use_awaitable);
     }
   }
 
-  // False: no more is wanted.
-  bool take(size_t rank, Frame frame) {
+  void take(Peer& peer, Frame frame) {
     const bool ends = frame.type == FrameType::kEnd && place.rank > 0;
-    if (frame.type == FrameType::kPulse) return true;
+    if (frame.type == FrameType::kPulse) return;
     if (frame.type == FrameType::kFailed) throw Error(Code::kIo, "it ended: {}", text_of(frame));
     if (frame.type < FrameType::kLimits && !ends)
       throw Error(Code::kCorrupt, "want frames of the work, found {}", name_of(frame.type));
     const std::lock_guard lock(mutex);
     ended = ended || ends;
-    peers[rank]->inbox.push_back(std::move(frame));
+    peer.inbox.push_back(std::move(frame));
     changed.notify_all();
-    return !ends;
   }
 
-  void leave(size_t rank, std::string_view why) {
-    const std::string text = fmt::format("rank {} at {} is gone: {}", rank, peers[rank]->where, why);
+  void leave(size_t rank, const std::shared_ptr<Peer>& peer, std::string_view why) {
+    if (std::exchange(peer->closed, true)) return;
+    const std::string text = fmt::format("rank {} at {} is gone: {}", rank, peer->where, why);
     std::unique_lock lock(mutex);
-    if (ended) {
-      peers[rank]->closed = true;
-    } else if (!complete) {  // it, or another, may come again
+    if (ended) return;
+    if (!complete) {  // it, or another, may come again
       peers[rank].reset();
+      peer->shut();
       lock.unlock();
       note(text);
     } else {
@@ -335,10 +423,11 @@ struct ProcessGroup::Impl {
       for (const auto& peer : peers) {
         if (!peer) continue;
         send_last(*peer, why);
-        peer->socket.shut();
+        peer->shut();
       }
       changed.notify_all();
     }
+    io.stop();
     if (events.lost) events.lost(why);
   }
 
@@ -349,23 +438,14 @@ struct ProcessGroup::Impl {
     throw Error(Code::kIo, failure.empty() ? "the group of ranks has ended" : failure);
   }
 
-  // Under the mutex, as the next.
-  [[nodiscard]] bool has_news(const std::deque<Frame>& inbox) const { return !inbox.empty() || lost || ended; }
-  [[nodiscard]] Frame first_of(std::deque<Frame>& inbox) const {
-    if (inbox.empty()) throw Error(Code::kIo, lost ? failure : "the group of ranks has ended");
-    Frame frame = std::move(inbox.front());
-    inbox.pop_front();
-    return frame;
-  }
-
   // How many bytes went out: all, unless the connection is closed or the group is lost.
-  [[nodiscard]] size_t write_all(const Peer& peer, std::span<const std::byte> bytes) const {
+  [[nodiscard]] size_t write_all(Peer& peer, std::span<const std::byte> bytes) const {
     size_t done = 0;
     while (done < bytes.size()) {
-      const std::optional<size_t> count = lost ? std::nullopt : write_some(peer.socket, bytes.subspan(done));
+      const std::optional<size_t> count = lost ? std::nullopt : peer.write(bytes.subspan(done));
       if (!count) break;
       done += *count;
-      if (*count == 0) static_cast<void>(wait_until(peer.socket, Ready::kToWrite, kTick));
+      if (*count == 0) static_cast<void>(peer.takes(kTick));
     }
     return done;
   }
@@ -390,18 +470,18 @@ struct ProcessGroup::Impl {
   const GroupPlace place;
   const GroupEvents events;
   const int exceptions = std::uncaught_exceptions();
-  Socket wake;
-  std::optional<Listener> listener;  // of rank 0
+  asio::io_context io{1};                 // its work is done on the watcher's thread
+  std::optional<tcp::acceptor> acceptor;  // of rank 0
   std::mutex mutex;
   std::condition_variable changed;
   // By rank; none: itself, or not known. The watcher alone changes it; once complete it stays.
-  std::vector<std::unique_ptr<Peer>> peers;
+  std::vector<std::shared_ptr<Peer>> peers;
   bool complete = false;  // guarded by mutex, as are the next three
   bool ended = false;
   std::string failure;
   std::string last_refusal;
-  std::atomic<bool> lost = false, stopping = false;
-  std::vector<std::unique_ptr<Peer>> strangers;  // the watcher's
+  std::atomic<bool> lost = false;
+  std::vector<std::shared_ptr<Peer>> strangers;  // the watcher's
   int strangers_noted = 0;
   std::jthread watcher;  // last: it uses all of the above
 };
@@ -413,7 +493,7 @@ ProcessGroup::ProcessGroup(GroupPlace place, GroupEvents events)
   try {
     impl_->place.rank == 0 ? impl_->gather() : impl_->come();
   } catch (...) {
-    impl_->stopping = true;
+    impl_->io.stop();
     throw;
   }
 }
@@ -423,9 +503,10 @@ ProcessGroup::~ProcessGroup() {
     fail("it met an error");
   else
     end();
-  impl_->stopping = true;
-  eventfd_write(impl_->wake.fd(), 1);
+  impl_->io.stop();
 }
+
+std::string text_of(const Address& address) { return fmt::format("{}:{}", address.host, address.port); }
 
 int ProcessGroup::rank() const { return impl_->place.rank; }
 int ProcessGroup::count() const { return impl_->place.count; }
@@ -442,17 +523,19 @@ void ProcessGroup::tell(FrameType type, std::span<const std::byte> body) {
 }
 
 Frame ProcessGroup::receive(int rank) {
-  std::unique_lock lock(impl_->mutex);
-  std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
-  impl_->changed.wait(lock, [&] { return impl_->has_news(inbox); });
-  return impl_->first_of(inbox);
+  constexpr std::chrono::hours kEver{24 * 365};
+  return *receive_within(rank, kEver);
 }
 
 std::optional<Frame> ProcessGroup::receive_within(int rank, milliseconds time) {
-  std::unique_lock lock(impl_->mutex);
-  std::deque<Frame>& inbox = impl_->peers[static_cast<size_t>(rank)]->inbox;
-  if (!impl_->changed.wait_for(lock, time, [&] { return impl_->has_news(inbox); })) return std::nullopt;
-  return impl_->first_of(inbox);
+  Impl& own = *impl_;
+  std::unique_lock lock(own.mutex);
+  std::deque<Frame>& inbox = own.peers[static_cast<size_t>(rank)]->inbox;
+  if (!own.changed.wait_for(lock, time, [&] { return !inbox.empty() || own.lost || own.ended; })) return std::nullopt;
+  if (inbox.empty()) throw Error(Code::kIo, own.lost ? own.failure : "the group of ranks has ended");
+  Frame frame = std::move(inbox.front());
+  inbox.pop_front();
+  return frame;
 }
 
 bool ProcessGroup::ended() const {

@@ -8,7 +8,6 @@
 // network whose machines are trusted.
 
 #include "backend/ranks/frames.h"
-#include "backend/ranks/sockets.h"
 
 #include <chrono>
 #include <functional>
@@ -19,6 +18,12 @@
 #include <vector>
 
 namespace nibble::backend {
+
+struct Address {
+  std::string host;
+  int port = 0;
+};
+[[nodiscard]] std::string text_of(const Address& address);  // host:port
 
 // What all ranks must have alike.
 struct GroupTerm {

@@ -9,6 +9,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+
 #include <condition_variable>
 #include <functional>
 #include <latch>
@@ -46,6 +50,30 @@ class Heard {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string all_;
+};
+
+// Who is no rank, or talks like one byte for byte.
+class Talker {
+ public:
+  // Tries until somebody listens.
+  explicit Talker(const Address& at) {
+    const boost::asio::ip::tcp::endpoint to(boost::asio::ip::make_address(at.host), static_cast<uint16_t>(at.port));
+    boost::system::error_code failed;
+    while (socket_.connect(to, failed)) {
+      socket_.close();
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
+  void say(std::span<const std::byte> bytes) {
+    boost::system::error_code ignored;
+    boost::asio::write(socket_, boost::asio::buffer(bytes.data(), bytes.size()), ignored);
+  }
+  void await_answer() { socket_.wait(boost::asio::ip::tcp::socket::wait_read); }
+  void shut() { socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_both); }
+
+ private:
+  std::unique_ptr<boost::asio::io_context> io_ = std::make_unique<boost::asio::io_context>();
+  boost::asio::ip::tcp::socket socket_{*io_};
 };
 
 // The error of `body`.
@@ -105,21 +133,6 @@ TEST(process_group, a_rank_that_is_late_is_named_on_both_sides) {
               HasSubstr("ranks 2, 3 did not come within"));
 }
 
-TEST(process_group, a_connection_to_itself_is_known) {
-  const Socket alone(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(free_port()));
-  const auto* const at = reinterpret_cast<const sockaddr*>(&address);
-  ASSERT_EQ(bind(alone.fd(), at, sizeof address), 0);
-  EXPECT_FALSE(meets_itself(alone));  // not yet
-  ASSERT_EQ(connect(alone.fd(), at, sizeof address), 0);
-  EXPECT_TRUE(meets_itself(alone));
-  const Listener listener = listen_at({"127.0.0.1", free_port()});
-  EXPECT_FALSE(meets_itself(connect_to(listener.at, milliseconds(1000))));
-}
-
 TEST(process_group, a_rank_without_a_first_one_gives_up) {
   GroupPlace place = at_rank(place_of(2), 1);
   place.join_timeout = milliseconds(300);
@@ -160,13 +173,13 @@ TEST(process_group, bytes_of_a_stranger_disturb_nobody) {
   const GroupPlace place = place_of(2);
   Heard heard;
   const auto stranger = [&place](std::span<const std::byte> bytes) {
-    Socket socket = connect_to(place.first, milliseconds(5000));
-    static_cast<void>(write_some(socket, bytes));
-    return socket;
+    auto talker = std::make_unique<Talker>(place.first);
+    talker->say(bytes);
+    return talker;
   };
   const auto strangers = [&] {
     const std::string_view http = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-    std::vector<Socket> all;
+    std::vector<std::unique_ptr<Talker>> all;
     all.push_back(stranger({}));                                       // says nothing
     all.push_back(stranger(frame_header(FrameType::kHello, 60'000)));  // a part of a hello
     all.push_back(stranger(std::as_bytes(std::span(http))));
@@ -179,16 +192,8 @@ TEST(process_group, bytes_of_a_stranger_disturb_nobody) {
     for (uint64_t seed = 0; seed < 80; ++seed) all.push_back(stranger(some_bytes(1 + seed * 7, seed)));
     return all;
   };
-  std::vector<Socket> before, after;
+  std::vector<std::unique_ptr<Talker>> before, after;
   std::jthread other([&] {
-    Socket probe;
-    for (bool listens = false; !listens; std::this_thread::sleep_for(milliseconds(5))) {
-      try {
-        probe = connect_to(place.first, milliseconds(100));
-        listens = true;
-      } catch (const Error&) {  // not yet
-      }
-    }
     before = strangers();
     ProcessGroup group(at_rank(place, 1), {});
     after = strangers();
@@ -241,20 +246,15 @@ TEST(process_group, an_error_on_its_way_is_no_end) {
 
 // Who said hello and then lets go of the connection, sends what no rank sends, or stays silent.
 TEST(process_group, a_rank_that_goes_or_talks_nonsense_loses_the_group) {
-  const auto reason = [](const std::function<void(const Socket&)>& act) {
+  const auto reason = [](const std::function<void(Talker&)>& act) {
     const GroupPlace place = place_of(2);
     std::latch lost(1);
     std::jthread other([&] {
-      for (bool welcome = false; !welcome; std::this_thread::sleep_for(milliseconds(5))) {
-        try {
-          const Socket socket = connect_to(place.first, milliseconds(100));
-          static_cast<void>(write_some(socket, hello_frame(at_rank(place, 1))));
-          welcome = wait_until(socket, Ready::kToRead, milliseconds(60'000));
-          act(socket);
-          lost.wait();
-        } catch (const Error&) {  // not yet
-        }
-      }
+      Talker talker(place.first);
+      talker.say(hello_frame(at_rank(place, 1)));
+      talker.await_answer();
+      act(talker);
+      lost.wait();
     });
     std::string why = error_of(Code::kIo, [&] {
       ProcessGroup group(at_rank(place, 0), {});
@@ -263,13 +263,12 @@ TEST(process_group, a_rank_that_goes_or_talks_nonsense_loses_the_group) {
     lost.count_down();
     return why;
   };
-  EXPECT_THAT(reason([](const Socket& socket) { socket.shut(); }), HasSubstr("is gone: its connection was closed"));
-  EXPECT_THAT(reason([](const Socket& socket) { static_cast<void>(write_some(socket, some_bytes(100, 3))); }),
+  EXPECT_THAT(reason([](Talker& talker) { talker.shut(); }), HasSubstr("is gone: its connection was closed"));
+  EXPECT_THAT(reason([](Talker& talker) { talker.say(some_bytes(100, 3)); }),
               HasSubstr("is gone: want frames of nibble, found other bytes"));
-  EXPECT_THAT(
-      reason([](const Socket& socket) { static_cast<void>(write_some(socket, frame_header(FrameType::kHello, 0))); }),
-      HasSubstr("is gone: want frames of the work, found hello"));
-  EXPECT_THAT(reason([](const Socket&) {}), HasSubstr("is gone: silent for 8 s"));
+  EXPECT_THAT(reason([](Talker& talker) { talker.say(frame_header(FrameType::kHello, 0)); }),
+              HasSubstr("is gone: want frames of the work, found hello"));
+  EXPECT_THAT(reason([](Talker&) {}), HasSubstr("is gone: silent for 8 s"));
 }
 
 }  // namespace

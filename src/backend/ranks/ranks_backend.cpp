@@ -14,7 +14,6 @@
 #include <exception>
 #include <functional>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -24,79 +23,10 @@
 namespace nibble::backend {
 namespace {
 
-// ---- slots of several ranks ----
-
+// Of these no rank has all.
 bool is_split(Slot slot) {
   return slot == Slot::kQkv || slot == Slot::kQ || slot == Slot::kAttn || slot == Slot::kExpertHidden;
 }
-
-using Parts = std::vector<SlotData>;  // by rank
-
-void append(std::vector<float>& to, const SlotData& from, int64_t first, int64_t count) {
-  to.insert(to.end(), from.values.begin() + first, from.values.begin() + first + count);
-}
-
-// [tokens, groups, width], of which each rank has so many columns of each group, first in its own.
-SlotData joined_columns(const Parts& parts, int64_t groups, std::span<const int64_t> columns) {
-  SlotData all{parts.front().shape, {}};
-  all.shape.back() = std::accumulate(columns.begin(), columns.end(), int64_t{0});
-  for (int64_t g = 0; g < all.shape.front() * groups; ++g)
-    for (size_t rank = 0; rank < parts.size(); ++rank)
-      append(all.values, parts[rank], g * parts[rank].shape.back(), columns[rank]);
-  return all;
-}
-
-// Every rank has q | k | v of its heads; of a KV head that several have, the first's are taken.
-SlotData joined_qkv(const Parts& parts, const Dims& whole, std::span<const Shard> shards) {
-  const int64_t tokens = parts.front().shape.front(), dim = whole.head_dim;
-  SlotData all{{tokens, whole.q_width() + 2 * whole.kv_width()}, {}};
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (const int64_t kv_before : {-1, 0, 1}) {  // q, k, v
-      int64_t next_head = 0;
-      for (size_t rank = 0; rank < parts.size(); ++rank) {
-        const Range heads = kv_before < 0 ? shards[rank].heads : shards[rank].kv_heads;
-        if (heads.first < next_head) continue;
-        next_head = heads.end();
-        const int64_t q_width = shards[rank].heads.count * dim;
-        const int64_t at = kv_before < 0 ? 0 : q_width + kv_before * heads.count * dim;
-        append(all.values, parts[rank], t * parts[rank].shape.back() + at, heads.count * dim);
-      }
-    }
-  }
-  return all;
-}
-
-// Where experts are whole, an expert's values are its rank's, first in its own row.
-SlotData joined_hidden(const Parts& parts, const SlotData& ids, const Dims& whole, std::span<const Shard> shards) {
-  SlotData all{parts.front().shape, {}};
-  all.shape.back() = whole.inter;
-  for (size_t slot = 0; slot < ids.values.size(); ++slot) {
-    const auto of = std::ranges::find_if(
-        shards, [&](const Shard& shard) { return shard.experts.has(static_cast<int64_t>(ids.values[slot])); });
-    const SlotData& part = parts[static_cast<size_t>(of - shards.begin())];
-    append(all.values, part, static_cast<int64_t>(slot) * part.shape.back(), whole.inter);
-  }
-  return all;
-}
-
-// A slot of the whole model. peek: of a rank. What is on every rank alike, and the logits, are the first one's. Of no
-// shape where a rank has none.
-SlotData joined_slot(Slot slot, const Dims& whole, std::span<const Shard> shards,
-                     const std::function<SlotData(size_t rank, Slot slot)>& peek) {
-  if (!is_split(slot)) return peek(0, slot);
-  Parts parts;
-  for (size_t rank = 0; rank < shards.size(); ++rank) parts.push_back(peek(rank, slot));
-  if (std::ranges::any_of(parts, [](const SlotData& part) { return part.shape.empty(); })) return {};
-  if (slot == Slot::kQkv) return joined_qkv(parts, whole, shards);
-  if (slot == Slot::kExpertHidden && shards.front().whole_experts)
-    return joined_hidden(parts, peek(0, Slot::kExpertIds), whole, shards);
-  std::vector<int64_t> columns;
-  for (const Shard& shard : shards)
-    columns.push_back(slot == Slot::kExpertHidden ? shard.inter.count : shard.heads.count * whole.head_dim);
-  return joined_columns(parts, slot == Slot::kExpertHidden ? whole.topk : 1, columns);
-}
-
-// ---- the ranks ----
 
 std::string what_of(const std::exception_ptr& thrown) {
   try {
@@ -118,10 +48,10 @@ bool is_device_error(const std::exception_ptr& thrown) {
 
 class RanksBackend final : public Backend {
  public:
-  RanksBackend(const BackendConfig& config, const Ranks& ranks, std::unique_ptr<Crew> crew)
-      : dims_(config.dims), ranks_(ranks), crew_(std::move(crew)), members_(static_cast<size_t>(ranks.count)) {
-    for (int rank = 0; rank < ranks.count; ++rank) shards_.push_back(shard_of(dims_, ranks, rank));
-    threads_.emplace(members_.size());
+  RanksBackend(const Ranks& ranks, std::unique_ptr<Crew> crew)
+      : ranks_(ranks), crew_(std::move(crew)), members_(static_cast<size_t>(ranks.count)) {
+    using First = BoundThreads::First;
+    threads_.emplace(members_.size(), crew_->is_bound() ? First::kOwnThread : First::kCaller);
     const auto thrown = threads_->each([&](size_t rank) { members_[rank] = crew_->make(static_cast<int>(rank)); });
     const auto first = std::ranges::find_if(thrown, [](const auto& one) { return one != nullptr; });
     if (first == thrown.end()) return;
@@ -129,9 +59,8 @@ class RanksBackend final : public Backend {
     drop();
     std::rethrow_exception(why);
   }
-  RanksBackend(const BackendConfig& config, const Ranks& ranks, ProcessGroup& group, std::unique_ptr<Member> member,
-               std::string member_name)
-      : dims_(config.dims), ranks_(ranks), group_(&group), member_name_(std::move(member_name)) {
+  RanksBackend(const Ranks& ranks, ProcessGroup& group, std::unique_ptr<Member> member, std::string member_name)
+      : ranks_(ranks), group_(&group), member_name_(std::move(member_name)) {
     members_.push_back(std::move(member));
   }
   ~RanksBackend() override {
@@ -169,12 +98,23 @@ class RanksBackend final : public Backend {
     each(Part::kPrepare, [&](size_t rank) { members_[rank]->copy_page(copy); });
   }
 
-  std::optional<StepRun> run(const StepArgs& step) override {
+  std::optional<StepRun> run(const StepArgs& step, const AfterStage& after) override {
     if (group_ != nullptr) tell(FrameType::kStep, written(step));
-    each(Part::kPrepare, [&](size_t rank) { members_[rank]->prepare(step); });
+    const bool watched = after != nullptr, together = !is_bound();
+    AfterStage at_first, at_others;
+    if (watched) {
+      at_first = [&](Stage stage, int layer) {
+        in_step_ = true;
+        after(stage, layer);
+        in_step_ = false;
+      };
+      at_others = [](Stage, int) {};
+    }
+    if (!together) each(Part::kPrepare, [&](size_t rank) { members_[rank]->prepare(step, watched); });
     StepRun ran;
     each(Part::kExchange, [&](size_t rank) {
-      const StepRun own = members_[rank]->enqueue();
+      if (together) members_[rank]->prepare(step, watched);
+      const StepRun own = members_[rank]->enqueue(rank == 0 ? at_first : at_others);
       if (rank == 0) ran = own;
     });
     return ran;
@@ -182,6 +122,8 @@ class RanksBackend final : public Backend {
   // Each rank waits for its own tokens: a card that fails is noticed by its rank, and then the others do not wait for
   // it.
   [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
+    require();
+    if (!is_bound()) return members_.front()->wait(ticket);  // rank 0 has told the others what it drew
     std::vector<std::vector<DrawnToken>> drawn(members_.size());
     each(Part::kExchange, [&](size_t rank) { drawn[rank] = members_[rank]->wait(ticket); });
     for (size_t rank = 1; rank < drawn.size(); ++rank)
@@ -190,43 +132,11 @@ class RanksBackend final : public Backend {
           lose(fmt::format("{}: want the same token from every rank, found {} from rank 0 and {} from rank {}", name(),
                            drawn[0][row].token, drawn[rank][row].token, rank));
     if (group_ == nullptr) return std::move(drawn.front());
-    group_->require();  // what a card has drawn without the others is nothing
+    require();  // what a card has drawn without the others is nothing
     std::vector<int32_t> tokens;
     for (const DrawnToken& row : drawn.front()) tokens.push_back(row.token);
     tell(FrameType::kDrawn, std::as_bytes(std::span(tokens)));
     return std::move(drawn.front());
-  }
-
-  void begin(const StepArgs& step) override {
-    require_verbs();
-    each(Part::kPrepare, [&](size_t rank) { members_[rank]->begin(step); });
-  }
-  void embed(const EmbedArgs& args) override {
-    verb([&](Member& member) { member.embed(args); });
-  }
-  void attn_in(const AttnInArgs& args) override {
-    verb([&](Member& member) { member.attn_in(args); });
-  }
-  void attend(const AttendArgs& args) override {
-    verb([&](Member& member) { member.attend(args); });
-  }
-  void attn_out(const AttnOutArgs& args) override {
-    verb([&](Member& member) { member.attn_out(args); });
-  }
-  void route(const RouteArgs& args) override {
-    verb([&](Member& member) { member.route(args); });
-  }
-  void moe(const MoeArgs& args) override {
-    verb([&](Member& member) { member.moe(args); });
-  }
-  void logits(const LogitsArgs& args) override {
-    verb([&](Member& member) { member.logits(args); });
-  }
-  Ticket sample(const SampleArgs& args) override {
-    std::vector<Ticket> tickets(members_.size());
-    require_verbs();
-    each(Part::kExchange, [&](size_t rank) { tickets[rank] = members_[rank]->sample(args); });
-    return tickets.front();
   }
 
   // After the sums all ranks have the same residuals: the first one's are copied, and read by the head beside it.
@@ -240,22 +150,19 @@ class RanksBackend final : public Backend {
     return on_first(Part::kExchange, [&](Member& member) { return member.wait_taps(ticket); });
   }
   [[nodiscard]] SlotData peek(Slot slot) override {
-    if (group_ == nullptr)
-      return joined_slot(slot, dims_, shards_, [&](size_t of, Slot which) {
-        SlotData data;
-        each(Part::kExchange, [&](size_t rank) {
-          if (rank == of) data = members_[rank]->peek(which);
-        });
-        return data;
-      });
-    if (is_split(slot))
-      throw Error(Code::kUnsupported, "{} of ranks in several processes: want what all of them have alike",
-                  name_of(slot));
-    return members_.front()->peek(slot);
+    require();
+    if (ranks_.count > 1 && is_split(slot)) return {};
+    if (in_step_) return members_.front()->peek(slot);  // on its thread
+    return on_first(Part::kExchange, [&](Member& member) { return member.peek(slot); });
   }
 
+  // The first rank's profile.
   [[nodiscard]] KernelProfiler* kernel_profiler() override {
-    return group_ == nullptr && members_.front()->kernel_profiler() != nullptr ? &profiler_ : nullptr;
+    KernelProfiler* const own = group_ == nullptr ? members_.front()->kernel_profiler() : nullptr;
+    for (int rank = 1; own != nullptr && rank < ranks_.count; ++rank)
+      if (crew_->place_of(rank) == crew_->place_of(0))
+        throw Error(Code::kUnsupported, "--profile: want a card for every rank, found ranks that share one");
+    return own;
   }
 
  private:
@@ -263,57 +170,17 @@ class RanksBackend final : public Backend {
   // it ends all, since the others wait for this one.
   enum class Part : uint8_t { kLoad, kPrepare, kExchange };
 
-  // The first rank's profile.
-  class FirstsProfiler final : public KernelProfiler {
-   public:
-    explicit FirstsProfiler(RanksBackend& of) : of_(of) {}
-    void begin() override {
-      for (int rank = 1; rank < of_.ranks_.count; ++rank)
-        if (of_.crew_->place_of(rank) == of_.crew_->place_of(0))
-          throw Error(Code::kUnsupported, "--profile: want a card for every rank, found ranks that share one");
-      on_own([](KernelProfiler& own) { own.begin(); });
-    }
-    void skip() override {
-      on_own([](KernelProfiler& own) { own.skip(); });
-    }
-    [[nodiscard]] KernelProfile take() override {
-      KernelProfile profile;
-      on_own([&](KernelProfiler& own) { profile = own.take(); });
-      return profile;
-    }
-    void end() override {
-      on_own([](KernelProfiler& own) { own.end(); });
-    }
-
-   private:
-    template <class Body>
-    void on_own(const Body& body) {
-      const std::exception_ptr refused = of_.on_first(Part::kLoad, [&](Member& member) -> std::exception_ptr {
-        try {
-          body(*member.kernel_profiler());
-        } catch (...) {
-          return std::current_exception();  // no rank's failure
-        }
-        return nullptr;
-      });
-      if (refused) std::rethrow_exception(refused);
-    }
-    RanksBackend& of_;
-  };
-
+  [[nodiscard]] bool is_bound() const { return group_ != nullptr || crew_->is_bound(); }
   [[nodiscard]] const Member& first() const { return *members_.front(); }
 
   // To the other processes, if there are any.
   void tell(FrameType type, std::span<const std::byte> body) const {
     if (group_ != nullptr) group_->tell(type, body);
   }
-  void require_verbs() const {
-    if (group_ != nullptr) throw Error(Code::kUnsupported, "a step of ranks in several processes: want a whole one");
-  }
-  template <class Body>
-  void verb(const Body& body) {
-    require_verbs();
-    each(Part::kExchange, [&](size_t rank) { body(*members_[rank]); });
+  // Throws where a rank is lost.
+  void require() const {
+    if (group_ != nullptr) group_->require();
+    if (!lost_.empty()) throw Error(Code::kDevice, lost_);
   }
   template <class Body>
   std::invoke_result_t<const Body&, Member&> on_first(Part part, const Body& body) {
@@ -327,8 +194,8 @@ class RanksBackend final : public Backend {
   // body(rank) on every rank's thread at once.
   template <class Body>
   void each(Part part, const Body& body) {
+    require();
     if (group_ != nullptr) return alone(part, body);
-    if (!lost_.empty()) throw Error(Code::kDevice, lost_);
     std::atomic<bool> has_failed = false;
     size_t first_failed = 0;
     const std::span<const std::exception_ptr> thrown = threads_->each([&](size_t rank) {
@@ -356,13 +223,12 @@ class RanksBackend final : public Backend {
   // The member of this process. Nobody could tell where the others are once it is not where they think.
   template <class Body>
   void alone(Part part, const Body& body) {
-    group_->require();
     try {
       body(0);
     } catch (const std::exception& error) {
       if (part == Part::kLoad) throw;
       if (!is_lost_by_another(*group_, error)) group_->fail(fmt::format("rank 0 failed: {}", error.what()));
-      group_->require();
+      require();
       throw;
     }
   }
@@ -377,9 +243,7 @@ class RanksBackend final : public Backend {
     threads_->each([&](size_t rank) { members_[rank].reset(); });
   }
 
-  const Dims dims_;
   const Ranks ranks_;
-  std::vector<Shard> shards_;  // by rank, as members_
   // In one process.
   std::unique_ptr<Crew> crew_;
   std::optional<BoundThreads> threads_;
@@ -388,7 +252,7 @@ class RanksBackend final : public Backend {
   ProcessGroup* group_ = nullptr;
   std::string member_name_;
   std::vector<std::unique_ptr<Member>> members_;  // of this process
-  FirstsProfiler profiler_{*this};
+  bool in_step_ = false;                          // `after` is called behind a stage
 };
 
 // Ranks of a host, on threads.
@@ -422,7 +286,7 @@ class HostCrew final : public Crew {
 std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
                                             std::unique_ptr<Crew> crew) {
   validate(ranks, config.dims);
-  return std::make_unique<RanksBackend>(config, ranks, std::move(crew));
+  return std::make_unique<RanksBackend>(ranks, std::move(crew));
 }
 
 std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, int threads,
@@ -434,7 +298,7 @@ std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const R
                                             std::unique_ptr<Member> member, std::string member_name) {
   validate(ranks, config.dims);
   check(ranks.count == group.count() && group.rank() == 0, "rank 0 drives a group of as many processes");
-  return std::make_unique<RanksBackend>(config, ranks, group, std::move(member), std::move(member_name));
+  return std::make_unique<RanksBackend>(ranks, group, std::move(member), std::move(member_name));
 }
 
 }  // namespace nibble::backend

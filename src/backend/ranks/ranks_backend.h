@@ -33,6 +33,9 @@ class Crew {
 
   // On the rank's own thread, where the member is called and destroyed, too. This outlives it.
   [[nodiscard]] virtual std::unique_ptr<Member> make(int rank) = 0;
+  // Whether members are bound to their threads, as to a card, and each notices by itself that it has failed. Else rank
+  // 0 runs on the caller's thread, and a step is one call of each.
+  [[nodiscard]] virtual bool is_bound() const { return false; }
   // Nothing waits for another rank any more, on the host or on a card. From any thread.
   virtual void give_up() = 0;
   // All ranks, for people: "2 cards".
@@ -51,8 +54,7 @@ using MakeRank = std::function<std::unique_ptr<Backend>(const BackendConfig& of_
                                                           MakeRank make);
 
 // Rank 0 of several processes, over its member, which it calls on the caller's thread. `member_name`: "a card". The
-// group is complete and outlives it. finish_upload() waits for the others' weights. Steps are run whole: verbs throw
-// Error(kUnsupported), as does peek() of slots that ranks do not have alike.
+// group is complete and outlives it. finish_upload() waits for the others' weights.
 [[nodiscard]] std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
                                                           ProcessGroup& group, std::unique_ptr<Member> member,
                                                           std::string member_name);

@@ -38,9 +38,9 @@ class SocketTransport final : public Transport {
     const Frame frame = group_.receive(rank);
     require_type(frame, want);
     BodyReader in(frame);
-    std::vector<T> values = in.bare<T>(count);
+    const std::span<const T> values = in.bare<T>(count);
     in.end();
-    return values;
+    return {values.begin(), values.end()};
   }
 
   template <class Rows>

@@ -6,10 +6,8 @@
 #include "backend/ranks/frames.h"
 #include "backend/sampling.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace nibble::backend {
@@ -21,28 +19,17 @@ namespace nibble::backend {
 class ReceivedStep {
  public:
   // unread: how many tokens the last step with draws has drawn, which ids below 0 may name.
-  ReceivedStep(BodyReader& in, const BackendConfig& config, int64_t unread = 0);
+  ReceivedStep(Frame frame, const BackendConfig& config, int64_t unread = 0);
   ReceivedStep(const ReceivedStep&) = delete;
   ReceivedStep& operator=(const ReceivedStep&) = delete;
 
   [[nodiscard]] StepArgs args(const Weights& weights) const;  // as long as this lives
 
  private:
-  void read_draws(BodyReader& in, const BackendConfig& config);
-
-  std::vector<int32_t> ids_, positions_;
-  std::array<std::vector<int32_t>, kLayerKinds> kv_slots_, page_ids_;
-  std::array<int32_t, kLayerKinds> pages_per_row_{};
-  std::vector<Row> rows_;
-  std::vector<int32_t> logit_tokens_;
-  bool sinks_ = true;
-  struct Draw {
-    SamplingParams params;
-    std::vector<int32_t> prompt, output;
-    std::vector<uint32_t> mask;
-  };
-  std::vector<Draw> draws_;
-  std::vector<SampleRow> sample_rows_;  // of the draws
+  const Frame frame_;  // in which the spans lie
+  StepArgs step_;
+  std::vector<SamplingParams> params_;  // of its draws
+  std::vector<SampleRow> draws_;
 };
 
 // Throws Error(kCorrupt) for pages that the configuration has not.

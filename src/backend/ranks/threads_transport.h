@@ -23,10 +23,11 @@ namespace nibble::backend {
 // Where the ranks meet. It outlives their ends.
 class MeetingThreads {
  public:
-  explicit MeetingThreads(int ranks) : own_(static_cast<size_t>(ranks)) {
-    for (auto& [floats, doubles] : copies_) {
-      floats.resize(own_.size());
-      doubles.resize(own_.size());
+  explicit MeetingThreads(int ranks) : ranks_(static_cast<size_t>(ranks)) {
+    for (Shown& shown : shown_) {
+      shown.rows.resize(ranks_);
+      std::get<Copies<float>>(shown.copies).resize(ranks_);
+      std::get<Copies<double>>(shown.copies).resize(ranks_);
     }
   }
 
@@ -41,6 +42,16 @@ class MeetingThreads {
   }
 
  private:
+  template <class T>
+  using Copies = std::vector<std::vector<T>>;  // by rank
+  // What ranks show each other in an exchange. There are two, in turn: who has met all in this exchange is done with
+  // what was shown in the one before. It stays here: a rank that is let go may leave while another still reads.
+  struct Shown {
+    std::vector<SlotRows> rows;  // by rank
+    std::tuple<Copies<float>, Copies<double>> copies;
+    std::vector<int32_t> said;  // by rank 0
+  };
+
   class End final : public Transport {
    public:
     End(MeetingThreads& at, size_t rank) : at_(at), rank_(rank) {}
@@ -48,36 +59,41 @@ class MeetingThreads {
     void reduce(SlotRows values) override {
       const bool is_short = std::visit(
           [](const auto& rows) { return rows.empty() || rows.size() * rows[0].size() <= kShortValues; }, values);
-      if (is_short) return std::visit([this](const auto& rows) { add_all(rows); }, values);
-      at_.show(rank_, std::move(values));
-      std::visit([this]<class Rows>(const Rows&) { add_columns<Rows>(); }, at_.own_[rank_]);
+      Shown& shown = next();
+      if (is_short) return std::visit([&](const auto& rows) { add_all(rows, shown); }, values);
+      shown.rows[rank_] = std::move(values);
+      at_.meet();
+      std::visit([&]<class Rows>(const Rows&) { add_columns<Rows>(shown); }, shown.rows[rank_]);
       at_.meet();
     }
     void gather(SlotRows own, const GatheredRows& all) override {
-      if (rank_ == 0) at_.gathered_ = all;
-      at_.show(rank_, std::move(own));
-      std::visit(
-          [this](const auto& rows) {
-            at_.gathered_.put(static_cast<int>(rank_), rows.size(), [&](size_t row) { return rows[row]; });
-          },
-          at_.own_[rank_]);
+      Shown& shown = next();
+      shown.rows[rank_] = std::move(own);
       at_.meet();
+      for (size_t rank = 0; rank_ == 0 && rank < at_.ranks_; ++rank)
+        std::visit(
+            [&](const auto& rows) {
+              all.put(static_cast<int>(rank), rows.size(), [&](size_t row) { return rows[row]; });
+            },
+            shown.rows[rank]);
     }
     void broadcast(std::span<int32_t> values) override {
-      if (rank_ == 0) at_.said_ = values;
+      Shown& shown = next();
+      if (rank_ == 0) shown.said.assign(values.begin(), values.end());
       at_.meet();
-      if (rank_ > 0) std::ranges::copy(at_.said_, values.begin());
-      at_.meet();
+      if (rank_ > 0) std::ranges::copy(shown.said, values.begin());
     }
 
    private:
-    // A short message: every rank adds up all parts by itself, in the order of the ranks: they meet once. Parts are
-    // copied to two places in turn: who has met all in this sum is done with those of the sum before.
-    template <class Rows>
-    void add_all(const Rows& rows) {
-      using T = typename Rows::value_type::element_type;
-      auto& parts = std::get<std::vector<std::vector<T>>>(at_.copies_[turn_ ^= 1]);
+    [[nodiscard]] Shown& next() {
       at_.require();
+      return at_.shown_[turn_ ^= 1];
+    }
+    // A short message: every rank adds up all parts by itself, in the order of the ranks: they meet once.
+    template <class Rows>
+    void add_all(const Rows& rows, Shown& shown) {
+      using T = typename Rows::value_type::element_type;
+      auto& parts = std::get<Copies<T>>(shown.copies);
       std::vector<T>& own = parts[rank_];
       own.clear();
       for (const auto& row : rows) own.insert(own.end(), row.begin(), row.end());
@@ -93,9 +109,9 @@ class MeetingThreads {
     }
     // This rank's share of the columns, for all ranks.
     template <class Rows>
-    void add_columns() const {
-      const size_t ranks = at_.own_.size();
-      const auto rows_of = [this](size_t rank) -> const Rows& { return std::get<Rows>(at_.own_[rank]); };
+    void add_columns(const Shown& shown) const {
+      const size_t ranks = at_.ranks_;
+      const auto rows_of = [&](size_t rank) -> const Rows& { return std::get<Rows>(shown.rows[rank]); };
       const Rows& first = rows_of(0);
       const size_t width = first.empty() ? 0 : first[0].size();
       for (size_t t = 0; t < first.size(); ++t) {
@@ -112,17 +128,11 @@ class MeetingThreads {
   };
   static constexpr size_t kShortValues = size_t{16} << 10;
 
-  // Once all have shown theirs. They stay here: a rank that is let go may leave while another still reads.
-  void show(size_t rank, SlotRows rows) {
-    require();
-    own_[rank] = std::move(rows);
-    meet();
-  }
   // Returns when all ranks have come.
   void meet() {
     const uint32_t round = round_.load(std::memory_order_acquire);
     require();
-    if (came_.fetch_add(1, std::memory_order_acq_rel) + 1 == own_.size()) {
+    if (came_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
       came_.store(0, std::memory_order_relaxed);
       round_.fetch_add(1, std::memory_order_release);
       round_.notify_all();
@@ -137,17 +147,13 @@ class MeetingThreads {
     if (given_up_) throw Error(Code::kIo, "another rank has failed");
   }
 
-  std::vector<SlotRows> own_;  // by rank
-  template <class T>
-  using Copies = std::vector<std::vector<T>>;  // by rank
-  std::array<std::tuple<Copies<float>, Copies<double>>, 2> copies_;
-  GatheredRows gathered_;  // rank 0's
-  std::span<const int32_t> said_;
+  const size_t ranks_;
+  std::array<Shown, 2> shown_;
   std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<size_t> came_{0};
   std::atomic<bool> given_up_{false};
   // Ranks that outnumber the processors would keep each other from running.
-  const bool spins_ = own_.size() <= std::thread::hardware_concurrency();
+  const bool spins_ = ranks_ <= std::thread::hardware_concurrency();
 };
 
 }  // namespace nibble::backend

@@ -43,7 +43,8 @@ class Transport {
 
   // Every rank's values become the sum of all ranks', added from the first rank on: all have the same bits.
   virtual void reduce(SlotRows values) = 0;
-  // Rank 0 gets every rank's rows.
+  // Rank 0 gets every rank's rows. They stay as they are until the rank's next call has
+  // returned, or the step has ended.
   virtual void gather(SlotRows own, const GatheredRows& all) = 0;
   // Every rank gets rank 0's values.
   virtual void broadcast(std::span<int32_t> values) = 0;

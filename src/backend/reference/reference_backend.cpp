@@ -99,24 +99,15 @@ class Matrix {
   std::vector<uint8_t> codes_, scales_;  // of a requantised tensor
 };
 
-// y[rows] = W[first_row.., cols] · x + b
-Vec linear(const Matrix& w, const Matrix& bias, const Vec& x, int64_t first_row, int64_t rows) {
+// y[rows] = W[first_row.., cols] · x + b; without b where that is null.
+Vec linear(const Matrix& w, const Matrix* bias, const Vec& x, int64_t first_row, int64_t rows) {
   Vec y(static_cast<size_t>(rows));
   const auto cols = static_cast<int64_t>(x.size());
   for (int64_t r = 0; r < rows; ++r) {
-    double sum = bias[first_row + r];
+    double sum = bias == nullptr ? 0 : (*bias)[first_row + r];
     for (int64_t c = 0; c < cols; ++c) sum += w[(first_row + r) * cols + c] * x[static_cast<size_t>(c)];
     y[static_cast<size_t>(r)] = sum;
   }
-  return y;
-}
-
-// y[rows] = W · x
-Vec product(const Matrix& w, const Vec& x, int64_t rows) {
-  Vec y(static_cast<size_t>(rows));
-  const auto cols = static_cast<int64_t>(x.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) y[static_cast<size_t>(r)] += w[r * cols + c] * x[static_cast<size_t>(c)];
   return y;
 }
 
@@ -185,7 +176,7 @@ class ReferenceBackend final : public Backend {
         normed_.push_back(dense_input(WeightRole::kQ, rmsnorm(residual_[t], norm)));
       }
       const auto project = [&](WeightRole weight, WeightRole bias, int rows) {
-        return linear(at(args.layer[weight]), at(args.layer[bias]), normed_[t], 0, rows);
+        return linear(at(args.layer[weight]), &at(args.layer[bias]), normed_[t], 0, rows);
       };
       Vec qkv = project(WeightRole::kQ, WeightRole::kQBias, dims_.q_width());
       for (const Vec& more : {project(WeightRole::kK, WeightRole::kKBias, dims_.kv_width()),
@@ -231,7 +222,7 @@ class ReferenceBackend final : public Backend {
 
   void attn_out(const AttnOutArgs& args) override {
     for (size_t t = 0; t < residual_.size(); ++t) {
-      delta_[t] = linear(at(args.layer[WeightRole::kO]), at(args.layer[WeightRole::kOBias]),
+      delta_[t] = linear(at(args.layer[WeightRole::kO]), &at(args.layer[WeightRole::kOBias]),
                          dense_input(WeightRole::kO, attn_[t]), 0, dims_.hidden);
     }
   }
@@ -249,8 +240,8 @@ class ReferenceBackend final : public Backend {
         expert_weights_.push_back({1});
         continue;
       }
-      const Vec g = linear(at(args.layer[WeightRole::kRouter]), at(args.layer[WeightRole::kRouterBias]), normed_.back(),
-                           0, dims_.experts);
+      const Vec g = linear(at(args.layer[WeightRole::kRouter]), &at(args.layer[WeightRole::kRouterBias]),
+                           normed_.back(), 0, dims_.experts);
       std::vector<int> order(g.size());
       std::iota(order.begin(), order.end(), 0);
       std::sort(order.begin(), order.end(), [&](int a, int b) {
@@ -281,7 +272,7 @@ class ReferenceBackend final : public Backend {
         }
         const Vec h = gate_up(args.layer, expert, rounded(normed_[t]));
         const Vec u = rounded(swiglu(h));
-        const Vec y = linear(at(args.layer[WeightRole::kDown]), at(args.layer[WeightRole::kDownBias]), u,
+        const Vec y = linear(at(args.layer[WeightRole::kDown]), &at(args.layer[WeightRole::kDownBias]), u,
                              expert * dims_.hidden, dims_.hidden);
         add(delta_[t], y, expert_weights_[t][static_cast<size_t>(k)]);
         all.insert(all.end(), u.begin(), u.end());
@@ -298,7 +289,7 @@ class ReferenceBackend final : public Backend {
       const Vec& residual = residual_[static_cast<size_t>(t)];
       const Vec x = dense_input(WeightRole::kUnembedding, rmsnorm(residual, at(args.norm)));
       if (config_.head) features_.push_back(config_.head->norm_output ? x : residual);
-      logits_.push_back(product(at(args.table), x, dims_.vocab));
+      logits_.push_back(linear(at(args.table), nullptr, x, 0, dims_.vocab));
     }
   }
 
@@ -364,7 +355,7 @@ class ReferenceBackend final : public Backend {
           rmsnorm({x.begin() + first, x.begin() + first + width}, at(args.tap_norm), first, head.tap_eps);
       std::copy(normed.begin(), normed.end(), x.begin() + first);
     }
-    return args.tap_fc.idx < 0 ? x : product(at(args.tap_fc), x, dims_.hidden);
+    return args.tap_fc.idx < 0 ? x : linear(at(args.tap_fc), nullptr, x, 0, dims_.hidden);
   }
 
   // The angle is rounded to float as the model's authors do; past 2^13 positions the difference is visible.
@@ -424,9 +415,9 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] Vec gate_up(const LayerWeights& layer, int64_t expert, const Vec& x) const {
     const int64_t inter = dims_.inter;
     const WeightHandle w = layer[WeightRole::kGateUp], b = layer[WeightRole::kGateUpBias];
-    if (!at(w).has_odd) return linear(at(w), at(b), x, expert * 2 * inter, 2 * inter);
-    const Vec gate = linear(at(w), at(b), x, expert * inter, inter);
-    const Vec up = linear(odd_of(w), odd_of(b), x, expert * inter, inter);
+    if (!at(w).has_odd) return linear(at(w), &at(b), x, expert * 2 * inter, 2 * inter);
+    const Vec gate = linear(at(w), &at(b), x, expert * inter, inter);
+    const Vec up = linear(odd_of(w), &odd_of(b), x, expert * inter, inter);
     Vec h;
     for (size_t i = 0; i < gate.size(); ++i) h.insert(h.end(), {gate[i], up[i]});
     return h;

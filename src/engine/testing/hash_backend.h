@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/loop.h"
 #include "engine/request.h"
+#include "engine/testing/integrity.h"
 #include "model/gpt_oss.h"
 
 #include <gtest/gtest.h>

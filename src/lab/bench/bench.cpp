@@ -17,8 +17,8 @@
 #include "lab/bench/loop.h"
 #include "lab/bench/profile.h"
 #include "lab/bench/rows.h"
+#include "lab/results/compare.h"
 #include "lab/results/metadata.h"
-#include "lab/results/report.h"
 
 #include <fmt/format.h>
 
@@ -38,12 +38,11 @@ std::vector<BenchRow> plan_rows(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const int64_t depth : options.depths) {
     for (const int64_t prompt : options.prompts) {
-      if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth, .seconds = {}});
+      if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth});
     }
     for (const int64_t generate : options.generates) {
       for (const int64_t batch : options.batches) {
-        if (generate > 0)
-          rows.push_back({.generate = generate, .depth = depth, .batch = static_cast<int>(batch), .seconds = {}});
+        if (generate > 0) rows.push_back({.generate = generate, .depth = depth, .batch = static_cast<int>(batch)});
       }
     }
   }
@@ -244,12 +243,13 @@ class Bench {
     const auto reduce = backend::cuda::planned_reduce(ran.ranks);
     check(card.has_value(), "a card that kernels were timed on");
     for (const BenchLoop::TimedStep& step : loop_.steps()) {
-      profile.costs.add(backend::cuda::make_program({.config = config,
-                                                     .run = ran,
-                                                     .step = step.shape(),
-                                                     .card = *card,
-                                                     .reduce = reduce ? &*reduce : nullptr}),
-                        subject_.config);
+      add_step(profile.costs,
+               backend::cuda::make_program({.config = config,
+                                            .run = ran,
+                                            .step = step.shape(),
+                                            .card = *card,
+                                            .reduce = reduce ? &*reduce : nullptr}),
+               subject_.config);
     }
     const backend::DevicePeaks own = backend::share_of(subject_.peaks, ran.ranks.count);  // of the first card
     profiles_.push_back({profile_table(row, profile, own), profile_json(profile, own)});
@@ -294,8 +294,7 @@ int compare_files(const BenchOptions& options) {
     for (const NamedResult* result : {&a, &b})
       page +=
           fmt::format("\n# {}\n{}", markdown_cell(result->name), metadata_section(value_at(result->json, "metadata")));
-    write_report(options.report,
-                 {.title = "nibble bench --compare", .text = page, .plots = comparison_plots(comparison)});
+    write_report(options.report, page);
   }
   if (options.output.json || options.format == BenchFormat::kJson) {
     terminal.print_json(comparison_json(comparison, a, b));
@@ -322,6 +321,22 @@ BenchOptions resolved_options(const BenchOptions& options, Terminal& terminal) {
   return with;
 }
 
+Metadata bench_metadata(const BenchOptions& options, std::string warm_up, double startup_seconds,
+                        const ProcessRun& run) {
+  return metadata_of({.command = options.command,
+                      .settings = options.model.settings,
+                      .environment = options.environment,
+                      .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
+                      .warm_up = std::move(warm_up),
+                      .startup_seconds = startup_seconds},
+                     run);
+}
+
+int bench_ended(bool interrupted, Terminal& terminal) {
+  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
 int execute(const BenchOptions& asked) {
   if (!asked.compare.empty()) return compare_files(asked);
   if (asked.speculation.method != engine::DraftMethod::kOff) return bench_drafts(asked);
@@ -342,7 +357,7 @@ int execute(const BenchOptions& asked) {
   cost.formats.kv_row_bytes = kv_row_bytes(options.model, source.config.dims);
   BenchJson json = head_of(options, source.config, cost, peaks);
   json["backend"] = loaded.backend().name();
-  const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double startup = seconds_since(start);
 
   std::string markdown;  // as it is printed, for --report
   const auto tell = [&](const std::string& text) {
@@ -355,8 +370,8 @@ int execute(const BenchOptions& asked) {
   size_t done = 0;
   while (done < rows.size() && bench.run(rows[done])) {
     terminal.end_progress();
-    tell(markdown_row(rows[done], peaks));
     json["rows"].push_back(json_of(rows[done], peaks));
+    tell(markdown_row(json["rows"].back(), peaks));
     ++done;
   }
   terminal.end_progress();
@@ -371,22 +386,13 @@ int execute(const BenchOptions& asked) {
     json["rows"][i]["profile"] = bench.profiles()[i].json;
   }
   if (options.format == BenchFormat::kJson || !options.report.empty()) {
-    json["metadata"] = metadata_of({.command = options.command,
-                                    .settings = options.model.settings,
-                                    .environment = options.environment,
-                                    .workload = {{"prompts", "random tokens"}, {"repetitions", options.repetitions}},
-                                    .warm_up = "a step of each row, or 4 tokens of it; a card first for 2 s",
-                                    .startup_seconds = startup},
-                                   {source, options.model, peaks});
+    json["metadata"] = bench_metadata(options, "a step of each row, or 4 tokens of it; a card first for 2 s", startup,
+                                      {source, options.model, peaks});
     json["interrupted"] = interrupted;
     if (options.format == BenchFormat::kJson) terminal.print_json(json);
-    if (!options.report.empty())
-      write_report(options.report, {.title = "nibble bench: " + options.model.name,
-                                    .text = markdown + metadata_section(json["metadata"]),
-                                    .plots = result_plots(json["rows"])});
+    if (!options.report.empty()) write_report(options.report, markdown + metadata_section(json["metadata"]));
   }
-  if (interrupted) terminal.note("nibble: interrupted; the rows above are whole");
-  return interrupted ? kExitInterrupted : kExitOk;
+  return bench_ended(interrupted, terminal);
 }
 
 }  // namespace nibble::app

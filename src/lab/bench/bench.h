@@ -2,6 +2,8 @@
 // What `nibble bench` does instead of its tests: --speculative (speculation.h) and --tune.
 
 #include "app/options/options.h"
+#include "app/setup/terminal.h"
+#include "lab/results/metadata.h"
 
 #include <cstdint>
 #include <span>
@@ -10,6 +12,11 @@
 namespace nibble::app {
 
 int bench_drafts(const BenchOptions& options);
+
+// What both print in the end.
+[[nodiscard]] Metadata bench_metadata(const BenchOptions& options, std::string warm_up, double startup_seconds,
+                                      const ProcessRun& run);
+[[nodiscard]] int bench_ended(bool interrupted, Terminal& terminal);
 
 // --tune: which kernels serve a step of so many tokens sooner on this card.
 void check_tune(const BenchOptions& options);  // throws Error for what tune() cannot do

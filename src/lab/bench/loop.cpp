@@ -11,8 +11,6 @@
 namespace nibble::app {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Sliding layers get four pages per sequence plus a quarter of the full pages. A running sequence needs three, and
 // three stay in the prefix cache: the window before its depth.
 constexpr int64_t kLeastPages = 8;
@@ -22,6 +20,17 @@ engine::Request request_of(std::vector<int32_t> prompt, int64_t tokens) {
 }
 
 }  // namespace
+
+std::vector<int32_t> random_tokens(uint64_t stream, int64_t count, int64_t vocab) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(philox(stream, i)[0] % static_cast<uint64_t>(vocab));
+  return tokens;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 engine::EngineLimits engine_limits(const BenchShape& shape) {
   const auto pages_of = [&](int64_t behind) {
@@ -54,13 +63,8 @@ BenchLoop::BenchLoop(backend::Backend& be, const model::GptOss& model, const Ben
 }
 
 std::vector<int32_t> BenchLoop::tokens_of(int sequence, int64_t count) const {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  const int64_t shared = shares_beginning() ? depth_ : 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto of = static_cast<uint64_t>(i < shared ? 0 : sequence);
-    tokens[static_cast<size_t>(i)] =
-        static_cast<int32_t>(philox(of, static_cast<uint64_t>(i))[0] % static_cast<uint64_t>(vocab_));
-  }
+  std::vector<int32_t> tokens = random_tokens(static_cast<uint64_t>(sequence), count, vocab_);
+  if (shares_beginning()) std::ranges::copy(random_tokens(0, std::min(depth_, count), vocab_), tokens.begin());
   return tokens;
 }
 
@@ -77,7 +81,7 @@ std::optional<double> BenchLoop::run(std::vector<engine::Request> requests, cons
     most_cached_ = std::max(most_cached_, end->cached_tokens);
   };
   bool going_on = true;
-  const auto start = Clock::now();
+  const auto start = std::chrono::steady_clock::now();
   for (engine::Request& request : requests) loop_.add(++last_id_, std::move(request), receive);
   while (!loop_.idle()) {
     if (going_on && !keep_going()) {
@@ -86,16 +90,9 @@ std::optional<double> BenchLoop::run(std::vector<engine::Request> requests, cons
     }
     loop_.step();
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = seconds_since(start);
   if (failure) throw Error(*failure);
   return going_on ? std::optional(seconds) : std::nullopt;
-}
-
-std::optional<double> BenchLoop::run_from_depth(std::vector<engine::Request> requests, const KeepGoing& keep_going) {
-  for (engine::Request& request : requests) request.leaves_prefix = false;
-  const auto seconds = run(std::move(requests), keep_going);
-  if (seconds) check(least_cached_ == depth_ && most_cached_ == depth_, "a repetition begins at its depth");
-  return seconds;
 }
 
 // Computes one token more than the depth, which nobody continues from: the cache keeps a prompt except for its last
@@ -118,20 +115,15 @@ bool BenchLoop::fill(int count, int64_t depth, const KeepGoing& keep_going) {
 }
 
 std::optional<double> BenchLoop::time(const BenchRow& row, const KeepGoing& keep_going) {
-  return row.prompt > 0 ? time_prompt(row.prompt, keep_going) : time_generate(row.batch, row.generate, keep_going);
-}
-
-std::optional<double> BenchLoop::time_prompt(int64_t tokens, const KeepGoing& keep_going) {
   std::vector<engine::Request> requests;
-  requests.push_back(request_of(tokens_of(0, depth_ + tokens), 1));
-  return run_from_depth(std::move(requests), keep_going);
-}
-
-// A request computes its prompt's last token first, so `tokens` tokens take `tokens` steps.
-std::optional<double> BenchLoop::time_generate(int count, int64_t tokens, const KeepGoing& keep_going) {
-  std::vector<engine::Request> requests;
-  for (int s = 0; s < count; ++s) requests.push_back(request_of(tokens_of(s, depth_ + 1), tokens));
-  return run_from_depth(std::move(requests), keep_going);
+  if (row.prompt > 0) requests.push_back(request_of(tokens_of(0, depth_ + row.prompt), 1));
+  // Each computes its prompt's last token first, so `generate` tokens take as many steps.
+  for (int s = 0; row.prompt == 0 && s < row.batch; ++s)
+    requests.push_back(request_of(tokens_of(s, depth_ + 1), row.generate));
+  for (engine::Request& request : requests) request.leaves_prefix = false;
+  const auto seconds = run(std::move(requests), keep_going);
+  if (seconds) check(least_cached_ == depth_ && most_cached_ == depth_, "a repetition begins at its depth");
+  return seconds;
 }
 
 }  // namespace nibble::app

@@ -10,6 +10,7 @@
 #include "model/gpt_oss.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -32,6 +33,10 @@ struct BenchShape {
 
 [[nodiscard]] engine::EngineLimits engine_limits(const BenchShape& shape);
 
+// Tokens without a meaning, the same for each stream and place.
+[[nodiscard]] std::vector<int32_t> random_tokens(uint64_t stream, int64_t count, int64_t vocab);
+[[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start);
+
 // Until a card's clocks have risen from idle.
 inline constexpr double kCardWarmUpSeconds = 2;
 
@@ -43,13 +48,11 @@ class BenchLoop {
   // Asked between steps. False stops the run, which then returns nothing.
   using KeepGoing = std::function<bool()>;
 
-  // Makes sure that the first `depth` tokens of the first `count` sequences are in the prefix cache. The functions
-  // below start there and can be repeated: they leave nothing behind.
+  // Makes sure that the first `depth` tokens of the first `count` sequences are in the prefix cache. time() starts
+  // there and can be repeated: it leaves nothing behind.
   bool fill(int count, int64_t depth, const KeepGoing& keep_going);
-  // Seconds from the requests' arrival until the last token was drawn. A prompt draws one.
+  // Seconds from the requests' arrival until the last token of a row was drawn. A prompt draws one.
   [[nodiscard]] std::optional<double> time(const BenchRow& row, const KeepGoing& keep_going);
-  [[nodiscard]] std::optional<double> time_prompt(int64_t tokens, const KeepGoing& keep_going);
-  [[nodiscard]] std::optional<double> time_generate(int count, int64_t tokens, const KeepGoing& keep_going);
 
   // The steps that were timed last.
   struct TimedStep {
@@ -65,8 +68,6 @@ class BenchLoop {
  private:
   [[nodiscard]] std::vector<int32_t> tokens_of(int sequence, int64_t count) const;
   [[nodiscard]] std::optional<double> run(std::vector<engine::Request> requests, const KeepGoing& keep_going);
-  [[nodiscard]] std::optional<double> run_from_depth(std::vector<engine::Request> requests,
-                                                     const KeepGoing& keep_going);
   // Below one page of depth all sequences share their beginning, since the prefix cache keeps few such beginnings.
   [[nodiscard]] bool shares_beginning() const { return depth_ < backend::kPageTokens; }
 

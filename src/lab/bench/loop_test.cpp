@@ -56,13 +56,13 @@ TEST_P(BenchLoopTest, every_repetition_begins_at_its_depth) {
           for (const int64_t depth : {int64_t{0}, most}) {
             ASSERT_TRUE(rig.bench->fill(1, depth, go_on));
             for (int repetition = 0; repetition < 3; ++repetition) {
-              ASSERT_TRUE(rig.bench->time_prompt(150, go_on));
+              ASSERT_TRUE(rig.bench->time({.prompt = 150}, go_on));
               EXPECT_EQ(std::ssize(rig.bench->steps()), (150 + in_step - 1) / in_step);
               EXPECT_EQ(rig.bench->steps().back().rows.at(0).context, depth + 150);
             }
             ASSERT_TRUE(rig.bench->fill(count, depth, go_on));
             for (int repetition = 0; repetition < 3; ++repetition) {
-              ASSERT_TRUE(rig.bench->time_generate(count, generate, go_on));
+              ASSERT_TRUE(rig.bench->time({.generate = generate, .batch = count}, go_on));
               expect_generates(rig, count, depth, generate);
             }
           }
@@ -91,9 +91,9 @@ TEST_P(BenchLoopTest, who_is_asked_to_stop_leaves_nothing_behind) {
   EXPECT_FALSE(rig.bench->fill(1, 300, a_few));
   ASSERT_TRUE(rig.bench->fill(1, 300, go_on));
   steps = 0;
-  EXPECT_FALSE(rig.bench->time_generate(1, 50, a_few));
+  EXPECT_FALSE(rig.bench->time({.generate = 50}, a_few));
   ASSERT_TRUE(rig.bench->fill(1, 300, go_on));
-  EXPECT_TRUE(rig.bench->time_generate(1, 50, go_on));
+  EXPECT_TRUE(rig.bench->time({.generate = 50}, go_on));
   expect_generates(rig, 1, 300, 50);
 }
 
@@ -101,7 +101,7 @@ TEST_P(BenchLoopTest, a_failure_is_thrown_as_it_came) {
   Rig rig({.generate = 50, .chunk_tokens = 16, .async_scheduling = GetParam()});
   rig.be->calls_to_fault = 40;
   try {
-    static_cast<void>(rig.bench->time_generate(1, 50, go_on));
+    static_cast<void>(rig.bench->time({.generate = 50}, go_on));
     FAIL() << "nothing was thrown";
   } catch (const Error& why) {
     EXPECT_EQ(why.code(), Code::kDevice);

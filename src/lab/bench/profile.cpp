@@ -49,21 +49,13 @@ std::string title(const BenchRow& row, int64_t steps) {
 
 // A share of nothing is no number.
 std::string percent_if_any(double of) { return of > 0 ? fmt::format("{:.1f}%", 100 * of) : std::string(); }
-std::string gigabytes(double bytes_per_s) {
-  return bytes_per_s > 0 ? fmt::format("{:.1f}", bytes_per_s / 1e9) : std::string();
-}
 
 constexpr auto kKernelLine = "| {:<8} | {:<31} | {:>8} | {:>7} | {:>8} | {:>7} | {:>7} | {:>9} | {:>7} |\n";
-struct KernelLine {
-  std::string_view stage{}, kernel;
-  std::string launches{}, us_each{};
-  Share share;
-};
-std::string kernel_line(const KernelLine& line) {
-  return fmt::format(kKernelLine, line.stage, line.kernel, line.launches, line.us_each,
-                     fmt::format("{:.1f}", line.share.us_per_step), gigabytes(line.share.bytes_per_s),
-                     percent_if_any(line.share.of_read), percent_if_any(line.share.of_matrix),
-                     percent_if_any(line.share.of_time));
+
+Share share_of(const backend::KernelTime& time, const DeviceProfile& profile, const backend::DevicePeaks& peaks) {
+  const auto cost = profile.costs.find({time.stage, std::string(time.kernel)});
+  return share_of(time.own_us, cost == profile.costs.end() ? backend::Cost{} : cost->second,
+                  {profile.times.steps, profile.times.total_us()}, peaks);
 }
 
 }  // namespace
@@ -79,21 +71,11 @@ void StageTimes::after(Stage stage) {
   last_ = now;
 }
 
-void KernelCosts::add(const backend::cuda::Program& program, const model::ModelConfig& config) {
+void add_step(KernelCosts& costs, const backend::cuda::Program& program, const model::ModelConfig& config) {
   for (const backend::PlannedKernel& planned : program.nodes) {
     const auto layers = static_cast<double>(backend::layers_of(planned, config.layer_kinds));
-    auto at = std::find_if(costs_.begin(), costs_.end(), [&](const KernelCost& own) {
-      return own.stage == planned.stage && own.kernel == planned.kernel;
-    });
-    if (at == costs_.end()) at = costs_.insert(at, {planned.stage, planned.kernel, {}});
-    at->cost += {layers * planned.cost.bytes, layers * planned.cost.flops};
+    costs[{planned.stage, planned.kernel}] += {layers * planned.cost.bytes, layers * planned.cost.flops};
   }
-}
-
-backend::Cost KernelCosts::of(Stage stage, std::string_view kernel) const {
-  for (const KernelCost& own : costs_)
-    if (own.stage == stage && own.kernel == kernel) return own.cost;
-  return {};
 }
 
 std::string profile_table(const BenchRow& row, const StageTimes& times, const backend::DevicePeaks& peaks) {
@@ -124,30 +106,30 @@ nlohmann::ordered_json profile_json(const StageTimes& times, const backend::Stag
 std::string profile_table(const BenchRow& row, const DeviceProfile& profile, const backend::DevicePeaks& peaks) {
   const backend::KernelProfile& times = profile.times;
   const Whole whole{times.steps, times.total_us()};
-  const auto steps = static_cast<double>(std::max<int64_t>(1, times.steps));
   std::string out = title(row, times.steps);
   out += fmt::format(kKernelLine, "stage", "kernel", "launches", "µs each", "µs/step", "GB/s", "of read", "of matrix",
                      "of time");
   out += fmt::format("|{:-<10}|{:-<33}|{:->9}:|{:->8}:|{:->9}:|{:->8}:|{:->8}:|{:->10}:|{:->8}:|\n", "", "", "", "", "",
                      "", "", "", "");
-  for (const backend::KernelTime& time : times.kernels) {
-    const auto launches = static_cast<double>(time.launches);
-    out += kernel_line({.stage = name_of(time.stage),
-                        .kernel = time.kernel,
-                        .launches = fmt::format("{:.4g}", launches / steps),
-                        .us_each = fmt::format("{:.2f}", time.us / launches),
-                        .share = share_of(time.own_us, profile.costs.of(time.stage, time.kernel), whole, peaks)});
-  }
-  const auto pause = [&](std::string_view name, double us, const backend::Cost& cost) {
-    return kernel_line({.kernel = name, .share = share_of(us, cost, whole, peaks)});
+  const auto line = [&](const backend::KernelTime& time, const Share& share) {
+    const auto launches = static_cast<double>(time.launches), steps = static_cast<double>(times.steps);
+    const bool kernel = time.launches > 0;
+    out +=
+        fmt::format(kKernelLine, kernel ? name_of(time.stage) : "", time.kernel,
+                    kernel ? fmt::format("{:.4g}", launches / steps) : "",
+                    kernel ? fmt::format("{:.2f}", time.us / launches) : "", fmt::format("{:.1f}", share.us_per_step),
+                    share.bytes_per_s > 0 ? fmt::format("{:.1f}", share.bytes_per_s / 1e9) : "",
+                    percent_if_any(share.of_read), percent_if_any(share.of_matrix), percent_if_any(share.of_time));
   };
-  return out + pause("between kernels", times.between_kernels_us, {}) +
-         pause("between steps", times.between_steps_us, {}) + pause("the step", whole.us, row.cost());
+  for (const backend::KernelTime& time : times.kernels) line(time, share_of(time, profile, peaks));
+  line({.kernel = "between kernels"}, share_of(times.between_kernels_us, {}, whole, peaks));
+  line({.kernel = "between steps"}, share_of(times.between_steps_us, {}, whole, peaks));
+  line({.kernel = "the step"}, share_of(whole.us, row.cost(), whole, peaks));
+  return out;
 }
 
 nlohmann::ordered_json profile_json(const DeviceProfile& profile, const backend::DevicePeaks& peaks) {
   const backend::KernelProfile& times = profile.times;
-  const Whole whole{times.steps, times.total_us()};
   const auto steps = static_cast<double>(std::max<int64_t>(1, times.steps));
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   for (const backend::KernelTime& time : times.kernels) {
@@ -155,10 +137,10 @@ nlohmann::ordered_json profile_json(const DeviceProfile& profile, const backend:
                                    {"kernel", time.kernel},
                                    {"launches_per_step", static_cast<double>(time.launches) / steps},
                                    {"us_per_launch", time.us / static_cast<double>(time.launches)}};
-    kernels.push_back(add_share(line, share_of(time.own_us, profile.costs.of(time.stage, time.kernel), whole, peaks)));
+    kernels.push_back(add_share(line, share_of(time, profile, peaks)));
   }
   return {{"steps", times.steps},
-          {"us_per_step", whole.us / steps},
+          {"us_per_step", times.total_us() / steps},
           {"between_kernels_us_per_step", times.between_kernels_us / steps},
           {"between_steps_us_per_step", times.between_steps_us / steps},
           {"kernels", std::move(kernels)}};

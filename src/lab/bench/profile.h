@@ -14,8 +14,9 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
-#include <vector>
+#include <utility>
 
 namespace nibble::app {
 
@@ -34,22 +35,10 @@ class StageTimes {
   int64_t steps_ = 0;
 };
 
-// The least that a kernel must read and compute in one stage, over all layers and steps.
-struct KernelCost {
-  backend::Stage stage = backend::Stage::kEmbed;
-  std::string kernel;
-  backend::Cost cost;
-};
-class KernelCosts {
- public:
-  // Adds one step.
-  void add(const backend::cuda::Program& program, const model::ModelConfig& config);
-  // Zero for kernels that are in no program: sampling, sums of activations.
-  [[nodiscard]] backend::Cost of(backend::Stage stage, std::string_view kernel) const;
-
- private:
-  std::vector<KernelCost> costs_;
-};
+// The least that each kernel must read and compute, over all layers and steps. Kernels that are in no program have
+// none: sampling, sums of activations.
+using KernelCosts = std::map<std::pair<backend::Stage, std::string>, backend::Cost>;
+void add_step(KernelCosts& costs, const backend::cuda::Program& program, const model::ModelConfig& config);
 
 // Costs over the same steps.
 [[nodiscard]] std::string profile_table(const BenchRow& row, const StageTimes& times,

@@ -37,15 +37,16 @@ DeviceProfile profile() {
   add(Stage::kAttend, backend::LayerKind::kSliding, "attend", {1e6, 0});
   add(Stage::kAttend, backend::LayerKind::kFull, "attend", {3e6, 0});
   add(Stage::kMoe, {}, "experts", {4e6, 1e8});
-  for (int step = 0; step < 2; ++step) made.costs.add(program, two_layers());
+  for (int step = 0; step < 2; ++step) add_step(made.costs, program, two_layers());
   return made;
 }
 
 TEST(bench_profile, costs_are_those_of_all_layers_and_steps) {
-  EXPECT_DOUBLE_EQ(profile().costs.of(Stage::kAttend, "attend").bytes, 8e6);
-  EXPECT_DOUBLE_EQ(profile().costs.of(Stage::kMoe, "experts").bytes, 16e6);
-  EXPECT_DOUBLE_EQ(profile().costs.of(Stage::kMoe, "experts").flops, 4e8);
-  EXPECT_EQ(profile().costs.of(Stage::kLogits, "draw").bytes, 0);
+  const KernelCosts costs = profile().costs;
+  EXPECT_DOUBLE_EQ(costs.at({Stage::kAttend, "attend"}).bytes, 8e6);
+  EXPECT_DOUBLE_EQ(costs.at({Stage::kMoe, "experts"}).bytes, 16e6);
+  EXPECT_DOUBLE_EQ(costs.at({Stage::kMoe, "experts"}).flops, 4e8);
+  EXPECT_FALSE(costs.contains({Stage::kLogits, "draw"}));
 }
 
 TEST(bench_profile, kernels_and_pauses_add_up_to_the_step) {

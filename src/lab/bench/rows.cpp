@@ -21,12 +21,6 @@ std::string peak_text(const backend::MatrixPeak& peak) {
   return fmt::format("{} {:.3g} T{}/s", peak.type, peak.flops_per_s / 1e12, integers ? "OP" : "FLOP");
 }
 
-std::string percent_of_limit(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
-
-double ideal_tokens_per_second(const BenchRow& row, const backend::DevicePeaks& peaks) {
-  return static_cast<double>(row.tokens()) / peaks_beside(row, peaks).ideal_seconds(row.cost());
-}
-
 // What held the clock down in any of the readings.
 std::vector<std::string> clock_limits(const BenchRow& row) {
   std::vector<std::string> limits;
@@ -95,15 +89,6 @@ backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peak
   return peaks;
 }
 
-Fractions fractions(const BenchRow& row, const backend::DevicePeaks& of_head) {
-  const backend::DevicePeaks peaks = peaks_beside(row, of_head);
-  const double seconds = mean_sd(row.seconds).mean;
-  const backend::MatrixPeak* peak = peaks.exact_peak();
-  return {.read = row.cost().bytes / seconds / peaks.read_bytes_per_s,
-          .matrix = peak == nullptr ? 0 : row.cost().flops / seconds / peak->flops_per_s,
-          .limit = peaks.ideal_seconds(row.cost()) / seconds};
-}
-
 std::string markdown_head(const Json& head, const backend::DevicePeaks& peaks, int repetitions) {
   const auto text = [&](const char* name) { return head.at(name).get<std::string>(); };
   const auto number = [&](const char* name) { return head.at(name).get<int64_t>(); };
@@ -131,14 +116,17 @@ std::string markdown_head(const Json& head, const backend::DevicePeaks& peaks, i
   return out;
 }
 
-std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks) {
-  const MeanSd rate = row.tokens_per_second();
-  const Fractions of = fractions(row, peaks);
+std::string markdown_row(const Json& row, const backend::DevicePeaks& peaks) {
+  const auto number = [&](std::string_view path) { return value_at(row, path).get<double>(); };
+  const auto percent = [&](std::string_view path) { return fmt::format("{:.1f}%", 100 * number(path)); };
+  const auto reads = row.at("read_bytes_per_s").get<std::vector<double>>();
   return fmt::format(
-      "| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>10.1f} | {:>7} | {:>9} | {:>8} |\n", row.name(),
-      row.batch, fmt::format("{:.2f} ± {:.2f}", rate.mean, rate.sd), ideal_tokens_per_second(row, peaks),
-      row.cost().bytes / 1e9, row.cost().flops / 1e9, peaks_beside(row, peaks).read_bytes_per_s / 1e9,
-      percent_of_limit(of.read), percent_of_limit(of.matrix), percent_of_limit(of.limit));
+      "| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>10.1f} | {:>7} | {:>9} | {:>8} |\n",
+      text_of(row.at("test")), row.at("batch").get<int>(),
+      fmt::format("{:.2f} ± {:.2f}", number("tokens_per_second.mean"), number("tokens_per_second.sd")),
+      number("limit_tokens_per_second"), number("bytes") / 1e9, number("flops") / 1e9,
+      (reads.empty() ? peaks.read_bytes_per_s : mean_sd(reads).mean) / 1e9, percent("of_read"), percent("of_matrix"),
+      percent("of_limit"));
 }
 
 Json timed_json(const BenchRow& row) {
@@ -151,9 +139,11 @@ std::string label_of(const Json& row) {
   return value_at(row, "prompt") > 0 ? test : fmt::format("{}, batch {}", test, text_of(value_at(row, "batch")));
 }
 
-Json json_of(const BenchRow& row, const backend::DevicePeaks& peaks) {
+Json json_of(const BenchRow& row, const backend::DevicePeaks& of_head) {
+  const backend::DevicePeaks peaks = peaks_beside(row, of_head);
+  const backend::MatrixPeak* peak = peaks.exact_peak();
   const MeanSd rate = row.tokens_per_second();
-  const Fractions of = fractions(row, peaks);
+  const double seconds = mean_sd(row.seconds).mean, ideal = peaks.ideal_seconds(row.cost());
   Json json = timed_json(row);
   json.update({{"read_bytes_per_s", row.reads},
                {"clock_mhz", Json::array()},
@@ -161,12 +151,12 @@ Json json_of(const BenchRow& row, const backend::DevicePeaks& peaks) {
                {"watts", Json::array()},
                {"clock_limits", clock_limits(row)},
                {"tokens_per_second", {{"mean", rate.mean}, {"sd", rate.sd}}},
-               {"limit_tokens_per_second", ideal_tokens_per_second(row, peaks)},
+               {"limit_tokens_per_second", static_cast<double>(row.tokens()) / ideal},
                {"bytes", row.cost().bytes},
                {"flops", row.cost().flops},
-               {"of_read", of.read},
-               {"of_matrix", of.matrix},
-               {"of_limit", of.limit}});
+               {"of_read", row.cost().bytes / seconds / peaks.read_bytes_per_s},
+               {"of_matrix", peak == nullptr ? 0 : row.cost().flops / seconds / peak->flops_per_s},
+               {"of_limit", ideal / seconds}});
   for (const backend::ClockReading& clock : row.clocks) {
     json["clock_mhz"].push_back(clock.mhz);
     json["celsius"].push_back(clock.celsius);

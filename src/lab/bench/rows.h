@@ -22,8 +22,8 @@ struct MeanSd {
 struct BenchRow {
   int64_t prompt = 0, generate = 0, depth = 0;
   int batch = 1;
-  std::vector<double> seconds;  // of each repetition
-  std::vector<double> reads{};  // bytes per second, measured between repetitions; empty: use DevicePeaks'
+  std::vector<double> seconds{};  // of each repetition
+  std::vector<double> reads{};    // bytes per second, measured between repetitions; empty: use DevicePeaks'
   // A card's clock before the first repetition and after each, while its driver still reports the load; empty: unknown.
   std::vector<backend::ClockReading> clocks{};
   backend::StageCosts costs{};  // of one repetition, at the least
@@ -42,22 +42,17 @@ struct BenchRow {
 // The peaks, with the read bandwidth that was measured between the row's repetitions.
 [[nodiscard]] backend::DevicePeaks peaks_beside(const BenchRow& row, backend::DevicePeaks peaks);
 
-// Shares of what the device can do, from the mean time.
-struct Fractions {
-  double read = 0;    // of the read bandwidth
-  double matrix = 0;  // of the exact peak
-  double limit = 0;   // of the least time that reading and computing allow
-};
-[[nodiscard]] Fractions fractions(const BenchRow& row, const backend::DevicePeaks& peaks);
+// Which test it was, and how long it took.
+[[nodiscard]] nlohmann::ordered_json timed_json(const BenchRow& row);
+// timed_json() with shares of what the device can do, from the mean time: of the read bandwidth, of the exact matrix
+// peak, and of the least time that reading and computing allow.
+[[nodiscard]] nlohmann::ordered_json json_of(const BenchRow& row, const backend::DevicePeaks& peaks);
+// "tg128 @ d4096, batch 8"; of a prompt its name: of such JSON.
+[[nodiscard]] std::string label_of(const nlohmann::ordered_json& row);
 
 // The lines above the table, its head, and one line per row. `head`: what --json prints, without its rows.
 [[nodiscard]] std::string markdown_head(const nlohmann::ordered_json& head, const backend::DevicePeaks& peaks,
                                         int repetitions);
-[[nodiscard]] std::string markdown_row(const BenchRow& row, const backend::DevicePeaks& peaks);
-// Which test it was, and how long it took.
-[[nodiscard]] nlohmann::ordered_json timed_json(const BenchRow& row);
-// "tg128 @ d4096, batch 8"; of a prompt its name: of such JSON.
-[[nodiscard]] std::string label_of(const nlohmann::ordered_json& row);
-[[nodiscard]] nlohmann::ordered_json json_of(const BenchRow& row, const backend::DevicePeaks& peaks);
+[[nodiscard]] std::string markdown_row(const nlohmann::ordered_json& row, const backend::DevicePeaks& peaks);
 
 }  // namespace nibble::app

@@ -48,12 +48,14 @@ int right_of(const engine::Draft& draft, const std::vector<int32_t>& answer, siz
 
 TEST(bench_speculation, guesses_are_right_as_often_as_asked) {
   const Answers answers = {std::vector<int32_t>(4000, 7)};
-  const auto proposer = make_chance_proposer(answers, 0.7);
+  const Guesses guesses = chance_guesses(0.7);
+  DraftCosts costs;
+  AnswersProposer proposer(answers, guesses, nullptr, costs);
   int compared = 0, right = 0;
   std::vector<int32_t> text(5, 1);
   for (size_t at = 0; at + 8 < answers[0].size(); ++at) {
     engine::Draft draft;
-    proposer->propose({.id = 1, .tokens = text, .prompt_tokens = 5, .shares = true}, 8, draft);
+    proposer.propose({.id = 1, .tokens = text, .prompt_tokens = 5, .shares = true}, 8, draft);
     ASSERT_EQ(draft.tokens.size(), 8u);
     const int of = right_of(draft, answers[0], at);
     right += of;
@@ -61,6 +63,9 @@ TEST(bench_speculation, guesses_are_right_as_often_as_asked) {
     text.push_back(7);
   }
   EXPECT_NEAR(static_cast<double>(right) / compared, 0.7, 0.02);
+  EXPECT_EQ(costs.proposals, std::ssize(answers[0]) - 8);
+  EXPECT_EQ(costs.drafting, 0);
+  EXPECT_TRUE(proposer.boundaries().empty() && !proposer.drafts_to_order());
 }
 
 // Drafts what the text says before, as far as it was shown.
@@ -84,10 +89,10 @@ class Echo final : public engine::Proposer {
 
 TEST(bench_speculation, a_head_is_asked_for_all_that_is_guessed_and_its_tokens_are_replaced) {
   const Answers answers = {std::vector<int32_t>(40, 7), std::vector<int32_t>(40, 9)};
-  const auto right = make_chance_proposer(answers, 1);
+  const Guesses right = chance_guesses(1);
   Echo echo;
-  double seconds = 0;
-  HeadProposer head(echo, *right, seconds);
+  DraftCosts costs;
+  AnswersProposer head(answers, right, &echo, costs);
   EXPECT_TRUE(head.drafts_to_order());
   EXPECT_EQ(head.boundaries().front(), 3);
   const std::vector<int32_t> text(5, 1);
@@ -103,7 +108,7 @@ TEST(bench_speculation, a_head_is_asked_for_all_that_is_guessed_and_its_tokens_a
   EXPECT_EQ(one.tokens, (std::vector<int32_t>{7, 7, 7}));
   EXPECT_EQ(two.tokens, (std::vector<int32_t>{9, 9}));
   EXPECT_EQ(one.matched, 1);
-  EXPECT_GT(seconds, 0);
+  EXPECT_GT(costs.drafting, 0);
   echo.room = 1;
   head.propose(of(1), 3, one);
   EXPECT_EQ(one.tokens, (std::vector<int32_t>{7})) << "no more than the head had room for";
@@ -119,11 +124,13 @@ TEST(bench_speculation, recorded_texts_are_replayed_place_by_place) {
   text.answer[20] = 9;
   const Answers answers = {std::vector<int32_t>(40, 7)};
   const std::vector<const RecordedText*> texts = {&text};
-  const auto proposer = make_replaying_proposer(answers, texts, {.method = engine::DraftMethod::kSuffix});
+  const Guesses guesses = replayed_guesses(texts, {.method = engine::DraftMethod::kSuffix});
+  DraftCosts costs;
+  AnswersProposer proposer(answers, guesses, nullptr, costs);
   std::vector<int32_t> said(text.prompt.size(), 3);
   for (size_t at = 0; at < 40; ++at) {
     engine::Draft draft;
-    proposer->propose({.id = 1, .tokens = said, .prompt_tokens = 40, .shares = true}, 4, draft);
+    proposer.propose({.id = 1, .tokens = said, .prompt_tokens = 40, .shares = true}, 4, draft);
     if (at == 10) {
       EXPECT_EQ(right_of(draft, answers[0], at), 4);
     }

@@ -47,7 +47,7 @@ std::vector<double> time_steps(const BenchOptions& options, const model::ModelCo
   for (const int64_t tokens : kSteps) {
     double best = 0;
     for (int i = 0; i <= options.repetitions; ++i) {  // the first warms up
-      const double seconds = *bench.time_prompt(tokens, [] { return true; });
+      const double seconds = *bench.time({.prompt = tokens}, [] { return true; });
       if (i == 1 || (i > 1 && seconds * 1e6 < best)) best = seconds * 1e6;
     }
     us.push_back(best);

@@ -27,30 +27,15 @@ void EventStream::line(std::string_view text, const OnData& on_data) {
 }
 
 bool EventStream::take(std::string_view bytes, const OnData& on_data) {
-  if (bytes.empty()) return true;
-  if (after_cr_ && bytes.starts_with('\n')) bytes.remove_prefix(1);
-  after_cr_ = false;
   while (!bytes.empty()) {
-    // Two quick searches: find_first_of takes a call per byte.
-    const size_t feed = bytes.find('\n'), end = std::min(feed, bytes.substr(0, feed).find('\r'));
-    if (part_.size() + data_.size() + std::min(end, bytes.size()) > kMostEventBytes) return false;
-    if (end == std::string_view::npos) {
-      part_ += bytes;
-      return true;
-    }
-    if (part_.empty()) {
-      line(bytes.substr(0, end), on_data);
-    } else {
-      part_ += bytes.substr(0, end);
-      line(part_, on_data);
-      part_.clear();
-    }
-    const bool cr = bytes[end] == '\r';
-    bytes.remove_prefix(end + 1);
-    if (cr && bytes.starts_with('\n'))
-      bytes.remove_prefix(1);
-    else
-      after_cr_ = cr && bytes.empty();
+    const std::string_view part = bytes.substr(0, bytes.find('\n'));
+    if (part_.size() + data_.size() + part.size() > kMostEventBytes) return false;
+    part_ += part;
+    if (part.size() == bytes.size()) return true;
+    bytes.remove_prefix(part.size() + 1);
+    if (part_.ends_with('\r')) part_.pop_back();
+    line(part_, on_data);
+    part_.clear();
   }
   return true;
 }

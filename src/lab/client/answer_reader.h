@@ -13,7 +13,8 @@
 
 namespace nibble::client {
 
-// Server-sent events: bytes as they come, to the data of whole events (WHATWG HTML, section 9.2).
+// Server-sent events: bytes as they come, to the data of whole events (WHATWG HTML, section 9.2, but a line ends with a
+// line feed: no server is known to send lone carriage returns).
 class EventStream {
  public:
   using OnData = std::function<void(std::string_view data)>;
@@ -28,7 +29,6 @@ class EventStream {
   std::string part_;  // of a line
   std::string data_;
   bool has_data_ = false;
-  bool after_cr_ = false;  // a line feed that comes next belongs to the line before
 };
 
 struct AnswerOptions {

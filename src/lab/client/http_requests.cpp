@@ -4,7 +4,6 @@
 #include "base/error.h"
 
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -15,21 +14,16 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/ssl/ssl_stream.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
-#include <list>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <tuple>
 
 #include <sys/resource.h>
@@ -138,7 +132,11 @@ struct Talk {
   std::function<void(int status, std::string_view content_type)> head;
   std::function<void(std::string_view bytes)> body;
   std::function<bool()> over;  // asked after each piece
-  std::function<void(Failure failure, const std::string& why)> fail;
+};
+// How it ended.
+struct Ending {
+  Failure failure = Failure::kNone;  // none: it is whole, or the talk was over
+  std::string why{};
 };
 
 Tcp::resolver::results_type resolve(const Endpoint& endpoint) {
@@ -158,7 +156,7 @@ Failure failure_of(error_code error, bool begun) {
   return begun ? Failure::kTruncated : Failure::kLost;
 }
 
-using Secure = beast::ssl_stream<beast::tcp_stream>;
+using Secure = asio::ssl::stream<beast::tcp_stream&>;
 
 // Null where none is spoken.
 std::unique_ptr<asio::ssl::context> tls_of(const Server& server) {
@@ -195,16 +193,6 @@ struct Way {
   Tcp::resolver::results_type addresses;
   std::unique_ptr<asio::ssl::context> tls;
 };
-
-// TLS's beginning. Whether it went well.
-asio::awaitable<bool> shake_hands(Secure& stream, const Way& way, const Talk& talk) {
-  error_code no_address;
-  asio::ip::make_address(way.host, no_address);
-  if (no_address) SSL_set_tlsext_host_name(stream.native_handle(), way.host.c_str());  // only names are told
-  const auto [failed] = co_await stream.async_handshake(asio::ssl::stream_base::client, kAwait);
-  if (failed) talk.fail(failed == beast::error::timeout ? Failure::kConnect : Failure::kHandshake, failed.message());
-  co_return !failed;
-}
 
 using Parser = http::response_parser<SinkBody>;
 
@@ -256,10 +244,10 @@ asio::awaitable<error_code> read_more(const Stream& stream, beast::flat_buffer& 
   co_return error;
 }
 
-asio::awaitable<void> exchange_over(const Stream& stream, const std::string& request, const Talk& talk) {
+asio::awaitable<Ending> exchange_over(const Stream& stream, const std::string& request, const Talk& talk) {
   // A server may refuse before it has read all: what it says is read all the same.
   const error_code unsent = co_await write(stream, request);
-  if (unsent == beast::error::timeout) co_return talk.fail(Failure::kTimeout, "the request was not taken");
+  if (unsent == beast::error::timeout) co_return Ending{Failure::kTimeout, "the request was not taken"};
   Parser parser;
   parser.body_limit(boost::none);
   parser.header_limit(kReadAhead);
@@ -271,36 +259,38 @@ asio::awaitable<void> exchange_over(const Stream& stream, const std::string& req
     error_code error = http::error::need_more;
     if (buffer.size() > 0) buffer.consume(parser.put(buffer.data(), error));
     if (error == http::error::need_more) error = co_await read_more(stream, buffer, parser);
-    if (error) co_return talk.fail(failure_of(error, told), error.message());
+    if (error) co_return Ending{failure_of(error, told), error.message()};
     if (told || !parser.is_header_done()) continue;
     told = true;
     parser.eager(true);  // the body, too
     talk.head(parser.get().result_int(), std::string_view(parser.get()[http::field::content_type]));
   }
+  co_return Ending{};
 }
 
-asio::awaitable<void> converse(asio::io_context& io, const Way& way, const std::string& request,
-                               Clock::time_point deadline, const Talk& talk) {
+asio::awaitable<Ending> converse(asio::io_context& io, const Way& way, const std::string& request,
+                                 Clock::time_point deadline, const Talk& talk) {
   beast::tcp_stream plain(io);
   plain.expires_at(std::min(deadline, Clock::now() + kConnectTime));
   const auto [refused, address] = co_await plain.async_connect(way.addresses, kAwait);
-  if (refused) co_return talk.fail(Failure::kConnect, refused.message());
+  if (refused) co_return Ending{Failure::kConnect, refused.message()};
   error_code ignored;
   plain.socket().set_option(Tcp::no_delay(true), ignored);
-  if (way.tls == nullptr) {
-    plain.expires_at(deadline);
-    const Stream stream{&plain, nullptr};
-    co_await exchange_over(stream, request, talk);
-    plain.socket().shutdown(Tcp::socket::shutdown_both, ignored);
-    co_return;
+  std::optional<Secure> secure;
+  if (way.tls) {
+    secure.emplace(plain, *way.tls);
+    error_code no_address;
+    asio::ip::make_address(way.host, no_address);
+    if (no_address) SSL_set_tlsext_host_name(secure->native_handle(), way.host.c_str());  // only names are told
+    const auto [failed] = co_await secure->async_handshake(asio::ssl::stream_base::client, kAwait);
+    if (failed)
+      co_return Ending{failed == beast::error::timeout ? Failure::kConnect : Failure::kHandshake, failed.message()};
   }
-  Secure secure(std::move(plain), *way.tls);
-  beast::tcp_stream& lowest = beast::get_lowest_layer(secure);
-  if (!co_await shake_hands(secure, way, talk)) co_return;
-  lowest.expires_at(deadline);
-  const Stream stream{&lowest, &secure};
-  co_await exchange_over(stream, request, talk);
-  lowest.socket().shutdown(Tcp::socket::shutdown_both, ignored);  // nobody waits for the other's farewell
+  plain.expires_at(deadline);
+  const Stream stream{&plain, secure ? &*secure : nullptr};
+  Ending ended = co_await exchange_over(stream, request, talk);
+  plain.socket().shutdown(Tcp::socket::shutdown_both, ignored);  // nobody waits for a farewell
+  co_return ended;
 }
 
 void allow_many_connections() {
@@ -310,97 +300,63 @@ void allow_many_connections() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
-// A thread with requests of its own: they need no locks.
-struct Lane {
-  asio::io_context io{1};  // its end destroys what still runs
-};
-
 class Run {
  public:
   explicit Run(const RequestPlan& plan)
-      : plan_(plan),
-        conversations_(plan.count / plan.turns),
-        outcomes_(plan.count),
-        way_(plan.server),
-        lanes_(static_cast<size_t>(std::max(1, plan.threads))) {
+      : plan_(plan), conversations_(plan.count / plan.turns), outcomes_(plan.count), way_(plan.server) {
     allow_many_connections();
   }
 
   std::vector<Outcome> go() {
     begin_ = Clock::now();
     const auto ended = [this](const std::exception_ptr& error) {
-      if (!error) return;
-      const std::lock_guard lock(state_.mutex);
-      if (!state_.error) state_.error = error;
-      stop();
+      if (!error || error_) return;
+      error_ = error;
+      io_.stop();
     };
     const bool open_loop = !plan_.arrivals.empty();
     const size_t many = open_loop ? conversations_ : std::min(conversations_, static_cast<size_t>(plan_.concurrency));
-    auto lane = lanes_.begin();
-    for (size_t i = 0; i < many; ++i) {
-      asio::co_spawn(lane->io, open_loop ? arrive(*lane, i) : repeat(*lane), ended);
-      if (++lane == lanes_.end()) lane = lanes_.begin();
+    for (size_t i = 0; i < many; ++i) asio::co_spawn(io_, open_loop ? arrive(i) : repeat(), ended);
+    while (!io_.stopped()) {
+      io_.run_for(kAskAgain);
+      if (plan_.keep_going && !plan_.keep_going(done_)) io_.stop();
     }
-    work();
-    if (state_.error) std::rethrow_exception(state_.error);
+    if (error_) std::rethrow_exception(error_);
     return std::move(outcomes_);
   }
 
  private:
-  void work() {
-    std::list<std::jthread> threads;
-    state_.running = static_cast<int>(lanes_.size());
-    for (Lane& lane : lanes_) {
-      threads.emplace_back([this, &lane] {
-        lane.io.run();
-        const std::lock_guard lock(state_.mutex);
-        --state_.running;
-        state_.ended.notify_one();
-      });
-    }
-    std::unique_lock lock(state_.mutex);
-    while (!state_.ended.wait_for(lock, kAskAgain, [this] { return state_.running == 0; })) {
-      lock.unlock();
-      if (plan_.keep_going && !plan_.keep_going(done_)) stop();
-      lock.lock();
-    }
-  }
-
-  void stop() {
-    for (Lane& lane : lanes_) lane.io.stop();
-  }
-
   [[nodiscard]] double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
-  asio::awaitable<void> repeat(Lane& lane) {
-    for (size_t c = next_++; c < conversations_; c = next_++) co_await hold(lane, c);
+  asio::awaitable<void> repeat() {
+    for (size_t c = next_++; c < conversations_; c = next_++) co_await hold(c);
   }
 
   // Late is late: the wait counts from when the request was due.
-  asio::awaitable<void> arrive(Lane& lane, size_t conversation) {
-    asio::steady_timer due(lane.io, begin_ + seconds(plan_.arrivals[conversation]));
+  asio::awaitable<void> arrive(size_t conversation) {
+    asio::steady_timer due(io_, begin_ + seconds(plan_.arrivals[conversation]));
     co_await due.async_wait(kAwait);
-    co_await hold(lane, conversation);
+    co_await hold(conversation);
   }
 
-  asio::awaitable<void> hold(Lane& lane, size_t conversation) {
+  asio::awaitable<void> hold(size_t conversation) {
     for (size_t turn = 0; turn < plan_.turns; ++turn) {
       const size_t i = conversation * plan_.turns + turn;
       outcomes_[i].turn = static_cast<int>(turn);
       if (turn > 0 && plan_.pause) {
-        asio::steady_timer pause(lane.io, seconds(plan_.pause(i)));
+        asio::steady_timer pause(io_, seconds(plan_.pause(i)));
         co_await pause.async_wait(kAwait);
       }
       std::string body = plan_.body(i);
       outcomes_[i].sent = turn == 0 && !plan_.arrivals.empty() ? plan_.arrivals[conversation] : now();
-      co_await exchange(lane, i, std::move(body));
+      co_await exchange(i, std::move(body));
       if (outcomes_[i].ok()) continue;
       done_ += plan_.turns - turn - 1;
       co_return;
     }
   }
 
-  asio::awaitable<void> exchange(Lane& lane, size_t i, std::string body) {
+  asio::awaitable<void> exchange(size_t i, std::string body) {
     Outcome& outcome = outcomes_[i];
     AnswerReader reader(outcome, plan_.options ? plan_.options(i) : AnswerOptions{});
     const std::string more = fmt::format(
@@ -408,9 +364,10 @@ class Run {
     const std::string request = request_to(plan_.server, "POST", plan_.server.endpoint.prefix + plan_.path, more, body);
     const Talk talk{.head = [&](int status, std::string_view type) { reader.head(status, type); },
                     .body = [&](std::string_view bytes) { reader.body(bytes, now()); },
-                    .over = [&] { return reader.over(); },
-                    .fail = [&](Failure failure, const std::string& why) { reader.fail(failure, why); }};
-    co_await converse(lane.io, way_, request, Clock::now() + seconds(plan_.timeout_seconds), talk);
+                    .over = [&] { return reader.over(); }};
+    const Clock::time_point deadline = Clock::now() + seconds(plan_.timeout_seconds);
+    const Ending ended = co_await converse(io_, way_, request, deadline, talk);
+    if (ended.failure != Failure::kNone) reader.fail(ended.failure, ended.why);
     reader.end();
     outcome.done = now();
     outcome.ended = true;
@@ -418,21 +375,14 @@ class Run {
     ++done_;
   }
 
-  struct State {
-    std::mutex mutex;
-    std::condition_variable ended;
-    int running = 0;  // lanes; both guarded by mutex
-    std::exception_ptr error;
-  };
-
   const RequestPlan& plan_;
   const size_t conversations_;
-  std::vector<Outcome> outcomes_;  // each written by its request's lane
+  std::vector<Outcome> outcomes_;
   Clock::time_point begin_;
-  std::atomic<size_t> next_ = 0, done_ = 0;
-  State state_;
+  size_t next_ = 0, done_ = 0;
+  std::exception_ptr error_;
   const Way way_;
-  std::list<Lane> lanes_;  // their end destroys what still runs, which uses the above
+  asio::io_context io_{1};  // its end destroys what still runs, which uses the above
 };
 
 }  // namespace
@@ -441,18 +391,18 @@ PlainAnswer get(const Server& server, const std::string& path, double timeout) {
   asio::io_context io{1};
   const Way way(server);
   PlainAnswer answer;
-  std::string failure;
+  Ending ended;
   const std::string request = request_to(server, "GET", path);
   const Talk talk{.head = [&](int status, std::string_view) { answer.status = status; },
                   .body =
                       [&](std::string_view bytes) {
                         answer.body += bytes.substr(0, kMostPlainBytes - std::min(kMostPlainBytes, answer.body.size()));
                       },
-                  .over = [] { return false; },
-                  .fail = [&](Failure, const std::string& why) { failure = why; }};
-  asio::co_spawn(io, converse(io, way, request, Clock::now() + seconds(timeout), talk), asio::detached);
+                  .over = [] { return false; }};
+  asio::co_spawn(io, converse(io, way, request, Clock::now() + seconds(timeout), talk),
+                 [&](const std::exception_ptr& /*error*/, Ending how) { ended = std::move(how); });
   io.run();
-  if (!failure.empty()) throw Error(Code::kIo, "{}{}: {}", server.endpoint.root_url(), path, failure);
+  if (ended.failure != Failure::kNone) throw Error(Code::kIo, "{}{}: {}", server.endpoint.root_url(), path, ended.why);
   return answer;
 }
 

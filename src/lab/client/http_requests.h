@@ -1,5 +1,5 @@
 #pragma once
-// Many requests to a server at the same time, on few threads. Each is a connection of its own.
+// Many requests to a server at the same time, on the calling thread. Each is a connection of its own.
 
 #include "lab/client/answer_reader.h"
 #include "lab/client/outcome.h"
@@ -47,22 +47,21 @@ struct RequestPlan {
   const Server& server;
   std::string path;  // behind the endpoint's prefix: "/completions"
   size_t count = 0;
-  // What each request sends, by its number; asked for when it is due, on any of the threads.
+  // What each request sends, by its number; asked for when it is due.
   std::function<std::string(size_t request)> body;
   std::function<AnswerOptions(size_t request)> options{};
   // Each so many requests are a conversation: one is asked for when the one before has ended, `pause` seconds later.
   // Those behind one that failed are not sent.
   size_t turns = 1;
   std::function<double(size_t request)> pause{};
-  // Once an answer is over, on its thread: may take what it says, and fail it.
+  // Once an answer is over: may take what it says, and fail it.
   std::function<void(size_t request, Outcome& outcome)> judge{};
   // When conversations begin: either so many at a time, the next one when one has ended, or each at its second,
   // whatever still runs.
   int concurrency = 1;
   std::vector<double> arrivals{};
-  int threads = 1;
   double timeout_seconds = 600;  // of a whole request
-  // Asked ten times a second by the calling thread. False: what runs is left and counts as not ended.
+  // Asked ten times a second. False: what runs is left and counts as not ended.
   std::function<bool(size_t done)> keep_going{};
 };
 

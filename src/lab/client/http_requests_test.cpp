@@ -189,8 +189,8 @@ TEST(HttpRequests, each_request_is_sent_once_and_read_whole) {
     send_tokens(send, 7);
   });
   const Server where{.endpoint = parse_base_url(server.url()), .api_key = "key"};
-  const auto outcomes = run_requests(
-      {.server = where, .path = "/completions", .count = 100, .body = numbered_body, .concurrency = 16, .threads = 3});
+  const auto outcomes =
+      run_requests({.server = where, .path = "/completions", .count = 100, .body = numbered_body, .concurrency = 16});
   for (const Outcome& o : outcomes) {
     EXPECT_TRUE(o.ok()) << o.kind() << o.message;
     EXPECT_EQ(o.events, 7);
@@ -229,8 +229,8 @@ TEST(HttpRequests, as_many_run_at_a_time_as_asked) {
     send_tokens(send, 1);
   });
   const Server where = at(server.url());
-  const auto outcomes = run_requests(
-      {.server = where, .path = "/x", .count = 30, .body = numbered_body, .concurrency = kAtOnce, .threads = 2});
+  const auto outcomes =
+      run_requests({.server = where, .path = "/x", .count = 30, .body = numbered_body, .concurrency = kAtOnce});
   EXPECT_TRUE(std::ranges::all_of(outcomes, &Outcome::ok));
   // The stand-in may see the next one before it has closed the one before.
   EXPECT_GE(server.most_at_once(), kAtOnce);
@@ -280,8 +280,7 @@ TEST(HttpRequests, turns_of_a_conversation_follow_each_other) {
                                             ++ended[i / kTurns];
                                             if (i == 4) outcome.failure = Failure::kNoCall;
                                           },
-                                      .concurrency = 6,
-                                      .threads = 2});
+                                      .concurrency = 6});
   for (size_t i = 0; i < outcomes.size(); ++i) {
     EXPECT_EQ(outcomes[i].turn, i == 5 ? 0 : static_cast<int>(i % kTurns));
     EXPECT_EQ(outcomes[i].ok(), i != 4 && i != 5) << i;

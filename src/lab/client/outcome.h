@@ -24,7 +24,6 @@ enum class Failure : uint8_t {
   kNoCall,       // of a tool, although one was wanted
   kUnknownTool,  // a call of none that was offered
   kInvalidJson,  // an answer or a call's arguments
-  kSchemaUnmet,  // JSON, but not of its schema
 };
 
 [[nodiscard]] constexpr std::string_view name_of(Failure failure) {
@@ -43,7 +42,6 @@ enum class Failure : uint8_t {
     case Failure::kNoCall: return "no tool call";
     case Failure::kUnknownTool: return "unknown tool";
     case Failure::kInvalidJson: return "invalid JSON";
-    case Failure::kSchemaUnmet: return "schema not met";
   }
   return "?";
 }

@@ -1,9 +1,11 @@
 #include "lab/client/workload.h"
 
+#include "base/error.h"
 #include "base/random.h"
+#include "base/read_json.h"
+#include "lab/client/answer_reader.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +13,8 @@
 
 namespace nibble::client {
 namespace {
+
+using OrderedJson = nlohmann::ordered_json;
 
 // Words that most tokenizers know as one token, with the blank before them.
 constexpr std::array<std::string_view, 32> kWords = {
@@ -57,17 +61,14 @@ std::string text_of(const Workload& w, uint64_t request, int64_t prefix_len) {
   return text;
 }
 
-std::string ids_of(const Workload& w, uint64_t request) {
-  std::string ids = "[";
-  draw_prompt(w, {request, w.prefix_len, w.vocab_size}, [&](int64_t id) {
-    if (ids.size() > 1) ids += ',';
-    ids += fmt::format_int(id).c_str();
-  });
-  return ids + "]";
+std::vector<int64_t> ids_of(const Workload& w, uint64_t request) {
+  std::vector<int64_t> ids;
+  draw_prompt(w, {request, w.prefix_len, w.vocab_size}, [&](int64_t id) { ids.push_back(id); });
+  return ids;
 }
 
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+OrderedJson user_message(const Workload& w, uint64_t request, bool first) {
+  return {{"role", "user"}, {"content", text_of(w, request, first ? w.prefix_len : 0)}};
 }
 
 }  // namespace
@@ -81,28 +82,29 @@ Lengths lengths_of(const Workload& w, uint64_t request) {
   return {.prompt = length(w.isl, bits[0]), .output = length(w.osl, bits[1])};
 }
 
-std::string message_of(const Workload& w, uint64_t request, bool first) {
-  return fmt::format(R"({{"role":"user","content":{}}})", quoted(text_of(w, request, first ? w.prefix_len : 0)));
-}
-
-std::string body_of(const Workload& w, uint64_t request, std::string_view said) {
-  std::string prompt;
-  if (w.api == Api::kChat) {
-    prompt = fmt::format(R"("messages":[{}{}{}])", said, said.empty() ? "" : ",", message_of(w, request, said.empty()));
-    if (!w.tools.empty())
-      prompt += fmt::format(R"(,"tools":{},"tool_choice":"{}")", w.tools, w.must_call ? "required" : "auto");
-    if (!w.json_schema.empty())
-      prompt += fmt::format(
-          R"(,"response_format":{{"type":"json_schema","json_schema":{{"name":"answer","strict":true,"schema":{}}}}})",
-          w.json_schema);
+std::string body_of(const Workload& w, uint64_t request, const OrderedJson& said) {
+  OrderedJson body = {{"model", w.model},
+                      {"max_tokens", lengths_of(w, request).output},
+                      {"temperature", w.temperature},
+                      {"stream", true},
+                      {"stream_options", {{"include_usage", true}}}};
+  if (w.ignore_eos) body["ignore_eos"] = true;
+  if (w.api == Api::kCompletions) {
+    body["prompt"] =
+        w.form == PromptForm::kIds ? OrderedJson(ids_of(w, request)) : OrderedJson(text_of(w, request, w.prefix_len));
   } else {
-    prompt =
-        "\"prompt\":" + (w.form == PromptForm::kIds ? ids_of(w, request) : quoted(text_of(w, request, w.prefix_len)));
+    body["messages"] = said;
+    body["messages"].push_back(user_message(w, request, said.empty()));
   }
-  return fmt::format(
-      R"({{"model":{},{},"max_tokens":{},"temperature":{},"stream":true,"stream_options":{{"include_usage":true}}{}}})",
-      quoted(w.model), prompt, lengths_of(w, request).output, w.temperature,
-      w.ignore_eos ? R"(,"ignore_eos":true)" : "");
+  if (!w.tools.empty()) {
+    body["tools"] = read_ordered_json(w.tools);
+    body["tool_choice"] = w.must_call ? "required" : "auto";
+  }
+  if (!w.json_schema.empty())
+    body["response_format"] = {
+        {"type", "json_schema"},
+        {"json_schema", {{"name", "answer"}, {"strict", true}, {"schema", read_ordered_json(w.json_schema)}}}};
+  return body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 double think_seconds(uint64_t seed, uint64_t request, double mean) {
@@ -119,43 +121,73 @@ std::vector<double> poisson_arrivals(size_t count, double rate, uint64_t seed) {
   return at;
 }
 
-namespace {
-
-using Json = nlohmann::json;
-
-std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-std::string answer_message(const Outcome& outcome) {
-  Json message = {{"role", "assistant"}, {"content", outcome.text}};
-  for (const ToolCall& call : outcome.calls)
-    message["tool_calls"].push_back(
-        {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
-  std::string text = json_text(message);
-  for (const ToolCall& call : outcome.calls)
-    text += "," + json_text({{"role", "tool"}, {"tool_call_id", call.id}, {"content", "done"}});
-  return text;
-}
-
-}  // namespace
-
 Conversations::Conversations(const Workload& workload, uint64_t first, size_t count)
-    : workload_(workload), first_(first), said_(count / static_cast<size_t>(workload.turns)) {}
+    : workload_(workload), first_(first), said_(count / static_cast<size_t>(workload.turns), OrderedJson::array()) {}
 
 std::string Conversations::body(size_t request) const {
   return body_of(workload_, first_ + request, said_[conversation_of(request)]);
 }
 
 void Conversations::ended(size_t request, Outcome& outcome) {
-  std::string& said = said_[conversation_of(request)];
+  OrderedJson& said = said_[conversation_of(request)];
   const bool last = request % static_cast<size_t>(workload_.turns) + 1 == static_cast<size_t>(workload_.turns);
   if (last || !outcome.ok()) {
-    said = {};
+    said = OrderedJson::array();
   } else {
-    const bool first = said.empty();
-    said += (first ? "" : ",") + message_of(workload_, first_ + request, first) + "," + answer_message(outcome);
+    said.push_back(user_message(workload_, first_ + request, said.empty()));
+    OrderedJson& answer = said.emplace_back(OrderedJson{{"role", "assistant"}, {"content", outcome.text}});
+    for (const ToolCall& call : outcome.calls)
+      answer["tool_calls"].push_back(
+          {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    for (const ToolCall& call : outcome.calls)
+      said.push_back({{"role", "tool"}, {"tool_call_id", call.id}, {"content", "done"}});
   }
   outcome.text = {};
   outcome.calls = {};
+}
+
+AnswerCheck::AnswerCheck(const Workload& workload)
+    : must_call_(workload.must_call), json_(!workload.json_schema.empty()) {
+  if (json_ && !read_json(workload.json_schema).is_object())
+    throw Error(Code::kInvalidRequest, "--json-schema: want a JSON object, found {}", short_text(workload.json_schema));
+  if (workload.tools.empty()) return;
+  const auto refuse = [](const std::string& found) -> Error {
+    return {Code::kInvalidRequest,
+            "--tools: want an array as OpenAI's \"tools\", each {{\"type\":\"function\",\"function\":{{\"name\":…, "
+            "\"parameters\":…}}}}, found {}",
+            short_text(found)};
+  };
+  const nlohmann::json tools = read_json(workload.tools);
+  if (!tools.is_array() || tools.empty()) throw refuse(workload.tools);
+  for (const nlohmann::json& tool : tools) {
+    const nlohmann::json::json_pointer name("/function/name");
+    if (!tool.is_object() || !tool.contains(name) || !tool[name].is_string()) throw refuse(tool.dump());
+    if (!tools_.insert(tool[name]).second) throw refuse(fmt::format("two of the name {}", tool[name].dump()));
+  }
+}
+
+void AnswerCheck::judge(Outcome& outcome) const {
+  if (!outcome.ok()) return;
+  const auto fail = [&](Failure failure, const std::string& message) {
+    outcome.failure = failure;
+    outcome.message = short_text(message);
+  };
+  // An answer that ran into max_tokens is seldom whole.
+  const auto expect_json = [&](const std::string& what, const std::string& text) {
+    if (read_json(text).is_discarded())
+      fail(Failure::kInvalidJson,
+           fmt::format("{}, ended by {}: {}", what,
+                       outcome.finish_reason.empty() ? "nothing that it says" : outcome.finish_reason, text));
+  };
+  if (json_ && tools_.empty()) return expect_json("the answer", outcome.text);
+  if (!tools_.empty() && outcome.calls.empty() && must_call_)
+    return fail(Failure::kNoCall,
+                fmt::format("ended by {}, with the text \"{}\"", outcome.finish_reason, outcome.text));
+  for (const ToolCall& call : outcome.calls) {
+    if (tools_.empty() || !outcome.ok()) return;
+    if (!tools_.contains(call.name)) return fail(Failure::kUnknownTool, fmt::format("a call of \"{}\"", call.name));
+    expect_json("arguments of " + call.name, call.arguments.empty() ? "{}" : call.arguments);
+  }
 }
 
 }  // namespace nibble::client

@@ -2,13 +2,11 @@
 #include "app/setup/interrupt.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/read_json.h"
 #include "lab/client/http_requests.h"
 #include "lab/client/load_summary.h"
 #include "lab/client/workload.h"
 #include "lab/results/metadata.h"
-#include "lab/results/report.h"
 #include "lab/verify/verify.h"
 
 #include <fmt/format.h>
@@ -24,7 +22,6 @@ namespace {
 
 constexpr double kPatience = 30;                         // seconds for an answer that needs no model
 constexpr uint64_t kWarmUpRequests = uint64_t{1} << 40;  // numbered from here on: no prompt comes twice
-constexpr int kStreamsPerThread = 64, kMostThreads = 4;
 
 // A point of the sweep: a number of requests at a time, or of requests per second.
 struct Point {
@@ -46,20 +43,6 @@ std::vector<Point> points_of(const LoadOptions& o) {
                       .prompts = or_usual(o.num_prompts, o.prompts_per_client * c),
                       .warm_ups = or_usual(o.num_warmups, o.warmups_per_client * c)});
   return points;
-}
-
-// How many token ids of a served model are ordinary tokens, as nibble serve lists it; 0: the server does not say.
-int64_t listed_vocab(const client::Server& server, const std::string& model) {
-  constexpr int64_t kMostVocab = 1 << 24;
-  try {
-    for (const auto& entry : listed_models(server)) {
-      if (!entry.is_object() || entry.value("id", nlohmann::json()) != model) continue;
-      const auto size = entry.value("vocab_size", nlohmann::json());
-      return size.is_number_unsigned() && size > 1 && size <= kMostVocab ? size.get<int64_t>() : 0;
-    }
-  } catch (const Error&) {  // no such page; if there is no server at all, the requests will show it
-  }
-  return 0;
 }
 
 // {"version": …} as vLLM and nibble say it; null where the server does not.
@@ -142,8 +125,6 @@ class Load {
                          what);
       return !cut();
     };
-    const int busy = point.concurrency > 0 ? point.concurrency : kMostThreads * kStreamsPerThread;
-    const int threads = std::clamp(busy / kStreamsPerThread, 1, std::min(kMostThreads, available_processors()));
     return client::run_requests(
         {.server = server_,
          .path = std::string(client::path_of(w.api)),
@@ -161,7 +142,6 @@ class Load {
          .arrivals = point.request_rate > 0
                          ? client::poisson_arrivals(count / turns, point.request_rate, w.seed + first)
                          : std::vector<double>(),
-         .threads = options_.threads > 0 ? options_.threads : threads,
          .timeout_seconds = static_cast<double>(options_.timeout),
          .keep_going = show});
   }
@@ -253,13 +233,20 @@ int execute(const LoadOptions& asked) {
   if (!o.tools.empty()) w.tools = tools_named(o.tools);
   if (!o.json_schema.empty()) w.json_schema = json_schema_named(o.json_schema);
   w.ignore_eos = w.ignore_eos && w.tools.empty() && w.json_schema.empty();
-  if (w.model.empty()) w.model = first_model(server);
   std::string_view vocab_from = "as --vocab-size says";
-  if (!o.vocab_given && w.api == client::Api::kCompletions && w.form == client::PromptForm::kIds) {
-    const int64_t listed = listed_vocab(server, w.model);
-    vocab_from =
-        listed > 0 ? "the server says so" : "nobody says more";  // nearly every model has as many as the default
-    if (listed > 0) w.vocab_size = listed;
+  const bool asks_vocab = !o.vocab_given && w.api == client::Api::kCompletions && w.form == client::PromptForm::kIds;
+  if (asks_vocab) vocab_from = "nobody says more";  // nearly every model has as many as the default
+  if (w.model.empty() || asks_vocab) {
+    try {
+      const ListedModel listed = listed_model(server, w.model);
+      w.model = listed.id;
+      if (asks_vocab && listed.vocab_size > 0) {
+        w.vocab_size = listed.vocab_size;
+        vocab_from = "the server says so";
+      }
+    } catch (const Error&) {  // it need not list a model that is named; if there is no server, requests will show it
+      if (w.model.empty()) throw;
+    }
   }
   Load load(o, server, terminal);
   const std::vector<client::LoadSummary> points = load.run();
@@ -269,10 +256,7 @@ int execute(const LoadOptions& asked) {
       head_text(o, server, vocab_from) + client::throughput_table(points) + "\n" + client::latency_table(points);
   for (const std::string& table : {client::turn_table(points), client::failure_table(points)})
     if (!table.empty()) text += "\n" + table;
-  if (!o.report.empty())
-    write_report(o.report, {.title = "nibble load: " + w.model,
-                            .text = text + metadata_section(json["metadata"]),
-                            .plots = result_plots(json["rows"])});
+  if (!o.report.empty()) write_report(o.report, text + metadata_section(json["metadata"]));
   if (o.output.json) {
     terminal.print_json(json);
   } else {

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <utility>
 
 namespace nibble::app {
@@ -141,35 +140,26 @@ void note_differences(const NamedResult& a, const NamedResult& b, Mismatch misma
   const ResultJson meta_a = value_at(a.json, "metadata"), meta_b = value_at(b.json, "metadata");
   const ResultJson program_a = program_of(a), program_b = program_of(b);
   const bool foreign = !program_a.is_null() || !program_b.is_null();
+  const auto note = [&](const Difference& of) {
+    const auto shown = [flag = of.what.starts_with("--")](const ResultJson& value) {
+      return flag && (value.is_null() || value == "") ? "not set" : text_of(value);
+    };
+    into.differences.push_back(fmt::format("{}: {}, {}", of.what, shown(of.a), shown(of.b)));
+  };
   if (foreign)
-    into.differences.push_back(fmt::format("program: {}, {}", program_a.is_null() ? "nibble" : text_of(program_a),
-                                           program_b.is_null() ? "nibble" : text_of(program_b)));
-  for (const char* path : kMustMatch) {
-    const ResultJson of_a = value_at(meta_a, path), of_b = value_at(meta_b, path);
-    if (of_a == of_b || (foreign && (of_a.is_null() || of_b.is_null()))) continue;
-    const bool its_own_word = foreign && std::string_view(path) != "device.name";
-    if (mismatch == Mismatch::kRefuse && !its_own_word) {
+    note({"program", program_a.is_null() ? "nibble" : program_a, program_b.is_null() ? "nibble" : program_b});
+  for (const Difference& of : differing(kMustMatch, meta_a, meta_b)) {
+    const bool its_own_word = foreign && of.what != "device.name";
+    if (mismatch == Mismatch::kRefuse && !its_own_word)
       throw Error(Code::kInvalidRequest,
                   "want results of the same device and model, found {} \"{}\" in {} and \"{}\" in {}; compare all the "
                   "same with --allow-mismatch",
-                  path, text_of(of_a), a.name, text_of(of_b), b.name);
-    }
-    into.differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
+                  of.what, text_of(of.a), a.name, text_of(of.b), b.name);
+    note(of);
   }
-  for (std::string& told : told_differences(meta_a, meta_b)) into.differences.push_back(std::move(told));
-  if (foreign) return;  // its settings have other names
-  std::map<std::string, std::array<std::string, 2>> settings;
-  for (size_t side = 0; side < 2; ++side) {
-    const ResultJson all = value_at(side == 0 ? meta_a : meta_b, "settings");
-    for (const auto& [flag, setting] : all.items()) {
-      const ResultJson resolved = value_at(setting, "resolved");
-      settings[flag][side] = text_of(resolved.is_null() ? value_at(setting, "value") : resolved);
-    }
-  }
-  for (const auto& [flag, values] : settings)
-    if (values[0] != values[1])
-      into.differences.push_back(fmt::format("--{}: {}, {}", flag, values[0].empty() ? "not set" : values[0],
-                                             values[1].empty() ? "not set" : values[1]));
+  std::ranges::for_each(told_differences(meta_a, meta_b), note);
+  if (!foreign)  // its settings have other names
+    std::ranges::for_each(differing_settings(meta_a, meta_b), note);
 }
 
 std::string percent_text(double relative) { return fmt::format("{:+.2f}%", 100 * relative); }
@@ -181,16 +171,7 @@ std::string interval_text(const Change& change) {
 
 }  // namespace
 
-std::vector<std::string> told_differences(const ResultJson& a, const ResultJson& b) {
-  const bool foreign = !value_at(a, "program").is_null() || !value_at(b, "program").is_null();  // which says little
-  std::vector<std::string> differences;
-  for (const char* path : kToldOf) {
-    const ResultJson of_a = value_at(a, path), of_b = value_at(b, path);
-    if (of_a == of_b || (foreign && (of_a.is_null() || of_b.is_null()))) continue;
-    differences.push_back(fmt::format("{}: {}, {}", path, text_of(of_a), text_of(of_b)));
-  }
-  return differences;
-}
+std::vector<Difference> told_differences(const ResultJson& a, const ResultJson& b) { return differing(kToldOf, a, b); }
 
 Change change_of(std::span<const double> a, std::span<const double> b) {
   const MeanSd of_a = mean_sd(a), of_b = mean_sd(b);

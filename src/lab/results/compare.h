@@ -1,6 +1,8 @@
 #pragma once
 // Two results of `nibble bench` or `nibble load`, row by row. Pure.
 
+#include "lab/results/metadata.h"
+
 #include <nlohmann/json.hpp>
 
 #include <optional>
@@ -42,10 +44,10 @@ struct ResultComparison {
   std::vector<std::string> unmatched;    // "A.json alone: pp512"
 };
 
-// What else, according to both results' metadata, may have changed the figures, one line each: build, driver, power,
-// environment. Device, model and settings are not listed.
-[[nodiscard]] std::vector<std::string> told_differences(const nlohmann::ordered_json& a,
-                                                        const nlohmann::ordered_json& b);
+// What else, according to both results' metadata, may have changed the figures: build, driver, power, environment.
+// Device, model and settings are not listed.
+[[nodiscard]] std::vector<Difference> told_differences(const nlohmann::ordered_json& a,
+                                                       const nlohmann::ordered_json& b);
 
 enum class Mismatch { kRefuse, kAllow };
 // Throws Error(kInvalidRequest) if one is not such a result, or if they are of two commands. With kRefuse also if the

@@ -22,6 +22,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <sys/resource.h>
@@ -136,9 +137,10 @@ constexpr std::array kPerhapsNull = {"build.cuda",       "device.driver",
                                      "host.cpu_mhz",     "peak_memory_bytes.device"};
 constexpr std::array kOfCards = {"build.cuda", "device.driver", "device.clock_mhz", "peak_memory_bytes.device"};
 
-void list_values(const Metadata& json, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
+// A line for every value, by its path.
+void list_values(const Metadata& json, const std::string& path, std::string& out) {
   if (!json.is_object()) {
-    out.emplace_back(path, text_of(json));
+    out += fmt::format("| {} | {} |\n", markdown_cell(path), markdown_cell(text_of(json)));
     return;
   }
   for (const auto& [name, value] : json.items()) list_values(value, path.empty() ? name : path + "." + name, out);
@@ -178,10 +180,61 @@ Metadata value_at(const Metadata& json, std::string_view path) {
 
 std::string text_of(const Metadata& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-std::vector<std::pair<std::string, std::string>> flat_metadata(const Metadata& metadata) {
-  std::vector<std::pair<std::string, std::string>> values;
-  list_values(metadata, "", values);
-  return values;
+void write_report(const std::filesystem::path& path, std::string_view text) {
+  if (!(std::ofstream(path, std::ios::binary) << text << std::flush))
+    throw Error(Code::kIo, "--report {}: it cannot be written", path.string());
+}
+
+void require_writable(std::string_view flag, const std::filesystem::path& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(path, ignored);
+  if (!std::ofstream(path, std::ios::app)) throw Error(Code::kIo, "{} {}: it cannot be written", flag, path.string());
+  if (!was_there) std::filesystem::remove(path, ignored);
+}
+
+std::string metadata_section(const Metadata& metadata) {
+  std::string out = "\n## Where this comes from\n\n| | |\n| :-- | :-- |\n";
+  list_values(metadata, "", out);
+  return out;
+}
+
+std::string markdown_cell(std::string text) {
+  for (char& c : text)
+    if (c == '|' || c == '\n') c = c == '|' ? '/' : ' ';
+  return text;
+}
+
+std::vector<Difference> differing(std::span<const char* const> paths, const Metadata& a, const Metadata& b) {
+  const bool foreign = !value_at(a, "program").is_null() || !value_at(b, "program").is_null();
+  std::vector<Difference> all;
+  for (const char* path : paths) {
+    const Metadata of_a = value_at(a, path), of_b = value_at(b, path);
+    if (of_a != of_b && !(foreign && (of_a.is_null() || of_b.is_null()))) all.push_back({path, of_a, of_b});
+  }
+  return all;
+}
+
+std::vector<Difference> differing_settings(const Metadata& a, const Metadata& b) {
+  const Metadata settings[] = {value_at(a, "settings"), value_at(b, "settings")};
+  std::set<std::string> flags;
+  for (const Metadata& side : settings)
+    for (const auto& [flag, setting] : side.items()) flags.insert(flag);
+  std::vector<Difference> all;
+  for (const std::string& flag : flags) {
+    Metadata values[2];
+    bool defaults = true;
+    for (size_t side = 0; side < 2; ++side) {
+      if (!settings[side].contains(flag)) continue;
+      const Metadata& setting = settings[side][flag];
+      const Metadata resolved = value_at(setting, "resolved");
+      values[side] = resolved.is_null() ? value_at(setting, "value") : resolved;
+      defaults = defaults && value_at(setting, "origin") == "default";
+    }
+    const bool both = !values[0].is_null() && !values[1].is_null();
+    if (both ? values[0] != values[1] : !defaults) all.push_back({"--" + flag, values[0], values[1]});
+  }
+  return all;
 }
 
 std::vector<std::string> metadata_gaps(const Metadata& metadata) {

@@ -1,5 +1,6 @@
 #pragma once
-// Where a result comes from: docs/result-schema.json. A result without this cannot be compared.
+// Where a result comes from: docs/result-schema.json. A result without this cannot be compared. And the page of
+// --report, which ends with it.
 
 #include "app/options/options.h"
 #include "app/setup/loaded_model.h"
@@ -8,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace nibble::app {
@@ -52,9 +53,29 @@ struct ProcessRun {
 [[nodiscard]] std::vector<std::string> metadata_gaps(const Metadata& metadata);
 // The value at a dotted path such as "device.name"; null if there is none.
 [[nodiscard]] Metadata value_at(const Metadata& json, std::string_view path);
-// ("device.name", "Xeon") for every value, in order.
-[[nodiscard]] std::vector<std::pair<std::string, std::string>> flat_metadata(const Metadata& metadata);
 [[nodiscard]] std::string text_of(const Metadata& value);  // a string as it is, the rest as JSON
+
+// In what two results' metadata differ.
+struct Difference {
+  std::string what;  // a path, or a flag: "--threads"
+  Metadata a, b;     // null: not told of
+};
+// Differences at these paths. Where one names another program (metadata.program), which says little, only what both
+// tell of.
+[[nodiscard]] std::vector<Difference> differing(std::span<const char* const> paths, const Metadata& a,
+                                                const Metadata& b);
+// Differences of what settings became. One that only one result tells of differs where it is no default.
+[[nodiscard]] std::vector<Difference> differing_settings(const Metadata& a, const Metadata& b);
+
+// Writes a page of Markdown. Throws Error(kIo).
+void write_report(const std::filesystem::path& path, std::string_view text);
+// Before a run that may take hours: throws Error(kIo) unless `path`, the value of `flag`, can be written. An empty one
+// is none. Changes no file.
+void require_writable(std::string_view flag, const std::filesystem::path& path);
+// "## Where this comes from" and a table of all metadata: the end of a page.
+[[nodiscard]] std::string metadata_section(const Metadata& metadata);
+// Text as a table's cell.
+[[nodiscard]] std::string markdown_cell(std::string text);
 
 // SHA-256, in hexadecimal, over each file's name, size and content; of files above 64 MiB only the first and last 32
 // MiB.

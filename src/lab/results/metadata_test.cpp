@@ -1,11 +1,13 @@
 #include "lab/results/metadata.h"
 
+#include "base/error.h"
 #include "lab/results/testing/metadata.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -96,6 +98,29 @@ TEST(ResultMetadata, of_a_server_what_its_client_knows_is_enough) {
   EXPECT_TRUE(metadata_gaps(metadata).empty());
   metadata["device"]["name"] = nullptr;
   EXPECT_EQ(metadata_gaps(metadata), std::vector<std::string>{"device.name"});
+}
+
+TEST(ReportFile, that_cannot_be_written_is_refused_and_others_stay_as_they_are) {
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "nibble_report_file";
+  std::filesystem::remove_all(dir);
+  EXPECT_THROW(require_writable("--report", dir / "page.md"), Error);
+  std::filesystem::create_directory(dir);
+  require_writable("--report", dir / "page.md");
+  EXPECT_FALSE(exists(dir / "page.md"));
+  write_report(dir / "page.md", "kept");
+  require_writable("--report", dir / "page.md");
+  EXPECT_EQ(file_size(dir / "page.md"), 4);
+  require_writable("--report", "");
+  std::filesystem::remove_all(dir);
+  EXPECT_THROW(write_report(dir / "page.md", "lost"), Error);
+}
+
+TEST(ReportFile, ends_with_a_line_for_every_value) {
+  Metadata metadata = whole_metadata("a | b\nc");
+  const std::string section = metadata_section(metadata);
+  for (const char* line :
+       {"\n| device.name | a / b c |\n", "\n| build.commit | abc |\n", "\n| settings.threads.value | 0 |\n"})
+    EXPECT_NE(section.find(line), std::string::npos) << line << section;
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 #include <string_view>
 
 namespace nibble::app {
@@ -33,20 +32,7 @@ bool changes_nothing(std::string_view flag) {
       "model",  "load-format", "pull",         "level",    "baseline", "save-baseline", "features",
       "rounds", "preset",      "review",       "base-url", "api-key",  "served-model",  "max-combinations",
       "json",   "report",      "print-config", "quiet",    "color",    "cacert",        "insecure"};
-  return std::ranges::find(kFlags, flag) != kFlags.end();
-}
-
-// What a flag became; null: it is not among the settings, or has its default.
-Json setting(const Json& metadata, const std::string& flag) {
-  const Json all = value_at(metadata, "settings");
-  if (!all.is_object() || !all.contains(flag)) return nullptr;
-  const Json resolved = value_at(all[flag], "resolved");
-  return resolved.is_null() ? value_at(all[flag], "value") : resolved;
-}
-
-bool is_default(const Json& metadata, const std::string& flag) {
-  const Json all = value_at(metadata, "settings");
-  return !all.is_object() || !all.contains(flag) || value_at(all[flag], "origin") == "default";
+  return std::ranges::find(kFlags, flag.substr(2)) != kFlags.end();
 }
 
 std::string signed_percent(double relative) { return fmt::format("{:+.2f} %", 100 * relative); }
@@ -92,27 +78,15 @@ std::string mismatch(const Json& baseline, const Json& now) {
   const auto told = [](const std::string& what, const Json& want, const Json& found) {
     return fmt::format("{}: want {}, found {}", what, want.dump(), found.dump());
   };
-  for (const char* path : kIdentity) {
-    const Json want = value_at(now, path), found = value_at(baseline, path);
-    if (want != found) return told(path, want, found);
-  }
+  for (const Difference& of : differing(kIdentity, now, baseline)) return told(of.what, of.a, of.b);
   // Made-up weights have a seed for a hash, whatever the model's shape.
   const Json want_model = value_at(now, "model.name"), found_model = value_at(baseline, "model.name");
   if (value_at(now, "model.sha256").is_null() && want_model != found_model)
     return told("model.name", want_model, found_model);
   // A card's host only loads and enqueues.
   const bool card = value_at(now, "device.backend") == "cuda";
-  std::set<std::string> flags;
-  for (const Json* side : {&now, &baseline}) {
-    const Json all = value_at(*side, "settings");
-    for (const auto& [flag, value] : all.items()) flags.insert(flag);
-  }
-  for (const std::string& flag : flags) {
-    const Json want = setting(now, flag), found = setting(baseline, flag);
-    const bool both = !want.is_null() && !found.is_null();
-    const bool same = both ? want == found : is_default(now, flag) && is_default(baseline, flag);
-    if (!changes_nothing(flag) && !same && !(card && flag == "threads")) return told("--" + flag, want, found);
-  }
+  for (const Difference& of : differing_settings(now, baseline))
+    if (!changes_nothing(of.what) && !(card && of.what == "--threads")) return told(of.what, of.a, of.b);
   return {};
 }
 

@@ -31,27 +31,6 @@ constexpr int64_t kStageTokens = 24, kSeedTokens = 24, kLossTokens = 256, kTextT
 constexpr double kStageTolerance = 1e-4;                   // of nibble compare
 constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its loops are slow
 
-// What rounds in one way beyond the exact run.
-std::vector<RunConfig> lossy_runs(const RunConfig& exact) {
-  std::vector<RunConfig> all;
-  const bool card = exact.backend == BackendKind::kCuda;
-  for (const Activations a : {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
-    all.push_back(exact);
-    all.back().activations = a;
-    if (a == Activations::kInt8 && card) all.back().family = backend::KernelFamily::kInt8;
-  }
-  for (const backend::KvType& kv : backend::kKvTypes) {
-    if (!kv.lossy || !kv.on.has(exact.backend)) continue;
-    all.push_back(exact);
-    all.back().kv = kv.dtype;
-  }
-  for (const auto format : {backend::WeightFormat::kMxfp4, backend::WeightFormat::kMxfp8}) {
-    all.push_back(exact);
-    all.back().dense = {.qkv = format, .o = format, .lm_head = format};
-  }
-  return all;
-}
-
 std::string loss_text(const Divergence& d) {
   return fmt::format("KL {:.2e} (largest {:.2e}), same top token {:.1f} %", d.mean_kl, d.largest_kl, 100 * d.top1);
 }
@@ -218,6 +197,26 @@ class Correctness {
 };
 
 }  // namespace
+
+std::vector<RunConfig> lossy_runs(const RunConfig& exact) {
+  std::vector<RunConfig> all;
+  const bool card = exact.backend == BackendKind::kCuda;
+  for (const Activations a : {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
+    all.push_back(exact);
+    all.back().activations = a;
+    if (a == Activations::kInt8 && card) all.back().family = backend::KernelFamily::kInt8;
+  }
+  for (const backend::KvType& kv : backend::kKvTypes) {
+    if (!kv.lossy || !kv.on.has(exact.backend)) continue;
+    all.push_back(exact);
+    all.back().kv = kv.dtype;
+  }
+  for (const auto format : {backend::WeightFormat::kMxfp4, backend::WeightFormat::kMxfp8}) {
+    all.push_back(exact);
+    all.back().dense = {.qkv = format, .o = format, .lm_head = format};
+  }
+  return all;
+}
 
 std::vector<std::string> lossy_flags(const backend::RunConfig& run) {
   std::vector<std::string> flags;

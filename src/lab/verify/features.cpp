@@ -1,7 +1,10 @@
 #include "lab/verify/features.h"
 
 #include "app/options/option.h"
+#include "app/setup/terminal.h"
 #include "base/error.h"
+#include "engine/draft_model_proposer.h"
+#include "lab/bench/loop.h"
 #include "lab/bench/rows.h"
 #include "lab/client/load_summary.h"
 
@@ -14,6 +17,8 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <memory>
+#include <span>
 #include <utility>
 
 namespace nibble::app {
@@ -106,9 +111,11 @@ std::vector<Combination> product_of(std::span<const TriedFeature> features) {
   return all;
 }
 
-std::vector<Combination> preset_combinations(std::span<const std::string> names) {
+namespace {
+
+std::vector<Combination> combinations_of(std::span<const std::string> presets) {
   std::vector<Combination> all;
-  for (const std::string& name : names) {
+  for (const std::string& name : presets) {
     const Preset* const preset = preset_named(name);
     check(preset != nullptr, "a known preset");
     all.push_back({name, feature_words(preset->words), {}});
@@ -116,7 +123,220 @@ std::vector<Combination> preset_combinations(std::span<const std::string> names)
   return all;
 }
 
+using backend::RunConfig;
+
+constexpr int64_t kTrialPrompt = 256, kTrialTokens = 32, kTrialStages = 24, kTrialLoss = 256;
+constexpr int kTrialRepetitions = 3, kTogether = 4;
+// The divergence of two exact ways: sums in another order, keys in float instead of bf16.
+constexpr KnownLoss kExactLoss{.kl = 5e-4, .top1 = 0.96};
+
+engine::EngineLimits trial_limits(const ServeOptions& o) {
+  constexpr int64_t kTrialContext = kTrialPrompt + kTrialTokens + 1;
+  return {.max_context = kTrialContext,
+          .max_sequences = kTogether,
+          .max_batched_tokens = backend::with_defaults(o.model.run).max_num_batched_tokens,
+          .kv_tokens = 2 * kTogether * (engine::pages_for(kTrialContext) + 1) * backend::kPageTokens,
+          .prefix_cache = o.prefix_cache,
+          .speculation = o.model.speculation,
+          .async_scheduling = o.async_scheduling.value_or(o.model.run.backend == BackendKind::kCuda)};
+}
+
+// One sequence in an engine's loop, timed.
+struct TimedText {
+  std::vector<int32_t> tokens;
+  double first = 0, all = 0;  // seconds until the first token, until the last
+};
+TimedText serve_timed(engine::Loop& loop, std::vector<int32_t> prompt) {
+  TimedText timed;
+  const auto start = std::chrono::steady_clock::now();
+  loop.serve({.prompt = std::move(prompt), .max_tokens = kTrialTokens, .sampling = {.temperature = 0}},
+             [&](const engine::TokenEvent& event) {
+               if (timed.tokens.empty()) timed.first = seconds_since(start);
+               timed.all = seconds_since(start);
+               timed.tokens.push_back(event.token);
+               return true;
+             });
+  return timed;
+}
+
+// A model that drafts; it stays where it is made.
+struct Drafter {
+  Drafter(std::unique_ptr<ModelSource> of, const VerifySubject& subject, const model::StepLimits& limits,
+          bool prefix_cache)
+      : source(std::move(of)),
+        on(app::load({*source, subject.model, subject.make, subject.loaded}, subject.model.run, limits)),
+        model{.be = *on.backend, .model = on.model, .limits = limits, .prefix_cache = prefix_cache} {}
+
+  std::unique_ptr<ModelSource> source;
+  OnBackend on;
+  engine::DraftModel model;
+};
+
+// A combination's model, the head or the model that drafts for it (null: none), and what its engine may do.
+struct TrialModel {
+  std::unique_ptr<model::eagle3::Head> head;
+  std::unique_ptr<LoadedHead> head_on;
+  std::unique_ptr<Drafter> draft;
+  engine::EngineLimits limits;
+  OnBackend on;
+};
+
+// Loads the model once for all that is asked of a combination: from a large one's files or memory that takes seconds.
+TrialModel load(const VerifySubject& subject, const ServeOptions& options) {
+  TrialModel loaded{.head = open_head(options.model, subject.source),
+                    .head_on = {},
+                    .draft = {},
+                    .limits = trial_limits(options),
+                    .on = {}};
+  loaded.limits.speculation.head = loaded.head.get();
+  model::StepLimits room = engine::step_limits(loaded.limits, subject.source.config.dims);
+  if (loaded.head) {
+    loaded.head_on = std::make_unique<LoadedHead>(*loaded.head, options.model, room);
+    loaded.limits.speculation.draft_model = &loaded.head_on->drafts;
+  }
+  Terminal quiet({.quiet = true});
+  if (auto source = open_draft(options.model, subject.source, quiet)) {
+    loaded.draft = std::make_unique<Drafter>(std::move(source), subject, engine::draft_step_limits(room),
+                                             loaded.limits.prefix_cache);
+    loaded.limits.speculation.draft_model = &loaded.draft->model;
+  }
+  for (const model::StepLimits& other : {whole_step(kTrialLoss), path_step(subject)}) {
+    room.max_tokens = std::max(room.max_tokens, other.max_tokens);
+    room.max_rows = std::max(room.max_rows, other.max_rows);
+    for (size_t kind = 0; kind < room.kv_pages.size(); ++kind)
+      room.kv_pages[kind] = std::max(room.kv_pages[kind], other.kv_pages[kind]);
+  }
+  loaded.on = app::load(subject, options.model.run, room);
+  return loaded;
+}
+
+}  // namespace
+
+std::optional<KnownLoss> known_loss(const nlohmann::json& losses, const RunConfig& run) {
+  const std::vector<std::string> flags = lossy_flags(run);
+  if (flags.empty()) return kExactLoss;
+  KnownLoss sum = kExactLoss;
+  double root = std::sqrt(sum.kl);
+  for (const std::string& flag : flags) {
+    if (!losses.contains(flag)) return std::nullopt;
+    root += std::sqrt(losses[flag]["kl"].get<double>());
+    sum.top1 -= 1 - losses[flag]["top1"].get<double>();
+  }
+  return KnownLoss{.kl = root * root, .top1 = sum.top1};
+}
+
 namespace {
+
+std::string loss_of(const Trial& trial) {
+  return fmt::format("KL {:.2e}, same top token {:.1f} %", trial.loss.mean_kl, 100 * trial.loss.top1);
+}
+
+struct Measurement {
+  TrialRates rates;
+  std::vector<int32_t> text, again;  // of the first prompt, greedy; the same once more
+};
+
+// Times what a combination's engine does with these ids.
+Measurement measure(const TrialModel& loaded, std::span<const int32_t> ids) {
+  Measurement found;
+  engine::Loop loop(*loaded.on.backend, loaded.on.model, loaded.limits);
+  const auto next = [&](int64_t tokens) {
+    const auto part = ids.first(static_cast<size_t>(tokens));
+    ids = ids.subspan(part.size());
+    return std::vector<int32_t>(part.begin(), part.end());
+  };
+  constexpr auto kGenerated = static_cast<double>(kTrialTokens - 1);
+  engine::RequestId id = engine::RequestId{1} << 32;  // ids that serve() does not use
+  for (int i = 0; i <= kTrialRepetitions; ++i) {
+    const std::vector<int32_t> prompt = next(kTrialPrompt);
+    const TimedText one = serve_timed(loop, prompt), more = serve_timed(loop, prompt);
+    if (i == 0) found.text = one.tokens, found.again = more.tokens;
+    const auto start = std::chrono::steady_clock::now();
+    for (int s = 0; s < kTogether; ++s)
+      loop.add(++id,
+               {.prompt = next(kTrialPrompt / kTogether), .max_tokens = kTrialTokens, .sampling = {.temperature = 0}},
+               [](const engine::Event&) {});
+    while (!loop.idle()) loop.step();
+    const double together = seconds_since(start);
+    if (i == 0) continue;  // a warm-up
+    found.rates[0].push_back(static_cast<double>(kTrialPrompt) / one.first);
+    found.rates[1].push_back(kGenerated / (one.all - one.first));
+    found.rates[2].push_back(static_cast<double>(kTogether * kTrialTokens) / together);
+    found.rates[3].push_back(static_cast<double>(kTrialPrompt) / more.first);
+  }
+  return found;
+}
+
+// Runs one combination at a time: checks its kernels, its results as far as they are known, and its speed.
+class Trials {
+ public:
+  // The subject's source and options outlive it.
+  explicit Trials(const VerifySubject& subject)
+      : subject_(subject),
+        reference_(reference_of(subject.model)),
+        ids_(verify_tokens(subject, (1 + kTrialRepetitions) * 2 * kTrialPrompt)) {}
+
+  [[nodiscard]] TrialRates rates(const ServeOptions& options) const {
+    return measure(load(subject_.with(options.model), options), ids_).rates;
+  }
+
+  // REQUIRES resolved options. Throws Error(kUnsupported) for what the backend refuses.
+  [[nodiscard]] Trial run(const ServeOptions& options) {
+    const VerifySubject subject = subject_.with(options.model);
+    const RunConfig& run = options.model.run;
+    Trial trial;
+    const auto fail = [&trial](const std::string& why) {
+      if (!why.empty()) trial.wrong += (trial.wrong.empty() ? "" : "; ") + why;
+    };
+    const std::span ids = std::span(ids_).first(kTrialLoss);
+    if (exact_.empty()) {
+      RunConfig exact = exact_run(run);
+      exact.sinks = true;
+      exact_ = run_step(subject, exact, ids).logits;
+    }
+    std::vector<float>& exact_of_path = paths_[run.isa];
+    if (exact_of_path.empty() && run.backend == BackendKind::kCpu) exact_of_path = exact_path(subject);
+    const TrialModel loaded = load(subject, options);
+    fail(wrong_path(subject, loaded.on, exact_of_path));
+    fail(run_step(loaded.on, ids.first(kTrialStages), Scan::kStages).not_finite);
+    trial.loss = divergence(exact_, run_step(loaded.on, ids).logits, subject_.source.config.dims.vocab,
+                            thread_count(options.model));
+    if (const auto known = reference_ ? known_loss((*reference_)["losses"], run) : std::nullopt) {
+      trial.bound = fmt::format("at most {:.2g}, {:.1f} %", known->kl, 100 * known->top1);
+      if (trial.loss.mean_kl > known->kl || trial.loss.top1 < known->top1)
+        fail(fmt::format("{}: want {}", loss_of(trial), trial.bound));
+    }
+    Measurement found = measure(loaded, ids_);
+    if (run.backend != BackendKind::kCuda) fail(wrong_text(run, found));
+    trial.rounds.push_back(std::move(found.rates));
+    return trial;
+  }
+
+ private:
+  // On a host, guesses, the prefix cache and the time at which a step begins do not change a text, since the same code
+  // computes.
+  std::string wrong_text(const RunConfig& run, const Measurement& found) {
+    std::string computes;
+    for (const RunSetting& setting : run_settings(run)) computes += setting.value + " ";
+    const std::vector<int32_t>& known = texts_.emplace(computes, found.text).first->second;
+    const auto parts_at = [&](const std::vector<int32_t>& other) {
+      return std::ranges::mismatch(found.text, other).in1 - found.text.begin();
+    };
+    if (known != found.text)
+      return fmt::format("token {} of {} is another than without", parts_at(known), kTrialTokens);
+    const bool exact = run.backend == BackendKind::kReference || !backend::rounds(run.activations);
+    if (exact && found.again != found.text)
+      return fmt::format("token {} of {} is another when the prompt comes again", parts_at(found.again), kTrialTokens);
+    return {};
+  }
+
+  const VerifySubject subject_;
+  const std::optional<nlohmann::json> reference_;
+  std::vector<int32_t> ids_;
+  std::vector<float> exact_;                             // logits with nothing rounded
+  std::map<backend::CpuIsa, std::vector<float>> paths_;  // the same for level 1.5's tokens
+  std::map<std::string, std::vector<int32_t>> texts_;    // by the settings that affect them
+};
 
 using FeatureJson = nlohmann::ordered_json;
 
@@ -139,38 +359,32 @@ double half_of(const Change& change) {
 }
 
 // Which combinations run; the others are refused or equal to an earlier one.
-struct Attempt {
-  FeatureRow row;
-  ServeOptions options;
-};
-
-std::vector<Attempt> plan_rows(const VerifyOptions& o, const std::vector<Combination>& combinations) {
+std::vector<FeatureRow> plan_rows(const VerifyOptions& o, const std::vector<Combination>& combinations) {
   ServeOptions base;
   base.model = o.model;
-  std::vector<Attempt> planned;
+  std::vector<FeatureRow> planned;
   std::map<std::string, std::string> seen;
   for (const Combination& combination : combinations) {
-    Attempt next{.row = {.combination = combination, .refused = {}, .same_as = {}, .trial = {}}, .options = {}};
+    FeatureRow& next = planned.emplace_back(FeatureRow{.combination = combination});
     try {
       next.options = resolved_features(with_words(base, combination.words));
       const auto [it, is_new] = seen.emplace(fingerprint(next.options), combination.name);
-      if (!is_new) next.row.same_as = it->second;
+      if (!is_new) next.same_as = it->second;
     } catch (const Error& e) {
       if (e.code() != Code::kUnsupported && e.code() != Code::kInvalidRequest) throw;
-      next.row.refused = e.what();
+      next.refused = e.what();
     }
-    planned.push_back(std::move(next));
   }
   return planned;
 }
 
 // Warms up, and decides how often all combinations are measured in turn: several times if a model loads quickly, so
 // that other load on the machine affects all of them alike.
-int rounds_of(const VerifyOptions& o, Trials& trials, const ServeOptions& options) {
+int rounds_of(const VerifyOptions& o, const Trials& trials, const ServeOptions& options) {
   constexpr double kShort = 2;  // seconds
   const auto start = std::chrono::steady_clock::now();
   static_cast<void>(trials.rates(options));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   return o.rounds > 0 ? o.rounds : seconds < kShort ? 5 : 1;
 }
 
@@ -179,10 +393,6 @@ bool runs(const FeatureRow& row) { return row.refused.empty() && row.same_as.emp
 std::string rates_text(std::span<const TrialRates> rounds) {
   return fmt::format("pp256 {:.0f}, tg32 {:.0f}, four at a time {:.0f}, again {:.0f} t/s", mean_of(rounds, 0),
                      mean_of(rounds, 1), mean_of(rounds, 2), mean_of(rounds, 3));
-}
-
-std::string loss_of(const Trial& trial) {
-  return fmt::format("KL {:.2e}, same top token {:.1f} %", trial.loss.mean_kl, 100 * trial.loss.top1);
 }
 
 // What a combination that was tried gains, and what the gains of its parts, multiplied, predict for it; no prediction
@@ -297,62 +507,53 @@ FeatureReport try_features(const VerifyOptions& o, const VerifySubject& subject,
                            VerifyChecks& checks) {
   checks.begin(VerifyLevel::kFeatures);
   FeatureReport report;
-  std::vector<Combination> combinations;
-  if (!o.presets.empty()) {
-    combinations = preset_combinations(o.presets);
-  } else {
-    report.features = tried_features(o.features, o.model.run.backend);
-    combinations = product_of(report.features);
-  }
-  std::vector<Attempt> planned = plan_rows(o, combinations);
-  const auto count = std::ranges::count_if(planned, [](const Attempt& p) { return runs(p.row); });
+  if (o.presets.empty()) report.features = tried_features(o.features, o.model.run.backend);
+  report.rows = plan_rows(o, o.presets.empty() ? product_of(report.features) : combinations_of(o.presets));
+  const auto count = std::ranges::count_if(report.rows, runs);
   if (count > o.most_combinations)
     throw Error(Code::kInvalidRequest,
-                "--features: {} combinations would run, want at most {}: name fewer features, some of their values "
+                "--features: {} combinations would run, want at most {}: name fewer features, or some of their values "
                 "as kv=bf16/fp8, or --max-combinations {}",
                 count, o.most_combinations, count);
-  if (!report.features.empty() && !runs(planned.front().row)) {
-    const std::string& why = planned.front().row.refused;
+  if (!report.features.empty() && !runs(report.rows.front())) {
     if (!o.features.empty())
-      throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}", why);
-    report.rows.push_back(std::move(planned.front().row));  // flags of the command do not go with the usual product
+      throw Error(Code::kInvalidRequest, "--features: the first values together are refused: {}",
+                  report.rows.front().refused);
+    report.rows.resize(1);  // flags of the command do not go with the usual product
     skip_refused(report, checks);
     return report;
   }
   Trials trials(subject.with(o.model));
   int64_t done = 0;
-  const auto show = [&](const Attempt& at, int round) {
+  const auto show = [&](const FeatureRow& row, int round) {
     terminal.progress("verifying level 6", static_cast<double>(done) / static_cast<double>(count),
                       fmt::format("{} of {}{}: {}", done + 1, count, round > 1 ? fmt::format(", round {}", round) : "",
-                                  at.row.combination.name));
+                                  row.combination.name));
     ++done;
   };
-  const Attempt* base = nullptr;
-  int rounds = 1;
-  for (Attempt& next : planned) {
-    if (!runs(next.row)) continue;
-    show(next, 1);
+  int rounds = 0;
+  for (FeatureRow& row : report.rows) {
+    if (!runs(row)) continue;
+    show(row, 1);
     try {
-      if (base == nullptr) rounds = rounds_of(o, trials, next.options);
-      next.row.trial = trials.run(next.options);
-      if (base == nullptr) base = &next;
-      if (rounds == 1) add_check(next.row, checks);
+      if (report.base() == nullptr) rounds = rounds_of(o, trials, row.options);
+      row.trial = trials.run(row.options);
+      if (rounds == 1) add_check(row, checks);
     } catch (const Error& e) {
       if (e.code() != Code::kUnsupported) throw;
-      next.row.refused = e.what();
+      row.refused = e.what();
     }
   }
   for (int round = 2; round <= rounds; ++round) {
     done = 0;
-    for (Attempt& next : planned) {
-      if (!next.row.trial) continue;
-      show(next, round);
-      next.row.trial->rounds.push_back(trials.rates(next.options));
-      if (round == rounds) add_check(next.row, checks);
+    for (FeatureRow& row : report.rows) {
+      if (!row.trial) continue;
+      show(row, round);
+      row.trial->rounds.push_back(trials.rates(row.options));
+      if (round == rounds) add_check(row, checks);
     }
   }
-  if (base != nullptr && count > 1) report.again = trials.rates(base->options);
-  for (Attempt& next : planned) report.rows.push_back(std::move(next.row));
+  if (report.base() != nullptr && count > 1) report.again = trials.rates(report.base()->options);
   skip_refused(report, checks);
   return report;
 }

@@ -21,7 +21,6 @@ namespace {
 
 using backend::Activations;
 using backend::CpuIsa;
-using backend::KvDtype;
 using backend::RunConfig;
 using backend::Stage;
 
@@ -38,19 +37,6 @@ std::vector<std::string> beyond(CpuIsa isa) {
     default: return {};
   }
 }
-
-// A configuration of the CPU and its expected kernels.
-struct CpuPath {
-  CpuIsa isa;
-  Activations activations = Activations::kF32;
-  KvDtype kv = KvDtype::kBf16;
-  bool dense_mxfp4 = false;
-
-  [[nodiscard]] std::string name() const {
-    return fmt::format("{}, activations {}, KV {}{}", name_of(isa), name_of(activations), backend::name_of(kv),
-                       dense_mxfp4 ? ", dense layers mxfp4" : "");
-  }
-};
 
 std::string wrong_in_modes(const std::string& modes, const RunConfig& run) {
   const bool int8 = run.activations == Activations::kInt8;
@@ -82,45 +68,28 @@ bool has_mxfp4_experts(const VerifySubject& subject) {
              .of_role[static_cast<size_t>(backend::WeightRole::kGateUp)] == backend::WeightFormat::kMxfp4;
 }
 
-class CpuPaths {
- public:
-  CpuPaths(const VerifySubject& subject, VerifyChecks& checks)
-      : subject_(subject), checks_(checks), tokens_(verify_tokens(subject, kPathTokens)) {}
-
-  void verify() {
-    if (!has_mxfp4_experts(subject_))
-      return checks_.skip("kernels of the CPU", "what is known is of safetensors with MXFP4 experts");
-    for (const auto& here : backend::cpu::kernels_here()) {
-      exact_.clear();
-      exact_ = verify({.isa = here.isa});
-      const bool int8 = backend::cpu::kernels_for(here.isa).int8 != nullptr;
-      for (const Activations activations :
-           {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4})
-        if (activations != Activations::kInt8 || int8) verify({.isa = here.isa, .activations = activations});
-      for (const backend::KvType& kv : backend::kKvTypes)
-        if (kv.lossy && kv.on.has(BackendKind::kCpu)) verify({.isa = here.isa, .kv = kv.dtype});
-      verify({.isa = here.isa, .dense_mxfp4 = true});
-    }
+void verify_cpu(const VerifySubject& subject, VerifyChecks& checks) {
+  if (!has_mxfp4_experts(subject))
+    return checks.skip("kernels of the CPU", "what is known is of safetensors with MXFP4 experts");
+  const std::vector<int32_t> tokens = verify_tokens(subject, kPathTokens);
+  for (const auto& here : backend::cpu::kernels_here()) {
+    RunConfig plain = exact_run(subject.model.run);
+    plain.isa = here.isa;
+    std::vector<float> exact;
+    const auto verify = [&](const RunConfig& run) {
+      RunStep step = run_step(subject, run, tokens);
+      checks.add_unless(fmt::format("{}, activations {}, KV {}{}", name_of(run.isa), name_of(run.activations),
+                                    backend::name_of(run.kv_type()), run.dense.any() ? ", dense layers mxfp4" : ""),
+                        wrong_on_cpu(run, exact, step), step.modes);
+      return std::move(step.logits);
+    };
+    exact = verify(plain);
+    const bool int8 = backend::cpu::kernels_for(here.isa).int8 != nullptr;
+    for (const RunConfig& run : lossy_runs(plain))
+      if ((int8 || run.activations != Activations::kInt8) && run.dense.qkv != backend::WeightFormat::kMxfp8)
+        verify(run);
   }
-
- private:
-  std::vector<float> verify(const CpuPath& path) {
-    RunConfig run = exact_run(subject_.model.run);
-    run.isa = path.isa;
-    run.activations = path.activations;
-    run.kv = path.kv;
-    if (path.dense_mxfp4) run.dense.qkv = run.dense.o = run.dense.lm_head = backend::WeightFormat::kMxfp4;
-    RunStep step = run_step(subject_, run, tokens_);
-    const std::string wrong = wrong_on_cpu(run, exact_, step);
-    checks_.add_unless(path.name(), wrong, step.modes);
-    return std::move(step.logits);
-  }
-
-  const VerifySubject& subject_;
-  VerifyChecks& checks_;
-  const std::vector<int32_t> tokens_;
-  std::vector<float> exact_;
-};
+}
 
 // Names of the kernels that a program launches, for all stages or only the experts.
 std::set<std::string> kernels_of(const backend::cuda::Program& program, bool experts_only) {
@@ -206,7 +175,7 @@ std::vector<float> exact_path(const VerifySubject& subject) {
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks) {
   checks.begin(VerifyLevel::kPaths);
   switch (subject.model.run.backend) {
-    case BackendKind::kCpu: return CpuPaths(subject, checks).verify();
+    case BackendKind::kCpu: return verify_cpu(subject, checks);
     case BackendKind::kCuda: return verify_card(subject, load(subject, subject.model.run, path_step(subject)), checks);
     default: return checks.skip("kernels", "the reference has plain loops only");
   }

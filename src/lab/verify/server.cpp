@@ -94,19 +94,20 @@ void all_well(const std::string& name, const std::vector<client::Outcome>& outco
 
 }  // namespace
 
-nlohmann::json listed_models(const client::Server& server) {
+ListedModel listed_model(const client::Server& server, std::string_view name) {
+  constexpr int64_t kMostVocab = 1 << 24;
   const std::string path = server.endpoint.prefix + "/models";
   const client::PlainAnswer answer = client::get(server, path, kAnswerPatience);
   const auto json = read_json(answer.body);
-  if (answer.status == 200 && json.is_object() && json.contains("data") && json["data"].is_array()) return json["data"];
-  throw Error(Code::kIo, "{}{}: want a list of models, found HTTP {}; name one", server.endpoint.root_url(), path,
-              answer.status);
-}
-
-std::string first_model(const client::Server& server) {
-  const nlohmann::json models = listed_models(server);
-  const nlohmann::json::json_pointer first("/0/id");
-  if (models.contains(first) && models[first].is_string()) return models[first];
+  if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array())
+    throw Error(Code::kIo, "{}{}: want a list of models, found HTTP {}; name one", server.endpoint.root_url(), path,
+                answer.status);
+  for (const auto& entry : json["data"]) {
+    if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
+    if (!name.empty() && entry["id"] != name) continue;
+    const auto size = entry.value("vocab_size", nlohmann::json());
+    return {entry["id"], size.is_number_unsigned() && size > 1 && size <= kMostVocab ? size.get<int64_t>() : 0};
+  }
   throw Error(Code::kIo, "{}: it lists no model; name one", server.endpoint.base_url());
 }
 

@@ -1,7 +1,7 @@
 #include "lab/verify/verify.h"
 
 #include "base/error.h"
-#include "base/random.h"
+#include "lab/bench/loop.h"
 
 #include <fmt/format.h>
 
@@ -106,11 +106,7 @@ class Stress {
 
  private:
   [[nodiscard]] engine::Request request(uint64_t number, int64_t prompt, int64_t tokens) const {
-    engine::Request r{.max_tokens = tokens, .sampling = {.temperature = 0}};
-    for (int64_t i = 0; i < prompt; ++i)
-      r.prompt.push_back(
-          static_cast<int32_t>(philox(number, static_cast<uint64_t>(i))[0] % static_cast<uint64_t>(plan_.vocab)));
-    return r;
+    return {.prompt = random_tokens(number, prompt, plan_.vocab), .max_tokens = tokens, .sampling = {.temperature = 0}};
   }
   [[nodiscard]] engine::Request short_request(uint64_t number) const {
     return request(number, 1 + static_cast<int64_t>(number * 7 % 40), kShortTokens);

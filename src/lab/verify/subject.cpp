@@ -5,7 +5,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
-#include "base/random.h"
 #include "base/thread_pool.h"
 #include "engine/step_builder.h"
 #include "lab/bench/loop.h"
@@ -25,10 +24,6 @@ namespace nibble::app {
 namespace {
 
 constexpr int64_t kSmokePrompt = 12, kSmokeTokens = 16;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 using backend::Slot;
 using backend::Stage;
@@ -156,11 +151,9 @@ std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count) 
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::vector<int32_t> ids;
   if (!text.empty()) ids = subject.source.tokenizer.encode(text);
-  const auto vocab = static_cast<uint64_t>(subject.source.config.dims.vocab);
-  for (auto i = static_cast<uint64_t>(ids.size()); i < static_cast<uint64_t>(count); ++i)
-    ids.push_back(static_cast<int32_t>(philox(1, i)[0] % vocab));
-  ids.resize(static_cast<size_t>(count));
-  return ids;
+  std::vector<int32_t> all = random_tokens(1, count, subject.source.config.dims.vocab);
+  std::ranges::copy(ids.begin(), ids.begin() + std::min(std::ssize(ids), count), all.begin());
+  return all;
 }
 
 void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
@@ -182,13 +175,10 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
              in_vocab && end.reason == engine::FinishReason::kLength && end.generated_tokens == kSmokeTokens,
              fmt::format("{} tokens of {}, ended by {}", end.generated_tokens, kSmokeTokens, name_of(end.reason)));
   const std::string modes = on.backend->modes();
-  if (subject.model.run.backend == BackendKind::kCpu) {
-    const std::string want = backend::describe_cpu(subject.model.run);
-    checks.add("dispatch line", modes.find(want) != std::string::npos,
-               modes.find(want) != std::string::npos ? modes : fmt::format("want {}, found {}", want, modes));
-  } else {
-    checks.add("dispatch line", !modes.empty(), modes);
-  }
+  const bool cpu = subject.model.run.backend == BackendKind::kCpu;
+  const std::string want = cpu ? backend::describe_cpu(subject.model.run) : modes;
+  const bool holds = !modes.empty() && modes.find(want) != std::string::npos;
+  checks.add("dispatch line", holds, holds ? modes : fmt::format("want {}, found {}", want, modes));
 }
 
 MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
@@ -207,11 +197,10 @@ MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {
   BenchLoop loop(*on.backend, on.model, shape);
   const auto go_on = [] { return true; };
   check(loop.fill(kBatch, 0, go_on), "nobody interrupts");
-  MeasuredSpeed speed{.rows = {{.prompt = kPrompt, .seconds = {}},
-                               {.generate = kGenerate, .batch = 1, .seconds = {}},
-                               {.generate = kGenerate, .batch = kBatch, .seconds = {}}},
-                      .host_bytes = 0,
-                      .device_bytes = {}};
+  MeasuredSpeed speed{
+      .rows = {{.prompt = kPrompt}, {.generate = kGenerate, .batch = 1}, {.generate = kGenerate, .batch = kBatch}},
+      .host_bytes = 0,
+      .device_bytes = {}};
   // Taken in turn, so that other load on the machine slows all of them alike.
   const auto time_all = [&] {
     std::vector<double> seconds;

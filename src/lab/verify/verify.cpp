@@ -1,12 +1,15 @@
+// `nibble verify`: its checks and what is told of them, and the levels in their order.
+
+#include "lab/verify/verify.h"
+
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "lab/bench/loop.h"
 #include "lab/results/metadata.h"
-#include "lab/results/report.h"
 #include "lab/verify/features.h"
-#include "lab/verify/verify.h"
 
 #include <fmt/format.h>
 
@@ -14,10 +17,104 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace nibble::app {
+namespace {
+
+constexpr int kNameWidth = 57;  // of "activation=auto mxfp4-layers=none kv=bf16 speculation=off"
+
+}  // namespace
+
+std::string_view name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass: return "pass";
+    case Verdict::kFail: return "FAIL";
+    case Verdict::kSkipped: return "skipped";
+  }
+  return "?";
+}
+
+void VerifyChecks::add(std::string name, bool holds, std::string found) {
+  put({level_, std::move(name), holds ? Verdict::kPass : Verdict::kFail, std::move(found)});
+}
+
+void VerifyChecks::add_unless(std::string name, std::string wrong, std::string found) {
+  const bool holds = wrong.empty();
+  add(std::move(name), holds, holds ? std::move(found) : std::move(wrong));
+}
+
+void VerifyChecks::skip(std::string name, std::string why) {
+  put({level_, std::move(name), Verdict::kSkipped, std::move(why)});
+}
+
+void VerifyChecks::put(VerifyCheck check) {
+  const auto now = std::chrono::steady_clock::now();
+  check.seconds = std::chrono::duration<double>(now - last_).count();
+  last_ = now;
+  checks_.push_back(std::move(check));
+  if (watch_) watch_(checks_.back());
+}
+
+bool VerifyChecks::failed() const {
+  return std::ranges::any_of(checks_, [](const VerifyCheck& c) { return c.verdict == Verdict::kFail; });
+}
+
+bool VerifyChecks::failed(VerifyLevel level) const {
+  return std::ranges::any_of(checks_,
+                             [level](const VerifyCheck& c) { return c.level == level && c.verdict == Verdict::kFail; });
+}
+
+std::string check_head() {
+  return fmt::format(
+      "| level | {:<{}} | verdict | seconds | found |\n| :---- | :{:-<{}} | :------ | ------: | :---- |\n", "check",
+      kNameWidth, "", kNameWidth - 1);
+}
+
+std::string check_row_of(const VerifyCheck& check) {
+  return fmt::format("| {:<5} | {:<{}} | {:<7} | {:>7.1f} | {} |\n", name_of(check.level), check.name, kNameWidth,
+                     name_of(check.verdict), check.seconds, markdown_cell(check.found));
+}
+
+std::string verify_summary(std::span<const VerifyCheck> checks) {
+  const auto count = [&](Verdict verdict) { return std::ranges::count(checks, verdict, &VerifyCheck::verdict); };
+  return fmt::format("{} passed, {} failed, {} skipped", count(Verdict::kPass), count(Verdict::kFail),
+                     count(Verdict::kSkipped));
+}
+
+std::string verify_times(std::span<const VerifyCheck> checks) {
+  std::map<VerifyLevel, double> of_level;
+  double all = 0;
+  for (const VerifyCheck& check : checks) {
+    of_level[check.level] += check.seconds;
+    all += check.seconds;
+  }
+  std::string out;
+  for (const auto& [level, seconds] : of_level)
+    out += fmt::format("{}level {} {:.1f} s", out.empty() ? "" : ", ", name_of(level), seconds);
+  return fmt::format("{:.1f} s: {}", all, out);
+}
+
+nlohmann::ordered_json verify_json(std::span<const VerifyCheck> checks) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const VerifyCheck& check : checks)
+    json.push_back({{"level", name_of(check.level)},
+                    {"check", check.name},
+                    {"verdict", check.verdict == Verdict::kFail ? "fail" : name_of(check.verdict)},
+                    {"found", check.found},
+                    {"seconds", check.seconds}});
+  return json;
+}
+
+std::string verify_page(std::span<const VerifyCheck> checks, std::string_view state) {
+  std::string out = fmt::format("# nibble verify: {}{}\n\n{}", verify_summary(checks), state, check_head());
+  for (const VerifyCheck& check : checks) out += check_row_of(check);
+  return out + fmt::format("\nIt took {}.\n", verify_times(checks));
+}
+
 namespace {
 
 constexpr int64_t kContext = 8192;  // of level 3's longest sequence, unless --max-model-len says otherwise
@@ -101,7 +198,9 @@ void verify_regression(Verification& result) {
   if (result.figures.is_null()) return;  // a check already says why
   const NamedResult& baseline = *result.baseline.result;
   const bool valid = !checks.failed(VerifyLevel::kPaths);
-  const auto differences = told_differences(value_at(baseline.json, "metadata"), result.metadata);
+  std::vector<std::string> differences;
+  for (const Difference& of : told_differences(value_at(baseline.json, "metadata"), result.metadata))
+    differences.push_back(fmt::format("{}: {}, {}", of.what, text_of(of.a), text_of(of.b)));
   checks.add("a baseline", valid,
              fmt::format("{}{}, of {}{}", valid ? "" : kInvalid, baseline.name,
                          text_of(value_at(baseline.json, "metadata.date")),
@@ -113,7 +212,7 @@ void verify_process(const VerifyOptions& asked, Verification& result, Terminal& 
   const VerifyOptions o = resolved_options(asked, terminal);
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(o.model, terminal);
-  const double startup = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double startup = seconds_since(start);
   int64_t most_on_cards = 0;
   const VerifySubject subject{source, o.model,
                               [&](const backend::RunConfig& run, const backend::BackendConfig& config) {
@@ -158,18 +257,18 @@ void verify_process(const VerifyOptions& asked, Verification& result, Terminal& 
 void verify_server(const VerifyOptions& o, Verification& result, Terminal& terminal) {
   const client::Server server{
       .endpoint = client::parse_base_url(o.base_url), .api_key = o.api_key, .cacert = o.cacert, .insecure = o.insecure};
-  const ServerSubject subject{server, o.served_model.empty() ? first_model(server) : o.served_model};
+  const ServerSubject subject{server, o.served_model.empty() ? listed_model(server).id : o.served_model};
   result.metadata = metadata_of(origin_of(o, 0));
   result.metadata["model"] = {{"name", subject.model}};
   result.metadata["server"] = {{"base_url", server.endpoint.base_url()}};
   for (const VerifyLevel level : o.levels) {
     terminal.status(fmt::format("verifying level {}", name_of(level)));
-    if (level == VerifyLevel::kSmoke) verify_server_smoke(subject, result.checks);
-    if (level == VerifyLevel::kStress) verify_server_stress(subject, result.checks);
-    if (level == VerifyLevel::kPerformance) verify_server_performance(subject, result.checks);
-    if (level == VerifyLevel::kSmoke || level == VerifyLevel::kStress || level == VerifyLevel::kPerformance) continue;
-    result.checks.begin(level);
-    result.checks.skip("this level", "it looks inside: without --base-url");
+    switch (level) {
+      case VerifyLevel::kSmoke: verify_server_smoke(subject, result.checks); break;
+      case VerifyLevel::kStress: verify_server_stress(subject, result.checks); break;
+      case VerifyLevel::kPerformance: verify_server_performance(subject, result.checks); break;
+      default: result.checks.begin(level); result.checks.skip("this level", "it looks inside: without --base-url");
+    }
   }
 }
 
@@ -202,17 +301,12 @@ std::string features_section(const Verification& result) {
 }
 
 void keep_report(const std::filesystem::path& path, const Verification& result, bool ended) {
-  const Metadata json = json_of(result, ended);
-  ReportPage page{.title = "nibble verify",
-                  .text = verify_page(result.checks.all(), ended ? "" : ", not at its end") + features_section(result)};
-  if (!result.figures.is_null()) page.plots = result_plots(json["rows"]);
-  if (result.baseline.result && !result.figures.is_null()) {
-    const ResultComparison before = compare_results(*result.baseline.result, {"this run", json}, Mismatch::kAllow);
-    page.text += "\n## Before and after\n\n" + comparison_table(before);
-    page.plots += comparison_plots(before);
-  }
-  page.text += metadata_section(result.metadata);
-  write_report(path, page);
+  std::string page = verify_page(result.checks.all(), ended ? "" : ", not at its end") + features_section(result);
+  if (result.baseline.result && !result.figures.is_null())
+    page += "\n## Before and after\n\n" +
+            comparison_table(
+                compare_results(*result.baseline.result, {"this run", json_of(result, ended)}, Mismatch::kAllow));
+  write_report(path, page + metadata_section(result.metadata));
 }
 
 }  // namespace

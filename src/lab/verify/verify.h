@@ -124,6 +124,9 @@ struct Divergence {
 // The settings with nothing rounded beyond the weights' own formats: the comparison for lossy settings.
 [[nodiscard]] backend::RunConfig exact_run(const backend::RunConfig& run);
 
+// Settings that round in one way each beyond such a run.
+[[nodiscard]] std::vector<backend::RunConfig> lossy_runs(const backend::RunConfig& exact);
+
 // The flags of what such settings round, as reference.json spells them, whose losses may be known; empty: nothing.
 [[nodiscard]] std::vector<std::string> lossy_flags(const backend::RunConfig& run);
 
@@ -183,9 +186,13 @@ void verify_server_smoke(const ServerSubject& subject, VerifyChecks& checks);
 void verify_server_stress(const ServerSubject& subject, VerifyChecks& checks);
 void verify_server_performance(const ServerSubject& subject, VerifyChecks& checks);
 
-// The models that a server lists, as OpenAI's API has them. Throws Error(kIo) if it lists none.
-[[nodiscard]] nlohmann::json listed_models(const client::Server& server);
-[[nodiscard]] std::string first_model(const client::Server& server);
+// A model as a server lists it.
+struct ListedModel {
+  std::string id;
+  int64_t vocab_size = 0;  // its ordinary tokens, as nibble serve tells; 0: the server does not say
+};
+// The one of this name, or the first. Throws Error(kIo) if there is none.
+[[nodiscard]] ListedModel listed_model(const client::Server& server, std::string_view name = {});
 
 // How fast a prompt is read and tokens are generated, alone and eight at a time, and the memory in use.
 struct MeasuredSpeed {

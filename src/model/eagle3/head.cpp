@@ -17,15 +17,7 @@ namespace {
 using backend::HostWeight;
 using backend::WeightFormat;
 using backend::WeightRole;
-using checkpoint::Eagle3Config;
-using checkpoint::Eagle3Rope;
 using checkpoint::TensorEntry;
-
-bool is_float(DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32; }
-
-WeightFormat format_of(DType dtype) {
-  return dtype == DType::kF32 ? WeightFormat::kF32 : dtype == DType::kF16 ? WeightFormat::kF16 : WeightFormat::kBf16;
-}
 
 template <class T>
 T element(const RawTensor& tensor, int64_t at) {
@@ -62,7 +54,7 @@ class Tensors {
   }
   const RawTensor& take_floats(const std::string& name, const Shape& shape) {
     const RawTensor& tensor = take(name, shape);
-    if (!is_float(tensor.dtype))
+    if (!backend::is_float(tensor.dtype))
       throw Error(Code::kCorrupt, "{}: {}: want BF16, F16 or F32, found {}", where_, name, name_of(tensor.dtype));
     return tensor;
   }
@@ -92,8 +84,8 @@ class Tensors {
 // Gives the head weights: of the outer ones, or of layer `layer`. Experts lead with their number, which is one.
 void put(Head& head, WeightRole role, int layer, const RawTensor& tensor, const RawTensor* odd = nullptr) {
   backend::HostWeight weight{
-      .role = role, .layer = layer, .format = format_of(tensor.dtype), .values = tensor, .scales = {}};
-  if (odd != nullptr) weight.odd = *odd, weight.odd_format = format_of(odd->dtype);
+      .role = role, .layer = layer, .format = backend::format_of(tensor.dtype), .values = tensor, .scales = {}};
+  if (odd != nullptr) weight.odd = *odd, weight.odd_format = backend::format_of(odd->dtype);
   if (role == WeightRole::kGateUp || role == WeightRole::kGateUpBias || role == WeightRole::kDown ||
       role == WeightRole::kDownBias)
     for (RawTensor* each : {&weight.values, &weight.odd})
@@ -101,13 +93,13 @@ void put(Head& head, WeightRole role, int layer, const RawTensor& tensor, const 
   head.weights.push_back(std::move(weight));
 }
 
-void read_layer(Tensors& tensors, const Eagle3Config& c, int n, Head& head) {
+void read_layer(Tensors& tensors, int n, Head& head) {
   using enum WeightRole;
   const bool first = n == 0;
   std::string p = fmt::format("layers.{}.", n);
   if (first && !tensors.has_any(p)) p = "midlayer.";
-  const int64_t hidden = c.hidden_size, read = (first ? 2 : 1) * hidden, kv = c.num_key_value_heads * c.head_dim;
-  const int64_t q = c.num_attention_heads * c.head_dim, inter = c.intermediate_size;
+  const backend::Dims& d = head.config.dims;
+  const int64_t hidden = d.hidden, read = (first ? 2 : 1) * hidden, kv = d.kv_width(), q = d.q_width(), inter = d.inter;
   const auto take = [&](WeightRole role, std::string_view name, const Shape& shape) {
     put(head, role, n, tensors.take_floats(fmt::format("{}{}", p, name), shape));
   };
@@ -118,17 +110,17 @@ void read_layer(Tensors& tensors, const Eagle3Config& c, int n, Head& head) {
   take(kAttnNorm, "input_layernorm.weight", {hidden});
   if (first) take(kHiddenNorm, "hidden_norm.weight", {hidden});
   take(kMlpNorm, "post_attention_layernorm.weight", {hidden});
-  matrix(kQ, "self_attn.q_proj", {q, read}, kQBias, c.qkv_bias);
-  matrix(kK, "self_attn.k_proj", {kv, read}, kKBias, c.qkv_bias);
-  matrix(kV, "self_attn.v_proj", {kv, read}, kVBias, c.qkv_bias);
-  matrix(kO, "self_attn.o_proj", {hidden, q}, kOBias, c.o_bias);
-  matrix(kDown, "mlp.down_proj", {hidden, inter}, kDownBias, c.mlp_bias);
+  matrix(kQ, "self_attn.q_proj", {q, read}, kQBias, head.qkv_bias);
+  matrix(kK, "self_attn.k_proj", {kv, read}, kKBias, head.qkv_bias);
+  matrix(kV, "self_attn.v_proj", {kv, read}, kVBias, head.qkv_bias);
+  matrix(kO, "self_attn.o_proj", {hidden, q}, kOBias, head.o_bias);
+  matrix(kDown, "mlp.down_proj", {hidden, inter}, kDownBias, head.mlp_bias);
   const auto both = [&](WeightRole role, std::string_view what, const Shape& shape) {
     const RawTensor& up = tensors.take_floats(fmt::format("{}mlp.up_proj.{}", p, what), shape);
     put(head, role, n, tensors.take_floats(fmt::format("{}mlp.gate_proj.{}", p, what), shape), &up);
   };
   both(kGateUp, "weight", {inter, hidden});
-  if (c.mlp_bias) both(kGateUpBias, "bias", {inter});
+  if (head.mlp_bias) both(kGateUpBias, "bias", {inter});
 }
 
 const HostWeight& weight_of(const Target& target, WeightRole role) {
@@ -138,176 +130,120 @@ const HostWeight& weight_of(const Target& target, WeightRole role) {
 }
 
 // d2t[i] is how far row i of lm_head is from its token of the target.
-std::vector<int32_t> read_target_ids(Tensors& tensors, const Eagle3Config& c) {
-  const RawTensor& d2t = tensors.take("d2t", {c.draft_vocab_size});
+std::vector<int32_t> read_target_ids(Tensors& tensors, const Head& head) {
+  const int64_t rows = head.config.dims.vocab, vocab = head.reads.target_vocab;
+  const RawTensor& d2t = tensors.take("d2t", {rows});
   if (d2t.dtype != DType::kI64 && d2t.dtype != DType::kI32)
     throw Error(Code::kCorrupt, "{}: d2t: want I64 or I32, found {}", tensors.where(), name_of(d2t.dtype));
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < c.draft_vocab_size; ++i) {
+  for (int64_t i = 0; i < rows; ++i) {
     const int64_t offset = d2t.dtype == DType::kI64 ? element<int64_t>(d2t, i) : element<int32_t>(d2t, i);
-    if (offset < -i || offset >= c.vocab_size - i)
+    if (offset < -i || offset >= vocab - i)
       throw Error(Code::kCorrupt, "{}: d2t: want row {} to name a token below {}, found an offset of {}",
-                  tensors.where(), i, c.vocab_size, offset);
+                  tensors.where(), i, vocab, offset);
     ids.push_back(static_cast<int32_t>(i + offset));
   }
   return ids;
 }
 
-void read_vocabulary(Tensors& tensors, const Target& target, const Eagle3Config& c, Head& head) {
-  const bool own = c.draft_vocab_size != c.vocab_size || tensors.has("lm_head.weight");
+void read_vocabulary(Tensors& tensors, const Target& target, Head& head) {
+  const int64_t rows = head.config.dims.vocab, vocab = head.reads.target_vocab, hidden = head.config.dims.hidden;
+  const bool own = rows != vocab || tensors.has("lm_head.weight");
   const bool embeds = tensors.has("embed_tokens.weight");
-  if ((!own || !embeds) && target.config.dims.hidden != c.hidden_size)
+  if ((!own || !embeds) && target.config.dims.hidden != hidden)
     throw Error(Code::kCorrupt,
-                "{}: hidden_size: want the model's {}, as the head uses its embedding or lm_head, found {}", c.where,
-                target.config.dims.hidden, c.hidden_size);
-  const auto take = [&](WeightRole role, const char* name, int64_t rows) {
-    put(head, role, -1, tensors.take_floats(name, {rows, c.hidden_size}));
+                "{}: hidden_size: want the model's {}, as the head uses its embedding or lm_head, found {}", head.where,
+                target.config.dims.hidden, hidden);
+  const auto take = [&](WeightRole role, const char* name, int64_t of_rows) {
+    put(head, role, -1, tensors.take_floats(name, {of_rows, hidden}));
   };
   if (embeds)
-    take(WeightRole::kEmbedding, "embed_tokens.weight", c.vocab_size);
+    take(WeightRole::kEmbedding, "embed_tokens.weight", vocab);
   else
     head.weights.push_back(shared(target, WeightRole::kEmbedding, tensors.where()));
   if (own)
-    take(WeightRole::kUnembedding, "lm_head.weight", c.draft_vocab_size);
+    take(WeightRole::kUnembedding, "lm_head.weight", rows);
   else
     head.weights.push_back(shared(target, WeightRole::kUnembedding, tensors.where()));
-  if (c.draft_vocab_size != c.vocab_size || tensors.has("d2t")) head.reads.target_ids = read_target_ids(tensors, c);
-  if (tensors.has("t2d")) tensors.take("t2d", {c.vocab_size});  // which tokens a draft may hold: of use in training
+  if (rows != vocab || tensors.has("d2t")) head.reads.target_ids = read_target_ids(tensors, head);
+  if (tensors.has("t2d")) tensors.take("t2d", {vocab});  // which tokens a draft may hold: of use in training
 }
 
-void read_taps(Tensors& tensors, const Target& target, const Eagle3Config& c, Head& head) {
+void read_taps(Tensors& tensors, const Target& target, Head& head) {
   using enum WeightRole;
-  const int64_t taps = c.num_aux_hidden_states, width = taps * c.target_hidden_size;
-  if (!c.use_aux_hidden_state) {  // it reads the model's last state, normed as the model norms it
+  const backend::HeadConfig& reads = head.reads;
+  const int64_t width = reads.taps * reads.target_hidden;
+  if (!reads.fc) {  // it reads the model's last state, normed as the model norms it
     head.reads.tap_eps = target.config.rms_eps;
     HostWeight norm = weight_of(target, kFinalNorm);
     norm.role = kTapNorm;
     return head.weights.push_back(norm);
   }
-  put(head, kTapFc, -1, tensors.take_floats("fc.weight", {c.hidden_size, width}));
-  if (c.norm_before_fc) put(head, kTapNorm, -1, tensors.take_floats("input_norm.weight", {width}));
-  if (c.fc_norm) {
+  put(head, kTapFc, -1, tensors.take_floats("fc.weight", {head.config.dims.hidden, width}));
+  if (reads.tap_norms == 1 && !head.fc_norm) put(head, kTapNorm, -1, tensors.take_floats("input_norm.weight", {width}));
+  if (head.fc_norm) {
     std::vector<float> norms;
-    for (int64_t i = 0; i < taps; ++i) {
+    for (int64_t i = 0; i < reads.taps; ++i) {
       const std::vector<float> own =
-          backend::floats_of(tensors.take_floats(fmt::format("fc_norm.{}.weight", i), {c.target_hidden_size}));
+          backend::floats_of(tensors.take_floats(fmt::format("fc_norm.{}.weight", i), {reads.target_hidden}));
       norms.insert(norms.end(), own.begin(), own.end());
     }
     const auto bytes = std::as_bytes(std::span(norms));
     const std::vector<std::byte>& kept = head.made_up.emplace_back(bytes.begin(), bytes.end());
     put(head, kTapNorm, -1, {.dtype = DType::kF32, .shape = {width}, .bytes = kept});
   }
-  if (!c.mask_token_id) return;
-  head.mask_token = static_cast<int32_t>(*c.mask_token_id);
-  head.mask_hidden = backend::floats_of(tensors.row("mask_hidden", width));
+  if (head.mask_token) head.mask_hidden = backend::floats_of(tensors.row("mask_hidden", width));
 }
 
-RopeTable rope_of(const Eagle3Config& c) {
-  switch (c.rope) {
-    case Eagle3Rope::kPlain: return plain_rope(c.rope_theta, c.head_dim);
-    case Eagle3Rope::kLlama3:
-      return llama3_rope({.theta = c.rope_theta,
-                          .factor = c.rope_factor,
-                          .low_rotations = c.rope_low_freq_factor,
-                          .high_rotations = c.rope_high_freq_factor,
-                          .original_context = c.rope_original_context},
-                         c.head_dim);
-    case Eagle3Rope::kYarn:
-      return yarn_rope({.theta = c.rope_theta,
-                        .factor = c.rope_factor,
-                        .beta_fast = c.rope_beta_fast,
-                        .beta_slow = c.rope_beta_slow,
-                        .original_context = c.rope_original_context,
-                        .truncate = c.rope_truncate},
-                       c.head_dim);
-  }
-  return {};
-}
-
-ModelConfig config_of(const Eagle3Config& c, const backend::Dims& target) {
-  const auto kind = c.sliding_window ? LayerKind::kSliding : LayerKind::kFull;
-  ModelConfig config;
-  config.dims = {.layers = c.num_hidden_layers,
-                 .hidden = c.hidden_size,
-                 .heads = c.num_attention_heads,
-                 .kv_heads = c.num_key_value_heads,
-                 .head_dim = c.head_dim,
-                 .inter = c.intermediate_size,
-                 .experts = 1,
-                 .topk = 1,
-                 .vocab = c.draft_vocab_size,
-                 .sliding_window = c.sliding_window.value_or(backend::kPageTokens),
-                 .max_context = target.max_context};
-  config.rms_eps = static_cast<float>(c.rms_norm_eps);
-  config.layer_kinds.assign(static_cast<size_t>(c.num_hidden_layers), kind);
-  return config;
-}
-
-void require_target(const Eagle3Config& c, const ModelConfig& target) {
+void require_target(const Head& head, const ModelConfig& target) {
   const auto require = [&](const char* key, int64_t found, int64_t want) {
-    if (found != want) throw Error(Code::kCorrupt, "{}: {}: want the model's {}, found {}", c.where, key, want, found);
+    if (found != want)
+      throw Error(Code::kCorrupt, "{}: {}: want the model's {}, found {}", head.where, key, want, found);
   };
-  require("vocab_size", c.vocab_size, target.dims.vocab);
-  require(c.target_hidden_size == c.hidden_size ? "hidden_size" : "target_hidden_size", c.target_hidden_size,
-          target.dims.hidden);
-  if (!c.use_aux_hidden_state) require("hidden_size", c.hidden_size, target.dims.hidden);
+  const int64_t hidden = head.config.dims.hidden, read = head.reads.target_hidden;
+  require("vocab_size", head.reads.target_vocab, target.dims.vocab);
+  require(read == hidden ? "hidden_size" : "target_hidden_size", read, target.dims.hidden);
+  if (!head.reads.fc) require("hidden_size", hidden, target.dims.hidden);
 }
 
 }  // namespace
 
-std::vector<int> boundaries_of(const Eagle3Config& config, int64_t layers, TapReading reading) {
+std::vector<int> boundaries_of(const Head& head, int64_t layers, TapReading reading) {
   const auto last = static_cast<int>(layers);
-  if (!config.use_aux_hidden_state) return {last};
+  if (!head.reads.fc) return {last};
   // Three, as vLLM, SGLang and TensorRT-LLM take them where a head names none.
   std::vector<int> boundaries = {2, last / 2, last - 3};
-  if (config.layer_ids) {
-    const std::vector<int64_t>& ids = *config.layer_ids;
+  if (head.layer_ids) {
+    const std::vector<int64_t>& ids = *head.layer_ids;
     const bool outputs = reading == TapReading::kAuto ? ids.back() != layers : reading == TapReading::kOutputs;
     boundaries.clear();
     for (const int64_t id : ids) boundaries.push_back(static_cast<int>(id + (outputs ? 1 : 0)));
   }
   const bool rising = std::ranges::adjacent_find(boundaries, std::greater_equal<>()) == boundaries.end();
   if (!rising || boundaries.front() < 0 || boundaries.back() > last)
-    throw Error(Code::kCorrupt, "{}: want states of 0 to {}, the model's layers, rising; found {}", config.where, last,
+    throw Error(Code::kCorrupt, "{}: want states of 0 to {}, the model's layers, rising; found {}", head.where, last,
                 fmt::join(boundaries, ", "));
   return boundaries;
 }
 
-Head described(const Eagle3Config& c, const backend::Dims& target) {
-  Head head;
-  head.config = config_of(c, target);
-  head.rope = rope_of(c);
-  const int64_t taps = c.num_aux_hidden_states;
-  head.reads = {.taps = c.use_aux_hidden_state ? taps : 1,
-                .target_hidden = c.target_hidden_size,
-                .target_vocab = c.vocab_size,
-                .fc = c.use_aux_hidden_state,
-                .tap_norms = c.fc_norm                                     ? taps
-                             : c.norm_before_fc || !c.use_aux_hidden_state ? 1
-                                                                           : 0,
-                .tap_eps = static_cast<float>(c.rms_norm_eps),
-                .norm_before_residual = c.norm_before_residual,
-                .norm_output = c.norm_output};
-  return head;
-}
-
 backend::HostWeight shared(const Target& target, WeightRole role, const std::string& where) {
   const HostWeight& weight = weight_of(target, role);
-  if (!is_float(weight.values.dtype))
+  if (!backend::is_float(weight.values.dtype))
     throw Error(Code::kUnsupported, "{}: the head has no {} of its own: want the model's in bf16, f16 or f32, found {}",
                 where, name_of(role), name_of(weight.format));
-  return {.role = role, .format = format_of(weight.values.dtype), .values = weight.values, .scales = {}};
+  return {.role = role, .format = backend::format_of(weight.values.dtype), .values = weight.values, .scales = {}};
+}
+
+RawTensor filled(Head& head, int64_t count, float value) {
+  const std::vector<Bf16> values(static_cast<size_t>(count), Bf16::from_float(value));
+  const auto bytes = std::as_bytes(std::span(values));
+  const std::vector<std::byte>& kept = head.made_up.emplace_back(bytes.begin(), bytes.end());
+  return {.dtype = DType::kBf16, .shape = {count}, .bytes = kept};
 }
 
 void fill_up(Head& head) {
   using enum WeightRole;
   const backend::Dims& d = head.config.dims;
-  const auto made = [&](int64_t count, Bf16 value) -> RawTensor {
-    const std::vector<Bf16> values(static_cast<size_t>(count), value);
-    const auto bytes = std::as_bytes(std::span(values));
-    const std::vector<std::byte>& kept = head.made_up.emplace_back(bytes.begin(), bytes.end());
-    return {.dtype = DType::kBf16, .shape = {count}, .bytes = kept};
-  };
   for (int n = 0; n < d.layers; ++n) {
     const auto has = [&](WeightRole role) {
       return std::ranges::any_of(head.weights, [&](const HostWeight& w) { return w.role == role && w.layer == n; });
@@ -317,24 +253,23 @@ void fill_up(Head& head) {
                                       {kVBias, d.kv_width()},
                                       {kOBias, d.hidden},
                                       {kDownBias, d.hidden}})
-      if (!has(role)) put(head, role, n, made(count, {}));
-    const RawTensor zeros = made(d.inter, {});
+      if (!has(role)) put(head, role, n, filled(head, count, 0));
+    const RawTensor zeros = filled(head, d.inter, 0);
     if (!has(kGateUpBias)) put(head, kGateUpBias, n, zeros, &zeros);
-    put(head, kSinks, n, made(d.heads, Bf16::from_float(-INFINITY)));
+    put(head, kSinks, n, filled(head, d.heads, -INFINITY));
   }
 }
 
 Head load(const std::filesystem::path& directory, const Target& target, TapReading reading) {
-  const Eagle3Config c = checkpoint::read_eagle3_config(directory);
-  require_target(c, target.config);
-  Head head = described(c, target.config.dims);
-  head.boundaries = boundaries_of(c, target.config.dims.layers, reading);
+  Head head = read_head_config(directory, target.config.dims);
+  require_target(head, target.config);
+  head.boundaries = boundaries_of(head, target.config.dims.layers, reading);
   head.files.emplace(checkpoint::Checkpoint::open(directory));
   Tensors tensors(*head.files, directory.string());
-  read_taps(tensors, target, c, head);
-  for (int n = 0; n < c.num_hidden_layers; ++n) read_layer(tensors, c, n, head);
-  put(head, WeightRole::kFinalNorm, -1, tensors.take_floats("norm.weight", {c.hidden_size}));
-  read_vocabulary(tensors, target, c, head);
+  read_taps(tensors, target, head);
+  for (int n = 0; n < head.config.dims.layers; ++n) read_layer(tensors, n, head);
+  put(head, WeightRole::kFinalNorm, -1, tensors.take_floats("norm.weight", {head.config.dims.hidden}));
+  read_vocabulary(tensors, target, head);
   tensors.refuse_others();
   fill_up(head);
   return head;

@@ -24,10 +24,11 @@ using test::values;
 using TestTarget = test::Eagle3Target;
 
 TEST(Eagle3Taps, a_list_that_ends_with_the_number_of_layers_names_boundaries) {
-  checkpoint::Eagle3Config config{.where = "w"};
+  Head head;
+  head.where = "w";
   const auto of = [&](std::vector<int64_t> ids, TapReading reading) {
-    config.layer_ids = std::move(ids);
-    return boundaries_of(config, 36, reading);
+    head.layer_ids = std::move(ids);
+    return boundaries_of(head, 36, reading);
   };
   using enum TapReading;
   EXPECT_EQ(of({24, 30, 36}, kAuto), (std::vector{24, 30, 36}));
@@ -36,10 +37,10 @@ TEST(Eagle3Taps, a_list_that_ends_with_the_number_of_layers_names_boundaries) {
   EXPECT_EQ(of({1, 17, 35}, kOutputs), (std::vector{2, 18, 36}));
   expect_error([&] { of({24, 30, 36}, kOutputs); }, Code::kCorrupt, "w: want states of 0 to 36");
   expect_error([&] { of({24, 30, 37}, kBoundaries); }, Code::kCorrupt, "found 24, 30, 37");
-  config.layer_ids.reset();
-  EXPECT_EQ(boundaries_of(config, 36, kAuto), (std::vector{2, 18, 33}));
-  config.use_aux_hidden_state = false;
-  EXPECT_EQ(boundaries_of(config, 36, kAuto), (std::vector{36}));
+  head.layer_ids.reset();
+  EXPECT_EQ(boundaries_of(head, 36, kAuto), (std::vector{2, 18, 33}));
+  head.reads.fc = false;
+  EXPECT_EQ(boundaries_of(head, 36, kAuto), (std::vector{36}));
 }
 
 // A copy of a head with other tensors: `change` may rename or reshape each, or drop it by an empty name.

@@ -38,7 +38,7 @@ struct DecodeTile {
   static constexpr int kDims = kGroupHeads * kHeadDim / kThreads;  // of the result, per thread
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSharedBytes = decode_smem_bytes(rows_bytes<Kv>(1), {kWarps, kStages});
-  // The first of the query's parts that the thread's warp deals with.
+  // Index of the first part of the query that the thread's warp deals with.
   __device__ static int first_part() { return kWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / kAttendLanes; }
   static_assert(kRingBytes + (kWarps > 1 ? kDimSteps * kAttendLanes * 16 : 0) == kSharedBytes,
                 "the queries' operands behind the rings");

@@ -27,8 +27,8 @@ class Cupti {
 
 class Profiler final : public KernelProfiler {
  public:
-  // on: whose trace the backend's launches go to. graphs: may be null. Both outlive the profiler.
-  Profiler(const Launch& on, StepGraphs* graphs) : on_(on), graphs_(graphs) {}
+  // on: whose trace the backend's launches go to, on that card. graphs: may be null. Both outlive the profiler.
+  Profiler(const Launch& on, StepGraphs* graphs, int card) : on_(on), graphs_(graphs), card_(card) {}
 
   void begin() override;
   void skip() override;
@@ -43,15 +43,14 @@ class Profiler final : public KernelProfiler {
  private:
   const Launch& on_;
   StepGraphs* graphs_;
+  const int card_;
   std::optional<Cupti> cupti_;
   size_t skipped_ = 0;  // launches
 };
 
 inline void Profiler::begin() {
   cuda_check(cudaStreamSynchronize(on_.stream));
-  int card = 0;
-  cuda_check(cudaGetDevice(&card));
-  cupti_.emplace(card);
+  cupti_.emplace(card_);
   if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
   on_.trace->clear();
   skipped_ = 0;

@@ -1,4 +1,5 @@
 // In a build that found no nccl.h.
+#include "backend/cuda/card_group.h"
 #include "backend/cuda/comm/nccl_comm.h"
 
 #include "base/error.h"
@@ -8,10 +9,12 @@ namespace nibble::backend::cuda {
 struct NcclComm::End {};
 
 namespace {
-[[noreturn]] void refuse() { throw Error(Code::kUnsupported, "cuda: {}", nccl_library().what); }
+[[noreturn]] void refuse() {
+  throw Error(Code::kUnsupported, "cuda: cards of several processes: want NCCL, found a build without nccl.h");
+}
 }  // namespace
 
-NcclLibrary nccl_library() { return {.there = false, .what = "want NCCL, found a build without nccl.h"}; }
+std::string nccl_version() { refuse(); }
 NcclId new_nccl_id() { refuse(); }
 
 NcclComm::NcclComm(const Place& place) : Comm(place.rank, place.ranks) { refuse(); }

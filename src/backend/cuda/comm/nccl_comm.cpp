@@ -1,6 +1,7 @@
 #include "backend/cuda/comm/nccl_comm.h"
 
 #include "backend/cuda/card/device.h"
+#include "backend/cuda/card_group.h"
 #include "backend/cuda/comm/sum_way.h"
 #include "base/error.h"
 #include "base/shared_library.h"
@@ -23,46 +24,30 @@ namespace {
 
 constexpr std::chrono::milliseconds kUsingTime{300};
 
-// What is used of the library, under NCCL's names.
-struct Functions {
-  decltype(&ncclGetVersion) version = nullptr;
-  decltype(&ncclGetErrorString) error = nullptr;
-  decltype(&ncclGetUniqueId) unique_id = nullptr;
-  decltype(&ncclCommInitRank) init = nullptr;
-  decltype(&ncclCommDestroy) destroy = nullptr;
-  decltype(&ncclCommAbort) abort = nullptr;
-  decltype(&ncclGroupStart) group = nullptr;
-  decltype(&ncclGroupEnd) group_end = nullptr;
-  decltype(&ncclAllReduce) all_reduce = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) receive = nullptr;
-  decltype(&ncclCommGetAsyncError) state = nullptr;
+// What is used of the library. Throws as SharedLibrary does.
+struct Nccl {
+  const SharedLibrary library{{.file = "libnccl.so.2",
+                               .name = "NCCL",
+                               .purpose = "to add up between cards",
+                               .packages = "apt install libnccl2"}};
+  decltype(&ncclGetVersion) version = library.find("ncclGetVersion");
+  decltype(&ncclGetErrorString) error = library.find("ncclGetErrorString");
+  decltype(&ncclGetUniqueId) unique_id = library.find("ncclGetUniqueId");
+  decltype(&ncclCommInitRank) init = library.find("ncclCommInitRank");
+  decltype(&ncclCommDestroy) destroy = library.find("ncclCommDestroy");
+  decltype(&ncclCommAbort) abort = library.find("ncclCommAbort");
+  decltype(&ncclGroupStart) group = library.find("ncclGroupStart");
+  decltype(&ncclGroupEnd) group_end = library.find("ncclGroupEnd");
+  decltype(&ncclAllReduce) all_reduce = library.find("ncclAllReduce");
+  decltype(&ncclSend) send = library.find("ncclSend");
+  decltype(&ncclRecv) receive = library.find("ncclRecv");
+  decltype(&ncclCommGetAsyncError) state = library.find("ncclCommGetAsyncError");
 
   void check(ncclResult_t result, std::string_view what) const {
     if (result != ncclSuccess && result != ncclInProgress)
       throw Error(Code::kDevice, "cuda: NCCL: {}: {} (NCCL_DEBUG=WARN says more)", what, error(result));
   }
 };
-
-// Throws as SharedLibrary does.
-Functions open_nccl() {
-  const SharedLibrary library({.file = "libnccl.so.2",
-                               .name = "NCCL",
-                               .purpose = "to add up between cards",
-                               .packages = "apt install libnccl2"});
-  return {.version = library.find("ncclGetVersion"),
-          .error = library.find("ncclGetErrorString"),
-          .unique_id = library.find("ncclGetUniqueId"),
-          .init = library.find("ncclCommInitRank"),
-          .destroy = library.find("ncclCommDestroy"),
-          .abort = library.find("ncclCommAbort"),
-          .group = library.find("ncclGroupStart"),
-          .group_end = library.find("ncclGroupEnd"),
-          .all_reduce = library.find("ncclAllReduce"),
-          .send = library.find("ncclSend"),
-          .receive = library.find("ncclRecv"),
-          .state = library.find("ncclCommGetAsyncError")};
-}
 
 ncclDataType_t type_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? ncclFloat32 : ncclBfloat16; }
 int64_t bytes_of(DeltaValues::Type type) { return type == DeltaValues::Type::kF32 ? 4 : 2; }
@@ -72,19 +57,19 @@ constexpr int64_t kFewestBytes = 1024, kMostBytes = kNcclBytes;
 
 }  // namespace
 
-NcclLibrary nccl_library() {
+std::string nccl_version() {
+  int version = 0;
   try {
-    const Functions found = open_nccl();
-    int version = 0;
-    found.check(found.version(&version), "its version");
-    return {.there = true, .what = fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100)};
+    const Nccl nccl;
+    nccl.check(nccl.version(&version), "its version");
   } catch (const Error& e) {
-    return {.there = false, .what = e.what()};
+    throw Error(Code::kUnsupported, "cuda: cards of several processes: {}", e.what());
   }
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 NcclId new_nccl_id() {
-  const Functions nccl = open_nccl();
+  const Nccl nccl;
   ncclUniqueId id{};
   nccl.check(nccl.unique_id(&id), "a group's id");
   NcclId out{};
@@ -94,7 +79,7 @@ NcclId new_nccl_id() {
 }
 
 struct NcclComm::End {
-  Functions nccl = open_nccl();
+  Nccl nccl;
   int rank = 0, ranks = 1;
   ncclComm_t comm = nullptr;
   std::shared_timed_mutex used;  // alone: who gives up
@@ -169,7 +154,7 @@ void NcclComm::reduce(const DeltaValues& values, const Launch& on) const {
 
 void NcclComm::gather(const GatheredColumns& of, const Launch& on) const {
   const auto lock = end_->use();
-  const Functions& nccl = end_->nccl;
+  const Nccl& nccl = end_->nccl;
   // A row lies where it belongs; more of them come side by side, and are put there.
   const auto place = [&](int from) {
     const int64_t first = of.columns[static_cast<size_t>(from)].first;

@@ -8,16 +8,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 namespace nibble::backend::cuda {
-
-// What is there: "NCCL 2.28.9", or why nothing is.
-struct NcclLibrary {
-  bool there = false;
-  std::string what;
-};
-[[nodiscard]] NcclLibrary nccl_library();
 
 // Names a group of ranks. One process makes it and tells the others.
 struct NcclId {

@@ -42,7 +42,7 @@ struct HostRanks {
   void begin(uint32_t round) {
     for (PushRounds& own : rounds) std::ranges::fill(own.of_cta, round);
   }
-  // Of every CTA that a launch may have.
+  // Rounds of every CTA that a launch may have.
   void expect_round(uint32_t round) const {
     for (const PushRounds& own : rounds)
       for (const uint32_t of_cta : own.of_cta) ASSERT_EQ(of_cta, round);

@@ -22,7 +22,7 @@ namespace nibble::backend::cuda {
 
 inline constexpr int kHalfHead = kGemvHeadDim / 2, kHeadTiles = kGemvHeadDim / layout::kTileRows;
 
-// The first of the values that a head has at a slot.
+// Index of the first value that a head has at a slot.
 __device__ __forceinline__ int64_t place_in_pages(int slot, int kv_heads, int kv_head) {
   return ((int64_t{slot / kPageTokens} * kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kGemvHeadDim;
 }

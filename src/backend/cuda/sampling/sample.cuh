@@ -201,7 +201,7 @@ __device__ inline float gumbel(uint32_t word) {
   return -logf(-logf(u));
 }
 
-// The first of the block's, on thread 0.
+// The block's first value by rank; thread 0 has it.
 __device__ inline RankedValue block_first(RankedValue mine, RankedValue* shared) {
   mine = warp_first(mine);
   if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = mine;
@@ -261,7 +261,7 @@ struct DrawWalk {
   }
 };
 
-// The first of them without randomness: a maximum per quad, and its token at the end.
+// The largest logit's token, without randomness: a maximum per quad, and its token at the end.
 __device__ __forceinline__ RankedValue largest(const DrawWalk& walk, const SampleRowParams& p) {
   float most = -INFINITY;
   int where = -1;

@@ -89,7 +89,7 @@ void for_each_slice(int64_t rows, int64_t cols, const Visit& visit) {
             tile * tile_bytes(cols) + slice * slice_bytes(blocks) - missing * kBlockPairBytes);
 }
 
-// Both REQUIRE packed_bytes(rows, cols) bytes, and scales up to kMaxScaleCode.
+// pack() and unpack() REQUIRE packed_bytes(rows, cols) bytes, and scales up to kMaxScaleCode.
 inline void pack(const MxSource& source, std::span<uint8_t> out) {
   for_each_slice(source.rows, source.cols,
                  [&](const PackedSlice& slice, int64_t at) { pack_slice(source, slice, out.data() + at); });

@@ -20,12 +20,14 @@ inline int free_port() {
   for (int tried = 0; tried < kCount; ++tried) {
     const int port = kFirst + next;
     next = (next + 1) % kCount;
-    const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return port;
+    const bool free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (free) return port;
   }
   ADD_FAILURE() << "no port is free";
   return 0;
@@ -46,10 +48,10 @@ inline GroupPlace at_rank(GroupPlace place, int rank) {
 // What a rank says first, byte for byte.
 inline std::vector<std::byte> hello_frame(const GroupPlace& place) {
   BodyWriter hello;
-  hello.number(uint32_t{2});
-  hello.number(static_cast<int32_t>(place.rank));
-  hello.number(static_cast<int32_t>(place.count));
-  hello.number(static_cast<uint32_t>(place.terms.size()));
+  hello.field(uint32_t{3});
+  hello.field(static_cast<int32_t>(place.rank));
+  hello.field(static_cast<int32_t>(place.count));
+  hello.field(static_cast<uint32_t>(place.terms.size()));
   for (const GroupTerm& term : place.terms) {
     hello.text(term.name);
     hello.text(term.value);

@@ -134,7 +134,7 @@ __device__ __forceinline__ void scale_tokens(const GemmArgs& args, int count, ui
   }
 }
 
-// Both rows of a lane lie in one part: check_args.
+// A lane's two rows lie in one part: check_args.
 template <class Tile>
 __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork& work, int row_tile,
                                            const RowBias& bias, const WgmmaSums<Tile>& sums) {

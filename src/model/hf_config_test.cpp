@@ -1,4 +1,4 @@
-#include "checkpoint/hf_config.h"
+#include "model/hf_config.h"
 
 #include "checkpoint/testing/files.h"
 
@@ -6,7 +6,7 @@
 
 #include <tuple>
 
-namespace nibble::checkpoint {
+namespace nibble::model {
 namespace {
 
 using nlohmann::json;
@@ -36,7 +36,9 @@ json original() {
     "rope_scaling_factor": 32.0, "rope_ntk_alpha": 1, "rope_ntk_beta": 32})");
 }
 
-HfConfig parse(const json& config) { return parse_hf_config(config.dump(), "f"); }
+ModelConfig parse(const json& config) { return parse_hf_config(config.dump(), "f").config; }
+
+std::vector<std::string> notes_of(const json& config) { return parse_hf_config(config.dump(), "f").notes; }
 
 void expect_refused(const json& config, Code code, std::string_view message) {
   expect_error([&] { (void)parse(config); }, code, message);
@@ -53,49 +55,48 @@ json without(json config, const std::string& key) {
 }
 
 TEST(hf_config, reads_hugging_faces_spelling) {
-  const HfConfig c = parse(hugging_face());
-  EXPECT_EQ(c.naming, Naming::kHuggingFace);
-  EXPECT_EQ(c.num_hidden_layers, 4);
-  EXPECT_EQ(c.hidden_size, 2880);
-  EXPECT_EQ(c.intermediate_size, 2880);
-  EXPECT_EQ(c.num_attention_heads, 64);
-  EXPECT_EQ(c.num_key_value_heads, 8);
-  EXPECT_EQ(c.head_dim, 64);
-  EXPECT_EQ(c.num_experts, 32);
-  EXPECT_EQ(c.experts_per_token, 4);
-  EXPECT_EQ(c.vocab_size, 201088);
-  EXPECT_EQ(c.sliding_window, 128);
-  EXPECT_EQ(c.max_position_embeddings, 131072);
-  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  const ModelConfig c = parse(hugging_face());
+  EXPECT_EQ(c.dims.layers, 4);
+  EXPECT_EQ(c.dims.hidden, 2880);
+  EXPECT_EQ(c.dims.inter, 2880);
+  EXPECT_EQ(c.dims.heads, 64);
+  EXPECT_EQ(c.dims.kv_heads, 8);
+  EXPECT_EQ(c.dims.head_dim, 64);
+  EXPECT_EQ(c.dims.experts, 32);
+  EXPECT_EQ(c.dims.topk, 4);
+  EXPECT_EQ(c.dims.vocab, 201088);
+  EXPECT_EQ(c.dims.sliding_window, 128);
+  EXPECT_EQ(c.dims.max_context, 131072);
+  EXPECT_EQ(c.rms_eps, 1e-5f);
   EXPECT_EQ(c.swiglu_limit, 7.0);
-  EXPECT_EQ(c.rope_theta, 150000);
-  EXPECT_EQ(c.rope_factor, 32);
-  EXPECT_EQ(c.rope_beta_fast, 32);
-  EXPECT_EQ(c.rope_beta_slow, 1);
-  EXPECT_EQ(c.rope_original_context, 4096);
-  EXPECT_FALSE(c.rope_truncate);
-  EXPECT_EQ(c.layer_is_sliding, (std::vector<bool>{true, false, true, false}));
-  EXPECT_TRUE(c.notes.empty());
-  EXPECT_EQ(c.bos_token_id, std::nullopt);
-  EXPECT_EQ(c.pad_token_id, 199999);
-  EXPECT_EQ(c.eos_token_ids, std::vector<int64_t>{200002});
+  EXPECT_EQ(c.rope.theta, 150000);
+  EXPECT_EQ(c.rope.factor, 32);
+  EXPECT_EQ(c.rope.beta_fast, 32);
+  EXPECT_EQ(c.rope.beta_slow, 1);
+  EXPECT_EQ(c.rope.original_context, 4096);
+  EXPECT_FALSE(c.rope.truncate);
+  using enum LayerKind;
+  EXPECT_EQ(c.layer_kinds, (std::vector{kSliding, kFull, kSliding, kFull}));
+  EXPECT_TRUE(notes_of(hugging_face()).empty());
+  EXPECT_EQ(c.bos_id, std::nullopt);
+  EXPECT_EQ(c.pad_id, 199999);
+  EXPECT_EQ(c.eos_ids, std::vector<int32_t>{200002});
 }
 
 TEST(hf_config, reads_openais_spelling) {
-  const HfConfig c = parse(original());
-  EXPECT_EQ(c.naming, Naming::kOriginal);
-  EXPECT_EQ(c.num_hidden_layers, 36);
-  EXPECT_EQ(c.num_experts, 128);
-  EXPECT_EQ(c.experts_per_token, 4);
-  EXPECT_EQ(c.max_position_embeddings, 131072);
-  EXPECT_EQ(c.rms_norm_eps, 1e-5);
-  EXPECT_EQ(c.rope_beta_fast, 32);
-  EXPECT_EQ(c.rope_beta_slow, 1);
-  EXPECT_EQ(c.rope_original_context, 4096);
-  EXPECT_FALSE(c.rope_truncate);
-  EXPECT_EQ(c.layer_is_sliding, std::nullopt);
-  EXPECT_TRUE(c.notes.empty());
-  EXPECT_TRUE(c.eos_token_ids.empty());
+  const ModelConfig c = parse(original());
+  EXPECT_EQ(c.dims.layers, 36);
+  EXPECT_EQ(c.dims.experts, 128);
+  EXPECT_EQ(c.dims.topk, 4);
+  EXPECT_EQ(c.dims.max_context, 131072);
+  EXPECT_EQ(c.rms_eps, 1e-5f);
+  EXPECT_EQ(c.rope.beta_fast, 32);
+  EXPECT_EQ(c.rope.beta_slow, 1);
+  EXPECT_EQ(c.rope.original_context, 4096);
+  EXPECT_FALSE(c.rope.truncate);
+  EXPECT_EQ(c.layer_kinds, alternating_layers(c.dims.layers));
+  EXPECT_TRUE(notes_of(original()).empty());
+  EXPECT_TRUE(c.eos_ids.empty());
 }
 
 TEST(hf_config, reads_rope_parameters_of_transformers_5) {
@@ -107,26 +108,26 @@ TEST(hf_config, reads_rope_parameters_of_transformers_5) {
                                {"beta_slow", 2.0},
                                {"truncate", false},
                                {"original_max_position_embeddings", 8192}};
-  const HfConfig c = parse(config);
-  EXPECT_EQ(c.rope_theta, 150000);
-  EXPECT_EQ(c.rope_factor, 16);
-  EXPECT_EQ(c.rope_beta_fast, 30);
-  EXPECT_EQ(c.rope_beta_slow, 2);
-  EXPECT_EQ(c.rope_original_context, 8192);
+  const ModelConfig c = parse(config);
+  EXPECT_EQ(c.rope.theta, 150000);
+  EXPECT_EQ(c.rope.factor, 16);
+  EXPECT_EQ(c.rope.beta_fast, 30);
+  EXPECT_EQ(c.rope.beta_slow, 2);
+  EXPECT_EQ(c.rope.original_context, 8192);
 }
 
 TEST(hf_config, takes_transformers_defaults_where_its_writer_leaves_keys_out) {
   json config = without(without(without(hugging_face(), "swiglu_limit"), "layer_types"), "quantization_config");
   config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 32.0}};
   config["num_experts_per_tok"] = nullptr;
-  const HfConfig c = parse(config);
+  const ModelConfig c = parse(config);
   EXPECT_EQ(c.swiglu_limit, 7.0);
-  EXPECT_EQ(c.layer_is_sliding, std::nullopt);
-  EXPECT_EQ(c.rope_beta_fast, 32);
-  EXPECT_EQ(c.rope_beta_slow, 1);
-  EXPECT_TRUE(c.rope_truncate);
-  EXPECT_EQ(c.rope_original_context, 4096);
-  EXPECT_EQ(c.experts_per_token, 4);
+  EXPECT_EQ(c.layer_kinds, alternating_layers(c.dims.layers));
+  EXPECT_EQ(c.rope.beta_fast, 32);
+  EXPECT_EQ(c.rope.beta_slow, 1);
+  EXPECT_TRUE(c.rope.truncate);
+  EXPECT_EQ(c.rope.original_context, 4096);
+  EXPECT_EQ(c.dims.topk, 4);
 }
 
 TEST(hf_config, refuses_another_model_naming_type_and_architecture) {
@@ -203,7 +204,7 @@ TEST(hf_config, refuses_malformed_layer_types) {
   expect_refused(with(hugging_face(), "/layer_types", "full"), Code::kCorrupt,
                  "f: layer_types: want a list, found \"full\"");
   expect_refused(with(hugging_face(), "/layer_types", {"full_attention"}), Code::kCorrupt,
-                 "f: layer_types: want 4 entries, one per layer, found 1");
+                 "f: layer_types: want one per layer = 4, found 1");
   expect_refused(with(hugging_face(), "/layer_types/1", "linear_attention"), Code::kUnsupported,
                  "f: layer_types: want sliding_attention or full_attention, found \"linear_attention\"");
 }
@@ -225,10 +226,10 @@ TEST(hf_config, refuses_values_that_nothing_computes) {
                    "f: swiglu_alpha: want 1.702, found " + other.dump());
     expect_refused(with(original(), "/swiglu_alpha", other), Code::kUnsupported, "f: swiglu_alpha: want 1.702");
   }
-  EXPECT_TRUE(parse(with(hugging_face(), "/swiglu_alpha", 1.702)).notes.empty());
+  EXPECT_TRUE(notes_of(with(hugging_face(), "/swiglu_alpha", 1.702)).empty());
   for (const char* key : {"/partial_rotary_factor", "/rope_scaling/partial_rotary_factor"}) {
     expect_refused(with(hugging_face(), key, 0.5), Code::kUnsupported, "partial_rotary_factor: want 1, found 0.5");
-    EXPECT_TRUE(parse(with(hugging_face(), key, 1.0)).notes.empty());
+    EXPECT_TRUE(notes_of(with(hugging_face(), key, 1.0)).empty());
   }
   for (const char* key : {"/swiglu_limit", "/swiglu_alpha", "/partial_rotary_factor"}) {
     expect_refused(with(hugging_face(), key, nullptr), Code::kUnsupported,
@@ -252,24 +253,24 @@ TEST(hf_config, refuses_two_names_of_one_value_that_disagree) {
   for (const auto& [key, value, says] : cases) expect_refused(with(hugging_face(), key, value), Code::kCorrupt, says);
   expect_refused(with(with(hugging_face(), "/dtype", "float16"), "/torch_dtype", "bfloat16"), Code::kCorrupt,
                  "f: torch_dtype: want \"float16\" as dtype says");
-  EXPECT_EQ(parse(without(with(hugging_face(), "/num_experts", 32), "num_local_experts")).num_experts, 32);
-  EXPECT_EQ(parse(with(hugging_face(), "/rope_scaling/rope_theta", 150000.0)).rope_theta, 150000);
+  EXPECT_EQ(parse(without(with(hugging_face(), "/num_experts", 32), "num_local_experts")).dims.experts, 32);
+  EXPECT_EQ(parse(with(hugging_face(), "/rope_scaling/rope_theta", 150000.0)).rope.theta, 150000);
 }
 
 TEST(hf_config, notes_keys_that_nobody_knows_in_one_line) {
   json config = with(with(hugging_face(), "/norm_topk_prob", false), "/_private", 1);
   config["logit_softcap\n"] = 30;
   config["rope_scaling"]["low_freq_factor"] = 1;
-  const std::vector<std::string> notes = parse(config).notes;
+  const std::vector<std::string> notes = notes_of(config);
   ASSERT_EQ(notes.size(), 2u);
   EXPECT_EQ(notes[0], "f: rope_scaling: not known here, so without effect: low_freq_factor");
   EXPECT_EQ(notes[1], "f: not known here, so without effect: logit_softcap\\n, norm_topk_prob");
-  EXPECT_EQ(parse(with(original(), "/some_key", 1)).notes,
+  EXPECT_EQ(notes_of(with(original(), "/some_key", 1)),
             std::vector<std::string>{"f: not known here, so without effect: some_key"});
 }
 
 TEST(hf_config, notes_that_nothing_says_how_the_experts_are_quantised) {
-  const std::vector<std::string> notes = parse(without(hugging_face(), "quantization_config")).notes;
+  const std::vector<std::string> notes = notes_of(without(hugging_face(), "quantization_config"));
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_TRUE(notes[0].starts_with("f: quantization_config is missing"));
 }
@@ -284,6 +285,11 @@ TEST(hf_config, refuses_token_ids_out_of_range) {
                  "f: pad_token_id: want an integer, found \"x\"");
 }
 
+TEST(hf_config, refuses_contradictions_by_the_files_own_names) {
+  expect_refused(with(original(), "/experts_per_token", 129), Code::kCorrupt,
+                 "f: experts_per_token: want at most num_experts = 128, found 129");
+}
+
 TEST(hf_config, refuses_an_original_context_that_overflows) {
   expect_refused(with(original(), "/rope_scaling_factor", 1e6), Code::kCorrupt,
                  "f: initial_context_length × rope_scaling_factor: want at most");
@@ -293,13 +299,13 @@ TEST(hf_config, reads_the_directory_and_lets_generation_config_win) {
   const ScratchDir dir;
   expect_error([&] { (void)read_hf_config(dir.path()); }, Code::kIo, "config.json");
   dir.write("config.json", hugging_face().dump());
-  EXPECT_EQ(read_hf_config(dir.path()).eos_token_ids, std::vector<int64_t>{200002});
+  EXPECT_EQ(read_hf_config(dir.path()).config.eos_ids, std::vector<int32_t>{200002});
   dir.write(
       "generation_config.json",
       R"({"bos_token_id": 199998, "do_sample": true, "eos_token_id": [200002, 199999, 200012], "pad_token_id": 199999})");
-  const HfConfig c = read_hf_config(dir.path());
-  EXPECT_EQ(c.bos_token_id, 199998);
-  EXPECT_EQ(c.eos_token_ids, (std::vector<int64_t>{200002, 199999, 200012}));
+  const ModelConfig c = read_hf_config(dir.path()).config;
+  EXPECT_EQ(c.bos_id, 199998);
+  EXPECT_EQ(c.eos_ids, (std::vector<int32_t>{200002, 199999, 200012}));
   dir.write("generation_config.json", R"({"eos_token_id": [201088]})");
   expect_error([&] { (void)read_hf_config(dir.path()); }, Code::kCorrupt,
                "generation_config.json: eos_token_id: want 0 to 201087, found 201088");
@@ -309,4 +315,4 @@ TEST(hf_config, reads_the_directory_and_lets_generation_config_win) {
 }
 
 }  // namespace
-}  // namespace nibble::checkpoint
+}  // namespace nibble::model

@@ -1,4 +1,4 @@
-#include "checkpoint/eagle3_config.h"
+#include "model/eagle3/head.h"
 
 #include "base/mmap_file.h"
 #include "checkpoint/testing/files.h"
@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-namespace nibble::checkpoint {
+namespace nibble::model::eagle3 {
 namespace {
 
 using nlohmann::json;
@@ -21,7 +21,7 @@ json head(const char* variant) {
       std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/eagle3" / variant / "config.json", 1 << 16));
 }
 
-Eagle3Config parsed(const json& object) { return parse_eagle3_config(object.dump(), "h"); }
+Head parsed(const json& object) { return parse_head_config(object.dump(), "h", {.max_context = 4096}); }
 
 void refused(const char* variant, Code code, const std::function<void(json&)>& change, std::string_view says) {
   json object = head(variant);
@@ -29,39 +29,60 @@ void refused(const char* variant, Code code, const std::function<void(json&)>& c
   expect_error([&] { static_cast<void>(parsed(object)); }, code, says);
 }
 
-TEST(Eagle3Config, both_spellings_are_read) {
-  const Eagle3Config plain = parsed(head("norm_before_fc"));
-  EXPECT_TRUE(plain.norm_before_fc);
-  EXPECT_FALSE(plain.norm_before_residual);
+TEST(Eagle3HeadConfig, both_spellings_are_read) {
+  const Head plain = parsed(head("norm_before_fc"));
+  EXPECT_EQ(plain.reads.tap_norms, 1);
+  EXPECT_FALSE(plain.fc_norm);
+  EXPECT_FALSE(plain.reads.norm_before_residual);
   EXPECT_EQ(plain.layer_ids, (std::vector<int64_t>{4, 6, 8}));
-  EXPECT_EQ(plain.draft_vocab_size, 48);
-  EXPECT_EQ(plain.rope, Eagle3Rope::kLlama3);
+  EXPECT_EQ(plain.config.dims.vocab, 48);
+  EXPECT_EQ(plain.config.dims.max_context, 4096) << "the target's";
+  EXPECT_EQ(plain.config.layer_kinds, std::vector{LayerKind::kFull});
   json object = head("speculators");
   object.erase("norm_before_residual");
-  const Eagle3Config other = parsed(object);
-  EXPECT_TRUE(other.norm_before_residual) << "the default of that format";
-  EXPECT_EQ(other.draft_vocab_size, 20);
-  EXPECT_EQ(other.hidden_size, 32);
-  EXPECT_FALSE(parsed(head("final_state")).use_aux_hidden_state);
-  EXPECT_EQ(parsed(head("two_layers")).rope, Eagle3Rope::kYarn);
-  EXPECT_EQ(parsed(head("fc_norm")).sliding_window, 5);
+  const Head other = parsed(object);
+  EXPECT_TRUE(other.reads.norm_before_residual) << "the default of that format";
+  EXPECT_EQ(other.config.dims.vocab, 20);
+  EXPECT_EQ(other.config.dims.hidden, 32);
+  EXPECT_FALSE(parsed(head("final_state")).reads.fc);
+  EXPECT_EQ(parsed(head("fc_norm")).reads.tap_norms, 3);
+  EXPECT_EQ(parsed(head("fc_norm")).config.dims.sliding_window, 5);
+  EXPECT_EQ(parsed(head("fc_norm")).config.layer_kinds.front(), LayerKind::kSliding);
   object = head("plain");
   object["eagle_aux_hidden_state_layer_ids"] = json::array({-1});
-  EXPECT_FALSE(parsed(object).use_aux_hidden_state);
+  EXPECT_FALSE(parsed(object).reads.fc);
 }
 
-TEST(Eagle3Config, a_head_with_a_mask_token_is_p_eagle) {
-  EXPECT_EQ(parsed(head("plain")).mask_token_id, std::nullopt);
+TEST(Eagle3HeadConfig, its_rope_is_the_one_that_it_names) {
+  json object = head("plain");
+  const int64_t dim = parsed(object).config.dims.head_dim;
+  object["rope_theta"] = 5000;
+  object["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 64}};
+  EXPECT_EQ(parsed(object).rope.inv_freq, llama3_rope({5000, 8, 1, 4, 64}, dim).inv_freq);
+  object["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const RopeTable yarn = yarn_rope({5000, 4, 32, 1, 64, true}, dim);
+  EXPECT_EQ(parsed(object).rope.inv_freq, yarn.inv_freq);
+  EXPECT_EQ(parsed(object).rope.concentration, yarn.concentration);
+  object["rope_scaling"] = nullptr;
+  EXPECT_EQ(parsed(object).rope.inv_freq, plain_rope(5000, dim).inv_freq);
+}
+
+TEST(Eagle3HeadConfig, a_head_with_a_mask_token_is_p_eagle) {
+  EXPECT_EQ(parsed(head("plain")).mask_token, std::nullopt);
   json object = head("p_eagle");
-  EXPECT_EQ(parsed(object).mask_token_id, 47);
+  EXPECT_EQ(parsed(object).mask_token, 47);
   object["mask_token_id"] = 47;
   object["parallel_drafting"] = true;
   object["architectures"] = json::array({"LlamaForCausalLM"});
-  EXPECT_EQ(parsed(object).mask_token_id, 47);
+  EXPECT_EQ(parsed(object).mask_token, 47);
   object = head("p_eagle_speculators");
-  EXPECT_EQ(parsed(object).mask_token_id, 46);
+  EXPECT_EQ(parsed(object).mask_token, 46);
   object.erase("norm_before_residual");
-  EXPECT_FALSE(parsed(object).norm_before_residual) << "the default of that format";
+  EXPECT_FALSE(parsed(object).reads.norm_before_residual) << "the default of that format";
 
   const auto with = [](const char* key, json value) { return [=](json& o) { o[key] = value; }; };
   refused("p_eagle", Code::kCorrupt, with("ptd_token_id", 48), "h: ptd_token_id: want 0 to 47, found 48");
@@ -76,7 +97,7 @@ TEST(Eagle3Config, a_head_with_a_mask_token_is_p_eagle) {
   refused("p_eagle", Code::kUnsupported, with("dflash_config", json::object()), "h: dflash_config: want none");
 }
 
-TEST(Eagle3Config, what_is_missing_is_named) {
+TEST(Eagle3HeadConfig, what_is_missing_is_named) {
   for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps"}) {
     const std::string says = std::string(key) + " is missing";
     refused("plain", Code::kCorrupt, [&](json& o) { o.erase(key); }, "h: " + says);
@@ -86,7 +107,7 @@ TEST(Eagle3Config, what_is_missing_is_named) {
   }
 }
 
-TEST(Eagle3Config, what_is_not_known_is_named) {
+TEST(Eagle3HeadConfig, what_is_not_known_is_named) {
   const auto unknown = [](json& o) { o["new_norm"] = true; };
   refused("plain", Code::kUnsupported, unknown, "h: new_norm: want keys of an EAGLE-3 head");
   refused("final_state", Code::kUnsupported, [&](json& o) { unknown(o["eagle_config"]); }, "h: eagle_config: new_norm");
@@ -95,7 +116,7 @@ TEST(Eagle3Config, what_is_not_known_is_named) {
       "two_layers", Code::kUnsupported, [&](json& o) { unknown(o["rope_parameters"]); }, "rope_parameters: new_norm");
 }
 
-TEST(Eagle3Config, what_contradicts_itself_or_is_computed_nowhere_is_named) {
+TEST(Eagle3HeadConfig, what_contradicts_itself_or_is_computed_nowhere_is_named) {
   const auto with = [](const char* key, json value) { return [=](json& o) { o[key] = value; }; };
   const auto unsupported = Code::kUnsupported;
   refused("plain", unsupported, with("architectures", json::array({"LlamaForCausalLM"})), "architectures: want one of");
@@ -112,4 +133,4 @@ TEST(Eagle3Config, what_contradicts_itself_or_is_computed_nowhere_is_named) {
 }
 
 }  // namespace
-}  // namespace nibble::checkpoint
+}  // namespace nibble::model::eagle3

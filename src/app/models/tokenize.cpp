@@ -64,30 +64,24 @@ int execute(const TokenizeOptions& options) {
     terminal.print(options.output.json ? nlohmann::ordered_json{{"text", printable(text)}}.dump() + "\n" : text);
     return kExitOk;
   }
-  const auto pieces =
-      tokenizer.encode_pieces(input, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
+  const std::vector<int32_t> ids =
+      tokenizer.encode(input, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   if (options.count) {
-    terminal.print(options.output.json ? nlohmann::ordered_json{{"count", pieces.size()}}.dump() + "\n"
-                                       : fmt::format("{}\n", pieces.size()));
+    terminal.print(options.output.json ? nlohmann::ordered_json{{"count", ids.size()}}.dump() + "\n"
+                                       : fmt::format("{}\n", ids.size()));
     return kExitOk;
   }
   if (options.output.json) {
-    nlohmann::ordered_json json = {{"count", pieces.size()},
-                                   {"ids", nlohmann::ordered_json::array()},
-                                   {"pieces", nlohmann::ordered_json::array()}};
-    for (const text::TokenPiece& piece : pieces) {
-      json["ids"].push_back(piece.id);
-      json["pieces"].push_back(printable(piece.bytes));
-    }
+    nlohmann::ordered_json json = {{"count", ids.size()}, {"ids", ids}, {"pieces", nlohmann::ordered_json::array()}};
+    for (const int32_t id : ids) json["pieces"].push_back(printable(tokenizer.token_bytes(id)));
     terminal.print(json.dump() + "\n");
     return kExitOk;
   }
   std::string out;
-  for (const text::TokenPiece& piece : pieces) {
-    out += fmt::format("{:>7}  {}\n", piece.id, nlohmann::ordered_json(printable(piece.bytes)).dump());
-  }
+  for (const int32_t id : ids)
+    out += fmt::format("{:>7}  {}\n", id, nlohmann::ordered_json(printable(tokenizer.token_bytes(id))).dump());
   terminal.print(out);
-  terminal.note(fmt::format("{} tokens", pieces.size()));
+  terminal.note(fmt::format("{} tokens", ids.size()));
   return kExitOk;
 }
 

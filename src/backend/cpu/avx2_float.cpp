@@ -315,8 +315,11 @@ void multiply_strips(Dense& dense, int rows, int blocks, std::span<const float* 
   for (int t = 0; t < tokens; t += kDenseTokens) {  // the rows stay in the first cache, too
     for (int first = 0; first < rows; first += kDenseRows) {
       const Strip strip{dense.w[first], dense.scales[first], blocks, dense.sums[t][first]};
-      with_count<kDenseTokens>(
-          tokens - t, [&](auto count) { multiply_strip<kScaled, decltype(count)::value>(strip, x.data() + t); });
+      switch (tokens - t) {
+        case 1: multiply_strip<kScaled, 1>(strip, x.data() + t); break;
+        case 2: multiply_strip<kScaled, 2>(strip, x.data() + t); break;
+        default: multiply_strip<kScaled, kDenseTokens>(strip, x.data() + t);
+      }
     }
   }
 }
@@ -367,13 +370,25 @@ void multiply_format(const MultiplyArgs& args) {
   for (int t = 0; t < tokens; t += kFusedTokens) {  // the next time the rows come from a cache
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows;
-    with_count<kFusedTokens>(tokens - t,
-                             [&](auto count) { multiply_fused<kFormat, decltype(count)::value>(args, x, out); });
+    switch (tokens - t) {
+      case 1: multiply_fused<kFormat, 1>(args, x, out); break;
+      case 2: multiply_fused<kFormat, 2>(args, x, out); break;
+      case 3: multiply_fused<kFormat, 3>(args, x, out); break;
+      default: multiply_fused<kFormat, kFusedTokens>(args, x, out);
+    }
   }
 }
 
 void multiply(const MultiplyArgs& args) {
-  with_format(args.w.format, [&](auto format) { multiply_format<decltype(format)::value>(args); });
+  switch (args.w.format) {
+    case WeightFormat::kBf16: return multiply_format<WeightFormat::kBf16>(args);
+    case WeightFormat::kF16: return multiply_format<WeightFormat::kF16>(args);
+    case WeightFormat::kF32: return multiply_format<WeightFormat::kF32>(args);
+    case WeightFormat::kMxfp4: return multiply_format<WeightFormat::kMxfp4>(args);
+    case WeightFormat::kMxfp8: return multiply_format<WeightFormat::kMxfp8>(args);
+    case WeightFormat::kGgmlMxfp4: return multiply_format<WeightFormat::kGgmlMxfp4>(args);
+    case WeightFormat::kGgmlQ8: return multiply_format<WeightFormat::kGgmlQ8>(args);
+  }
 }
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }

@@ -292,8 +292,14 @@ void multiply_many(const MultiplyArgs& args) {
     for (int t = 0; t < tokens; t += kDenseTokens) {
       const float* const* x = args.x.data() + t;
       float* out = args.out + t * kTileRows + first;
-      with_count<kDenseTokens>(tokens - t,
-                               [&](auto count) { multiply_decoded<decltype(count)::value>(decoded, x, out); });
+      switch (tokens - t) {
+        case 1: multiply_decoded<1>(decoded, x, out); break;
+        case 2: multiply_decoded<2>(decoded, x, out); break;
+        case 3: multiply_decoded<3>(decoded, x, out); break;
+        case 4: multiply_decoded<4>(decoded, x, out); break;
+        case 5: multiply_decoded<5>(decoded, x, out); break;
+        default: multiply_decoded<kDenseTokens>(decoded, x, out);
+      }
     }
   }
 }
@@ -305,13 +311,25 @@ void multiply_format(const MultiplyArgs& args) {
   for (int t = 0; t < tokens; t += kFusedTokens) {  // the second time the rows come from the first cache
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows;
-    with_count<kFusedTokens>(tokens - t,
-                             [&](auto count) { multiply_fused<kFormat, decltype(count)::value>(args, x, out); });
+    switch (tokens - t) {
+      case 1: multiply_fused<kFormat, 1>(args, x, out); break;
+      case 2: multiply_fused<kFormat, 2>(args, x, out); break;
+      case 3: multiply_fused<kFormat, 3>(args, x, out); break;
+      default: multiply_fused<kFormat, kFusedTokens>(args, x, out);
+    }
   }
 }
 
 void multiply(const MultiplyArgs& args) {
-  with_format(args.w.format, [&](auto format) { multiply_format<decltype(format)::value>(args); });
+  switch (args.w.format) {
+    case WeightFormat::kBf16: return multiply_format<WeightFormat::kBf16>(args);
+    case WeightFormat::kF16: return multiply_format<WeightFormat::kF16>(args);
+    case WeightFormat::kF32: return multiply_format<WeightFormat::kF32>(args);
+    case WeightFormat::kMxfp4: return multiply_format<WeightFormat::kMxfp4>(args);
+    case WeightFormat::kMxfp8: return multiply_format<WeightFormat::kMxfp8>(args);
+    case WeightFormat::kGgmlMxfp4: return multiply_format<WeightFormat::kGgmlMxfp4>(args);
+    case WeightFormat::kGgmlQ8: return multiply_format<WeightFormat::kGgmlQ8>(args);
+  }
 }
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }

@@ -42,11 +42,6 @@ template <WeightFormat... kFormats, class Visit>
 void with_format_of(WeightFormat format, const Visit& visit) {
   static_cast<void>(((format == kFormats && (visit(std::integral_constant<WeightFormat, kFormats>()), true)) || ...));
 }
-template <class Visit>
-void with_format(WeightFormat format, const Visit& visit) {
-  using enum WeightFormat;
-  with_format_of<kBf16, kF16, kF32, kMxfp4, kMxfp8, kGgmlMxfp4, kGgmlQ8>(format, visit);
-}
 // For the formats that int8_serves.
 template <class Visit>
 void with_int8_format(WeightFormat format, const Visit& visit) {

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/emulation/launchers.h"
-#include "backend/cuda/rank_backend.h"
+#include "backend/cuda/card_member.h"
 #include "base/error.h"
 #include "cards_testing.h"
 #include "checkpoint/testing/files.h"

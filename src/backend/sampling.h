@@ -63,7 +63,7 @@ struct SamplingRange {
 
 // One number of SamplingParams: all there is to it but its formula (sampling.cpp and, on a card,
 // cuda/sampling/sample.cuh). validate(), the JSON of requests, flags, frames between ranks and what a card reads are
-// made from the list. What the host works out for the kernels (a logarithm, a sum) is a member of SampleRowParams
+// made from the list. What the host works out for the kernels (a logarithm) is a member of SampleRowParams
 // beside it (sample_inputs.cpp). A test holds a card's draws against the host's with each field set.
 struct SamplingField {
   std::string_view name;  // in JSON; of its flag with - for _

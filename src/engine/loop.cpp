@@ -177,8 +177,8 @@ Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& o
 Batch& Loop::schedule() {
   const bool paced = !alone_ && !std::isinf(limits_.target_itl_seconds);
   allowed_ = !paced ? Scheduler::kNoLimit
-                    : pace_.prompt_tokens({.decoding = scheduler_.decoding(),
-                                           .prompt_tokens = scheduler_.prompt_tokens(),
+                    : pace_.allowance({.decoding = scheduler_.decoding(),
+                                           .unread = scheduler_.unread(),
                                            .newcomers = !scheduler_.waiting().empty()});
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, allowed_);
 }

@@ -1,9 +1,10 @@
 #pragma once
-// How many tokens the next step holds. Each sequence that decodes has one, and its guesses; prompts have at most
-// Pace::prompt_tokens(), and Scheduler decides whose those are; all together are at most --max-num-batched-tokens. Two
-// measured times decide what prompts have: `base`, what a step beside as many streams takes with hardly a prompt token
-// in it, and `token`, what each prompt token adds. Where nobody else can come (Loop::serve) or --target-itl is infinite
-// nothing is paced, and while a time is not known a step holds few prompt tokens and measures it.
+// How many tokens the next step holds. Each sequence that decodes has one, and in steps without prompts its guesses
+// (DraftController); prompts have at most Pace::allowance(), and Scheduler decides whose tokens those are; all together
+// are at most --max-num-batched-tokens. Two measured times decide what prompts have: `base`, the seconds of a step
+// beside as many streams with hardly a prompt token in it, and `token`, what each prompt token adds. Where nobody else can come (Loop::serve) or --target-itl is infinite
+// nothing is paced. While a time is not known, and now and then, a step holds few prompt tokens and measures it; others
+// hold three times as many at least.
 //
 //   beside streams            1.6 × base / token             so that the step takes 2.6 × base
 //   with --target-itl         (target - base) / token        so that it takes the target
@@ -29,17 +30,17 @@ class Pace {
   explicit Pace(const Rule& rule) : rule_(rule) {}
 
   struct Demand {
-    int decoding = 0;           // sequences
-    int64_t prompt_tokens = 0;  // that are not read, as they count
-    bool newcomers = false;     // some of them have just come
+    int decoding = 0;        // sequences
+    int64_t unread = 0;      // tokens of prompts, weighted by depth: Scheduler::Limits::keys_per_token
+    bool newcomers = false;  // some of them have just come
   };
-  // The most in the next step; never 0. A token deep in its text counts for several: Scheduler::Limits::keys_per_token.
-  [[nodiscard]] int64_t prompt_tokens(const Demand& demand) const;
+  // The most tokens of prompts in the next step, weighted as in Demand; never 0.
+  [[nodiscard]] int64_t allowance(const Demand& demand) const;
 
   struct Step {
     int decoding = 0;
-    int64_t allowed = 0;        // by prompt_tokens()
-    int64_t prompt_tokens = 0;  // that it held, as they count
+    int64_t allowed = 0;  // by allowance()
+    int64_t held = 0;     // tokens of prompts, weighted
   };
   void took(const Step& step, double seconds);
 
@@ -47,7 +48,7 @@ class Pace {
   // Streams want short steps. Prompts want long ones, since every step that reads pays for all experts' weights.
   static constexpr double kBesideStreams = 1.6;
   // Nobody notices so much; and where base is long, prompts keep 6 / 7 of their speed.
-  static constexpr double kAloneSeconds = 0.04, kAloneBases = 6;
+  static constexpr double kNoStreamSeconds = 0.04, kNoStreamBases = 6;
   // base is measured again, by a step with few tokens of prompts, after at most so many steps with prompts.
   static constexpr int64_t kMostSteps = 64;
   // A measurement of base counts as at most so many times the one before, since other programs only make a step longer.
@@ -71,14 +72,14 @@ class Pace {
   double token_seconds_ = 0;      // 0: not measured
 };
 
-inline int64_t Pace::prompt_tokens(const Demand& demand) const {
-  if (demand.decoding == 0 && demand.prompt_tokens <= rule_.max_tokens / 4)
-    return std::max<int64_t>(demand.prompt_tokens, 1);
+inline int64_t Pace::allowance(const Demand& demand) const {
+  if (demand.decoding == 0 && demand.unread <= rule_.max_tokens / 4)
+    return std::max<int64_t>(demand.unread, 1);
   const Base& base = bases_[bucket_of(demand.decoding)];
   // A newcomer may be a question that would have to wait for one step more.
   if (base.seconds == 0 || base.steps_due <= (demand.newcomers ? -kMostSteps : 0)) return few();
   if (token_seconds_ == 0) return 3 * few();
-  const double added = demand.decoding == 0       ? std::max(kAloneSeconds, kAloneBases * base.seconds)
+  const double added = demand.decoding == 0       ? std::max(kNoStreamSeconds, kNoStreamBases * base.seconds)
                        : rule_.target_seconds > 0 ? rule_.target_seconds - base.seconds
                                                   : kBesideStreams * base.seconds;
   // So many at least, so that what a token adds is seen.
@@ -86,18 +87,18 @@ inline int64_t Pace::prompt_tokens(const Demand& demand) const {
 }
 
 inline void Pace::took(const Step& step, double seconds) {
-  if (step.prompt_tokens == 0) return;
+  if (step.held == 0) return;
   seconds = std::max(seconds, 1e-9);
   Base& base = bases_[bucket_of(step.decoding)];
   --base.steps_due;
-  if (step.allowed == few() || step.prompt_tokens <= few()) {
+  if (step.allowed == few() || step.held <= few()) {
     base.seconds = base.seconds == 0 ? seconds : std::min(seconds, kMostRise * base.seconds);
     base.steps_due = base.steps_next;
     base.steps_next = std::min(4 * base.steps_next, kMostSteps);
   } else if (seconds <= base.seconds) {
     base.seconds = seconds;
-  } else if (base.seconds > 0 && step.prompt_tokens >= 2 * few()) {
-    const double token = (seconds - base.seconds) / static_cast<double>(step.prompt_tokens - few());
+  } else if (base.seconds > 0 && step.held >= 2 * few()) {
+    const double token = (seconds - base.seconds) / static_cast<double>(step.held - few());
     const double before = token_seconds_ == 0 ? token : token_seconds_;
     token_seconds_ = before + kShare * (std::clamp(token, before / kMostSurprise, before * kMostSurprise) - before);
   }

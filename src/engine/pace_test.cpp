@@ -28,13 +28,13 @@ struct Drive {
 
   // A step that reads a long prompt: its seconds and its prompt tokens.
   std::pair<double, int64_t> step(int decoding) {
-    const int64_t allowed = pace.prompt_tokens({.decoding = decoding, .prompt_tokens = kLong}),
+    const int64_t allowed = pace.allowance({.decoding = decoding, .unread = kLong}),
                   tokens = std::min(allowed, most);
     std::uniform_real_distribution<> share(0, 1);
     const double more = (1 + machine.noise * share(random)) * (share(random) < machine.disturbed ? 4 : 1);
     const double base = decoding > 0 ? machine.beside : machine.alone;
     const double seconds = more * (base + machine.token * static_cast<double>(tokens));
-    pace.took({.decoding = decoding, .allowed = allowed, .prompt_tokens = tokens}, seconds);
+    pace.took({.decoding = decoding, .allowed = allowed, .held = tokens}, seconds);
     return {seconds, tokens};
   }
   // Seconds of so many steps that do not measure base.
@@ -59,37 +59,37 @@ double typical(std::vector<double> of) {
 // By hand, as the header says.
 TEST(pace, a_step_beside_streams_takes_two_and_six_tenths_of_base) {
   Pace pace(kCardRule);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}), 32)
+  EXPECT_EQ(pace.allowance({.decoding = 32, .unread = kLong}), 32)
       << "nothing is known: hardly a token, which shows base";
-  pace.took({.decoding = 32, .allowed = 32, .prompt_tokens = 32}, 20e-3);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}), 96) << "and some, which show what each adds";
-  pace.took({.decoding = 32, .allowed = 96, .prompt_tokens = 96}, 20e-3 + 64 * 25e-6);
-  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong})), 1280,
+  pace.took({.decoding = 32, .allowed = 32, .held = 32}, 20e-3);
+  EXPECT_EQ(pace.allowance({.decoding = 32, .unread = kLong}), 96) << "and some, which show what each adds";
+  pace.took({.decoding = 32, .allowed = 96, .held = 96}, 20e-3 + 64 * 25e-6);
+  EXPECT_NEAR(static_cast<double>(pace.allowance({.decoding = 32, .unread = kLong})), 1280,
               1);  // 1.6 × 20 ms / 25 us
 }
 
 TEST(pace, a_step_of_prompts_alone_takes_forty_milliseconds_more_than_base) {
   Pace pace(kHostRule);
-  pace.took({.allowed = 8, .prompt_tokens = 8}, 2e-3);
-  pace.took({.allowed = 24, .prompt_tokens = 24}, 2e-3 + 16 * 100e-6);
-  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong})), 400,
+  pace.took({.allowed = 8, .held = 8}, 2e-3);
+  pace.took({.allowed = 24, .held = 24}, 2e-3 + 16 * 100e-6);
+  EXPECT_NEAR(static_cast<double>(pace.allowance({.decoding = 0, .unread = kLong})), 400,
               1);  // 40 ms / 100 us
 }
 
 TEST(pace, or_six_times_base_where_that_is_long) {
   Pace pace(kCardRule);
-  pace.took({.allowed = 32, .prompt_tokens = 32}, 20e-3);
-  pace.took({.allowed = 96, .prompt_tokens = 96}, 20e-3 + 64 * 25e-6);
-  EXPECT_NEAR(static_cast<double>(pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong})), 4800,
+  pace.took({.allowed = 32, .held = 32}, 20e-3);
+  pace.took({.allowed = 96, .held = 96}, 20e-3 + 64 * 25e-6);
+  EXPECT_NEAR(static_cast<double>(pace.allowance({.decoding = 0, .unread = kLong})), 4800,
               1);  // 6 × 20 ms / 25 us
 }
 
 // So a lone request gets the same steps whatever the machine does.
 TEST(pace, short_prompts_alone_are_read_at_once) {
   Pace pace(kHostRule);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 0, .prompt_tokens = 128}), 128);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 0, .prompt_tokens = 129}), 8);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 1, .prompt_tokens = 128}), 8) << "streams would wait";
+  EXPECT_EQ(pace.allowance({.decoding = 0, .unread = 128}), 128);
+  EXPECT_EQ(pace.allowance({.decoding = 0, .unread = 129}), 8);
+  EXPECT_EQ(pace.allowance({.decoding = 1, .unread = 128}), 8) << "streams would wait";
 }
 
 TEST(pace, a_target_is_kept) {
@@ -100,8 +100,8 @@ TEST(pace, a_target_is_kept) {
     Drive drive(machine, with);
     drive.steps(8, 2);
     for (const double seconds : drive.steps(8, 60)) EXPECT_NEAR(seconds, target, 0.05 * target);
-    EXPECT_EQ(drive.pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong}),
-              Drive(machine, rule).pace.prompt_tokens({.decoding = 0, .prompt_tokens = kLong}))
+    EXPECT_EQ(drive.pace.allowance({.decoding = 0, .unread = kLong}),
+              Drive(machine, rule).pace.allowance({.decoding = 0, .unread = kLong}))
         << "streams have it, nobody else";
   }
 }
@@ -127,11 +127,11 @@ TEST(pace, newcomers_put_a_measurement_off_but_not_for_ever) {
   Drive drive(kCard, kCardRule);
   drive.steps(32, 200);
   int64_t put_off = 0;
-  while (drive.pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong, .newcomers = true}) > 32) {
+  while (drive.pace.allowance({.decoding = 32, .unread = kLong, .newcomers = true}) > 32) {
     ASSERT_LT(put_off, 200);
-    const bool due = drive.pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}) == 32;
+    const bool due = drive.pace.allowance({.decoding = 32, .unread = kLong}) == 32;
     put_off += due ? 1 : 0;
-    drive.pace.took({.decoding = 32, .allowed = 1000, .prompt_tokens = 1000}, 45e-3);
+    drive.pace.took({.decoding = 32, .allowed = 1000, .held = 1000}, 45e-3);
   }
   EXPECT_EQ(put_off, 64);
 }
@@ -139,7 +139,7 @@ TEST(pace, newcomers_put_a_measurement_off_but_not_for_ever) {
 // Kernels are loaded by their first step.
 TEST(pace, a_slow_first_step_is_forgotten) {
   Drive drive(kCard, kCardRule);
-  drive.pace.took({.decoding = 8, .allowed = 32, .prompt_tokens = 32}, 0.5);
+  drive.pace.took({.decoding = 8, .allowed = 32, .held = 32}, 0.5);
   drive.steps(8, 16);
   for (const double seconds : drive.steps(8, 20)) EXPECT_LT(seconds, 2.9 * kCard.beside);
 }
@@ -147,15 +147,15 @@ TEST(pace, a_slow_first_step_is_forgotten) {
 // A question is a measurement, too.
 TEST(pace, a_step_with_few_tokens_measures_base_whatever_was_allowed) {
   Pace pace(kCardRule);
-  pace.took({.decoding = 3, .allowed = 1000, .prompt_tokens = 20}, 15e-3);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 3, .prompt_tokens = kLong}), 96);
+  pace.took({.decoding = 3, .allowed = 1000, .held = 20}, 15e-3);
+  EXPECT_EQ(pace.allowance({.decoding = 3, .unread = kLong}), 96);
 }
 
 // Nor is it known how long one takes, so it must not be taken for a measurement.
 TEST(pace, steps_without_prompts_say_nothing) {
   Pace pace(kCardRule);
   pace.took({.decoding = 32, .allowed = 32}, 12e-3);
-  EXPECT_EQ(pace.prompt_tokens({.decoding = 32, .prompt_tokens = kLong}), 32);
+  EXPECT_EQ(pace.allowance({.decoding = 32, .unread = kLong}), 32);
 }
 
 // Other programs take the cores now and then.
@@ -175,8 +175,8 @@ TEST(pace, other_programs_do_not_make_steps_long) {
 TEST(pace, a_slower_machine_is_followed_and_a_faster_one) {
   Drive drive(kHost, kHostRule);
   drive.steps(8, 100);
-  drive.pace.took({.decoding = 8, .allowed = 70, .prompt_tokens = 70}, 3);
-  drive.pace.took({.decoding = 8, .allowed = 8, .prompt_tokens = 8}, 3);
+  drive.pace.took({.decoding = 8, .allowed = 70, .held = 70}, 3);
+  drive.pace.took({.decoding = 8, .allowed = 8, .held = 8}, 3);
   drive.steps(8, 10);
   EXPECT_LT(drive.step(8).first, 1.4 * 2.6 * kHost.beside);
   for (const double times : {3.0, 1.0}) {

@@ -3,8 +3,9 @@
 //
 // The cache is a tree. A node is one page of tokens that follow its parent's. It has the page of full attention and,
 // while there is room, the sliding page of the same positions. A tail is a leaf with less than a page: the last page of
-// a sequence that ended before filling it. Full pages never change once they are in the tree, so any number of
-// sequences may share them. A tail is handed to the one sequence that resumes at its end. A sequence that shares only
+// a sequence that ended before filling it. Whole pages never change once they are in the tree, so any number of
+// sequences may share them: a sequence writes only at positions from its `computed` on, and what it shares lies before.
+// A tail is handed to the one sequence that resumes at its end. A sequence that shares only
 // the beginning of a page gets a copy.
 //
 // Which sliding pages stay: all in the window of a running sequence, and as many others as there is room for. Cold

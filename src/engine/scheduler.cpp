@@ -38,7 +38,7 @@ int Scheduler::decoding() const {
       std::count_if(running_.begin(), running_.end(), [&](const Sequence* s) { return !is_reading(*s); }));
 }
 
-int64_t Scheduler::prompt_tokens() const {
+int64_t Scheduler::unread() const {
   int64_t tokens = 0;
   for (const Sequence* s : running_) tokens += is_reading(*s) ? counted(s->computed, left_of(*s)) : 0;
   for (const Sequence* s : waiting_) tokens += counted(s->from_cache, left_of(*s));
@@ -56,7 +56,7 @@ int64_t Scheduler::counted(int64_t from, int64_t tokens) const {
   return tokens + tokens * from / limits_.keys_per_token;
 }
 
-Batch& Scheduler::schedule(Flight flight, int64_t prompt_tokens) {
+Batch& Scheduler::schedule(Flight flight, int64_t allowed) {
   batch_.rows.clear();
   batch_.starved = false;
   left_ = {.tokens = limits_.max_tokens, .logit_rows = limits_.max_logit_rows, .prompt_tokens = kNoLimit};
@@ -70,7 +70,7 @@ Batch& Scheduler::schedule(Flight flight, int64_t prompt_tokens) {
   for (size_t i = 0; i < running_.size(); ++i) {
     if (left_of(*running_[i]) == 1) add_row(*running_[i], left_);
   }
-  add_prompts(prompt_tokens);
+  add_prompts(allowed);
   batch_.decoding = 0;
   batch_.prompt_tokens = 0;
   for (const Batch::Row& row : batch_.rows) {
@@ -203,8 +203,8 @@ void Scheduler::unseat(Sequence& s, std::span<const int32_t> settled) {
 }
 
 // The shortest prompts first. The prompt whose turn it is has a quarter to itself, and what the others leave.
-void Scheduler::add_prompts(int64_t prompt_tokens) {
-  left_.prompt_tokens = prompt_tokens;
+void Scheduler::add_prompts(int64_t allowed) {
+  left_.prompt_tokens = allowed;
   partial_ = static_cast<int>(running_.size()) - decoding();
   const Sequence* const admitted = admit_first();
   const Sequence* const first = first_reading();

@@ -61,9 +61,9 @@ class Scheduler {
 
   static constexpr int64_t kNoLimit = std::numeric_limits<int32_t>::max();
   enum class Flight : uint8_t { kNone, kStep };  // what is enqueued and not read yet
-  // `prompt_tokens`: the most of prompts, as they count (Limits::keys_per_token); at least one token if it is above 0.
+  // `allowed`: the most tokens of prompts, weighted (Limits::keys_per_token); at least one token if it is above 0.
   // The batch is valid until the next call. Its rows count only once they are enqueued: then call enqueued().
-  [[nodiscard]] Batch& schedule(Flight flight, int64_t prompt_tokens = kNoLimit);
+  [[nodiscard]] Batch& schedule(Flight flight, int64_t allowed = kNoLimit);
   void enqueued(const Batch& batch);
   // How many guesses the batch of the last schedule() has room for.
   [[nodiscard]] int room_for_drafts() const;
@@ -76,7 +76,7 @@ class Scheduler {
   // How many running sequences have their prompt read.
   [[nodiscard]] int decoding() const;
   // Tokens of prompts that are not read, as they count.
-  [[nodiscard]] int64_t prompt_tokens() const;
+  [[nodiscard]] int64_t unread() const;
   [[nodiscard]] const std::vector<Sequence*>& running() const { return running_; }
   [[nodiscard]] const std::deque<Sequence*>& waiting() const { return waiting_; }
   [[nodiscard]] int64_t preemptions() const { return preemptions_; }
@@ -102,7 +102,7 @@ class Scheduler {
 
   void unseat(Sequence& sequence, std::span<const int32_t> settled);
 
-  void add_prompts(int64_t prompt_tokens);
+  void add_prompts(int64_t allowed);
   void gather_prompts(const Sequence* admitted);
   [[nodiscard]] Sequence* first_reading() const;
   [[nodiscard]] Room quarter_for(const Sequence& first) const;

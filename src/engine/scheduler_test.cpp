@@ -107,9 +107,9 @@ TEST(scheduler, a_batch_says_what_it_holds) {
   house.add(10);
   house.step();
   house.add(300);
-  EXPECT_EQ(house.scheduler.prompt_tokens(), 300);
+  EXPECT_EQ(house.scheduler.unread(), 300);
   house.step();
-  EXPECT_EQ(house.scheduler.prompt_tokens(), 201 + 201 * 99 / 50);
+  EXPECT_EQ(house.scheduler.unread(), 201 + 201 * 99 / 50);
   const Batch& batch = house.scheduler.schedule(Flight::kNone, 60);
   EXPECT_EQ(batch.decoding, 1);
   EXPECT_EQ(batch.rows[1].count, 21);  // after 99, so that each counts 2.98

@@ -1,4 +1,4 @@
-#include "app/serve/serve.h"
+#include "app/serve/server_record.h"
 
 #include "app/setup/commands.h"
 #include "app/setup/terminal.h"

@@ -1,9 +1,9 @@
 // nibble serve, in order: refuse what cannot be served (the name, the backend, the flags; a model of the Hub is fetched
-// here), open the port, load the model, publish it, serve until a signal comes. Between the port and the model pages
-// and metrics answer, /health and requests get 503. A rank above 0 of several processes follows instead and opens no
-// port.
+// here), open the port, load the model, publish it, serve until a signal comes. Once the port is
+// open and until the model is published, the chat page, /ping, /version and /metrics answer; /health and requests get
+// 503. A rank above 0 of several processes follows instead and opens no port.
 
-#include "app/serve/serve.h"
+#include "app/serve/server_record.h"
 
 #include "app/options/build_facts.h"
 #include "app/options/settings.h"

@@ -1,4 +1,4 @@
-#include "backend/cuda/rank_backend.h"
+#include "backend/cuda/card_member.h"
 
 #include "backend/cuda/arch/arch.h"
 #include "backend/ranks/ranks_backend.h"
@@ -45,7 +45,7 @@ class CardCrew final : public Crew {
     const auto idx = static_cast<size_t>(rank);
     CudaRank place{.device = devices_[idx]};
     if (comm_) place = {.device = devices_[idx], .comm = &ends_[idx], .whole = whole_.dims, .ranks = ranks};
-    return make_rank_backend(cuda_config(whole_, ranks, rank), own, setup_, architectures_, place);
+    return make_card_member(cuda_config(whole_, ranks, rank), own, setup_, architectures_, place);
   }
   [[nodiscard]] bool is_bound() const override { return true; }
   void give_up() override {

@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include "backend/cuda/rank_backend.h"
+#include "backend/cuda/card_member.h"
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/attention/attend_plan.h"
@@ -40,9 +40,9 @@ using namespace cuda;  // NOLINT: this file is the room's own
 
 int to_int(int64_t value) { return static_cast<int>(value); }
 
-class StreamedCudaBackend final : public Member {
+class CudaBackend final : public Member {
  public:
-  StreamedCudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+  CudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
                       const std::vector<Arch>& architectures, const CudaRank& rank)
       : config_(config),
         run_(resolved_cuda(config, run)),
@@ -89,7 +89,7 @@ class StreamedCudaBackend final : public Member {
     profiler_.emplace(on_, graphs_ ? &*graphs_ : nullptr, rank_.device);
   }
 
-  ~StreamedCudaBackend() override { cudaStreamSynchronize(stream_.get()); }
+  ~CudaBackend() override { cudaStreamSynchronize(stream_.get()); }
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] KernelFamily kernel_family() const override { return family_; }
@@ -671,7 +671,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const Ru
                                            const std::vector<Arch>& architectures) {
   const std::vector<int>& devices = setup.devices;
   const bool first_alone = run.ranks.count == 1 && (devices.empty() || devices.front() == 0);
-  if (first_alone) return make_rank_backend(config, run, std::move(setup), architectures, {});
+  if (first_alone) return make_card_member(config, run, std::move(setup), architectures, {});
   return make_cards_backend(config, run, setup, architectures);
 }
 
@@ -680,13 +680,13 @@ std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunCo
   RunConfig own = run;
   own.ranks = {};
   const CudaRank rank{.comm = &comm, .whole = whole.dims, .ranks = run.ranks};
-  return make_rank_backend(cuda_config(whole, run.ranks, comm.rank()), own, std::move(setup), built_architectures(),
+  return make_card_member(cuda_config(whole, run.ranks, comm.rank()), own, std::move(setup), built_architectures(),
                            rank);
 }
 
-std::unique_ptr<Member> cuda::make_rank_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
+std::unique_ptr<Member> cuda::make_card_member(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
                                                 const std::vector<Arch>& architectures, const CudaRank& rank) {
-  return std::make_unique<StreamedCudaBackend>(config, run, std::move(setup), architectures, rank);
+  return std::make_unique<CudaBackend>(config, run, std::move(setup), architectures, rank);
 }
 
 }  // namespace nibble::backend

@@ -1,7 +1,7 @@
 #pragma once
 // The backend of one rank of several: it holds the rank's shard (backend/shards.h), runs whole steps, and inside them
 // adds up `delta` with the other ranks twice in a layer and brings its logits to them. Members differ in what computes
-// and in how they exchange: a host's by a Transport, a card's by launches (backend/cuda/rank_backend.h). Who calls
+// and in how they exchange: a host's by a Transport, a card's by launches (backend/cuda/card_member.h). Who calls
 // them: ranks_backend.h.
 
 #include "backend/backend.h"

@@ -4,8 +4,9 @@
 // others every step (followers.h).
 //
 // When a rank fails or is lost:
-//   while weights are uploaded              its error is thrown as it is
-//   all refuse a step alike, before it      the error is thrown, and the ranks go on with the next step
+//   while weights are uploaded              its error is thrown as it is, a device's as in a step
+//   cards of one process, all refuse a      the error is thrown, and the ranks go on with the next step
+//   step alike before it is enqueued
 //   in a step, ranks of one process         all ranks end: whoever waits for another is let go (Crew::give_up), this
 //                                           call and every later one throws Error(kDevice) that names the rank; a
 //                                           device's error counts before what the others say of it

@@ -7,7 +7,7 @@
 #include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/cuda/rank_backend.h"
+#include "backend/cuda/card_member.h"
 #include "base/error.h"
 
 #include <algorithm>

@@ -25,7 +25,7 @@ struct CudaRank {
 
 // The configuration is the rank's. Makes its card current for this thread, which is to call and to destroy it. Throws
 // what make_cuda_backend throws.
-[[nodiscard]] std::unique_ptr<Member> make_rank_backend(const BackendConfig& config, const RunConfig& run,
+[[nodiscard]] std::unique_ptr<Member> make_card_member(const BackendConfig& config, const RunConfig& run,
                                                         CudaSetup setup, const std::vector<Arch>& architectures,
                                                         const CudaRank& rank);
 

@@ -100,9 +100,9 @@ struct RunConfig {
   bool sinks = true;          // false: attention without its sinks
   bool copy_weights = false;  // of a CPU: to memory of their own
   DenseFormats dense{};
-  bool fast = false;               // dense, kv and activations are the application's choice (app/setup/backend_choice.h)
-  int64_t max_model_len = 0;       // 0: the command's; below: as much of it as fits
-  int max_num_batched_tokens = 0;  // tokens of a step; 0: by the backend
+  bool fast = false;          // dense, kv and activations are the application's choice (app/setup/backend_choice.h)
+  int64_t max_model_len = 0;  // 0: the command's; below: as much of it as fits
+  int max_num_batched_tokens = 0;                  // tokens of a step; 0: by the backend
   std::optional<double> gpu_memory_utilization{};  // of a card: share of its memory that may be used
   bool poison = false;                             // of a CPU: memory holds NaN until it is written; for tests
 

@@ -178,8 +178,8 @@ Batch& Loop::schedule() {
   const bool paced = !alone_ && !std::isinf(limits_.target_itl_seconds);
   allowed_ = !paced ? Scheduler::kNoLimit
                     : pace_.allowance({.decoding = scheduler_.decoding(),
-                                           .unread = scheduler_.unread(),
-                                           .newcomers = !scheduler_.waiting().empty()});
+                                       .unread = scheduler_.unread(),
+                                       .newcomers = !scheduler_.waiting().empty()});
   return scheduler_.schedule(flight_ ? Scheduler::Flight::kStep : Scheduler::Flight::kNone, allowed_);
 }
 

@@ -1,10 +1,11 @@
 #pragma once
-// How many tokens the next step holds. Each sequence that decodes has one, and in steps without prompts its guesses
-// (DraftController); prompts have at most Pace::allowance(), and Scheduler decides whose tokens those are; all together
-// are at most --max-num-batched-tokens. Two measured times decide what prompts have: `base`, the seconds of a step
-// beside as many streams with hardly a prompt token in it, and `token`, what each prompt token adds. Where nobody else can come (Loop::serve) or --target-itl is infinite
-// nothing is paced. While a time is not known, and now and then, a step holds few prompt tokens and measures it; others
-// hold three times as many at least.
+// How many tokens the next step holds. Each sequence that decodes (a stream) has one, and in steps without prompts its
+// guesses (DraftController). Prompts have at most Pace::allowance(), and Scheduler decides whose tokens those are. All
+// together are at most --max-num-batched-tokens. Two measured times decide what prompts have: `base`, the seconds of a
+// step beside as many streams with hardly a prompt token in it, and `token`, what each prompt token adds. Nothing is
+// paced for one request alone (Loop::serve) or where EngineLimits::target_itl_seconds is infinite. While a time is not
+// known, and now and then, a step holds few prompt tokens and measures it; other steps hold three times as many at
+// least.
 //
 //   beside streams            1.6 × base / token             so that the step takes 2.6 × base
 //   with --target-itl         (target - base) / token        so that it takes the target
@@ -32,7 +33,7 @@ class Pace {
   struct Demand {
     int decoding = 0;        // sequences
     int64_t unread = 0;      // tokens of prompts, weighted by depth: Scheduler::Limits::keys_per_token
-    bool newcomers = false;  // some of them have just come
+    bool newcomers = false;  // somebody waits who has read nothing yet
   };
   // The most tokens of prompts in the next step, weighted as in Demand; never 0.
   [[nodiscard]] int64_t allowance(const Demand& demand) const;
@@ -73,8 +74,7 @@ class Pace {
 };
 
 inline int64_t Pace::allowance(const Demand& demand) const {
-  if (demand.decoding == 0 && demand.unread <= rule_.max_tokens / 4)
-    return std::max<int64_t>(demand.unread, 1);
+  if (demand.decoding == 0 && demand.unread <= rule_.max_tokens / 4) return std::max<int64_t>(demand.unread, 1);
   const Base& base = bases_[bucket_of(demand.decoding)];
   // A newcomer may be a question that would have to wait for one step more.
   if (base.seconds == 0 || base.steps_due <= (demand.newcomers ? -kMostSteps : 0)) return few();

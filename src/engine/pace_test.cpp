@@ -28,8 +28,7 @@ struct Drive {
 
   // A step that reads a long prompt: its seconds and its prompt tokens.
   std::pair<double, int64_t> step(int decoding) {
-    const int64_t allowed = pace.allowance({.decoding = decoding, .unread = kLong}),
-                  tokens = std::min(allowed, most);
+    const int64_t allowed = pace.allowance({.decoding = decoding, .unread = kLong}), tokens = std::min(allowed, most);
     std::uniform_real_distribution<> share(0, 1);
     const double more = (1 + machine.noise * share(random)) * (share(random) < machine.disturbed ? 4 : 1);
     const double base = decoding > 0 ? machine.beside : machine.alone;

@@ -1,6 +1,7 @@
 #pragma once
 // Pages of the KV cache: which are free, and which a sequence has. A page that is in use has one holder: a sequence or
-// a node of the prefix cache.
+// a node of the prefix cache. It may be given back while a step that writes to it is still in flight: a backend runs
+// steps and copies in order, so whoever gets it next uses it after that step.
 
 #include "backend/args.h"
 #include "backend/dims.h"

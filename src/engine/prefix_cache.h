@@ -59,13 +59,13 @@ class PrefixCache {
   // its pages of full attention, and the sliding pages that the next token sees. Returns its length. The `copies` that
   // it adds must be made before anything else is computed.
   [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies);
-  // Shares the pages that `tokens`, all computed, have filled. If the tree already has a page of the same tokens, the
+  // Shares the pages that `tokens`, all settled, have filled. If the tree already has a page of the same tokens, the
   // sequence switches to that one; a sliding page that the tree has dropped is put back.
   void insert(std::span<const int32_t> tokens, SequencePages& pages);
   // Releases the sliding pages that a token at position `next` or later does not see: the sequence's own go back to the
   // pool; those of a node stay there, unlocked, until take() needs them.
   void slide(int64_t next, SequencePages& pages);
-  // Takes all pages from a sequence, keeps those that `tokens`, all computed, fill, and empties `pages`.
+  // Takes all pages from a sequence, keeps those that `tokens`, all settled, fill, and empties `pages`.
   void release(std::span<const int32_t> tokens, SequencePages& pages);
 
   // Forgets everything that no sequence holds.

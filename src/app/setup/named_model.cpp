@@ -55,7 +55,7 @@ std::optional<fs::path> own_folder() {
 }
 
 std::optional<hub::Snapshot> look_up(const std::string& name, const hub::Settings& settings,
-                                       const std::string& revision = "") {
+                                     const std::string& revision = "") {
   std::optional<hub::Snapshot> found = hub::find_model(name, settings, revision);
   if (found || name != kOwnName) return found;
   if (const auto own = own_folder()) return hub::Snapshot{.path = *own};

@@ -25,8 +25,8 @@
 namespace nibble::app {
 namespace {
 
-// Covers the configuration, and of each tensor its size and its bytes at the beginning, in the middle and at the end: all
-// bytes of a model would take minutes. Ranks are of one build, so they hash alike.
+// Covers the configuration, and of each tensor its size and its bytes at the beginning, in the middle and at the end:
+// all bytes of a model would take minutes. Ranks are of one build, so they hash alike.
 uint64_t fingerprint_of(const ModelSource& source) {
   backend::BodyWriter seen;
   const backend::BackendConfig config = model::backend_config(source.config, {});

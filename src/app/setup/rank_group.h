@@ -53,7 +53,7 @@ class GroupRank {
   const bool on_card_;
   const OnLost on_lost_;
   backend::cuda::CardGroup cards_;                // that meet where the member is made
-  std::unique_ptr<backend::ProcessGroup> group_;     // whose thread tells that it is lost
+  std::unique_ptr<backend::ProcessGroup> group_;  // whose thread tells that it is lost
 };
 
 // A rank above 0: loads its part of the model and does what rank 0 says, until rank 0 ends. `beside`: what it does not

@@ -26,8 +26,8 @@ struct CudaRank {
 // The configuration is the rank's. Makes its card current for this thread, which is to call and to destroy it. Throws
 // what make_cuda_backend throws.
 [[nodiscard]] std::unique_ptr<Member> make_card_member(const BackendConfig& config, const RunConfig& run,
-                                                        CudaSetup setup, const std::vector<Arch>& architectures,
-                                                        const CudaRank& rank);
+                                                       CudaSetup setup, const std::vector<Arch>& architectures,
+                                                       const CudaRank& rank);
 
 // Several cards of a host as one backend (ranks/ranks_backend.h): a rank on each, on a thread of its own. What they sum
 // they sum on the cards (comm/comm.h), inside a step's graph. Each draws from its part of the vocabulary; where a row

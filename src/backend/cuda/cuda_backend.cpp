@@ -43,7 +43,7 @@ int to_int(int64_t value) { return static_cast<int>(value); }
 class CudaBackend final : public Member {
  public:
   CudaBackend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                      const std::vector<Arch>& architectures, const CudaRank& rank)
+              const std::vector<Arch>& architectures, const CudaRank& rank)
       : config_(config),
         run_(resolved_cuda(config, run)),
         setup_(std::move(setup)),
@@ -681,11 +681,11 @@ std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunCo
   own.ranks = {};
   const CudaRank rank{.comm = &comm, .whole = whole.dims, .ranks = run.ranks};
   return make_card_member(cuda_config(whole, run.ranks, comm.rank()), own, std::move(setup), built_architectures(),
-                           rank);
+                          rank);
 }
 
 std::unique_ptr<Member> cuda::make_card_member(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
-                                                const std::vector<Arch>& architectures, const CudaRank& rank) {
+                                               const std::vector<Arch>& architectures, const CudaRank& rank) {
   return std::make_unique<CudaBackend>(config, run, std::move(setup), architectures, rank);
 }
 

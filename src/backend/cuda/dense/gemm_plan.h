@@ -275,7 +275,8 @@ void check_args(const GroupArgs& args);
 void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
 void any_round(const RoundArgs& args, const Launch& on);
-// Grouping and rounding in one launch: `args` rounded to the places that it finds, a copy for each of a token's pairs; for group_while_rounding.
+// Grouping and rounding in one launch: `args` rounded to the places that it finds, a copy for each of a token's pairs;
+// for group_while_rounding.
 void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on);
 
 // Dense matrix products for 9 to 256 tokens, where a GEMM's row blocks would leave most of a card idle: K is split

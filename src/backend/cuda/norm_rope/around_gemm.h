@@ -134,8 +134,8 @@ struct RoutePlan {
 // Size of RouteTokensArgs::parts.
 [[nodiscard]] int64_t route_parts_floats(const RouteShape& shape);
 
-// Norm and router of few tokens in one launch: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; route's x is
-// what is normed.
+// Norm and router of few tokens in one launch: norm's sums and no experts, normed in f32 and rounded to 16 bits in
+// rows; route's x is what is normed.
 struct NormRouteArgs {
   NormSumsArgs norm;
   RouteTokensArgs route;  // without x, parts and finished

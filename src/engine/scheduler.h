@@ -2,7 +2,8 @@
 // Chooses whose tokens the next step holds; docs/decisions/0014. How many of them are of prompts, Pace says
 // (engine/pace.h). Pure: no clock, no I/O, no backend; the same calls give the same batches.
 //
-// Decoding sequences come first, one token each. The rest of a step goes to prompts, the shortest first. A quarter of
+// Decoding sequences come first, one token each. The rest of a step goes to prompts, by priority, then the
+// shortest first. A quarter of
 // it is reserved for the prompt whose turn it is: the first in order (priority, then arrival) of those that are not
 // read yet.
 //

@@ -1,7 +1,8 @@
 #pragma once
-// One row for each option (option_table.cpp): its flag, what it says, where its value lies, what that may be, who has
-// it. Made from the rows: the parser, variables, configuration files, --help, the manual, completions, --print-config,
-// the feature matrix, what ranks must agree on, the settings of a result, and what `nibble verify` combines.
+// One row for each option (option_table.cpp, option_table_run.cpp): its flag, what it says, where its value lies, what
+// that may be, who has it. Made from the rows: the parser, variables, configuration files, --help, the manual,
+// completions, --print-config, the feature matrix, what ranks must agree on, the settings of a result, and what `nibble
+// verify` combines.
 
 #include "app/options/options.h"
 

@@ -1,5 +1,6 @@
 // nibble serve, in order: refuse what cannot be served (the name, the backend, the flags; a model of the Hub is fetched
-// here), open the port, load the model, publish it, serve until a signal comes. Once the port is
+// here), open the port, load the model (too little memory and damaged files are refused here), publish it, serve until
+// a signal comes. Once the port is
 // open and until the model is published, the chat page, /ping, /version and /metrics answer; /health and requests get
 // 503. A rank above 0 of several processes follows instead and opens no port.
 
@@ -392,7 +393,7 @@ ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal) {
 int execute(const ServeOptions& asked) {
   Terminal terminal(asked.output);
   const server::LogLine log_line = serve_log(asked.log_format, terminal);
-  const ServeOptions o = resolved_options(asked, terminal);  // refuse what will be refused before the port answers
+  const ServeOptions o = resolved_options(asked, terminal);  // refuses what can be before the port is open
   std::signal(SIGPIPE, SIG_IGN);                             // who reads the log may go before the server does
   const ModelOptions& model = o.model;
   const std::string& name = o.served_names.front();

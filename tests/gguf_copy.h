@@ -26,7 +26,7 @@ inline checkpoint::GgufCheckpoint as_gguf(const model::ModelConfig& config,
   for (const backend::HostWeight& w : weights) by_role[{w.role, w.layer}] = &w;
   const convert::TensorSource source = [&](const model::ManifestItem& item) {
     const backend::HostWeight& w = *by_role.at({item.role, item.layer});
-    return item.part == model::Part::kValues ? w.values.bytes : w.scales.bytes;
+    return item.part == model::Part::kValues ? w.values : w.scales;
   };
   const auto paths = convert::export_gguf(config, source, path,
                                           {.dense = as.dense, .part_bytes = as.part_bytes, .tokenizer = as.tokenizer});

@@ -181,6 +181,21 @@ TEST(mmap_file, names_what_it_cannot_open) {
   EXPECT_THROW(MmapFile("/tmp"), Error);
 }
 
+TEST(mmap_file, a_pointer_of_git_lfs_is_no_file) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "nibble_lfs_pointer";
+  std::ofstream(path)
+      << "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258"
+         "daaa5e2ca24d17e2393\nsize 4792272488\n";
+  try {
+    MmapFile file(path);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Code::kCorrupt);
+    EXPECT_NE(std::string(e.what()).find("git lfs pull"), std::string::npos);
+  }
+  std::filesystem::remove(path);
+}
+
 TEST(mmap_file, a_copy_in_place_has_the_files_bytes_and_outlives_the_file) {
   ThreadPool pool(2);
   const auto path = std::filesystem::path(testing::TempDir()) / "nibble_copy_in_place";

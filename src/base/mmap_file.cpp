@@ -20,6 +20,9 @@ namespace {
   throw Error(Code::kIo, "{}: cannot {}: {}", path.string(), action, std::strerror(errno));
 }
 
+// What git leaves in a file's place while git-lfs has not fetched it: github.com/git-lfs/git-lfs, docs/spec.md.
+constexpr std::string_view kLfsPointer = "version https://git-lfs.github.com/spec/";
+
 }  // namespace
 
 MmapFile::MmapFile(const std::filesystem::path& path) {
@@ -43,9 +46,16 @@ MmapFile::MmapFile(const std::filesystem::path& path) {
     bytes_ = {static_cast<const std::byte*>(at), size};
   }
   ::close(fd);
+  if (std::string_view(reinterpret_cast<const char*>(bytes_.data()), bytes_.size()).starts_with(kLfsPointer)) {
+    unmap();  // whoever does not come to be is not destroyed
+    throw Error(Code::kCorrupt, "{}: a pointer of git-lfs, not the file: run git lfs pull in its folder",
+                path.string());
+  }
 }
 
-MmapFile::~MmapFile() {
+MmapFile::~MmapFile() { unmap(); }
+
+void MmapFile::unmap() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

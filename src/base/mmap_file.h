@@ -16,7 +16,8 @@ namespace nibble {
 // A file mapped read-only for as long as the object lives.
 class MmapFile {
  public:
-  // Throws Error(kIo) naming the path when it cannot be opened, is no regular file, or cannot be mapped.
+  // Throws Error(kIo) naming the path when it cannot be opened, is no regular file, or cannot be mapped, and
+  // Error(kCorrupt) when it is git-lfs's pointer to a file that was not fetched.
   explicit MmapFile(const std::filesystem::path& path);
   ~MmapFile();
   MmapFile(MmapFile&& other) noexcept;
@@ -25,6 +26,8 @@ class MmapFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
+  void unmap();
+
   std::span<const std::byte> bytes_;
 };
 

@@ -38,8 +38,9 @@ using model::WeightRole;
 // a config that the format cannot express.
 [[nodiscard]] std::vector<checkpoint::GgufEntry> gguf_entries(const ModelConfig& config);
 
-// The bytes of a tensor of the Hugging Face manifest. They stay until the next call for the same Part.
-using TensorSource = std::function<std::span<const std::byte>(const ManifestItem&)>;
+// A tensor of the Hugging Face manifest: its type (any float where the manifest has bf16) and its bytes, which stay
+// until the next call for the same Part.
+using TensorSource = std::function<RawTensor(const ManifestItem&)>;
 
 struct GgufExport {
   DType dense = DType::kGgmlQ8;                           // of q, k, v, o and the embeddings; not kGgmlMxfp4

@@ -71,13 +71,13 @@ class Exporter {
   }
 
  private:
-  [[nodiscard]] std::span<const std::byte> stored(const ManifestItem& item, Part part) const {
+  [[nodiscard]] RawTensor stored(const ManifestItem& item, Part part) const {
     return source_(stored_.at({item.role, part, item.layer}));
   }
 
   void fill_experts(const ManifestItem& item, std::span<std::byte> out) const {
-    const auto* codes = reinterpret_cast<const uint8_t*>(stored(item, Part::kValues).data());
-    const auto* scales = reinterpret_cast<const uint8_t*>(stored(item, Part::kScales).data());
+    const auto* codes = reinterpret_cast<const uint8_t*>(stored(item, Part::kValues).bytes.data());
+    const auto* scales = reinterpret_cast<const uint8_t*>(stored(item, Part::kScales).bytes.data());
     auto* blocks = reinterpret_cast<uint8_t*>(out.data());
     const int64_t row_blocks = item.shape.back() / kMxBlock;
     const Interleave from = interleave_of(item.half);
@@ -90,9 +90,9 @@ class Exporter {
     });
   }
 
-  // From bf16. A tensor whose last dimension was interleaved (the biases of gate and up) is a column of its rows.
+  // From any floats. A tensor whose last dimension was interleaved (the biases of gate and up) is a column of its rows.
   void fill_floats(const ManifestItem& item, DType type, std::span<std::byte> out) const {
-    const auto* values = reinterpret_cast<const Bf16*>(stored(item, Part::kValues).data());
+    const RawTensor values = stored(item, Part::kValues);
     const Interleave from = interleave_of(item.half);
     int64_t count = 1;
     for (const int64_t d : item.shape) count *= d;
@@ -101,7 +101,7 @@ class Exporter {
       float block[kMxBlock];
       for (int64_t i = blocks.begin * kMxBlock; i < std::min(blocks.end * kMxBlock, count); i += kMxBlock) {
         const auto some = std::span(block).first(static_cast<size_t>(std::min<int64_t>(kMxBlock, count - i)));
-        for (size_t j = 0; j < some.size(); ++j) some[j] = values[from(i + static_cast<int64_t>(j))].to_float();
+        for (size_t j = 0; j < some.size(); ++j) some[j] = backend::float_at(values, from(i + static_cast<int64_t>(j)));
         if (!store(some, type, out, i)) overflows = true;
       }
     });

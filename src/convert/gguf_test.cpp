@@ -66,9 +66,9 @@ struct Made {
     files = export_gguf(config, [&](const ManifestItem& item) { return stored(item); }, dir / "m.gguf", with);
     file.emplace(GgufCheckpoint::open(files.front()));
   }
-  [[nodiscard]] std::span<const std::byte> stored(const ManifestItem& item) const {
+  [[nodiscard]] RawTensor stored(const ManifestItem& item) const {
     const HostWeight& weight = *by_role.at({item.role, item.layer});
-    return item.part == Part::kValues ? weight.values.bytes : weight.scales.bytes;
+    return item.part == Part::kValues ? weight.values : weight.scales;
   }
   [[nodiscard]] float bf16(WeightRole role, int layer, int64_t idx) const {
     return reinterpret_cast<const Bf16*>(by_role.at({role, layer})->values.bytes.data())[idx].to_float();
@@ -308,7 +308,7 @@ TEST(GgufExport, rows_that_q8_cannot_hold_are_refused_and_bf16_takes_them) {
   const TensorSource source = [&](const ManifestItem& item) {
     const auto is_it = [&](const HostWeight& w) { return w.role == item.role && w.layer == item.layer; };
     const auto w = std::find_if(dummy.weights().begin(), dummy.weights().end(), is_it);
-    return item.part == Part::kValues ? w->values.bytes : w->scales.bytes;
+    return item.part == Part::kValues ? w->values : w->scales;
   };
   GgufExport how{.dense = DType::kGgmlQ8, .tokenizer = kTokens};
   expect_error([&] { export_gguf(odd, source, made.dir / "x.gguf", how); }, Code::kUnsupported,
@@ -323,7 +323,9 @@ TEST(GgufExport, values_beyond_f16_are_refused) {
   std::vector<Bf16> values(static_cast<size_t>(made.config.dims.vocab * made.config.dims.hidden));
   values[77] = large;
   const TensorSource source = [&](const ManifestItem& item) {
-    return item.role == WeightRole::kUnembedding ? std::as_bytes(std::span(values)) : made.stored(item);
+    return item.role == WeightRole::kUnembedding
+               ? RawTensor{.dtype = DType::kBf16, .shape = item.shape, .bytes = std::as_bytes(std::span(values))}
+               : made.stored(item);
   };
   expect_error([&] { export_gguf(made.config, source, made.dir / "x.gguf", {.dense = DType::kF16}); },
                Code::kUnsupported, "output.weight: want values and scales within F16's range for F16");

@@ -88,6 +88,13 @@ bool wait_for(double seconds, const std::function<bool()>& stop) {
                                                     : ". The same command later goes on where this one stopped";
     throw Error(Code::kIo, "{}: cannot be had from {}: {}{}", name, settings.endpoint, answer.failure, next);
   }
+  const bool is_from_file = settings.token.empty() && fs::exists(settings.token_file);
+  if (answer.status == 401 && (is_from_file || !settings.token.empty()))
+    throw Error(Code::kInvalidRequest,
+                "{}: {} was refused by {} (401): want a valid token of {}/settings/tokens that may read it, or none "
+                "where it is open to everybody",
+                name, is_from_file ? "the token in " + settings.token_file.string() : "HF_TOKEN", settings.endpoint,
+                settings.endpoint);
   if (code == "GatedRepo" || answer.status == 403) {
     throw Error(Code::kInvalidRequest,
                 "{} is not open to everybody ({}): accept its terms at {}/{}, then set HF_TOKEN to a token of "

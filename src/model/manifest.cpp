@@ -149,20 +149,20 @@ void check_names(const std::vector<ManifestItem>& items, std::span<const TensorE
 }
 
 void check_type_and_shape(const ManifestItem& item, const RawTensor& tensor, std::string_view where) {
-  if (tensor.dtype == item.dtype && tensor.shape == item.stored_shape) return;
-  const bool other_float = item.dtype == DType::kBf16 && (tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32);
-  throw Error(other_float ? Code::kUnsupported : Code::kCorrupt, "{}: {}: want {}, got {}{}", where, item.name,
-              checkpoint::describe(item.dtype, item.stored_shape), checkpoint::describe(tensor.dtype, tensor.shape),
-              other_float ? ": only bf16 is read" : "");
+  const bool known = item.dtype == DType::kBf16 ? backend::is_float(tensor.dtype) : tensor.dtype == item.dtype;
+  if (known && tensor.shape == item.stored_shape) return;
+  throw Error(Code::kCorrupt, "{}: {}: want {}{}, got {}", where, item.name,
+              checkpoint::describe(item.dtype, item.stored_shape), item.dtype == DType::kBf16 ? " (or F16, F32)" : "",
+              checkpoint::describe(tensor.dtype, tensor.shape));
 }
 
 RawTensor rows_of(const ManifestItem& item, const RawTensor& stored) {
   const auto total = static_cast<int64_t>(stored.bytes.size());
   const int64_t row_bytes = total / item.stored_shape[0];
-  return {.dtype = item.dtype,
+  return {.dtype = stored.dtype,
           .shape = item.shape,
-          .bytes =
-              stored.bytes.subspan(static_cast<size_t>(item.first_row * row_bytes), static_cast<size_t>(item.bytes()))};
+          .bytes = stored.bytes.subspan(static_cast<size_t>(item.first_row * row_bytes),
+                                        static_cast<size_t>(item.shape[0] * row_bytes))};
 }
 
 // A GGUF tensor: its shape is that of its values, its type any.
@@ -296,7 +296,7 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
     } else {
       bound.push_back({.role = item.role,
                        .layer = item.layer,
-                       .format = backend::WeightFormat::kBf16,
+                       .format = backend::format_of(view.dtype),
                        .values = view,
                        .scales = {}});
     }

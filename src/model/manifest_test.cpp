@@ -175,12 +175,28 @@ TEST(bind_weights, refuses_a_wrong_dtype) {
                  "the checkpoint: model.layers.0.mlp.experts.down_proj_scales: want U8 [8,64,3], got I8 [8,64,3]");
 }
 
-TEST(bind_weights, refuses_dense_weights_in_other_floats) {
-  for (const DType dtype : {DType::kF16, DType::kF32}) {
-    expect_refused([&](Stored& s) { s.at("model.norm.weight").tensor.dtype = dtype; }, Code::kUnsupported,
-                   fmt::format("the checkpoint: model.norm.weight: want BF16 [64], got {} [64]: only bf16 is read",
-                               name_of(dtype)));
+TEST(bind_weights, dense_weights_may_be_of_any_float) {
+  for (const Naming naming : {Naming::kHuggingFace, Naming::kOriginal}) {
+    Stored stored(small(), naming);
+    size_t nth = 0;
+    for (TensorEntry& entry : stored.entries) {
+      if (entry.tensor.dtype != DType::kBf16) continue;
+      entry.tensor.dtype = std::array{DType::kF32, DType::kBf16, DType::kF16}[nth++ % 3];
+      const auto size = static_cast<size_t>(checkpoint::tensor_bytes(entry.tensor.dtype, entry.tensor.shape, "test"));
+      entry.tensor.bytes = stored.bytes.emplace_back(size);
+    }
+    for (const backend::HostWeight& weight : bind_weights(stored.entries, small())) {
+      if (weight.role == WeightRole::kGateUp || weight.role == WeightRole::kDown) continue;
+      EXPECT_EQ(weight.format, backend::format_of(weight.values.dtype));
+      EXPECT_EQ(std::ssize(weight.values.bytes),
+                checkpoint::tensor_bytes(weight.values.dtype, weight.values.shape, "test"));
+    }
   }
+}
+
+TEST(bind_weights, refuses_dense_weights_that_are_no_floats) {
+  expect_refused([&](Stored& s) { s.at("model.norm.weight").tensor.dtype = DType::kI8; }, Code::kCorrupt,
+                 "the checkpoint: model.norm.weight: want BF16 [64] (or F16, F32), got I8 [64]");
 }
 
 TEST(bind_weights, refuses_a_wrong_shape) {

@@ -59,7 +59,8 @@ std::optional<Tokenizer::Matcher::Match> Tokenizer::Matcher::find(std::string_vi
 }
 
 Tokenizer::Tokenizer(TokenizerParts parts)
-    : bpe_(std::move(parts.tokens), parts.merges, parts.whole_piece),
+    : ignored_(std::move(parts.ignored)),
+      bpe_(std::move(parts.tokens), parts.merges, parts.whole_piece),
       always_(not_special(parts.added)),
       all_(parts.added),
       special_(static_cast<size_t>(max_id()) + 1) {

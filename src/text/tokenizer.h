@@ -36,6 +36,8 @@ class Tokenizer {
   // A tokenizer.json or a rank file, by content; a rank file must have o200k's size and gets o200k_harmony's special
   // tokens.
   [[nodiscard]] static Tokenizer from_file(const std::filesystem::path& path);
+  // Settings of its file that have no part in what a text's tokens are (TokenizerParts).
+  [[nodiscard]] const std::vector<std::string>& ignored() const { return ignored_; }
   // gpt-oss's own, from the embedded ranks.
   [[nodiscard]] static Tokenizer o200k_harmony();
 
@@ -85,6 +87,7 @@ class Tokenizer {
   // `out`.
   size_t take_unstable_tail(size_t first, size_t last_piece, std::vector<int32_t>& out) const;
 
+  std::vector<std::string> ignored_;
   Bpe bpe_;
   Matcher always_;  // added tokens that are not special
   Matcher all_;

@@ -156,6 +156,8 @@ class JsonReader {
     check_model(model);
     TokenizerParts parts = parts_from_list(list(read_added()), name_, ListSource::kTokenizerJson);
     parts.whole_piece = model.value("ignore_merges", false) ? WholePiece::kIsToken : WholePiece::kIsMerged;
+    for (const char* key : {"truncation", "padding"})
+      if (scan_.root.contains(key) && !scan_.root.at(key).is_null()) parts.ignored.emplace_back(key);
     return parts;
   }
 
@@ -225,8 +227,7 @@ class JsonReader {
       if (!root.contains(key)) fail(Code::kCorrupt, "want the key \"{}\", found none", key);
     }
     check_value(root, "version", "the file", {"1.0"}, kOptional);
-    for (const char* key : {"truncation", "padding", "normalizer"})
-      check_value(root, key, "the file", {nullptr}, kOptional);
+    check_value(root, "normalizer", "the file", {nullptr}, kOptional);
     const SortedJson& sequence = root.at("pre_tokenizer");
     check_settings(sequence, "pre_tokenizer", {"pretokenizers"}, {{"type", kRequired, {"Sequence"}}});
     const SortedJson steps = sequence.value("pretokenizers", SortedJson());

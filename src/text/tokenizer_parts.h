@@ -23,6 +23,8 @@ struct TokenizerParts {
   std::vector<Merge> merges;
   WholePiece whole_piece = WholePiece::kIsToken;
   std::vector<AddedToken> added;  // no content twice; an id twice only for a second name of a token
+  // Settings of the file for whoever makes batches to train with, which have no part in what a text's tokens are.
+  std::vector<std::string> ignored = {};
 };
 
 // The o200k vocabulary, embedded: what gpt-oss and our dummy models speak when no tokeniser file is at hand.
@@ -38,7 +40,7 @@ struct TokenizerParts {
 [[nodiscard]] std::string make_o200k_tokenizer_json();
 
 // Reads a tokenizer.json (Hugging Face), and refuses what it does not know: nothing in the file that could change a
-// token is ignored.
+// token is ignored. What trainers leave behind, truncation and padding, is named in TokenizerParts::ignored.
 
 // Served: model BPE (byte-level vocabulary with all 256 bytes, merges as strings or pairs, ignore_merges either way),
 // no normalizer, pre_tokenizer Split by kO200kPattern (Isolated) then ByteLevel without its own regex, decoder

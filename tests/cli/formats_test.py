@@ -98,6 +98,20 @@ class QuantizeModel(Case):
         self.assertEqual(renormalised, self.respelt(original))
         self.assertEqual(support.greedy(self.dir / "back", "Once upon a time"), support.greedy(self.dir / "mx", "Once upon a time"))
 
+    def test_floats_of_any_width_load_as_they_are(self):
+        """A fine-tune that was saved in float32, and one of which some tensors were."""
+        tensors = read_model(TINY)
+        wide = {name: ("F32", shape, b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))) if dtype == "BF16" else (dtype, shape, data)
+                for name, (dtype, shape, data) in tensors.items()}
+        some = {name: wide[name] if nth % 2 else tensor for nth, (name, tensor) in enumerate(tensors.items())}
+        want = support.greedy(TINY, "Once upon a time")
+        for name, stored in (("wide", wide), ("some", some)):
+            write_model(self.dir / name, stored)
+            self.assertEqual(support.greedy(self.dir / name, "Once upon a time"), want)
+            self.ok("convert", self.dir / name, "-o", self.dir / f"{name}.gguf")
+            self.assertEqual(support.greedy(self.dir / f"{name}.gguf", "Once upon a time"), want)
+        self.assertIn("embedding                 4.19 MB", self.ok("inspect", "-m", self.dir / "wide").out)  # of 2.1
+
     @staticmethod
     def respelt(tensors):
         """Blocks whose largest magnitude is not 4 or 6 times their scale, so that OCP's rule gives another scale."""

@@ -278,7 +278,7 @@ class Models(Case):
         broken("missing", missing, ("lacks", router), index=True)
         broken("missing but indexed", missing, (router, "does not hold it"))
         broken("extra and not indexed", {**tensors, "model.layers.99.hat": (dtype, shape, data)}, "not in weight_map")
-        broken("f32", {**tensors, router: ("F32", shape, data * 2)}, "only bf16 is read", UNSUPPORTED)
+        broken("i32", {**tensors, router: ("I32", shape, data * 2)}, "want BF16 [8] (or F16, F32), got I32 [8]")
         nan = bytearray(tensors[scales][2])
         nan[1234] = 255
         with self.subTest("scale 255"):

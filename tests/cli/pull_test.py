@@ -278,7 +278,7 @@ class Access(HubCase):
 
     def test_a_bad_token_and_a_model_that_is_not_there(self):
         self.env["HF_TOKEN"] = "hf_bad"
-        self.fails(2, "pull", NAME, says=("401", "HF_TOKEN"))
+        self.fails(2, "pull", NAME, says=("401", "HF_TOKEN was refused"))
         self.env["HF_TOKEN"] = "bad\ntoken"
         self.fails(2, "pull", NAME, says="HF_TOKEN")
         del self.env["HF_TOKEN"]

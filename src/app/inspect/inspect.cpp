@@ -37,7 +37,7 @@ Inspection inspect(const InspectOptions& options, const model::ModelConfig& conf
       model::bind_weights(files.tensors(), config, {.where = options.model.model, .check_scales = false});
   for (const auto& [name, tensor] : files.tensors())
     result.rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
-  if (files.gguf) result.numbers = convert::numbers_of(config, weights);
+  result.numbers = convert::numbers_of(config, weights);
   return result;
 }
 

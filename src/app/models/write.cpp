@@ -90,11 +90,11 @@ void write_gguf_model(const model::ModelConfig& config, const text::TokenizerPar
 void synth_gguf(const model::ModelConfig& preset, const SynthOptions& options, ThreadPool& pool, Terminal& terminal) {
   const model::ModelConfig config = options.layers > 0 ? model::truncated(preset, options.layers) : preset;
   std::array<std::vector<std::byte>, 2> bytes;  // by Part
-  const convert::TensorSource made = [&](const model::ManifestItem& item) -> std::span<const std::byte> {
+  const convert::TensorSource made = [&](const model::ManifestItem& item) -> RawTensor {
     auto& into = bytes[static_cast<size_t>(item.part)];
     into.resize(static_cast<size_t>(item.bytes()));
     convert::fill_synthetic(item, options.seed, {.offset_bytes = 0, .bytes = into}, &pool);
-    return into;
+    return {.dtype = item.dtype, .shape = item.shape, .bytes = into};
   };
   write_gguf_model(config, text::read_tokenizer_json(text::make_o200k_tokenizer_json(), "o200k_harmony"), made,
                    {.destination = options.destination,
@@ -168,12 +168,12 @@ int execute(const ConvertOptions& asked) {
   const ModelSource source = open_model(options.model, terminal);
   std::map<std::tuple<model::WeightRole, int>, const backend::HostWeight*> weights;
   for (const backend::HostWeight& weight : source.weights) weights[{weight.role, weight.layer}] = &weight;
-  const convert::TensorSource bytes_of = [&](const model::ManifestItem& item) {
+  const convert::TensorSource stored = [&](const model::ManifestItem& item) {
     const backend::HostWeight& weight = *weights.at({item.role, item.layer});
-    return item.part == model::Part::kValues ? weight.values.bytes : weight.scales.bytes;
+    return item.part == model::Part::kValues ? weight.values : weight.scales;
   };
   ThreadPool pool(thread_count(options.model));
-  write_gguf_model(source.config, tokenizer_parts(options.model), bytes_of,
+  write_gguf_model(source.config, tokenizer_parts(options.model), stored,
                    {.destination = options.destination,
                     .dense = options.dense,
                     .part_bytes = options.part_bytes,

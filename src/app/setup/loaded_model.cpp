@@ -185,6 +185,9 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);
+  if (!source.tokenizer.ignored().empty())
+    notes.push_back(fmt::format("tokenizer.json: {}: settings for training, without effect here",
+                                fmt::join(source.tokenizer.ignored(), ", ")));
   for (const std::string& note : notes) terminal.note(note);
   terminal.end_progress();
   return source;

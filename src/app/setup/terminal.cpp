@@ -40,13 +40,14 @@ std::string without_controls(std::string_view text) {
 
 }  // namespace
 
-Terminal::Terminal(const OutputOptions& options)
+Terminal::Terminal(const OutputOptions& options, std::chrono::seconds note_every)
     : on_terminal_(isatty(STDOUT_FILENO) == 1),
       colors_(options.color == ColorMode::kAlways ||
               (options.color == ColorMode::kAuto && on_terminal_ && !options.dumb_terminal)),
       edits_lines_(on_terminal_ && isatty(STDIN_FILENO) == 1 && !options.dumb_terminal),
       json_(options.json),
       quiet_(options.quiet),
+      note_every_(note_every),
       shows_progress_(!options.quiet && !options.dumb_terminal && isatty(STDERR_FILENO) == 1) {}
 
 void Terminal::print(std::string_view text) {
@@ -104,13 +105,21 @@ std::string Terminal::bold(std::string_view text) const {
 }
 
 void Terminal::progress(std::string_view what, double done_share, std::string_view detail) {
-  if (!shows_progress_ || !(is_due() || done_share >= 1)) return;
+  if (!shows_progress_) return note_progress(what, done_share, detail);
+  if (!(is_due() || done_share >= 1)) return;
   constexpr size_t kWidest = 30, kNarrowest = 10;
   const std::string after = fmt::format("] {:3.0f} % {}", done_share * 100, detail);
   const size_t taken = std::min(what.size() + 2 + after.size(), columns());
   const size_t width = std::clamp(columns() - taken, kNarrowest, kWidest);
   const auto filled = static_cast<size_t>(done_share * static_cast<double>(width));
   draw(fmt::format("{} [{:=>{}}{:{}}{}", what, "", filled, "", width - filled, after));
+}
+
+void Terminal::note_progress(std::string_view what, double done_share, std::string_view detail) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - noted_ < note_every_) return;
+  noted_ = now;
+  note(fmt::format("{}: {:.0f} %{}{}", what, done_share * 100, detail.empty() ? "" : ", ", detail));
 }
 
 void Terminal::status(std::string_view text) {

@@ -15,7 +15,8 @@ namespace nibble::app {
 
 class Terminal {
  public:
-  explicit Terminal(const OutputOptions& options);
+  // `note_every`: between notes of progress where there is no terminal.
+  explicit Terminal(const OutputOptions& options, std::chrono::seconds note_every = std::chrono::seconds(30));
   ~Terminal() { end_progress(); }  // an error's line begins on an empty one
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
@@ -48,8 +49,8 @@ class Terminal {
   [[nodiscard]] bool edits_lines() const { return edits_lines_; }
   [[nodiscard]] bool is_json() const { return json_; }  // output goes to a program
 
-  // One line on standard error, cut to the window and redrawn at most ten times a second; only on a terminal and
-  // without --quiet.
+  // One line on standard error, cut to the window and redrawn at most ten times a second. Where that is no terminal, a
+  // note every half minute. Neither with --quiet.
   void progress(std::string_view what, double done_share, std::string_view detail);
   // A line as that, with any text.
   void status(std::string_view text);
@@ -61,14 +62,16 @@ class Terminal {
   bool edits_lines_ = false;
   bool json_ = false;
   bool quiet_ = false;
+  std::chrono::seconds note_every_;
   bool shows_progress_ = false;
   [[nodiscard]] bool is_due();
   [[nodiscard]] static size_t columns();  // a line's
   void draw(std::string_view line);
+  void note_progress(std::string_view what, double done_share, std::string_view detail);
 
   std::atomic<bool> line_open_ = false;
   std::function<void(std::string_view)> notes_;
-  std::chrono::steady_clock::time_point drawn_{};
+  std::chrono::steady_clock::time_point drawn_{}, noted_ = std::chrono::steady_clock::now();  // progress
 };
 
 // "1.91 GB", decimal units.

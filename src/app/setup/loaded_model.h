@@ -1,6 +1,6 @@
 #pragma once
-// From a model's name to something that generates: files, tokenizer, backend, engine. The only place that names a
-// concrete backend.
+// From a model's name to something that generates: files, tokenizer, backend, engine. make_backend()
+// is the only place that makes a concrete backend.
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"

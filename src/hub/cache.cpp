@@ -92,7 +92,7 @@ std::map<std::string, std::vector<std::string>> refs_of(const fs::path& folder) 
   return refs;
 }
 
-// Of a file, or of those below a directory and behind their links.
+// Bytes of a file, or of those below a directory and behind their links.
 int64_t bytes_of(const fs::path& path) {
   int64_t bytes = 0;
   std::error_code error;

@@ -103,9 +103,8 @@ bool wait_for(double seconds, const std::function<bool()>& stop) {
   }
   if (answer.status == 401 && code != "RepoNotFound") {
     throw Error(Code::kInvalidRequest,
-                "{}: {} wants to know who asks (401): set HF_TOKEN to a valid token of {}/settings/tokens, or unset "
-                "it",
-                name, settings.endpoint, settings.endpoint);
+                "{}: {} wants to know who asks (401): set HF_TOKEN to a valid token of {}/settings/tokens", name,
+                settings.endpoint, settings.endpoint);
   }
   if (code == "RevisionNotFound")
     throw Error(Code::kInvalidRequest, "{} has no such revision; see {}/{}/commits", name, settings.endpoint, repo);

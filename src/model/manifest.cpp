@@ -198,7 +198,7 @@ void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
   even->odd_format = odd.format;
 }
 
-// Of ggml's blocks the first whose scale is no finite number; of an array of scales the first NaN.
+// Index of the first block of ggml's whose scale is no finite number, or of the first NaN in an array of scales.
 std::optional<int64_t> find_bad_scale(const RawTensor& tensor) {
   if (tensor.dtype == DType::kU8) return find_nan_scale(tensor.bytes);
   const DTypeInfo& block = info_of(tensor.dtype);

@@ -33,7 +33,7 @@ struct TokenizerScan {
   bool has_vocab = false, has_merges = false;
 };
 
-// The first half: one pass that keeps the two big tables flat and leaves the rest to the library's tree. Throws
+// Reads the text in one pass that keeps the two big tables flat and leaves the rest to the library's tree. Throws
 // Error(kCorrupt): no JSON, a repeated key, nested too deeply, an id or merge of another type.
 class Scan {
  public:

@@ -94,7 +94,7 @@ class Line {
     column_ += static_cast<int64_t>(count);
     return text;
   }
-  // Of the letters, digits and `others` that come next.
+  // Number of letters, digits and `others` that come next.
   [[nodiscard]] size_t length_of(std::string_view others) const {
     const auto is_part = [&](unsigned char c) {
       return std::isalnum(c) != 0 || others.find(static_cast<char>(c)) != others.npos;

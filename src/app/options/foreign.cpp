@@ -53,7 +53,7 @@ bool takes(const ForeignWord& word, std::string_view value) {
 
 bool is_of_vllm(const ForeignWord& word) { return word.becomes <= Becomes::kRefused; }
 
-// The first word of vLLM's of this name that covers the value, or null.
+// Finds vLLM's first word of this name that covers the value; null: none.
 const ForeignWord* word_for(std::string_view name, std::string_view value) {
   for (const ForeignWord& word : foreign_words())
     if (is_of_vllm(word) && word.name == name && takes(word, value)) return &word;

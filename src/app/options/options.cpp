@@ -202,7 +202,7 @@ std::optional<backend::cuda::CardArch> card_mask() {
 namespace {
 
 constexpr const char* kBuiltIn = "builtin";
-// Both are short and have no free text, so that a small model's answers end.
+// The built-in tools and schema are short and have no free text, so that a small model's answers end.
 constexpr std::string_view kBuiltInTools =
 #include "app/options/builtin_tools.txt"
     ;

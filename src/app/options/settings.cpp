@@ -153,7 +153,7 @@ hub::Settings hub_settings(const Variables& environment) {
   const auto expanded = [&home](const std::string& path) -> fs::path {
     return path.starts_with("~/") ? home + path.substr(1) : path;
   };
-  // The first of these that is set.
+  // Value of the first variable that is set.
   const auto variable = [&](std::initializer_list<const char*> names) -> std::optional<std::string> {
     for (const char* name : names)
       if (std::string value = value_of(environment, name); !value.empty()) return value;

@@ -23,7 +23,7 @@
 namespace nibble::backend {
 namespace {
 
-// Of these no rank has all.
+// Slots of which each rank has a part only.
 bool is_split(Slot slot) {
   return slot == Slot::kQkv || slot == Slot::kQ || slot == Slot::kAttn || slot == Slot::kExpertHidden;
 }
@@ -156,7 +156,7 @@ class RanksBackend final : public Backend {
     return on_first(Part::kExchange, [&](Member& member) { return member.peek(slot); });
   }
 
-  // The first rank's profile.
+  // Rank 0's profile.
   [[nodiscard]] KernelProfiler* kernel_profiler() override {
     KernelProfiler* const own = group_ == nullptr ? members_.front()->kernel_profiler() : nullptr;
     for (int rank = 1; own != nullptr && rank < ranks_.count; ++rank)

@@ -236,6 +236,7 @@ TEST_P(CpuKernels, widened_pages_are_the_codes_values) {
           ASSERT_TRUE(same(out[i], want)) << kernels.name << " " << name_of(dtype) << " [" << r << ", " << c << "] of "
                                           << cols << ": " << out[i] << ", want " << want;
         }
+        if (!per_row && cols != kPageTokens) continue;  // the plain loop takes whole pages only
         std::vector<float> plain(codes.size(), -1.0f);
         format_of(dtype).widen({.page = {codes.data(), scales.data()},
                                 .cols = cols,
@@ -243,7 +244,7 @@ TEST_P(CpuKernels, widened_pages_are_the_codes_values) {
                                 .to = to,
                                 .scale_per_row = per_row,
                                 .out = plain.data()});
-        for (size_t i = 0; i < out.size() && (per_row || cols == kPageTokens); ++i)
+        for (size_t i = 0; i < out.size(); ++i)
           ASSERT_TRUE(same(plain[i], out[i])) << "the plain loop at " << i;
       }
     }

@@ -115,6 +115,10 @@ inline constexpr WeightBlock kWeightBlocks[] = {{"bf16", 1, 2},
 }
 [[nodiscard]] constexpr std::string_view name_of(WeightFormat format) { return block_of(format).name; }
 
+// Whether backends read a file's type as it is; and as what. REQUIRES that they do.
+[[nodiscard]] constexpr bool is_read(DType dtype) {
+  return info_of(dtype).values == 1 || dtype == DType::kGgmlQ8 || dtype == DType::kGgmlMxfp4;
+}
 [[nodiscard]] constexpr WeightFormat format_of(DType dtype) {
   switch (dtype) {
     case DType::kF16: return WeightFormat::kF16;

@@ -171,8 +171,7 @@ bool is_mxfp4(DType dtype) { return dtype == DType::kGgmlMxfp4 || dtype == DType
 backend::WeightFormat format_for(WeightRole role, DType dtype, backend::WeightFormat experts) {
   using enum backend::WeightFormat;
   if (backend::is_expert_matrix(role) && !is_mxfp4(dtype)) return experts;
-  const bool read = info_of(dtype).values == 1 || dtype == DType::kGgmlQ8 || dtype == DType::kGgmlMxfp4;
-  return read ? backend::format_of(dtype) : is_exact_in_q8(dtype) ? kGgmlQ8 : kBf16;
+  return backend::is_read(dtype) ? backend::format_of(dtype) : is_exact_in_q8(dtype) ? kGgmlQ8 : kBf16;
 }
 
 // A GGUF tensor: its shape is that of its values, its type any.
@@ -187,8 +186,8 @@ backend::HostWeight gguf_weight(const ManifestItem& item, const RawTensor& tenso
                              .format = format_for(item.role, tensor.dtype, experts),
                              .values = tensor,
                              .scales = {}};
-  if (const DTypeInfo& block = info_of(tensor.dtype);
-      block.values > 1 && backend::format_of(tensor.dtype) == weight.format) {
+  const DTypeInfo& block = info_of(tensor.dtype);
+  if (block.values > 1 && backend::is_read(tensor.dtype) && backend::format_of(tensor.dtype) == weight.format) {
     weight.values.dtype = DType::kU8;
     weight.values.shape.back() /= block.values;
     weight.values.shape.push_back(block.bytes);
@@ -202,6 +201,14 @@ void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
     return w.role == odd.role && w.layer == odd.layer;
   });
   check(even != bound.rend(), "gate stands before up in the table");
+  if (backend::is_expert_matrix(odd.role) &&
+      even->format != odd.format) {  // of one format: MXFP4's becomes the other's
+    backend::HostWeight& mxfp4 = even->format == backend::WeightFormat::kGgmlMxfp4 ? *even : odd;
+    mxfp4.values.dtype = DType::kGgmlMxfp4;
+    mxfp4.values.shape.pop_back();
+    mxfp4.values.shape.back() *= kMxBlock;
+    mxfp4.format = &mxfp4 == &odd ? even->format : odd.format;
+  }
   even->odd = std::move(odd.values);
   even->odd_format = odd.format;
 }

@@ -174,19 +174,22 @@ backend::WeightFormat format_for(WeightRole role, DType dtype, backend::WeightFo
   return backend::is_read(dtype) ? backend::format_of(dtype) : is_exact_in_q8(dtype) ? kGgmlQ8 : kBf16;
 }
 
-// A GGUF tensor: its shape is that of its values, its type any.
+// A GGUF tensor: its shape is that of its values, a matrix's type any.
 backend::HostWeight gguf_weight(const ManifestItem& item, const RawTensor& tensor, backend::WeightFormat experts,
                                 std::string_view where) {
   if (tensor.shape != item.shape) {
     throw Error(Code::kCorrupt, "{}: {}: want the shape [{}], got {}", where, item.name, fmt::join(item.shape, ","),
                 checkpoint::describe(tensor.dtype, tensor.shape));
   }
+  const DTypeInfo& block = info_of(tensor.dtype);
+  if (block.values > 1 && !backend::is_matrix(item.role))
+    throw Error(Code::kUnsupported, "{}: {}: want F32, F16 or BF16, got {}", where, item.name,
+                checkpoint::describe(tensor.dtype, tensor.shape));
   backend::HostWeight weight{.role = item.role,
                              .layer = item.layer,
                              .format = format_for(item.role, tensor.dtype, experts),
                              .values = tensor,
                              .scales = {}};
-  const DTypeInfo& block = info_of(tensor.dtype);
   if (block.values > 1 && backend::is_read(tensor.dtype) && backend::format_of(tensor.dtype) == weight.format) {
     weight.values.dtype = DType::kU8;
     weight.values.shape.back() /= block.values;
@@ -201,8 +204,8 @@ void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
     return w.role == odd.role && w.layer == odd.layer;
   });
   check(even != bound.rend(), "gate stands before up in the table");
-  if (backend::is_expert_matrix(odd.role) &&
-      even->format != odd.format) {  // of one format: MXFP4's becomes the other's
+  // Both are of one format where they are multiplied: the one in MXFP4 becomes what the other is.
+  if (backend::is_expert_matrix(odd.role) && even->format != odd.format) {
     backend::HostWeight& mxfp4 = even->format == backend::WeightFormat::kGgmlMxfp4 ? *even : odd;
     mxfp4.values.dtype = DType::kGgmlMxfp4;
     mxfp4.values.shape.pop_back();

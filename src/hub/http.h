@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace nibble::hub {
 
@@ -20,6 +21,8 @@ struct Settings {
   std::string token;                                // HF_TOKEN
   std::filesystem::path token_file;                 // read where there is no token; may be absent
   std::filesystem::path certificates;               // a PEM file instead of the system's; may be empty
+  std::vector<std::filesystem::path> ollama;        // Ollama's stores, looked into last
+  std::function<int64_t()> memory;                  // bytes that a model may take here; empty: without a limit
   bool offline = false;                             // HF_HUB_OFFLINE
 };
 

@@ -5,30 +5,67 @@
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
+#include "base/read_json.h"
 #include "hub/cache.h"
+#include "hub/kind.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 namespace nibble::app {
 namespace {
 
-// A cache may hold models of other families.
-bool is_served(const hub::Snapshot& snapshot) {
-  ModelOptions options;
-  options.model = snapshot.path.string();
-  try {
-    static_cast<void>(open_config(options));
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
+// A model here, and what it is for this machine.
+struct Here {
+  hub::Snapshot model;
+  std::string format, quant;
+  std::string verdict = "runs here";
+  std::string why = {};  // where it does not run
+};
+
+std::string config_text(const hub::Snapshot& model) {
+  return hub::start_of(model.path / "config.json", size_t{1} << 20);
 }
 
-std::vector<hub::Snapshot> models_here(const hub::Settings& settings) {
+// None for models of other families, which a cache may hold.
+std::optional<Here> described(hub::Snapshot model, int64_t memory) {
+  if (const auto other = hub::other_kind(model.name, hub::marks_of(model.path)); other && other->is_family)
+    return std::nullopt;
+  Here here{.model = std::move(model), .format = "gguf", .quant = {}};
+  ModelOptions options;
+  options.model = here.model.path.string();
+  here.quant = here.model.gguf.quant;
+  if (here.model.gguf.path.empty()) {
+    here.format = "safetensors";
+    const nlohmann::json config = read_json(config_text(here.model));
+    if (config.is_object() && config.contains("quantization_config"))
+      here.quant = text_at(config["quantization_config"], "quant_method");
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (here.quant.empty()) here.quant = text_at(config, key);
+  }
+  std::ranges::transform(here.quant, here.quant.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  try {
+    if (!here.model.lacks.empty()) {
+      here.verdict = "in part", here.why = "in part: lacks " + here.model.lacks;
+    } else {
+      static_cast<void>(open_config(options));
+      if (!hub::fits(here.model.bytes, memory))
+        here.verdict = "too large", here.why = "this machine has " + format_bytes(static_cast<double>(memory));
+    }
+  } catch (const Error& e) {
+    here.verdict = "no", here.why = e.what();
+  }
+  return here;
+}
+
+std::vector<Here> models_here(const hub::Settings& settings) {
   std::vector<hub::Snapshot> models = hub::models_below(settings.models);
   try {
     const std::filesystem::path own = std::filesystem::path(own_model().path).parent_path();
@@ -38,20 +75,17 @@ std::vector<hub::Snapshot> models_here(const hub::Settings& settings) {
   } catch (const Error&) {  // there is none next to the program
   }
   for (hub::Snapshot& snapshot : hub::all_snapshots(settings.cache)) models.push_back(std::move(snapshot));
-  std::erase_if(models, [](const hub::Snapshot& s) { return !is_served(s); });
-  return models;
-}
-
-std::string format_of(const hub::Snapshot& snapshot) {
-  ModelOptions options;
-  options.model = snapshot.path.string();
-  return is_gguf(options) ? "gguf" : "safetensors";
+  std::vector<Here> here;
+  const int64_t memory = models.empty() ? 0 : settings.memory();
+  for (hub::Snapshot& model : models)
+    if (auto one = described(std::move(model), memory)) here.push_back(std::move(*one));
+  return here;
 }
 
 // The one in the cache that the name means.
-std::string cached_repo(const RemoveOptions& options) {
+std::string cached_repo(const RemoveOptions& options, const std::optional<hub::ModelName>& name) {
   std::vector<std::string> cached;
-  for (const std::string& repo : hub::repos_of(options.model)) {
+  for (const std::string& repo : name ? hub::repos_of(*name) : std::vector<std::string>()) {
     if (std::filesystem::is_directory(hub::repo_folder(options.hub.cache, repo))) cached.push_back(repo);
   }
   if (cached.size() == 1) return cached.front();
@@ -67,31 +101,36 @@ std::string cached_repo(const RemoveOptions& options) {
 
 int execute(const ListOptions& options) {
   Terminal terminal(options.output);
-  const std::vector<hub::Snapshot> models = models_here(options.hub);
+  const std::vector<Here> models = models_here(options.hub);
   if (options.output.json) {
     nlohmann::ordered_json json = {{"models", nlohmann::json::array()}};
-    for (const hub::Snapshot& m : models) {
-      json["models"].push_back({{"name", m.repo},
-                                {"format", format_of(m)},
+    for (const auto& [m, format, quant, verdict, why] : models) {
+      json["models"].push_back({{"name", m.name},
+                                {"format", format},
+                                {"quantization", quant},
                                 {"bytes", m.bytes},
                                 {"commit", m.commit},
                                 {"refs", m.refs},
                                 {"path", m.path.string()},
-                                {"lacks", m.lacks}});
+                                {"lacks", m.lacks},
+                                {"verdict", verdict},
+                                {"why", why}});
     }
     terminal.print_json(json);
     return kExitOk;
   }
-  size_t width = 4;
-  for (const hub::Snapshot& m : models) width = std::max(width, m.repo.size());
-  if (!models.empty())
-    terminal.print(
-        fmt::format("{:<{}}  {:<11}  {:>8}  {:<16}  {}\n", "NAME", width, "FORMAT", "SIZE", "REVISION", "WHERE"));
-  for (const hub::Snapshot& m : models) {
+  size_t width = 4, quants = 5;
+  for (const Here& each : models)
+    width = std::max(width, each.model.name.size()), quants = std::max(quants, each.quant.size());
+  const auto row = [&](const auto&... cells) {
+    terminal.print(fmt::format("{:<{}}  {:<11}  {:<{}}  {:>8}  {:<16}  {:<9}  {}\n", cells...));
+  };
+  if (!models.empty()) row("NAME", width, "FORMAT", "QUANT", quants, "SIZE", "REVISION", "HERE", "WHERE");
+  for (const auto& [m, format, quant, verdict, why] : models) {
     const std::string refs = m.refs.empty() ? "" : fmt::format(" {}", fmt::join(m.refs, ","));
-    terminal.print(fmt::format("{:<{}}  {:<11}  {:>8}  {:<16}  {}{}\n", m.repo, width, format_of(m),
-                               format_bytes(static_cast<double>(m.bytes)), m.commit.substr(0, 8) + refs,
-                               m.path.string(), m.lacks.empty() ? "" : fmt::format("  (in part: lacks {})", m.lacks)));
+    const std::string note = why.empty() ? "" : fmt::format("  ({})", why);
+    row(m.name, width, format, quant, quants, format_bytes(static_cast<double>(m.bytes)), m.commit.substr(0, 8) + refs,
+        verdict, m.path.string() + note);
   }
   if (models.empty()) terminal.note("no model is on this machine; nibble pull openai/gpt-oss-20b gets one");
   return kExitOk;
@@ -99,11 +138,14 @@ int execute(const ListOptions& options) {
 
 int execute(const RemoveOptions& options) {
   Terminal terminal(options.output);
-  const std::string repo = cached_repo(options);
-  const hub::Removal removal = hub::plan_removal(options.hub.cache, repo, options.revision);
+  const auto name = hub::parse_name(options.model, options.hub.endpoint);
+  const std::string repo = cached_repo(options, name);
+  const hub::Removal removal = hub::plan_removal(
+      options.hub.cache, repo, options.revision.empty() ? name->revision : options.revision, name->which);
   const std::string bytes = format_bytes(static_cast<double>(removal.bytes));
-  const std::string what =
-      removal.everything ? removal.folder.string() : fmt::format("revision {} of {}", removal.commits.front(), repo);
+  const std::string what = removal.everything     ? removal.folder.string()
+                           : !name->which.empty() ? name->text()
+                                                  : fmt::format("revision {} of {}", removal.commits.front(), repo);
   if (!options.yes) {
     if (!terminal.can_ask())
       throw Error(Code::kInvalidRequest, "want -y, or a terminal to ask on: {} would be removed ({})", what, bytes);

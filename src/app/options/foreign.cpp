@@ -208,14 +208,39 @@ void respell_vllm_words(std::vector<std::string>& words) {
   }
 }
 
-// -hf ORG/NAME:QUANTISATION, at `i`.
-void respell_repo(std::vector<std::string>& words, size_t i, bool may_pull) {
+// The value of a flag at `i`, as --flag=value or behind it; both are taken out.
+std::string take_value_of(std::vector<std::string>& words, size_t i) {
   const size_t mark = words[i].find('=');
   const bool is_next = mark == std::string::npos && i + 1 < words.size();
-  const std::string model = mark != std::string::npos ? words[i].substr(mark + 1) : is_next ? words[i + 1] : "";
-  words[i] = "--model=" + model.substr(0, model.find(':'));
-  if (is_next) words.erase(words.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-  if (may_pull) words.insert(words.begin() + static_cast<std::ptrdiff_t>(i), "--pull");
+  std::string value = mark != std::string::npos ? words[i].substr(mark + 1) : is_next ? words[i + 1] : "";
+  const auto at = words.begin() + static_cast<std::ptrdiff_t>(i);
+  words.erase(at, at + (is_next ? 2 : 1));
+  return value;
+}
+
+// llama.cpp's -hf REPO:QUANT, and --hf-file with or behind it, as the model's name, which may be pulled.
+void respell_repo(std::vector<std::string>& words, Arguments& arguments) {
+  std::string repo, file;
+  size_t first = words.size();
+  for (size_t i = 1; i < words.size() && words[i] != "--";) {
+    const size_t end = std::min(words[i].find('='), words[i].size());
+    const std::string flag = words[i].substr(0, end);
+    const bool is_repo = flag == "-hf" || flag == "-hfr" || flag == "--hf-repo";
+    if (is_repo || flag == "-hff" || flag == "--hf-file") {
+      first = std::min(first, i);
+      (is_repo ? repo : file) = take_value_of(words, i);
+      continue;
+    }
+    const Argument* const own = arguments.find(flag);
+    i += own != nullptr && !own->is_switch && end == words[i].size() ? 2 : 1;  // its value, whatever that looks like
+  }
+  if (first == words.size() && repo.empty() && file.empty()) return;
+  if (repo.empty()) throw Error(Code::kInvalidRequest, "--hf-file {}: want --hf-repo ORG/REPO beside it", file);
+  if (!file.empty()) repo = fmt::format("{}:{}", repo.substr(0, repo.find(':')), file);
+  const bool has_flag = arguments.find("--model") != nullptr;
+  std::vector<std::string> said = {has_flag ? "--model=" + repo : repo};
+  if (arguments.find("--pull") != nullptr) said.insert(said.begin(), "--pull");
+  words.insert(words.begin() + static_cast<std::ptrdiff_t>(std::min(first, words.size())), said.begin(), said.end());
 }
 
 }  // namespace
@@ -261,18 +286,13 @@ void respell_foreign_words(std::vector<std::string>& words) {
   }
   Command options = made(*command);
   Arguments arguments(*command, parts_of(options));
+  respell_repo(words, arguments);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const size_t end = std::min(words[i].find('='), words[i].size());
     const std::string flag = words[i].substr(0, end);
     if (!flag.starts_with("-")) continue;
     if (const Argument* const own = arguments.find(flag); own != nullptr) {
       if (!own->is_switch && end == words[i].size()) ++i;  // its value, whatever that looks like
-      continue;
-    }
-    if (flag == "-hf" || flag == "-hfr" || flag == "--hf-repo") {
-      const bool may_pull = arguments.find("--pull") != nullptr;
-      respell_repo(words, i, may_pull);
-      if (may_pull) ++i;
       continue;
     }
     const auto same = std::ranges::find_if(arguments.all(), [&flag](const Argument& argument) {

@@ -36,7 +36,7 @@ void find_draft(ModelOptions& options, Terminal& terminal);
 
 // Pulls a model of the Hub into the cache, with what the user sees of it. What was pulled or already there; none if the
 // user, whom `ask` asks first, said no. Throws what hub::pull() throws, and Interrupted.
-[[nodiscard]] std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
+[[nodiscard]] std::optional<hub::PullPlan> pull_model(hub::PullRequest request, const hub::Settings& settings,
                                                       Terminal& terminal, bool ask = false);
 
 }  // namespace nibble::app

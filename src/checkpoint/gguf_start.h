@@ -3,14 +3,14 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
+#include <string_view>
 
 namespace nibble::checkpoint {
 
 inline constexpr size_t kGgufStartBytes = 65536;  // which general.architecture, by custom the first key, lies in
 
 // The value of general.architecture. None where `start` does not reach it or is no GGUF.
-[[nodiscard]] std::optional<std::string> gguf_architecture(std::span<const std::byte> start);
+[[nodiscard]] std::optional<std::string> gguf_architecture(std::string_view start);
 
 }  // namespace nibble::checkpoint

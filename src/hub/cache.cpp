@@ -49,7 +49,7 @@ bool holds(const fs::path& directory, std::string_view extension) {
 }
 
 std::vector<GgufModel> ggufs_of(const fs::path& directory, const std::vector<fs::path>& files) {
-  std::vector<NamedFile> named;
+  std::vector<RepoFile> named;
   for (const fs::path& file : files) {
     std::error_code error;
     const auto bytes = fs::file_size(file, error);  // of a link to nothing: none
@@ -311,8 +311,6 @@ std::vector<fs::path> paths_for(const std::string& name, const Settings& setting
   return paths;
 }
 
-int64_t memory_of(const Settings& settings) { return settings.memory ? settings.memory() : INT64_MAX; }
-
 // The one of them that is meant, all of one commit or folder: `which`, or the best of the whole ones.
 std::optional<Snapshot> chosen(std::vector<Snapshot> models, const std::string& which, const Settings& settings) {
   std::vector<GgufModel> ggufs;
@@ -325,7 +323,7 @@ std::optional<Snapshot> chosen(std::vector<Snapshot> models, const std::string& 
   const bool has_safetensors = which.empty() && !models.empty() && models.front().gguf.path.empty();
   if (has_safetensors) return std::move(models.front());
   if (ggufs.empty()) return std::nullopt;
-  const GgufModel& best = ggufs.size() == 1 ? ggufs.front() : best_of(ggufs, memory_of(settings));
+  const GgufModel& best = ggufs.size() == 1 ? ggufs.front() : best_of(ggufs, settings.memory());
   const auto it = std::ranges::find(models, best.path, [](const Snapshot& model) { return model.gguf.path; });
   if (ggufs.size() > 1) it->choice = fmt::format("taking {} of {}", best.which, listed(ggufs));
   return std::move(*it);
@@ -365,8 +363,9 @@ std::optional<Snapshot> find_model(const std::string& asked, const Settings& set
   const std::string& revision = of.empty() ? name->revision : of;
   for (const fs::path& path : revision.empty() ? paths_for(name->repo, settings) : std::vector<fs::path>()) {
     if (auto model = chosen(models_in(path), name->which, settings)) return model;
+    std::error_code ignored;
     for (const fs::path& file : {path, fs::path(path.string() + ".gguf")})
-      if (name->which.empty() && fs::is_regular_file(file)) return Snapshot{.path = file};
+      if (name->which.empty() && fs::is_regular_file(file, ignored)) return Snapshot{.path = file};
   }
   std::optional<Snapshot> in_part;
   for (const std::string& repo : repos_of(*name)) {

@@ -7,8 +7,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -41,37 +41,17 @@ std::string_view take_until(std::string_view& text, char at) {
   return part;
 }
 
-std::string unescaped(std::string_view text) {
-  std::string plain;
-  const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) ? c - '0' : (c | 32) - 'a' + 10; };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool escapes = text[i] == '%' && i + 2 < text.size() &&
-                         std::isxdigit(static_cast<unsigned char>(text[i + 1])) &&
-                         std::isxdigit(static_cast<unsigned char>(text[i + 2]));
-    plain += escapes ? static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
-    if (escapes) i += 2;
-  }
-  return plain;
-}
-
 // What stands behind ORG/REPO in an address: /tree/REV/FOLDER, /blob/REV/FILE, /resolve/REV/FILE.
 bool take_page(std::string_view rest, ModelName& name) {
   const std::string_view page = take_until(rest, '/');
   if (page.empty()) return rest.empty();
   if (page != "tree" && page != "blob" && page != "resolve" && page != "raw") return false;
-  name.revision = unescaped(take_until(rest, '/'));
-  for (int more = name.revision == "refs" ? 2 : 0; more > 0; --more)  // refs/pr/1, unescaped
+  name.revision = take_until(rest, '/');
+  for (int more = name.revision == "refs" ? 2 : 0; more > 0; --more)  // refs/pr/1
     name.revision.append("/").append(take_until(rest, '/'));
   if (name.revision == "main") name.revision.clear();
-  const std::string file = unescaped(rest);
-  if (page == "tree" || file.ends_with(kGguf)) name.which = file;  // any other file is a part of the one model
+  if (page == "tree" || rest.ends_with(kGguf)) name.which = rest;  // any other file is a part of the one model
   return true;
-}
-
-std::string upper(std::string_view text) {
-  std::string result;
-  for (const char c : text) result += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return result;
 }
 
 // Without .gguf and the number of a part.
@@ -99,6 +79,12 @@ int bits_rank(const GgufModel& model) {
 
 }  // namespace
 
+std::string upper(std::string_view text) {
+  std::string result;
+  for (const char c : text) result += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return result;
+}
+
 bool is_repo(std::string_view name) {
   const size_t slash = name.find('/');
   if (slash == name.npos || name.size() > kMostNameBytes) return false;
@@ -106,7 +92,9 @@ bool is_repo(std::string_view name) {
 }
 
 std::optional<ModelName> parse_name(std::string_view asked, std::string_view endpoint) {
-  std::string_view text = asked;
+  std::string plain(asked);
+  for (size_t at = 0; (at = plain.find("%2F", at)) != plain.npos;) plain.replace(at, 3, "/");
+  std::string_view text = plain;
   const bool is_url = take_prefix(text, "https://") || take_prefix(text, "http://");
   if (!take_prefix(endpoint, "https://")) take_prefix(endpoint, "http://");
   bool on_hub = take_prefix(text, "hf://");
@@ -146,24 +134,18 @@ std::vector<std::string> repos_of(const ModelName& name) {
 
 std::string quant_of(std::string_view path) {
   const std::string text = upper(stem_of(path));
-  std::string quant;
-  bool is_dynamic = false;  // Unsloth's UD-Q4_K_XL
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view word = rest.substr(0, rest.find_first_of("-./ "));
-    for (size_t at = 0; at < word.size(); at = std::min(word.find('_', at), word.size() - 1) + 1) {
-      if (!is_quant(word.substr(at))) continue;
-      quant = fmt::format("{}{}", is_dynamic ? "UD-" : "", word.substr(at));
-      break;
-    }
-    is_dynamic = word == "UD";
-    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+  for (size_t at = text.size(); at-- > 0;) {  // its last word that is one
+    if (at > 0 && std::string_view("-._/ ").find(text[at - 1]) == std::string_view::npos) continue;
+    const std::string word = text.substr(at, text.find_first_of("-./ ", at) - at);
+    const bool is_dynamic = at >= 3 && text.compare(at - 3, 3, "UD-") == 0;  // Unsloth's UD-Q4_K_XL
+    if (is_quant(word)) return (is_dynamic ? "UD-" : "") + word;
   }
-  return quant;
+  return "";
 }
 
-std::vector<GgufModel> gguf_models(std::span<const NamedFile> files) {
+std::vector<GgufModel> gguf_models(std::span<const RepoFile> files) {
   std::map<std::string, GgufModel> by_stem;
-  for (const NamedFile& file : files) {
+  for (const RepoFile& file : files) {
     const std::string_view name = last_part(file.path);
     if (!name.ends_with(kGguf) || name.starts_with("mmproj") || name.find("imatrix") != name.npos) continue;
     GgufModel& model = by_stem[stem_of(file.path)];
@@ -188,17 +170,16 @@ std::vector<GgufModel> gguf_models(std::span<const NamedFile> files) {
 std::vector<GgufModel> meant_by(std::string_view which, std::span<const GgufModel> models) {
   const std::string want = upper(stem_of(which));
   const auto rank = [&want](const GgufModel& model) {
-    const std::string stem = upper(stem_of(model.path)), quant = upper(model.quant);
+    const std::string stem = upper(stem_of(model.path));
     if (stem == want || last_part(stem) == want) return 0;
-    if (quant == want) return 1;
-    if (quant == "UD-" + want) return 2;
-    return quant.starts_with(want + "_") || stem.starts_with(want + "/") ? 3 : 4;
+    if (model.quant == want) return 1;
+    if (model.quant == "UD-" + want) return 2;
+    return model.quant.starts_with(want + "_") || stem.starts_with(want + "/") ? 3 : 4;
   };
-  std::array<std::vector<GgufModel>, 5> by_rank;
-  for (const GgufModel& model : models) by_rank[static_cast<size_t>(rank(model))].push_back(model);
-  for (size_t i = 0; i < 4; ++i)
-    if (!by_rank[i].empty()) return by_rank[i];
-  return {};
+  std::vector<GgufModel> meant;
+  for (int each = 0; each < 4 && meant.empty(); ++each)
+    std::ranges::copy_if(models, std::back_inserter(meant), [&](const GgufModel& m) { return rank(m) == each; });
+  return meant;
 }
 
 bool fits(int64_t bytes, int64_t memory) { return bytes <= memory - memory / 10; }

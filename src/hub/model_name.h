@@ -27,9 +27,11 @@ struct ModelName {
 // with a quantisation ggml-org's.
 [[nodiscard]] std::vector<std::string> repos_of(const ModelName& name);
 
-struct NamedFile {
-  std::string path;  // below its folder, with /
+struct RepoFile {
+  std::string path;  // below the repository or a folder, with /
   int64_t bytes = 0;
+  std::string digest = {};  // of the Hub: which also names its blob
+  bool large = false;       // the digest is SHA-256 of an LFS file, else git's
 };
 
 // One GGUF file, or all parts of a split one.
@@ -41,9 +43,10 @@ struct GgufModel {
   int64_t bytes = 0;
 };
 
+[[nodiscard]] std::string upper(std::string_view text);
 [[nodiscard]] std::string quant_of(std::string_view path);
 // The models among files, by path; what is beside models (mmproj, imatrix) is left out.
-[[nodiscard]] std::vector<GgufModel> gguf_models(std::span<const NamedFile> files);
+[[nodiscard]] std::vector<GgufModel> gguf_models(std::span<const RepoFile> files);
 // Those that ModelName::which means, in any case: the file's own name first, then Q4_K_M, then UD-Q4_K_M, then what
 // begins so or lies in such a folder.
 [[nodiscard]] std::vector<GgufModel> meant_by(std::string_view which, std::span<const GgufModel> models);

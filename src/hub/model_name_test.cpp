@@ -60,7 +60,7 @@ TEST(model_name, may_be_an_address_of_a_page) {
   EXPECT_EQ(parsed(at + "tree/refs/pr/1"), "a/b||refs/pr/1");
   EXPECT_EQ(parsed(at + "tree/main/Q8_0"), "a/b|Q8_0|");
   EXPECT_EQ(parsed(at + "blob/main/b-Q4_K_M.gguf"), "a/b|b-Q4_K_M.gguf|");
-  EXPECT_EQ(parsed(at + "resolve/v1/Q8_0/b%20c.gguf?download=true#x"), "a/b|Q8_0/b c.gguf|v1");
+  EXPECT_EQ(parsed(at + "resolve/v1/Q8_0/b-c.gguf?download=true#x"), "a/b|Q8_0/b-c.gguf|v1");
   EXPECT_EQ(parsed(at + "blob/main/config.json"), "a/b||");
 }
 
@@ -83,14 +83,14 @@ TEST(quant, is_the_last_word_that_is_one) {
 }
 
 std::vector<GgufModel> repo() {
-  const std::vector<NamedFile> files = {{"README.md", 1},
-                                        {"x-Q4_K_M.gguf", 12},
-                                        {"x-UD-Q4_K_XL.gguf", 13},
-                                        {"x-F16.gguf", 20},
-                                        {"Q8_0/x-00002-of-00002.gguf", 6},
-                                        {"Q8_0/x-00001-of-00002.gguf", 8},
-                                        {"mmproj-F16.gguf", 3},
-                                        {"x-imatrix.gguf", 1}};
+  const std::vector<RepoFile> files = {{"README.md", 1},
+                                       {"x-Q4_K_M.gguf", 12},
+                                       {"x-UD-Q4_K_XL.gguf", 13},
+                                       {"x-F16.gguf", 20},
+                                       {"Q8_0/x-00002-of-00002.gguf", 6},
+                                       {"Q8_0/x-00001-of-00002.gguf", 8},
+                                       {"mmproj-F16.gguf", 3},
+                                       {"x-imatrix.gguf", 1}};
   return gguf_models(files);
 }
 
@@ -109,7 +109,7 @@ TEST(gguf_models, are_files_or_all_parts_of_one) {
 }
 
 TEST(gguf_models, of_one_quantisation_are_told_apart_by_their_files) {
-  const std::vector<NamedFile> files = {{"a-Q8_0.gguf", 1}, {"b-Q8_0.gguf", 1}, {"plain.gguf", 1}};
+  const std::vector<RepoFile> files = {{"a-Q8_0.gguf", 1}, {"b-Q8_0.gguf", 1}, {"plain.gguf", 1}};
   const auto models = gguf_models(files);
   EXPECT_EQ(models[0].which, "a-Q8_0");
   EXPECT_EQ(models[2].which, "plain");
@@ -125,7 +125,7 @@ TEST(gguf_models, are_meant_by_quantisation_file_or_folder_in_any_case) {
   for (const char* which : {"Q8_0", "Q8_0/x-00001-of-00002.gguf", "Q8_0/x-00002-of-00002.gguf", "x"})
     EXPECT_THAT(meant(which, repo()), ElementsAre("Q8_0/x-00001-of-00002.gguf")) << which;
   for (const char* which : {"Q9_0", "Q", "mmproj", "README.md"}) EXPECT_TRUE(meant(which, repo()).empty()) << which;
-  const std::vector<NamedFile> moe = {{"x-MXFP4_MOE.gguf", 1}};
+  const std::vector<RepoFile> moe = {{"x-MXFP4_MOE.gguf", 1}};
   EXPECT_EQ(meant("mxfp4", gguf_models(moe)).size(), 1);
 }
 

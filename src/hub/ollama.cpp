@@ -18,21 +18,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostManifestBytes = size_t{1} << 20;
-
 void want_readable(const fs::path& file, const std::string& asked) {
   if (::access(file.c_str(), R_OK) == 0) return;
   throw Error(Code::kIo, "{}: Ollama's {} cannot be read ({}): run as a user who may, or nibble pull gpt-oss-20b",
               asked, file.string(), std::strerror(errno));
 }
 
-// Below manifests/.
+// Below manifests/; empty where Ollama has no such name.
 fs::path manifest_of(const std::string& asked, const Settings& settings) {
-  constexpr std::string_view kFamily = "gpt-oss";
-  if (asked == kFamily || asked.starts_with("gpt-oss:")) {
-    const std::string tag = asked == kFamily ? "latest" : asked.substr(kFamily.size() + 1);
-    return fs::path("registry.ollama.ai/library") / kFamily / tag;
-  }
+  constexpr std::string_view kFamily = "gpt-oss:";
+  const std::string tagged = asked == "gpt-oss" ? "gpt-oss:latest" : asked;
+  if (tagged.starts_with(kFamily))
+    return fs::path("registry.ollama.ai/library/gpt-oss") / tagged.substr(kFamily.size());
   const auto name = parse_name(asked, settings.endpoint);
   if (!name || !is_repo(name->repo)) return {};
   return fs::path("hf.co") / name->repo / (name->which.empty() ? "latest" : name->which);
@@ -46,15 +43,12 @@ std::optional<fs::path> find_in_ollama(const std::string& asked, const Settings&
     const fs::path manifest = store / "manifests" / below;
     if (below.empty() || ::access(manifest.c_str(), F_OK) != 0) continue;
     want_readable(manifest, asked);
-    const auto json = read_json(start_of(manifest, kMostManifestBytes));
     std::string digest;
-    if (json.is_object() && json.contains("layers") && json["layers"].is_array())
-      for (const auto& layer : json["layers"])
+    if (const auto json = read_json(start_of(manifest, size_t{1} << 20)); json.is_object())
+      for (const auto& layer : json.value("layers", nlohmann::json::array()))
         if (text_at(layer, "mediaType") == "application/vnd.ollama.image.model") digest = text_at(layer, "digest");
     constexpr std::string_view kSha = "sha256:";
-    const bool is_hex =
-        digest.starts_with(kSha) && digest.find_first_not_of("0123456789abcdef", kSha.size()) == digest.npos;
-    if (!is_hex)
+    if (!digest.starts_with(kSha) || digest.find_first_not_of("0123456789abcdef", kSha.size()) != digest.npos)
       throw Error(Code::kCorrupt, "{}: want a layer that is a model, with its sha256, found none", manifest.string());
     fs::path blob = store / "blobs" / ("sha256-" + digest.substr(kSha.size()));
     want_readable(blob, asked);

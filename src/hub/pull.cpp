@@ -215,12 +215,6 @@ bool is_wanted(const std::string& path, const std::vector<std::string>& include)
                              [&](const std::string& glob) { return fnmatch(glob.c_str(), path.c_str(), 0) == 0; });
 }
 
-std::vector<NamedFile> named(const std::vector<RepoFile>& files) {
-  std::vector<NamedFile> result;
-  for (const RepoFile& file : files) result.push_back({file.path, file.bytes});
-  return result;
-}
-
 void keep_only(std::vector<RepoFile>& files, const GgufModel& model) {
   std::erase_if(files,
                 [&](const RepoFile& file) { return std::ranges::find(model.files, file.path) == model.files.end(); });
@@ -229,7 +223,7 @@ void keep_only(std::vector<RepoFile>& files, const GgufModel& model) {
 // Leaves one model's files, where nobody gave globs.
 void choose_model(std::vector<RepoFile>& files, const PullRequest& request, const Settings& settings,
                   const PullWatch& watch) {
-  const std::vector<GgufModel> all = gguf_models(named(files));
+  const std::vector<GgufModel> all = gguf_models(files);
   const std::string& repo = request.repo;
   if (!request.which.empty()) {
     const std::vector<GgufModel> meant = meant_by(request.which, all);
@@ -247,16 +241,14 @@ void choose_model(std::vector<RepoFile>& files, const PullRequest& request, cons
     watch.note(fmt::format("{}: taking its safetensors; nibble pull {}:{} takes a GGUF file, of {}", repo, repo,
                            all.front().which, listed(all)));
   } else if (all.size() > 1) {
-    const int64_t memory = settings.memory ? settings.memory() : INT64_MAX;
+    const int64_t memory = settings.memory();
     const GgufModel& best = best_of(all, memory);
-    const bool is_mxfp4 = best.quant.starts_with("MXFP4");
-    const std::string why = !fits(best.bytes, memory) ? "the smallest, as none fits"
-                            : is_mxfp4                ? "as gpt-oss was trained; it fits"
-                                                      : "the largest of at most 8 bits that fits";
+    const char* const why = !fits(best.bytes, memory)         ? "the smallest, as none fits"
+                            : best.quant.starts_with("MXFP4") ? "as gpt-oss was trained, which fits"
+                                                              : "the largest (16 and 32 bits come last) that fits";
     keep_only(files, best);
-    watch.note(fmt::format("{}: taking {}, {}{}; nibble pull {}:{} and the like take another of {}", repo, best.which,
-                           why, settings.memory ? fmt::format(" {:.1f} GB", static_cast<double>(memory) / 1e9) : "",
-                           repo, all.front().which, listed(all)));
+    watch.note(fmt::format("{}: taking {}, {} {:.1f} GB; nibble pull {}:{} and the like take another of {}", repo,
+                           best.which, why, static_cast<double>(memory) / 1e9, repo, all.front().which, listed(all)));
   }
 }
 
@@ -270,10 +262,10 @@ void refuse_other_kinds(const PullPlan& plan, const std::vector<std::string>& al
     return ask(http, settings, request, url, watch, most).body;
   };
   Marks marks{.files = all};
-  const std::vector<GgufModel> ggufs = gguf_models(named(plan.files));
+  const std::vector<GgufModel> ggufs = gguf_models(plan.files);
   if (!ggufs.empty()) {
     const std::string start = start_of_file(ggufs.front().path, checkpoint::kGgufStartBytes);
-    marks.architecture = checkpoint::gguf_architecture(std::as_bytes(std::span(start))).value_or("");
+    marks.architecture = checkpoint::gguf_architecture(start).value_or("");
   } else {
     constexpr size_t kMostJsonBytes = size_t{64} << 20;
     const std::string index = "model.safetensors.index.json";
@@ -529,7 +521,7 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
     throw Error(Code::kInvalidRequest, "{}: no file matches {}; it has {}", request.repo,
                 fmt::join(request.include, ", "), fmt::join(all, ", "));
   }
-  if (request.include.empty()) choose_model(files, request, settings, watch);
+  if (request.include.empty() && !watch.stop()) choose_model(files, request, settings, watch);
   for (const auto& blob : blobs_of(plan.files, folder)) {
     plan.bytes += blob->file().bytes;
     plan.missing_bytes += blob->file().bytes - blob->bytes_on_disk();

@@ -3,6 +3,7 @@
 // files themselves, in parts, several at a time, kept across interruptions, checked before they count.
 
 #include "hub/http.h"
+#include "hub/model_name.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -11,13 +12,6 @@
 #include <vector>
 
 namespace nibble::hub {
-
-struct RepoFile {
-  std::string path;  // below the repository, as safe as it looks
-  int64_t bytes = 0;
-  std::string digest = {};  // which also names its blob
-  bool large = false;       // the digest is SHA-256 of an LFS file, else git's
-};
 
 struct PullRequest {
   std::string repo, revision = "main";

@@ -123,6 +123,7 @@ class Names(Case):
         self.refused(2, "run", "https://example.com/me/it-GGUF", "-p", "a", says="want a model of the Hub as https://huggingface.co/ORG/REPO")
         self.refused(2, "run", "https://hf.co/me/it-GGUF/tree/v1", "--revision", "v2", "-p", "a", says="the model's address says v1")
         self.refused(2, "run", "--hf-file", "it-q8_0.gguf", "-p", "a", says="--hf-repo")
+        self.refused(2, "run", "-p", "a", "-hf", says="-hf: want a value")
 
     def test_a_gguf_beside_a_config_is_a_model(self):
         """As in Unsloth's folders."""

@@ -152,7 +152,7 @@ class Choice(HubCase):
 
     def test_the_best_of_six_is_chosen_and_its_header_read_first(self):
         notes = self.ok("pull", "me/many-GGUF").err
-        self.assertIn("me/many-GGUF: taking Q8_0, the largest of at most 8 bits that fits", notes)
+        self.assertIn("me/many-GGUF: taking Q8_0, the largest (16 and 32 bits come last) that fits", notes)
         for word in ("nibble pull me/many-GGUF:", "Q4_K_M (", "BF16 ("):
             self.assertIn(word, notes)
         self.assertEqual(self.asked()[0], ("it-Q8_0.gguf", "bytes=0-65535"))

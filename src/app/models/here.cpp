@@ -13,7 +13,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -23,42 +22,40 @@ namespace {
 
 // A model here, and what it is for this machine.
 struct Here {
+  std::string quant;
   hub::Snapshot model;
-  std::string format, quant;
   std::string verdict = "runs here";
   std::string why = {};  // where it does not run
 };
 
-std::string config_text(const hub::Snapshot& model) {
-  return hub::start_of(model.path / "config.json", size_t{1} << 20);
+const char* format_of(const hub::Snapshot& model) { return model.gguf.path.empty() ? "safetensors" : "gguf"; }
+
+// As the GGUF file's name says it, or config.json.
+std::string quant_of(const hub::Snapshot& model) {
+  if (!model.gguf.path.empty()) return model.gguf.quant;
+  const nlohmann::json config = read_json(hub::start_of(model.path / "config.json", size_t{1} << 20));
+  std::string quant;
+  if (config.is_object() && config.contains("quantization_config"))
+    quant = text_at(config["quantization_config"], "quant_method");
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (quant.empty()) quant = text_at(config, key);
+  return hub::upper(quant);
 }
 
 // None for models of other families, which a cache may hold.
 std::optional<Here> described(hub::Snapshot model, int64_t memory) {
   if (const auto other = hub::other_kind(model.name, hub::marks_of(model.path)); other && other->is_family)
     return std::nullopt;
-  Here here{.model = std::move(model), .format = "gguf", .quant = {}};
-  ModelOptions options;
-  options.model = here.model.path.string();
-  here.quant = here.model.gguf.quant;
-  if (here.model.gguf.path.empty()) {
-    here.format = "safetensors";
-    const nlohmann::json config = read_json(config_text(here.model));
-    if (config.is_object() && config.contains("quantization_config"))
-      here.quant = text_at(config["quantization_config"], "quant_method");
-    for (const char* key : {"dtype", "torch_dtype"})
-      if (here.quant.empty()) here.quant = text_at(config, key);
+  Here here{.quant = quant_of(model), .model = std::move(model)};
+  if (!here.model.lacks.empty()) {
+    here.verdict = "in part", here.why = "in part: lacks " + here.model.lacks;
+  } else if (!hub::fits(here.model.bytes, memory)) {
+    here.verdict = "too large", here.why = "this machine has " + format_bytes(static_cast<double>(memory));
   }
-  std::ranges::transform(here.quant, here.quant.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   try {
-    if (!here.model.lacks.empty()) {
-      here.verdict = "in part", here.why = "in part: lacks " + here.model.lacks;
-    } else {
-      static_cast<void>(open_config(options));
-      if (!hub::fits(here.model.bytes, memory))
-        here.verdict = "too large", here.why = "this machine has " + format_bytes(static_cast<double>(memory));
-    }
+    ModelOptions options;
+    options.model = here.model.path.string();
+    if (here.model.lacks.empty()) static_cast<void>(open_config(options));
   } catch (const Error& e) {
     here.verdict = "no", here.why = e.what();
   }
@@ -104,9 +101,9 @@ int execute(const ListOptions& options) {
   const std::vector<Here> models = models_here(options.hub);
   if (options.output.json) {
     nlohmann::ordered_json json = {{"models", nlohmann::json::array()}};
-    for (const auto& [m, format, quant, verdict, why] : models) {
+    for (const auto& [quant, m, verdict, why] : models) {
       json["models"].push_back({{"name", m.name},
-                                {"format", format},
+                                {"format", format_of(m)},
                                 {"quantization", quant},
                                 {"bytes", m.bytes},
                                 {"commit", m.commit},
@@ -119,18 +116,16 @@ int execute(const ListOptions& options) {
     terminal.print_json(json);
     return kExitOk;
   }
-  size_t width = 4, quants = 5;
-  for (const Here& each : models)
-    width = std::max(width, each.model.name.size()), quants = std::max(quants, each.quant.size());
+  size_t width = 4;
+  for (const Here& each : models) width = std::max(width, each.model.name.size());
   const auto row = [&](const auto&... cells) {
-    terminal.print(fmt::format("{:<{}}  {:<11}  {:<{}}  {:>8}  {:<16}  {:<9}  {}\n", cells...));
+    terminal.print(fmt::format("{:<{}}  {:<11}  {:<10}  {:>8}  {:<16}  {:<9}  {}\n", cells...));
   };
-  if (!models.empty()) row("NAME", width, "FORMAT", "QUANT", quants, "SIZE", "REVISION", "HERE", "WHERE");
-  for (const auto& [m, format, quant, verdict, why] : models) {
+  if (!models.empty()) row("NAME", width, "FORMAT", "QUANT", "SIZE", "REVISION", "HERE", "WHERE");
+  for (const auto& [quant, m, verdict, why] : models) {
     const std::string refs = m.refs.empty() ? "" : fmt::format(" {}", fmt::join(m.refs, ","));
-    const std::string note = why.empty() ? "" : fmt::format("  ({})", why);
-    row(m.name, width, format, quant, quants, format_bytes(static_cast<double>(m.bytes)), m.commit.substr(0, 8) + refs,
-        verdict, m.path.string() + note);
+    row(m.name, width, format_of(m), quant, format_bytes(static_cast<double>(m.bytes)), m.commit.substr(0, 8) + refs,
+        verdict, m.path.string() + (why.empty() ? "" : fmt::format("  ({})", why)));
   }
   if (models.empty()) terminal.note("no model is on this machine; nibble pull openai/gpt-oss-20b gets one");
   return kExitOk;
@@ -138,7 +133,7 @@ int execute(const ListOptions& options) {
 
 int execute(const RemoveOptions& options) {
   Terminal terminal(options.output);
-  const auto name = hub::parse_name(options.model, options.hub.endpoint);
+  const auto name = parsed(options.model, options.hub);
   const std::string repo = cached_repo(options, name);
   const hub::Removal removal = hub::plan_removal(
       options.hub.cache, repo, options.revision.empty() ? name->revision : options.revision, name->which);

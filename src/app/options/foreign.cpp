@@ -208,39 +208,24 @@ void respell_vllm_words(std::vector<std::string>& words) {
   }
 }
 
-// The value of a flag at `i`, as --flag=value or behind it; both are taken out.
-std::string take_value_of(std::vector<std::string>& words, size_t i) {
+// The value of the flag at `i`, with = or behind it; both are taken out.
+std::string take_flag(std::vector<std::string>& words, size_t i) {
   const size_t mark = words[i].find('=');
-  const bool is_next = mark == std::string::npos && i + 1 < words.size();
-  std::string value = mark != std::string::npos ? words[i].substr(mark + 1) : is_next ? words[i + 1] : "";
+  const bool is_next = mark == std::string::npos;
+  if (is_next && i + 1 == words.size()) refuse_value(words[i], "want a value, found none");
+  std::string value = is_next ? words[i + 1] : words[i].substr(mark + 1);
   const auto at = words.begin() + static_cast<std::ptrdiff_t>(i);
   words.erase(at, at + (is_next ? 2 : 1));
   return value;
 }
 
-// llama.cpp's -hf REPO:QUANT, and --hf-file with or behind it, as the model's name, which may be pulled.
-void respell_repo(std::vector<std::string>& words, Arguments& arguments) {
-  std::string repo, file;
-  size_t first = words.size();
-  for (size_t i = 1; i < words.size() && words[i] != "--";) {
-    const size_t end = std::min(words[i].find('='), words[i].size());
-    const std::string flag = words[i].substr(0, end);
-    const bool is_repo = flag == "-hf" || flag == "-hfr" || flag == "--hf-repo";
-    if (is_repo || flag == "-hff" || flag == "--hf-file") {
-      first = std::min(first, i);
-      (is_repo ? repo : file) = take_value_of(words, i);
-      continue;
-    }
-    const Argument* const own = arguments.find(flag);
-    i += own != nullptr && !own->is_switch && end == words[i].size() ? 2 : 1;  // its value, whatever that looks like
-  }
-  if (first == words.size() && repo.empty() && file.empty()) return;
+// llama.cpp's -hf REPO:QUANT and --hf-file FILE are the model's name, which may be pulled.
+void add_repo(std::vector<std::string>& words, const Arguments& arguments, std::string repo, const std::string& file) {
+  if (repo.empty() && file.empty()) return;
   if (repo.empty()) throw Error(Code::kInvalidRequest, "--hf-file {}: want --hf-repo ORG/REPO beside it", file);
   if (!file.empty()) repo = fmt::format("{}:{}", repo.substr(0, repo.find(':')), file);
-  const bool has_flag = arguments.find("--model") != nullptr;
-  std::vector<std::string> said = {has_flag ? "--model=" + repo : repo};
-  if (arguments.find("--pull") != nullptr) said.insert(said.begin(), "--pull");
-  words.insert(words.begin() + static_cast<std::ptrdiff_t>(std::min(first, words.size())), said.begin(), said.end());
+  words.insert(words.begin() + 1, (arguments.find("--model") == nullptr ? "" : "--model=") + repo);
+  if (arguments.find("--pull") != nullptr) words.insert(words.begin() + 1, "--pull");
 }
 
 }  // namespace
@@ -286,13 +271,18 @@ void respell_foreign_words(std::vector<std::string>& words) {
   }
   Command options = made(*command);
   Arguments arguments(*command, parts_of(options));
-  respell_repo(words, arguments);
+  std::string repo, repo_file;
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const size_t end = std::min(words[i].find('='), words[i].size());
     const std::string flag = words[i].substr(0, end);
     if (!flag.starts_with("-")) continue;
     if (const Argument* const own = arguments.find(flag); own != nullptr) {
       if (!own->is_switch && end == words[i].size()) ++i;  // its value, whatever that looks like
+      continue;
+    }
+    const bool is_file = flag == "-hff" || flag == "--hf-file";
+    if (is_file || flag == "-hf" || flag == "-hfr" || flag == "--hf-repo") {
+      (is_file ? repo_file : repo) = take_flag(words, i--);
       continue;
     }
     const auto same = std::ranges::find_if(arguments.all(), [&flag](const Argument& argument) {
@@ -312,6 +302,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
     if (const std::string_view instead = instead_of(flag, Becomes::kInstead); !instead.empty())
       throw Error(Code::kInvalidRequest, "nibble {} has no {}: {} (nibble {} --help)", name, flag, instead, name);
   }
+  add_repo(words, arguments, repo, repo_file);
   if (command == CommandId::kServe) respell_vllm_words(words);
 }
 

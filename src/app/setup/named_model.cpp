@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <deque>
 #include <system_error>
@@ -24,25 +23,20 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOwnName = "nibble-tiny";
 
-bool is_path(const std::string& name, const hub::Settings& settings) {
-  std::error_code ignored;
-  return fs::exists(name, ignored) || !hub::parse_name(name, settings.endpoint);
-}
-
 std::string last_part(const std::string& name) {
   const fs::path path = fs::path(name).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-std::vector<std::string> names_of(const ModelOptions& options, const std::string& repo) {
-  const std::string& asked = options.model;
+// name: none for a path.
+std::vector<std::string> names_of(const std::string& asked, const std::optional<hub::ModelName>& name,
+                                  const std::string& repo) {
   std::vector<std::string> names;
-  const auto add = [&names](const std::string& name) {
-    if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  const auto add = [&names](const std::string& each) {
+    if (!each.empty() && std::ranges::find(names, each) == names.end()) names.push_back(each);
   };
-  if (is_path(asked, options.hub)) add(last_part(asked));  // the last part says enough
-  const auto name = hub::parse_name(asked, options.hub.endpoint);
-  const bool has_host = name && !asked.starts_with(name->repo) && asked.find('/') != std::string::npos;
+  if (!name) add(last_part(asked));  // the last part says enough
+  const bool has_host = name && asked.find('/') != std::string::npos && !asked.starts_with(name->repo);
   if (has_host) add(name->text());
   add(asked);
   add(last_part(asked));
@@ -101,10 +95,9 @@ std::string help_for(const hub::ModelName& name, const hub::Settings& settings, 
   if (!is_on_the_hub(name)) return "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
   const std::string repo = hub::repos_of(name).front();
   const std::string pull = "nibble pull " + hub::ModelName{repo, {}, name.which}.text() + revision;
-  std::string plain;
-  for (const char c : name.repo)
-    if (c != '-' && c != '_') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return !near || plain.find("gptoss") != std::string::npos
+  std::string plain = hub::upper(name.repo);
+  std::erase_if(plain, [](char c) { return c == '-' || c == '_'; });
+  return !near || plain.find("GPTOSS") != std::string::npos
              ? pull + " gets it"
              : fmt::format("only gpt-oss models run here; {} looks first whether it is one", pull);
 }
@@ -116,10 +109,6 @@ std::string revision_of(const std::string& flag, const std::string& usual, const
   throw Error(Code::kInvalidRequest, "--revision {}: the model's address says {}", flag, name->revision);
 }
 
-[[noreturn]] void refuse_address(const std::string& found) {
-  throw Error(Code::kInvalidRequest, "want a model of the Hub as https://huggingface.co/ORG/REPO, found {}", found);
-}
-
 // Whether the model is here now.
 bool gets(hub::PullRequest request, const ModelOptions& options, Terminal& terminal) {
   const bool asks = options.when_absent == WhenAbsent::kOffer && terminal.can_ask() && !options.hub.offline;
@@ -129,6 +118,12 @@ bool gets(hub::PullRequest request, const ModelOptions& options, Terminal& termi
 }
 
 }  // namespace
+
+std::optional<hub::ModelName> parsed(const std::string& asked, const hub::Settings& settings) {
+  auto name = hub::parse_name(asked, settings.endpoint);
+  if (name || asked.find("://") == std::string::npos) return name;
+  throw Error(Code::kInvalidRequest, "want a model of the Hub as https://huggingface.co/ORG/REPO, found {}", asked);
+}
 
 std::vector<fs::path> folders_of_program() {
   std::error_code error;
@@ -151,18 +146,17 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
                 "want a model as --model or as the first word: a directory, a .gguf file or a name such as "
                 "openai/gpt-oss-20b; found none");
   }
-  const bool path = is_path(asked, options.hub);
-  const auto name = path ? std::nullopt : hub::parse_name(asked, options.hub.endpoint);
-  if (path && asked.find("://") != std::string::npos) refuse_address(asked);
+  std::error_code ignored;
+  const auto name = fs::exists(asked, ignored) ? std::nullopt : parsed(asked, options.hub);
   if (!options.revision.empty() && !is_on_the_hub(name)) {
     throw Error(Code::kInvalidRequest, "--revision: want a model of the Hub by its name, found {} as the model", asked);
   }
-  if (is_preset_name(options)) return {asked, names_of(options, "")};
+  if (is_preset_name(options)) return {asked, names_of(asked, name, "")};
   const std::string revision = revision_of(options.revision, "", name);
   std::optional<hub::Snapshot> found = look_up(asked, options.hub, revision);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
   if (!found && !wants_weights && asked.starts_with("openai/gpt-oss-"))  // a preset by its full name
-    return {last_part(asked), names_of(options, "")};
+    return {last_part(asked), names_of(asked, name, "")};
   const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
   const bool absent = !found && is_on_the_hub(name);
   if (in_part || absent) {
@@ -174,13 +168,13 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
   if (found && !found->choice.empty()) terminal.note(fmt::format("{}: {}", asked, found->choice));
   // Whoever opens what is not of the Hub reports what it lacks.
   if (found && (found->lacks.empty() || !wants_weights || found->repo.empty()))
-    return {found->path.string(), names_of(options, found->repo)};
+    return {found->path.string(), names_of(asked, name, found->repo)};
   const std::string flag = revision.empty() ? "" : " --revision " + revision;
   if (found) {
     throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {}{} gets the rest", asked,
                 found->path.string(), found->lacks, found->name, flag);
   }
-  if (!name) return {asked, names_of(options, "")};
+  if (!name) return {asked, names_of(asked, name, "")};
   const std::string help = help_for(*name, options.hub, flag);
   if (!flag.empty()) {
     throw Error(Code::kIo, "there is no model {} of revision {} in {}. {}", asked, revision, options.hub.cache.string(),
@@ -293,8 +287,7 @@ std::optional<hub::PullPlan> pull_model(hub::PullRequest request, const hub::Set
 
 int execute(const PullOptions& options) {
   Terminal terminal(options.output);
-  const auto name = hub::parse_name(options.model, options.hub.endpoint);
-  if (!name && options.model.find("://") != std::string::npos) refuse_address(options.model);
+  const auto name = parsed(options.model, options.hub);
   if (!name) {
     throw Error(Code::kInvalidRequest, "want a model of the Hub, ORG/NAME such as openai/gpt-oss-20b; found {}",
                 options.model);

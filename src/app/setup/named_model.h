@@ -3,6 +3,7 @@
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"
+#include "hub/model_name.h"
 #include "hub/pull.h"
 
 #include <filesystem>
@@ -16,6 +17,9 @@ struct NamedModel {
   std::string path;
   std::vector<std::string> names;  // under which it is served; the first says enough
 };
+
+// What hub::parse_name() says. Throws Error(kInvalidRequest) for an address that is not the Hub's.
+[[nodiscard]] std::optional<hub::ModelName> parsed(const std::string& asked, const hub::Settings& settings);
 
 // As hub::find_model() finds it; pulled first if the options or the user say so. A path that does not exist is left to
 // whoever opens it. Throws Error(kIo) with the places searched and how to get the model, Error(kInvalidRequest) without

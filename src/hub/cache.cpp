@@ -105,6 +105,8 @@ std::vector<fs::path> files_below(const fs::path& directory, int folders) {
 }
 
 std::string start_of(const fs::path& file, size_t most) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return {};  // a pipe would be waited for
   std::ifstream in(file, std::ios::binary);
   std::string text(most, '\0');
   in.read(text.data(), static_cast<std::streamsize>(most));
@@ -154,7 +156,7 @@ std::vector<Snapshot> snapshots_of(const fs::path& cache, const std::string& rep
   for (const fs::path& path : entries_of(folder / "snapshots")) {
     for (Snapshot& model : models_in(path)) {
       model.repo = repo;
-      model.name = ModelName{.repo = repo, .revision = {}, .which = model.gguf.which}.text();
+      model.name = ModelName{.repo = repo, .which = model.gguf.which}.text();
       model.commit = path.filename().string();
       if (const auto it = refs.find(model.commit); it != refs.end()) model.refs = it->second;
       std::error_code ignored;
@@ -371,20 +373,16 @@ std::optional<Snapshot> find_model(const std::string& asked, const Settings& set
   for (const std::string& repo : repos_of(*name)) {
     std::vector<Snapshot> snapshots = snapshots_of(settings.cache, repo);
     if (!revision.empty()) std::erase_if(snapshots, [&](const Snapshot& s) { return !is_revision(s, revision); });
-    while (!snapshots.empty()) {
-      // refs/main's is what is meant, whole or not; without refs/main, any that is whole.
-      const auto first =
-          std::ranges::find_if(snapshots, [](const Snapshot& s) { return s.lacks.empty() || is_revision(s, "main"); });
-      const std::string commit = (first == snapshots.end() ? snapshots.begin() : first)->commit;
-      const auto others =
-          std::ranges::stable_partition(snapshots, [&](const Snapshot& s) { return s.commit == commit; });
-      std::vector<Snapshot> rest(std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
-      snapshots.erase(others.begin(), others.end());
-      auto model = chosen(std::exchange(snapshots, std::move(rest)), name->which, settings);
+    // Commit by commit. refs/main's is what is meant, whole or not; without refs/main, any that is whole.
+    for (auto it = snapshots.begin(); it != snapshots.end();) {
+      const auto begin = it;
+      it = std::find_if(begin, snapshots.end(), [&](const Snapshot& s) { return s.commit != begin->commit; });
+      auto model = chosen({std::make_move_iterator(begin), std::make_move_iterator(it)}, name->which, settings);
       if (!model) continue;
       if (model->lacks.empty()) return model;
+      const bool is_main = is_revision(*model, "main");
       if (!in_part) in_part = std::move(model);
-      break;
+      if (is_main) break;
     }
   }
   if (in_part || !revision.empty()) return in_part;

@@ -80,7 +80,7 @@ void remove(const Removal& removal);
 
 // Files and links to some, in a directory and in so many levels of folders; nothing where it cannot be read.
 [[nodiscard]] std::vector<std::filesystem::path> files_below(const std::filesystem::path& directory, int folders = 8);
-// At most so many bytes; nothing where the file cannot be read.
+// At most so many bytes; nothing of what is no file or cannot be read.
 [[nodiscard]] std::string start_of(const std::filesystem::path& file, size_t most);
 
 }  // namespace nibble::hub

@@ -152,18 +152,17 @@ std::vector<GgufModel> gguf_models(std::span<const RepoFile> files) {
     model.files.push_back(file.path);
     model.bytes += file.bytes;
   }
+  std::vector<GgufModel> models;
   std::map<std::string, int> quants;
   for (auto& [stem, model] : by_stem) {
     std::ranges::sort(model.files);
     model.path = model.files.front();
     model.quant = quant_of(model.path);
     ++quants[model.quant];
-  }
-  std::vector<GgufModel> models;
-  for (auto& [stem, model] : by_stem) {
-    model.which = model.quant.empty() || quants[model.quant] > 1 ? stem : model.quant;
     models.push_back(std::move(model));
   }
+  for (GgufModel& model : models)
+    model.which = model.quant.empty() || quants[model.quant] > 1 ? stem_of(model.path) : model.quant;
   return models;
 }
 

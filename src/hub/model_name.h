@@ -12,9 +12,9 @@ namespace nibble::hub {
 
 // ORG/REPO, ORG/REPO:QUANT, hf.co/ORG/REPO:QUANT, a URL of the Hub's, or a bare name.
 struct ModelName {
-  std::string repo;      // ORG/REPO, or a bare name as files and the Hub spell it
-  std::string revision;  // empty: not said
-  std::string which;     // a quantisation, a GGUF file or its folder; empty: not said
+  std::string repo = {};      // ORG/REPO, or a bare name as files and the Hub spell it
+  std::string revision = {};  // empty: not said
+  std::string which = {};     // a quantisation, a GGUF file or its folder; empty: not said
   // As it is typed here, without a revision.
   [[nodiscard]] std::string text() const { return which.empty() ? repo : repo + ":" + which; }
 };
@@ -36,9 +36,9 @@ struct RepoFile {
 
 // One GGUF file, or all parts of a split one.
 struct GgufModel {
-  std::string path;   // of its first part, below the folder; empty: no GGUF
-  std::string quant;  // Q4_K_M, as the file or its folder is called; empty where neither says
-  std::string which;  // what names it among its neighbours: the quantisation, else the file
+  std::string path = {};   // of its first part, below the folder; empty: no GGUF
+  std::string quant = {};  // Q4_K_M, as the file or its folder is called; empty where neither says
+  std::string which = {};  // what names it among its neighbours: the quantisation, else the file
   std::vector<std::string> files = {};
   int64_t bytes = 0;
 };

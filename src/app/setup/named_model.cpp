@@ -78,7 +78,7 @@ std::optional<std::string> near_name(const hub::ModelName& name, const hub::Sett
   std::vector<std::string> names = {kOwnName};
   for (const char* bare : {"gpt-oss-20b", "gpt-oss-120b"}) {
     names.emplace_back(bare);
-    for (const std::string& repo : hub::repos_of({.repo = bare, .revision = {}, .which = {}})) names.push_back(repo);
+    for (const std::string& repo : hub::repos_of({.repo = bare})) names.push_back(repo);
   }
   for (const hub::Snapshot& model : hub::all_snapshots(settings.cache)) names.push_back(model.repo);
   for (const hub::Snapshot& model : hub::models_below(settings.models)) names.push_back(model.name);
@@ -94,7 +94,7 @@ std::string help_for(const hub::ModelName& name, const hub::Settings& settings, 
   if (near && !near->empty()) return near->substr(2);
   if (!is_on_the_hub(name)) return "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
   const std::string repo = hub::repos_of(name).front();
-  const std::string pull = "nibble pull " + hub::ModelName{repo, {}, name.which}.text() + revision;
+  const std::string pull = "nibble pull " + hub::ModelName{.repo = repo, .which = name.which}.text() + revision;
   std::string plain = hub::upper(name.repo);
   std::erase_if(plain, [](char c) { return c == '-' || c == '_'; });
   return !near || plain.find("GPTOSS") != std::string::npos
@@ -252,7 +252,7 @@ hub::PullWatch watch_of(Terminal& terminal, const Interrupt& interrupt, Rate& ra
 
 std::optional<hub::PullPlan> pull_model(hub::PullRequest request, const hub::Settings& settings, Terminal& terminal,
                                         bool ask) {
-  request.hint = near_name({.repo = request.repo, .revision = {}, .which = {}}, settings).value_or("");
+  request.hint = near_name({.repo = request.repo}, settings).value_or("");
   Rate rate;
   const auto plan = [&] {
     const Interrupt interrupt(kEndings);

@@ -34,6 +34,10 @@ Json read(std::string_view text) {
 nlohmann::json read_json(std::string_view text) { return read<nlohmann::json>(text); }
 nlohmann::ordered_json read_ordered_json(std::string_view text) { return read<nlohmann::ordered_json>(text); }
 
+std::string text_at(const nlohmann::json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
 std::string plain_json_error(std::string_view what) {
   what = what.substr(0, what.find("; last read"));
   const size_t tag = what.find("] ");

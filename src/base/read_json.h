@@ -15,6 +15,9 @@ inline constexpr int kMostJsonDepth = 100;
 [[nodiscard]] nlohmann::json read_json(std::string_view text);
 [[nodiscard]] nlohmann::ordered_json read_ordered_json(std::string_view text);
 
+// The string under this key; empty where there is none.
+[[nodiscard]] std::string text_at(const nlohmann::json& object, const char* key);
+
 // The library's message without its own tag and without the text that it read.
 [[nodiscard]] std::string plain_json_error(std::string_view what);
 

@@ -6,6 +6,7 @@
 //   .locks/models--openai--gpt-oss-20b/<etag>.lock         held (flock) while a blob is written
 
 #include "hub/http.h"
+#include "hub/model_name.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -15,33 +16,28 @@
 
 namespace nibble::hub {
 
-// Whether this names a model of the Hub: ORG/NAME.
-[[nodiscard]] bool is_repo(const std::string& name);
-// As files and the Hub spell it: Ollama's gpt-oss:20b is gpt-oss-20b, other names are themselves.
-[[nodiscard]] std::string plain_name(const std::string& name);
-// The repositories that a name may mean, likeliest first: itself, or for a bare gpt-oss-20b OpenAI's and ggml-org's.
-// Empty where it is no such name.
-[[nodiscard]] std::vector<std::string> repos_of(const std::string& asked);
-
 // models--openai--gpt-oss-20b, below the cache.
 [[nodiscard]] std::filesystem::path repo_folder(const std::filesystem::path& cache, const std::string& repo);
 
-// A model as far as it is here: one commit of the cache's, or a path without one.
+// A model as far as it is here: one of a commit of the cache's, or a path without one.
 struct Snapshot {
   std::string repo = {}, commit = {};  // where it came from the Hub
-  std::filesystem::path path = {};     // of the model in it: the snapshot, or its original/; a directory or a file
+  std::filesystem::path path = {};     // the directory of safetensors; of GGUF the first part's file
   std::string lacks = {};              // a file of the model that is not there; empty where it is whole
   std::vector<std::string> refs = {};  // main, …
   int64_t bytes = 0;                   // of the files it links to
+  GgufModel gguf = {};                 // without a path: safetensors
+  std::string name = {};               // as one can type it
+  std::string choice = {};             // for the user, where nobody said which of several; else empty
 };
 
-// The model in a directory: the directory itself, or original/ in it. None where there is no model.
-[[nodiscard]] std::optional<std::filesystem::path> model_in(const std::filesystem::path& directory);
-// The name of a file that a model in this directory wants and that is not there; empty where it is whole.
+// The models in a directory: that of safetensors, in it or in its original/, then GGUF files, in any folder.
+[[nodiscard]] std::vector<Snapshot> models_in(const std::filesystem::path& directory);
+// The name of a file that safetensors in this directory want and that is not there; empty where all are.
 [[nodiscard]] std::string lacking_file(const std::filesystem::path& directory);
 
-// What the cache holds of a model: refs/main's first, then by age, newest first. Snapshots without a model are left
-// out. Nothing that is wrong with the cache throws: what cannot be read is not there.
+// What the cache holds of a repository, a model each: refs/main's first, then by age, newest first. Nothing that is
+// wrong with the cache throws: what cannot be read is not there.
 [[nodiscard]] std::vector<Snapshot> snapshots_of(const std::filesystem::path& cache, const std::string& repo);
 // Snapshots of all models, by name.
 [[nodiscard]] std::vector<Snapshot> all_snapshots(const std::filesystem::path& cache);
@@ -54,24 +50,37 @@ struct Removal {
   std::filesystem::path folder;  // of the model in the cache
   bool everything = false;       // no other revision stays
   std::vector<std::string> commits = {};
-  std::vector<std::filesystem::path> files = {};  // refs, and blobs that no other revision uses
+  std::vector<std::filesystem::path> files = {};  // refs, links, and blobs that nothing that stays uses
   int64_t bytes = 0;                              // that the disk gets back
 };
 
-// `revision`: a ref or a commit; empty: all. Throws Error(kInvalidRequest) where there is no such thing in the cache or
-// its folder is really somewhere else, Error(kIo) while another program writes to it.
+// `revision`: a ref or a commit; empty: all. `which`: only the GGUF model of that name (ModelName::which), of these
+// revisions. Throws Error(kInvalidRequest) where there is no such thing in the cache or its folder is really somewhere
+// else, Error(kIo) while another program writes to it.
 [[nodiscard]] Removal plan_removal(const std::filesystem::path& cache, const std::string& repo,
-                                   const std::string& revision);
+                                   const std::string& revision, const std::string& which = "");
 void remove(const Removal& removal);
 
 // The files that a model's name means. Looked for in this order: the path `asked`; NAME and NAME.gguf below ./models,
-// with and without the organisation; the cache, where a bare gpt-oss-20b is OpenAI's or ggml-org's. A directory that
-// holds a whole repository of the cache or only original/ is taken as the model in it. None where nothing is found.
-// revision: a ref or a commit, of which the cache alone knows; empty: any, refs/main's first.
+// with and without the organisation; the cache, where a bare gpt-oss-20b is OpenAI's or ggml-org's; Ollama's stores.
+// Of several GGUF models the best_of(). A directory that holds a whole repository of the cache or only original/ is
+// taken as the model in it. None where nothing is found. revision: a ref or a commit, of which the cache alone knows;
+// empty: the name's, or any, refs/main's first. Throws Error(kInvalidRequest) for a path to several models, and what
+// find_in_ollama() throws.
 [[nodiscard]] std::optional<Snapshot> find_model(const std::string& asked, const Settings& settings,
                                                  const std::string& revision = "");
 
 // The places that find_model() looked into, for a message.
 [[nodiscard]] std::vector<std::string> places_for(const std::string& name, const Settings& settings);
+
+// A model in one of Ollama's stores by the name that Ollama has for it (gpt-oss:20b, hf.co/ORG/REPO:QUANT), a GGUF file
+// without that ending. None where no store lists it. Throws Error(kIo) where one does and the file cannot be read,
+// Error(kCorrupt) for a manifest without a model.
+[[nodiscard]] std::optional<std::filesystem::path> find_in_ollama(const std::string& asked, const Settings& settings);
+
+// Files and links to some, in a directory and in so many levels of folders; nothing where it cannot be read.
+[[nodiscard]] std::vector<std::filesystem::path> files_below(const std::filesystem::path& directory, int folders = 8);
+// At most so many bytes; nothing of what is no file or cannot be read.
+[[nodiscard]] std::string start_of(const std::filesystem::path& file, size_t most);
 
 }  // namespace nibble::hub

@@ -21,13 +21,6 @@ TEST(repo_names, are_an_organisation_and_a_name) {
   EXPECT_EQ(repo_folder("/c", "openai/gpt-oss-20b"), "/c/models--openai--gpt-oss-20b");
 }
 
-TEST(repo_names, a_bare_one_is_openais_or_ggml_orgs) {
-  EXPECT_THAT(repos_of("gpt-oss-20b"), ElementsAre("openai/gpt-oss-20b", "ggml-org/gpt-oss-20b-GGUF"));
-  EXPECT_THAT(repos_of("me/mine"), ElementsAre("me/mine"));
-  for (const char* name : {"", ".", "..", "/a/b", "./a", "a/b/c", "~/m"})
-    EXPECT_THAT(repos_of(name), IsEmpty()) << name;
-}
-
 TEST(lacking_file, is_a_shard_that_the_index_names) {
   const TestCache cache;
   const auto model = cache.snapshot("a/b", "c1");
@@ -43,14 +36,38 @@ TEST(lacking_file, is_a_shard_that_the_index_names) {
   EXPECT_EQ(lacking_file(model), "");
 }
 
-TEST(lacking_file, of_gguf_is_a_part) {
+TEST(models_in, lack_a_part_of_gguf) {
   const TestCache cache;
   const auto model = cache.snapshot("a/b", "c1");
-  put(model / "m-00001-of-00003.gguf", "");
-  put(model / "m-00003-of-00003.gguf", "");
-  EXPECT_EQ(lacking_file(model), "m-00002-of-00003.gguf");
-  put(model / "m-00002-of-00003.gguf", "");
-  EXPECT_EQ(lacking_file(model), "");
+  put(model / "sub/m-00001-of-00003.gguf", "");
+  put(model / "sub/m-00003-of-00003.gguf", "");
+  ASSERT_EQ(models_in(model).size(), 1);
+  EXPECT_EQ(models_in(model)[0].lacks, "m-00002-of-00003.gguf");
+  put(model / "sub/m-00002-of-00003.gguf", "");
+  EXPECT_EQ(models_in(model)[0].lacks, "");
+  EXPECT_EQ(models_in(model)[0].path, model / "sub/m-00001-of-00003.gguf");
+  std::filesystem::create_symlink("../../blobs/none", model / "x.gguf");  // a download that was cut
+  EXPECT_EQ(models_in(model)[1].lacks, "x.gguf");
+}
+
+TEST(models_in, are_safetensors_and_each_gguf) {
+  const TestCache cache;
+  const auto model = cache.snapshot("a/b", "c1");
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const Snapshot& each : snapshots_of(cache.path(), "a/b")) found.push_back(each.name);
+    return found;
+  };
+  put(model / "config.json", "{}");
+  EXPECT_THAT(names(), ElementsAre("a/b"));  // in part
+  put(model / "x-Q8_0.gguf", "12345");
+  put(model / "F16/x.gguf", "1");
+  EXPECT_THAT(names(), ElementsAre("a/b:F16", "a/b:Q8_0"));  // as Unsloth's, which have a config.json
+  put(model / "model.safetensors", "123");
+  EXPECT_THAT(names(), ElementsAre("a/b", "a/b:F16", "a/b:Q8_0"));
+  const auto models = models_in(model);
+  EXPECT_EQ(models[0].bytes, 5);
+  EXPECT_EQ(models[2].bytes, 5);
 }
 
 TEST(snapshots, of_main_are_first_and_others_follow_by_age) {
@@ -116,6 +133,27 @@ TEST_F(Remove, takes_all_and_nothing_beside_it) {
   EXPECT_FALSE(fs::exists(cache_.path() / ".locks/models--a--b"));
   EXPECT_TRUE(fs::exists(cache_.path() / "outside"));
   EXPECT_TRUE(fs::exists(cache_.folder("a/other")));
+}
+
+TEST_F(Remove, takes_one_file_of_several) {
+  for (const char* commit : {"c1", "c2"}) {
+    put(folder_ / "blobs/q8", "12345678");
+    put(cache_.snapshot("a/b", commit) / "README.md", "");
+    fs::create_symlink("../../blobs/q8", cache_.snapshot("a/b", commit) / "m-Q8_0.gguf");
+  }
+  put(folder_ / "blobs/q4", "1234");
+  fs::create_symlink("../../blobs/q4", cache_.snapshot("a/b", "c1") / "m-Q4_0.gguf");
+  EXPECT_THROW((void)plan_removal(cache_.path(), "a/b", "", "Q5_0"), Error);
+  EXPECT_EQ(plan_removal(cache_.path(), "a/b", "v1", "q8_0").bytes, 0);  // c2 has it, too
+  const Removal removal = plan_removal(cache_.path(), "a/b", "", "q8_0");
+  EXPECT_EQ(removal.bytes, 8);
+  EXPECT_FALSE(removal.everything);
+  remove(removal);
+  for (const char* gone : {"blobs/q8", "snapshots/c1/m-Q8_0.gguf", "snapshots/c2/m-Q8_0.gguf"})
+    EXPECT_FALSE(there(gone)) << gone;
+  for (const char* kept : {"blobs/q4", "blobs/shared", "snapshots/c1/m-Q4_0.gguf", "refs/main"})
+    EXPECT_TRUE(there(kept)) << kept;
+  EXPECT_TRUE(plan_removal(cache_.path(), "a/b", "", "Q4_0").everything);  // no model is left
 }
 
 TEST_F(Remove, never_leaves_the_cache) {

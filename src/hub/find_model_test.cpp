@@ -1,7 +1,9 @@
 #include "hub/cache.h"
 
+#include "base/error.h"
 #include "hub/testing/scratch_cache.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace nibble::hub {
@@ -59,7 +61,6 @@ TEST_F(FindModel, knows_the_names_of_ollama) {
   EXPECT_EQ(found("gpt-oss:20b"), found("gpt-oss-20b"));
   EXPECT_EQ(found("gpt-oss:latest"), found("gpt-oss-20b"));
   EXPECT_EQ(found("gpt-oss:120b"), "nothing");
-  EXPECT_EQ(repos_of("gpt-oss:120b").front(), "openai/gpt-oss-120b");
   EXPECT_EQ(found("gpt-oss:../20b"), "nothing");
   put(settings_.models / "gpt-oss-20b" / "config.json", "{}");
   EXPECT_EQ(found("gpt-oss:20b"), "models/gpt-oss-20b");
@@ -83,7 +84,7 @@ TEST_F(FindModel, takes_ggml_orgs_where_openais_is_not_whole) {
   put(cache_.snapshot("openai/gpt-oss-20b", "c1") / "config.json", "{}");
   EXPECT_EQ(find_model("gpt-oss-20b", settings_)->lacks, "model.safetensors");
   put(cache_.snapshot("ggml-org/gpt-oss-20b-GGUF", "c2") / "gpt-oss-20b-mxfp4.gguf", "GGUF");
-  EXPECT_EQ(found("gpt-oss-20b"), "models--ggml-org--gpt-oss-20b-GGUF/snapshots/c2");
+  EXPECT_EQ(found("gpt-oss-20b"), "models--ggml-org--gpt-oss-20b-GGUF/snapshots/c2/gpt-oss-20b-mxfp4.gguf");
 }
 
 TEST_F(FindModel, goes_into_original_where_there_is_nothing_else) {
@@ -93,6 +94,66 @@ TEST_F(FindModel, goes_into_original_where_there_is_nothing_else) {
   EXPECT_EQ(found(cache_.snapshot("a/b", "c1").string()), "models--a--b/snapshots/c1/original");
   whole("a/b", "c1");
   EXPECT_EQ(found("a/b"), "models--a--b/snapshots/c1");
+}
+
+TEST_F(FindModel, takes_the_quantisation_that_is_asked_for_or_the_best) {
+  const auto snapshot = cache_.snapshot("a/b", "c1"), older = cache_.snapshot("a/b", "c0");
+  put(cache_.folder("a/b") / "refs/main", "c1");
+  put(snapshot / "config.json", "{}");
+  put(snapshot / "x-Q4_K_M.gguf", "1234");
+  put(snapshot / "Q8_0/x-00001-of-00002.gguf", "12345");
+  put(snapshot / "Q8_0/x-00002-of-00002.gguf", "12345");
+  put(snapshot / "x-F16-00001-of-00002.gguf", "123456789012345");
+  put(older / "x-Q6_K.gguf", "1");
+  const std::string at = "models--a--b/snapshots/c1/";
+  for (const char* name : {"a/b:q4_k_m", "hf.co/a/b:Q4_K_M", "https://huggingface.co/a/b/blob/main/x-Q4_K_M.gguf"})
+    EXPECT_EQ(found(name), at + "x-Q4_K_M.gguf") << name;
+  EXPECT_EQ(found("a/b:Q8_0"), at + "Q8_0/x-00001-of-00002.gguf");
+  EXPECT_EQ(found("a/b"), found("a/b:Q8_0"));
+  EXPECT_THAT(find_model("a/b", settings_)->choice, testing::HasSubstr("taking Q8_0 of"));
+  EXPECT_EQ(find_model("a/b:Q8_0", settings_)->choice, "");
+  EXPECT_EQ(find_model("a/b:F16", settings_)->lacks, "x-F16-00002-of-00002.gguf");
+  EXPECT_EQ(found("a/b:Q6_K"), "models--a--b/snapshots/c0/x-Q6_K.gguf");
+  EXPECT_EQ(found("a/b:Q5_K"), "nothing");
+  settings_.memory = [] { return int64_t{8}; };
+  EXPECT_EQ(found("a/b"), at + "x-Q4_K_M.gguf");
+  EXPECT_THROW(found(snapshot.string()), Error);  // a folder of several
+}
+
+TEST_F(FindModel, takes_a_folder_of_models_as_a_repository) {
+  put(settings_.models / "mine/x-Q4_0.gguf", "GGUF");
+  EXPECT_EQ(found("mine"), "models/mine/x-Q4_0.gguf");
+  put(settings_.models / "mine/sub/x-Q8_0.gguf", "GGUF2");
+  EXPECT_EQ(found("mine:Q4_0"), "models/mine/x-Q4_0.gguf");
+  EXPECT_EQ(found("mine"), "models/mine/sub/x-Q8_0.gguf");
+  put(settings_.models / "loose-Q8_0.gguf", "");
+  std::vector<std::string> names;
+  for (const Snapshot& model : models_below(settings_.models)) names.push_back(model.name);
+  EXPECT_THAT(names, testing::ElementsAre("mine:Q8_0", "mine:Q4_0", "loose-Q8_0.gguf"));
+  EXPECT_EQ(found("loose-Q8_0.gguf"), "models/loose-Q8_0.gguf");
+}
+
+TEST_F(FindModel, looks_into_ollamas_store_last) {
+  const auto store = cache_.path() / "store";
+  settings_.ollama = {cache_.path() / "none", store};
+  const auto manifest = [](const char* digest) {
+    return fmt::format(R"({{"layers": [{{"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:1"}},
+                                       {{"mediaType": "application/vnd.ollama.image.model", "digest": "{}"}}]}})",
+                       digest);
+  };
+  const auto library = store / "manifests/registry.ollama.ai/library/gpt-oss";
+  put(library / "20b", manifest("sha256:ab12"));
+  EXPECT_THROW(found("gpt-oss:20b"), Error);  // the blob is gone
+  put(store / "blobs/sha256-ab12", "GGUF");
+  EXPECT_EQ(found("gpt-oss:20b"), "store/blobs/sha256-ab12");
+  EXPECT_EQ(found("gpt-oss"), "nothing");  // no latest
+  EXPECT_EQ(found("gpt-oss-20b"), "nothing");
+  put(store / "manifests/hf.co/a/b/Q4_K_M", manifest("sha256:ab12"));
+  EXPECT_EQ(found("hf.co/a/b:Q4_K_M"), "store/blobs/sha256-ab12");
+  put(library / "latest", manifest("sha256:../../x"));
+  EXPECT_THROW(found("gpt-oss"), Error);
+  whole("openai/gpt-oss-20b", "c1");
+  EXPECT_EQ(found("gpt-oss:20b"), "models--openai--gpt-oss-20b/snapshots/c1");
 }
 
 TEST_F(FindModel, looks_into_models_before_the_cache) {

@@ -9,18 +9,21 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace nibble::hub {
 
 // Where models are kept and come from, as Hugging Face's variables say (app/options/settings.cpp reads them).
 struct Settings {
-  std::filesystem::path cache;                      // HF_HUB_CACHE, or hub/ of HF_HOME
-  std::filesystem::path models = "models";          // looked into before the cache
-  std::string endpoint = "https://huggingface.co";  // HF_ENDPOINT, without a / at its end
-  std::string token;                                // HF_TOKEN
-  std::filesystem::path token_file;                 // read where there is no token; may be absent
-  std::filesystem::path certificates;               // a PEM file instead of the system's; may be empty
-  bool offline = false;                             // HF_HUB_OFFLINE
+  std::filesystem::path cache;                                 // HF_HUB_CACHE, or hub/ of HF_HOME
+  std::filesystem::path models = "models";                     // looked into before the cache
+  std::string endpoint = "https://huggingface.co";             // HF_ENDPOINT, without a / at its end
+  std::string token;                                           // HF_TOKEN
+  std::filesystem::path token_file;                            // read where there is no token; may be absent
+  std::filesystem::path certificates;                          // a PEM file instead of the system's; may be empty
+  std::vector<std::filesystem::path> ollama;                   // Ollama's stores, looked into last
+  std::function<int64_t()> memory = [] { return INT64_MAX; };  // bytes that a model may take here
+  bool offline = false;                                        // HF_HUB_OFFLINE
 };
 
 struct HttpRequest {

@@ -2,8 +2,9 @@
 
 #include "base/error.h"
 #include "base/read_json.h"
-#include "checkpoint/gguf_checkpoint.h"
+#include "checkpoint/gguf_start.h"
 #include "hub/cache.h"
+#include "hub/kind.h"
 #include "hub/partial_file.h"
 
 #include <fmt/format.h>
@@ -79,7 +80,7 @@ bool wait_for(double seconds, const std::function<bool()>& stop) {
 
 // What an answer that is no success means for `what`, in the user's words.
 [[noreturn]] void refuse_answer(const HttpAnswer& answer, const Settings& settings, const std::string& repo,
-                                const std::string& what) {
+                                const std::string& what, const std::string& hint = "") {
   const std::string name = what.empty() ? repo : fmt::format("{} of {}", what, repo);
   const std::string code = answer.header("x-error-code");
   if (answer.status == 0 || !answer.failure.empty()) {
@@ -110,23 +111,33 @@ bool wait_for(double seconds, const std::function<bool()>& stop) {
     throw Error(Code::kInvalidRequest, "{} has no such revision; see {}/{}/commits", name, settings.endpoint, repo);
   if (answer.status == 404 || answer.status == 401) {
     throw Error(Code::kInvalidRequest,
-                "{} is not at {} (or is private: then set HF_TOKEN). OpenAI's are openai/gpt-oss-20b and "
+                "{} is not at {} (or is private: then set HF_TOKEN){}. OpenAI's are openai/gpt-oss-20b and "
                 "openai/gpt-oss-120b, in GGUF ggml-org/gpt-oss-20b-GGUF and ggml-org/gpt-oss-120b-GGUF",
-                name, settings.endpoint);
+                name, settings.endpoint, hint);
   }
   const std::string wait = answer.header("retry-after");
   throw Error(Code::kIo, "{}: {} answers {}{}. The same command later goes on where this one stopped", name,
               settings.endpoint, retry_of(answer, 0).why, wait.empty() ? "" : ", Retry-After: " + wait);
 }
 
-HttpAnswer ask(Http& http, const Settings& settings, const std::string& repo, const std::string& url,
-               const PullWatch& watch) {
+// `most`: of the answer's bytes, where its start says enough; 0: all.
+HttpAnswer ask(Http& http, const Settings& settings, const PullRequest& request, const std::string& url,
+               const PullWatch& watch, size_t most = 0) {
   for (int attempt = 0;; ++attempt) {
-    HttpAnswer answer = http.get({.url = url});
-    if (answer.ok() || watch.stop()) return answer;
+    std::string start;
+    const TakeBody take = [&start, most](const HttpAnswer& /*head*/, std::span<const std::byte> bytes) {
+      start.append(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), most - start.size()));
+      return start.size() < most;
+    };
+    HttpAnswer answer = most == 0 ? http.get({.url = url})
+                                  : http.get({.url = url, .from = 0, .to = static_cast<int64_t>(most) - 1}, take);
+    if (most > 0) answer.body = std::move(start);
+    const bool is_empty = most > 0 && answer.status == 416;  // an empty file has no range
+    if (answer.ok() || is_empty || watch.stop()) return answer;
     const Retry retry = retry_of(answer, attempt);
     // Somebody waits for the first answer: a machine that is not online is told so at once.
-    if (!retry.worth || answer.unresolved || attempt + 1 >= kAskAttempts) refuse_answer(answer, settings, repo, "");
+    if (!retry.worth || answer.unresolved || attempt + 1 >= kAskAttempts)
+      refuse_answer(answer, settings, request.repo, "", request.hint);
     if (retry.seconds >= 1)
       watch.note(fmt::format("{}: {}; again in {:.0f} s", settings.endpoint, retry.why, retry.seconds));
     if (!wait_for(retry.seconds, watch.stop)) return answer;
@@ -137,10 +148,6 @@ Json json_of(const HttpAnswer& answer, const Settings& settings) {
   Json json = read_json(answer.body);
   if (json.is_discarded()) throw odd_answer(settings, "want JSON");
   return json;
-}
-
-std::string text_at(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
 }
 
 RepoFile file_of(const Json& entry, const Settings& settings) {
@@ -175,17 +182,17 @@ PullPlan list_repo(const PullRequest& request, const Settings& settings, const P
   const std::string api = fmt::format("{}/api/models/{}", settings.endpoint, repo);
   PullPlan plan{.repo = repo, .revision = request.revision, .commit = {}, .files = {}, .path = {}};
   const auto stopped = [&](const HttpAnswer& answer) { return !answer.ok() && watch.stop(); };
-  const HttpAnswer head = ask(http, settings, repo, api + "/revision/" + url_escaped(request.revision, ""), watch);
+  const HttpAnswer head = ask(http, settings, request, api + "/revision/" + url_escaped(request.revision, ""), watch);
   if (stopped(head)) return plan;
   const Json info = json_of(head, settings);
   plan.commit = text_at(info, "sha");
   if (!is_hex(plan.commit, 40)) throw odd_answer(settings, "want a commit as \"sha\"");
-  const std::string type = info.contains("config") ? text_at(info["config"], "model_type") : "";
-  if (!type.empty() && type != "gpt_oss")
-    throw Error(Code::kUnsupported, "{}: want a model of the gpt-oss family, found {}", repo, type);
+  // What the Hub has read of config.json, before its files are listed.
+  const std::string config = info.contains("config") ? info["config"].dump() : "{}";
+  if (const auto other = other_kind(repo, {.files = {"config.json"}, .config = config})) throw Error(other->error);
   std::string page = fmt::format("{}/tree/{}?recursive=true", api, plan.commit);
   for (int pages = 0; !page.empty() && pages < kMostPages; ++pages) {
-    const HttpAnswer answer = ask(http, settings, repo, page, watch);
+    const HttpAnswer answer = ask(http, settings, request, page, watch);
     if (stopped(answer)) return plan;
     const Json entries = json_of(answer, settings);
     if (!entries.is_array()) throw odd_answer(settings, "want a list of files");
@@ -208,20 +215,66 @@ bool is_wanted(const std::string& path, const std::vector<std::string>& include)
                              [&](const std::string& glob) { return fnmatch(glob.c_str(), path.c_str(), 0) == 0; });
 }
 
-// One name for all parts of a split GGUF file.
-std::string gguf_stem(const std::string& path) {
-  const auto part = checkpoint::gguf_part_name(path);
-  return part ? part->stem.string() : path;
+void keep_only(std::vector<RepoFile>& files, const GgufModel& model) {
+  std::erase_if(files,
+                [&](const RepoFile& file) { return std::ranges::find(model.files, file.path) == model.files.end(); });
 }
 
-void want_one_model(const std::vector<RepoFile>& files, const PullRequest& request) {
-  std::set<std::string> ggufs;
-  for (const RepoFile& file : files) {
-    if (file.path.ends_with(".gguf")) ggufs.insert(gguf_stem(file.path));
+// Leaves one model's files, where nobody gave globs.
+void choose_model(std::vector<RepoFile>& files, const PullRequest& request, const Settings& settings,
+                  const PullWatch& watch) {
+  const std::vector<GgufModel> all = gguf_models(files);
+  const std::string& repo = request.repo;
+  if (!request.which.empty()) {
+    const std::vector<GgufModel> meant = meant_by(request.which, all);
+    if (meant.size() == 1) return keep_only(files, meant.front());
+    if (all.empty())
+      throw Error(Code::kInvalidRequest, "{} has no GGUF files to choose {} of: nibble pull {} gets the model", repo,
+                  request.which, repo);
+    throw Error(Code::kInvalidRequest, "{}: want one of its GGUF files, {}; found {} for {}", repo, listed(all),
+                meant.empty() ? "none" : listed(meant), request.which);
   }
-  if (ggufs.size() < 2 || !request.include.empty()) return;
-  throw Error(Code::kInvalidRequest, "{} holds {} models: choose with --include \"{}*\", of: {}", request.repo,
-              ggufs.size(), *ggufs.begin(), fmt::join(ggufs, ", "));
+  const bool has_safetensors =
+      std::ranges::any_of(files, [](const RepoFile& file) { return file.path.ends_with(".safetensors"); });
+  if (has_safetensors && !all.empty()) {
+    std::erase_if(files, [](const RepoFile& file) { return file.path.ends_with(".gguf"); });
+    watch.note(fmt::format("{}: taking its safetensors; nibble pull {}:{} takes a GGUF file, of {}", repo, repo,
+                           all.front().which, listed(all)));
+  } else if (all.size() > 1) {
+    const int64_t memory = settings.memory();
+    const GgufModel& best = best_of(all, memory);
+    const char* const why = !fits(best.bytes, memory)         ? "the smallest, as none fits"
+                            : best.quant.starts_with("MXFP4") ? "as gpt-oss was trained, which fits"
+                                                              : "the largest (16 and 32 bits come last) that fits";
+    keep_only(files, best);
+    watch.note(fmt::format("{}: taking {}, {} {:.1f} GB; nibble pull {}:{} and the like take another of {}", repo,
+                           best.which, why, static_cast<double>(memory) / 1e9, repo, all.front().which, listed(all)));
+  }
+}
+
+// Before a large file is fetched: what config.json, the index or the GGUF file's start say.
+void refuse_other_kinds(const PullPlan& plan, const std::vector<std::string>& all, const PullRequest& request,
+                        const Settings& settings, const PullWatch& watch) {
+  Http http(settings, watch.stop);
+  const auto start_of_file = [&](const std::string& path, size_t most) {
+    const std::string url =
+        fmt::format("{}/{}/resolve/{}/{}", settings.endpoint, plan.repo, plan.commit, url_escaped(path, "/"));
+    return ask(http, settings, request, url, watch, most).body;
+  };
+  Marks marks{.files = all};
+  const std::vector<GgufModel> ggufs = gguf_models(plan.files);
+  if (!ggufs.empty()) {
+    const std::string start = start_of_file(ggufs.front().path, checkpoint::kGgufStartBytes);
+    marks.architecture = checkpoint::gguf_architecture(start).value_or("");
+  } else {
+    constexpr size_t kMostJsonBytes = size_t{64} << 20;
+    const std::string index = "model.safetensors.index.json";
+    const auto has = [&all](const std::string& path) { return std::ranges::find(all, path) != all.end(); };
+    if (has("config.json")) marks.config = start_of_file("config.json", kMostJsonBytes);
+    if (has(index)) marks.tensors = tensors_of_index(start_of_file(index, kMostJsonBytes));
+  }
+  if (watch.stop()) return;
+  if (const auto other = other_kind(plan.repo, marks)) throw Error(other->error);
 }
 
 void want_room(const PullPlan& plan, const fs::path& cache) {
@@ -468,11 +521,12 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
     throw Error(Code::kInvalidRequest, "{}: no file matches {}; it has {}", request.repo,
                 fmt::join(request.include, ", "), fmt::join(all, ", "));
   }
-  want_one_model(files, request);
+  if (request.include.empty() && !watch.stop()) choose_model(files, request, settings, watch);
   for (const auto& blob : blobs_of(plan.files, folder)) {
     plan.bytes += blob->file().bytes;
     plan.missing_bytes += blob->file().bytes - blob->bytes_on_disk();
   }
+  if (plan.missing_bytes > 0 && !watch.stop()) refuse_other_kinds(plan, all, request, settings, watch);
   return plan;
 }
 

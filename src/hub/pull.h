@@ -3,6 +3,7 @@
 // files themselves, in parts, several at a time, kept across interruptions, checked before they count.
 
 #include "hub/http.h"
+#include "hub/model_name.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -12,16 +13,11 @@
 
 namespace nibble::hub {
 
-struct RepoFile {
-  std::string path;  // below the repository, as safe as it looks
-  int64_t bytes = 0;
-  std::string digest = {};  // which also names its blob
-  bool large = false;       // the digest is SHA-256 of an LFS file, else git's
-};
-
 struct PullRequest {
   std::string repo, revision = "main";
-  std::vector<std::string> include;  // globs over paths; empty: all but what the model does not need twice
+  std::vector<std::string> include = {};  // globs over paths; empty: all but what the model does not need twice
+  std::string which = {};                 // the GGUF model that is meant (ModelName::which); empty: not said
+  std::string hint = {};                  // for the user, where there is no such repository
 };
 
 struct PullPlan {
@@ -44,10 +40,10 @@ struct PullWatch {
   std::function<bool()> stop;
 };
 
-// Asks the Hub. Throws Error(kInvalidRequest) for a model or a revision that is not there or not for us, and where
-// nothing or more than one GGUF model would be pulled, Error(kUnsupported) for another family of models, Error(kIo)
-// where the Hub cannot be reached and under HF_HUB_OFFLINE, Error(kCorrupt) for an answer that is none. After a stop, a
-// plan without files.
+// Asks the Hub. Of several GGUF models it takes the best_of() and notes which. What is missing is looked at before:
+// config.json, or the start of the GGUF file. Throws Error(kInvalidRequest) for a model or a revision that is not there
+// or not for us, what other_kind() finds, Error(kIo) where the Hub cannot be reached and under HF_HUB_OFFLINE,
+// Error(kCorrupt) for an answer that is none. After a stop, a plan without files.
 [[nodiscard]] PullPlan plan_pull(const PullRequest& request, const Settings& settings, const PullWatch& watch);
 
 // False where it was stopped; what is there by then stays and is not fetched again. Throws Error(kIo) where the disk

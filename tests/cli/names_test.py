@@ -95,6 +95,125 @@ class Names(Case):
         self.ok("convert", "-m", TINY, "-o", self.dir / "models/mine.gguf")
         self.ok("inspect", "mine")
 
+    def two_quants(self):
+        """A repository of the cache with two GGUF models, one in a folder."""
+        (self.dir / "gguf").mkdir()
+        for dense in ("q8_0", "f16"):
+            self.ok("convert", "-m", TINY, "-o", self.dir / f"gguf/it-{dense}.gguf", "--dense", dense)
+        snapshot = cached(self.cache, "me/it-GGUF", self.dir / "gguf")
+        (snapshot / "F16").mkdir()
+        (snapshot / "F16/it.gguf").symlink_to((snapshot / "it-f16.gguf").resolve())
+        (snapshot / "it-f16.gguf").unlink()
+        return snapshot
+
+    def test_every_command_takes_a_quantisation(self):
+        snapshot = self.two_quants()
+        for name in ("me/it-GGUF:q8_0", "hf.co/me/it-GGUF:Q8_0", "https://huggingface.co/me/it-GGUF/blob/main/it-q8_0.gguf", "me/it-GGUF:it-q8_0.gguf"):
+            for command in self.commands(name).values():
+                self.assertNotIn("taking", self.ok(*command).err)
+            resolved = self.ok("serve", name, "--print-config", "--json").json()["model"]["resolved"]
+            self.assertEqual(resolved, str(snapshot / "it-q8_0.gguf"), name)
+        self.assertEqual(self.ok("tokenize", "-m", "me/it-GGUF:F16", "--count", "-p", PROMPT).out, "4\n")
+        for words in (("-hf", "me/it-GGUF:F16"), ("--hf-repo", "me/it-GGUF", "--hf-file", "F16/it.gguf"), ("-hf", "me/it-GGUF", "-hff=F16/it.gguf")):
+            self.ok("run", *words, "-p", PROMPT, "-n", 1)
+            self.assertEqual(self.ok("serve", *words, "--print-config", "--json").json()["model"]["resolved"], str(snapshot / "F16/it.gguf"), words)
+        self.assertIn("me/it-GGUF: taking Q8_0 of F16 (", self.ok(*self.commands("me/it-GGUF")["inspect"]).err)
+        self.refused(5, "run", "me/it-GGUF:Q4_K_M", "-p", "a", says="nibble pull me/it-GGUF:Q4_K_M gets it")
+        self.refused(2, "run", snapshot, "-p", "a", says=("want one model, found 2", str(snapshot / "F16/it.gguf")))
+        self.refused(2, "run", "https://example.com/me/it-GGUF", "-p", "a", says="want a model of the Hub as https://huggingface.co/ORG/REPO")
+        self.refused(2, "run", "https://hf.co/me/it-GGUF/tree/v1", "--revision", "v2", "-p", "a", says="the model's address says v1")
+        self.refused(2, "run", "--hf-file", "it-q8_0.gguf", "-p", "a", says="--hf-repo")
+        self.refused(2, "run", "-p", "a", "-hf", says="-hf: want a value")
+
+    def test_a_gguf_beside_a_config_is_a_model(self):
+        """As in Unsloth's folders."""
+        folder = self.dir / "theirs/Q8_0"
+        folder.mkdir(parents=True)
+        self.ok("convert", "-m", TINY, "-o", folder / "it.gguf")
+        shutil.copy(TINY / "config.json", self.dir / "theirs")
+        self.ok(*self.commands(self.dir / "theirs")["run"])
+
+    def test_a_name_that_is_nearly_right(self):
+        cached(self.cache, "me/mine")
+        for name, meant in (("gpt-oss-20", "gpt-oss-20b"), ("gpt-oss-12b", "gpt-oss-120b"), ("nible-tiny", "nibble-tiny"), ("openai/gpt-oss20b", "openai/gpt-oss-20b"), ("me/mine2", "me/mine")):
+            self.refused(5, "chat", name, "-p", "a", says=f"did you mean {meant}?")
+        for command in ("serve", "run"):
+            result = self.refused(5, command, "meta-llama/Llama-3.1-8B", *(("-p", "a") if command == "run" else ()), says="only gpt-oss models run here")
+            self.assertNotIn("gets it", result.err)
+
+    def test_what_is_no_gpt_oss_model_is_told_for_what_it_is(self):
+        kinds = {
+            "a LoRA adapter, not a model: merge it": {"adapter_config.json": "{}", "adapter_model.safetensors": ""},
+            "an MLX model": {"config.json": '{"model_type": "gpt_oss", "quantization": {"group_size": 32, "bits": 4}}', "model.safetensors": ""},
+            "quantised by gptq": {"config.json": '{"model_type": "gpt_oss", "quantization_config": {"quant_method": "gptq"}}', "model.safetensors": ""},
+            "a tensor for each expert": {"config.json": '{"model_type": "gpt_oss"}', "model.safetensors.index.json": '{"weight_map": {"m.experts.0.up_proj.weight": "a.safetensors"}}', "a.safetensors": ""},
+            "an ONNX model": {"config.json": '{"model_type": "gpt_oss"}', "model.onnx": ""},
+            "an OpenVINO model": {"openvino_model.xml": "", "openvino_model.bin": ""},
+            "PyTorch's pickles": {"config.json": '{"model_type": "gpt_oss"}', "pytorch_model.bin": ""},
+            "a pipeline of diffusers": {"model_index.json": "{}", "unet/model.safetensors": ""},
+            "only a tokenizer": {"tokenizer.json": "{}"},
+            "is a llama": {"config.json": '{"model_type": "llama"}', "model.safetensors": ""},
+            "empty: want config.json": {}}
+        for i, (says, files) in enumerate(kinds.items()):
+            folder = self.dir / f"kind{i}"
+            folder.mkdir()
+            for name, text in files.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_text(text)
+            for command in (("run", folder, "-p", "a"), ("inspect", folder), ("serve", folder, "--port", 0)):
+                self.refused(3 if "want config.json" not in says and "tokenizer" not in says else 5, *command, says=(f"kind{i}", says))
+        (self.dir / "model.onnx").write_text("x")
+        self.refused(3, "run", self.dir / "model.onnx", "-p", "a", says="an ONNX model")
+
+    def test_experts_apart_are_told_by_the_tensors_too(self):
+        tensors = support.read_model(TINY)
+        tensors["model.layers.0.mlp.experts.0.gate_proj.weight"] = ("BF16", [1], b"12")
+        folder = self.dir / "apart"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(support.safetensors_bytes(tensors))
+        for name in ("config.json", "tokenizer.json"):
+            shutil.copy(TINY / name, folder)
+        self.refused(3, "run", folder, "-p", "a", says="a tensor for each expert")
+
+    def test_names_of_ollama_are_its_files(self):
+        self.ok("convert", "-m", TINY, "-o", self.dir / "x.gguf")
+        for store in (self.dir / ".ollama/models", self.dir / "elsewhere"):
+            library = store / "manifests/registry.ollama.ai/library/gpt-oss"
+            library.mkdir(parents=True)
+            (store / "blobs").mkdir()
+            for tag in ("20b", "latest"):
+                (library / tag).write_text('{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:ab12"}]}')
+            for name in ("gpt-oss:20b", "gpt-oss"):
+                self.refused(5, "run", name, "-p", "a", says="sha256-ab12 cannot be read (No such file")
+            shutil.copy(self.dir / "x.gguf", store / "blobs/sha256-ab12")
+            for name in ("gpt-oss:20b", "gpt-oss"):
+                result = self.ok("run", name, "-p", PROMPT, "-n", 1)
+                self.assertIn(f"{name}: taking Ollama's {store}/blobs/sha256-ab12", result.err)
+            self.refused(5, "run", "gpt-oss:120b", "-p", "a", says=(str(store), "nibble pull openai/gpt-oss-120b gets it"))
+            (store / "blobs/sha256-ab12").write_bytes((self.dir / "x.gguf").read_bytes().replace(b"\x07\0\0\0\0\0\0\0gpt-oss", b"\x06\0\0\0\0\0\0\0gptoss", 1))
+            result = support.nibble("run", "gpt-oss:20b", "-p", "a", env=self.env, cwd=self.dir)
+            self.assertEqual(result.code, 3)
+            self.assertIn("gpt-oss in Ollama's own layout", result.err)
+            self.env["OLLAMA_MODELS"] = str(self.dir / "elsewhere")
+        if os.getuid() != 0:
+            library.parent.chmod(0)
+            self.addCleanup(library.parent.chmod, 0o755)
+            self.refused(5, "run", "gpt-oss:20b", "-p", "a", says="closed to this user")
+
+    def test_list_tells_what_runs_here(self):
+        folder = self.dir / "models"
+        for name in ("large", "gptq"):
+            shutil.copytree(TINY, folder / name)
+        with open(folder / "large/model-00001-of-00002.safetensors", "r+b") as file:
+            file.truncate(10**13)
+        support.edit_json(folder / "gptq/config.json", lambda c: c["quantization_config"].update(quant_method="gptq"))
+        (folder / "onnx").mkdir()
+        (folder / "onnx/model.onnx").write_text("x")
+        out = self.ok("list").out
+        self.assertRegex(out, r"large +safetensors +MXFP4 +10[.\d]* TB +too large +models/large  \(this machine has [\d.]+ .B\)")
+        self.assertRegex(out, r"gptq +safetensors +GPTQ +[\d.]+ MB +no +models/gptq  \(models/gptq: its weights are quantised by gptq")
+        self.assertRegex(out, r"nibble-tiny .* runs here ")
+
     def test_folders_that_people_point_at(self):
         snapshot = cached(self.cache, "openai/gpt-oss-20b")
         for path in (snapshot.parents[1], f"{snapshot.parents[1]}/", snapshot):

@@ -1,18 +1,27 @@
 """nibble pull, list and rm against a stand-in Hub that cuts connections, lies and refuses."""
 import fcntl
 import os
+import pathlib
 import pty
 import random
 import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import time
+import urllib.parse
 
 import support
 from hub_support import COMMIT, FOREVER, Hub
 from support import NIBBLE, TINY, Case
+
+def gguf_head(architecture):
+    """The start of a GGUF file without tensors: one key."""
+    text = lambda t: struct.pack("<Q", len(t)) + t.encode()
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("general.architecture") + struct.pack("<I", 8) + text(architecture)
+
 
 NAME, PART = "openai/gpt-oss-20b", 32 << 20
 BIG = random.Random(1).randbytes(2 * PART + 12_345)
@@ -99,15 +108,6 @@ class Pull(HubCase):
         self.assertFalse((self.folder / "refs" / repo.commit).exists())
         self.refused(2, "pull", NAME, "--include", "*.gguf", says=("no file matches *.gguf", "original/model.safetensors"))
 
-    def test_one_gguf_of_several_is_chosen(self):
-        self.hub.add("me/many-GGUF", {"a-Q4.gguf": b"GGUF", "b-Q8-00001-of-00002.gguf": b"GGUF1", "b-Q8-00002-of-00002.gguf": b"GGUF2"})
-        self.refused(2, "pull", "me/many-GGUF", says=("holds 2 models", "--include", "a-Q4.gguf", "b-Q8"))
-        self.ok("pull", "me/many-GGUF", "--include", "b-Q8*")
-
-    def test_other_families_are_not_pulled(self):
-        self.hub.add("meta/llama", {"config.json": b"{}"}, info={"config": {"model_type": "llama"}})
-        self.refused(3, "pull", "meta/llama", says=("gpt-oss", "llama"))
-
     def test_a_model_that_moved_is_followed(self):
         self.hub.add("openai/new-name", {"config.json": b"{}"})
         self.hub.moved["openai/old-name"] = "openai/new-name"
@@ -118,6 +118,135 @@ class Pull(HubCase):
         self.hub.listed_size["model.safetensors"] = 10**13
         self.fails(5, "pull", NAME, says=("GB free", "found", "nibble rm"))
         self.assertFalse(self.hub.gets("model.safetensors"))
+
+
+class Choice(HubCase):
+    """What of a repository is pulled, and what is looked at before."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="nibble_cli_"))
+        cls.addClassCleanup(shutil.rmtree, folder)
+        for dense, name in (("q8_0", "a"), ("f16", "b")):
+            assert support.nibble("convert", "-m", TINY, "-o", folder / f"{name}.gguf", "--dense", dense, "-q").code == 0
+        assert support.nibble("convert", "-m", TINY, "-o", folder / "c.gguf", "--part-bytes", 6_000_000, "-q").code == 0
+        cls.q8, cls.f16 = (folder / "a.gguf").read_bytes(), (folder / "b.gguf").read_bytes()
+        cls.parts = [path.read_bytes() for path in sorted(folder.glob("c-*.gguf"))]
+
+    def setUp(self):
+        super().setUp()
+        self.assertEqual(len(self.parts), 2)
+        small = gguf_head("gpt-oss")
+        self.many = {f"it-{quant}.gguf": small + quant.encode() for quant in ("Q3_K_M", "Q4_K_M", "UD-Q4_K_XL", "Q6_K")}
+        self.many |= {"it-Q8_0.gguf": self.q8, "it-F16.gguf": self.f16, "config.json": b"{}", "README.md": b"It", "mmproj-F16.gguf": small}
+        self.many |= {f"BF16/it-BF16-0000{i + 1}-of-00002.gguf": part for i, part in enumerate(self.parts)}
+        self.hub.add("me/many-GGUF", self.many)
+        self.here = self.cache / "models--me--many-GGUF/snapshots" / COMMIT
+
+    def asked(self):
+        """Files of which bytes were asked for, with the range, in this order."""
+        return [(urllib.parse.unquote(url).split(COMMIT + "/")[1], headers.get("Range")) for _, _, url, headers in self.hub.log if "/resolve/" in url]
+
+    def pulled(self):
+        return sorted(str(f.relative_to(self.here)) for f in self.here.rglob("*") if f.is_file())
+
+    def test_the_best_of_six_is_chosen_and_its_header_read_first(self):
+        notes = self.ok("pull", "me/many-GGUF").err
+        self.assertIn("me/many-GGUF: taking Q8_0, the largest (16 and 32 bits come last) that fits", notes)
+        for word in ("nibble pull me/many-GGUF:", "Q4_K_M (", "BF16 ("):
+            self.assertIn(word, notes)
+        self.assertEqual(self.asked()[0], ("it-Q8_0.gguf", "bytes=0-65535"))
+        self.assertEqual({path for path, _ in self.asked()}, {"it-Q8_0.gguf"})
+        self.assertEqual(self.pulled(), ["it-Q8_0.gguf"])
+        self.assertIn("Once", self.ok("run", "me/many-GGUF", "-p", "Once", "-n", 2).out)
+
+    def test_mxfp4_is_taken_before_all_others(self):
+        self.many["it-mxfp4.gguf"] = self.q8[:-1] + b"x"
+        self.assertIn("taking MXFP4, as gpt-oss was trained", self.ok("pull", "me/many-GGUF").err)
+        self.assertEqual(self.pulled(), ["it-mxfp4.gguf"])
+
+    def test_what_does_not_fit_is_not_taken(self):
+        self.hub.listed_size = {"it-Q8_0.gguf": 10**13, "it-F16.gguf": 10**13}
+        self.ok("pull", "me/many-GGUF", "-q")
+        self.assertEqual(self.pulled(), ["it-UD-Q4_K_XL.gguf"])
+        self.hub.listed_size = {path: 10**13 + len(data) for path, data in self.many.items()}
+        self.hub.log.clear()
+        self.assertIn("taking Q6_K, the smallest, as none fits", self.fails(5, "pull", "me/many-GGUF", says="GB free").err)
+        self.assertEqual(self.asked(), [("it-Q6_K.gguf", "bytes=0-65535")])
+
+    def test_a_quantisation_is_asked_for_in_any_spelling(self):
+        for name in ("me/many-GGUF:q4_k_m", "me/many-GGUF:it-Q4_K_M.gguf", "hf.co/me/many-GGUF:Q4_K_M", f"{self.hub.url}/me/many-GGUF/blob/main/it-Q4_K_M.gguf?download=true"):
+            self.ok("pull", name, "-q")
+            self.assertEqual(self.pulled(), ["it-Q4_K_M.gguf"], name)
+            shutil.rmtree(self.cache)
+        for words in (("-hf", "me/many-GGUF:Q4_K_M"), ("--hf-repo", "me/many-GGUF", "--hf-file", "it-Q4_K_M.gguf"), ("--hf-file=it-Q4_K_M.gguf", "-hf=me/many-GGUF:Q8_0")):
+            self.ok("pull", *words, "-q")
+            self.assertEqual(self.pulled(), ["it-Q4_K_M.gguf"], words)
+            shutil.rmtree(self.cache)
+        self.refused(2, "pull", "--hf-file", "x.gguf", says="--hf-repo")
+        self.refused(2, "pull", "me/many-GGUF:Q5_K_M", says=("want one of its GGUF files", "Q4_K_M (", "Q5_K_M"))
+        self.refused(2, "pull", "me/many-GGUF:Q8_0", "--include", "*.gguf", says="--include")
+        self.refused(2, "pull", f"{self.hub.url}/me/many-GGUF/tree/v1", "--revision", "v2", says="v1")
+        self.hub.add_folder(NAME, TINY)
+        self.refused(2, "pull", f"{NAME}:Q4_K_M", says=("no GGUF files", f"nibble pull {NAME} gets the model"))
+
+    def test_a_split_model_in_a_folder_is_pulled_listed_and_run(self):
+        self.ok("pull", "me/many-GGUF:bf16", "-q")
+        self.assertEqual(self.pulled(), ["BF16/it-BF16-00001-of-00002.gguf", "BF16/it-BF16-00002-of-00002.gguf"])
+        row = next(m for m in self.ok("list", "--json").json()["models"] if m["name"] == "me/many-GGUF:BF16")
+        self.assertEqual((row["bytes"], row["verdict"]), (sum(map(len, self.parts)), "runs here"))
+        for name in ("me/many-GGUF", "me/many-GGUF:BF16", self.here):
+            self.assertIn("Once", self.ok("run", name, "-p", "Once", "-n", 2).out)
+        (self.here / "BF16/it-BF16-00002-of-00002.gguf").unlink()
+        self.refused(5, "run", "me/many-GGUF", "-p", "a", says=("lacks it-BF16-00002-of-00002.gguf", "nibble pull me/many-GGUF:BF16 gets the rest"))
+        self.ok("run", "me/many-GGUF", "-y", "-p", "Once", "-n", 1)
+
+    def test_two_of_a_repository_are_two_rows_and_one_can_go(self):
+        self.ok("pull", "me/many-GGUF:Q8_0", "-q")
+        self.ok("pull", "me/many-GGUF:F16", "-q")
+        out = self.ok("list").out
+        for quant in ("Q8_0", "F16"):
+            self.assertRegex(out, rf"me/many-GGUF:{quant} +gguf +{quant} +[\d.]+ MB +{COMMIT[:8]} main +runs here +/.*it-{quant}.gguf")
+        both = self.ok("run", "me/many-GGUF", "-p", "Once", "-n", 1)
+        self.assertIn("me/many-GGUF: taking Q8_0 of F16 (", both.err)
+        self.assertNotIn("taking", self.ok("run", "me/many-GGUF:f16", "-p", "Once", "-n", 1).err)
+        self.refused(2, "rm", "me/many-GGUF:Q4_K_M", "-y", says=("no Q4_K_M", "F16 (", "Q8_0 ("))
+        self.assertEqual(self.ok("rm", "hf.co/me/many-GGUF:q8_0", "-y", "--json").json()["bytes"], len(self.q8))
+        self.assertEqual(self.pulled(), ["it-F16.gguf"])
+        self.assertEqual(len(list((self.here.parents[1] / "blobs").iterdir())), 1)
+        self.refused(5, "run", "me/many-GGUF:Q8_0", "-p", "a", says="nibble pull me/many-GGUF:Q8_0 gets it")
+        self.ok("rm", "me/many-GGUF:F16", "-y")
+        self.assertFalse(self.here.parents[1].exists())
+
+    def test_safetensors_are_taken_before_gguf_files_beside_them(self):
+        self.hub.add_folder(NAME, TINY).files["x-Q4_0.gguf"] = b"GGUF"
+        self.assertIn(f"taking its safetensors; nibble pull {NAME}:Q4_0 takes a GGUF file", self.ok("pull", NAME).err)
+        self.assertFalse((self.snapshot / "x-Q4_0.gguf").exists())
+
+    def test_other_families_are_not_pulled(self):
+        want = "only gpt-oss models run here: it/is is a llama"
+        index = b'{"weight_map": {"model.layers.0.mlp.experts.0.gate_proj.weight": "a.safetensors"}}'
+        for files, info, says in (
+                ({"config.json": b"{}", "model.safetensors": b"x"}, {"config": {"model_type": "llama"}}, want),
+                ({"config.json": b'{"model_type": "llama"}', "model.safetensors": b"x"}, None, want),
+                ({"x-Q8_0.gguf": gguf_head("llama") + b"x" * 10**6}, None, want),
+                ({"config.json": b'{"model_type": "gpt_oss", "quantization_config": {"quant_method": "awq"}}', "model.safetensors": b"x"}, None, "quantised by awq"),
+                ({"config.json": b'{"model_type": "gpt_oss", "quantization": {"group_size": 32, "bits": 4}}', "model.safetensors": b"x"}, None, "MLX"),
+                ({"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"}, None, "LoRA adapter"),
+                ({"config.json": b"{}", "model.onnx": b"x"}, None, "ONNX"),
+                ({"config.json": b"{}", "a.safetensors": b"x", "model.safetensors.index.json": index}, None, "a tensor for each expert")):
+            self.hub.add("it/is", files, info=info)
+            self.hub.log.clear()
+            self.refused(3, "pull", "it/is", says=says)
+            large = [(path, asked) for path, asked in self.asked() if self.hub.large(path) and asked != "bytes=0-65535"]
+            self.assertEqual(large, [], says)
+            self.assertFalse((self.cache / "models--it--is").exists(), says)
+        self.refused(3, "run", "it/is", "-y", "-p", "a", says="a tensor for each expert")
+
+    def test_a_name_that_is_nearly_right(self):
+        self.fails(2, "pull", "openai/gpt-oss-21b", says="did you mean openai/gpt-oss-20b?")
+        self.fails(2, "pull", "gpt-oss-20", says="did you mean openai/gpt-oss-20b?")
+        self.refused(2, "pull", "https://example.com/me/many-GGUF", says="https://huggingface.co/ORG/REPO")
 
 
 class Faults(HubCase):
@@ -161,7 +290,7 @@ class Faults(HubCase):
         self.refused(5, "run", NAME, "-p", "a", says="nibble pull")
         self.pulls()
         shutil.rmtree(self.cache)
-        self.hub.faults = {"config.json": ["wrong"]}
+        self.hub.faults = {"config.json": [("wrong", 2)]}  # it is looked at before it is pulled
         self.fails(4, "pull", NAME, says=("config.json: want git's SHA-1", "removed"))
 
     def test_wrong_lengths_are_told(self):
@@ -399,7 +528,7 @@ class Names(HubCase):
         got = models[NAME]
         self.assertEqual((got["format"], got["commit"], got["refs"], got["path"], got["lacks"]), ("safetensors", COMMIT, ["main"], str(self.snapshot), ""))
         self.assertEqual(got["bytes"], sum(len(data) for data in self.hub.repos[NAME].files.values()))
-        self.assertRegex(self.ok("list").out, rf"{NAME} +safetensors +[\d.]+ MB +{COMMIT[:8]} main")
+        self.assertRegex(self.ok("list").out, rf"{NAME} +safetensors +MXFP4 +[\d.]+ MB +{COMMIT[:8]} main +runs here")
         (self.snapshot / "model-00001-of-00002.safetensors").unlink()
         self.assertIn("in part: lacks model-00001-of-00002.safetensors", self.ok("list").out)
 

@@ -225,7 +225,7 @@ class Flags(Case):
         draft = ("--speculative", "draft", "--speculative-model")
         for code, flags, says in ((2, ("--speculative", "draft"), "want --speculative-model MODEL"), (5, (*draft, "me/nowhere"), "me/nowhere"), (2, (*draft, cut), ("--speculative-model", "want the vocabulary of", "tokens, found")),
                                   (2, (*draft, other), ("--speculative-model", "want the tokens of", "found another token")), (4, (*draft, torn), "model-00001-of-00002.safetensors: header of"),
-                                  (3, (*draft, f"{TINY}/eagle3"), "eagle3/config.json: want model_type"), (3, (*draft, TINY, "--nnodes", 2, "--node-rank", 0, "--master-addr", "127.0.0.1", "--tensor-parallel-size", 2), "--speculative draft: want one process, found --nnodes 2"),
+                                  (3, (*draft, f"{TINY}/eagle3"), "eagle3 is a llama"), (3, (*draft, TINY, "--nnodes", 2, "--node-rank", 0, "--master-addr", "127.0.0.1", "--tensor-parallel-size", 2), "--speculative draft: want one process, found --nnodes 2"),
                                   (2, (*draft, TINY, "--speculative-tap-reading", "outputs"), "--speculative-tap-reading: want --speculative eagle3, found draft")):
             self.refused(code, "run", TINY, "-p", "a", "--backend", "cpu", *flags, says=says)
 

@@ -208,14 +208,24 @@ void respell_vllm_words(std::vector<std::string>& words) {
   }
 }
 
-// -hf ORG/NAME:QUANTISATION, at `i`.
-void respell_repo(std::vector<std::string>& words, size_t i, bool may_pull) {
+// The value of the flag at `i`, with = or behind it; both are taken out.
+std::string take_flag(std::vector<std::string>& words, size_t i) {
   const size_t mark = words[i].find('=');
-  const bool is_next = mark == std::string::npos && i + 1 < words.size();
-  const std::string model = mark != std::string::npos ? words[i].substr(mark + 1) : is_next ? words[i + 1] : "";
-  words[i] = "--model=" + model.substr(0, model.find(':'));
-  if (is_next) words.erase(words.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-  if (may_pull) words.insert(words.begin() + static_cast<std::ptrdiff_t>(i), "--pull");
+  const bool is_next = mark == std::string::npos;
+  if (is_next && i + 1 == words.size()) refuse_value(words[i], "want a value, found none");
+  std::string value = is_next ? words[i + 1] : words[i].substr(mark + 1);
+  const auto at = words.begin() + static_cast<std::ptrdiff_t>(i);
+  words.erase(at, at + (is_next ? 2 : 1));
+  return value;
+}
+
+// llama.cpp's -hf REPO:QUANT and --hf-file FILE are the model's name, which may be pulled.
+void add_repo(std::vector<std::string>& words, const Arguments& arguments, std::string repo, const std::string& file) {
+  if (repo.empty() && file.empty()) return;
+  if (repo.empty()) throw Error(Code::kInvalidRequest, "--hf-file {}: want --hf-repo ORG/REPO beside it", file);
+  if (!file.empty()) repo = fmt::format("{}:{}", repo.substr(0, repo.find(':')), file);
+  words.insert(words.begin() + 1, (arguments.find("--model") == nullptr ? "" : "--model=") + repo);
+  if (arguments.find("--pull") != nullptr) words.insert(words.begin() + 1, "--pull");
 }
 
 }  // namespace
@@ -261,6 +271,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
   }
   Command options = made(*command);
   Arguments arguments(*command, parts_of(options));
+  std::string repo, repo_file;
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const size_t end = std::min(words[i].find('='), words[i].size());
     const std::string flag = words[i].substr(0, end);
@@ -269,10 +280,9 @@ void respell_foreign_words(std::vector<std::string>& words) {
       if (!own->is_switch && end == words[i].size()) ++i;  // its value, whatever that looks like
       continue;
     }
-    if (flag == "-hf" || flag == "-hfr" || flag == "--hf-repo") {
-      const bool may_pull = arguments.find("--pull") != nullptr;
-      respell_repo(words, i, may_pull);
-      if (may_pull) ++i;
+    const bool is_file = flag == "-hff" || flag == "--hf-file";
+    if (is_file || flag == "-hf" || flag == "-hfr" || flag == "--hf-repo") {
+      (is_file ? repo_file : repo) = take_flag(words, i--);
       continue;
     }
     const auto same = std::ranges::find_if(arguments.all(), [&flag](const Argument& argument) {
@@ -292,6 +302,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
     if (const std::string_view instead = instead_of(flag, Becomes::kInstead); !instead.empty())
       throw Error(Code::kInvalidRequest, "nibble {} has no {}: {} (nibble {} --help)", name, flag, instead, name);
   }
+  add_repo(words, arguments, repo, repo_file);
   if (command == CommandId::kServe) respell_vllm_words(words);
 }
 

@@ -301,17 +301,19 @@ constexpr Option kFileRows[] = {
     Option("--decode", "The input is token ids: print their text", kPlace<&TokenizeOptions::decode>, kSwitch,
            {kTokenize}),
     Option("--count", "Print only how many tokens there are", kPlace<&TokenizeOptions::count>, kSwitch, {kTokenize}),
-    Option("model", "ORG/NAME on the Hub, or gpt-oss-20b and gpt-oss-120b for OpenAI's", kPlace<&PullOptions::model>,
-           kFilled, {kPull}, kCommon, {.required = true}),
+    Option("model",
+           "ORG/REPO on the Hub, ORG/REPO:QUANT for one of its GGUF files, an address of its pages, or gpt-oss-20b and "
+           "gpt-oss-120b for OpenAI's",
+           kPlace<&PullOptions::model>, kFilled, {kPull}, kCommon, {.required = true}),
     Option("--revision", "Branch, tag or commit", kPlace<&PullOptions::revision>, kFilled, {kPull}, kCommon,
            {.shown = true}),
     Option(
         "--include",
-        "Only files whose path matches, * and ? allowed; repeatable; default: all but original/ and metal/, which hold the "
-        "same weights",
+        "Only files whose path matches, * and ? allowed; repeatable; default: of several GGUF files the best that fits, "
+        "else all but original/ and metal/, which hold the same weights",
         kPlace<&PullOptions::include>, repeated(kFilled), {kPull}),
-    Option("model", "ORG/NAME as nibble list shows it", kPlace<&RemoveOptions::model>, kFilled, {kRemove}, kCommon,
-           {.required = true}),
+    Option("model", "ORG/REPO, or ORG/REPO:QUANT for one file, as nibble list shows it", kPlace<&RemoveOptions::model>,
+           kFilled, {kRemove}, kCommon, {.required = true}),
     Option("--revision", "Only this revision, and what no other uses; default: all", kPlace<&RemoveOptions::revision>,
            kFilled, {kRemove}),
     Option("-y,--yes", "Without a question", kPlace<&RemoveOptions::yes>, kSwitch, {kRemove}),

@@ -2,6 +2,7 @@
 
 #include "app/options/foreign.h"
 #include "app/options/option.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/shards.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -172,7 +173,18 @@ hub::Settings hub_settings(const Variables& environment) {
   settings.token_file = token_file ? expanded(*token_file) : root / "token";
   settings.certificates = variable({"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"}).value_or("");
   settings.offline = is_true(variable({"HF_HUB_OFFLINE"}).value_or(""));
+  if (const auto store = variable({"OLLAMA_MODELS"})) settings.ollama.push_back(expanded(*store));
+  for (const fs::path& owner : {fs::path(home), fs::path("/usr/share/ollama")})
+    settings.ollama.push_back(owner / ".ollama/models");
+  settings.memory = memory_for_models;
   return settings;
+}
+
+int64_t memory_for_models() {
+  const int64_t host = available_memory().value_or(INT64_MAX);
+  if (backend::cuda_cards() == 0) return host;
+  const auto card = static_cast<double>(backend::cuda_memory().total_bytes) * backend::kGpuMemoryUtilization;
+  return std::max(host, static_cast<int64_t>(card));
 }
 
 namespace {

@@ -30,6 +30,8 @@ void note_resolved(Settings& settings, const std::string& flag, const std::strin
 
 // Hugging Face's variables, read as its own tools read them.
 [[nodiscard]] hub::Settings hub_settings(const Variables& environment);
+// Bytes that a model may take here: of the memory that is available, or of the first card where that is more.
+[[nodiscard]] int64_t memory_for_models();
 
 // Settings from servers' configuration files, in the flat part of YAML and of TOML: one `name: value` or `name = value`
 // per line, lists as `[a, b]` or, in YAML, one `- item` per line; in YAML also an object, in JSON or as an indented

@@ -16,6 +16,7 @@
 #include "checkpoint/strict_json.h"
 #include "convert/gguf.h"
 #include "engine/draft_model_proposer.h"
+#include "hub/kind.h"
 #include "model/hf_config.h"
 #include "text/tokenizer_parts.h"
 
@@ -76,6 +77,10 @@ OpenedConfig config_of(const fs::path& directory) {
   return {hf.config, hf.notes};
 }
 
+void refuse_other_kinds(const ModelOptions& options, const hub::Marks& marks) {
+  if (const auto other = hub::other_kind(options.model, marks)) throw Error(other->error);
+}
+
 // An id that is not a token cannot end a text.
 void check_end_tokens(const text::Tokenizer& tokenizer, const ModelOptions& options, std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
@@ -106,6 +111,7 @@ bool is_gguf(const ModelOptions& options) {
 
 OpenedConfig open_config(const ModelOptions& options) {
   if (is_preset(options)) return {model::preset(options.model), {}};
+  if (fs::exists(options.model)) refuse_other_kinds(options, hub::marks_of(options.model));
   if (is_gguf(options)) return config_of(checkpoint::GgufCheckpoint::open(options.model));
   const fs::path path = options.model;
   if (!fs::is_directory(path) && !fs::is_regular_file(path)) {
@@ -178,9 +184,17 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   require_speculation(options);
   require_backend(options);  // refuse what will be refused before all weights are read
   OpenedConfig opened;
-  if (!is_gguf(options)) opened = open_config(options);
+  if (is_gguf(options))
+    refuse_other_kinds(options, hub::marks_of(options.model));
+  else
+    opened = open_config(options);
   ModelFiles files(options);
   if (files.gguf) opened = config_of(*files.gguf);
+  if (files.checkpoint) {
+    hub::Marks marks{.files = {"model.safetensors"}};
+    for (const checkpoint::TensorEntry& tensor : files.tensors()) marks.tensors.push_back(tensor.name);
+    refuse_other_kinds(options, marks);
+  }
   auto& [config, notes] = opened;
   text::Tokenizer tokenizer = files.gguf
                                   ? tokenizer_from_gguf(fields_of(*files.gguf), files.gguf->paths().front().string())

@@ -1,5 +1,6 @@
 #include "app/setup/named_model.h"
 
+#include "app/options/option.h"
 #include "app/options/settings.h"
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
@@ -22,22 +23,21 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOwnName = "nibble-tiny";
 
-bool is_path(const std::string& name) {
-  std::error_code ignored;
-  return fs::exists(name, ignored) || hub::repos_of(name).empty();
-}
-
 std::string last_part(const std::string& name) {
   const fs::path path = fs::path(name).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-std::vector<std::string> names_of(const std::string& asked, const std::string& repo) {
+// name: none for a path.
+std::vector<std::string> names_of(const std::string& asked, const std::optional<hub::ModelName>& name,
+                                  const std::string& repo) {
   std::vector<std::string> names;
-  const auto add = [&names](const std::string& name) {
-    if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  const auto add = [&names](const std::string& each) {
+    if (!each.empty() && std::ranges::find(names, each) == names.end()) names.push_back(each);
   };
-  if (is_path(asked)) add(last_part(asked));  // the last part says enough
+  if (!name) add(last_part(asked));  // the last part says enough
+  const bool has_host = name && asked.find('/') != std::string::npos && !asked.starts_with(name->repo);
+  if (has_host) add(name->text());
   add(asked);
   add(last_part(asked));
   add(repo);
@@ -48,7 +48,7 @@ std::vector<std::string> names_of(const std::string& asked, const std::string& r
 std::optional<fs::path> own_folder() {
   for (const fs::path& folder : folders_of_program()) {
     for (const char* place : {"models", "share/nibble/models"}) {  // its sources'; installed
-      if (hub::model_in(folder / place / kOwnName)) return folder / place / kOwnName;
+      if (!hub::models_in(folder / place / kOwnName).empty()) return folder / place / kOwnName;
     }
   }
   return std::nullopt;
@@ -68,19 +68,62 @@ bool is_preset_name(const ModelOptions& options) {
 }
 
 // A bare word that is not a model's name is not offered for download.
-bool is_on_the_hub(const std::string& name) {
-  return hub::is_repo(name) || hub::plain_name(name).starts_with("gpt-oss-");
+bool is_on_the_hub(const std::optional<hub::ModelName>& name) {
+  return name && (hub::is_repo(name->repo) || name->repo.starts_with("gpt-oss-"));
+}
+
+// "; did you mean …?": of OpenAI's and of what is here a bare name for a bare one, else one of the same organisation.
+// None where it is itself among these.
+std::optional<std::string> near_name(const hub::ModelName& name, const hub::Settings& settings) {
+  std::vector<std::string> names = {kOwnName};
+  for (const char* bare : {"gpt-oss-20b", "gpt-oss-120b"}) {
+    names.emplace_back(bare);
+    for (const std::string& repo : hub::repos_of({.repo = bare})) names.push_back(repo);
+  }
+  for (const hub::Snapshot& model : hub::all_snapshots(settings.cache)) names.push_back(model.repo);
+  for (const hub::Snapshot& model : hub::models_below(settings.models)) names.push_back(model.name);
+  if (std::ranges::find(names, name.repo) != names.end()) return std::nullopt;
+  const auto org_of = [](const std::string& each) { return each.substr(0, each.rfind('/') + 1); };
+  std::erase_if(names, [&](const std::string& each) { return org_of(each) != org_of(name.repo); });
+  return suggestion(name.repo, names);
+}
+
+// What an absent model can be had by.
+std::string help_for(const hub::ModelName& name, const hub::Settings& settings, const std::string& revision) {
+  const std::optional<std::string> near = near_name(name, settings);
+  if (near && !near->empty()) return near->substr(2);
+  if (!is_on_the_hub(name)) return "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
+  const std::string repo = hub::repos_of(name).front();
+  const std::string pull = "nibble pull " + hub::ModelName{.repo = repo, .which = name.which}.text() + revision;
+  std::string plain = hub::upper(name.repo);
+  std::erase_if(plain, [](char c) { return c == '-' || c == '_'; });
+  return !near || plain.find("GPTOSS") != std::string::npos
+             ? pull + " gets it"
+             : fmt::format("only gpt-oss models run here; {} looks first whether it is one", pull);
+}
+
+// The revision that the name and the flag say.
+std::string revision_of(const std::string& flag, const std::string& usual, const std::optional<hub::ModelName>& name) {
+  if (!name || name->revision.empty() || name->revision == flag) return flag;
+  if (flag == usual) return name->revision;
+  throw Error(Code::kInvalidRequest, "--revision {}: the model's address says {}", flag, name->revision);
 }
 
 // Whether the model is here now.
-bool gets(const std::string& repo, const ModelOptions& options, Terminal& terminal) {
+bool gets(hub::PullRequest request, const ModelOptions& options, Terminal& terminal) {
   const bool asks = options.when_absent == WhenAbsent::kOffer && terminal.can_ask() && !options.hub.offline;
   if (!asks && options.when_absent != WhenAbsent::kPull) return false;
-  const std::string revision = options.revision.empty() ? "main" : options.revision;
-  return pull_model({.repo = repo, .revision = revision, .include = {}}, options.hub, terminal, asks).has_value();
+  if (request.revision.empty()) request.revision = "main";
+  return pull_model(request, options.hub, terminal, asks).has_value();
 }
 
 }  // namespace
+
+std::optional<hub::ModelName> parsed(const std::string& asked, const hub::Settings& settings) {
+  auto name = hub::parse_name(asked, settings.endpoint);
+  if (name || asked.find("://") == std::string::npos) return name;
+  throw Error(Code::kInvalidRequest, "want a model of the Hub as https://huggingface.co/ORG/REPO, found {}", asked);
+}
 
 std::vector<fs::path> folders_of_program() {
   std::error_code error;
@@ -103,33 +146,39 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
                 "want a model as --model or as the first word: a directory, a .gguf file or a name such as "
                 "openai/gpt-oss-20b; found none");
   }
-  if (!options.revision.empty() && (is_path(asked) || !is_on_the_hub(asked))) {
+  std::error_code ignored;
+  const auto name = fs::exists(asked, ignored) ? std::nullopt : parsed(asked, options.hub);
+  if (!options.revision.empty() && !is_on_the_hub(name)) {
     throw Error(Code::kInvalidRequest, "--revision: want a model of the Hub by its name, found {} as the model", asked);
   }
-  if (is_preset_name(options)) return {asked, names_of(asked, "")};
-  std::optional<hub::Snapshot> found = look_up(asked, options.hub, options.revision);
+  if (is_preset_name(options)) return {asked, names_of(asked, name, "")};
+  const std::string revision = revision_of(options.revision, "", name);
+  std::optional<hub::Snapshot> found = look_up(asked, options.hub, revision);
   const bool wants_weights = options.load_format != LoadFormat::kDummy;
   if (!found && !wants_weights && asked.starts_with("openai/gpt-oss-"))  // a preset by its full name
-    return {last_part(asked), names_of(asked, "")};
+    return {last_part(asked), names_of(asked, name, "")};
   const bool in_part = found && !found->lacks.empty() && wants_weights && !found->repo.empty();
-  const bool absent = !found && !is_path(asked) && is_on_the_hub(asked);
-  if ((in_part || absent) && gets(in_part ? found->repo : hub::repos_of(asked).front(), options, terminal))
-    found = hub::find_model(asked, options.hub, options.revision);
-  if (found && (found->lacks.empty() || !wants_weights)) return {found->path.string(), names_of(asked, found->repo)};
-  if (found && found->repo.empty())
-    return {found->path.string(), names_of(asked, "")};  // whoever opens it reports the error
-  const std::string which = options.revision.empty() ? "" : " --revision " + options.revision;
+  const bool absent = !found && is_on_the_hub(name);
+  if (in_part || absent) {
+    const std::string repo = in_part ? found->repo : hub::repos_of(*name).front();
+    if (gets({.repo = repo, .revision = revision, .which = in_part ? found->gguf.which : name->which}, options,
+             terminal))
+      found = hub::find_model(asked, options.hub, revision);
+  }
+  if (found && !found->choice.empty()) terminal.note(fmt::format("{}: {}", asked, found->choice));
+  // Whoever opens what is not of the Hub reports what it lacks.
+  if (found && (found->lacks.empty() || !wants_weights || found->repo.empty()))
+    return {found->path.string(), names_of(asked, name, found->repo)};
+  const std::string flag = revision.empty() ? "" : " --revision " + revision;
   if (found) {
     throw Error(Code::kIo, "{} is here only in part: {} lacks {}. nibble pull {}{} gets the rest", asked,
-                found->path.string(), found->lacks, found->repo, which);
+                found->path.string(), found->lacks, found->name, flag);
   }
-  if (is_path(asked)) return {asked, names_of(asked, "")};
-  const std::string help = is_on_the_hub(asked)
-                               ? fmt::format("nibble pull {}{} gets it", hub::repos_of(asked).front(), which)
-                               : "nibble list shows what is here, and nibble pull openai/gpt-oss-20b gets a model";
-  if (!which.empty()) {
-    throw Error(Code::kIo, "there is no model {} of revision {} in {}. {}", asked, options.revision,
-                options.hub.cache.string(), help);
+  if (!name) return {asked, names_of(asked, name, "")};
+  const std::string help = help_for(*name, options.hub, flag);
+  if (!flag.empty()) {
+    throw Error(Code::kIo, "there is no model {} of revision {} in {}. {}", asked, revision, options.hub.cache.string(),
+                help);
   }
   throw Error(Code::kIo, "there is no model {} on this machine; looked in {}. {}", asked,
               fmt::join(hub::places_for(asked, options.hub), ", "), help);
@@ -143,7 +192,7 @@ void find_draft(ModelOptions& options, Terminal& terminal) {
 ModelOptions with_files(ModelOptions options, Terminal& terminal) {
   for (const std::string& note : options.settings.notes) terminal.note(note);
   const NamedModel named = find_named(options, terminal);
-  options.name = last_part(options.model);
+  options.name = last_part(named.names.front());
   options.model = named.path;
   note_resolved(options.settings, "--model", named.path);
   find_draft(options, terminal);
@@ -201,8 +250,9 @@ hub::PullWatch watch_of(Terminal& terminal, const Interrupt& interrupt, Rate& ra
 
 }  // namespace
 
-std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
-                                        Terminal& terminal, bool ask) {
+std::optional<hub::PullPlan> pull_model(hub::PullRequest request, const hub::Settings& settings, Terminal& terminal,
+                                        bool ask) {
+  request.hint = near_name({.repo = request.repo}, settings).value_or("");
   Rate rate;
   const auto plan = [&] {
     const Interrupt interrupt(kEndings);
@@ -237,12 +287,17 @@ std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const h
 
 int execute(const PullOptions& options) {
   Terminal terminal(options.output);
-  const std::vector<std::string> repos = hub::repos_of(options.model);
-  if (repos.empty()) {
+  const auto name = parsed(options.model, options.hub);
+  if (!name) {
     throw Error(Code::kInvalidRequest, "want a model of the Hub, ORG/NAME such as openai/gpt-oss-20b; found {}",
                 options.model);
   }
-  const auto plan = pull_model({.repo = repos.front(), .revision = options.revision, .include = options.include},
+  if (!name->which.empty() && !options.include.empty())
+    throw Error(Code::kInvalidRequest, "--include: {} says which file already; want one of the two", options.model);
+  const auto plan = pull_model({.repo = hub::repos_of(*name).front(),
+                                .revision = revision_of(options.revision, PullOptions().revision, name),
+                                .include = options.include,
+                                .which = name->which},
                                options.hub, terminal);
   check(plan.has_value(), "nobody was asked");
   if (!options.output.json) return kExitOk;

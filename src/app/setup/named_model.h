@@ -3,6 +3,7 @@
 
 #include "app/options/options.h"
 #include "app/setup/terminal.h"
+#include "hub/model_name.h"
 #include "hub/pull.h"
 
 #include <filesystem>
@@ -16,6 +17,9 @@ struct NamedModel {
   std::string path;
   std::vector<std::string> names;  // under which it is served; the first says enough
 };
+
+// What hub::parse_name() says. Throws Error(kInvalidRequest) for an address that is not the Hub's.
+[[nodiscard]] std::optional<hub::ModelName> parsed(const std::string& asked, const hub::Settings& settings);
 
 // As hub::find_model() finds it; pulled first if the options or the user say so. A path that does not exist is left to
 // whoever opens it. Throws Error(kIo) with the places searched and how to get the model, Error(kInvalidRequest) without
@@ -36,7 +40,7 @@ void find_draft(ModelOptions& options, Terminal& terminal);
 
 // Pulls a model of the Hub into the cache, with what the user sees of it. What was pulled or already there; none if the
 // user, whom `ask` asks first, said no. Throws what hub::pull() throws, and Interrupted.
-[[nodiscard]] std::optional<hub::PullPlan> pull_model(const hub::PullRequest& request, const hub::Settings& settings,
+[[nodiscard]] std::optional<hub::PullPlan> pull_model(hub::PullRequest request, const hub::Settings& settings,
                                                       Terminal& terminal, bool ask = false);
 
 }  // namespace nibble::app

@@ -118,8 +118,10 @@ std::optional<std::vector<std::string>> received(const Socket& socket) {
 // As a map with the fields' names, or as an array of their values.
 Value event_of(const KvEvent& event, const KvPublishOptions& o) {
   using Fields = nlohmann::ordered_json;
-  const bool slides = event.kind == backend::LayerKind::kSliding, removed = event.what == KvEvent::What::kRemoved;
-  const int group = slides ? 1 : 0;
+  using backend::LayerKind;
+  const bool wide = event.kind == LayerKind::kWide, slides = wide || event.kind == LayerKind::kSliding;
+  const bool removed = event.what == KvEvent::What::kRemoved;
+  const int group = wide ? 2 : slides ? 1 : 0;
   const Fields fields = removed ? Fields{{"type", "BlockRemoved"},
                                          {"block_hashes", {event.block}},
                                          {"medium", o.medium},
@@ -135,7 +137,7 @@ Value event_of(const KvEvent& event, const KvPublishOptions& o) {
                                          {"extra_keys", nullptr},
                                          {"group_idx", group},
                                          {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
-                                         {"kv_cache_spec_sliding_window", slides ? Fields(o.window) : Fields()}};
+                                         {"kv_cache_spec_sliding_window", slides ? Fields(wide ? o.wide_window : o.window) : Fields()}};
   if (o.maps) return Value(fields);
   Value values = Value::array();
   for (const auto& field : fields) values.push_back(Value(field));

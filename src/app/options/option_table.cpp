@@ -277,7 +277,7 @@ constexpr Option kFileRows[] = {
            kPlace<&QuantizeOptions::scale>, words(kScales), {kQuantize}),
     Option("--tensors", "Quantise only tensors whose name matches, * and ? allowed (files only)",
            kPlace<&QuantizeOptions::tensors>, kFilled, {kQuantize}),
-    Option("--preset", "gpt-oss-20b, gpt-oss-120b or tiny", kPlace<&SynthOptions::preset>, kText, {kSynth}, kCommon,
+    Option("--preset", "gpt-oss-20b, gpt-oss-120b, gpt-oss-puzzle-88b or tiny", kPlace<&SynthOptions::preset>, kText, {kSynth}, kCommon,
            {.required = true}),
     Option("--layers", "Only so many layers", kPlace<&SynthOptions::layers>, whole(1, 1000), {kSynth}),
     Option("--seed", "Seed of the random weights", kPlace<&SynthOptions::seed>, kSeeds, {kSynth}, kCommon,

@@ -292,8 +292,9 @@ std::vector<HostWeight> as_weights(const Uploaded& rank, const std::vector<HostW
     const auto all = std::as_bytes(std::span(bytes));
     w.values.bytes = w.format == WeightFormat::kMxfp4 ? all.first(all.size() / 17 * 16) : all;
     if (w.format == WeightFormat::kMxfp4) w.scales.bytes = all.subspan(all.size() / 17 * 16);
+    const backend::Dims& d = rank.held.at({w.role, w.layer});
+    if (has_experts(w.role)) w.values.shape[0] = d.experts;
     if (w.role != kDown) continue;
-    const backend::Dims d = backend::cuda::held_dims(rank.be, w.role);
     w.values.shape = {d.experts, d.hidden, d.inter / 32, 16};
     w.scales.shape = {d.experts, d.hidden, d.inter / 32};
   }

@@ -100,7 +100,7 @@ def main():
                "block_configs": [{"num_local_experts": n, "sliding_window": w} for n, w in zip(CASE["experts"], WINDOWS)]}
     config["rope_scaling"]["factor"] = 48.0
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    rng = np.random.default_rng(2000)
+    rng = np.random.default_rng(2001)
     tensors = random_checkpoint(CASE, rng)
     for name in tensors:
         for which, by in (("q", 1 / KEYS), ("k", KEYS), ("v", VALUES)):

@@ -119,7 +119,7 @@ void read_blocks(JsonObject& fields, const json& blocks, HfConfig& hf) {
   std::vector<LayerConfig> layers;
   for (const json& block : blocks) {
     JsonObject layer(block, fmt::format("{}[{}]", where, layers.size()));
-    const bool sees_all = layer.get(kWindow.names[0].data()).is_null();
+    const bool sees_all = layer.find(kWindow.names[0].data()) == nullptr && block.contains(kWindow.names[0]);  // null
     layers.push_back({.window = sees_all ? 0 : read(layer, kWindow), .experts = read(layer, kExperts)});
     const char* topk = layer.either(kTopk.names[0].data(), kTopk.names[1].data());
     if (layer.find(topk) != nullptr && read(layer, kTopk) != hf.config.dims.topk)

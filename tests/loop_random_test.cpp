@@ -305,7 +305,7 @@ Load load_of(uint64_t seed) {
                              .adaptive = pick(1, 0, 0) != 0};
   load.draft_pages = pick(0, 5, 1000);
   load.draft_errs = pick(uint64_t{0}, uint64_t{2}, uint64_t{2}, uint64_t{8});
-  load.wide = pick(0, 0, 200);
+  load.wide = pick(0, 1) * (load.window + pick(1, 70, 150));
   return load;
 }
 

@@ -48,10 +48,11 @@ enum class Which { kReference, kCpuF32, kCpuBf16, kReferenceFp8, kCpuFp8 };
 
 struct Loaded {
   Loaded(const Case& c, Which which, int chunk, int threads = 2)
-      : Loaded(c, which,
-               test::OneSequence{.max_context = static_cast<int64_t>(c.tokens.size()), .chunk_tokens = chunk,
-                                 .max_logit_rows = chunk},
-               threads) {}
+      : Loaded(
+            c, which,
+            test::OneSequence{
+                .max_context = static_cast<int64_t>(c.tokens.size()), .chunk_tokens = chunk, .max_logit_rows = chunk},
+            threads) {}
   Loaded(const Case& c, Which which, const test::OneSequence& of, int threads = 2)
       : Loaded(c, which, test::step_limits(of), threads) {
     limits = of;
@@ -63,8 +64,7 @@ struct Loaded {
     if (which == Which::kReference || which == Which::kReferenceFp8)
       be = backend::make_reference_backend(config, {.kv = kv});
     else
-      be = backend::make_cpu_backend(config,
-                                     {.threads = threads, .kv = kv, .activations = backend::Activations::kF32});
+      be = backend::make_cpu_backend(config, {.threads = threads, .kv = kv, .activations = backend::Activations::kF32});
     gpt = model::load(*be, c.config, c.weights);
   }
   test::OneSequence limits;
@@ -198,7 +198,8 @@ TEST(Puzzle, says_what_the_oracle_says_token_for_token) {
       Loaded loaded(c, which, steps, 2);
       engine::Loop loop(*loaded.be, loaded.gpt, limits);
       for (int turn = 0; turn < 3; ++turn) {  // the second and third resume what the prefix cache has
-        const test::Output said = test::generate(loop, {.prompt = prompt, .max_tokens = std::ssize(answer), .sampling = {.temperature = 0}});
+        const test::Output said =
+            test::generate(loop, {.prompt = prompt, .max_tokens = std::ssize(answer), .sampling = {.temperature = 0}});
         EXPECT_EQ(said.tokens, answer) << "chunks of " << chunk << ", turn " << turn;
       }
       EXPECT_GT(loop.stats().prefix_hits, 0);

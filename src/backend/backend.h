@@ -55,10 +55,10 @@ struct KvScale {
 // Everything a backend must know before the first weight. Fixed for its life.
 struct BackendConfig {
   Dims dims;
-  std::vector<LayerKind> layer_kinds;  // [layers]
+  std::vector<LayerKind> layer_kinds;    // [layers]
   std::vector<int64_t> layer_experts{};  // experts_of
-  std::vector<float> rope_inv_freq;    // [head_dim / 2], radians per position
-  float rope_concentration = 1.0f;     // multiplies cos and sin
+  std::vector<float> rope_inv_freq;      // [head_dim / 2], radians per position
+  float rope_concentration = 1.0f;       // multiplies cos and sin
   float rms_eps = 1e-5f;
   float swiglu_limit = 7.0f;
   DenseFormats dense;

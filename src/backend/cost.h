@@ -66,8 +66,8 @@ struct StepShape {
 struct CostModel {
   Dims dims;  // of the whole model
   StoredFormats formats;
-  std::optional<Shard> shard{};  // what one rank reads, computes and holds; none: all of it
-  int64_t down_cols = 0;         // that are held of down where they are filled up; 0: they are not
+  std::optional<Shard> shard{};          // what one rank reads, computes and holds; none: all of it
+  int64_t down_cols = 0;                 // that are held of down where they are filled up; 0: they are not
   std::vector<int64_t> layer_experts{};  // experts_of
 
   // What one tensor makes of a step, in one layer; on average, where layers differ in their experts.

@@ -80,9 +80,11 @@ TEST(cost, where_layers_differ_each_counts_with_its_own_experts_and_window) {
     EXPECT_DOUBLE_EQ(layers * differ.bytes_of(role), (layers - 0.5) * kModel.bytes_of(role));
   }
   EXPECT_DOUBLE_EQ(differ.of(WeightRole::kRouter, step).bytes, kModel.of(WeightRole::kRouter, step).bytes);
-  const Cost full = kModel.of(Stage::kAttend, LayerKind::kFull, step), attends = differ.of(Stage::kAttend, LayerKind::kWide, step);
+  const Cost full = kModel.of(Stage::kAttend, LayerKind::kFull, step),
+             attends = differ.of(Stage::kAttend, LayerKind::kWide, step);
   EXPECT_DOUBLE_EQ(full.bytes - attends.bytes, (1000 - 502) * 2 * 32 * 2);
-  EXPECT_DOUBLE_EQ(differ.by_stage(kinds, step)[static_cast<size_t>(Stage::kAttend)].bytes, (layers - 1) * full.bytes + attends.bytes);
+  EXPECT_DOUBLE_EQ(differ.by_stage(kinds, step)[static_cast<size_t>(Stage::kAttend)].bytes,
+                   (layers - 1) * full.bytes + attends.bytes);
 }
 
 TEST(cost, ranks_share_what_is_split_and_each_reads_the_rest) {

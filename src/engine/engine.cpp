@@ -63,8 +63,8 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
     // A window spans one page more than it fills, and a row's new tokens begin one more.
     const int64_t window = dims.window_of(kind);
     const int64_t windows = rows * (pages_for(window) + 2) + pages_for(limits.max_batched_tokens);
-    steps.kv_pages[static_cast<size_t>(kind)] = static_cast<int32_t>(
-        window == 0 ? full : std::min(full, windows + (limits.prefix_cache ? full / 4 : 0)));
+    steps.kv_pages[static_cast<size_t>(kind)] =
+        static_cast<int32_t>(window == 0 ? full : std::min(full, windows + (limits.prefix_cache ? full / 4 : 0)));
   }
   if (drafts.head != nullptr) steps.taps = drafts.head->boundaries;
   return steps;

@@ -174,8 +174,7 @@ int32_t PrefixCache::take(LayerKind kind) {
 
 int64_t PrefixCache::available(LayerKind kind) const {
   const auto& [cold, hot] = idle_[kind];
-  return pool_.free_pages(kind) +
-         (kind == LayerKind::kFull ? std::ssize(unused_) : std::ssize(cold) + std::ssize(hot));
+  return pool_.free_pages(kind) + (kind == LayerKind::kFull ? std::ssize(unused_) : std::ssize(cold) + std::ssize(hot));
 }
 
 // Gives the sequence a page that begins with the tokens of `part`: the node's own page if that is a tail shared whole,

@@ -2,11 +2,11 @@
 // Pages that outlive their sequence, and are found again by the tokens they hold; docs/decisions/0004.
 //
 // The cache is a tree. A node is one page of tokens that follow its parent's. It has the page of full attention and,
-// while there is room, the pages of layers with a window of the same positions. A tail is a leaf with less than a page: the last page of
-// a sequence that ended before filling it. Whole pages never change once they are in the tree, so any number of
-// sequences may share them: a sequence writes only at positions from its `computed` on, and what it shares lies before.
-// A tail is handed to the one sequence that resumes at its end. A sequence that shares only
-// the beginning of a page gets a copy.
+// while there is room, the pages of layers with a window of the same positions. A tail is a leaf with less than a page:
+// the last page of a sequence that ended before filling it. Whole pages never change once they are in the tree, so any
+// number of sequences may share them: a sequence writes only at positions from its `computed` on, and what it shares
+// lies before. A tail is handed to the one sequence that resumes at its end. A sequence that shares only the beginning
+// of a page gets a copy.
 //
 // Which pages of a window stay: all in that of a running sequence, and as many others as there is room for. Cold
 // ones, inside a text, are evicted first. Hot ones are evicted last: the window before the end of a prompt, before the
@@ -58,14 +58,14 @@ class PrefixCache {
   // How many of `tokens` resume() would give now, if there are pages for what it copies.
   [[nodiscard]] int64_t resumable(std::span<const int32_t> tokens) const;
   // Fills `pages`, which are empty, with the longest part of `tokens` in the tree at which computing can resume: all
-  // its pages of full attention, and the pages of each window that the next token sees. Returns its length. The `copies` that
-  // it adds must be made before anything else is computed.
+  // its pages of full attention, and the pages of each window that the next token sees. Returns its length. The
+  // `copies` that it adds must be made before anything else is computed.
   [[nodiscard]] int64_t resume(std::span<const int32_t> tokens, SequencePages& pages, Copies& copies);
   // Shares the pages that `tokens`, all settled, have filled. If the tree already has a page of the same tokens, the
   // sequence switches to that one; a page of a window that the tree has dropped is put back.
   void insert(std::span<const int32_t> tokens, SequencePages& pages);
-  // Releases the pages of windows that a token at position `next` or later does not see: the sequence's own go back to the
-  // pool; those of a node stay there, unlocked, until take() needs them.
+  // Releases the pages of windows that a token at position `next` or later does not see: the sequence's own go back to
+  // the pool; those of a node stay there, unlocked, until take() needs them.
   void slide(int64_t next, SequencePages& pages);
   // Takes all pages from a sequence, keeps those that `tokens`, all settled, fill, and empties `pages`.
   void release(std::span<const int32_t> tokens, SequencePages& pages);
@@ -103,8 +103,8 @@ class PrefixCache {
     PerKind<Windowed> windowed{};
     std::vector<int32_t> tails, children;  // the children are whole pages
     Place place{};                         // in unused_. None: it is not
-    uint64_t key = 0;    // in by_key_
-    uint64_t block = 0;  // KvEvent's; 0: the root, and tails
+    uint64_t key = 0;                      // in by_key_
+    uint64_t block = 0;                    // KvEvent's; 0: the root, and tails
   };
 
   [[nodiscard]] Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
@@ -116,7 +116,9 @@ class PrefixCache {
     static constexpr std::array kWindowed = {LayerKind::kSliding, LayerKind::kWide};
     return std::span(kWindowed).first(dims_.wide_window > 0 ? 2 : 1);
   }
-  [[nodiscard]] Order& order_of(LayerKind kind, const Node& node) { return idle_[kind][node.windowed[kind].hot ? 1 : 0]; }
+  [[nodiscard]] Order& order_of(LayerKind kind, const Node& node) {
+    return idle_[kind][node.windowed[kind].hot ? 1 : 0];
+  }
   [[nodiscard]] int64_t first_page_seen(LayerKind kind, int64_t position) const;
   [[nodiscard]] int32_t child(int32_t parent, std::span<const int32_t> page) const;
   // The beginning of a node's page.

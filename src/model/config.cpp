@@ -160,8 +160,8 @@ ModelConfig gpt_oss_20b() { return gpt_oss(24, 32); }
 
 ModelConfig gpt_oss_120b() { return gpt_oss(36, 128); }
 
-// The layers are those that public ports name (vLLM's pull request 38135). The model's card says that its YaRN factor is
-// larger than 120b's, not which; config.json does, and shapes do not depend on it.
+// The layers are those that public ports name (vLLM's pull request 38135). The model's card says that its YaRN factor
+// is larger than 120b's, not which; config.json does, and shapes do not depend on it.
 ModelConfig gpt_oss_puzzle_88b() {
   constexpr std::string_view kWindows = "sfswswsfsfsfsfsfsfsfswswsfswsfswswsw";
   constexpr std::string_view kKinds = "swf";

@@ -38,7 +38,8 @@ backend::HostWeight as_wide(const backend::HostWeight& router, int64_t experts, 
   const int64_t cols = std::ssize(values) / router.values.shape[0];
   Buffer& wide = copies.emplace_back(Buffer::zeroed(experts * cols * int64_t{sizeof(Bf16)}));
   std::ranges::transform(values, wide.as<Bf16>(), Bf16::from_float);
-  if (router.role == WeightRole::kRouterBias) std::fill(wide.as<Bf16>() + values.size(), wide.as<Bf16>() + experts, kLeast);
+  if (router.role == WeightRole::kRouterBias)
+    std::fill(wide.as<Bf16>() + values.size(), wide.as<Bf16>() + experts, kLeast);
   backend::HostWeight result = router;
   result.format = backend::WeightFormat::kBf16;
   result.values.dtype = DType::kBf16;

@@ -20,7 +20,7 @@ namespace nibble::model {
 struct GptOss {
   ModelConfig config;
   backend::Weights weights;
-  bool attention_sinks = true;  // off only to measure what the sinks do
+  bool attention_sinks = true;    // off only to measure what the sinks do
   std::vector<Buffer> routers{};  // of layers with fewer experts, which a host's backend reads where they are
 };
 

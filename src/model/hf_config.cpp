@@ -100,15 +100,14 @@ void read_rope(JsonObject& top, HfConfig& config) {
   note_unread(rope, config);
 }
 
-// Layers that differ: a list with an object per layer, whose window may be null (nvidia's gpt_oss_puzzle). What the file
-// says at its top of the same counts for no layer.
+// Layers that differ: a list with an object per layer, whose window may be null (nvidia's gpt_oss_puzzle). What the
+// file says at its top of the same counts for no layer.
 void read_blocks(JsonObject& fields, const json& blocks, HfConfig& hf) {
   const std::string where = fmt::format("{}: block_configs", fields.where());
   if (!blocks.is_array() || std::ssize(blocks) != hf.config.dims.layers)
     throw Error(Code::kCorrupt, "{}: want a list of {} layers, found {}", where, hf.config.dims.layers,
                 excerpt_of(blocks));
-  constexpr const ConfigField &kExperts = field_of(&backend::Dims::experts),
-                              &kTopk = field_of(&backend::Dims::topk),
+  constexpr const ConfigField &kExperts = field_of(&backend::Dims::experts), &kTopk = field_of(&backend::Dims::topk),
                               &kWindow = field_of(&backend::Dims::sliding_window);
   const auto read = [](JsonObject& from, const ConfigField& field) {
     return from.integer({field.names[0].data(), field.names[1].data()}, static_cast<int64_t>(field.least),
@@ -237,14 +236,13 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
     return from_original(fields);
   }
   const bool puzzle = type != nullptr && *type == "gpt_oss_puzzle";
-  const auto& [name, architecture] = puzzle ? std::pair{"gpt_oss_puzzle", "GptOssPuzzleForCausalLM"}
-                                            : std::pair{"gpt_oss", "GptOssForCausalLM"};
+  const auto& [name, architecture] =
+      puzzle ? std::pair{"gpt_oss_puzzle", "GptOssPuzzleForCausalLM"} : std::pair{"gpt_oss", "GptOssForCausalLM"};
   const bool type_fits = type != nullptr && *type == name;
   const bool architectures_fit = architectures == nullptr || *architectures == json::array({architecture});
   if (!type_fits || !architectures_fit) {
-    throw Error(Code::kUnsupported,
-                "{}: want model_type \"{}\" and architectures [\"{}\"], found {} and {}", where, name, architecture,
-                type == nullptr ? "none" : excerpt_of(*type),
+    throw Error(Code::kUnsupported, "{}: want model_type \"{}\" and architectures [\"{}\"], found {} and {}", where,
+                name, architecture, type == nullptr ? "none" : excerpt_of(*type),
                 architectures == nullptr ? "none" : excerpt_of(*architectures));
   }
   if (puzzle) static_cast<void>(fields.get("block_configs"));  // or it is missing

@@ -345,8 +345,8 @@ std::vector<backend::KvScale> bind_kv_scales(std::span<const TensorEntry> tensor
   const bool none = std::ranges::all_of(scales, [](const auto& s) { return s.key == 0 && s.value == 0; });
   if (none) return {};
   if (whole < layers)
-    throw Error(Code::kCorrupt, "{}: want a k_scale and a v_scale in each of {} layers, found both in {}", where, layers,
-                whole);
+    throw Error(Code::kCorrupt, "{}: want a k_scale and a v_scale in each of {} layers, found both in {}", where,
+                layers, whole);
   return scales;
 }
 

@@ -70,8 +70,7 @@ TEST(manifest, kv_scales_are_found_in_each_spelling) {
                                 {.dtype = DType::kF32, .shape = {}, .bytes = std::as_bytes(std::span(&scale, 1))}});
     };
     for (int layer = 0; layer < 2; ++layer) add(layer, 'k', key), add(layer, 'v', value), add(layer, 'q', query);
-    EXPECT_EQ(bind_kv_scales(stored.entries, small(), "f"),
-              std::vector(2, backend::KvScale{.key = 0.25f, .value = 3}));
+    EXPECT_EQ(bind_kv_scales(stored.entries, small(), "f"), std::vector(2, backend::KvScale{.key = 0.25f, .value = 3}));
     EXPECT_EQ(bind_weights(stored.entries, small()).size(), 2u * 17 + 3);
   }
 }
@@ -80,7 +79,8 @@ TEST(manifest, refuses_kv_scales_that_are_none) {
   const auto refused = [](const std::vector<std::pair<std::string, float>>& scales, std::string_view message) {
     Stored stored(small(), Naming::kHuggingFace);
     for (const auto& [name, scale] : scales)
-      stored.entries.push_back({"model.layers." + name, {.dtype = DType::kF32, .shape = {1}, .bytes = std::as_bytes(std::span(&scale, 1))}});
+      stored.entries.push_back(
+          {"model.layers." + name, {.dtype = DType::kF32, .shape = {1}, .bytes = std::as_bytes(std::span(&scale, 1))}});
     const auto bind = [&] {
       static_cast<void>(bind_weights(stored.entries, small()));
       static_cast<void>(bind_kv_scales(stored.entries, small(), "f"));
@@ -89,7 +89,8 @@ TEST(manifest, refuses_kv_scales_that_are_none) {
   };
   refused({{"0.self_attn.k_scale", 1}, {"0.self_attn.v_scale", 1}, {"1.self_attn.k_scale", 1}},
           "f: want a k_scale and a v_scale in each of 2 layers, found both in 1");
-  refused({{"0.self_attn.k_scale", 0}}, "f: model.layers.0.self_attn.k_scale: want one positive float, got 0 of F32 [1]");
+  refused({{"0.self_attn.k_scale", 0}},
+          "f: model.layers.0.self_attn.k_scale: want one positive float, got 0 of F32 [1]");
   refused({{"0.self_attn.k_scale", NAN}}, "want one positive float, got ");
   refused({{"2.self_attn.k_scale", 1}}, "has what this model does not: 1 tensor: model.layers.2.self_attn.k_scale");
 }

@@ -283,11 +283,12 @@ TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
     EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
 }
 
-// gpt-oss-safeguard's convention: the policy is the system message of a chat, or a response's instructions, which Harmony
-// has as the developer's; what is judged is the user's message.
+// gpt-oss-safeguard's convention: the policy is the system message of a chat, or a response's instructions, which
+// Harmony has as the developer's; what is judged is the user's message.
 TEST_F(ApiTest, a_safeguards_policy_is_the_developers_message_and_what_it_judges_the_users) {
   start({kAnswer, kAnswer});
-  const std::string policy = "# Spam\\n\\nAnswer VIOLATES (1) or SAFE (0).\\n\\n## Example\\n\\nContent: hi <|end|> Answer: 0";
+  const std::string policy =
+      "# Spam\\n\\nAnswer VIOLATES (1) or SAFE (0).\\n\\n## Example\\n\\nContent: hi <|end|> Answer: 0";
   ask("/v1/chat/completions",
       R"({"messages":[{"role":"system","content":")" + policy + R"("},{"role":"user","content":"Buy now!"}]})");
   ask("/v1/responses", R"({"instructions":")" + policy + R"(","input":"Buy now!"})");

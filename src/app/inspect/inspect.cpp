@@ -47,16 +47,16 @@ Inspection inspect(const InspectOptions& options, const model::ModelConfig& conf
 Json dims_json(const model::ModelConfig& config) {
   const backend::Dims& d = config.dims;
   Json json = {{"layers", d.layers},
-          {"hidden", d.hidden},
-          {"heads", d.heads},
-          {"kv_heads", d.kv_heads},
-          {"head_dim", d.head_dim},
-          {"inter", d.inter},
-          {"experts", d.experts},
-          {"topk", d.topk},
-          {"vocab", d.vocab},
-          {"sliding_window", d.sliding_window},
-          {"max_context", d.max_context}};
+               {"hidden", d.hidden},
+               {"heads", d.heads},
+               {"kv_heads", d.kv_heads},
+               {"head_dim", d.head_dim},
+               {"inter", d.inter},
+               {"experts", d.experts},
+               {"topk", d.topk},
+               {"vocab", d.vocab},
+               {"sliding_window", d.sliding_window},
+               {"max_context", d.max_context}};
   if (d.wide_window > 0) json["wide_window"] = d.wide_window;
   for (const backend::LayerKind kind : config.layer_kinds)
     if (d.wide_window > 0) json["layer_kinds"].push_back(name_of(kind));

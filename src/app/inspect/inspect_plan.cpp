@@ -166,9 +166,11 @@ class Planner {
           name_of(program.flash ? backend::AttentionKernel::kFlash : backend::AttentionKernel::kReference);
       stages.assign(program.nodes.begin(), program.nodes.end());
     } else {
-      stages =
-          backend::cpu_plan({.dims = config_.dims, .formats = cost_.formats, .step = step, .run = options_.model.run,
-                             .layer_experts = config_.layer_experts});
+      stages = backend::cpu_plan({.dims = config_.dims,
+                                  .formats = cost_.formats,
+                                  .step = step,
+                                  .run = options_.model.run,
+                                  .layer_experts = config_.layer_experts});
     }
     json["stages"] = Json::array();
     for (const backend::PlannedKernel& planned : stages) {

@@ -196,7 +196,8 @@ int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
 // host the cache shares memory with the pages of the weights, so it is smaller.
 engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
                                  engine::EngineLimits limits) {
-  const backend::CostModel cost = model::cost_of(config, stored_formats(o, {}));  // weights mapped from files do not count
+  const backend::CostModel cost =
+      model::cost_of(config, stored_formats(o, {}));  // weights mapped from files do not count
   const auto budget_of_one = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;

@@ -418,7 +418,8 @@ std::unique_ptr<ModelSource> open_draft(const ModelOptions& options, const Model
     if (token_text(source.tokenizer, id) != token_text(draft->tokenizer, id))
       throw Error(Code::kInvalidRequest, "--speculative-model {}: want the tokens of {}, found another token {}",
                   options.speculative_model.string(), options.model, id);
-  if (options.run.ranks.count > 1) backend::validate(options.run.ranks, draft->config.dims, draft->config.layer_experts);
+  if (options.run.ranks.count > 1)
+    backend::validate(options.run.ranks, draft->config.dims, draft->config.layer_experts);
   return draft;
 }
 

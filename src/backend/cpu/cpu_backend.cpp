@@ -184,8 +184,7 @@ class CpuBackend final : public Backend {
                     .out = attn_.data(),
                     .as_alone = as_alone_,
                     .fp8 = fp8_attention_});
-    if (scale.value != 1)
-      scaled(attn_.data(), tokens_ * dims_.q_width(), [&](float x) { return x * scale.value; });
+    if (scale.value != 1) scaled(attn_.data(), tokens_ * dims_.q_width(), [&](float x) { return x * scale.value; });
   }
 
   void attn_out(const AttnOutArgs& args) override {

@@ -115,11 +115,12 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
     if (static_cast<int64_t>(alone.tokens.size()) < request.min_tokens) {
       for (const int32_t id : request.stop_ids) mask[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
     }
-    const backend::DrawnToken drawn = fake_draw(state_of(all, window, wide), {.params = &request.sampling,
-                                                                        .position = static_cast<int64_t>(all.size()),
-                                                                        .prompt = request.prompt,
-                                                                        .output = alone.tokens,
-                                                                        .mask = mask});
+    const backend::DrawnToken drawn =
+        fake_draw(state_of(all, window, wide), {.params = &request.sampling,
+                                                .position = static_cast<int64_t>(all.size()),
+                                                .prompt = request.prompt,
+                                                .output = alone.tokens,
+                                                .mask = mask});
     if (drawn.error) {
       alone.reason = FinishReason::kFailed;
       return alone;
@@ -159,8 +160,7 @@ inline model::GptOss fake_model(int64_t window, int64_t max_context = 4096, cons
 
 class FakeBackend final : public backend::Backend {
  public:
-  FakeBackend(const model::GptOss& gpt, const model::StepLimits& limits)
-      : dims_(gpt.config.dims), limits_(limits) {
+  FakeBackend(const model::GptOss& gpt, const model::StepLimits& limits) : dims_(gpt.config.dims), limits_(limits) {
     for (size_t kind = 0; kind < backend::kLayerKinds; ++kind)
       cells_[kind].resize(static_cast<size_t>(limits.kv_pages[kind]) * kPageTokens);
   }

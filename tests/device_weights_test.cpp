@@ -57,11 +57,11 @@ struct Uploaded {
       : be(model::backend_config(config, {.max_tokens = 8, .max_rows = 1, .kv_pages = {4, 4}}, dense)),
         device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
     for (const HostWeight& w : weights) {
-      handles[{w.role, w.layer}] = device.upload(w);
+      put(w);
     }
     device.finish();
     EXPECT_TRUE(device.finished());
-    for (const auto& [key, handle] : handles) contents[key] = read(std::get<0>(key), handle, matrices);
+    for (const auto& [key, handle] : handles) contents[key] = read(key, handle, matrices);
   }
 
   // A rank's, of the whole model's weights.
@@ -74,9 +74,9 @@ struct Uploaded {
       : be(of),
         embedding_rows(vocab),
         device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
-    for (const HostWeight& w : weights) handles[{w.role, w.layer}] = device.upload(w);
+    for (const HostWeight& w : weights) put(w);
     device.finish();
-    for (const auto& [key, handle] : handles) contents[key] = read(std::get<0>(key), handle, matrices);
+    for (const auto& [key, handle] : handles) contents[key] = read(key, handle, matrices);
   }
 
   static backend::BackendConfig backend_config(const model::ModelConfig& config) {
@@ -84,7 +84,7 @@ struct Uploaded {
   }
   static std::vector<HostWeight> cut(std::vector<HostWeight> weights, const backend::Dims& dims,
                                      const backend::Shard& shard) {
-    for (HostWeight& w : weights) w.slice = slice_of(w.role, dims, shard);
+    for (HostWeight& w : weights) w.slice = slice_of(w, dims, shard);
     return weights;
   }
 
@@ -92,9 +92,15 @@ struct Uploaded {
     const auto* first = static_cast<const uint8_t*>(from);
     return {first, first + bytes};
   }
-  Bytes read(WeightRole role, WeightHandle handle, Matrices matrices) const {
+  using Key = std::tuple<WeightRole, int>;
+  void put(const HostWeight& w) {
+    handles[{w.role, w.layer}] = device.upload(w);
+    held[{w.role, w.layer}] = backend::cuda::held_dims(be, w);
+  }
+  Bytes read(const Key& key, WeightHandle handle, Matrices matrices) const {
     using namespace backend::cuda;  // NOLINT
-    const backend::Dims d = held_dims(be, role);
+    const WeightRole role = std::get<0>(key);
+    const backend::Dims d = held.at(key);
     const int64_t values =
         role == kEmbedding && embedding_rows > 0 ? embedding_rows * d.hidden : backend::values_of(role, d);
     const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
@@ -116,8 +122,9 @@ struct Uploaded {
   backend::BackendConfig be;
   int64_t embedding_rows = 0;  // of a rank's
   DeviceWeights device;
-  std::map<std::tuple<WeightRole, int>, WeightHandle> handles;
-  std::map<std::tuple<WeightRole, int>, Bytes> contents;
+  std::map<Key, WeightHandle> handles;
+  std::map<Key, backend::Dims> held;
+  std::map<Key, Bytes> contents;
 };
 
 class Upload : public testing::Test {
@@ -151,6 +158,28 @@ TEST_F(Upload, of_gguf_is_that_of_the_checkpoint_where_nothing_is_rounded) {
       expect_same({config, weights, Matrices::kPacked, requantised},
                   {config, made.weights(), Matrices::kPacked, requantised});
     }
+  }
+}
+
+TEST_F(Upload, of_a_layer_with_fewer_experts_is_that_of_a_model_with_as_many) {
+  model::ModelConfig config = config_of(512);
+  config.layer_experts = {config.dims.experts, 5};
+  const convert::DummyWeights made(config, 3, nullptr);
+  for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder}) {
+    std::vector<HostWeight> both, second;
+    for (const HostWeight& w : made.weights()) {
+      if (!has_experts(w.role)) continue;
+      both.push_back(w);
+      if (w.layer == 1) second.push_back(w);
+    }
+    model::ModelConfig alike = config;
+    alike.layer_experts.clear();
+    alike.dims.experts = 5;
+    const Uploaded found(config, both, matrices), want(alike, second, matrices);
+    for (const auto& [key, bytes] : want.contents) EXPECT_TRUE(found.contents.at(key) == bytes);
+    const backend::Shard half = shard_of(config.dims, {.count = 2}, 1);
+    expect_same({config, both, matrices, half}, {config, both, matrices, half});
+    for (const HostWeight& w : both) EXPECT_EQ(slice_of(w, config.dims, half).experts.count, w.layer == 1 ? 5 : 8);
   }
 }
 
@@ -316,8 +345,9 @@ std::vector<HostWeight> as_weights(const Uploaded& rank, const std::vector<HostW
     const auto all = std::as_bytes(std::span(bytes));
     w.values.bytes = w.format == WeightFormat::kMxfp4 ? all.first(all.size() / 17 * 16) : all;
     if (w.format == WeightFormat::kMxfp4) w.scales.bytes = all.subspan(all.size() / 17 * 16);
+    const backend::Dims& d = rank.held.at({w.role, w.layer});
+    if (has_experts(w.role)) w.values.shape[0] = d.experts;
     if (w.role != kDown) continue;
-    const backend::Dims d = backend::cuda::held_dims(rank.be, w.role);
     w.values.shape = {d.experts, d.hidden, d.inter / 32, 16};
     w.scales.shape = {d.experts, d.hidden, d.inter / 32};
   }

@@ -104,12 +104,20 @@ struct Case {
 class Launches : public testing::Test {
  protected:
   void expect_planned(const Case& c, const std::vector<int32_t>& lengths, const std::vector<int>& taps = {}) {
+    expect_planned(c, lengths, {config_, weights_, taps});
+  }
+  struct Of {
+    const model::ModelConfig& model;
+    const convert::DummyWeights& weights;
+    const std::vector<int>& taps;
+  };
+  static void expect_planned(const Case& c, const std::vector<int32_t>& lengths, const Of& of) {
     backend::cuda::emulated_cuda() = {.card = c.card};
     backend::cuda::emulated_tiles().clear();
     const backend::BackendConfig config = model::backend_config(
-        config_, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64}, .taps = taps}, c.dense);
+        of.model, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64, 64}, .taps = of.taps}, c.dense);
     const auto be = backend::make_cuda_backend(config, c.options);
-    const model::GptOss gpt = model::load(*be, config_, weights_.weights());
+    const model::GptOss gpt = model::load(*be, of.model, of.weights.weights());
     const model::Step step = step_of(lengths);
     model::forward(*be, gpt, step);
 
@@ -121,7 +129,7 @@ class Launches : public testing::Test {
                                      .card = backend::cuda::Card(c.card)});
     EXPECT_EQ(plan.family, be->kernel_family());
     for (const backend::PlannedKernel& s : plan.nodes) {
-      planned[s.kernel] += s.launches * backend::layers_of(s, config_.layer_kinds);
+      planned[s.kernel] += s.launches * backend::layers_of(s, of.model.layer_kinds);
       const auto& tiles = backend::cuda::emulated_tiles();
       const auto cut = tiles.find(s.kernel);
       EXPECT_TRUE(cut == tiles.end() || cut->second.contains(s.tile)) << s.tile;
@@ -132,6 +140,16 @@ class Launches : public testing::Test {
   const model::ModelConfig config_ = small_model();
   const convert::DummyWeights weights_{config_, 1, nullptr};
 };
+
+TEST_F(Launches, of_layers_that_differ_are_those_of_their_programs) {
+  model::ModelConfig config = config_;
+  model::set_layers(config, std::vector<model::LayerConfig>{{16, 8}, {0, 8}, {128, 4}, {16, 6}}, "here");
+  const convert::DummyWeights weights(config, 1, nullptr);
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kReference})
+    for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1}, std::vector<int32_t>(9, 1), {600}})
+      for (const Kv kv : {Kv::kBf16, Kv::kE4m3})
+        expect_planned({.options = {.kv = kv, .family = family}}, lengths, {config, weights, {}});
+}
 
 // With what a head reads, in every form that a step leaves it in.
 TEST_F(Launches, of_steps_that_leave_residuals_are_those_of_their_programs) {

@@ -28,7 +28,7 @@ using testing::Heard;
 
 struct Load {
   EngineLimits limits;
-  int64_t window = 128;
+  int64_t window = 128, wide = 0;
   double arrivals = 0.2;   // per step
   double cancels = 0;      // per step
   double faults = 0;       // per step
@@ -81,7 +81,7 @@ class World {
   World(const Load& load, uint64_t seed)
       : load_(load),
         random_(seed),
-        gpt_(testing::fake_model(load.window)),
+        gpt_(testing::fake_model(load.window, 4096, with_wide(load.wide))),
         be_(gpt_, step_limits(load.limits, gpt_.config.dims)),
         draft_limits_(draft_limits(load, step_limits(load.limits, gpt_.config.dims))),
         draft_be_(gpt_, draft_limits_),
@@ -123,6 +123,11 @@ class World {
   int64_t masked_accepted = 0;   // right guesses of requests with a mask
 
  private:
+  static backend::Dims with_wide(int64_t window) {
+    backend::Dims dims = testing::kFakeWidths;
+    dims.wide_window = window;
+    return dims;
+  }
   static model::StepLimits draft_limits(const Load& load, const model::StepLimits& of_model) {
     model::StepLimits limits = draft_step_limits(of_model);
     for (int32_t& pages : limits.kv_pages) pages = std::min(pages, std::max(load.draft_pages, 1));
@@ -210,7 +215,7 @@ class World {
     if (client.alone) return *client.alone;
     Request request = client.request;
     if (client.mask_classes > 0) request.mask = std::make_shared<testing::ResidueMask>(client.mask_classes);
-    return client.alone.emplace(testing::expect_alone(request, load_.window, load_.limits.max_context));
+    return client.alone.emplace(testing::expect_alone(request, load_.window, load_.limits.max_context, load_.wide));
   }
 
   void judge(Client& client) {
@@ -300,6 +305,7 @@ Load load_of(uint64_t seed) {
                              .adaptive = pick(1, 0, 0) != 0};
   load.draft_pages = pick(0, 5, 1000);
   load.draft_errs = pick(uint64_t{0}, uint64_t{2}, uint64_t{2}, uint64_t{8});
+  load.wide = pick(0, 1) * (load.window + pick(1, 70, 150));
   return load;
 }
 

@@ -37,7 +37,7 @@ struct OneSequence {
 // All pages of both kinds, so that steps of step_alone() find theirs.
 inline model::StepLimits step_limits(const OneSequence& of) {
   const auto pages = static_cast<int32_t>(engine::pages_for(of.max_context));
-  return {.max_tokens = of.chunk_tokens, .max_rows = of.max_logit_rows, .kv_pages = {pages, pages}};
+  return {.max_tokens = of.chunk_tokens, .max_rows = of.max_logit_rows, .kv_pages = {pages, pages, pages}};
 }
 
 inline engine::EngineLimits engine_limits(const OneSequence& of) {

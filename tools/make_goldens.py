@@ -13,9 +13,7 @@ import sys
 
 import numpy as np
 import torch
-import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, GptOssForCausalLM
 
 # Codes 0..15 of E2M1: OCP MX v1.0, table of FP4 values.
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -53,12 +51,13 @@ def config_json(c):
 
 def random_checkpoint(c, rng):
     """Tensors as OpenAI ships them; scales chosen so that attention, routing, sinks and the clamps all matter."""
-    h, q, kv, inter, n = c["hidden"], c["heads"] * c["head_dim"], c["kv"] * c["head_dim"], c["inter"], c["experts"]
+    h, q, kv, inter = c["hidden"], c["heads"] * c["head_dim"], c["kv"] * c["head_dim"], c["inter"]
     dense = lambda std, *shape: torch.from_numpy((rng.standard_normal(shape) * std).astype(np.float32)).bfloat16()
     t = {"model.embed_tokens.weight": dense(1, c["vocab"], h), "lm_head.weight": dense(h ** -.5, c["vocab"], h),
          "model.norm.weight": 1 + dense(.2, h)}
     for l in range(c["layers"]):
         p = f"model.layers.{l}."
+        n = c["experts"][l] if isinstance(c["experts"], list) else c["experts"]
         t[p + "input_layernorm.weight"] = 1 + dense(.2, h)
         t[p + "post_attention_layernorm.weight"] = 1 + dense(.2, h)
         for name, rows, cols in (("q", q, h), ("k", kv, h), ("v", kv, h), ("o", h, q)):
@@ -85,6 +84,7 @@ def dequantise(blocks, scales):
 
 
 def reference_model(directory, tensors):
+    from transformers import AutoConfig, GptOssForCausalLM
     config = AutoConfig.from_pretrained(directory)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -103,6 +103,7 @@ def reference_model(directory, tensors):
 
 
 def make_case(name, c, out, seed):
+    import transformers
     rng = np.random.default_rng(seed)
     directory = out / name
     directory.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ struct AttnInArgs {
 struct AttendArgs {
   const LayerWeights& layer;
   int layer_idx;
-  LayerKind kind;                      // kSliding: keys with position > query position - dims.sliding_window only
+  LayerKind kind;                      // only keys with position > query position - dims.window_of(kind), if not 0
   bool sinks;                          // false drops the sink column (for measuring what it does)
   std::span<const int32_t> positions;  // [tokens]
   std::span<const int32_t> kv_slots;   // [tokens] page id * kPageTokens + offset, in this layer's kind of pages

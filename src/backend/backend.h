@@ -46,12 +46,19 @@ struct HeadConfig {
   }
 };
 
+// What e4m3 pages of a layer hold are keys and values divided by these.
+struct KvScale {
+  float key = 1, value = 1;
+  friend bool operator==(const KvScale&, const KvScale&) = default;
+};
+
 // Everything a backend must know before the first weight. Fixed for its life.
 struct BackendConfig {
   Dims dims;
-  std::vector<LayerKind> layer_kinds;  // [layers]
-  std::vector<float> rope_inv_freq;    // [head_dim / 2], radians per position
-  float rope_concentration = 1.0f;     // multiplies cos and sin
+  std::vector<LayerKind> layer_kinds;    // [layers]
+  std::vector<int64_t> layer_experts{};  // experts_of
+  std::vector<float> rope_inv_freq;      // [head_dim / 2], radians per position
+  float rope_concentration = 1.0f;       // multiplies cos and sin
   float rms_eps = 1e-5f;
   float swiglu_limit = 7.0f;
   DenseFormats dense;
@@ -63,6 +70,11 @@ struct BackendConfig {
   // the backend can: b lies before layer b, `layers` after the last.
   std::vector<int> taps{};
   std::optional<HeadConfig> head{};  // none: a model of its own
+  std::vector<KvScale> kv_scales{};  // [layers], calibrated, of e4m3 pages; empty: all 1. Not on a card
+
+  [[nodiscard]] KvScale kv_scale(int layer) const {
+    return kv_scales.empty() ? KvScale{} : kv_scales[static_cast<size_t>(layer)];
+  }
 };
 
 // What a backend of a configuration allocates, computed before it does.

@@ -72,20 +72,40 @@ double expected_experts(const Dims& dims, int64_t tokens) {
   return experts * (1 - std::pow(1 - topk / experts, static_cast<double>(tokens)));
 }
 
+template <class Of>
+auto CostModel::mean(WeightRole role, Of of) const {
+  if (layer_experts.empty() || !has_experts(role)) return of(dims);
+  decltype(of(dims)) sum{};
+  Dims own = dims;
+  for (const int64_t experts : layer_experts) {
+    own.experts = experts;
+    sum += of(own);
+  }
+  return sum / static_cast<double>(layer_experts.size());
+}
+
 Cost CostModel::of(WeightRole role, const StepShape& step) const {
-  const auto tokens = static_cast<double>(tokens_of(step)), experts = static_cast<double>(dims.experts);
-  const double bytes = bytes_of(role), twice = 2 * values(role);
-  const double used = expected_experts(dims, tokens_of(step)) / experts;
+  return mean(role, [&](const Dims& own) { return of(role, step, own); });
+}
+
+double CostModel::bytes_of(WeightRole role) const {
+  return mean(role, [&](const Dims& own) { return bytes_of(role, own); });
+}
+
+Cost CostModel::of(WeightRole role, const StepShape& step, const Dims& d) const {
+  const auto tokens = static_cast<double>(tokens_of(step)), experts = static_cast<double>(d.experts);
+  const double bytes = bytes_of(role, d), twice = 2 * values(role, d);
+  const double used = expected_experts(d, tokens_of(step)) / experts;
   const auto rows = static_cast<double>(step.logit_rows);
   switch (role) {
-    case kEmbedding: return {bytes * tokens / static_cast<double>(dims.vocab), 0};
+    case kEmbedding: return {bytes * tokens / static_cast<double>(d.vocab), 0};
     case kQ:
     case kK:
     case kV:
     case kO:
     case kRouter: return {bytes, twice * tokens};
     case kGateUp:
-    case kDown: return {bytes * used, twice * tokens * static_cast<double>(dims.topk) / experts};
+    case kDown: return {bytes * used, twice * tokens * static_cast<double>(d.topk) / experts};
     case kGateUpBias:
     case kDownBias: return {bytes * used, 0};
     case kFinalNorm: return {rows > 0 ? bytes : 0, 0};
@@ -106,7 +126,7 @@ Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
       read({kSinks});
       const Dims own = shard ? dims_of(dims, *shard) : dims;
       for (const Row& row : step.rows) {
-        const Keys keys = keys_of(row, kind == LayerKind::kSliding ? dims.sliding_window : 0);
+        const Keys keys = keys_of(row, dims.window_of(kind));
         cost.bytes += keys.distinct * static_cast<double>(2 * own.kv_heads * kv_row_bytes());
         cost.flops += keys.summed * static_cast<double>(4 * own.q_width());
       }
@@ -120,14 +140,14 @@ Cost CostModel::of(Stage stage, LayerKind kind, const StepShape& step) const {
   return cost;
 }
 
-double CostModel::values(WeightRole role) const {
-  return static_cast<double>(shard ? slice_of(role, dims, *shard).values() : values_of(role, dims));
+double CostModel::values(WeightRole role, const Dims& d) const {
+  return static_cast<double>(shard ? slice_of(role, d, *shard).values() : values_of(role, d));
 }
 
-double CostModel::bytes_of(WeightRole role) const {
-  const int64_t cols = role == kDown && down_cols > 0 ? (shard ? shard->inter.count : dims.inter) : 0;
+double CostModel::bytes_of(WeightRole role, const Dims& d) const {
+  const int64_t cols = role == kDown && down_cols > 0 ? (shard ? shard->inter.count : d.inter) : 0;
   const double filled = cols > 0 ? static_cast<double>(down_cols) / static_cast<double>(cols) : 1;
-  return filled * values(role) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
+  return filled * values(role, d) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
 }
 
 int64_t CostModel::weight_bytes() const {
@@ -142,7 +162,7 @@ StageCosts CostModel::by_stage(std::span<const LayerKind> layer_kinds, const Ste
   StageCosts costs{};
   for (const Stage stage : {Stage::kEmbed, Stage::kLogits})
     costs[static_cast<size_t>(stage)] = of(stage, LayerKind::kFull, step);
-  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
+  for (const LayerKind kind : kinds_of(dims)) {
     const auto count = static_cast<double>(std::count(layer_kinds.begin(), layer_kinds.end(), kind));
     for (const Stage stage : {Stage::kAttnIn, Stage::kAttend, Stage::kAttnOut, Stage::kRoute, Stage::kMoe}) {
       const Cost layer = of(stage, kind, step);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace nibble::backend {
 
@@ -25,6 +26,7 @@ struct Cost {
     flops += other.flops;
     return *this;
   }
+  friend constexpr Cost operator/(const Cost& cost, double by) { return {cost.bytes / by, cost.flops / by}; }
 };
 
 using StageCosts = std::array<Cost, kStages>;  // by Stage
@@ -65,10 +67,11 @@ struct StepShape {
 struct CostModel {
   Dims dims;  // of the whole model
   StoredFormats formats;
-  std::optional<Shard> shard{};  // what one rank reads, computes and holds; none: all of it
-  int64_t down_cols = 0;         // that are held of down where they are filled up; 0: they are not
+  std::optional<Shard> shard{};          // what one rank reads, computes and holds; none: all of it
+  int64_t down_cols = 0;                 // that are held of down where they are filled up; 0: they are not
+  std::vector<int64_t> layer_experts{};  // experts_of
 
-  // What one tensor makes of a step, in one layer.
+  // What one tensor makes of a step, in one layer; on average, where layers differ in their experts.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;
   // A stage's cost in one layer of a kind; embed and logits are of no layer, and have no kind.
   [[nodiscard]] Cost of(Stage stage, LayerKind kind, const StepShape& step) const;
@@ -79,7 +82,7 @@ struct CostModel {
   }
   // Memory that all weights take.
   [[nodiscard]] int64_t weight_bytes() const;
-  // Bytes of one tensor.
+  // Bytes of one tensor, as `of` means it.
   [[nodiscard]] double bytes_of(WeightRole role) const;
   // Bytes of the key, or the value, of a head of a token.
   [[nodiscard]] int64_t kv_row_bytes() const {
@@ -87,7 +90,11 @@ struct CostModel {
   }
 
  private:
-  [[nodiscard]] double values(WeightRole role) const;
+  template <class Of>
+  [[nodiscard]] auto mean(WeightRole role, Of of) const;  // of(dims of a layer)
+  [[nodiscard]] Cost of(WeightRole role, const StepShape& step, const Dims& dims) const;
+  [[nodiscard]] double values(WeightRole role, const Dims& dims) const;
+  [[nodiscard]] double bytes_of(WeightRole role, const Dims& dims) const;
 };
 
 }  // namespace nibble::backend

@@ -57,6 +57,36 @@ TEST(cost, columns_of_down_that_are_filled_up_are_read_and_held) {
   EXPECT_DOUBLE_EQ(filled.bytes_of(WeightRole::kGateUp), kModel.bytes_of(WeightRole::kGateUp));
 }
 
+TEST(cost, where_layers_differ_each_counts_with_its_own_experts_and_window) {
+  Dims wide = kDims;
+  wide.wide_window = 500;
+  CostModel differ{wide, kModel.formats};
+  differ.layer_experts.assign(static_cast<size_t>(kDims.layers), 8);
+  std::vector<LayerKind> kinds(static_cast<size_t>(kDims.layers), LayerKind::kFull);
+  EXPECT_EQ(differ.weight_bytes(), kModel.weight_bytes());
+  differ.layer_experts.back() = 4;
+  kinds.back() = LayerKind::kWide;
+  const std::vector<Row> rows = {{.tokens = 3, .context = 1000}};
+  const StepShape step{.rows = rows};
+  Dims few = kDims;
+  few.experts = 4;
+  const CostModel small{few, kModel.formats};
+  const auto layers = static_cast<double>(kDims.layers);
+  for (const WeightRole role : {WeightRole::kGateUp, WeightRole::kDown, WeightRole::kDownBias}) {
+    const Cost own = kModel.of(role, step), less = small.of(role, step), mean = differ.of(role, step);
+    EXPECT_LT(less.bytes, own.bytes);
+    EXPECT_DOUBLE_EQ(layers * mean.bytes, (layers - 1) * own.bytes + less.bytes);
+    EXPECT_NEAR(mean.flops, own.flops, 1e-6 * own.flops);
+    EXPECT_DOUBLE_EQ(layers * differ.bytes_of(role), (layers - 0.5) * kModel.bytes_of(role));
+  }
+  EXPECT_DOUBLE_EQ(differ.of(WeightRole::kRouter, step).bytes, kModel.of(WeightRole::kRouter, step).bytes);
+  const Cost full = kModel.of(Stage::kAttend, LayerKind::kFull, step),
+             attends = differ.of(Stage::kAttend, LayerKind::kWide, step);
+  EXPECT_DOUBLE_EQ(full.bytes - attends.bytes, (1000 - 502) * 2 * 32 * 2);
+  EXPECT_DOUBLE_EQ(differ.by_stage(kinds, step)[static_cast<size_t>(Stage::kAttend)].bytes,
+                   (layers - 1) * full.bytes + attends.bytes);
+}
+
 TEST(cost, ranks_share_what_is_split_and_each_reads_the_rest) {
   const std::vector<Row> rows = {{.tokens = 3, .context = 300}};
   const StepShape step{.rows = rows, .logit_rows = 1};

@@ -27,7 +27,7 @@ Range scaled(Range range, int64_t by) { return {range.first * by, range.count * 
 
 }  // namespace
 
-void validate(const Ranks& ranks, const Dims& d) {
+void validate(const Ranks& ranks, const Dims& d, std::span<const int64_t> layer_experts) {
   const int64_t n = ranks.count;
   if (n < 1 || d.heads % n != 0 || (d.kv_heads % n != 0 && n % d.kv_heads != 0)) {
     throw Error(Code::kInvalidRequest,
@@ -35,6 +35,10 @@ void validate(const Ranks& ranks, const Dims& d) {
                 "divided by its {} KV heads, found {}",
                 d.heads, d.kv_heads, n);
   }
+  if (ranks.whole_experts && !layer_experts.empty())
+    throw Error(Code::kInvalidRequest,
+                "--enable-expert-parallel: want a model whose layers have the same number of experts, found {} to {}",
+                *std::ranges::min_element(layer_experts), d.experts);
 }
 
 Shard shard_of(const Dims& d, const Ranks& ranks, int rank) {
@@ -88,6 +92,7 @@ Slice whole_of(WeightRole role, const Dims& d) {
 
 Slice slice_of(WeightRole role, const Dims& d, const Shard& shard) {
   Slice slice = whole_of(role, d);
+  const Range experts = {shard.experts.first, std::min(shard.experts.count, d.experts)};
   switch (role) {
     case kQ:
     case kQBias: slice.rows = scaled(shard.heads, d.head_dim); break;
@@ -100,21 +105,26 @@ Slice slice_of(WeightRole role, const Dims& d, const Shard& shard) {
     case kSinks: slice.rows = shard.heads; break;
     case kGateUp:
     case kGateUpBias:
-      slice.experts = shard.experts;
+      slice.experts = experts;
       slice.rows = scaled(shard.inter, 2);  // a gate and its up are neighbours
       break;
     case kDown:
-      slice.experts = shard.experts;
+      slice.experts = experts;
       slice.cols = shard.inter;
       break;
     case kDownBias:
-      slice.experts = shard.experts;
+      slice.experts = experts;
       slice.zeros = !shard.whole_experts && shard.rank > 0;
       break;
     case kUnembedding: slice.rows = shard.vocab; break;
     default: break;
   }
   return slice;
+}
+
+Slice slice_of(const HostWeight& weight, Dims dims, const Shard& shard) {
+  if (has_experts(weight.role)) dims.experts = weight.values.shape[0];
+  return slice_of(weight.role, dims, shard);
 }
 
 Dims dims_of(Dims dims, const Shard& shard) {

@@ -11,6 +11,7 @@
 #include "backend/weights.h"
 
 #include <cstdint>
+#include <span>
 
 namespace nibble::backend {
 
@@ -31,13 +32,16 @@ struct Shard {
 };
 
 // Throws Error(kInvalidRequest) for a number of ranks that these heads cannot be dealt to.
-void validate(const Ranks& ranks, const Dims& dims);
+// Whole experts want layers that have as many (experts_of).
+void validate(const Ranks& ranks, const Dims& dims, std::span<const int64_t> layer_experts = {});
 
 // REQUIRES valid ranks, and 0 <= rank < ranks.count.
 [[nodiscard]] Shard shard_of(const Dims& dims, const Ranks& ranks, int rank);
 
 // The rank's part of a tensor of the whole model.
 [[nodiscard]] Slice slice_of(WeightRole role, const Dims& dims, const Shard& shard);
+// Of this one, whose layer may have fewer experts than `dims`.
+[[nodiscard]] Slice slice_of(const HostWeight& weight, Dims dims, const Shard& shard);
 // All of it.
 [[nodiscard]] Slice whole_of(WeightRole role, const Dims& dims);
 

@@ -131,12 +131,13 @@ std::vector<GgufEntry> gguf_entries(const ModelConfig& config) {
   const backend::Dims& d = config.dims;
   const ModelConfig usual;
   if (config.rope.truncate || config.swiglu_limit != usual.swiglu_limit ||
-      config.layer_kinds != alternating_layers(d.layers)) {
+      config.layer_kinds != alternating_layers(d.layers) || !config.layer_experts.empty()) {
     throw Error(Code::kUnsupported,
                 "want a model that the format can express: rope without truncate, swiglu_limit {} and "
-                "alternating layers, found truncate {}, swiglu_limit {} and {} sliding of {} layers",
-                usual.swiglu_limit, config.rope.truncate, config.swiglu_limit, config.layers_of(LayerKind::kSliding),
-                d.layers);
+                "alternating layers of {} experts, found truncate {}, swiglu_limit {} and {} sliding of {} layers{}",
+                usual.swiglu_limit, d.experts, config.rope.truncate, config.swiglu_limit,
+                config.layers_of(LayerKind::kSliding), d.layers,
+                config.layer_experts.empty() ? "" : ", some with fewer experts");
   }
   std::vector<GgufEntry> entries = {{"general.architecture", std::string(kArchitecture)},
                                     {"general.type", std::string("model")},

@@ -40,7 +40,9 @@ TensorNumbers numbers_of_tensor(const ManifestItem& item) {
   return {.role = item.role, .numbers = {.tensors = 1, .bytes = bytes, .parameters = parameters}};
 }
 
-TensorNumbers numbers_of_tensor(const backend::HostWeight& weight, const backend::Dims& dims) {
+TensorNumbers numbers_of_tensor(const backend::HostWeight& weight, const ModelConfig& config) {
+  backend::Dims dims = config.dims;
+  dims.experts = experts_of(dims, config.layer_experts, weight.layer);
   int64_t parameters = 1;
   for (const int64_t d : shape_of(weight.role, dims)) parameters *= d;
   const size_t bytes = weight.values.bytes.size() + weight.scales.bytes.size() + weight.odd.bytes.size();
@@ -68,7 +70,8 @@ ModelNumbers sum_of(const ModelConfig& config, const std::vector<TensorNumbers>&
     add(n.total, s.numbers);
   }
   using enum WeightClass;
-  const int64_t all_experts = d.layers * d.experts;
+  int64_t all_experts = 0;
+  for (const model::LayerConfig& layer : layers_of(config)) all_experts += layer.experts;
   const int64_t expert_bytes = n.of(kExperts).bytes + n.of(kExpertBias).bytes;
   const int64_t expert_parameters = n.of(kExperts).parameters + n.of(kExpertBias).parameters;
   n.bytes_per_expert = expert_bytes / all_experts;
@@ -107,15 +110,13 @@ ModelNumbers numbers_of(const ModelConfig& config) {
 
 ModelNumbers numbers_of(const ModelConfig& config, std::span<const backend::HostWeight> weights) {
   std::vector<TensorNumbers> all;
-  for (const backend::HostWeight& weight : weights) all.push_back(numbers_of_tensor(weight, config.dims));
+  for (const backend::HostWeight& weight : weights) all.push_back(numbers_of_tensor(weight, config));
   return sum_of(config, all);
 }
 
 int64_t kv_bytes(const ModelConfig& config, int64_t context) {
   check(context >= 0, "a context has a length");
-  const int64_t windowed = std::min(context, config.dims.sliding_window);
-  return kv_bytes_per_token_layer(config.dims) *
-         (config.layers_of(LayerKind::kFull) * context + config.layers_of(LayerKind::kSliding) * windowed);
+  return kv_bytes_per_token_layer(config.dims) * config.keys_of(context);
 }
 
 }  // namespace nibble::convert

@@ -260,9 +260,18 @@ std::string config_json(const ModelConfig& config) {
                            {"tie_word_embeddings", false},
                            {"torch_dtype", "bfloat16"},
                            {"use_cache", true}};
-  for (const LayerKind kind : config.layer_kinds)
-    sorted["layer_types"].push_back(kind == LayerKind::kSliding ? "sliding_attention" : "full_attention");
+  const bool differ = config.dims.wide_window > 0 || !config.layer_experts.empty();
+  if (differ) sorted["architectures"] = {"GptOssPuzzleForCausalLM"}, sorted["model_type"] = "gpt_oss_puzzle";
+  for (const model::LayerConfig& layer : layers_of(config)) {
+    sorted["layer_types"].push_back(layer.window > 0 ? "sliding_attention" : "full_attention");
+    if (differ)
+      sorted["block_configs"].push_back(
+          {{"num_local_experts", layer.experts},
+           {"sliding_window", layer.window > 0 ? nlohmann::json(layer.window) : nlohmann::json()}});
+  }
   for (const model::ConfigField& field : model::kConfigFields) {
+    using D = backend::Dims;
+    if (differ && (&field == &model::field_of(&D::experts) || &field == &model::field_of(&D::sliding_window))) continue;
     const bool at_top = !field.is_of_rope() || &field == &model::field_of(&model::RopeConfig::theta);
     nlohmann::json& value = (at_top ? sorted : sorted["rope_scaling"])[std::string(field.names[0])];
     if (field.is_integer())

@@ -28,7 +28,7 @@ DraftModelProposer::DraftModelProposer(const DraftModel& of)
       max_tokens_(of.limits.max_tokens),
       max_context_(of.model.config.dims.max_context),
       pool_(of.limits.kv_pages),
-      cache_(pool_, of.model.config.dims.sliding_window,
+      cache_(pool_, of.model.config.dims,
              of.prefix_cache && of.head == nullptr ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff) {}
 
 std::span<const int> DraftModelProposer::boundaries() const {
@@ -65,7 +65,7 @@ int64_t DraftModelProposer::unread(const Text& text) const {
   const bool is_new = found == of_.end();
   if (std::ssize(text.tokens) > max_context_ || (!is_new && found->second.corrupt)) return kNoDraft;
   const int64_t pages = pages_for(std::ssize(text.tokens));
-  for (const LayerKind kind : kKinds)
+  for (const LayerKind kind : cache_.kinds())
     if ((is_new || std::ssize(found->second.sequence.pages.ids[kind]) < pages) && cache_.available(kind) == 0)
       return kNoDraft;
   int64_t read = 0;
@@ -108,7 +108,7 @@ DraftModelProposer::State& DraftModelProposer::known(const Text& text) {
 // Gives it pages for `length` tokens, as far as there are any. Returns for how many tokens it has pages.
 int64_t DraftModelProposer::grow(Sequence& s, int64_t length) {
   int64_t got = length;
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : cache_.kinds()) {
     std::vector<int32_t>& ids = s.pages.ids[kind];
     while (std::ssize(ids) < pages_for(length)) {
       const int32_t page = cache_.take(kind);

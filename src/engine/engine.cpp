@@ -57,12 +57,15 @@ model::StepLimits step_limits(const EngineLimits& limits, const backend::Dims& d
   want(kv_tokens <= kMost, "--kv-tokens", fmt::format("at most {}", kMost), kv_tokens);
   const int64_t rows = std::min(limits.max_sequences, limits.max_batched_tokens);
   const int64_t full = pages_for(kv_tokens);
-  // A window spans one page more than it fills, and a row's new tokens begin one more.
-  const int64_t windows = rows * (pages_for(dims.sliding_window) + 2) + pages_for(limits.max_batched_tokens);
-  const int64_t sliding = std::min(full, windows + (limits.prefix_cache ? full / 4 : 0));
   model::StepLimits steps{.max_tokens = limits.max_batched_tokens,
-                          .max_rows = std::max(static_cast<int>(rows) + draft_rows(limits), limits.max_logit_rows),
-                          .kv_pages = {static_cast<int32_t>(sliding), static_cast<int32_t>(full)}};
+                          .max_rows = std::max(static_cast<int>(rows) + draft_rows(limits), limits.max_logit_rows)};
+  for (const LayerKind kind : backend::kinds_of(dims)) {
+    // A window spans one page more than it fills, and a row's new tokens begin one more.
+    const int64_t window = dims.window_of(kind);
+    const int64_t windows = rows * (pages_for(window) + 2) + pages_for(limits.max_batched_tokens);
+    steps.kv_pages[static_cast<size_t>(kind)] =
+        static_cast<int32_t>(window == 0 ? full : std::min(full, windows + (limits.prefix_cache ? full / 4 : 0)));
+  }
   if (drafts.head != nullptr) steps.taps = drafts.head->boundaries;
   return steps;
 }

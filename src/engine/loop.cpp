@@ -53,8 +53,7 @@ Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits&
       model_(model),
       limits_(limits),
       pool_(step_limits(limits, model.config.dims).kv_pages),
-      cache_(pool_, model.config.dims.sliding_window,
-             limits.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff),
+      cache_(pool_, model.config.dims, limits.prefix_cache ? PrefixCache::Mode::kOn : PrefixCache::Mode::kOff),
       scheduler_(scheduler_limits(limits, model.config), cache_),
       pace_({.target_seconds = limits.target_itl_seconds, .max_tokens = limits.max_batched_tokens}),
       now_(std::move(now)) {

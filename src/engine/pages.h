@@ -33,7 +33,6 @@ struct PerKind {
   T& operator[](LayerKind kind) { return of[static_cast<size_t>(kind)]; }
   const T& operator[](LayerKind kind) const { return of[static_cast<size_t>(kind)]; }
 };
-inline constexpr std::array kKinds = {LayerKind::kSliding, LayerKind::kFull};
 
 class PagePool {
  public:
@@ -51,7 +50,7 @@ class PagePool {
 };
 
 inline PagePool::PagePool(const std::array<int32_t, backend::kLayerKinds>& pages) {
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : backend::kEachLayerKind) {
     const int32_t count = pages[static_cast<size_t>(kind)];
     taken_[kind].assign(static_cast<size_t>(count), false);
     free_[kind].reserve(static_cast<size_t>(count));
@@ -76,9 +75,9 @@ inline void PagePool::give_back(LayerKind kind, int32_t page) {
 // The pages of one sequence. Page p holds the positions from p * kPageTokens on. The first nodes.size() pages belong to
 // the prefix cache and are locked there; the others are the sequence's own.
 struct SequencePages {
-  PerKind<std::vector<int32_t>> ids;  // by page; -1: released, behind the window of the sliding layers
+  PerKind<std::vector<int32_t>> ids;  // by page; -1: released, behind the window of the kind's layers
   std::vector<int32_t> nodes;         // of the prefix cache, by page
-  int64_t first_sliding = 0;          // sliding pages before this one were released (PrefixCache::slide)
+  PerKind<int64_t> first_seen;        // pages of a window before this one were released (PrefixCache::slide)
   // Lengths from which others are likely to resume: where it resumed itself, and the end of its prompt.
   std::array<int64_t, 2> resume_lengths{};
 };

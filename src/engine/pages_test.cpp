@@ -8,10 +8,10 @@ namespace nibble::engine {
 namespace {
 
 TEST(pages, every_page_is_given_once_until_it_comes_back) {
-  PagePool pool({3, 5});
-  for (const LayerKind kind : kKinds) {
+  PagePool pool({3, 5, 2});
+  for (const LayerKind kind : backend::kEachLayerKind) {
     std::set<int32_t> taken;
-    const int64_t total = kind == LayerKind::kFull ? 5 : 3;
+    const int64_t total = kind == LayerKind::kFull ? 5 : kind == LayerKind::kWide ? 2 : 3;
     EXPECT_EQ(pool.total(kind), total);
     for (int64_t i = 0; i < total; ++i) taken.insert(pool.take(kind));
     EXPECT_EQ(static_cast<int64_t>(taken.size()), total);

@@ -20,29 +20,27 @@ uint64_t key_of(int32_t parent, std::span<const int32_t> tokens) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool& pool, int64_t window, Mode mode)
-    : pool_(pool), window_(window), mode_(mode), nodes_(1) {
+PrefixCache::PrefixCache(PagePool& pool, const backend::Dims& dims, Mode mode)
+    : pool_(pool), dims_(dims), mode_(mode), nodes_(1) {
   const auto most = static_cast<size_t>(mode == Mode::kOn ? pool.total(LayerKind::kFull) : 0);
   nodes_.reserve(most + 1);
   free_nodes_.reserve(most);
   by_key_.reserve(most);
 }
 
-void PrefixCache::append(Order order, int32_t node) {
-  auto& place = order == kNodes ? at(node).by_node : at(node).by_sliding;
+void PrefixCache::append(Order& order, Place& place, int32_t node) {
   check(!place, "a node is linked once");
-  place = lists_[order].insert(lists_[order].end(), node);
+  place = order.insert(order.end(), node);
 }
 
-void PrefixCache::unlink(Order order, int32_t node) {
-  auto& place = order == kNodes ? at(node).by_node : at(node).by_sliding;
+void PrefixCache::unlink(Order& order, Place& place) {
   check(place.has_value(), "a node is linked");
-  lists_[order].erase(*place);
+  order.erase(*place);
   place.reset();
 }
 
-int64_t PrefixCache::first_page_seen(int64_t position) const {
-  return std::max<int64_t>(0, position - window_ + 1) / kPageTokens;
+int64_t PrefixCache::first_page_seen(LayerKind kind, int64_t position) const {
+  return std::max<int64_t>(0, position - dims_.window_of(kind) + 1) / kPageTokens;
 }
 
 int32_t PrefixCache::child(int32_t parent, std::span<const int32_t> page) const {
@@ -52,12 +50,12 @@ int32_t PrefixCache::child(int32_t parent, std::span<const int32_t> page) const 
   return node.parent == parent && std::equal(page.begin(), page.end(), node.tokens.begin()) ? found->second : kNone;
 }
 
-// The page that shares the most tokens with the beginning of `rest`, among nodes that have both of their pages.
+// The page that shares the most tokens with the beginning of `rest`, among nodes that have all of their pages.
 PrefixCache::Part PrefixCache::closest(int32_t parent, std::span<const int32_t> rest) const {
   Part best;
   const auto compare = [&](int32_t idx) {
     const Node& node = at(idx);
-    if (node.sliding < 0) return;
+    if (std::ranges::any_of(windowed(), [&](LayerKind kind) { return node.page[kind] < 0; })) return;
     const auto end = node.tokens.begin() + std::min<int64_t>(node.count, std::ssize(rest));
     const auto count = std::mismatch(node.tokens.begin(), end, rest.begin()).first - node.tokens.begin();
     if (count > best.count) best = {idx, static_cast<int32_t>(count)};
@@ -114,11 +112,11 @@ void PrefixCache::removed(int32_t idx, LayerKind kind) {
 void PrefixCache::remove(int32_t idx) {
   Node& node = at(idx);
   check(node.locks == 0 && node.children.empty() && node.tails.empty(), "only a leaf that nobody uses is removed");
-  if (node.by_node) unlink(kNodes, idx);
-  if (node.by_sliding) unlink(node.hot ? kHotSliding : kColdSliding, idx);
-  for (const auto& [kind, page] : {std::pair{LayerKind::kFull, node.full}, {LayerKind::kSliding, node.sliding}}) {
-    if (page < 0) continue;
-    pool_.give_back(kind, page);
+  if (node.place) unlink(unused_, node.place);
+  for (const LayerKind kind : kinds()) {
+    if (Windowed& own = node.windowed[kind]; own.place) unlink(order_of(kind, node), own.place);
+    if (node.page[kind] < 0) continue;
+    pool_.give_back(kind, node.page[kind]);
     removed(idx, kind);
   }
   const bool whole = node.count == kPageTokens;
@@ -129,54 +127,54 @@ void PrefixCache::remove(int32_t idx) {
 }
 
 void PrefixCache::lock(int32_t idx) {
-  if (at(idx).locks++ == 0 && at(idx).by_node) unlink(kNodes, idx);
+  if (at(idx).locks++ == 0 && at(idx).place) unlink(unused_, at(idx).place);
 }
 
 // A sequence unlocks its deepest node first, so in the order of eviction a node comes after all its children.
 void PrefixCache::unlock(int32_t idx) {
   check(at(idx).locks > 0, "a node is unlocked by who locked it");
-  if (--at(idx).locks == 0) append(kNodes, idx);
+  if (--at(idx).locks == 0) append(unused_, at(idx).place, idx);
 }
 
-void PrefixCache::lock_sliding(int32_t idx) {
-  Node& node = at(idx);
-  if (node.sliding_locks++ == 0 && node.by_sliding) unlink(node.hot ? kHotSliding : kColdSliding, idx);
+void PrefixCache::lock(int32_t idx, LayerKind kind) {
+  Windowed& own = at(idx).windowed[kind];
+  if (own.locks++ == 0 && own.place) unlink(order_of(kind, at(idx)), own.place);
 }
 
-void PrefixCache::unlock_sliding(int32_t idx) {
-  Node& node = at(idx);
-  check(node.sliding_locks > 0, "a sliding page is unlocked by who locked it");
-  if (--node.sliding_locks == 0) append(node.hot ? kHotSliding : kColdSliding, idx);
+void PrefixCache::unlock(int32_t idx, LayerKind kind) {
+  Windowed& own = at(idx).windowed[kind];
+  check(own.locks > 0, "a page of a window is unlocked by who locked it");
+  if (--own.locks == 0) append(order_of(kind, at(idx)), own.place, idx);
 }
 
-// A tail without its sliding page is of no use.
-void PrefixCache::drop_sliding(int32_t idx) {
+// A tail without one of its pages is of no use.
+void PrefixCache::drop(int32_t idx, LayerKind kind) {
   Node& node = at(idx);
   if (node.count < kPageTokens) return remove(idx);
-  unlink(node.hot ? kHotSliding : kColdSliding, idx);
-  pool_.give_back(LayerKind::kSliding, node.sliding);
-  removed(idx, LayerKind::kSliding);
-  node.sliding = -1;
-  node.hot = false;
+  unlink(order_of(kind, node), node.windowed[kind].place);
+  pool_.give_back(kind, node.page[kind]);
+  removed(idx, kind);
+  node.page[kind] = -1;
+  node.windowed[kind].hot = false;
 }
 
 int32_t PrefixCache::take(LayerKind kind) {
   if (pool_.free_pages(kind) == 0) {
+    const auto& [cold, hot] = idle_[kind];
     if (kind == LayerKind::kFull) {
-      if (!lists_[kNodes].empty()) remove(lists_[kNodes].front());
-    } else if (!lists_[kColdSliding].empty()) {
-      drop_sliding(lists_[kColdSliding].front());
-    } else if (!lists_[kHotSliding].empty()) {
-      drop_sliding(lists_[kHotSliding].front());
+      if (!unused_.empty()) remove(unused_.front());
+    } else if (!cold.empty()) {
+      drop(cold.front(), kind);
+    } else if (!hot.empty()) {
+      drop(hot.front(), kind);
     }
   }
   return pool_.take(kind);
 }
 
 int64_t PrefixCache::available(LayerKind kind) const {
-  return pool_.free_pages(kind) + (kind == LayerKind::kFull
-                                       ? std::ssize(lists_[kNodes])
-                                       : std::ssize(lists_[kColdSliding]) + std::ssize(lists_[kHotSliding]));
+  const auto& [cold, hot] = idle_[kind];
+  return pool_.free_pages(kind) + (kind == LayerKind::kFull ? std::ssize(unused_) : std::ssize(cold) + std::ssize(hot));
 }
 
 // Gives the sequence a page that begins with the tokens of `part`: the node's own page if that is a tail shared whole,
@@ -184,24 +182,20 @@ int64_t PrefixCache::available(LayerKind kind) const {
 bool PrefixCache::take_part(const Part& part, SequencePages& pages, Copies& copies) {
   const int32_t idx = part.node;
   if (part.count == at(idx).count && part.count < kPageTokens) {
-    Node& tail = at(idx);
-    unlink(kHotSliding, idx);
-    pages.ids[LayerKind::kFull].push_back(std::exchange(tail.full, -1));
-    pages.ids[LayerKind::kSliding].push_back(std::exchange(tail.sliding, -1));
+    for (const LayerKind kind : kinds()) pages.ids[kind].push_back(std::exchange(at(idx).page[kind], -1));
     remove(idx);
     return true;
   }
   lock(idx);  // without the lock it might be evicted next
-  lock_sliding(idx);
-  const bool left = available(LayerKind::kSliding) > 0 && available(LayerKind::kFull) > 0;
+  for (const LayerKind kind : windowed()) lock(idx, kind);
+  const bool left = std::ranges::all_of(kinds(), [&](LayerKind kind) { return available(kind) > 0; });
   if (left) {
-    for (const auto& [kind, from] :
-         {std::pair{LayerKind::kSliding, at(idx).sliding}, {LayerKind::kFull, at(idx).full}}) {
-      copies.push_back({.kind = kind, .from = from, .to = take(kind)});
+    for (const LayerKind kind : kinds()) {
+      copies.push_back({.kind = kind, .from = at(idx).page[kind], .to = take(kind)});
       pages.ids[kind].push_back(copies.back().to);
     }
   }
-  unlock_sliding(idx);
+  for (const LayerKind kind : windowed()) unlock(idx, kind);
   unlock(idx);
   return left;
 }
@@ -210,16 +204,18 @@ PrefixCache::Match PrefixCache::find(std::span<const int32_t> tokens) const {
   Match found;
   if (mode_ == Mode::kOff) return found;
   std::vector<int32_t>& path = found.path;
-  int64_t sliding = 0;  // last pages of the path that have theirs
+  PerKind<int64_t> kept;  // last pages of the path that have theirs
   const auto sees_enough = [&](int64_t length) {
-    return sliding >= static_cast<int64_t>(path.size()) - first_page_seen(length);
+    return std::ranges::all_of(windowed(), [&](LayerKind kind) {
+      return kept[kind] >= static_cast<int64_t>(path.size()) - first_page_seen(kind, length);
+    });
   };
   int32_t last = kRoot;
   while ((path.size() + 1) * kPageTokens <= tokens.size()) {
     const int32_t next = child(last, tokens.subspan(path.size() * kPageTokens, kPageTokens));
     if (next == kNone) break;
     path.push_back(last = next);
-    sliding = at(next).sliding >= 0 ? sliding + 1 : 0;
+    for (const LayerKind kind : windowed()) kept[kind] = at(next).page[kind] >= 0 ? kept[kind] + 1 : 0;
     if (sees_enough(found.path_tokens())) found.depth = path.size();
   }
   found.part = closest(last, tokens.subspan(static_cast<size_t>(found.path_tokens())));
@@ -248,14 +244,15 @@ int64_t PrefixCache::resume(std::span<const int32_t> tokens, SequencePages& page
 // Gives `pages`, which are empty, the pages of `path`. Computing resumes at `length`.
 void PrefixCache::hold(std::span<const int32_t> path, int64_t length, SequencePages& pages) {
   pages.nodes.assign(path.begin(), path.end());
-  pages.first_sliding = first_page_seen(length);
+  for (const LayerKind kind : windowed()) pages.first_seen[kind] = first_page_seen(kind, length);
   pages.resume_lengths[0] = length;
   for (size_t p = 0; p < path.size(); ++p) {
     lock(path[p]);
-    const bool seen = static_cast<int64_t>(p) >= pages.first_sliding;
-    if (seen) lock_sliding(path[p]);
-    pages.ids[LayerKind::kFull].push_back(at(path[p]).full);
-    pages.ids[LayerKind::kSliding].push_back(seen ? at(path[p]).sliding : -1);
+    for (const LayerKind kind : kinds()) {
+      const bool seen = static_cast<int64_t>(p) >= pages.first_seen[kind];
+      if (seen && kind != LayerKind::kFull) lock(path[p], kind);
+      pages.ids[kind].push_back(seen ? at(path[p]).page[kind] : -1);
+    }
   }
 }
 
@@ -266,28 +263,28 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
     const auto page = tokens.subspan(p * kPageTokens, kPageTokens);
     const int32_t parent = p == 0 ? kRoot : pages.nodes.back();
     int32_t& full = pages.ids[LayerKind::kFull][p];
-    int32_t& sliding = pages.ids[LayerKind::kSliding][p];
     int32_t idx = child(parent, page);
     if (idx == kNone) {
       idx = add_node(parent, page);
       if (idx == kNone) return;  // this page and what follows stay the sequence's own
-      at(idx).full = full;
+      at(idx).page[LayerKind::kFull] = full;
       stored(idx, LayerKind::kFull);
     } else {
       pool_.give_back(LayerKind::kFull, full);
-      full = at(idx).full;
+      full = at(idx).page[LayerKind::kFull];
     }
     lock(idx);
-    if (sliding >= 0) {
-      Node& node = at(idx);
-      if (node.sliding >= 0) {
-        pool_.give_back(LayerKind::kSliding, sliding);
+    for (const LayerKind kind : windowed()) {
+      int32_t &own = pages.ids[kind][p], &kept = at(idx).page[kind];
+      if (own < 0) continue;
+      if (kept >= 0) {
+        pool_.give_back(kind, own);
       } else {
-        node.sliding = sliding;
-        stored(idx, LayerKind::kSliding);
+        kept = own;
+        stored(idx, kind);
       }
-      sliding = node.sliding;
-      lock_sliding(idx);
+      own = kept;
+      lock(idx, kind);
     }
     pages.nodes.push_back(idx);
   }
@@ -295,24 +292,26 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
 
 // Whether a sequence that resumes at one of the resume lengths sees the page. If it does not share the last page, which
 // is not full, it resumes at that page's beginning and sees the window before that.
-bool PrefixCache::seen_on_resume(int64_t page, const SequencePages& pages) const {
+bool PrefixCache::seen_on_resume(LayerKind kind, int64_t page, const SequencePages& pages) const {
   return std::any_of(pages.resume_lengths.begin(), pages.resume_lengths.end(), [&](int64_t length) {
-    return page * kPageTokens < length && page >= first_page_seen(length / kPageTokens * kPageTokens);
+    return page * kPageTokens < length && page >= first_page_seen(kind, length / kPageTokens * kPageTokens);
   });
 }
 
 void PrefixCache::slide(int64_t next, SequencePages& pages) {
-  std::vector<int32_t>& ids = pages.ids[LayerKind::kSliding];
-  const int64_t first = std::min(first_page_seen(next), static_cast<int64_t>(ids.size()));
-  for (; pages.first_sliding < first; ++pages.first_sliding) {
-    const auto p = static_cast<size_t>(pages.first_sliding);
-    if (p < pages.nodes.size()) {
-      at(pages.nodes[p]).hot |= seen_on_resume(pages.first_sliding, pages);
-      unlock_sliding(pages.nodes[p]);
-    } else {
-      pool_.give_back(LayerKind::kSliding, ids[p]);
+  for (const LayerKind kind : windowed()) {
+    std::vector<int32_t>& ids = pages.ids[kind];
+    int64_t& first = pages.first_seen[kind];
+    for (const int64_t end = std::min(first_page_seen(kind, next), std::ssize(ids)); first < end; ++first) {
+      const auto p = static_cast<size_t>(first);
+      if (p < pages.nodes.size()) {
+        at(pages.nodes[p]).windowed[kind].hot |= seen_on_resume(kind, first, pages);
+        unlock(pages.nodes[p], kind);
+      } else {
+        pool_.give_back(kind, ids[p]);
+      }
+      ids[p] = -1;
     }
-    ids[p] = -1;
   }
 }
 
@@ -333,11 +332,12 @@ void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages
   }
   const int32_t idx = add_node(parent, rest);
   Node& node = at(idx);
-  node.full = std::exchange(pages.ids[LayerKind::kFull][p], -1);
-  node.sliding = std::exchange(pages.ids[LayerKind::kSliding][p], -1);
-  node.hot = true;
-  append(kHotSliding, idx);
-  append(kNodes, idx);
+  for (const LayerKind kind : kinds()) node.page[kind] = std::exchange(pages.ids[kind][p], -1);
+  for (const LayerKind kind : windowed()) {
+    node.windowed[kind].hot = true;
+    append(order_of(kind, node), node.windowed[kind].place, idx);
+  }
+  append(unused_, node.place, idx);
 }
 
 void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages) {
@@ -345,15 +345,16 @@ void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages)
   slide(std::ssize(tokens), pages);  // the rest, of a long last step too, is not hot
   const bool has_tail = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
   if (has_tail && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : kinds()) {
     for (size_t p = pages.nodes.size(); p < pages.ids[kind].size(); ++p) {
       if (pages.ids[kind][p] >= 0) pool_.give_back(kind, pages.ids[kind][p]);
     }
   }
   for (size_t p = pages.nodes.size(); p-- > 0;) {
-    if (static_cast<int64_t>(p) >= pages.first_sliding) {
-      at(pages.nodes[p]).hot = true;
-      unlock_sliding(pages.nodes[p]);
+    for (const LayerKind kind : windowed()) {
+      if (static_cast<int64_t>(p) < pages.first_seen[kind]) continue;
+      at(pages.nodes[p]).windowed[kind].hot = true;
+      unlock(pages.nodes[p], kind);
     }
     unlock(pages.nodes[p]);
   }
@@ -361,10 +362,10 @@ void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages)
 }
 
 void PrefixCache::clear() {
-  while (!lists_[kNodes].empty()) remove(lists_[kNodes].front());
-  for (const Order order : {kColdSliding, kHotSliding}) {
-    while (!lists_[order].empty()) drop_sliding(lists_[order].front());
-  }
+  while (!unused_.empty()) remove(unused_.front());
+  for (const LayerKind kind : windowed())
+    for (const Order& order : idle_[kind])
+      while (!order.empty()) drop(order.front(), kind);
 }
 
 }  // namespace nibble::engine

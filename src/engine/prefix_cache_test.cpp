@@ -10,6 +10,7 @@ namespace nibble::engine {
 namespace {
 
 constexpr int64_t kSlidingWindow = 128;
+constexpr backend::Dims kDims{.sliding_window = kSlidingWindow};
 
 std::vector<int32_t> text(size_t count, int32_t seed = 0) {
   std::vector<int32_t> tokens(count);
@@ -23,8 +24,9 @@ std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& 
 }
 
 struct Kept {
-  explicit Kept(int32_t sliding = 100, int32_t full = 100, int64_t window = kSlidingWindow)
-      : pool({sliding, full}), cache(pool, window, PrefixCache::Mode::kOn) {}
+  explicit Kept(int32_t sliding = 100, int32_t full = 100) : Kept(kDims, {sliding, full}) {}
+  Kept(const backend::Dims& dims, const std::array<int32_t, backend::kLayerKinds>& pages)
+      : pool(pages), cache(pool, dims, PrefixCache::Mode::kOn) {}
 
   int64_t resume(const std::vector<int32_t>& tokens, SequencePages& pages) {
     copies.clear();
@@ -36,7 +38,7 @@ struct Kept {
     auto at = static_cast<size_t>(resume(tokens, pages));
     while (at < tokens.size()) {
       at = std::min(tokens.size(), at + chunk);
-      for (const LayerKind kind : kKinds) {
+      for (const LayerKind kind : cache.kinds()) {
         while (static_cast<int64_t>(pages.ids[kind].size()) < pages_for(static_cast<int64_t>(at))) {
           pages.ids[kind].push_back(cache.take(kind));
           EXPECT_GE(pages.ids[kind].back(), 0);
@@ -61,9 +63,9 @@ struct Kept {
   // REQUIRES that no sequence holds a page.
   void check() {
     PerKind<std::vector<int>> holders;
-    for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
+    for (const LayerKind kind : cache.kinds()) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
     cache.check_integrity(holders);
-    for (const LayerKind kind : kKinds) {
+    for (const LayerKind kind : cache.kinds()) {
       const auto held = std::count(holders[kind].begin(), holders[kind].end(), 1);
       EXPECT_EQ(held + pool.free_pages(kind), pool.total(kind));
       EXPECT_LE(*std::max_element(holders[kind].begin(), holders[kind].end()), 1);
@@ -105,7 +107,33 @@ TEST(prefix_cache, resuming_gives_all_full_pages_and_the_sliding_ones_of_the_win
     EXPECT_GE(pages.ids[LayerKind::kFull][p], 0);
     EXPECT_EQ(pages.ids[LayerKind::kSliding][p] >= 0, p >= 4) << p;  // positions 293 and later: page 4 holds 256 to 319
   }
-  EXPECT_EQ(pages.first_sliding, 4);
+  EXPECT_EQ(pages.first_seen[LayerKind::kSliding], 4);
+}
+
+constexpr backend::Dims kWide{.sliding_window = kSlidingWindow, .wide_window = 320};
+
+TEST(prefix_cache, each_window_keeps_its_own_pages) {
+  Kept kept(kWide, {100, 100, 12});
+  const std::vector<int32_t> all = text(640), longer = joined(text(640), text(5, 1));
+  kept.finished(all);
+  SequencePages pages;
+  ASSERT_EQ(kept.resume(longer, pages), 640);
+  for (size_t p = 0; p < 10; ++p) {
+    EXPECT_GE(pages.ids[LayerKind::kFull][p], 0);
+    EXPECT_EQ(pages.ids[LayerKind::kSliding][p] >= 0, p >= 8) << p;  // from position 513 on
+    EXPECT_EQ(pages.ids[LayerKind::kWide][p] >= 0, p >= 5) << p;     // from 321 on
+  }
+  EXPECT_EQ(kept.cache.available(LayerKind::kWide), 7);
+  kept.cache.release(all, pages);
+  kept.check();
+  std::vector<int32_t> taken;  // two are free and five cold
+  for (int i = 0; i < 7; ++i) taken.push_back(kept.cache.take(LayerKind::kWide));
+  EXPECT_EQ(kept.resumed(longer), 640);
+  EXPECT_EQ(kept.resumed(joined(text(400), text(99, 9))), 0);  // its sliding pages are there
+  taken.push_back(kept.cache.take(LayerKind::kWide));
+  EXPECT_EQ(kept.resumed(longer), 0);
+  for (const int32_t page : taken) kept.pool.give_back(LayerKind::kWide, page);
+  kept.check();
 }
 
 TEST(prefix_cache, a_tail_goes_to_one_sequence_whole) {
@@ -162,7 +190,7 @@ TEST(prefix_cache, without_a_page_for_a_copy_it_goes_on_from_the_whole_ones) {
     SequencePages pages;
     EXPECT_EQ(kept.resume(other, pages), 64);
     EXPECT_TRUE(kept.copies.empty());
-    EXPECT_EQ(pages.first_sliding, 0);
+    EXPECT_EQ(pages.first_seen[LayerKind::kSliding], 0);
     EXPECT_GE(pages.ids[LayerKind::kSliding][0], 0);
     kept.cache.release({}, pages);
     kept.check();
@@ -183,7 +211,7 @@ TEST(prefix_cache, two_that_computed_the_same_end_up_with_the_same_pages) {
   Kept kept;
   SequencePages a = kept.computed(text(30)), b = kept.computed(text(30));  // neither has a page to share yet
   const auto go_on = [&](SequencePages& pages) {
-    for (const LayerKind kind : kKinds) {
+    for (const LayerKind kind : kept.cache.kinds()) {
       while (pages.ids[kind].size() < 3) pages.ids[kind].push_back(kept.cache.take(kind));
     }
     kept.cache.insert(text(150), pages);
@@ -237,7 +265,7 @@ TEST(prefix_cache, of_a_long_last_step_too_the_window_goes_last) {
   Kept kept(12);
   const std::vector<int32_t> tokens = text(640);
   SequencePages pages;
-  for (const LayerKind kind : kKinds)
+  for (const LayerKind kind : kept.cache.kinds())
     for (int page = 0; page < 10; ++page) pages.ids[kind].push_back(kept.cache.take(kind));
   kept.cache.release(tokens, pages);
   std::vector<int32_t> others(10);  // two were free
@@ -253,7 +281,7 @@ TEST(prefix_cache, sliding_pages_before_the_end_of_a_prompt_stay_as_long_as_thos
   pages.resume_lengths[1] = 200;
   const std::vector<int32_t> all = text(640, 1);
   for (size_t at = 64; at <= 640; at += 64) {
-    for (const LayerKind kind : kKinds) pages.ids[kind].push_back(kept.cache.take(kind));
+    for (const LayerKind kind : kept.cache.kinds()) pages.ids[kind].push_back(kept.cache.take(kind));
     kept.cache.insert(std::span(all).first(at), pages);
     kept.cache.slide(static_cast<int64_t>(at), pages);
   }
@@ -282,11 +310,11 @@ TEST(prefix_cache, what_lost_its_window_is_found_again_once_it_is_recomputed) {
 TEST(prefix_cache, a_text_behind_its_window_gives_its_sliding_pages_up) {
   for (const auto mode : {PrefixCache::Mode::kOff, PrefixCache::Mode::kOn}) {
     PagePool pool({5, 100});
-    PrefixCache cache(pool, kSlidingWindow, mode);
+    PrefixCache cache(pool, kDims, mode);
     SequencePages pages;
     const std::vector<int32_t> all = text(3000);
     for (size_t at = 0; at < all.size(); ++at) {
-      for (const LayerKind kind : kKinds) {
+      for (const LayerKind kind : cache.kinds()) {
         if (static_cast<int64_t>(pages.ids[kind].size()) < pages_for(static_cast<int64_t>(at) + 1)) {
           pages.ids[kind].push_back(cache.take(kind));
           ASSERT_GE(pages.ids[kind].back(), 0) << at;
@@ -326,8 +354,7 @@ TEST(prefix_cache, the_tails_of_one_page_are_bounded) {
 }
 
 // Who applies the events knows what the tree keeps: of texts of whole pages every page that is not free.
-TEST(prefix_cache, events_tell_what_is_kept) {
-  Kept kept(12, 24);
+void expect_events_of_what_is_kept(Kept kept) {
   kept.cache.note_events();
   PerKind<std::map<uint64_t, KvEvent>> told;
   uint64_t state = 5;
@@ -353,7 +380,7 @@ TEST(prefix_cache, events_tell_what_is_kept) {
     const auto tokens = joined(text(shared, base), text(own, static_cast<int32_t>(10 + below(4))));
     kept.finished(tokens, 64 * (1 + below(3)));
     hear();
-    for (const LayerKind kind : kKinds)
+    for (const LayerKind kind : kept.cache.kinds())
       ASSERT_EQ(std::ssize(told[kind]), kept.pool.total(kind) - kept.pool.free_pages(kind));
     uint64_t parent = 0;  // the text just left is there to its end
     for (size_t at = 0; at < tokens.size(); at += 64) {
@@ -368,7 +395,12 @@ TEST(prefix_cache, events_tell_what_is_kept) {
   }
   kept.cache.clear();
   hear();
-  for (const LayerKind kind : kKinds) EXPECT_TRUE(told[kind].empty());
+  for (const LayerKind kind : kept.cache.kinds()) EXPECT_TRUE(told[kind].empty());
+}
+
+TEST(prefix_cache, events_tell_what_is_kept) {
+  expect_events_of_what_is_kept(Kept(12, 24));
+  expect_events_of_what_is_kept(Kept(kWide, {12, 24, 16}));
 }
 
 }  // namespace

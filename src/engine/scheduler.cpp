@@ -157,7 +157,7 @@ bool Scheduler::add_row(Sequence& s, const Room& room) {
 int64_t Scheduler::grow(Sequence& s, int64_t length) {
   const auto wanted = static_cast<size_t>(pages_for(length));
   int64_t got = length;
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : cache_.kinds()) {
     std::vector<int32_t>& ids = s.pages.ids[kind];
     while (ids.size() < wanted) {
       const int32_t page = cache_.take(kind);

@@ -16,7 +16,9 @@ using Flight = Scheduler::Flight;
 
 struct House {
   explicit House(Scheduler::Limits limits, int32_t pages = 100)
-      : pool({pages, pages}), cache(pool, 128, PrefixCache::Mode::kOn), scheduler(limits, cache) {}
+      : pool({pages, pages}),
+        cache(pool, backend::Dims{.sliding_window = 128}, PrefixCache::Mode::kOn),
+        scheduler(limits, cache) {}
 
   Sequence& add(int64_t prompt, int64_t max_tokens = 50, int64_t priority = 0) {
     Request request{.max_tokens = max_tokens};

@@ -18,7 +18,7 @@ StepBuilder::Result StepBuilder::build(const Batch& batch, Draws draws) {
   step_.sample_rows.clear();
   uses_.clear();
   outputs_.clear();
-  for (const LayerKind kind : kKinds) step_.kv[static_cast<size_t>(kind)].slots.clear();
+  for (model::Step::Kv& kv : step_.kv) kv.slots.clear();
   for (const Batch::Row& row : batch.rows) {
     const auto first_token = static_cast<int32_t>(step_.token_ids.size());
     step_.rows.push_back({.first_token = first_token,
@@ -51,7 +51,8 @@ void StepBuilder::add_tokens(const Batch::Row& row) {
       step_.token_ids.push_back(-1 - s.pending_row);
     }
     step_.positions.push_back(static_cast<int32_t>(position));
-    for (const LayerKind kind : kKinds) {
+    for (const LayerKind kind : backend::kEachLayerKind) {
+      if (s.pages.ids[kind].empty()) continue;  // the model has no such layers
       const int32_t page = s.pages.ids[kind][at / kPageTokens];
       step_.kv[static_cast<size_t>(kind)].slots.push_back(page * kPageTokens + static_cast<int32_t>(at % kPageTokens));
     }
@@ -94,10 +95,11 @@ void StepBuilder::add_tables(const Batch& batch) {
   int64_t longest = 0;
   for (const backend::Row& row : step_.rows) longest = std::max<int64_t>(longest, row.context);
   const auto width = static_cast<size_t>(pages_for(longest));
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : backend::kEachLayerKind) {
     model::Step::Kv& kv = step_.kv[static_cast<size_t>(kind)];
-    kv.pages_per_row = static_cast<int32_t>(width);
-    kv.page_ids.resize(batch.rows.size() * width);
+    kv.pages_per_row = kv.slots.empty() ? 0 : static_cast<int32_t>(width);
+    kv.page_ids.resize(batch.rows.size() * static_cast<size_t>(kv.pages_per_row));
+    if (kv.slots.empty()) continue;
     auto out = kv.page_ids.begin();
     for (size_t r = 0; r < batch.rows.size(); ++r, out += static_cast<std::ptrdiff_t>(width)) {
       const std::vector<int32_t>& ids = batch.rows[r].sequence->pages.ids[kind];
@@ -111,7 +113,7 @@ model::Step step_alone(std::span<const int32_t> ids, int64_t computed) {
   Request request{.prompt = std::vector<int32_t>(static_cast<size_t>(computed))};
   request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
   Sequence s(0, std::move(request), {}, {});
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : backend::kEachLayerKind) {
     s.pages.ids[kind].resize(static_cast<size_t>(pages_for(s.prompt_count)));
     std::iota(s.pages.ids[kind].begin(), s.pages.ids[kind].end(), 0);
   }

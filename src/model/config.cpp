@@ -3,9 +3,12 @@
 #include "base/error.h"
 #include "base/mx.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 namespace nibble::model {
 namespace {
@@ -34,6 +37,47 @@ ModelConfig gpt_oss(int64_t layers, int64_t experts) {
 
 int64_t ModelConfig::layers_of(LayerKind kind) const {
   return std::count(layer_kinds.begin(), layer_kinds.end(), kind);
+}
+
+int64_t ModelConfig::keys_of(int64_t context) const {
+  int64_t keys = 0;
+  for (const LayerKind kind : layer_kinds) {
+    const int64_t window = dims.window_of(kind);
+    keys += window == 0 ? context : std::min(context, window);
+  }
+  return keys;
+}
+
+std::vector<LayerConfig> layers_of(const ModelConfig& config) {
+  std::vector<LayerConfig> layers;
+  for (size_t l = 0; l < config.layer_kinds.size(); ++l)
+    layers.push_back({.window = config.dims.window_of(config.layer_kinds[l]),
+                      .experts = experts_of(config.dims, config.layer_experts, static_cast<int>(l))});
+  return layers;
+}
+
+void set_layers(ModelConfig& config, std::span<const LayerConfig> layers, std::string_view where) {
+  backend::Dims& d = config.dims;
+  std::set<int64_t> windows, experts;
+  for (const LayerConfig& layer : layers) {
+    if (layer.window > 0) windows.insert(layer.window);
+    experts.insert(layer.experts);
+  }
+  if (windows.size() > 2)
+    throw Error(Code::kUnsupported, "{}: want layers of at most 2 windows, found {}", where, fmt::join(windows, ", "));
+  d.layers = std::ssize(layers);
+  d.experts = experts.empty() ? 0 : *experts.rbegin();
+  if (!windows.empty()) d.sliding_window = *windows.begin();
+  if (d.sliding_window == 0) d.sliding_window = d.max_context;  // nobody's
+  d.wide_window = windows.size() == 2 ? *windows.rbegin() : 0;
+  config.layer_kinds.clear();
+  config.layer_experts.clear();
+  for (const LayerConfig& layer : layers) {
+    config.layer_kinds.push_back(layer.window == 0                  ? LayerKind::kFull
+                                 : layer.window == d.sliding_window ? LayerKind::kSliding
+                                                                    : LayerKind::kWide);
+    if (experts.size() > 1) config.layer_experts.push_back(layer.experts);
+  }
 }
 
 std::vector<LayerKind> alternating_layers(int64_t layers) {
@@ -83,6 +127,9 @@ void validate(const ModelConfig& config, std::string_view where, Naming naming) 
           fmt::format("want an even number (rope rotates pairs), found {}", d.head_dim));
   require(d.topk <= d.experts, Code::kCorrupt, name_of(&Dims::topk),
           fmt::format("want at most {} = {}, found {}", name_of(&Dims::experts), d.experts, d.topk));
+  for (const int64_t experts : config.layer_experts)
+    require(experts >= d.topk && experts <= d.experts, Code::kCorrupt, name_of(&Dims::experts),
+            fmt::format("want {} to {} in each layer, found {}", d.topk, d.experts, experts));
   require(std::ssize(config.layer_kinds) == d.layers, Code::kCorrupt, named(kLayerKindsNames),
           fmt::format("want one per layer = {}, found {}", d.layers, config.layer_kinds.size()));
   const RopeConfig& r = config.rope;
@@ -102,14 +149,33 @@ ModelConfig truncated(const ModelConfig& config, int64_t layers) {
     throw Error(Code::kInvalidRequest, "--layers: want 1 to {}, found {}", config.dims.layers, layers);
   }
   ModelConfig result = config;
-  result.dims.layers = layers;
-  result.layer_kinds.resize(static_cast<size_t>(layers));
+  std::vector<LayerConfig> first = layers_of(config);
+  first.resize(static_cast<size_t>(layers));
+  set_layers(result, first, "--layers");
+  if (!result.kv_scales.empty()) result.kv_scales.resize(static_cast<size_t>(layers));
   return result;
 }
 
 ModelConfig gpt_oss_20b() { return gpt_oss(24, 32); }
 
 ModelConfig gpt_oss_120b() { return gpt_oss(36, 128); }
+
+// The layers are those that public ports name (vLLM's pull request 38135). The model's card says that its YaRN factor
+// is larger than 120b's, not which; config.json does, and shapes do not depend on it.
+ModelConfig gpt_oss_puzzle_88b() {
+  constexpr std::string_view kWindows = "sfswswsfsfsfsfsfsfsfswswsfswsfswswsw";
+  constexpr std::string_view kKinds = "swf";
+  constexpr std::array<int64_t, 3> kWidths = {128, 8192, 0};
+  ModelConfig config = gpt_oss_120b();
+  config.rope.factor = 64;
+  std::vector<LayerConfig> layers;
+  for (size_t l = 0; l < kWindows.size(); ++l) {
+    const bool many = l < 15 || (l < 21 && l % 2 == 0);
+    layers.push_back({.window = kWidths[kKinds.find(kWindows[l])], .experts = many ? 128 : 64});
+  }
+  set_layers(config, layers, "gpt-oss-puzzle-88b");
+  return config;
+}
 
 ModelConfig tiny() {
   ModelConfig config = gpt_oss(4, 8);
@@ -123,8 +189,9 @@ ModelConfig tiny() {
 ModelConfig preset(std::string_view name) {
   if (name == "gpt-oss-20b") return gpt_oss_20b();
   if (name == "gpt-oss-120b") return gpt_oss_120b();
+  if (name == "gpt-oss-puzzle-88b") return gpt_oss_puzzle_88b();
   if (name == "tiny") return tiny();
-  throw Error(Code::kInvalidRequest, "want gpt-oss-20b, gpt-oss-120b or tiny, found {}", name);
+  throw Error(Code::kInvalidRequest, "want gpt-oss-20b, gpt-oss-120b, gpt-oss-puzzle-88b or tiny, found {}", name);
 }
 
 RopeTable plain_rope(double theta, int64_t head_dim) {

@@ -1,12 +1,14 @@
 #pragma once
 // What a gpt-oss model is, apart from its weights.
 
+#include "backend/backend.h"
 #include "backend/dims.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -31,7 +33,10 @@ struct ModelConfig {
   RopeConfig rope;
   float rms_eps = 1e-5f;
   float swiglu_limit = 7.0f;
-  std::vector<LayerKind> layer_kinds;  // [layers]
+  std::vector<LayerKind> layer_kinds;       // [layers]
+  std::vector<int64_t> layer_experts;       // experts_of
+  std::vector<backend::KvScale> kv_scales;  // as in BackendConfig; of the checkpoint's tensors, which config.json does
+                                            // not tell
   // Token ids as the checkpoint's files give them; OpenAI's original/ gives none.
   std::optional<int32_t> bos_id;
   std::optional<int32_t> pad_id;
@@ -39,7 +44,19 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
   [[nodiscard]] int64_t layers_of(LayerKind kind) const;
+  // Keys that all layers together keep of a sequence.
+  [[nodiscard]] int64_t keys_of(int64_t context) const;
 };
+
+// What layers may differ in.
+struct LayerConfig {
+  int64_t window = 0;  // keys that it sees; 0: all
+  int64_t experts = 0;
+};
+[[nodiscard]] std::vector<LayerConfig> layers_of(const ModelConfig& config);
+// Sets what of a configuration follows from its layers. Throws Error(kUnsupported), naming `where`, for more windows
+// than there are kinds of layers.
+void set_layers(ModelConfig& config, std::span<const LayerConfig> layers, std::string_view where);
 
 // Even layers slide, odd layers see everything (gpt_oss/torch/model.py, AttentionBlock).
 [[nodiscard]] std::vector<LayerKind> alternating_layers(int64_t layers);
@@ -113,9 +130,12 @@ void validate(const ModelConfig& config, std::string_view where = "the model", N
 
 [[nodiscard]] ModelConfig gpt_oss_20b();
 [[nodiscard]] ModelConfig gpt_oss_120b();
+// nvidia's: 120b with fewer experts in late layers and windows in some that had none.
+[[nodiscard]] ModelConfig gpt_oss_puzzle_88b();
 // Has every feature of the large models in 54 MB, nearly all of it embeddings, since it has their vocabulary.
 [[nodiscard]] ModelConfig tiny();
-// "gpt-oss-20b", "gpt-oss-120b", "tiny"; throws Error(kInvalidRequest) listing them for another name.
+// "gpt-oss-20b", "gpt-oss-120b", "gpt-oss-puzzle-88b", "tiny"; throws Error(kInvalidRequest) listing them for another
+// name.
 [[nodiscard]] ModelConfig preset(std::string_view name);
 
 // Rotary frequencies: the angle by which each pair of dimensions rotates, per position.

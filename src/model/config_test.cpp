@@ -13,7 +13,7 @@ TEST(config, presets_are_valid_and_found_by_name) {
   EXPECT_EQ(preset("tiny"), tiny());
   for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) EXPECT_NO_THROW(validate(c));
   expect_error([] { (void)preset("gpt-5"); }, Code::kInvalidRequest,
-               "want gpt-oss-20b, gpt-oss-120b or tiny, found gpt-5");
+               "want gpt-oss-20b, gpt-oss-120b, gpt-oss-puzzle-88b or tiny, found gpt-5");
 }
 
 TEST(config, presets_have_the_published_dimensions) {
@@ -59,6 +59,33 @@ TEST(config, refuses_dimensions_below_one) {
     expect_invalid([&](ModelConfig& c) { c.dims.*field = 0; }, Code::kCorrupt,
                    fmt::format("the model: {}: want 1 to ", name));
   }
+}
+
+TEST(config, puzzle_has_the_published_layers) {
+  const ModelConfig c = preset("gpt-oss-puzzle-88b");
+  validate(c);
+  EXPECT_EQ(c.layers_of(LayerKind::kSliding), 18);
+  EXPECT_EQ(c.layers_of(LayerKind::kWide), 8);
+  EXPECT_EQ(c.layers_of(LayerKind::kFull), 10);
+  EXPECT_EQ(std::count(c.layer_experts.begin(), c.layer_experts.end(), 128), 18);
+  EXPECT_EQ(std::count(c.layer_experts.begin(), c.layer_experts.end(), 64), 18);
+  EXPECT_EQ(c.dims.window_of(LayerKind::kWide), 8192);
+  EXPECT_EQ(c.layer_kinds[3], LayerKind::kWide);
+  EXPECT_EQ(c.layer_kinds[7], LayerKind::kFull);
+  EXPECT_EQ(c.layer_experts[15], 64);
+  EXPECT_EQ(c.layer_experts[16], 128);
+  EXPECT_EQ(c.keys_of(131072), 18 * 128 + 8 * 8192 + 10 * 131072);
+  EXPECT_EQ(c.keys_of(1000), 18 * 128 + 18 * 1000);
+}
+
+TEST(config, a_kind_and_a_number_of_experts_that_no_layer_is_left_of_are_gone) {
+  const ModelConfig few = truncated(gpt_oss_puzzle_88b(), 3), more = truncated(gpt_oss_puzzle_88b(), 16);
+  EXPECT_EQ(few.dims.wide_window, 0);
+  EXPECT_TRUE(few.layer_experts.empty());
+  EXPECT_EQ(more.dims.wide_window, 8192);
+  EXPECT_EQ(more.layer_experts.back(), 64);
+  validate(few);
+  validate(more);
 }
 
 TEST(config, refuses_shapes_that_no_format_holds) {

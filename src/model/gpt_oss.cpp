@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "model/config.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace nibble::model {
@@ -14,6 +15,7 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
   RopeTable rope = yarn_rope(config.rope, config.dims.head_dim);
   return {.dims = config.dims,
           .layer_kinds = config.layer_kinds,
+          .layer_experts = config.layer_experts,
           .rope_inv_freq = std::move(rope.inv_freq),
           .rope_concentration = rope.concentration,
           .rms_eps = config.rms_eps,
@@ -22,8 +24,31 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages,
-          .taps = limits.taps};
+          .taps = limits.taps,
+          .kv_scales = config.kv_scales};
 }
+
+namespace {
+
+// A router, or its bias, of as many experts as any layer has. Those that this one lacks have the least logit that bf16
+// can say, so no token draws them.
+backend::HostWeight as_wide(const backend::HostWeight& router, int64_t experts, std::vector<Buffer>& copies) {
+  constexpr Bf16 kLeast{0xFF7F};
+  const std::vector<float> values = backend::floats_of(router.values);
+  const int64_t cols = std::ssize(values) / router.values.shape[0];
+  Buffer& wide = copies.emplace_back(Buffer::zeroed(experts * cols * int64_t{sizeof(Bf16)}));
+  std::ranges::transform(values, wide.as<Bf16>(), Bf16::from_float);
+  if (router.role == WeightRole::kRouterBias)
+    std::fill(wide.as<Bf16>() + values.size(), wide.as<Bf16>() + experts, kLeast);
+  backend::HostWeight result = router;
+  result.format = backend::WeightFormat::kBf16;
+  result.values.dtype = DType::kBf16;
+  result.values.shape[0] = experts;
+  result.values.bytes = {wide.as<std::byte>(), static_cast<size_t>(wide.bytes())};
+  return result;
+}
+
+}  // namespace
 
 GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
             const std::function<void(const LoadProgress&)>& progress) {
@@ -38,7 +63,9 @@ GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const bac
   for (const backend::HostWeight& weight : weights) {
     backend::LayerWeights& layer =
         weight.layer < 0 ? model.weights.outer : model.weights.layers[static_cast<size_t>(weight.layer)];
-    layer[weight.role] = be.upload(weight);
+    const bool narrow = (weight.role == WeightRole::kRouter || weight.role == WeightRole::kRouterBias) &&
+                        weight.values.shape[0] < config.dims.experts;
+    layer[weight.role] = be.upload(narrow ? as_wide(weight, config.dims.experts, model.routers) : weight);
     state.done_bytes += bytes(weight);
     if (progress) progress(state);
   }
@@ -73,8 +100,8 @@ backend::StepArgs step_args(const GptOss& model, const Step& step) {
   return {.weights = &model.weights,
           .ids = step.token_ids,
           .positions = step.positions,
-          .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots},
-          .pages = {pages_of(kSliding), pages_of(kFull)},
+          .kv_slots = {kv_of(kSliding).slots, kv_of(kFull).slots, kv_of(kWide).slots},
+          .pages = {pages_of(kSliding), pages_of(kFull), pages_of(kWide)},
           .rows = step.rows,
           .logit_tokens = step.logit_tokens,
           .sample_rows = step.sample_rows,

@@ -4,6 +4,8 @@
 #include "backend/args.h"
 #include "backend/backend.h"
 #include "backend/dims.h"
+#include "base/buffer.h"
+#include "backend/cost.h"
 #include "model/config.h"
 
 #include <array>
@@ -18,7 +20,8 @@ namespace nibble::model {
 struct GptOss {
   ModelConfig config;
   backend::Weights weights;
-  bool attention_sinks = true;  // off only to measure what the sinks do
+  bool attention_sinks = true;    // off only to measure what the sinks do
+  std::vector<Buffer> routers{};  // of layers with fewer experts, which a host's backend reads where they are
 };
 
 // What a backend must know about a model. max_rows and kv_pages: as in BackendConfig.
@@ -31,6 +34,11 @@ struct StepLimits {
 };
 [[nodiscard]] backend::BackendConfig backend_config(const ModelConfig& config, const StepLimits& limits,
                                                     const backend::DenseFormats& dense = {});
+
+// What its steps cost, of weights held in these formats.
+[[nodiscard]] inline backend::CostModel cost_of(const ModelConfig& config, const backend::StoredFormats& formats) {
+  return {config.dims, formats, std::nullopt, 0, config.layer_experts};
+}
 
 struct LoadProgress {
   int64_t done_bytes = 0;

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -99,9 +100,38 @@ void read_rope(JsonObject& top, HfConfig& config) {
   note_unread(rope, config);
 }
 
+// Layers that differ: a list with an object per layer, whose window may be null (nvidia's gpt_oss_puzzle). What the
+// file says at its top of the same counts for no layer.
+void read_blocks(JsonObject& fields, const json& blocks, HfConfig& hf) {
+  const std::string where = fmt::format("{}: block_configs", fields.where());
+  if (!blocks.is_array() || std::ssize(blocks) != hf.config.dims.layers)
+    throw Error(Code::kCorrupt, "{}: want a list of {} layers, found {}", where, hf.config.dims.layers,
+                excerpt_of(blocks));
+  constexpr const ConfigField &kExperts = field_of(&backend::Dims::experts), &kTopk = field_of(&backend::Dims::topk),
+                              &kWindow = field_of(&backend::Dims::sliding_window);
+  const auto read = [](JsonObject& from, const ConfigField& field) {
+    return from.integer({field.names[0].data(), field.names[1].data()}, static_cast<int64_t>(field.least),
+                        static_cast<int64_t>(field.most));
+  };
+  for (const ConfigField* own : {&kExperts, &kWindow})
+    for (const std::string_view name : {own->names[0], own->names[1]}) static_cast<void>(fields.find(name.data()));
+  std::vector<LayerConfig> layers;
+  for (const json& block : blocks) {
+    JsonObject layer(block, fmt::format("{}[{}]", where, layers.size()));
+    const bool sees_all = layer.find(kWindow.names[0].data()) == nullptr && block.contains(kWindow.names[0]);  // null
+    layers.push_back({.window = sees_all ? 0 : read(layer, kWindow), .experts = read(layer, kExperts)});
+    const char* topk = layer.either(kTopk.names[0].data(), kTopk.names[1].data());
+    if (layer.find(topk) != nullptr && read(layer, kTopk) != hf.config.dims.topk)
+      unsupported(layer, topk, fmt::format("{}, as in other layers", hf.config.dims.topk));
+    note_unread(layer, hf);
+  }
+  set_layers(hf.config, layers, where);
+}
+
 void read_layer_types(JsonObject& fields, ModelConfig& config) {
   const json* types = fields.find("layer_types");
-  config.layer_kinds = alternating_layers(config.dims.layers);
+  const std::vector<LayerKind> told = std::exchange(config.layer_kinds, {});
+  config.layer_kinds = told.empty() ? alternating_layers(config.dims.layers) : told;
   if (types == nullptr) return;
   if (!types->is_array()) {
     throw Error(Code::kCorrupt, "{}: layer_types: want a list, found {}", fields.where(), excerpt_of(*types));
@@ -114,6 +144,12 @@ void read_layer_types(JsonObject& fields, ModelConfig& config) {
     }
     config.layer_kinds.push_back(type == "sliding_attention" ? LayerKind::kSliding : LayerKind::kFull);
   }
+  if (told.empty()) return;
+  const auto is_full = [](LayerKind kind) { return kind == LayerKind::kFull; };
+  if (!std::ranges::equal(config.layer_kinds, told, {}, is_full, is_full))
+    throw Error(Code::kCorrupt, "{}: layer_types: want full_attention where a block's sliding_window is null, found {}",
+                fields.where(), excerpt_of(*types));
+  config.layer_kinds = told;
 }
 
 // Refuses variants that the architecture's name would allow but that nothing here computes.
@@ -141,11 +177,15 @@ void read_token_ids(JsonObject& fields, ModelConfig& config) {
 
 HfConfig from_hugging_face(JsonObject& fields) {
   HfConfig hf;
+  const json* blocks = fields.find("block_configs");
   for (const ConfigField& field : kConfigFields) {
     const std::string_view other = field.is_integer() && !field.names[1].empty() ? field.names[1] : field.names[0];
-    if (!field.is_of_rope())
+    const bool of_blocks =
+        &field == &field_of(&backend::Dims::experts) || &field == &field_of(&backend::Dims::sliding_window);
+    if (!field.is_of_rope() && !(of_blocks && blocks != nullptr))
       read_number(fields, field, {field.names[0].data(), other.data()}, field.has_usual, hf.config);
   }
+  if (blocks != nullptr) read_blocks(fields, *blocks, hf);
   refuse_other_formulas(fields);
   read_rope(fields, hf);
   read_layer_types(fields, hf.config);
@@ -189,14 +229,17 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   if (type == nullptr && architectures == nullptr && fields.find("num_experts") != nullptr) {
     return from_original(fields);
   }
-  const bool type_fits = type != nullptr && *type == "gpt_oss";
-  const bool architectures_fit = architectures == nullptr || *architectures == json::array({"GptOssForCausalLM"});
+  const bool puzzle = type != nullptr && *type == "gpt_oss_puzzle";
+  const auto& [name, architecture] =
+      puzzle ? std::pair{"gpt_oss_puzzle", "GptOssPuzzleForCausalLM"} : std::pair{"gpt_oss", "GptOssForCausalLM"};
+  const bool type_fits = type != nullptr && *type == name;
+  const bool architectures_fit = architectures == nullptr || *architectures == json::array({architecture});
   if (!type_fits || !architectures_fit) {
-    throw Error(Code::kUnsupported,
-                "{}: want model_type \"gpt_oss\" and architectures [\"GptOssForCausalLM\"], found {} and {}", where,
-                type == nullptr ? "none" : excerpt_of(*type),
+    throw Error(Code::kUnsupported, "{}: want model_type \"{}\" and architectures [\"{}\"], found {} and {}", where,
+                name, architecture, type == nullptr ? "none" : excerpt_of(*type),
                 architectures == nullptr ? "none" : excerpt_of(*architectures));
   }
+  if (puzzle) static_cast<void>(fields.get("block_configs"));  // or it is missing
   return from_hugging_face(fields);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // config.json and generation_config.json of a gpt-oss checkpoint. Two spellings exist: Hugging Face's (model_type
-// gpt_oss) and OpenAI's own (original/config.json; gpt_oss/torch/model.py, ModelConfig).
+// gpt_oss, or gpt_oss_puzzle for layers that differ) and OpenAI's own (original/config.json; gpt_oss/torch/model.py,
+// ModelConfig).
 
 #include "model/config.h"
 

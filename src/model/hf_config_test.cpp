@@ -116,6 +116,82 @@ TEST(hf_config, reads_rope_parameters_of_transformers_5) {
   EXPECT_EQ(c.rope.original_context, 8192);
 }
 
+// nvidia's, as public ports read it, shortened to 4 layers.
+json puzzle() {
+  json config = hugging_face();
+  for (const char* of_blocks : {"num_local_experts", "sliding_window"}) config.erase(of_blocks);
+  config["model_type"] = "gpt_oss_puzzle";
+  config["architectures"] = {"GptOssPuzzleForCausalLM"};
+  config["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention", "sliding_attention"};
+  config["rope_scaling"]["factor"] = 64.0;
+  config["block_configs"] = json::parse(R"([{"num_local_experts": 128, "sliding_window": 128},
+    {"num_local_experts": 128, "sliding_window": null}, {"num_local_experts": 64, "sliding_window": 128},
+    {"num_local_experts": 64, "sliding_window": 8192}])");
+  return config;
+}
+
+TEST(hf_config, reads_layers_that_differ) {
+  using enum LayerKind;
+  for (const json& config : {puzzle(), without(puzzle(), "layer_types"),
+                             with(with(puzzle(), "/num_local_experts", 128), "/sliding_window", nullptr),
+                             with(puzzle(), "/block_configs/3/num_experts_per_tok", 4)}) {
+    const ModelConfig c = parse(config);
+    EXPECT_EQ(c.layer_kinds, (std::vector{kSliding, kFull, kSliding, kWide}));
+    EXPECT_EQ(c.layer_experts, (std::vector<int64_t>{128, 128, 64, 64}));
+    EXPECT_EQ(c.dims.experts, 128);
+    EXPECT_EQ(c.dims.sliding_window, 128);
+    EXPECT_EQ(c.dims.wide_window, 8192);
+    EXPECT_EQ(c.rope.factor, 64);
+    EXPECT_TRUE(notes_of(config).empty());
+  }
+}
+
+TEST(hf_config, layers_that_are_alike_may_be_said_one_by_one) {
+  json config = puzzle();
+  for (json& block : config["block_configs"]) block = {{"num_local_experts", 32}, {"sliding_window", 128}};
+  config["block_configs"][1]["sliding_window"] = config["block_configs"][3]["sliding_window"] = nullptr;
+  config["layer_types"][3] = "full_attention";
+  ModelConfig same = parse(hugging_face());
+  same.rope.factor = 64;
+  EXPECT_EQ(parse(config), same);
+}
+
+TEST(hf_config, refuses_layers_that_nothing_here_computes) {
+  expect_refused(without(puzzle(), "block_configs"), Code::kCorrupt, "block_configs");
+  expect_refused(with(puzzle(), "/architectures/0", "GptOssForCausalLM"), Code::kUnsupported,
+                 "f: want model_type \"gpt_oss_puzzle\" and architectures [\"GptOssPuzzleForCausalLM\"]");
+  expect_refused(with(puzzle(), "/num_hidden_layers", 5), Code::kCorrupt,
+                 "f: block_configs: want a list of 5 layers, found [");
+  expect_refused(with(puzzle(), "/block_configs/2", json::object()), Code::kCorrupt, "f: block_configs[2]: ");
+  expect_refused(with(puzzle(), "/block_configs/2/sliding_window", 256), Code::kUnsupported,
+                 "f: block_configs: want layers of at most 2 windows, found 128, 256, 8192");
+  expect_refused(with(puzzle(), "/block_configs/2/num_experts_per_tok", 2), Code::kUnsupported,
+                 "f: block_configs[2]: num_experts_per_tok: want 4, as in other layers, found 2");
+  expect_refused(with(puzzle(), "/block_configs/2/num_local_experts", 3), Code::kCorrupt,
+                 "f: num_local_experts: want 4 to 128 in each layer, found 3");
+  expect_refused(with(puzzle(), "/layer_types/1", "sliding_attention"), Code::kCorrupt,
+                 "f: layer_types: want full_attention where a block's sliding_window is null, found [");
+  EXPECT_EQ(notes_of(with(puzzle(), "/block_configs/2/ffn", 1)),
+            std::vector<std::string>{"f: block_configs[2]: not known here, so without effect: ffn"});
+}
+
+// openai/gpt-oss-safeguard-20b and -120b are 20b and 120b trained further: the same architecture, the same keys.
+TEST(hf_config, reads_safeguards) {
+  for (const auto& [layers, experts, base] : {std::tuple{24, 32, gpt_oss_20b()}, {36, 128, gpt_oss_120b()}}) {
+    json config = with(with(hugging_face(), "/num_hidden_layers", layers), "/num_local_experts", experts);
+    config["layer_types"].clear();
+    for (int l = 0; l < layers; ++l)
+      config["layer_types"].push_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
+    config["transformers_version"] = "4.57.0.dev0";
+    ModelConfig read = parse(config);
+    apply_generation_config(R"({"bos_token_id": 199998, "do_sample": true, "eos_token_id": [200002, 199999, 200012],
+      "pad_token_id": 199999, "transformers_version": "4.57.0.dev0"})",
+                            "g", read);
+    EXPECT_EQ(read, base);
+    EXPECT_TRUE(notes_of(config).empty());
+  }
+}
+
 TEST(hf_config, takes_transformers_defaults_where_its_writer_leaves_keys_out) {
   json config = without(without(without(hugging_face(), "swiglu_limit"), "layer_types"), "quantization_config");
   config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 32.0}};

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -84,7 +86,8 @@ bool is_fused(WeightRole role) {
 
 ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& config, Naming naming, Experts experts) {
   constexpr std::string_view kLayers[] = {"model.layers", "block", "blk"};
-  const backend::Dims& d = config.dims;
+  backend::Dims d = config.dims;
+  d.experts = experts_of(d, config.layer_experts, layer);
   const auto own = static_cast<size_t>(naming);
   ManifestItem item;
   item.role = row.role;
@@ -137,12 +140,29 @@ Experts experts_of(const ByName& by_name) {
                                                                                           : Experts::kMxfp4;
 }
 
+// Which layer's scale a tensor is, and of what: 'k', 'v' or 'q'. The spellings are those that vLLM reads; which one
+// gpt-oss-puzzle-88B has, ports do not say.
+std::optional<std::pair<int, char>> kv_scale_of(std::string_view name, int layers) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers) || !name.ends_with("_scale")) return std::nullopt;
+  name.remove_prefix(kLayers.size());
+  int layer = -1;
+  name.remove_prefix(static_cast<size_t>(std::from_chars(name.begin(), name.end(), layer).ptr - name.begin()));
+  for (const char of : {'k', 'v', 'q'})
+    for (const std::string& within : {std::string(), std::string("attn."), fmt::format("{}_proj.", of)})
+      if (layer >= 0 && layer < layers && name == fmt::format(".self_attn.{}{}_scale", within, of))
+        return std::pair{layer, of};
+  return std::nullopt;
+}
+
 // Throws Error(kCorrupt) naming `where` and some of the missing tensors, or else some of the unknown ones. A wanted
 // name may occur more than once.
 void check_names(const std::vector<ManifestItem>& items, std::span<const TensorEntry> tensors, std::string_view where) {
   std::vector<std::string_view> wanted, found;
   for (const ManifestItem& item : items) wanted.push_back(item.name);
-  for (const TensorEntry& entry : tensors) found.push_back(entry.name);
+  const int layers = std::ranges::max(items, {}, &ManifestItem::layer).layer + 1;
+  for (const TensorEntry& entry : tensors)
+    if (!kv_scale_of(entry.name, layers)) found.push_back(entry.name);
   const std::vector<std::string> missing = not_in(found, wanted), extra = not_in(wanted, found);
   if (!missing.empty()) throw Error(Code::kCorrupt, "{} lacks {}", where, listed(missing));
   if (!extra.empty()) throw Error(Code::kCorrupt, "{} has what this model does not: {}", where, listed(extra));
@@ -332,6 +352,31 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
   }
   if (options.check_scales) refuse_bad_scales(scales, options);
   return bound;
+}
+
+std::vector<backend::KvScale> bind_kv_scales(std::span<const TensorEntry> tensors, const ModelConfig& config,
+                                             std::string_view where) {
+  const auto layers = static_cast<int>(config.dims.layers);
+  std::vector<backend::KvScale> scales(static_cast<size_t>(layers), {.key = 0, .value = 0});
+  for (const TensorEntry& entry : tensors) {
+    const auto of = kv_scale_of(entry.name, layers);
+    if (!of || of->second == 'q') continue;
+    const RawTensor& t = entry.tensor;
+    const bool one = backend::is_float(t.dtype) && std::ssize(t.bytes) == bytes_of(t.dtype);
+    const float value = one ? backend::float_at(t, 0) : 0;
+    if (!(value > 0) || !std::isfinite(value))
+      throw Error(Code::kCorrupt, "{}: {}: want one positive float, got {} of {}", where, entry.name, value,
+                  checkpoint::describe(t.dtype, t.shape));
+    auto& [key, own] = scales[static_cast<size_t>(of->first)];
+    (of->second == 'k' ? key : own) = value;
+  }
+  const auto whole = std::ranges::count_if(scales, [](const auto& s) { return s.key > 0 && s.value > 0; });
+  const bool none = std::ranges::all_of(scales, [](const auto& s) { return s.key == 0 && s.value == 0; });
+  if (none) return {};
+  if (whole < layers)
+    throw Error(Code::kCorrupt, "{}: want a k_scale and a v_scale in each of {} layers, found both in {}", where,
+                layers, whole);
+  return scales;
 }
 
 std::optional<int64_t> find_nan_scale(std::span<const std::byte> scales) {

@@ -71,6 +71,12 @@ struct BindOptions {
 [[nodiscard]] std::vector<backend::HostWeight> bind_weights(std::span<const checkpoint::TensorEntry> tensors,
                                                             const ModelConfig& config, const BindOptions& options = {});
 
+// Calibrated scales of keys and values, by layer, from tensors "model.layers.N.self_attn.k_scale" and "v_scale", or
+// "…attn.k_scale" or "…k_proj.k_scale" of it; empty where there are none. bind_weights() passes them over, and
+// "q_scale", which has no use here. Throws Error(kCorrupt) where layers lack one, and for what is no positive number.
+[[nodiscard]] std::vector<backend::KvScale> bind_kv_scales(std::span<const checkpoint::TensorEntry> tensors,
+                                                           const ModelConfig& config, std::string_view where);
+
 // The index of the first E8M0 byte that means NaN.
 [[nodiscard]] std::optional<int64_t> find_nan_scale(std::span<const std::byte> scales);
 

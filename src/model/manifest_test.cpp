@@ -50,6 +50,51 @@ void expect_refused(const Change& change, Code code, std::string_view message) {
   expect_error([&] { (void)bind_weights(stored.entries, small()); }, code, message);
 }
 
+TEST(manifest, a_layer_has_its_own_experts) {
+  std::map<std::string, std::string> shapes;
+  for (const ManifestItem& i : manifest(gpt_oss_puzzle_88b(), Naming::kHuggingFace))
+    shapes[i.name] = checkpoint::describe(i.dtype, i.stored_shape);
+  EXPECT_EQ(shapes["model.layers.14.mlp.experts.gate_up_proj_blocks"], "U8 [128,5760,90,16]");
+  EXPECT_EQ(shapes["model.layers.15.mlp.experts.gate_up_proj_blocks"], "U8 [64,5760,90,16]");
+  EXPECT_EQ(shapes["model.layers.15.mlp.router.bias"], "BF16 [64]");
+}
+
+TEST(manifest, kv_scales_are_found_in_each_spelling) {
+  const float key = 0.25f, value = 3, query = 7;
+  for (const std::string within : {"", "attn.", "_proj."}) {
+    Stored stored(small(), Naming::kHuggingFace);
+    EXPECT_TRUE(bind_kv_scales(stored.entries, small(), "f").empty());
+    const auto add = [&](int layer, char of, const float& scale) {
+      const std::string part = within == "_proj." ? of + within : within;
+      stored.entries.push_back({fmt::format("model.layers.{}.self_attn.{}{}_scale", layer, part, of),
+                                {.dtype = DType::kF32, .shape = {}, .bytes = std::as_bytes(std::span(&scale, 1))}});
+    };
+    for (int layer = 0; layer < 2; ++layer) add(layer, 'k', key), add(layer, 'v', value), add(layer, 'q', query);
+    EXPECT_EQ(bind_kv_scales(stored.entries, small(), "f"), std::vector(2, backend::KvScale{.key = 0.25f, .value = 3}));
+    EXPECT_EQ(bind_weights(stored.entries, small()).size(), 2u * 17 + 3);
+  }
+}
+
+TEST(manifest, refuses_kv_scales_that_are_none) {
+  const auto refused = [](const std::vector<std::pair<std::string, float>>& scales, std::string_view message) {
+    Stored stored(small(), Naming::kHuggingFace);
+    for (const auto& [name, scale] : scales)
+      stored.entries.push_back(
+          {"model.layers." + name, {.dtype = DType::kF32, .shape = {1}, .bytes = std::as_bytes(std::span(&scale, 1))}});
+    const auto bind = [&] {
+      static_cast<void>(bind_weights(stored.entries, small()));
+      static_cast<void>(bind_kv_scales(stored.entries, small(), "f"));
+    };
+    expect_error(bind, Code::kCorrupt, message);
+  };
+  refused({{"0.self_attn.k_scale", 1}, {"0.self_attn.v_scale", 1}, {"1.self_attn.k_scale", 1}},
+          "f: want a k_scale and a v_scale in each of 2 layers, found both in 1");
+  refused({{"0.self_attn.k_scale", 0}},
+          "f: model.layers.0.self_attn.k_scale: want one positive float, got 0 of F32 [1]");
+  refused({{"0.self_attn.k_scale", NAN}}, "want one positive float, got ");
+  refused({{"2.self_attn.k_scale", 1}}, "has what this model does not: 1 tensor: model.layers.2.self_attn.k_scale");
+}
+
 TEST(manifest, has_the_published_number_of_tensors) {
   EXPECT_EQ(manifest(gpt_oss_20b(), Naming::kHuggingFace).size(), 459u);
   EXPECT_EQ(manifest(gpt_oss_120b(), Naming::kHuggingFace).size(), 687u);

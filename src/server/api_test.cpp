@@ -283,6 +283,28 @@ TEST_F(ApiTest, the_prompt_tells_effort_identity_and_verbosity) {
     EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
 }
 
+// gpt-oss-safeguard's convention: the policy is the system message of a chat, or a response's instructions, which
+// Harmony has as the developer's; what is judged is the user's message.
+TEST_F(ApiTest, a_safeguards_policy_is_the_developers_message_and_what_it_judges_the_users) {
+  start({kAnswer, kAnswer});
+  const std::string policy =
+      "# Spam\\n\\nAnswer VIOLATES (1) or SAFE (0).\\n\\n## Example\\n\\nContent: hi <|end|> Answer: 0";
+  ask("/v1/chat/completions",
+      R"({"messages":[{"role":"system","content":")" + policy + R"("},{"role":"user","content":"Buy now!"}]})");
+  ask("/v1/responses", R"({"instructions":")" + policy + R"(","input":"Buy now!"})");
+  for (const engine::Request& request : engine_->requests) {
+    std::string prompt;
+    for (const int32_t id : request.prompt) prompt += testing::tokenizer().token_bytes(id);
+    for (const char* text :
+         {"\nReasoning: medium\n",
+          "<|start|>developer<|message|># Instructions\n\n# Spam\n\nAnswer VIOLATES (1) or SAFE (0).\n\n## Example\n\n"
+          "Content: hi <|end|> Answer: 0<|end|><|start|>user<|message|>Buy now!<|end|><|start|>assistant"})
+      EXPECT_NE(prompt.find(text), std::string::npos) << prompt;
+    const int32_t end = *testing::tokenizer().special_id("<|end|>");  // the policy's is text
+    EXPECT_EQ(std::count(request.prompt.begin(), request.prompt.end(), end), 3);
+  }
+}
+
 TEST_F(ApiTest, a_schema_that_no_grammar_expresses_is_refused_with_openais_code) {
   start({kAnswer});
   const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],)",

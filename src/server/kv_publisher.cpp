@@ -118,24 +118,27 @@ std::optional<std::vector<std::string>> received(const Socket& socket) {
 // As a map with the fields' names, or as an array of their values.
 Value event_of(const KvEvent& event, const KvPublishOptions& o) {
   using Fields = nlohmann::ordered_json;
-  const bool slides = event.kind == backend::LayerKind::kSliding, removed = event.what == KvEvent::What::kRemoved;
-  const int group = slides ? 1 : 0;
-  const Fields fields = removed ? Fields{{"type", "BlockRemoved"},
-                                         {"block_hashes", {event.block}},
-                                         {"medium", o.medium},
-                                         {"group_idx", group}}
-                                : Fields{{"type", "BlockStored"},
-                                         {"block_hashes", {event.block}},
-                                         {"parent_block_hash", event.parent == 0 ? Fields() : Fields(event.parent)},
-                                         {"token_ids", event.tokens},
-                                         {"block_size", backend::kPageTokens},
-                                         {"lora_id", nullptr},
-                                         {"medium", o.medium},
-                                         {"lora_name", nullptr},
-                                         {"extra_keys", nullptr},
-                                         {"group_idx", group},
-                                         {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
-                                         {"kv_cache_spec_sliding_window", slides ? Fields(o.window) : Fields()}};
+  using backend::LayerKind;
+  const bool wide = event.kind == LayerKind::kWide, slides = wide || event.kind == LayerKind::kSliding;
+  const bool removed = event.what == KvEvent::What::kRemoved;
+  const int group = wide ? 2 : slides ? 1 : 0;
+  const Fields fields =
+      removed ? Fields{{"type", "BlockRemoved"},
+                       {"block_hashes", {event.block}},
+                       {"medium", o.medium},
+                       {"group_idx", group}}
+              : Fields{{"type", "BlockStored"},
+                       {"block_hashes", {event.block}},
+                       {"parent_block_hash", event.parent == 0 ? Fields() : Fields(event.parent)},
+                       {"token_ids", event.tokens},
+                       {"block_size", backend::kPageTokens},
+                       {"lora_id", nullptr},
+                       {"medium", o.medium},
+                       {"lora_name", nullptr},
+                       {"extra_keys", nullptr},
+                       {"group_idx", group},
+                       {"kv_cache_spec_kind", slides ? "sliding_window" : "full_attention"},
+                       {"kv_cache_spec_sliding_window", slides ? Fields(wide ? o.wide_window : o.window) : Fields()}};
   if (o.maps) return Value(fields);
   Value values = Value::array();
   for (const auto& field : fields) values.push_back(Value(field));

@@ -18,6 +18,7 @@ struct KvPublishOptions {
   std::string medium;             // where the pages are: "GPU", "CPU"
   int replica = 0;                // vLLM's data-parallel rank
   int64_t window = 0;             // of the sliding layers, in tokens
+  int64_t wide_window = 0;        // of the wide layers; 0: there are none
   bool maps = false;              // events as maps with the fields' names, as newer vLLM sends them; else as arrays
   int64_t kept_batches = 10'000;  // for subscribers that ask again; 256 MB at most
   int most_unsent = 100'000;      // ZMQ_SNDHWM: for a slow subscriber; it loses what exceeds this

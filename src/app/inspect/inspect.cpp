@@ -6,7 +6,10 @@
 #include "lab/predict/predictor.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 namespace nibble::app {
 namespace {
@@ -44,22 +47,28 @@ Inspection inspect(const InspectOptions& options, const model::ModelConfig& conf
   return result;
 }
 
-Json dims_json(const backend::Dims& d) {
-  return {{"layers", d.layers},
-          {"hidden", d.hidden},
-          {"heads", d.heads},
-          {"kv_heads", d.kv_heads},
-          {"head_dim", d.head_dim},
-          {"inter", d.inter},
-          {"experts", d.experts},
-          {"topk", d.topk},
-          {"vocab", d.vocab},
-          {"sliding_window", d.sliding_window},
-          {"max_context", d.max_context}};
+Json dims_json(const model::ModelConfig& config) {
+  const backend::Dims& d = config.dims;
+  Json json = {{"layers", d.layers},
+               {"hidden", d.hidden},
+               {"heads", d.heads},
+               {"kv_heads", d.kv_heads},
+               {"head_dim", d.head_dim},
+               {"inter", d.inter},
+               {"experts", d.experts},
+               {"topk", d.topk},
+               {"vocab", d.vocab},
+               {"sliding_window", d.sliding_window},
+               {"max_context", d.max_context}};
+  if (d.wide_window > 0) json["wide_window"] = d.wide_window;
+  for (const backend::LayerKind kind : config.layer_kinds)
+    if (d.wide_window > 0) json["layer_kinds"].push_back(name_of(kind));
+  if (!config.layer_experts.empty()) json["layer_experts"] = config.layer_experts;
+  return json;
 }
 
 Json report(const model::ModelConfig& config, const convert::ModelNumbers& n, const std::vector<int64_t>& contexts) {
-  Json json = {{"dims", dims_json(config.dims)},
+  Json json = {{"dims", dims_json(config)},
                {"tensors", n.total.tensors},
                {"bytes", n.total.bytes},
                {"parameters", n.total.parameters},
@@ -101,6 +110,16 @@ void add_card(Json& json, const InspectOptions& options, const model::ModelConfi
   }
 }
 
+// "18 sliding, 10 full": how often a list has each of its values, in the order of their first.
+std::string counts_of(const Json& list) {
+  std::vector<std::string> counts;
+  for (auto at = list.begin(); at != list.end(); ++at)
+    if (std::find(list.begin(), at, *at) == at)
+      counts.push_back(fmt::format("{} {}", std::count(at, list.end(), *at),
+                                   at->is_string() ? at->get<std::string>() : "of " + at->dump()));
+  return fmt::format("{}", fmt::join(counts, ", "));
+}
+
 std::string text_report(const Json& j, Terminal& terminal) {
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) {
@@ -112,7 +131,7 @@ std::string text_report(const Json& j, Terminal& terminal) {
                                       : fmt::format("{:.2f} M", value.get<double>() / 1e6);
   };
   out += terminal.bold("model") + "\n";
-  for (const auto& [name, value] : j["dims"].items()) line(name, fmt::format("{}", value.get<int64_t>()));
+  for (const auto& [name, value] : j["dims"].items()) line(name, value.is_array() ? counts_of(value) : value.dump());
   line("parameters",
        fmt::format("{}, {} active per token", billions(j["parameters"]), billions(j["active_parameters"])));
   out += terminal.bold("weights") + "\n";

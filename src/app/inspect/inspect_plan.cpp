@@ -111,7 +111,7 @@ class Planner {
       : options_(options),
         config_(config),
         backend_config_(model::backend_config(config, {}, options.model.run.dense)),
-        cost_{config.dims, stored_formats(options.model, weights)},
+        cost_(model::cost_of(config, stored_formats(options.model, weights))),
         reduce_(backend::cuda::planned_reduce(options.model.run.ranks)) {
     cost_.formats.kv_row_bytes = kv_row_bytes(options.model, config.dims);
     if (options.model.run.backend == BackendKind::kReference)
@@ -166,8 +166,11 @@ class Planner {
           name_of(program.flash ? backend::AttentionKernel::kFlash : backend::AttentionKernel::kReference);
       stages.assign(program.nodes.begin(), program.nodes.end());
     } else {
-      stages =
-          backend::cpu_plan({.dims = config_.dims, .formats = cost_.formats, .step = step, .run = options_.model.run});
+      stages = backend::cpu_plan({.dims = config_.dims,
+                                  .formats = cost_.formats,
+                                  .step = step,
+                                  .run = options_.model.run,
+                                  .layer_experts = config_.layer_experts});
     }
     json["stages"] = Json::array();
     for (const backend::PlannedKernel& planned : stages) {
@@ -192,7 +195,7 @@ class Planner {
     if (backend::outside_layers(planned.stage)) return "";
     const int64_t layers = backend::layers_of(planned, config_.layer_kinds);
     if (!planned.kind) return fmt::format("{}", layers);
-    return fmt::format("{} {}", layers, *planned.kind == backend::LayerKind::kSliding ? "sliding" : "full");
+    return fmt::format("{} {}", layers, name_of(*planned.kind));
   }
 
   const InspectOptions& options_;
@@ -233,7 +236,7 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
   InspectOptions options = asked;
-  backend::validate(asked.model.run.ranks, config.dims);
+  backend::validate(asked.model.run.ranks, config.dims, config.layer_experts);
   options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
   for (const std::string& why : {options.model.backend_why, options.model.fast_why})
     if (!why.empty() && !options.output.json) terminal.note(why);

@@ -196,7 +196,8 @@ int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
 // host the cache shares memory with the pages of the weights, so it is smaller.
 engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
                                  engine::EngineLimits limits, std::span<const backend::HostWeight> weights = {}) {
-  const backend::CostModel cost{config.dims, stored_formats(o, weights)};  // those mapped from files do not count
+  // Weights mapped from files do not count.
+  const backend::CostModel cost = model::cost_of(config, stored_formats(o, weights));
   const auto budget_of_one = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;
@@ -248,13 +249,14 @@ struct Running {
   std::optional<engine::Replicas> engines;
 };
 
-server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int64_t window) {
+server::KvPublishOptions publish_options(const ServeOptions& o, int replica, const backend::Dims& dims) {
   return {.endpoint = o.kv_events.endpoint,
           .replay_endpoint = o.kv_events.replay_endpoint,
           .topic = o.kv_events.topic,
           .medium = o.model.run.backend == BackendKind::kCuda ? "GPU" : "CPU",
           .replica = replica,
-          .window = window,
+          .window = dims.sliding_window,
+          .wide_window = dims.wide_window,
           .maps = o.kv_events.maps,
           .kept_batches = o.kv_events.kept_batches,
           .most_unsent = o.kv_events.most_unsent};
@@ -263,7 +265,7 @@ server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int
 // Checks all replicas together, since each one's own check sees only itself.
 void require_replicas_fit(const ServeOptions& o, const ModelSource& source, const model::StepLimits& steps) {
   if (in_one_memory(o, o.model) == 1) return;
-  const backend::CostModel cost{source.config.dims, stored_formats(o.model, source.weights)};
+  const backend::CostModel cost = model::cost_of(source.config, stored_formats(o.model, source.weights));
   const Budget all =
       times(o.replicas, budget_of(o.model, model::backend_config(source.config, steps, o.model.run.dense), cost));
   require_fit(all.needs, all.limit,
@@ -404,9 +406,9 @@ int execute(const ServeOptions& asked) {
   if (o.kv_events.on) {  // an address that cannot be bound is refused now, too
     if (!o.prefix_cache)
       throw Error(Code::kInvalidRequest, "--kv-events: want the prefix cache, found --no-enable-prefix-caching");
-    const int64_t window = open_config(model).config.dims.sliding_window;
+    const backend::Dims dims = open_config(model).config.dims;
     for (int i = 0; i < o.replicas; ++i)
-      running.kv_events.push_back(std::make_unique<server::KvPublisher>(publish_options(o, i, window)));
+      running.kv_events.push_back(std::make_unique<server::KvPublisher>(publish_options(o, i, dims)));
   }
   std::atomic<bool> loaded = false;
   server::Api api(api_options(o, log_line));

@@ -31,7 +31,7 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   if (const auto facts = backend::cuda_plan_device()) card.name = facts->name;
   const model::ModelConfig config = open_config(options).config;
   const model::StepLimits limits = limits_of(options, config);
-  const backend::CostModel cost{config.dims, stored_formats(options, {})};
+  const backend::CostModel cost = model::cost_of(config, stored_formats(options, {}));
   try {
     const Budget budget = budget_of(options, model::backend_config(config, limits, options.run.dense), cost);
     card.needs = budget.needs;
@@ -81,7 +81,10 @@ ModelOptions resolved_model(ModelOptions options) {
   const backend::RunConfig& run = options.run;
   check_backends(run, {run.backend}, options.backend_why);
   if (run.backend == BackendKind::kCuda && in_a_group(options)) require_card_of_a_rank(options.group);
-  if (run.ranks.count > 1) backend::validate(run.ranks, open_config(options).config.dims);
+  if (run.ranks.count > 1) {
+    const model::ModelConfig config = open_config(options).config;
+    backend::validate(run.ranks, config.dims, config.layer_experts);
+  }
   options.run =
       run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
       : run.backend == BackendKind::kReference

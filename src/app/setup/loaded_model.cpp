@@ -117,7 +117,7 @@ OpenedConfig open_config(const ModelOptions& options) {
   if (!fs::is_directory(path) && !fs::is_regular_file(path)) {
     throw Error(Code::kIo,
                 "{}: want a model directory or a .gguf file, found {} (for random weights: "
-                "--load-format dummy with gpt-oss-20b, gpt-oss-120b or tiny)",
+                "--load-format dummy with gpt-oss-20b, gpt-oss-120b, gpt-oss-puzzle-88b or tiny)",
                 options.model, fs::exists(path) ? "neither" : "nothing there");
   }
   if (fs::is_directory(path)) return config_of(path);
@@ -205,7 +205,7 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   ThreadPool pool(thread_count(options));
   if (options.run.copy_weights && options.run.backend == BackendKind::kCpu) copy_files(source, pool, terminal);
   if (options.load_format == LoadFormat::kDummy) {
-    require_fit({.weights = dummy_bytes(options, source.config.dims)}, host_limit(), {});
+    require_fit({.weights = dummy_bytes(options, source.config)}, host_limit(), {});
     terminal.progress("making dummy weights", 0, "");
     source.dummy.emplace(source.config, options.dummy_seed, &pool);
     source.weights = source.dummy->weights();
@@ -214,12 +214,19 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = model::bind_weights(source.files.tensors(), source.config,
                                          {.where = options.model, .pool = &pool, .experts = options.expert_format});
     require_experts(options, source.weights);
+    source.config.kv_scales = model::bind_kv_scales(source.files.tensors(), source.config, options.model);
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);
   if (!source.tokenizer.ignored().empty())
     notes.push_back(fmt::format("tokenizer.json: {}: settings for training, without effect here",
                                 fmt::join(source.tokenizer.ignored(), ", ")));
+  if (!source.config.kv_scales.empty()) {
+    if (options.run.kv_type() != backend::KvDtype::kE4m3)
+      notes.emplace_back("the checkpoint's KV scales have an effect with --kv-cache-dtype fp8 alone");
+    else if (options.run.backend == BackendKind::kCuda)
+      notes.emplace_back("fp8 pages on a card are written without the checkpoint's KV scales: as if these were 1");
+  }
   for (const std::string& note : notes) terminal.note(note);
   terminal.end_progress();
   return source;
@@ -343,7 +350,7 @@ LoadedHead::LoadedHead(const model::eagle3::Head& head, const ModelOptions& opti
 LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options, const model::StepLimits& limits,
                          const LoadView& view) {
   const backend::BackendConfig config = model::backend_config(source.config, limits, options.run.dense);
-  const backend::CostModel cost{source.config.dims, stored_formats(options, source.weights)};
+  const backend::CostModel cost = model::cost_of(source.config, stored_formats(options, source.weights));
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.run.backend == BackendKind::kCuda;
   const auto note = [&](const std::string& text) {
@@ -443,7 +450,8 @@ std::unique_ptr<ModelSource> open_draft(const ModelOptions& options, const Model
     if (token_text(source.tokenizer, id) != token_text(draft->tokenizer, id))
       throw Error(Code::kInvalidRequest, "--speculative-model {}: want the tokens of {}, found another token {}",
                   options.speculative_model.string(), options.model, id);
-  if (options.run.ranks.count > 1) backend::validate(options.run.ranks, draft->config.dims);
+  if (options.run.ranks.count > 1)
+    backend::validate(options.run.ranks, draft->config.dims, draft->config.layer_experts);
   return draft;
 }
 

@@ -106,9 +106,9 @@ std::optional<double> utilization_that_fits(const MemoryNeeds& needs, int64_t fr
   return hundredths <= 100 ? std::optional(hundredths / 100) : std::nullopt;
 }
 
-int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims) {
+int64_t dummy_bytes(const ModelOptions& options, const model::ModelConfig& config) {
   if (options.load_format != LoadFormat::kDummy) return 0;
-  return backend::CostModel{dims, backend::StoredFormats::as_shipped()}.weight_bytes();
+  return model::cost_of(config, backend::StoredFormats::as_shipped()).weight_bytes();
 }
 
 int64_t bytes_copied(const backend::CostModel& cost, const backend::Ranks& ranks) {
@@ -184,7 +184,7 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
   const model::StepLimits steps = engine::draft_step_limits(
       {.max_tokens = config.max_tokens, .max_rows = config.max_rows, .kv_pages = config.kv_pages});
   const MemoryNeeds more = budget_alone(draft, model::backend_config(drafts, steps, draft.run.dense),
-                                        {drafts.dims, stored_formats(draft, {})})
+                                        model::cost_of(drafts, stored_formats(draft, {})))
                                .needs;
   for (int64_t MemoryNeeds::* part : kParts) budget.needs.*part += more.*part;
   return budget;
@@ -230,10 +230,7 @@ using Json = nlohmann::ordered_json;
 
 int64_t kv_of_rank(const backend::CostModel& cost, const model::ModelConfig& config, const backend::Shard& shard,
                    int64_t context) {
-  const int64_t windowed = std::min(context, config.dims.sliding_window);
-  const int64_t keys =
-      config.layers_of(model::LayerKind::kFull) * context + config.layers_of(model::LayerKind::kSliding) * windowed;
-  return 2 * keys * backend::dims_of(config.dims, shard).kv_heads * cost.kv_row_bytes();
+  return 2 * config.keys_of(context) * backend::dims_of(config.dims, shard).kv_heads * cost.kv_row_bytes();
 }
 
 std::vector<RankMemory> rank_memory(const backend::CostModel& cost, const model::ModelConfig& config,
@@ -252,7 +249,7 @@ std::vector<RankMemory> rank_memory(const backend::CostModel& cost, const model:
 
 int64_t kv_tokens_beside(const backend::CostModel& cost, const model::ModelConfig& config, const RankMemory& of,
                          int64_t memory) {
-  const int64_t window = config.dims.sliding_window;
+  const int64_t window = std::max(config.dims.sliding_window, config.dims.wide_window);
   const int64_t token = kv_of_rank(cost, config, of.shard, window + 1) - kv_of_rank(cost, config, of.shard, window);
   return std::max<int64_t>(0, memory - of.weights) / token;
 }

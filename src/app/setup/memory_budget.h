@@ -72,7 +72,7 @@ struct Budget {
 [[nodiscard]] Budget times(int count, Budget budget);
 
 // Weights that --load-format dummy makes in the host's memory, on every backend; 0 for files.
-[[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const backend::Dims& dims);
+[[nodiscard]] int64_t dummy_bytes(const ModelOptions& options, const model::ModelConfig& config);
 [[nodiscard]] MemoryLimit host_limit();
 
 // Throws Error(kOutOfMemory) if the backend will not fit; the message has the flag values that would.

@@ -84,9 +84,9 @@ TEST(memory_budget, mapped_weights_are_not_the_backends) {
     options.run.kv = type.dtype;
     EXPECT_EQ(budget_of(options, be, cost).needs.kv, 24 * 4096 * 2 * 8 * backend::row_bytes(type, 64));
   }
-  EXPECT_EQ(dummy_bytes(options, config.dims), 0);
+  EXPECT_EQ(dummy_bytes(options, config), 0);
   options.load_format = LoadFormat::kDummy;
-  EXPECT_EQ(dummy_bytes(options, config.dims), 13'761'264'768);
+  EXPECT_EQ(dummy_bytes(options, config), 13'761'264'768);
   be.dense.lm_head = backend::WeightFormat::kMxfp8;  // a copy is made
   const backend::CostModel quantised{config.dims, backend::StoredFormats::of({}, be.dense)};
   EXPECT_EQ(budget_of(options, be, quantised).needs.weights, 201088 * int64_t{2880} * 33 / 32);

@@ -32,9 +32,10 @@ uint64_t fingerprint_of(const ModelSource& source) {
   const backend::BackendConfig config = model::backend_config(source.config, {});
   const backend::Dims& d = config.dims;
   for (const int64_t dim : {d.layers, d.hidden, d.heads, d.kv_heads, d.head_dim, d.inter, d.experts, d.topk, d.vocab,
-                            d.sliding_window, d.max_context})
+                            d.sliding_window, d.max_context, d.wide_window})
     seen.field(dim);
   seen.field(std::span<const backend::LayerKind>(config.layer_kinds));
+  seen.field(std::span<const int64_t>(config.layer_experts));
   seen.field(std::span<const float>(config.rope_inv_freq));
   for (const float value : {config.rope_concentration, config.rms_eps, config.swiglu_limit}) seen.field(value);
   for (const backend::HostWeight& weight : source.weights) {

@@ -34,6 +34,7 @@ struct CpuPlanArgs {
   const StoredFormats& formats;
   StepShape step;
   RunConfig run;
+  std::vector<int64_t> layer_experts{};  // experts_of
 };
 
 // Norms, the choice of experts, SwiGLU and the draw have no row: they read no weights to speak of.

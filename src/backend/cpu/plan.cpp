@@ -23,7 +23,7 @@ std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
   const int threads = threads_of(0, run.ranks, run.threads);
   std::vector<PlannedKernel> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
-  const CostModel model{args.dims, args.formats, shard};
+  const CostModel model{args.dims, args.formats, shard, 0, args.layer_experts};
   const auto cost = [&](std::initializer_list<WeightRole> roles) {
     Cost sum;
     for (const WeightRole role : roles) sum += model.of(role, args.step);
@@ -60,7 +60,7 @@ std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
   stages.push_back({.stage = Stage::kAttend,
                     .kernel = fmt::format("rope and KV write, {}", name_of(run.kv_type())),
                     .tile = fmt::format("{} tokens over {} threads", tokens, threads)});
-  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) {
+  for (const LayerKind kind : kinds_of(d)) {
     stages.push_back({.stage = Stage::kAttend,
                       .kind = kind,
                       .kernel = fmt::format("attend_{} ({})", name_of(run.kv_type()), kernels.name),

@@ -30,7 +30,7 @@ class CardCrew final : public Crew {
   CardCrew(const BackendConfig& whole, const RunConfig& run, const CudaSetup& setup,
            const std::vector<Arch>& architectures)
       : whole_(whole), run_(run), setup_(setup), architectures_(architectures), devices_(devices_of(setup, run.ranks)) {
-    validate(run.ranks, whole.dims);
+    validate(run.ranks, whole.dims, whole.layer_experts);
     require_cards(*std::ranges::max_element(devices_) + 1, fmt::format("--tensor-parallel-size {}", run.ranks.count));
     if (run.ranks.count == 1) return;
     comm_.emplace(devices_);

@@ -114,7 +114,7 @@ class CudaBackend final : public Member {
   WeightHandle upload(const HostWeight& weight) override {
     HostWeight part = weight;
     if (rank_.comm != nullptr)
-      part.slice = slice_of(weight.role, rank_.whole, shard_of(rank_.whole, rank_.ranks, rank_.comm->rank()));
+      part.slice = slice_of(weight, rank_.whole, shard_of(rank_.whole, rank_.ranks, rank_.comm->rank()));
     return weights_.upload(part);
   }
   void finish_upload() override { weights_.finish(); }

@@ -122,7 +122,8 @@ StepRoom receive_room(ProcessGroup& group) {
   in.end();
   constexpr int kMost = 1 << 24;
   const auto in_range = [](int value) { return value >= 1 && value <= kMost; };
-  if (!in_range(room.max_tokens) || !in_range(room.max_rows) || !std::ranges::all_of(room.kv_pages, in_range))
+  const auto count = [&](int pages) { return pages == 0 || in_range(pages); };  // a kind that the model lacks has none
+  if (!in_range(room.max_tokens) || !in_range(room.max_rows) || !std::ranges::all_of(room.kv_pages, count))
     throw Error(Code::kCorrupt, "limits frame: want numbers from 1 to {}, found others", kMost);
   return room;
 }

@@ -31,7 +31,7 @@ class HostMember final : public Member {
 
   WeightHandle upload(const HostWeight& weight) override {
     HostWeight part = weight;
-    part.slice = slice_of(weight.role, whole_.dims, shard_);
+    part.slice = slice_of(weight, whole_.dims, shard_);
     return own_->upload(part);
   }
   void finish_upload() override { own_->finish_upload(); }
@@ -113,7 +113,7 @@ class HostMember final : public Member {
 }  // namespace
 
 std::unique_ptr<Member> make_host_member(const BackendConfig& whole, HostPlace place, const MakeHost& make) {
-  validate(place.ranks, whole.dims);
+  validate(place.ranks, whole.dims, whole.layer_experts);
   return std::make_unique<HostMember>(whole, std::move(place), make);
 }
 

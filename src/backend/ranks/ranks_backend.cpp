@@ -285,7 +285,7 @@ class HostCrew final : public Crew {
 
 std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks,
                                             std::unique_ptr<Crew> crew) {
-  validate(ranks, config.dims);
+  validate(ranks, config.dims, config.layer_experts);
   return std::make_unique<RanksBackend>(ranks, std::move(crew));
 }
 
@@ -296,7 +296,7 @@ std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const R
 
 std::unique_ptr<Backend> make_ranks_backend(const BackendConfig& config, const Ranks& ranks, ProcessGroup& group,
                                             std::unique_ptr<Member> member, std::string member_name) {
-  validate(ranks, config.dims);
+  validate(ranks, config.dims, config.layer_experts);
   check(ranks.count == group.count() && group.rank() == 0, "rank 0 drives a group of as many processes");
   return std::make_unique<RanksBackend>(ranks, group, std::move(member), std::move(member_name));
 }

@@ -68,7 +68,7 @@ void check_step(const StepArgs& step, const BackendConfig& config, int64_t unrea
   want(std::ssize(step.logit_tokens) <= config.max_rows && within(step.logit_tokens, 0, tokens),
        "logits of the step's tokens");
   check_rows(step.rows, tokens);
-  for (size_t kind = 0; kind < kLayerKinds; ++kind) {
+  for (size_t kind = 0; kind < kinds_of(config.dims).size(); ++kind) {
     const std::span<const int32_t> slots = step.kv_slots[kind];
     const auto& [ids, pages_per_row] = step.pages[kind];
     const bool read = std::ranges::find(config.layer_kinds, static_cast<LayerKind>(kind)) != config.layer_kinds.end();

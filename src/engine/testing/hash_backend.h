@@ -79,18 +79,20 @@ inline backend::DrawnToken fake_draw(const State& state, const backend::SampleRo
   return drawn;
 }
 
-// The state of the last token.
-inline State state_of(std::span<const int32_t> tokens, int64_t window) {
+// The state of the last token. wide: as Dims::wide_window.
+inline State state_of(std::span<const int32_t> tokens, int64_t window, int64_t wide = 0) {
   const auto last = static_cast<int64_t>(tokens.size()) - 1;
-  uint64_t full = 0, sliding = 0;
+  uint64_t full = 0, sliding = 0, widely = 0;
   bool poisoned = false;
   for (int64_t p = 0; p <= last; ++p) {
     const int32_t token = tokens[static_cast<size_t>(p)];
     full = seen(full, token, p);
     if (p > last - window) sliding = seen(sliding, token, p);
+    if (p > last - wide) widely = seen(widely, token, p);
     poisoned |= token == kPoison;
   }
-  return {.hash = mix(mix(0, sliding), full), .poisoned = poisoned};
+  const uint64_t both = mix(mix(0, sliding), full);
+  return {.hash = wide > 0 ? mix(both, widely) : both, .poisoned = poisoned};
 }
 
 struct Alone {
@@ -99,7 +101,7 @@ struct Alone {
 };
 
 // What a request gets, and how it ends if nothing goes wrong.
-inline Alone expect_alone(const Request& request, int64_t window, int64_t max_context) {
+inline Alone expect_alone(const Request& request, int64_t window, int64_t max_context, int64_t wide = 0) {
   Alone alone;
   std::vector<int32_t> all = request.prompt;
   std::vector<uint32_t> mask((kVocab + 31) / 32);
@@ -113,11 +115,12 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
     if (static_cast<int64_t>(alone.tokens.size()) < request.min_tokens) {
       for (const int32_t id : request.stop_ids) mask[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
     }
-    const backend::DrawnToken drawn = fake_draw(state_of(all, window), {.params = &request.sampling,
-                                                                        .position = static_cast<int64_t>(all.size()),
-                                                                        .prompt = request.prompt,
-                                                                        .output = alone.tokens,
-                                                                        .mask = mask});
+    const backend::DrawnToken drawn =
+        fake_draw(state_of(all, window, wide), {.params = &request.sampling,
+                                                .position = static_cast<int64_t>(all.size()),
+                                                .prompt = request.prompt,
+                                                .output = alone.tokens,
+                                                .mask = mask});
     if (drawn.error) {
       alone.reason = FinishReason::kFailed;
       return alone;
@@ -142,23 +145,22 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
 // By its operations 1000 keys cost as much as the rest of a token.
 inline constexpr backend::Dims kFakeWidths{.hidden = 250, .heads = 1, .kv_heads = 1, .head_dim = 1};
 
-// `dims`: its widths; they count only for what the engine guesses about times.
+// `dims`: its wide window, and its widths, which count only for what the engine guesses about times.
 inline model::GptOss fake_model(int64_t window, int64_t max_context = 4096, const backend::Dims& dims = kFakeWidths) {
   model::GptOss gpt;
   gpt.config.dims = dims;
-  gpt.config.dims.layers = 2;
+  gpt.config.dims.layers = std::ssize(kinds_of(dims));  // one of each kind
   gpt.config.dims.vocab = kVocab;
   gpt.config.dims.sliding_window = window;
   gpt.config.dims.max_context = max_context;
-  gpt.config.layer_kinds = {LayerKind::kSliding, LayerKind::kFull};
-  gpt.weights.layers.resize(2);
+  gpt.config.layer_kinds.assign(kinds_of(dims).begin(), kinds_of(dims).end());
+  gpt.weights.layers.resize(gpt.config.layer_kinds.size());
   return gpt;
 }
 
 class FakeBackend final : public backend::Backend {
  public:
-  FakeBackend(const model::GptOss& gpt, const model::StepLimits& limits)
-      : window_(gpt.config.dims.sliding_window), limits_(limits) {
+  FakeBackend(const model::GptOss& gpt, const model::StepLimits& limits) : dims_(gpt.config.dims), limits_(limits) {
     for (size_t kind = 0; kind < backend::kLayerKinds; ++kind)
       cells_[kind].resize(static_cast<size_t>(limits.kv_pages[kind]) * kPageTokens);
   }
@@ -249,7 +251,7 @@ class FakeBackend final : public backend::Backend {
           see(full, p);
           now = full;
         } else {
-          for (int64_t q = std::max<int64_t>(0, p - window_ + 1); q <= p; ++q) see(now, q);
+          for (int64_t q = std::max<int64_t>(0, p - dims_.window_of(args.kind) + 1); q <= p; ++q) see(now, q);
         }
         State& state = states_[static_cast<size_t>(row.first_token + p - first)];
         state = {.hash = mix(state.hash, now.hash), .poisoned = state.poisoned || now.poisoned};
@@ -325,7 +327,7 @@ class FakeBackend final : public backend::Backend {
     throw Error(Code::kDevice, "[fake] a fault");
   }
 
-  const int64_t window_;
+  const backend::Dims dims_;
   const model::StepLimits limits_;
   std::array<std::vector<Cell>, backend::kLayerKinds> cells_;  // by kind: one layer of each
   std::vector<int32_t> tokens_, positions_;

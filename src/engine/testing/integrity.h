@@ -29,16 +29,19 @@ inline void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) con
     check(std::count(siblings.begin(), siblings.end(), static_cast<int32_t>(i)) == 1, "its parent knows it");
     whole += is_whole ? 1 : 0;
     check(node.parent == kRoot || at(node.parent).count == backend::kPageTokens, "a tail has no children");
-    check(node.full >= 0, "a node has its page");
-    check(node.locks >= node.sliding_locks, "who uses the sliding page uses the node");
+    check(node.page[LayerKind::kFull] >= 0, "a node has its page");
     check(node.parent == kRoot || at(node.parent).locks >= node.locks, "who uses a node uses those above it");
-    check(node.by_node.has_value() == (node.locks == 0), "what nobody uses may go");
-    check(node.by_sliding.has_value() == (node.sliding >= 0 && node.sliding_locks == 0),
-          "and its sliding page is linked unless it is locked");
-    ++holders[LayerKind::kFull][static_cast<size_t>(node.full)];
-    if (node.sliding >= 0) ++holders[LayerKind::kSliding][static_cast<size_t>(node.sliding)];
-    unused[LayerKind::kFull] += node.by_node ? 1 : 0;
-    unused[LayerKind::kSliding] += node.by_sliding ? 1 : 0;
+    check(node.place.has_value() == (node.locks == 0), "what nobody uses may go");
+    for (const LayerKind kind : windowed()) {
+      const Windowed& own = node.windowed[kind];
+      check(node.locks >= own.locks, "who uses the page of a window uses the node");
+      check(own.place.has_value() == (node.page[kind] >= 0 && own.locks == 0),
+            "and its page of a window is linked unless it is locked");
+      unused[kind] += own.place ? 1 : 0;
+    }
+    for (const LayerKind kind : kinds())
+      if (node.page[kind] >= 0) ++holders[kind][static_cast<size_t>(node.page[kind])];
+    unused[LayerKind::kFull] += node.place ? 1 : 0;
     if (node.count == backend::kPageTokens)
       check(child(node.parent, node.tokens) == static_cast<int32_t>(i), "it is found");
   }
@@ -48,23 +51,23 @@ inline void PrefixCache::check_integrity(PerKind<std::vector<int>>& holders) con
   }
   check(whole == by_key_.size() && free == free_nodes_.size(), "all nodes are found or free");
   check(children == whole && children + tails + free + 1 == nodes_.size(), "a parent knows none but its own");
-  for (const LayerKind kind : kKinds)
+  for (const LayerKind kind : kinds())
     check(unused[kind] == available(kind) - pool_.free_pages(kind), "the orders of eviction hold all that may go");
 }
 
 // Aborts when a page is lost, or has two holders among the cache and sequences, whose pages `of` are all there are.
 inline void check_pages(const PagePool& pool, const PrefixCache& cache, std::span<const SequencePages* const> of) {
   PerKind<std::vector<int>> holders;
-  for (const LayerKind kind : kKinds) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
+  for (const LayerKind kind : cache.kinds()) holders[kind].assign(static_cast<size_t>(pool.total(kind)), 0);
   cache.check_integrity(holders);
   for (const SequencePages* const pages : of) {
-    for (const LayerKind kind : kKinds) {
+    for (const LayerKind kind : cache.kinds()) {
       for (size_t p = pages->nodes.size(); p < pages->ids[kind].size(); ++p) {
         if (pages->ids[kind][p] >= 0) ++holders[kind][static_cast<size_t>(pages->ids[kind][p])];
       }
     }
   }
-  for (const LayerKind kind : kKinds) {
+  for (const LayerKind kind : cache.kinds()) {
     int64_t held = 0;
     for (const int count : holders[kind]) {
       check(count <= 1, "a page has one holder");

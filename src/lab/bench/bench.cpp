@@ -77,8 +77,8 @@ void check_context(const BenchOptions& options, const BenchShape& shape, const m
 
 // The dummy weights count with the backend's memory if both live in the same memory.
 void check_memory(const BenchOptions& options, const BenchShape& shape, const model::ModelConfig& config) {
-  const backend::CostModel cost{config.dims, backend::StoredFormats::of({}, options.model.run.dense)};
-  const int64_t dummies = dummy_bytes(options.model, config.dims);
+  const backend::CostModel cost = model::cost_of(config, backend::StoredFormats::of({}, options.model.run.dense));
+  const int64_t dummies = dummy_bytes(options.model, config);
   const auto budget = [&](const BenchShape& s) {
     Budget b =
         budget_of(options.model, model::backend_config(config, steps_of(s, config), options.model.run.dense), cost);
@@ -353,7 +353,7 @@ int execute(const BenchOptions& asked) {
   const auto start = std::chrono::steady_clock::now();
   const ModelSource source = open_model(options.model, terminal);
   LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
-  backend::CostModel cost{source.config.dims, stored_formats(options.model, source.weights)};
+  backend::CostModel cost = model::cost_of(source.config, stored_formats(options.model, source.weights));
   cost.formats.kv_row_bytes = kv_row_bytes(options.model, source.config.dims);
   BenchJson json = head_of(options, source.config, cost, peaks);
   json["backend"] = loaded.backend().name();

@@ -30,7 +30,7 @@ backend::BackendConfig backend_config(const ModelOptions& options, const model::
 }
 
 void check_memory(const ModelOptions& options, const model::ModelConfig& config) {
-  require_fit({.weights = dummy_bytes(options, config.dims)}, host_limit(), {});
+  require_fit({.weights = dummy_bytes(options, config)}, host_limit(), {});
   const auto [needs, limit] = budget_of(options, backend_config(options, config),
                                         {config.dims, backend::StoredFormats::of({}, options.run.dense)});
   require_fit(needs, limit, {});

@@ -114,7 +114,7 @@ backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
   const backend::Ranks& ranks = options.run.ranks;
   const backend::BackendConfig sized =
       backend::cuda_config(model::backend_config(config, engine::step_limits(limits, config.dims), dense), ranks);
-  const backend::CostModel cost = of_a_card({config.dims, backend::StoredFormats::of({}, dense)}, ranks);
+  const backend::CostModel cost = of_a_card(model::cost_of(config, backend::StoredFormats::of({}, dense)), ranks);
   const int64_t logits = int64_t{sized.max_rows} * config.dims.vocab * static_cast<int64_t>(sizeof(float));
   const int64_t shared = ranks.count > 1 ? backend::cuda::comm_bytes(ranks.count) + logits : 0;
   return {.weights = cost.weight_bytes(),
@@ -305,7 +305,7 @@ int execute(const PredictOptions& asked) {
   options.model = with_files(options.model, terminal);
   const auto [config, notes] = open_config(options.model);
   for (const std::string& note : notes) terminal.note(note);
-  backend::validate(options.model.run.ranks, config.dims);
+  backend::validate(options.model.run.ranks, config.dims, config.layer_experts);
   std::vector<std::string_view> arches;
   for (const backend::cuda::Arch& arch : backend::cuda::Card(card.facts).arches) arches.emplace_back(arch.name);
   Json json = {{"model", options.model.name},
@@ -324,7 +324,7 @@ int execute(const PredictOptions& asked) {
                {"assumptions", Json::array()}};
   for (const Weights& weights : weights_of(options.model)) {
     const Predictor predictor{options.model, config, weights.dense, card, link};
-    backend::CostModel whole{config.dims, backend::StoredFormats::of({}, weights.dense)};
+    backend::CostModel whole = model::cost_of(config, backend::StoredFormats::of({}, weights.dense));
     Json table = {{"weights", weights.name},
                   {"weight_bytes", of_a_card(whole, options.model.run.ranks).weight_bytes()},
                   {"rows", Json::array()}};

@@ -52,7 +52,7 @@ int execute(const CompareOptions& asked) {
   if (tokens < 1 || tokens > most)
     throw Error(Code::kInvalidRequest, "want 1 to {} prompt tokens, found {}", most, tokens);
   const auto pages = static_cast<int32_t>(engine::pages_for(tokens));
-  const model::StepLimits limits{.max_tokens = tokens, .max_rows = 1, .kv_pages = {pages, pages}};
+  const model::StepLimits limits{.max_tokens = tokens, .max_rows = 1, .kv_pages = {pages, pages, pages}};
   const auto config = model::backend_config(source.config, limits, options.model.run.dense);
   const bool card = options.a == BackendKind::kCuda || options.b == BackendKind::kCuda;
   const auto exact = [&](BackendKind kind) {  // the reference rounds nothing, beside a card but to what that holds

@@ -96,7 +96,7 @@ class Correctness {
     if (subject_.model.run.backend == BackendKind::kCuda)
       return checks_.skip(name, "a card's tensor cores round; the tokens below are held against it");
     const auto pages = static_cast<int32_t>(engine::pages_for(kStageTokens));
-    const model::StepLimits limits{.max_tokens = kStageTokens, .max_rows = 1, .kv_pages = {pages, pages}};
+    const model::StepLimits limits{.max_tokens = kStageTokens, .max_rows = 1, .kv_pages = {pages, pages, pages}};
     RunConfig run = exact_;
     run.kv = KvDtype::kF32;
     const auto config = model::backend_config(subject_.source.config, limits, run.dense);

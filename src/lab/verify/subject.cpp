@@ -81,7 +81,7 @@ OnBackend load(const VerifySubject& subject, const backend::RunConfig& run, cons
 model::StepLimits whole_step(int64_t tokens) {
   const auto count = static_cast<int>(tokens);
   const auto pages = static_cast<int32_t>(engine::pages_for(tokens));
-  return {.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages}};
+  return {.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages, pages}};
 }
 
 RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, std::span<const int32_t> tokens,

@@ -8,6 +8,7 @@
 #include "backend/cuda/experts/grouped_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -141,14 +142,14 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   if (needs.flash) carve_attention(needs, a, carver);
   if (config.head) carve_head(config, a.head, carver);
   a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);
-  int32_t* row = carver.take<int32_t>(6 * a.step_pitch);
-  for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key, &a.kv_slots[0], &a.kv_slots[1]}) {
-    *array = row;
-    if (row != nullptr) row += a.step_pitch;
-  }
+  const size_t kinds = kinds_of(d).size();
+  int32_t* row = carver.take<int32_t>((4 + static_cast<int64_t>(kinds)) * a.step_pitch);
+  const auto next_row = [&](int32_t*& array) { array = std::exchange(row, row == nullptr ? row : row + a.step_pitch); };
+  for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key}) next_row(*array);
+  for (size_t kind = 0; kind < kinds; ++kind) next_row(a.kv_slots[kind]);
   a.row_pages = most_row_pages(config);
   a.page_ids = std::min<int64_t>(tokens, kMaxStepRows) * a.row_pages;
-  for (int32_t*& pages : a.pages) pages = carver.take<int32_t>(a.page_ids);
+  for (size_t kind = 0; kind < kinds; ++kind) a.pages[kind] = carver.take<int32_t>(a.page_ids);
   a.logit_tokens = carver.take<int32_t>(rows);
   a.rope_inv_freq = carver.take<float>(d.head_dim / 2);
   a.rope_cosine = carver.take<float>(tokens * d.head_dim / 2);

@@ -95,11 +95,11 @@ struct Arena {
   int32_t* decode_tokens = nullptr;    // [tokens]
   AttendTile* attend_tiles = nullptr;  // [max_attend_tiles]
   // The step's arrays
-  int32_t* ids = nullptr;        // [tokens]; this and the next five are rows, step_pitch apart, of one array
+  int32_t* ids = nullptr;        // [tokens]; this and those up to kv_slots are rows, step_pitch apart, of one array
   int32_t* positions = nullptr;  // [tokens]
   int32_t* token_row = nullptr;  // [tokens]
   int32_t* last_key = nullptr;   // [tokens] the position a token attends from
-  std::array<int32_t*, kLayerKinds> kv_slots{};
+  std::array<int32_t*, kLayerKinds> kv_slots{};  // of kinds_of(dims), as pages
   int64_t step_pitch = 0;
   std::array<int32_t*, kLayerKinds> pages{};  // [page_ids]
   int64_t page_ids = 0;                       // capacity of each

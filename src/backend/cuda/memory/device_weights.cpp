@@ -31,11 +31,9 @@ bool is_packed(WeightRole role) {
          role == WeightRole::kDown;
 }
 
-Dims held_dims(const BackendConfig& config, WeightRole role) {
-  using enum WeightRole;
+Dims held_dims(const BackendConfig& config, const HostWeight& weight) {
   Dims held = config.dims;
-  const bool of_experts = role == kGateUp || role == kGateUpBias || role == kDown || role == kDownBias;
-  if (of_experts && config.own_experts) held.experts = config.own_experts->count;
+  if (has_experts(weight.role)) held.experts = weight.slice ? weight.slice->experts.count : weight.values.shape[0];
   return held;
 }
 
@@ -118,7 +116,7 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
 }
 
 PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
-  const MatrixShape shape = packed_shape(role, held_dims(config_, role));
+  const MatrixShape shape{source.rows, source.cols, packed_shape(role, config_.dims).order};
   const Packing packing = packing_of(role, config_.dense);
   std::byte *whole = nullptr, *part = nullptr;
   if (is_qkv(role)) {
@@ -193,7 +191,7 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   if (options_.config.head) return upload_head(weight);
-  const Dims d = held_dims(options_.config, weight.role);
+  const Dims d = held_dims(options_.config, weight);
   HostWeight cut = weight;
   const bool fills = packed_ && weight.role == WeightRole::kDown && packed_shape(weight.role, d).cols != d.inter;
   if (!cut.slice && fills) cut.slice = whole_of(weight.role, d);
@@ -263,7 +261,7 @@ WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
                 backend::name_of(weight.role), backend::name_of(weight.format), backend::name_of(weight.odd_format));
   if (!uploader_) uploader_.emplace(options_.files, options_.upload_threads, options_.cached);
   if (!slabs_) slabs_.emplace(*uploader_);
-  const Dims d = held_dims(options_.config, weight.role);
+  const Dims d = held_dims(options_.config, weight);
   const int64_t values = held_values(weight, d);
   SlabSource source{.format = weight.format,
                     .rows = values,

@@ -28,8 +28,8 @@ struct MatrixShape {
   int64_t rows = 0, cols = 0;
   layout::RowOrder order = layout::RowOrder::kPlain;
 };
-// What is held of a role: of the experts a rank's own.
-[[nodiscard]] Dims held_dims(const BackendConfig& config, WeightRole role);
+// The dimensions of a weight, with the experts that it has: its layer's, or a rank's own.
+[[nodiscard]] Dims held_dims(const BackendConfig& config, const HostWeight& weight);
 // The shape of a packed role. Experts are rows of one tall matrix.
 [[nodiscard]] MatrixShape matrix_shape(WeightRole role, const Dims& dims);
 // As it is packed: columns of down are filled up to pairs of blocks.

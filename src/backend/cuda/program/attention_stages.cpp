@@ -171,7 +171,7 @@ void Maker::attend() {
   } else if (qkv_sums_.splits > 0) {
     rope_sums();
   }
-  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
+  for (const LayerKind kind : kinds_of(d_)) attend(kind);
 }
 
 void Maker::attend(LayerKind kind) {
@@ -179,7 +179,7 @@ void Maker::attend(LayerKind kind) {
     own.kind = kind;
     own.cost += cost_.of(stage_, kind, {.rows = rows});
   };
-  const int n = tokens(), window = kind == LayerKind::kSliding ? to_int(d_.sliding_window) : 0;
+  const int n = tokens(), window = to_int(d_.window_of(kind));
   const auto of_kind = static_cast<size_t>(kind);
   if (!flash_) {
     return place(add(kernel::kAttend.of(pages_.dtype),

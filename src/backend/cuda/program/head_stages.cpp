@@ -106,7 +106,7 @@ void Maker::head_layers() {
   });
 
   stage_ = Stage::kAttend;
-  for (const LayerKind kind : {LayerKind::kSliding, LayerKind::kFull}) attend(kind);
+  for (const LayerKind kind : kinds_of(d_)) attend(kind);
   if (!flash_)
     head_norm(tokens_, [](const Binding& b) {
       return Eagle3NormArgs{.x = b.at.attn, .rounded = b.at.head.attended, .width = to_int(b.config.dims.q_width())};

@@ -43,7 +43,7 @@ Maker::Maker(const ProgramArgs& args)
       activations_(choose_activations(family_, args.run)),
       tuned_(args.tuned.value_or(args.card.tuned())),
       gemv_(gemv_device(args.card.facts)),
-      cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config)} {
+      cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config), 0, args.config.layer_experts} {
   if (!plain()) cost_.down_cols = hidden_width_;
   cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");

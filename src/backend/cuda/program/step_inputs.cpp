@@ -10,7 +10,8 @@ namespace {
 
 // The most that one step's arrays take, twice over.
 int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
-  const int64_t ints = 6 * std::max<int64_t>(8, config.max_tokens) + config.max_rows + kLayerKinds * page_ids;
+  const auto kinds = std::ssize(kinds_of(config.dims));
+  const int64_t ints = (4 + kinds) * std::max<int64_t>(8, config.max_tokens) + config.max_rows + kinds * page_ids;
   const int64_t taps = config.head ? config.max_tokens * config.head->taps * config.head->target_hidden : 0;
   return 2 * (ints * 4 + taps * 4 + config.max_rows * static_cast<int64_t>(sizeof(SampleRowParams)) +
               config.max_tokens * 4 + max_attend_tiles(config.max_tokens) * static_cast<int64_t>(sizeof(AttendTile))) +
@@ -23,8 +24,9 @@ StepInputs::StepInputs(const BackendConfig& config, const Arena& at, cudaStream_
     : at_(at),
       staging_(staging_bytes(config, at.page_ids), stream),
       logit_tokens_(at.logit_tokens, config.max_rows),
-      pages_{PageArray(at.pages[0], at.page_ids, at.row_pages), PageArray(at.pages[1], at.page_ids, at.row_pages)},
       params_(at.sample_params, config.max_rows) {
+  for (const LayerKind kind : kinds_of(config.dims))
+    pages_.emplace_back(at.pages[static_cast<size_t>(kind)], at.page_ids, at.row_pages);
   if (at.attend_finished != nullptr) {
     decode_tokens_.emplace(at.decode_tokens, config.max_tokens);
     attend_tiles_.emplace(at.attend_tiles, max_attend_tiles(config.max_tokens));
@@ -56,8 +58,9 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
   staging_.begin_step();
   spread(step.rows);
   check(host_row_.size() == step.ids.size(), "rows cover the step's tokens");
-  const std::span<const int32_t> arrays[] = {step.ids,   step.positions,   host_row_,
-                                             host_last_, step.kv_slots[0], step.kv_slots[1]};
+  std::array<std::span<const int32_t>, 4 + kLayerKinds> all = {step.ids, step.positions, host_row_, host_last_};
+  std::copy(step.kv_slots.begin(), step.kv_slots.end(), all.begin() + 4);
+  const auto arrays = std::span(all).first(4 + pages_.size());
   const bool few = std::ssize(step.ids) <= kFewTokens;
   const int64_t pitch = few ? kFewTokens : at_.step_pitch;         // on the device
   const int64_t stride = few ? kFewTokens : std::ssize(step.ids);  // here; a few are copied with what lies between them
@@ -75,12 +78,12 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
   const auto place = [&](int i) { return at_.ids + i * pitch; };
   StepPointers on{.ids = place(0),
                   .positions = place(1),
-                  .kv_slots = {place(4), place(5)},
                   .token_row = place(2),
                   .last_key = place(3),
                   .logit_tokens = logit_tokens_.put(step.logit_tokens, staging_),
                   .sinks = step.sinks};
   for (size_t kind = 0; kind < pages_.size(); ++kind) {
+    on.kv_slots[kind] = place(4 + static_cast<int>(kind));
     on.pages[kind] = pages_[kind].put(step.pages[kind].ids, std::ssize(step.rows), staging_);
     on.pages_per_row[kind] = pages_[kind].stride();
   }

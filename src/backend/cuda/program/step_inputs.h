@@ -31,7 +31,7 @@ class StepInputs {
   const Arena& at_;
   Staging staging_;
   StepArray<int32_t> logit_tokens_;
-  std::array<PageArray, kLayerKinds> pages_;
+  std::vector<PageArray> pages_;  // by LayerKind, as far as the model has them
   StepArray<SampleRowParams> params_;
   std::optional<StepArray<int32_t>> decode_tokens_;  // with attention on tensor cores
   std::optional<StepArray<AttendTile>> attend_tiles_;

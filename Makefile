@@ -60,12 +60,12 @@ test-serve: setup ## the openai and anthropic clients, llama-benchy and huggingf
 	@tools/venv.sh .venv-serve tests/clients/requirements.txt
 	@for part in openai anthropic benchy hub; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
 
-test-foreign: setup ## nibble verify and nibble load against llama-cpp-python's server (from PyPI, built in .venv-foreign: minutes)
+test-foreign: setup ## verify and load against llama-cpp-python's server, and its files of every type (from PyPI, built in .venv-foreign: minutes)
 	@tools/setup.sh python
 	$(call configure,cpu)
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-foreign tests/foreign/requirements.txt
-	@NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-foreign/bin/python tests/foreign/llama_test.py
+	@for part in llama quants; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-foreign/bin/python tests/foreign/$${part}_test.py || exit; done
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)

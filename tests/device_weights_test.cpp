@@ -3,11 +3,13 @@
 
 #include "backend/cost.h"
 #include "backend/shards.h"
+#include "backend/sliced_weight.h"
 #include "backend/cuda/testing/mx_pack.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "checkpoint/testing/files.h"
+#include "ggml_encode.h"
 #include "gguf_copy.h"
 #include "convert/gguf.h"
 #include "model/gpt_oss.h"
@@ -16,6 +18,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <tuple>
@@ -200,6 +204,7 @@ struct Decoded {
         }
       }
       w.format = format;
+      w.values.dtype = format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
       w.values.bytes = std::as_bytes(std::span(own));
     }
     EXPECT_EQ(values.size(), 2u + 4 * 2);  // embeddings, and q, k, v and o of two layers
@@ -219,6 +224,7 @@ TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_un
     const auto is_down = [](const HostWeight& w) { return w.role == kDown; };
     HostWeight& o = *std::find_if(weights.begin(), weights.end(), is_o);  // of layer 0: bytes of its experts
     o.format = WeightFormat::kGgmlMxfp4;
+    o.values.dtype = DType::kU8;
     o.values.bytes = std::find_if(weights.begin(), weights.end(), is_down)
                          ->values.bytes.first(static_cast<size_t>(backend::values_of(kO, config.dims) / 32 * 17));
     const Decoded<Bf16> rounded(weights, config.dims, WeightFormat::kBf16);
@@ -256,6 +262,53 @@ void expect_part(const HostWeight& whole, const backend::Slice& slice, const Byt
 }
 
 // A rank's tensors in row order as a checkpoint of its own.
+// Blocks that no kernel reads, and experts in floats that lie transposed, are uploaded as if they had been recoded
+// before.
+TEST_F(Upload, of_what_is_recoded_is_that_of_its_values) {
+  model::ModelConfig config = config_of(512);
+  config.dims.inter = 384;
+  config.dims.heads = 8;
+  config.dims.kv_heads = 2;
+  const convert::DummyWeights made(config, 5, nullptr);
+  std::deque<std::vector<std::byte>> bytes;
+  std::vector<HostWeight> stored = made.weights(), plain = stored;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    HostWeight& w = stored[i];
+    const backend::Dims& d = config.dims;
+    const bool experts = backend::is_expert_matrix(w.role),
+               block = w.role == kQ || w.role == kO || w.role == kEmbedding;
+    if (!experts && !block) continue;
+    const Shape shape = model::shape_of(w.role, d);
+    std::vector<float> values(static_cast<size_t>(backend::values_of(w.role, d)));
+    for (size_t n = 0; n < values.size(); ++n)
+      values[n] = std::sin(static_cast<float>(n) * 0.37f + static_cast<float>(i));
+    w.scales = {};
+    if (block) {
+      const DType type = w.role == kQ ? DType::kGgmlQ4_0 : DType::kGgmlQ5_1;
+      w.format = type == DType::kGgmlQ4_0 ? WeightFormat::kGgmlQ8 : WeightFormat::kBf16;
+      w.values = {.dtype = type, .shape = shape, .bytes = bytes.emplace_back(test::ggml_encode(type, values))};
+    } else {
+      std::vector<std::byte>& floats = bytes.emplace_back(values.size() * sizeof(float));
+      std::memcpy(floats.data(), values.data(), floats.size());
+      w.format = WeightFormat::kGgmlMxfp4;
+      w.values = {.dtype = DType::kF32, .shape = shape, .bytes = floats};
+      w.transposed = true;
+    }
+    EXPECT_TRUE(backend::is_recoded(w));
+    backend::SlicedWeight whole = backend::sliced(w);
+    plain[i] = whole.weight;
+    for (RawTensor* part : {&plain[i].values, &plain[i].odd})
+      if (!part->bytes.empty()) part->bytes = bytes.emplace_back(part->bytes.begin(), part->bytes.end());
+  }
+  for (const Matrices matrices : {Matrices::kPacked, Matrices::kRowOrder}) {
+    expect_same({config, stored, matrices}, {config, plain, matrices});
+    for (int rank = 0; rank < 2; ++rank) {
+      const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);
+      expect_same({config, stored, matrices, shard}, {config, plain, matrices, shard});
+    }
+  }
+}
+
 std::vector<HostWeight> as_weights(const Uploaded& rank, const std::vector<HostWeight>& whole) {
   std::vector<HostWeight> own = whole;
   for (HostWeight& w : own) {
@@ -344,6 +397,7 @@ TEST_F(Upload, refuses_gate_and_up_in_two_formats) {
   const auto bias =
       std::find_if(weights.begin(), weights.end(), [](const HostWeight& w) { return w.role == kGateUpBias; });
   bias->odd_format = WeightFormat::kF16;
+  bias->odd.dtype = DType::kF16;
   try {
     const Uploaded uploaded(config, weights, Matrices::kPacked);
     FAIL() << "gate in f32, up in f16";
@@ -358,6 +412,7 @@ TEST_F(Upload, refuses_what_it_has_no_kernels_for) {
   const convert::DummyWeights made(config, 3, nullptr);
   std::vector<HostWeight> weights = made.weights();
   weights[0].format = WeightFormat::kMxfp8;
+  weights[0].values.dtype = DType::kU8;
   try {
     const Uploaded uploaded(config, weights, Matrices::kPacked);
     FAIL() << "an embedding in MXFP8";

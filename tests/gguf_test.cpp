@@ -11,6 +11,10 @@
 #include "model/hf_config.h"
 #include "checkpoint/testing/files.h"
 #include "convert/gguf.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/sliced_weight.h"
+#include "base/ggml_blocks.h"
+#include "ggml_encode.h"
 #include "gguf_copy.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"
@@ -24,6 +28,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <filesystem>
 
 namespace nibble {
@@ -130,11 +135,15 @@ struct Tiny {
 };
 
 // Logits of all tokens.
+enum class On { kReference, kCpu };
 std::vector<float> logits_of(const model::ModelConfig& config, std::span<const HostWeight> weights,
-                             const std::vector<int32_t>& prompt) {
+                             const std::vector<int32_t>& prompt, On on = On::kReference) {
   const auto tokens = static_cast<int>(prompt.size());
   const test::OneSequence limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = tokens};
-  const auto be = backend::make_reference_backend(model::backend_config(config, test::step_limits(limits)));
+  const backend::BackendConfig of = model::backend_config(config, test::step_limits(limits));
+  const auto be = on == On::kReference
+                      ? backend::make_reference_backend(of)
+                      : backend::make_cpu_backend(of, {.threads = 2, .activations = backend::Activations::kF32});
   const model::GptOss gpt = model::load(*be, config, weights);
   return test::all_logits(*be, gpt, prompt, tokens);
 }
@@ -164,6 +173,116 @@ TEST(TinyGguf, gives_the_logits_of_the_safetensors_model) {
     RecordProperty(std::string(name_of(type)), std::to_string(worst / rms));
     EXPECT_LE(worst / rms, bound);
   }
+}
+
+// ---- every type of llama.cpp's, in files and in backends ----
+
+double worst_of(std::span<const float> found, std::span<const float> want) {
+  double worst = 0, squares = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    worst = std::max(worst, std::fabs(double{found[i]} - want[i]));
+    squares += double{want[i]} * want[i];
+  }
+  return worst / std::sqrt(squares / static_cast<double>(want.size()));
+}
+
+// A file's tensors with some matrices in another type, as llama.cpp quantises: where rows are no whole blocks, in Q8_0.
+class Rewritten {
+ public:
+  Rewritten(const GgufCheckpoint& file, DType type, bool experts) : tensors(file.tensors()) {
+    for (checkpoint::TensorEntry& entry : tensors) {
+      RawTensor& tensor = entry.tensor;
+      const bool expert = entry.name.find("_exps.weight") != std::string::npos;
+      const bool matrix = entry.name.find("attn_") != std::string::npos || entry.name.find("token_embd") == 0 ||
+                          entry.name == "output.weight";
+      if (tensor.shape.size() < 2 || !(experts ? expert : matrix && !expert)) continue;
+      const auto count = static_cast<size_t>(tensor.bytes.size() / static_cast<size_t>(bytes_of(tensor.dtype)) *
+                                             static_cast<size_t>(info_of(tensor.dtype).values));
+      std::vector<float> values(count);
+      backend::read_rows({tensor, tensor.shape[tensor.shape.size() - 2], tensor.shape.back()}, 0, values);
+      tensor.dtype = tensor.shape.back() % info_of(type).values == 0 ? type : DType::kGgmlQ8;
+      std::vector<std::byte>& bytes = bytes_.emplace_back();
+      if (tensor.dtype == DType::kGgmlQ8) {
+        bytes.resize(values.size() / 32 * 34);
+        quantize_ggml_q8(values, bytes);
+      } else if (backend::is_float(type)) {
+        for (const float value : values) {
+          const uint32_t bits = type == DType::kF32   ? std::bit_cast<uint32_t>(value)
+                                : type == DType::kF16 ? F16::from_float(value).bits
+                                                      : Bf16::from_float(value).bits;
+          for (int64_t b = 0; b < bytes_of(type); ++b) bytes.push_back(static_cast<std::byte>(bits >> (8 * b)));
+        }
+      } else {
+        bytes = test::ggml_encode(type, values);
+      }
+      tensor.bytes = bytes;
+    }
+  }
+  std::vector<checkpoint::TensorEntry> tensors;
+
+ private:
+  std::deque<std::vector<std::byte>> bytes_;
+};
+
+struct Quantised {
+  DType type;
+  double dense, experts;  // how far the logits may be from those of the model before, by their rms
+};
+constexpr Quantised kQuantised[] = {
+    {DType::kF32, 1e-4, 0.1},    {DType::kF16, 1e-2, 0.1},  {DType::kBf16, 1e-4, 0.1},    {DType::kGgmlQ8, 0.1, 0.1},
+    {DType::kGgmlQ4_0, 1, 1},    {DType::kGgmlQ4_1, 1, 1},  {DType::kGgmlQ5_0, 0.5, 0.5}, {DType::kGgmlQ5_1, 0.5, 0.5},
+    {DType::kGgmlQ2K, 4, 4},     {DType::kGgmlQ3K, 2, 2},   {DType::kGgmlQ4K, 1, 1},      {DType::kGgmlQ5K, 0.5, 0.5},
+    {DType::kGgmlQ6K, 0.3, 0.3}, {DType::kGgmlIq4Nl, 1, 1}, {DType::kGgmlIq4Xs, 1, 1}};
+
+class EveryType : public testing::TestWithParam<Quantised> {};
+INSTANTIATE_TEST_SUITE_P(Gguf, EveryType, testing::ValuesIn(kQuantised),
+                         [](const auto& of) { return std::string(name_of(of.param.type)); });
+
+// The CPU computes what the reference does, from the values that the file holds, and these are near the model's.
+TEST_P(EveryType, of_dense_tensors_and_of_experts_runs) {
+  const auto [type, dense, experts] = GetParam();
+  const Tiny tiny;
+  const test::ScratchDir dir;
+  const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", DType::kF32);
+  const std::vector<int32_t> prompt =
+      text::Tokenizer::from_json(tiny.json, "tiny").encode("Once upon a time there was a");
+  const std::vector<float> before = logits_of(tiny.config, tiny.weights, prompt);
+  for (const bool of_experts : {false, true}) {
+    SCOPED_TRACE(of_experts ? "experts" : "dense");
+    const Rewritten as(file, type, of_experts);
+    const auto weights = model::bind_weights(as.tensors, tiny.config, {.check_scales = true});
+    const std::vector<float> want = logits_of(tiny.config, weights, prompt);
+    const double far = worst_of(want, before);
+    EXPECT_LE(far, of_experts ? experts : dense);
+    EXPECT_TRUE(far > 1e-6 || backend::is_float(type));
+    EXPECT_LE(worst_of(logits_of(tiny.config, weights, prompt, On::kCpu), want), 5e-3);
+  }
+}
+
+TEST(GgufExperts, become_what_is_asked_for) {
+  const Tiny tiny;
+  const test::ScratchDir dir;
+  const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", DType::kF32);
+  const std::vector<int32_t> prompt = text::Tokenizer::from_json(tiny.json, "tiny").encode("Once upon a time");
+  const std::vector<float> before = logits_of(tiny.config, tiny.weights, prompt);
+  const Rewritten as(file, DType::kBf16, true);  // which holds MXFP4's values
+  for (const auto& [format, bound] : {std::pair(WeightFormat::kGgmlMxfp4, 1e-6), std::pair(WeightFormat::kBf16, 1e-6),
+                                      std::pair(WeightFormat::kGgmlQ8, 0.1)}) {
+    const auto weights = model::bind_weights(as.tensors, tiny.config, {.experts = format});
+    for (const HostWeight& w : weights) EXPECT_TRUE(!backend::is_expert_matrix(w.role) || w.format == format);
+    EXPECT_LE(worst_of(logits_of(tiny.config, weights, prompt), before), bound) << name_of(format);
+    EXPECT_LE(worst_of(logits_of(tiny.config, weights, prompt, On::kCpu), before), bound + 5e-3) << name_of(format);
+  }
+  for (const char* half : {"gate", "up"}) {  // the other is in MXFP4
+    std::vector<checkpoint::TensorEntry> mixed = file.tensors();
+    for (size_t i = 0; i < mixed.size(); ++i)
+      if (mixed[i].name.find(fmt::format("ffn_{}_exps.weight", half)) != std::string::npos) mixed[i] = as.tensors[i];
+    const auto weights = model::bind_weights(mixed, tiny.config);
+    EXPECT_LE(worst_of(logits_of(tiny.config, weights, prompt), before), 0.1) << half;
+    EXPECT_LE(worst_of(logits_of(tiny.config, weights, prompt, On::kCpu), before), 0.1) << half;
+  }
+  test::expect_error([&] { (void)model::bind_weights(file.tensors(), tiny.config, {.experts = WeightFormat::kBf16}); },
+                     Code::kInvalidRequest, "--expert-format: want experts that are not in MXFP4 already, found none");
 }
 
 TEST(TinyGguf, gives_the_tokens_of_the_tokenizer_json) {

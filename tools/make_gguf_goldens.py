@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/pypi.gguf and tests/data/gguf_goldens.json: a gpt-oss model of one layer as llama.cpp's own Python
-package (PyPI gguf) writes it, and what that package reads from each tensor; and smaller files under tests/fuzz/corpus/gguf.
-Needs gguf and numpy (tools/requirements.txt)."""
+package (PyPI gguf) writes it, and what that package reads from each tensor; tests/data/ggml_blocks.json: random blocks of every type, and what the package reads from them; and smaller
+files under tests/fuzz/corpus/gguf. Needs gguf and numpy (tools/requirements.txt)."""
 import json
 import pathlib
 
@@ -93,6 +93,31 @@ def write_model(path, hidden, heads, experts, with_tensors=True):
     return golden
 
 
+# Where the F16 scales of a block lie, which random bytes must leave finite.
+F16_SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2],
+              T.Q5_K: [0, 2], T.Q6_K: [208], T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: []}
+
+
+def random_blocks(random, kind, values):
+    size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = random.integers(0, 256, (values // size, block_bytes), dtype=np.uint8)
+    for at in F16_SCALES[kind]:
+        blocks[:, at:at + 2] = random.normal(0, 0.1, (len(blocks), 1)).astype("<f2").view(np.uint8)
+    if kind == T.MXFP4:
+        blocks[:, 0] = random.integers(110, 140, len(blocks))
+    return blocks.reshape(1, -1)
+
+
+def blocks_golden():
+    random = np.random.default_rng(2)
+    golden = {"made_by": f"tools/make_gguf_goldens.py, gguf {gguf_version()}"}
+    for kind in F16_SCALES:
+        blocks = random_blocks(random, kind, 512)
+        read = gguf.quants.dequantize(blocks, kind)
+        golden[kind.name] = {"blocks": blocks.tobytes().hex(), "fnv1a": f"{fnv1a(read):016x}", "first": float(read.flat[0])}
+    return golden
+
+
 def write_values(path):
     """Every type of value, and the tensor types, small."""
     writer = gguf.GGUFWriter(path, "values")
@@ -106,6 +131,8 @@ def write_values(path):
     writer.add_uint32("general.alignment", 32)
     for kind in (T.F32, T.F16, T.BF16, T.Q8_0, T.MXFP4):
         writer.add_tensor(f"t.{kind.name}", gguf.quants.quantize(np.ones((2, 32), np.float32), kind), raw_dtype=kind)
+    for kind in (k for k in F16_SCALES if k not in (T.Q8_0, T.MXFP4)):
+        writer.add_tensor(f"t.{kind.name}", random_blocks(np.random.default_rng(3), kind, 256), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -115,6 +142,7 @@ def write_values(path):
 def main():
     golden = write_model(TESTS / "data/pypi.gguf", hidden=64, heads=2, experts=2)
     (TESTS / "data/gguf_goldens.json").write_text(json.dumps(golden, indent=1) + "\n")
+    (TESTS / "data/ggml_blocks.json").write_text(json.dumps(blocks_golden(), indent=1) + "\n")
     corpus = TESTS / "fuzz/corpus/gguf"
     corpus.mkdir(exist_ok=True)
     write_model(corpus / "model", hidden=32, heads=1, experts=1)

@@ -39,6 +39,7 @@ using StageCosts = std::array<Cost, kStages>;  // by Stage
 struct StoredFormats {
   std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
   std::optional<int64_t> kv_row_bytes{};             // of a head of a token (kv_dtype.h); none: bf16's
+  int64_t copied_bytes = 0;                          // of weights that are recoded: no file holds them
 
   // OpenAI's checkpoints: MXFP4 experts, all else bf16.
   [[nodiscard]] static StoredFormats as_shipped();

@@ -1,6 +1,7 @@
 #include "backend/sliced_weight.h"
 
 #include "base/error.h"
+#include "base/ggml_blocks.h"
 #include "base/mx.h"
 
 #include <algorithm>
@@ -80,20 +81,127 @@ RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightForm
   return part_of(whole, stored_of(weight.role, whole.shape, unit, true), unit, cut, copies);
 }
 
+// One row's values into a format that tensors are recoded to.
+void encode(WeightFormat format, std::span<const float> values, std::byte* out) {
+  if (format == WeightFormat::kBf16) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint16_t bits = Bf16::from_float(values[i]).bits;
+      std::memcpy(out + 2 * i, &bits, sizeof bits);
+    }
+    return;
+  }
+  const auto bytes = values.size() / kMxBlock * static_cast<size_t>(block_of(format).bytes);
+  if (format == WeightFormat::kGgmlQ8) return quantize_ggml_q8(values, {out, bytes});
+  check(format == WeightFormat::kGgmlMxfp4, "a format that tensors are recoded to");
+  std::array<uint8_t, kMxBlock / 2> codes{};
+  for (size_t at = 0; at < values.size(); at += kMxBlock, out += block_of(format).bytes) {
+    auto* const block = reinterpret_cast<uint8_t*>(out);
+    mx_quantize(values.subspan(at, kMxBlock), MxScaleRule::kOcpFloor, {MxFormat::kMxfp4, codes, {block, 1}});
+    for (int j = 0; j < kMxBlock / 2; ++j)
+      block[1 + j] = static_cast<uint8_t>(mx_element_code(MxFormat::kMxfp4, codes.data(), j) |
+                                          mx_element_code(MxFormat::kMxfp4, codes.data(), j + 16) << 4);
+  }
+}
+
+Slice all_of(const HostWeight& whole) {
+  const Shape& shape = whole.values.shape;
+  const bool of_experts = has_experts(whole.role);
+  const size_t row = of_experts ? 1 : 0;
+  return {.experts = {0, of_experts ? shape[0] : 1},
+          .rows = {0, rows_per_expert(whole)},
+          .cols = {0, shape.size() > row + 1 ? shape[row + 1] : 1}};
+}
+
+// A part of a tensor that is held in another way, in `format`.
+RawTensor recoded(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Section& cut,
+                  std::vector<Buffer>& copies, ThreadPool* pool) {
+  const StoredLayout stored = stored_of(weight.role, whole.shape, block_of(WeightFormat::kF32), false);
+  const StoredRows from{whole, stored.rows, stored.units, weight.transposed};
+  const WeightBlock& unit = block_of(format);
+  const Slice& slice = cut.slice;
+  if (unit.values > 1 && (slice.cols.first % unit.values != 0 || slice.cols.count % unit.values != 0))
+    throw Error(Code::kUnsupported, "{}: want rows of whole blocks of {} ({}), found {} columns at {}",
+                name_of(weight.role), unit.values, name_of(format), slice.cols.count, slice.cols.first);
+  const int64_t row_bytes = cut.filled.cols / unit.values * unit.bytes, experts = slice.experts.count;
+  copies.push_back(Buffer::zeroed(experts * cut.filled.rows * row_bytes));
+  std::byte* const out = copies.back().as<std::byte>();
+  const bool exact = format == WeightFormat::kGgmlQ8 && is_exact_in_q8(whole.dtype);
+  const int64_t pieces = (slice.rows.count + kRowsAtOnce - 1) / kRowsAtOnce;
+  parallel_for(pool, slice.zeros ? 0 : experts * pieces, [&](IndexRange range) {
+    std::vector<float> values(static_cast<size_t>(kRowsAtOnce * from.cols));
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const int64_t expert = i / pieces, row = i % pieces * kRowsAtOnce;
+      const int64_t rows = std::min(kRowsAtOnce, slice.rows.count - row);
+      const int64_t first = (slice.experts.first + expert) * stored.rows + slice.rows.first + row;
+      std::byte* to = out + (expert * cut.filled.rows + row) * row_bytes;
+      if (!exact) read_rows(from, first, std::span(values).first(static_cast<size_t>(rows * from.cols)));
+      for (int64_t r = 0; r < rows; ++r, to += row_bytes) {
+        if (exact) {
+          const int64_t bytes = bytes_of(whole.dtype), per_row = from.cols / unit.values;
+          const int64_t at = (first + r) * per_row + slice.cols.first / unit.values,
+                        blocks = slice.cols.count / unit.values;
+          ggml_to_q8(whole.dtype,
+                     whole.bytes.subspan(static_cast<size_t>(at * bytes), static_cast<size_t>(blocks * bytes)),
+                     {to, static_cast<size_t>(blocks * unit.bytes)});
+        } else {
+          encode(format,
+                 std::span(values).subspan(static_cast<size_t>(r * from.cols + slice.cols.first),
+                                           static_cast<size_t>(slice.cols.count)),
+                 to);
+        }
+      }
+    }
+  });
+  RawTensor part{.dtype = unit.values > 1 ? DType::kU8 : DType::kBf16, .shape = whole.shape, .bytes = {}};
+  part.shape[stored.leading - 1] = cut.filled.rows;
+  if (stored.leading == 2) part.shape[0] = experts;
+  if (part.shape.size() > stored.leading) part.shape[stored.leading] = cut.filled.cols / unit.values;
+  if (unit.values > 1) part.shape.push_back(unit.bytes);
+  part.bytes = {out, static_cast<size_t>(experts * cut.filled.rows * row_bytes)};
+  return part;
+}
+
 }  // namespace
 
-SlicedWeight sliced(const HostWeight& whole, const Extent& filled) {
+void read_rows(const StoredRows& from, int64_t first, std::span<float> values) {
+  const RawTensor& tensor = from.tensor;
+  const int64_t count = std::ssize(values), rows = count / from.cols;
+  if (from.transposed) {
+    const int64_t expert = first / from.rows_per_expert, row = first % from.rows_per_expert;
+    for (int64_t c = 0; c < from.cols; ++c)
+      for (int64_t r = 0; r < rows; ++r)
+        values[static_cast<size_t>(r * from.cols + c)] =
+            float_at(tensor, (expert * from.cols + c) * from.rows_per_expert + row + r);
+  } else if (const DTypeInfo& block = info_of(tensor.dtype); block.values > 1) {
+    const int64_t at = first * from.cols / block.values * block.bytes;
+    ggml_decode(tensor.dtype,
+                tensor.bytes.subspan(static_cast<size_t>(at), static_cast<size_t>(count / block.values * block.bytes)),
+                values);
+  } else {
+    for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = float_at(tensor, first * from.cols + i);
+  }
+}
+
+SlicedWeight sliced(const HostWeight& whole, const Extent& filled, ThreadPool* pool) {
   SlicedWeight result{.weight = whole, .copies = {}};
-  if (!whole.slice) return result;
-  Slice slice = *std::exchange(result.weight.slice, std::nullopt);
+  const bool recodes = is_recoded(whole);
+  if (!whole.slice && !recodes) return result;
+  Slice slice = result.weight.slice.value_or(all_of(whole));
+  result.weight.slice.reset();
+  result.weight.transposed = false;
   Extent extent{std::max(filled.rows, slice.rows.count), std::max(filled.cols, slice.cols.count)};
   if (!whole.odd.bytes.empty()) {
     slice.rows = {slice.rows.first / 2, slice.rows.count / 2};
     extent.rows /= 2;
   }
   const Section cut{slice, extent};
-  result.weight.values = values_of(whole, whole.values, whole.format, cut, result.copies);
-  if (!whole.odd.bytes.empty()) result.weight.odd = values_of(whole, whole.odd, whole.odd_format, cut, result.copies);
+  const auto part = [&](const RawTensor& values, WeightFormat format) {
+    return whole.transposed || is_recoded(values.dtype, format)
+               ? recoded(whole, values, format, cut, result.copies, pool)
+               : values_of(whole, values, format, cut, result.copies);
+  };
+  result.weight.values = part(whole.values, whole.format);
+  if (!whole.odd.bytes.empty()) result.weight.odd = part(whole.odd, whole.odd_format);
   if (!whole.scales.bytes.empty())
     result.weight.scales = part_of(whole.scales, stored_of(whole.role, whole.scales.shape, kScaleUnit, false),
                                    kScaleUnit, cut, result.copies);

@@ -2,13 +2,17 @@
 
 #include "backend/sliced_weight.h"
 
+#include "base/dtype.h"
 #include "base/error.h"
+#include "base/ggml_blocks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace nibble::backend {
@@ -184,6 +188,78 @@ TEST(SlicedWeight, what_has_no_slice_stays_as_it_is) {
   const SlicedWeight part = sliced(t.weight);
   EXPECT_EQ(part.weight.values.bytes.data(), t.values.data());
   EXPECT_EQ(copied_bytes(part), 0);
+}
+
+// Floats that nothing rounds: small multiples of a power of two, of which each block has one six times it.
+std::vector<float> exact_values(int64_t count) {
+  constexpr float kCodes[] = {0, 0.5f, -1, 1.5f, 2, -3, 4, -6};
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = i % 32 == 5 ? 6 : kCodes[(i * 7 + i / 32) % 8];
+  return values;
+}
+
+std::vector<std::byte> stored_as(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> bytes;
+  for (const float value : values) {
+    const uint32_t bits = dtype == DType::kF32   ? std::bit_cast<uint32_t>(value)
+                          : dtype == DType::kF16 ? F16::from_float(value).bits
+                                                 : Bf16::from_float(value).bits;
+    for (int64_t b = 0; b < bytes_of(dtype); ++b) bytes.push_back(static_cast<std::byte>(bits >> (8 * b)));
+  }
+  return bytes;
+}
+
+std::vector<float> values_of(const HostWeight& weight) {
+  const RawTensor& v = weight.values;
+  if (weight.format == WeightFormat::kBf16) return floats_of(v);
+  const bool q8 = weight.format == WeightFormat::kGgmlQ8;
+  std::vector<float> values(v.bytes.size() / (q8 ? 34 : 17) * 32);
+  ggml_decode(q8 ? DType::kGgmlQ8 : DType::kGgmlMxfp4, v.bytes, values);
+  return values;
+}
+
+TEST(SlicedWeight, what_is_recoded_has_the_slices_values_however_it_lies) {
+  constexpr int64_t kExperts = 3, kRows = 70, kCols = 96;
+  const std::vector<float> values = exact_values(kExperts * kRows * kCols);
+  std::vector<float> turned(values.size());
+  for (int64_t e = 0; e < kExperts; ++e)
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < kCols; ++c)
+        turned[static_cast<size_t>((e * kCols + c) * kRows + r)] =
+            values[static_cast<size_t>((e * kRows + r) * kCols + c)];
+  const std::optional<Slice> slices[] = {std::nullopt, Slice{{1, 2}, {3, 50}, {32, 64}},
+                                         Slice{{0, 1}, {69, 1}, {0, 32}}};
+  ThreadPool pool(3);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16})
+    for (const bool transposed : {false, true})
+      for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8})
+        for (const std::optional<Slice>& slice : slices) {
+          if (!transposed && format_of(dtype) == format) continue;
+          const std::vector<std::byte> bytes = stored_as(dtype, transposed ? turned : values);
+          const HostWeight whole{.role = WeightRole::kDown,
+                                 .format = format,
+                                 .values = {.dtype = dtype, .shape = {kExperts, kRows, kCols}, .bytes = bytes},
+                                 .scales = {},
+                                 .transposed = transposed,
+                                 .slice = slice};
+          const Slice cut = slice.value_or(Slice{{0, kExperts}, {0, kRows}, {0, kCols}});
+          const int64_t filled = cut.rows.count + 2;
+          const SlicedWeight part = sliced(whole, slice ? Extent{filled, 0} : Extent{}, &pool);
+          EXPECT_FALSE(is_recoded(part.weight));
+          const std::vector<float> found = values_of(part.weight);
+          const int64_t rows = slice ? filled : kRows;
+          ASSERT_EQ(std::ssize(found), cut.experts.count * rows * cut.cols.count);
+          for (int64_t i = 0; i < std::ssize(found); ++i) {
+            const int64_t e = i / cut.cols.count / rows, r = i / cut.cols.count % rows, c = i % cut.cols.count;
+            const float want =
+                r >= cut.rows.count
+                    ? 0
+                    : values[static_cast<size_t>(((cut.experts.first + e) * kRows + cut.rows.first + r) * kCols +
+                                                 cut.cols.first + c)];
+            ASSERT_NEAR(found[static_cast<size_t>(i)], want, format == WeightFormat::kGgmlQ8 ? 0.03 : 0)
+                << name_of(format) << " of " << nibble::name_of(dtype) << (transposed ? " transposed " : " ") << i;
+          }
+        }
 }
 
 }  // namespace

@@ -74,6 +74,9 @@ inline constexpr int kWeightRoles = static_cast<int>(WeightRole::kHiddenNorm) + 
 [[nodiscard]] constexpr bool has_experts(WeightRole role) {
   return role >= WeightRole::kGateUp && role <= WeightRole::kDownBias;
 }
+[[nodiscard]] constexpr bool is_expert_matrix(WeightRole role) {
+  return role == WeightRole::kGateUp || role == WeightRole::kDown;
+}
 // Whether it ends with [out, in]; else it is a vector, or one for each expert.
 [[nodiscard]] constexpr bool is_matrix(WeightRole role) {
   using enum WeightRole;
@@ -112,6 +115,10 @@ inline constexpr WeightBlock kWeightBlocks[] = {{"bf16", 1, 2},
 }
 [[nodiscard]] constexpr std::string_view name_of(WeightFormat format) { return block_of(format).name; }
 
+// Whether backends read a file's type as it is; and as what. REQUIRES that they do.
+[[nodiscard]] constexpr bool is_read(DType dtype) {
+  return info_of(dtype).values == 1 || dtype == DType::kGgmlQ8 || dtype == DType::kGgmlMxfp4;
+}
 [[nodiscard]] constexpr WeightFormat format_of(DType dtype) {
   switch (dtype) {
     case DType::kF16: return WeightFormat::kF16;
@@ -122,7 +129,8 @@ inline constexpr WeightBlock kWeightBlocks[] = {{"bf16", 1, 2},
   }
 }
 
-// One tensor on its way to a backend.
+// One tensor on its way to a backend. Where a file holds it in another way than a backend takes it (is_recoded), its
+// values have the file's type and the role's shape, and sliced() makes `format` of them.
 struct HostWeight {
   WeightRole role = WeightRole::kEmbedding;
   int layer = -1;  // -1: not of a layer
@@ -133,6 +141,7 @@ struct HostWeight {
   // are rows 0, 2, 4, … Where it is empty, `values` are all.
   RawTensor odd = {};
   WeightFormat odd_format = WeightFormat::kBf16;
+  bool transposed = false;  // of floats: they lie as [experts, in, out]
   // The part that is meant, of all rows of a gate_up; none: all of it.
   std::optional<Slice> slice = {};
 };
@@ -145,6 +154,14 @@ struct HostWeight {
 
 [[nodiscard]] constexpr bool is_float(DType dtype) {
   return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32;
+}
+// Whether the values in `dtype` are not yet in `format`. Blocks that a backend takes as they are have dtype U8.
+[[nodiscard]] constexpr bool is_recoded(DType dtype, WeightFormat format) {
+  return info_of(dtype).values > 1 || (is_float(dtype) && format_of(dtype) != format);
+}
+[[nodiscard]] inline bool is_recoded(const HostWeight& weight) {
+  return weight.transposed || is_recoded(weight.values.dtype, weight.format) ||
+         (!weight.odd.bytes.empty() && is_recoded(weight.odd.dtype, weight.odd_format));
 }
 // A value of a tensor of such floats, and all.
 [[nodiscard]] inline float float_at(const RawTensor& tensor, int64_t idx) {

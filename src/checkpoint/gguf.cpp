@@ -23,17 +23,19 @@ constexpr uint64_t kMaxElements = uint64_t{1} << 24;                            
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 65536;
 constexpr const char* kAlignmentKey = "general.alignment";
 
-// The tensor types that are read, by the format's numbers.
+// The tensor types that are read, by the format's numbers (docs/gguf.md).
 constexpr std::pair<uint32_t, DType> kDTypes[] = {
-    {0, DType::kF32}, {1, DType::kF16}, {8, DType::kGgmlQ8}, {30, DType::kBf16}, {39, DType::kGgmlMxfp4}};
+    {0, DType::kF32},        {1, DType::kF16},        {2, DType::kGgmlQ4_0}, {3, DType::kGgmlQ4_1},
+    {6, DType::kGgmlQ5_0},   {7, DType::kGgmlQ5_1},   {8, DType::kGgmlQ8},   {10, DType::kGgmlQ2K},
+    {11, DType::kGgmlQ3K},   {12, DType::kGgmlQ4K},   {13, DType::kGgmlQ5K}, {14, DType::kGgmlQ6K},
+    {20, DType::kGgmlIq4Nl}, {23, DType::kGgmlIq4Xs}, {30, DType::kBf16},    {39, DType::kGgmlMxfp4}};
 
-// ggml's names of types that other models' files use, for messages (docs/gguf.md).
+// ggml's names of the others, for messages.
 std::string ggml_name(uint32_t type) {
   constexpr std::pair<uint32_t, std::string_view> kNames[] = {
-      {2, "Q4_0"},   {3, "Q4_1"},    {6, "Q5_0"},   {7, "Q5_1"},   {9, "Q8_1"},     {10, "Q2_K"},   {11, "Q3_K"},
-      {12, "Q4_K"},  {13, "Q5_K"},   {14, "Q6_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
-      {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},
-      {26, "I32"},   {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"}};
+      {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+      {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
+      {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"}};
   for (const auto& [number, name] : kNames) {
     if (number == type) return std::string(name);
   }
@@ -241,7 +243,8 @@ class Parser {
     const auto type = take<uint32_t>("its type");
     const auto known = std::ranges::find(kDTypes, type, &std::pair<uint32_t, DType>::first);
     if (known == std::end(kDTypes)) {
-      fail(Code::kUnsupported, "want type MXFP4, Q8_0, F16, BF16 or F32, found {}", ggml_name(type));
+      fail(Code::kUnsupported,
+           "want MXFP4, a float, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL or IQ4_XS as its type, found {}", ggml_name(type));
     }
     tensor.tensor.dtype = known->second;
     if (*std::ranges::min_element(shape) < 1) {

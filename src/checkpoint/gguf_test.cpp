@@ -25,7 +25,7 @@ using test::GgufParts;
 using test::le;
 using testing::ElementsAre;
 
-constexpr uint32_t kF32 = 0, kF16 = 1, kQ4K = 12, kQ8 = 8, kMxfp4 = 39;
+constexpr uint32_t kF32 = 0, kF16 = 1, kIq2Xxs = 16, kQ8 = 8, kMxfp4 = 39;
 
 // Two keys, a [2, 3] F32 tensor of 24 bytes and behind it, at 32, one MXFP4 row of 64.
 GgufParts good() {
@@ -180,8 +180,9 @@ const Hostile kHostile[] = {
      Code::kCorrupt, "F32 [2147483648,4294967296] overflows 63 bits"},
     {"half a block", [](GgufParts& p) { p.tensors[1] = gguf_tensor("t", {48}, kQ8, 32); }, Code::kCorrupt,
      "want rows of whole blocks of 32 values, found Q8_0 [48]"},
-    {"another quantisation", [](GgufParts& p) { p.tensors[1] = gguf_tensor("t", {256}, kQ4K, 32); }, Code::kUnsupported,
-     "tensor t: want type MXFP4, Q8_0, F16, BF16 or F32, found Q4_K"},
+    {"another quantisation", [](GgufParts& p) { p.tensors[1] = gguf_tensor("t", {256}, kIq2Xxs, 32); },
+     Code::kUnsupported,
+     "tensor t: want MXFP4, a float, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL or IQ4_XS as its type, found IQ2_XXS"},
     {"an unknown type", [](GgufParts& p) { p.tensors[1] = gguf_tensor("t", {256}, 12345, 32); }, Code::kUnsupported,
      "found number 12345"},
     {"tensors that overlap", [](GgufParts& p) { p.tensors[1] = gguf_tensor("experts", {64}, kMxfp4, 0); },

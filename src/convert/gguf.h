@@ -65,8 +65,4 @@ std::vector<std::filesystem::path> export_gguf(const ModelConfig& config, const 
                                                const std::filesystem::path& path, const GgufExport& options,
                                                const std::function<void(const ExportProgress&)>& progress = {});
 
-// ggml's Q8_0: per 32 values the F16 of max|x| / 127, then x over it, unrounded to F16, rounded half away from zero. A
-// block with an infinity or NaN gets such a scale. REQUIRES: 34 bytes of `blocks` for each 32 values.
-void quantize_ggml_q8(std::span<const float> values, std::span<std::byte> blocks);
-
 }  // namespace nibble::convert

@@ -1,6 +1,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/ggml_blocks.h"
 #include "base/mx.h"
 #include "checkpoint/gguf_checkpoint.h"
 #include "convert/gguf.h"
@@ -213,26 +214,6 @@ void check_replaceable(const fs::path& path) {
 }
 
 }  // namespace
-
-void quantize_ggml_q8(std::span<const float> values, std::span<std::byte> blocks) {
-  check(values.size() % kMxBlock == 0 && blocks.size() * kMxBlock == values.size() * kQ8Bytes, "whole blocks");
-  for (size_t b = 0; b * kMxBlock < values.size(); ++b) {
-    const auto some = values.subspan(b * kMxBlock, kMxBlock);
-    std::byte* out = blocks.data() + b * kQ8Bytes;
-    float largest = 0;
-    for (const float x : some) {  // a value that is no number makes the scale none
-      if (!(std::fabs(x) <= largest)) largest = std::fabs(x);
-      if (std::isnan(largest)) break;
-    }
-    const float scale = largest / 127;
-    const uint16_t bits = F16::from_float(scale).bits;
-    std::memcpy(out, &bits, sizeof bits);
-    const float inverse = std::isfinite(scale) && std::isfinite(1 / scale) ? 1 / scale : 0;
-    for (size_t j = 0; j < kMxBlock; ++j) {
-      out[2 + j] = static_cast<std::byte>(inverse == 0 ? 0 : static_cast<int>(std::round(some[j] * inverse)));
-    }
-  }
-}
 
 std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource& source, const fs::path& path,
                                   const GgufExport& options,

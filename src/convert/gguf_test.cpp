@@ -1,6 +1,7 @@
 // gguf_config, gguf_weights and gguf_export together: a model is written and read back.
 
 #include "base/dtype.h"
+#include "base/ggml_blocks.h"
 #include "base/mx.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_checkpoint.h"
@@ -362,10 +363,9 @@ TEST(GgufWeights, missing_unknown_and_misshapen_tensors_are_refused_by_name) {
   }
   refused(tensors, Code::kCorrupt, "blk.0.attn_k.weight: want the shape [128,64], got Q8_0 [64,128]");
   tensors = made.file->tensors();
-  for (auto& tensor : tensors) {
-    if (tensor.name == "blk.0.ffn_up_exps.weight") tensor.tensor.dtype = DType::kGgmlQ8;
-  }
-  refused(tensors, Code::kUnsupported, "blk.0.ffn_up_exps.weight: want MXFP4 experts, got Q8_0 [8,96,64]");
+  for (auto& tensor : tensors)
+    if (tensor.name == "blk.0.attn_norm.weight") tensor.tensor.dtype = DType::kGgmlQ5_1;
+  refused(tensors, Code::kUnsupported, "blk.0.attn_norm.weight: want F32, F16 or BF16, got Q5_1 [64]");
 }
 
 TEST(GgufWeights, scales_that_are_no_numbers_are_refused_by_their_block) {

@@ -1,6 +1,6 @@
 #include "convert/quantize.h"
 
-#include "backend/weights.h"
+#include "backend/sliced_weight.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "base/mmap_file.h"
@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
+#include <numeric>
 #include <optional>
 
 #include <fnmatch.h>
@@ -23,36 +25,22 @@ namespace fs = std::filesystem;
 using checkpoint::TensorEntry;
 using checkpoint::TensorSpec;
 
-// How the logical rows to quantise lie in a stored tensor: row r, column c is at
-// (r / inner) * inner * cols + (r % inner) * row_stride + c * col_stride.
-struct Layout {
-  int64_t rows = 0, cols = 0;
-  int64_t inner = 0;  // rows per matrix
-  int64_t row_stride = 0, col_stride = 0;
-};
-
 struct Source {
   const TensorEntry* entry = nullptr;
   std::string name;  // without _blocks and _scales
   Shape shape;       // logical: rows last but one, columns last
-  Layout layout;
-};
+  bool transposed = false;
 
-Source plain_source(const TensorEntry& entry) {
-  const Shape& shape = entry.tensor.shape;
-  const int64_t cols = shape.back();
-  int64_t rows = 1;
-  for (size_t d = 0; d + 1 < shape.size(); ++d) rows *= shape[d];
-  return {&entry, entry.name, shape, {.rows = rows, .cols = cols, .inner = rows, .row_stride = cols, .col_stride = 1}};
-}
+  [[nodiscard]] int64_t cols() const { return shape.back(); }
+  [[nodiscard]] int64_t rows() const {
+    return std::accumulate(shape.begin(), shape.end() - 1, int64_t{1}, std::multiplies<>());
+  }
+};
 
 // Hugging Face keeps float experts as [experts, in, out]; MXFP4 wants [experts, out, in].
 Source expert_source(const TensorEntry& entry) {
   const Shape& s = entry.tensor.shape;
-  return {&entry,
-          entry.name,
-          {s[0], s[2], s[1]},
-          {.rows = s[0] * s[2], .cols = s[1], .inner = s[2], .row_stride = 1, .col_stride = s[2]}};
+  return {&entry, entry.name, {s[0], s[2], s[1]}, true};
 }
 
 Shape with_last(Shape shape, std::initializer_list<int64_t> last) {
@@ -65,29 +53,34 @@ enum class Want { kBlocks, kScales };
 
 // Quantises all rows and keeps the blocks or the scales; both are asked for in turn by the writer.
 MxError quantize_rows(const Source& source, const QuantizeOptions& options, Want want, std::span<std::byte> out) {
-  const Layout& r = source.layout;
-  const int64_t blocks = r.cols / kMxBlock, block_bytes = mx_block_bytes(options.format);
+  const int64_t cols = source.cols(), blocks = cols / kMxBlock, block_bytes = mx_block_bytes(options.format);
+  const int64_t per_expert = source.shape[source.shape.size() - 2];
+  const backend::StoredRows stored{source.entry->tensor, per_expert, cols, source.transposed};
+  const int64_t at_once = std::min(backend::kRowsAtOnce, per_expert), pieces = (per_expert + at_once - 1) / at_once;
   MxError total;
   std::mutex total_mutex;
   const auto run = [&](IndexRange range) {
-    std::vector<float> values(static_cast<size_t>(r.cols));
+    std::vector<float> values(static_cast<size_t>(at_once * cols));
     std::vector<uint8_t> elements(static_cast<size_t>(blocks * block_bytes)), scales(static_cast<size_t>(blocks));
     MxError error;
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t at = row / r.inner * r.inner * r.cols + row % r.inner * r.row_stride;
-      for (int64_t c = 0; c < r.cols; ++c)
-        values[static_cast<size_t>(c)] = backend::float_at(source.entry->tensor, at + c * r.col_stride);
-      const MxBlocks made{options.format, elements, scales};
-      mx_quantize(values, options.scale, made);
-      if (want == Want::kBlocks) error.add(mx_error(values, made));
-      const std::span<const uint8_t> kept = want == Want::kBlocks ? elements : scales;
-      std::copy(kept.begin(), kept.end(),
-                reinterpret_cast<uint8_t*>(out.data()) + row * static_cast<int64_t>(kept.size()));
+    for (int64_t piece = range.begin; piece < range.end; ++piece) {
+      const int64_t first = piece / pieces * per_expert + piece % pieces * at_once;
+      const int64_t rows = std::min(at_once, per_expert - piece % pieces * at_once);
+      backend::read_rows(stored, first, std::span(values).first(static_cast<size_t>(rows * cols)));
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto row = std::span(values).subspan(static_cast<size_t>(r * cols), static_cast<size_t>(cols));
+        const MxBlocks made{options.format, elements, scales};
+        mx_quantize(row, options.scale, made);
+        if (want == Want::kBlocks) error.add(mx_error(row, made));
+        const std::span<const uint8_t> kept = want == Want::kBlocks ? elements : scales;
+        std::copy(kept.begin(), kept.end(),
+                  reinterpret_cast<uint8_t*>(out.data()) + (first + r) * static_cast<int64_t>(kept.size()));
+      }
     }
     const std::lock_guard lock(total_mutex);
     total.add(error);
   };
-  parallel_for(options.pool, r.rows, run);
+  parallel_for(options.pool, source.rows() / per_expert * pieces, run);
   return total;
 }
 
@@ -105,7 +98,7 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
   std::vector<Output> outputs;
   for (const TensorEntry& entry : entries) {
     if (auto source = pick(entry)) {
-      const int64_t blocks = source->layout.cols / kMxBlock;
+      const int64_t blocks = source->cols() / kMxBlock;
       specs.push_back(
           {source->name + "_blocks", DType::kU8, with_last(source->shape, {blocks, mx_block_bytes(options.format)})});
       outputs.push_back({.source = source, .want = Want::kBlocks});
@@ -125,7 +118,7 @@ void convert(std::span<const TensorEntry> entries, const fs::path& output, const
         }
         const MxError error = quantize_rows(*o.source, options, o.want, piece.bytes);
         if (o.want == Want::kBlocks && on_tensor) {
-          const auto scales = static_cast<int64_t>(o.source->layout.rows * o.source->layout.cols / kMxBlock);
+          const auto scales = static_cast<int64_t>(o.source->rows() * o.source->cols() / kMxBlock);
           on_tensor({o.source->name, o.source->shape, static_cast<int64_t>(o.source->entry->tensor.bytes.size()),
                      static_cast<int64_t>(piece.bytes.size()) + scales, error});
         }
@@ -169,7 +162,7 @@ void quantize_file(const fs::path& input, const fs::path& output, const Quantize
     if (!fits ||
         (!options.name_glob.empty() && fnmatch(options.name_glob.c_str(), entry.name.c_str(), FNM_NOESCAPE) != 0))
       return std::nullopt;
-    return plain_source(entry);
+    return Source{&entry, entry.name, shape};
   };
   if (std::none_of(file.entries().begin(), file.entries().end(),
                    [&](const TensorEntry& e) { return pick(e).has_value(); })) {

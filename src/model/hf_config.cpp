@@ -124,13 +124,7 @@ void refuse_variants(JsonObject& fields, HfConfig& config) {
     unsupported(fields, "hidden_act", "\"silu\"");
   }
   const json* object = fields.find("quantization_config");
-  if (object == nullptr) {
-    config.notes.push_back(
-        fmt::format("{}: quantization_config is missing: the experts are read as MXFP4, and only "
-                    "where their tensors are (…_blocks and …_scales)",
-                    fields.where()));
-    return;
-  }
+  if (object == nullptr) return;  // experts in floats, as trainers save them
   JsonObject quantization(*object, fields.where() + ": quantization_config");
   if (quantization.get("quant_method") != "mxfp4") unsupported(quantization, "quant_method", "\"mxfp4\"");
   for (const char* key : {"modules_to_not_convert", "dequantize"}) static_cast<void>(quantization.find(key));

@@ -269,12 +269,6 @@ TEST(hf_config, notes_keys_that_nobody_knows_in_one_line) {
             std::vector<std::string>{"f: not known here, so without effect: some_key"});
 }
 
-TEST(hf_config, notes_that_nothing_says_how_the_experts_are_quantised) {
-  const std::vector<std::string> notes = notes_of(without(hugging_face(), "quantization_config"));
-  ASSERT_EQ(notes.size(), 1u);
-  EXPECT_TRUE(notes[0].starts_with("f: quantization_config is missing"));
-}
-
 TEST(hf_config, refuses_token_ids_out_of_range) {
   expect_refused(with(hugging_face(), "/eos_token_id", -1), Code::kCorrupt,
                  "f: eos_token_id: want 0 to 201087, found -1");

@@ -2,6 +2,7 @@
 
 #include "backend/shards.h"
 #include "base/error.h"
+#include "base/ggml_blocks.h"
 #include "base/mx.h"
 #include "checkpoint/strict_json.h"
 
@@ -67,10 +68,8 @@ Shape mxfp4_shape(Part part, Shape matrix) {
   return matrix;
 }
 
-Shape stored_shape(WeightRole role, Part part, const backend::Dims& d) {
-  Shape shape = shape_of(role, d);
-  return role == kGateUp || role == kDown ? mxfp4_shape(part, std::move(shape)) : shape;
-}
+// The name of float experts: that of their blocks without its end, "_blocks" or ".blocks".
+std::string_view float_name(std::string_view blocks) { return blocks.substr(0, blocks.find_last_of("_.")); }
 
 // Rows q | k | v of the original layout (gpt_oss/torch/model.py, AttentionBlock.forward).
 int64_t first_fused_row(WeightRole role, const backend::Dims& d) {
@@ -83,7 +82,7 @@ bool is_fused(WeightRole role) {
   return role == kQ || role == kK || role == kV || role == kQBias || role == kKBias || role == kVBias;
 }
 
-ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& config, Naming naming) {
+ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& config, Naming naming, Experts experts) {
   constexpr std::string_view kLayers[] = {"model.layers", "block", "blk"};
   const backend::Dims& d = config.dims;
   const auto own = static_cast<size_t>(naming);
@@ -93,11 +92,16 @@ ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& confi
   item.half = row.half;
   item.layer = layer;
   if (layer >= 0) item.name = fmt::format("{}.{}.", kLayers[own], layer);
-  item.name += row.names[own];
-  item.dtype = row.role == kGateUp || row.role == kDown ? DType::kU8 : DType::kBf16;
-  item.shape = naming == Naming::kGguf ? shape_of(row.role, d) : stored_shape(row.role, row.part, d);
+  const bool pairs = backend::is_expert_matrix(row.role) && experts == Experts::kMxfp4,
+             floats = backend::is_expert_matrix(row.role) && !pairs;
+  item.name += floats ? float_name(row.names[own]) : row.names[own];
+  item.dtype = pairs ? DType::kU8 : DType::kBf16;
+  item.shape = shape_of(row.role, d);
+  if (pairs && naming != Naming::kGguf) item.shape = mxfp4_shape(row.part, std::move(item.shape));
   if (row.half != Half::kWhole) item.shape[1] /= 2;
   item.stored_shape = item.shape;
+  item.transposed = floats && naming == Naming::kHuggingFace;
+  if (item.transposed) std::swap(item.stored_shape[1], item.stored_shape[2]);
   if (naming == Naming::kOriginal && is_fused(row.role)) {
     item.first_row = first_fused_row(row.role, d);
     item.stored_shape[0] = d.q_width() + 2 * d.kv_width();
@@ -127,14 +131,10 @@ std::string listed(const std::vector<std::string>& names) {
 
 using ByName = std::unordered_map<std::string_view, const TensorEntry*>;
 
-void refuse_unquantised(const ByName& by_name, std::string_view where) {
-  for (const char* name : {"model.layers.0.mlp.experts.gate_up_proj", "block.0.mlp.mlp1_weight"}) {
-    const auto it = by_name.find(name);
-    if (it == by_name.end()) continue;
-    const RawTensor& t = it->second->tensor;
-    throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts (…_blocks and …_scales), got {}: run nibble quantize",
-                where, name, checkpoint::describe(t.dtype, t.shape));
-  }
+Experts experts_of(const ByName& by_name) {
+  const auto has = [&](std::string_view name) { return by_name.contains(name); };
+  return has("model.layers.0.mlp.experts.gate_up_proj") || has("block.0.mlp.mlp1_weight") ? Experts::kFloats
+                                                                                          : Experts::kMxfp4;
 }
 
 // Throws Error(kCorrupt) naming `where` and some of the missing tensors, or else some of the unknown ones. A wanted
@@ -165,22 +165,32 @@ RawTensor rows_of(const ManifestItem& item, const RawTensor& stored) {
                                         static_cast<size_t>(item.shape[0] * row_bytes))};
 }
 
-// A GGUF tensor: its shape is that of its values, its type any.
-backend::HostWeight gguf_weight(const ManifestItem& item, const RawTensor& tensor, std::string_view where) {
+bool is_mxfp4(DType dtype) { return dtype == DType::kGgmlMxfp4 || dtype == DType::kU8; }
+
+// What a backend gets of a tensor: its own format where backends read it. experts: those of experts not in MXFP4.
+backend::WeightFormat format_for(WeightRole role, DType dtype, backend::WeightFormat experts) {
+  using enum backend::WeightFormat;
+  if (backend::is_expert_matrix(role) && !is_mxfp4(dtype)) return experts;
+  return backend::is_read(dtype) ? backend::format_of(dtype) : is_exact_in_q8(dtype) ? kGgmlQ8 : kBf16;
+}
+
+// A GGUF tensor: its shape is that of its values, a matrix's type any.
+backend::HostWeight gguf_weight(const ManifestItem& item, const RawTensor& tensor, backend::WeightFormat experts,
+                                std::string_view where) {
   if (tensor.shape != item.shape) {
     throw Error(Code::kCorrupt, "{}: {}: want the shape [{}], got {}", where, item.name, fmt::join(item.shape, ","),
                 checkpoint::describe(tensor.dtype, tensor.shape));
   }
-  if (has_experts(item.role) && is_matrix(item.role) && tensor.dtype != DType::kGgmlMxfp4) {
-    throw Error(Code::kUnsupported, "{}: {}: want MXFP4 experts, got {}", where, item.name,
+  const DTypeInfo& block = info_of(tensor.dtype);
+  if (block.values > 1 && !backend::is_matrix(item.role))
+    throw Error(Code::kUnsupported, "{}: {}: want F32, F16 or BF16, got {}", where, item.name,
                 checkpoint::describe(tensor.dtype, tensor.shape));
-  }
   backend::HostWeight weight{.role = item.role,
                              .layer = item.layer,
-                             .format = backend::format_of(tensor.dtype),
+                             .format = format_for(item.role, tensor.dtype, experts),
                              .values = tensor,
                              .scales = {}};
-  if (const DTypeInfo& block = info_of(tensor.dtype); block.values > 1) {
+  if (block.values > 1 && backend::is_read(tensor.dtype) && backend::format_of(tensor.dtype) == weight.format) {
     weight.values.dtype = DType::kU8;
     weight.values.shape.back() /= block.values;
     weight.values.shape.push_back(block.bytes);
@@ -194,20 +204,30 @@ void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
     return w.role == odd.role && w.layer == odd.layer;
   });
   check(even != bound.rend(), "gate stands before up in the table");
+  // Both are of one format where they are multiplied: the one in MXFP4 becomes what the other is.
+  if (backend::is_expert_matrix(odd.role) && even->format != odd.format) {
+    backend::HostWeight& mxfp4 = even->format == backend::WeightFormat::kGgmlMxfp4 ? *even : odd;
+    mxfp4.values.dtype = DType::kGgmlMxfp4;
+    mxfp4.values.shape.pop_back();
+    mxfp4.values.shape.back() *= kMxBlock;
+    mxfp4.format = &mxfp4 == &odd ? even->format : odd.format;
+  }
   even->odd = std::move(odd.values);
   even->odd_format = odd.format;
 }
 
-// Index of the first block of ggml's whose scale is no finite number, or of the first NaN in an array of scales.
+// Index of the first block of ggml's with a scale that is no finite number, or of the first NaN in an array of scales.
 std::optional<int64_t> find_bad_scale(const RawTensor& tensor) {
   if (tensor.dtype == DType::kU8) return find_nan_scale(tensor.bytes);
   const DTypeInfo& block = info_of(tensor.dtype);
   // E8M0's NaN; binary16 with all exponent bits set is an infinity or NaN. Little-endian: the exponent is in the second
   // byte.
   const bool e8m0 = tensor.dtype == DType::kGgmlMxfp4;
+  const GgmlScales scales = e8m0 ? GgmlScales{-1, 1} : ggml_scales(tensor.dtype);
   const auto bad = e8m0 ? std::byte{kNanScale} : std::byte{0x7c};
   for (int64_t at = 0; block.values > 1 && at < std::ssize(tensor.bytes); at += block.bytes)
-    if ((tensor.bytes[static_cast<size_t>(at + (e8m0 ? 0 : 1))] & bad) == bad) return at / block.bytes;
+    for (int64_t i = 0; i < scales.count; ++i)
+      if ((tensor.bytes[static_cast<size_t>(at + scales.first + 2 * i + 1)] & bad) == bad) return at / block.bytes;
   return std::nullopt;
 }
 
@@ -250,12 +270,13 @@ int64_t ManifestItem::bytes() const {
   return n;
 }
 
-std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming) {
+std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming, Experts experts) {
   std::vector<ManifestItem> items;
-  for (const TensorNames& row : kModelTable) items.push_back(item_of(row, -1, config, naming));
+  for (const TensorNames& row : kModelTable) items.push_back(item_of(row, -1, config, naming, experts));
   for (int layer = 0; layer < static_cast<int>(config.dims.layers); ++layer) {
     for (const TensorNames& row : kLayerTable)
-      if (!row.names[static_cast<size_t>(naming)].empty()) items.push_back(item_of(row, layer, config, naming));
+      if (!row.names[static_cast<size_t>(naming)].empty() && (experts == Experts::kMxfp4 || row.part == Part::kValues))
+        items.push_back(item_of(row, layer, config, naming, experts));
   }
   return items;
 }
@@ -271,18 +292,25 @@ Naming naming_of(std::span<const TensorEntry> tensors) {
 std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tensors, const ModelConfig& config,
                                               const BindOptions& options) {
   const Naming naming = naming_of(tensors);
-  const std::vector<ManifestItem> items = manifest(config, naming);
   ByName by_name;
   for (const TensorEntry& entry : tensors) by_name.emplace(entry.name, &entry);
-  refuse_unquantised(by_name, options.where);
+  const std::vector<ManifestItem> items = manifest(config, naming, experts_of(by_name));
   check_names(items, tensors, options.where);
+  const auto is_rewritten = [&](const ManifestItem& item) {
+    return backend::is_expert_matrix(item.role) && !is_mxfp4(by_name.at(item.name)->tensor.dtype);
+  };
+  if (options.experts && std::ranges::none_of(items, is_rewritten))
+    throw Error(Code::kInvalidRequest, "{}: --expert-format: want experts that are not in MXFP4 already, found none",
+                options.where);
+  const backend::WeightFormat experts = options.experts.value_or(
+      naming == Naming::kGguf ? backend::WeightFormat::kGgmlQ8 : backend::WeightFormat::kGgmlMxfp4);
 
   std::vector<backend::HostWeight> bound;
   std::vector<ScalesOf> scales;
   for (const ManifestItem& item : items) {
     const RawTensor& stored = by_name.at(item.name)->tensor;
     if (naming == Naming::kGguf) {
-      backend::HostWeight weight = gguf_weight(item, stored, options.where);
+      backend::HostWeight weight = gguf_weight(item, stored, experts, options.where);
       scales.push_back({&item.name, stored});
       item.half == Half::kOdd ? join(weight, bound) : bound.push_back(std::move(weight));
       continue;
@@ -296,9 +324,10 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
     } else {
       bound.push_back({.role = item.role,
                        .layer = item.layer,
-                       .format = backend::format_of(view.dtype),
+                       .format = format_for(item.role, view.dtype, experts),
                        .values = view,
-                       .scales = {}});
+                       .scales = {},
+                       .transposed = item.transposed});
     }
   }
   if (options.check_scales) refuse_bad_scales(scales, options);

@@ -33,6 +33,7 @@ struct ManifestItem {
   int layer = -1;              // -1: of no layer
   std::string name;            // in the checkpoint
   DType dtype = DType::kBf16;  // in GGUF any that it has
+  bool transposed = false;     // stored as [experts, in, out]
   Shape stored_shape{};        // of the tensor of that name
   int64_t first_row = 0;       // this role's part of the stored tensor's first dimension
   Shape shape;                 // of this role's part
@@ -40,24 +41,33 @@ struct ManifestItem {
   [[nodiscard]] int64_t bytes() const;
 };
 
+// How a file of safetensors holds its experts: in pairs of MXFP4 blocks and scales, or in floats, as trainers save
+// them.
+enum class Experts : uint8_t { kMxfp4, kFloats };
+
 // embedding, final norm, unembedding, then layer by layer in the order of WeightRole, a pair's scales behind its
 // values; in GGUF gate and its bias before up. REQUIRES: a valid config.
-[[nodiscard]] std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming);
+[[nodiscard]] std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming,
+                                                 Experts experts = Experts::kMxfp4);
 
 struct BindOptions {
   std::string where = "the checkpoint";  // the file or directory, for messages
   bool check_scales = true;              // read every scale and refuse NaN (255)
   ThreadPool* pool = nullptr;            // for reading the scales; null: the caller alone
+  // What experts become that are not in MXFP4: kGgmlMxfp4, kGgmlQ8 or kBf16. None: MXFP4 of floats in safetensors, as
+  // `nibble quantize` makes them; in GGUF kGgmlQ8.
+  std::optional<backend::WeightFormat> experts{};
 };
 
 // GGUF's spelling or OpenAI's when the tensors use it, else Hugging Face's.
 [[nodiscard]] Naming naming_of(std::span<const checkpoint::TensorEntry> tensors);
 
-// Views of the tensors' bytes, without copies, in the manifest's order. Throws Error(kUnsupported) for experts that are
-// not quantised and for dense weights that are not bf16; in GGUF these may be of any type that the reader knows, and
-// gate and up become one weight (HostWeight::odd). Throws Error(kCorrupt) for tensors that are missing or unknown, for
-// a wrong dtype or shape, and for a scale that is no finite number. Each message names the tensors, and what was
-// expected and found.
+// Views of the tensors' bytes, without copies, in the manifest's order. Tensors in a format that no backend reads are
+// bound as recoded (backend/weights.h): dense ones into the cheapest format that loses nothing, Q8_0, else into bf16;
+// experts as `options` say. In GGUF gate and up become one weight (HostWeight::odd). Throws Error(kCorrupt) for tensors
+// that are missing or unknown, for a wrong dtype or shape, and for a scale that is no finite number;
+// Error(kInvalidRequest) for BindOptions::experts where all experts are MXFP4. Each message names the tensors, and what
+// was expected and found.
 [[nodiscard]] std::vector<backend::HostWeight> bind_weights(std::span<const checkpoint::TensorEntry> tensors,
                                                             const ModelConfig& config, const BindOptions& options = {});
 

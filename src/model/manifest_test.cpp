@@ -205,18 +205,44 @@ TEST(bind_weights, refuses_a_wrong_shape) {
                  "the checkpoint: model.layers.1.mlp.experts.gate_up_proj_scales: want U8 [8,192,2], got U8 [8,192,1]");
 }
 
-TEST(bind_weights, refuses_experts_that_are_not_quantised) {
-  expect_refused(
-      [](Stored& s) {
-        std::erase_if(s.entries, [](const TensorEntry& e) {
-          return e.name.find("_proj_blocks") != std::string::npos || e.name.find("_proj_scales") != std::string::npos;
-        });
-        s.entries.push_back(
-            {"model.layers.0.mlp.experts.gate_up_proj", {.dtype = DType::kBf16, .shape = {8, 64, 192}, .bytes = {}}});
-      },
-      Code::kUnsupported,
-      "the checkpoint: model.layers.0.mlp.experts.gate_up_proj: want MXFP4 experts (…_blocks and …_scales), got BF16 "
-      "[8,64,192]: run nibble quantize");
+// As trainers save them: Hugging Face's [experts, in, out], OpenAI's [experts, out, in].
+Stored with_float_experts(Naming naming, DType dtype) {
+  Stored stored(small(), naming);
+  std::erase_if(stored.entries, [](const TensorEntry& e) { return e.name.ends_with("scales"); });
+  for (TensorEntry& e : stored.entries) {
+    if (!e.name.ends_with("blocks")) continue;
+    e.name.resize(e.name.size() - std::string_view("_blocks").size());
+    const bool gate_up = e.tensor.shape[1] == 192;
+    e.tensor = {.dtype = dtype, .shape = gate_up ? Shape{8, 192, 64} : Shape{8, 64, 96}, .bytes = {}};
+    if (naming == Naming::kHuggingFace) std::swap(e.tensor.shape[1], e.tensor.shape[2]);
+    e.tensor.bytes =
+        stored.bytes.emplace_back(static_cast<size_t>(checkpoint::tensor_bytes(dtype, e.tensor.shape, "test")));
+  }
+  return stored;
+}
+
+TEST(bind_weights, takes_experts_in_floats_and_makes_of_them_what_is_asked_for) {
+  using backend::WeightFormat;
+  for (const Naming naming : {Naming::kHuggingFace, Naming::kOriginal}) {
+    const Stored stored = with_float_experts(naming, DType::kF16);
+    for (const std::optional<WeightFormat> asked :
+         {std::optional<WeightFormat>(), std::optional(WeightFormat::kBf16)}) {
+      int experts = 0;
+      for (const backend::HostWeight& w : bind_weights(stored.entries, small(), {.experts = asked})) {
+        if (!backend::is_expert_matrix(w.role)) continue;
+        ++experts;
+        EXPECT_EQ(w.format, asked.value_or(WeightFormat::kGgmlMxfp4));
+        EXPECT_EQ(w.transposed, naming == Naming::kHuggingFace);
+        EXPECT_EQ(w.values.shape, shape_of(w.role, small().dims));
+        EXPECT_TRUE(backend::is_recoded(w));
+      }
+      EXPECT_EQ(experts, 2 * small().dims.layers);
+    }
+  }
+  Stored stored = with_float_experts(Naming::kHuggingFace, DType::kBf16);
+  stored.at("model.layers.1.mlp.experts.down_proj").tensor.shape = {8, 64, 96};
+  expect_error([&] { (void)bind_weights(stored.entries, small()); }, Code::kCorrupt,
+               "model.layers.1.mlp.experts.down_proj: want BF16 [8,96,64] (or F16, F32), got BF16 [8,64,96]");
 }
 
 TEST(bind_weights, refuses_a_scale_that_is_nan_and_says_where) {

@@ -75,7 +75,13 @@ class QuantizeModel(Case):
         write_model(self.dir / "bf16", as_float_experts(original), layers=2)
         support.edit_json(self.dir / "bf16/config.json", lambda c: c.pop("quantization_config"))
         (self.dir / "bf16/notes.txt").write_text("kept")
-        self.refused(UNSUPPORTED, "run", "-m", self.dir / "bf16", "-p", "a", says="nibble quantize")
+        want = support.greedy(self.dir / "mx", "Once upon a time")
+        for how, says in (((), "BF16 to ggml mxfp4"), (("--expert-format", "bf16"), ""), (("--expert-format", "q8_0"), "BF16 to ggml q8_0")):
+            ran = support.nibble("run", "-m", self.dir / "bf16", "-p", "Once upon a time", "-n", 24, "--temperature", 0, *how, "--json")
+            self.assertEqual(ran.json()["token_ids"], want, how)
+            (self.assertIn if says else self.assertNotIn)(says or "weights:", ran.err)
+        self.assertIn("BF16 to ggml mxfp4: gate_up, down", self.ok("inspect", "-m", self.dir / "bf16").out)
+        self.refused(USAGE, "run", "-m", self.dir / "mx", "-p", "a", "--expert-format", "bf16", says="found none")
         self.assertIn("gate_up_proj", self.ok("quantize", self.dir / "bf16", "-o", self.dir / "back").out)
 
         back = read_model(self.dir / "back")

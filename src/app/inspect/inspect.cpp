@@ -22,6 +22,7 @@ struct ListedTensor {
 struct Inspection {
   std::vector<ListedTensor> rows;
   convert::ModelNumbers numbers;
+  std::string conversions{};
 };
 
 // Reads the files if there are any: then the list shows what is really there, and bind() has found it complete.
@@ -33,8 +34,10 @@ Inspection inspect(const InspectOptions& options, const model::ModelConfig& conf
     return result;
   }
   const ModelFiles files(options.model);
-  const auto weights =
-      model::bind_weights(files.tensors(), config, {.where = options.model.model, .check_scales = false});
+  const auto weights = model::bind_weights(
+      files.tensors(), config,
+      {.where = options.model.model, .check_scales = false, .experts = options.model.expert_format});
+  result.conversions = weight_conversions(weights, options.model);
   for (const auto& [name, tensor] : files.tensors())
     result.rows.push_back({name, std::string(name_of(tensor.dtype)), tensor.shape, std::ssize(tensor.bytes)});
   result.numbers = convert::numbers_of(config, weights);
@@ -119,6 +122,7 @@ std::string text_report(const Json& j, Terminal& terminal) {
   }
   line("total", fmt::format("{} = {} bytes in {} tensors", fmt::format("{:.2f} GB", j["bytes"].get<double>() / 1e9),
                             j["bytes"].get<int64_t>(), j["tensors"].get<int64_t>()));
+  if (j.contains("conversions")) line("become", j["conversions"].get<std::string>());
   out += terminal.bold("read per decoded token (batch 1, without KV)") + "\n";
   for (const auto& [name, value] : j["decode_bytes_per_token"].items())
     line(name, fmt::format("{:.3f} GB", value.get<double>() / 1e9));
@@ -147,7 +151,7 @@ int execute(const InspectOptions& asked) {
   if (options.plan) {
     return inspect_plan(options, config, terminal);
   }
-  const auto [rows, numbers] = inspect(options, config);
+  const auto [rows, numbers, becomes] = inspect(options, config);
   for (const std::string& note : notes) terminal.note(note);
   std::vector<int64_t> contexts = options.contexts;
   if (contexts.empty()) {
@@ -156,6 +160,7 @@ int execute(const InspectOptions& asked) {
     }
   }
   Json json = report(config, numbers, contexts);
+  if (!becomes.empty()) json["conversions"] = becomes;
   if (!options.card.empty()) add_card(json, options, config);
   if (options.output.json) {
     for (const ListedTensor& row : rows) {

@@ -119,7 +119,7 @@ class Planner {
     if (options.model.run.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
       backend_config_ = backend::cuda_config(backend_config_, options.model.run.ranks);
-      conversions_ = card_conversions(weights, options.model.run.dense);
+      conversions_ = weight_conversions(weights, options.model);
       ThreadPool pool(options.model.run.threads);
       scales_ = scales_of(weights, pool);
     } else if (!options.card.empty()) {
@@ -242,7 +242,9 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   const bool may_convert = options.model.run.backend == BackendKind::kCuda || is_gguf(options.model);
   if (options.model.load_format != LoadFormat::kDummy && may_convert) {
     files.emplace(options.model);
-    weights = model::bind_weights(files->tensors(), config, {.where = options.model.model, .check_scales = false});
+    weights = model::bind_weights(
+        files->tensors(), config,
+        {.where = options.model.model, .check_scales = false, .experts = options.model.expert_format});
   }
   const Planner planner(options, config, weights);
   Json json = {{"device", planner.device()},

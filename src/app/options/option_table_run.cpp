@@ -46,6 +46,10 @@ constexpr Places kRoundedToFp8{kAsValues, kAsValues, kYes, kNotRun};
 
 constexpr Word kLoadFormats[] = {word("auto", LoadFormat::kAuto), word("safetensors", LoadFormat::kSafetensors),
                                  word("gguf", LoadFormat::kGguf), word("dummy", LoadFormat::kDummy)};
+constexpr Word kExpertFormats[] = {{"auto", -1},
+                                   word("mxfp4", WeightFormat::kGgmlMxfp4),
+                                   word("q8_0", WeightFormat::kGgmlQ8),
+                                   word("bf16", WeightFormat::kBf16)};
 constexpr Word kPulls[] = {word("true", WhenAbsent::kPull)};
 constexpr Word kBackendWords[] = {word(BackendKind::kAuto, kAsChosen), word(BackendKind::kCpu, kAsChosen, kOnCpu),
                                   word(BackendKind::kCuda, kAsChosen, kOnCards),
@@ -210,7 +214,12 @@ constexpr Option kModelRows[] = {
            kPlace<&ModelOptions::revision>, kFilled, kNamesModel | Commands{kServe}, kExpert),
     Option("--load-format",
            "dummy: random weights of the right shapes, nothing read but config.json or a GGUF file's keys",
-           kPlace<&ModelOptions::load_format>, words(kLoadFormats), kNamesModel | Commands{kServe, kVerify}, kExpert)};
+           kPlace<&ModelOptions::load_format>, words(kLoadFormats), kNamesModel | Commands{kServe, kVerify}, kExpert),
+    Option(
+        "--expert-format",
+        "What experts in floats or other blocks of llama.cpp's become; auto: floats of safetensors mxfp4, GGUF's q8_0",
+        kPlace<&ModelOptions::expert_format>, words(kExpertFormats), kComputes | Commands{kInspect}, kPerformance,
+        {.alike = Alike::kInAllRanks})};
 
 constexpr Option kRunRows[] = {
     Option("-y,--pull", "First get the model from the Hub if it is not here", kPlace<&ModelOptions::when_absent>,

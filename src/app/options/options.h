@@ -73,13 +73,14 @@ struct ModelOptions {
   WhenAbsent when_absent = WhenAbsent::kRefuse;
   LoadFormat load_format = LoadFormat::kAuto;
   uint64_t dummy_seed = 1;
-  backend::RunConfig run{};                   // as it was asked for; later (backend_choice.h) resolved
-  std::string backend_why{};                  // one line for the user, if the backend was left open
-  std::string fast_why{};                     // one line for the user: what --fast chose
-  GroupOptions group{};                       // for run and serve
-  backend::Range cards{};                     // that may be used; empty: the first ones, one per rank
-  engine::SpeculationLimits speculation{};    // of commands that answer; otherwise off
-  std::filesystem::path speculative_model{};  // for eagle3: the head's directory; for draft: as `model`
+  std::optional<backend::WeightFormat> expert_format{};  // of experts not in MXFP4 (model/manifest.h, BindOptions)
+  backend::RunConfig run{};                              // as it was asked for; later (backend_choice.h) resolved
+  std::string backend_why{};                             // one line for the user, if the backend was left open
+  std::string fast_why{};                                // one line for the user: what --fast chose
+  GroupOptions group{};                                  // for run and serve
+  backend::Range cards{};                                // that may be used; empty: the first ones, one per rank
+  engine::SpeculationLimits speculation{};               // of commands that answer; otherwise off
+  std::filesystem::path speculative_model{};             // for eagle3: the head's directory; for draft: as `model`
   model::eagle3::TapReading tap_reading = model::eagle3::TapReading::kAuto;
 };
 

@@ -195,8 +195,8 @@ int in_one_memory(const ServeOptions& o, const ModelOptions& model) {
 // Sizes that were left open become as large as fits: first the context (--max-model-len auto), then the KV cache. On a
 // host the cache shares memory with the pages of the weights, so it is smaller.
 engine::EngineLimits with_memory(const ServeOptions& options, const ModelOptions& o, const model::ModelConfig& config,
-                                 engine::EngineLimits limits) {
-  const backend::CostModel cost{config.dims, stored_formats(o, {})};  // weights mapped from files do not count
+                                 engine::EngineLimits limits, std::span<const backend::HostWeight> weights = {}) {
+  const backend::CostModel cost{config.dims, stored_formats(o, weights)};  // those mapped from files do not count
   const auto budget_of_one = [&](int64_t context, int64_t tokens) {
     engine::EngineLimits with = limits;
     with.max_context = context;
@@ -261,11 +261,11 @@ server::KvPublishOptions publish_options(const ServeOptions& o, int replica, int
 }
 
 // Checks all replicas together, since each one's own check sees only itself.
-void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& config, const model::StepLimits& steps) {
+void require_replicas_fit(const ServeOptions& o, const ModelSource& source, const model::StepLimits& steps) {
   if (in_one_memory(o, o.model) == 1) return;
-  const backend::CostModel cost{config.dims, stored_formats(o.model, {})};
+  const backend::CostModel cost{source.config.dims, stored_formats(o.model, source.weights)};
   const Budget all =
-      times(o.replicas, budget_of(o.model, model::backend_config(config, steps, o.model.run.dense), cost));
+      times(o.replicas, budget_of(o.model, model::backend_config(source.config, steps, o.model.run.dense), cost));
   require_fit(all.needs, all.limit,
               std::array{std::string("a smaller --data-parallel-size"), std::string("--kv-tokens")});
 }
@@ -273,11 +273,11 @@ void require_replicas_fit(const ServeOptions& o, const model::ModelConfig& confi
 void load(const ServeOptions& o, Running& running, const LoadView& view) {
   running.source.emplace(open_model(o.model, view.terminal));
   const model::ModelConfig& config = running.source->config;
-  const engine::EngineLimits limits =
-      with_memory(o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source));
+  const engine::EngineLimits limits = with_memory(
+      o, o.model, config, with_head(engine_limits(o, o.model, config), *running.source), running.source->weights);
   running.max_context = limits.max_context;
   const model::StepLimits steps = engine::step_limits(limits, config.dims);
-  require_replicas_fit(o, config, steps);
+  require_replicas_fit(o, *running.source, steps);
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (int i = 0; i < o.replicas; ++i) {
     ModelOptions of = o.model;

@@ -11,6 +11,7 @@
 #include "backend/ranks/ranks_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "base/error.h"
+#include "base/ggml_blocks.h"
 #include "base/thread_pool.h"
 #include "checkpoint/strict_json.h"
 #include "convert/gguf.h"
@@ -163,6 +164,22 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
 
 }  // namespace
 
+namespace {
+
+void require_experts(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
+  if (options.run.backend != BackendKind::kCuda) return;
+  for (const backend::HostWeight& w : weights)
+    for (const backend::WeightFormat format : {w.format, w.odd.bytes.empty() ? w.format : w.odd_format})
+      if (backend::is_expert_matrix(w.role) && format != backend::WeightFormat::kMxfp4 &&
+          format != backend::WeightFormat::kGgmlMxfp4)
+        throw Error(Code::kUnsupported,
+                    "{}: want MXFP4 experts for a card, found {} in layer {}: --expert-format mxfp4 rounds them to "
+                    "MXFP4, --backend cpu runs them as they are",
+                    options.model, name_of(format), w.layer);
+}
+
+}  // namespace
+
 ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
   require_speculation(options);
   require_backend(options);  // refuse what will be refused before all weights are read
@@ -194,8 +211,9 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = source.dummy->weights();
   } else {
     terminal.progress("checking weights", 0, options.model);
-    source.weights =
-        model::bind_weights(source.files.tensors(), source.config, {.where = options.model, .pool = &pool});
+    source.weights = model::bind_weights(source.files.tensors(), source.config,
+                                         {.where = options.model, .pool = &pool, .experts = options.expert_format});
+    require_experts(options, source.weights);
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);
@@ -335,8 +353,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
     if (!why.empty() && !view.terminal.is_json()) note(why);
   const std::string_view each = options.run.ranks.count > 1 ? " of each card" : "";
   if (card) note(fmt::format("memory{}: {}; {}", each, describe(budget.needs), budget.limit.where));
-  const std::string conversions = card ? card_conversions(source.weights, options.run.dense) : std::string();
-  if (!conversions.empty()) note(fmt::format("weights: {}", conversions));
+  if (const std::string made = weight_conversions(source.weights, options); !made.empty())
+    note(fmt::format("weights: {}", made));
   if (in_a_group(options)) {
     rank_ = std::make_unique<GroupRank>(source, options, view.terminal, view.on_lost);
     backend::tell_room(rank_->group(), config);
@@ -507,18 +525,28 @@ text::Tokenizer tokenizer_from_gguf(const GgufFields& fields, const std::string&
   return text::Tokenizer::from_list(list, path);
 }
 
-std::string card_conversions(std::span<const backend::HostWeight> weights, const backend::DenseFormats& dense) {
+std::string weight_conversions(std::span<const backend::HostWeight> weights, const ModelOptions& options) {
   using backend::WeightFormat;
+  const bool card = options.run.backend == BackendKind::kCuda;
   std::vector<std::pair<std::string, std::vector<std::string_view>>> roles;  // by conversion, as they come
-  for (const backend::HostWeight& w : weights) {
-    const WeightFormat to = dense.of(w.role).value_or(WeightFormat::kBf16);
-    const bool experts = w.role == backend::WeightRole::kGateUp || w.role == backend::WeightRole::kDown;
-    if (experts || w.format == to) continue;  // for experts, at most the order of their nibbles changes
-    const std::string conversion = fmt::format("{} to {}", backend::name_of(w.format), backend::name_of(to));
+  const auto add = [&](const backend::HostWeight& w, const RawTensor& values, WeightFormat format) {
+    const bool recoded = w.transposed || backend::is_recoded(values.dtype, format);
+    const WeightFormat on_card = backend::is_expert_matrix(w.role) ? format : WeightFormat::kBf16;
+    const WeightFormat to = card ? options.run.dense.of(w.role).value_or(on_card) : format;
+    // As it is; of experts on a card at most the order of their nibbles changes.
+    const bool copied = recoded && backend::is_float(values.dtype) && backend::format_of(values.dtype) == to;
+    if ((!recoded && format == to) || copied) return;
+    const std::string conversion =
+        fmt::format("{} to {}{}", recoded ? name_of(values.dtype) : backend::name_of(format), backend::name_of(to),
+                    recoded && to == WeightFormat::kGgmlQ8 && is_exact_in_q8(values.dtype) ? ", exactly" : "");
     auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
     if (it == roles.end()) it = roles.insert(it, {conversion, {}});
     if (std::ranges::find(it->second, backend::name_of(w.role)) == it->second.end())
       it->second.push_back(backend::name_of(w.role));
+  };
+  for (const backend::HostWeight& w : weights) {
+    add(w, w.values, w.format);
+    if (!w.odd.bytes.empty()) add(w, w.odd, w.odd_format);
   }
   std::vector<std::string> parts;
   for (const auto& [conversion, names] : roles)

@@ -172,9 +172,8 @@ inline constexpr std::string_view kGgufTokens = "tokenizer.ggml.tokens", kGgufKi
 // and for an unknown key, and what Tokenizer::from_list and GgufFields throw.
 [[nodiscard]] text::Tokenizer tokenizer_from_gguf(const checkpoint::GgufFields& fields, const std::string& path);
 
-// What a card converts of a file's formats (docs/decisions/0012): "ggml q8_0 to bf16: embedding, q, …; f32 to bf16: …".
-// Empty if it keeps everything as it is in the file.
-[[nodiscard]] std::string card_conversions(std::span<const backend::HostWeight> weights,
-                                           const backend::DenseFormats& dense);
+// What becomes of a file's formats where they are not kept: "Q4_K to bf16: o; Q5_0 to ggml q8_0, exactly: q, k". A card
+// keeps fewer (docs/decisions/0012). Empty if everything is as it is in the file.
+[[nodiscard]] std::string weight_conversions(std::span<const backend::HostWeight> weights, const ModelOptions& options);
 
 }  // namespace nibble::app

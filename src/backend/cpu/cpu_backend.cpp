@@ -308,11 +308,11 @@ class CpuBackend final : public Backend {
   };
 
   // A gate_up keeps all rows: those of a slice are read where they lie.
-  [[nodiscard]] static SlicedWeight part_of(const HostWeight& whole) {
-    if (!whole.slice || whole.role != WeightRole::kGateUp) return sliced(whole);
+  [[nodiscard]] SlicedWeight part_of(const HostWeight& whole) {
+    if (!whole.slice || whole.role != WeightRole::kGateUp) return sliced(whole, {}, &pool_);
     HostWeight all_rows = whole;
     all_rows.slice->rows = {0, rows_per_expert(whole)};
-    return sliced(all_rows);
+    return sliced(all_rows, {}, &pool_);
   }
 
   [[nodiscard]] std::vector<float> decoded(WeightFormat format, const RawTensor& values) const {

@@ -129,7 +129,7 @@ PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource&
     whole = part = matrices_.back().get();
   }
   PackedScales* const scales = packed_scales();
-  const bool experts = role == WeightRole::kGateUp || role == WeightRole::kDown;
+  const bool experts = is_expert_matrix(role);
   pack({.packing = packing,
         .packed = reinterpret_cast<uint8_t*>(part),
         .bad_scales = &scales->bad,
@@ -158,8 +158,6 @@ bool is_qkv_bias(WeightRole role) {
   return role == WeightRole::kQBias || role == WeightRole::kKBias || role == WeightRole::kVBias;
 }
 
-bool is_experts(WeightRole role) { return role == WeightRole::kGateUp || role == WeightRole::kDown; }
-
 // Values that the backend holds: of its heads, its inner width and its rows of logits, but of the whole embedding.
 int64_t held_values(const HostWeight& weight, const Dims& d) {
   return weight.role == WeightRole::kEmbedding ? weight.values.shape.front() * d.hidden : values_of(weight.role, d);
@@ -180,7 +178,7 @@ Extent filled(const HostWeight& weight, const Dims& d, bool packed) {
 void check_format(const HostWeight& weight) {
   using enum WeightFormat;
   const WeightFormat found = weight.format;
-  const bool experts = is_experts(weight.role);
+  const bool experts = is_expert_matrix(weight.role);
   const bool served = found == kGgmlMxfp4 || (experts ? found == kMxfp4 : found != kMxfp4 && found != kMxfp8);
   if (served) return;
   throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", backend::name_of(weight.role),
@@ -199,8 +197,11 @@ WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   HostWeight cut = weight;
   const bool fills = packed_ && weight.role == WeightRole::kDown && packed_shape(weight.role, d).cols != d.inter;
   if (!cut.slice && fills) cut.slice = whole_of(weight.role, d);
-  if (!cut.slice) return upload_all(weight);
-  const SlicedWeight part = sliced(cut, filled(cut, d, packed_.has_value()));
+  const bool recodes = is_recoded(weight);
+  if (!cut.slice && !recodes) return upload_all(weight);
+  if (recodes && !recoders_) recoders_.emplace(options_.upload_threads);
+  const Extent extent = cut.slice ? filled(cut, d, packed_.has_value()) : Extent{};
+  const SlicedWeight part = sliced(cut, extent, recoders_ ? &*recoders_ : nullptr);
   const WeightHandle handle = upload_all(part.weight);
   if (part.copies.empty()) return handle;
   slabs_->wait();  // the copies are read until then; one tensor's at a time are enough for a host's memory
@@ -283,7 +284,7 @@ WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
     put(source, reinterpret_cast<std::byte*>(bias.part), nullptr);
     own.qkv_bias = bias.whole;
   } else {
-    const bool mxfp4 = is_experts(weight.role);
+    const bool mxfp4 = is_expert_matrix(weight.role);
     own.values = allocate_device(mxfp4 ? values / 2 : values * 2, backend::name_of(weight.role));
     if (mxfp4) own.scales = allocate_device(values / kMxBlock, backend::name_of(weight.role));
     put(source, own.values.get(), own.scales.get());
@@ -312,6 +313,7 @@ void DeviceWeights::finish() {
   cuda_check(cudaStreamSynchronize(stream_));  // the ring is still read
   slabs_.reset();
   uploader_.reset();
+  recoders_.reset();
 }
 
 MxfpMatrix DeviceWeights::mxfp4(WeightHandle handle) const {

@@ -130,7 +130,8 @@ class DeviceWeights {
   std::vector<DeviceWeight> weights_;
   std::map<std::pair<int, bool>, std::byte*> head_qkv_;  // by layer, matrices or biases: where q's begin
   std::optional<Slabs> slabs_;
-  std::optional<Uploader> uploader_;  // the last: its threads use the others
+  std::optional<ThreadPool> recoders_;  // of tensors in other formats than are taken here
+  std::optional<Uploader> uploader_;    // the last: its threads use the others
 };
 
 }  // namespace nibble::backend::cuda

@@ -60,7 +60,7 @@ BackendConfig small_config() {
   config.dims = {.layers = 1, .vocab = 50, .max_context = 1000};
   config.max_tokens = 8;
   config.max_rows = 4;
-  config.kv_pages = {2, 3};
+  config.kv_pages = {2, 3, 4};
   return config;
 }
 
@@ -73,8 +73,8 @@ struct OneStep {
     const std::vector<std::byte> body = written({.weights = nullptr,
                                                  .ids = ids,
                                                  .positions = positions,
-                                                 .kv_slots = {slots, slots},
-                                                 .pages = {table, table},
+                                                 .kv_slots = {slots, slots, slots},
+                                                 .pages = {table, table, table},
                                                  .rows = rows,
                                                  .logit_tokens = logit_tokens,
                                                  .sample_rows = {},

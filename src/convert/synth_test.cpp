@@ -208,7 +208,7 @@ std::string changed_config(const ModelConfig& config, const nlohmann::json& chan
 }
 
 TEST(config_json, survives_the_way_through_its_json) {
-  for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny()}) {
+  for (const ModelConfig& c : {gpt_oss_20b(), gpt_oss_120b(), tiny(), model::gpt_oss_puzzle_88b()}) {
     ModelConfig read = model::parse_hf_config(config_json(c), "f").config;
     model::apply_generation_config(generation_config_json(c), "g", read);
     EXPECT_EQ(read, c);

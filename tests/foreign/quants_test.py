@@ -30,7 +30,7 @@ class Quants(support.Case):
     def test_every_type_has_the_perplexity_that_llama_cpp_has(self):
         source = self.dir / "f32.gguf"
         self.ok("convert", "-m", support.TINY, "-o", source, "--dense", "f32", "-q")
-        ids = self.ok("tokenize", "-m", support.TINY, "-p", TEXT, "--json").json()["token_ids"]
+        ids = self.ok("tokenize", "-m", support.TINY, "-p", TEXT, "--json").json()["ids"]
         for name in TYPES:
             path = self.dir / f"{name}.gguf"
             how = llama_cpp.llama_model_quantize_default_params()

@@ -178,6 +178,8 @@ std::string next_page(const HttpAnswer& answer) {
 // The commit and all of its files.
 PullPlan list_repo(const PullRequest& request, const Settings& settings, const PullWatch& watch) {
   const std::string& repo = request.repo;
+  if (!is_safe(request.revision))
+    throw Error(Code::kInvalidRequest, "--revision: want a branch, a tag or a commit, found {}", request.revision);
   Http http(settings, watch.stop);
   const std::string api = fmt::format("{}/api/models/{}", settings.endpoint, repo);
   PullPlan plan{.repo = repo, .revision = request.revision, .commit = {}, .files = {}, .path = {}};

@@ -107,6 +107,8 @@ class Pull(HubCase):
         self.assertTrue((self.snapshot / "x.bin").exists())
         self.assertFalse((self.folder / "refs" / repo.commit).exists())
         self.refused(2, "pull", NAME, "--include", "*.gguf", says=("no file matches *.gguf", "original/model.safetensors"))
+        for revision in ("../../x", "a/../../../x", "/x"):  # it names a file of the cache
+            self.refused(2, "pull", NAME, "--include", "x.bin", "--revision", revision, says=f"found {revision}")
 
     def test_a_model_that_moved_is_followed(self):
         self.hub.add("openai/new-name", {"config.json": b"{}"})

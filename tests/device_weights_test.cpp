@@ -313,8 +313,8 @@ TEST_F(Upload, of_what_is_recoded_is_that_of_its_values) {
       values[n] = std::sin(static_cast<float>(n) * 0.37f + static_cast<float>(i));
     w.scales = {};
     if (block) {
-      const DType type = w.role == kQ ? DType::kGgmlQ4_0 : DType::kGgmlQ5_1;
-      w.format = type == DType::kGgmlQ4_0 ? WeightFormat::kGgmlQ8 : WeightFormat::kBf16;
+      const DType type = w.role == kQ ? DType::kGgmlQ40 : DType::kGgmlQ51;
+      w.format = type == DType::kGgmlQ40 ? WeightFormat::kGgmlQ8 : WeightFormat::kBf16;
       w.values = {.dtype = type, .shape = shape, .bytes = bytes.emplace_back(test::ggml_encode(type, values))};
     } else {
       std::vector<std::byte>& floats = bytes.emplace_back(values.size() * sizeof(float));

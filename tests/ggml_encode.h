@@ -42,8 +42,8 @@ inline void or_nibble(uint8_t* codes, int j, int code) {
 }
 
 inline void encode_small(DType type, std::span<const float> x, uint8_t* out) {
-  const bool has_min = type == DType::kGgmlQ4_1 || type == DType::kGgmlQ5_1;
-  const bool five = type == DType::kGgmlQ5_0 || type == DType::kGgmlQ5_1;
+  const bool has_min = type == DType::kGgmlQ41 || type == DType::kGgmlQ51;
+  const bool five = type == DType::kGgmlQ50 || type == DType::kGgmlQ51;
   const int half = five ? 16 : 8, most = 2 * half - 1;
   const float least = *std::ranges::min_element(x), top = *std::ranges::max_element(x);
   float d = has_min ? (top - least) / static_cast<float>(most) : largest_of(x) / static_cast<float>(half - 1);

@@ -229,9 +229,9 @@ struct Quantised {
   double dense, experts;  // how far the logits may be from those of the model before, by their rms
 };
 constexpr Quantised kQuantised[] = {
-    {DType::kF32, 1e-4, 0.1},    {DType::kF16, 1e-2, 0.1},  {DType::kBf16, 1e-4, 0.1},    {DType::kGgmlQ8, 0.1, 0.1},
-    {DType::kGgmlQ4_0, 1, 1},    {DType::kGgmlQ4_1, 1, 1},  {DType::kGgmlQ5_0, 0.5, 0.5}, {DType::kGgmlQ5_1, 0.5, 0.5},
-    {DType::kGgmlQ2K, 4, 4},     {DType::kGgmlQ3K, 2, 2},   {DType::kGgmlQ4K, 1, 1},      {DType::kGgmlQ5K, 0.5, 0.5},
+    {DType::kF32, 1e-4, 0.1},    {DType::kF16, 1e-2, 0.1},  {DType::kBf16, 1e-4, 0.1},   {DType::kGgmlQ8, 0.1, 0.1},
+    {DType::kGgmlQ40, 1, 1},     {DType::kGgmlQ41, 1, 1},   {DType::kGgmlQ50, 0.5, 0.5}, {DType::kGgmlQ51, 0.5, 0.5},
+    {DType::kGgmlQ2K, 4, 4},     {DType::kGgmlQ3K, 2, 2},   {DType::kGgmlQ4K, 1, 1},     {DType::kGgmlQ5K, 0.5, 0.5},
     {DType::kGgmlQ6K, 0.3, 0.3}, {DType::kGgmlIq4Nl, 1, 1}, {DType::kGgmlIq4Xs, 1, 1}};
 
 class EveryType : public testing::TestWithParam<Quantised> {};

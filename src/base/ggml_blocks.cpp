@@ -65,8 +65,8 @@ int k_nibble(const uint8_t* codes, int i) {
 // Values times the scale of a block that Q8_0 holds exactly.
 int exact_code(DType type, const uint8_t* block, int j) {
   switch (type) {
-    case DType::kGgmlQ4_0: return nibble_of(block + 2, j) - kQ4Zero;
-    case DType::kGgmlQ5_0: return five_bits(block + 2, j) - kQ5Zero;
+    case DType::kGgmlQ40: return nibble_of(block + 2, j) - kQ4Zero;
+    case DType::kGgmlQ50: return five_bits(block + 2, j) - kQ5Zero;
     case DType::kGgmlIq4Nl: return kIq4Values[nibble_of(block + 2, j)];
     default: return static_cast<int8_t>(block[2 + j]);  // Q8_0
   }
@@ -77,10 +77,10 @@ void decode_small(DType type, const uint8_t* block, float* out) {
   if (type == DType::kGgmlMxfp4) {
     const float scale = E8m0{block[0]}.to_float();
     for (int j = 0; j < kSmall; ++j) out[j] = E2m1{static_cast<uint8_t>(nibble_of(block + 1, j))}.to_float() * scale;
-  } else if (type == DType::kGgmlQ4_1 || type == DType::kGgmlQ5_1) {
+  } else if (type == DType::kGgmlQ41 || type == DType::kGgmlQ51) {
     const float min = f16_at(block + 2);
     for (int j = 0; j < kSmall; ++j) {
-      const int code = type == DType::kGgmlQ4_1 ? nibble_of(block + 4, j) : five_bits(block + 4, j);
+      const int code = type == DType::kGgmlQ41 ? nibble_of(block + 4, j) : five_bits(block + 4, j);
       out[j] = d * static_cast<float>(code) + min;
     }
   } else {
@@ -142,7 +142,7 @@ void ggml_decode(DType type, std::span<const std::byte> blocks, std::span<float>
 }
 
 bool is_exact_in_q8(DType type) {
-  return type == DType::kGgmlQ4_0 || type == DType::kGgmlQ5_0 || type == DType::kGgmlIq4Nl;
+  return type == DType::kGgmlQ40 || type == DType::kGgmlQ50 || type == DType::kGgmlIq4Nl;
 }
 
 void ggml_to_q8(DType type, std::span<const std::byte> blocks, std::span<std::byte> q8) {
@@ -179,8 +179,8 @@ GgmlScales ggml_scales(DType type) {
     case DType::kGgmlQ2K: return {80, 2};
     case DType::kGgmlQ3K: return {108, 1};
     case DType::kGgmlQ6K: return {208, 1};
-    case DType::kGgmlQ4_1:
-    case DType::kGgmlQ5_1:
+    case DType::kGgmlQ41:
+    case DType::kGgmlQ51:
     case DType::kGgmlQ4K:
     case DType::kGgmlQ5K: return {0, 2};
     case DType::kGgmlMxfp4: return {};

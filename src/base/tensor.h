@@ -26,10 +26,10 @@ enum class DType : uint8_t {
   // Blocks along the last dimension (base/ggml_blocks.h).
   kGgmlQ8,     // backends take it as bytes (backend/weights.h)
   kGgmlMxfp4,  // the same
-  kGgmlQ4_0,
-  kGgmlQ4_1,
-  kGgmlQ5_0,
-  kGgmlQ5_1,
+  kGgmlQ40,
+  kGgmlQ41,
+  kGgmlQ50,
+  kGgmlQ51,
   kGgmlQ2K,
   kGgmlQ3K,
   kGgmlQ4K,

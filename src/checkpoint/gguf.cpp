@@ -25,8 +25,8 @@ constexpr const char* kAlignmentKey = "general.alignment";
 
 // The tensor types that are read, by the format's numbers (docs/gguf.md).
 constexpr std::pair<uint32_t, DType> kDTypes[] = {
-    {0, DType::kF32},        {1, DType::kF16},        {2, DType::kGgmlQ4_0}, {3, DType::kGgmlQ4_1},
-    {6, DType::kGgmlQ5_0},   {7, DType::kGgmlQ5_1},   {8, DType::kGgmlQ8},   {10, DType::kGgmlQ2K},
+    {0, DType::kF32},        {1, DType::kF16},        {2, DType::kGgmlQ40},  {3, DType::kGgmlQ41},
+    {6, DType::kGgmlQ50},    {7, DType::kGgmlQ51},    {8, DType::kGgmlQ8},   {10, DType::kGgmlQ2K},
     {11, DType::kGgmlQ3K},   {12, DType::kGgmlQ4K},   {13, DType::kGgmlQ5K}, {14, DType::kGgmlQ6K},
     {20, DType::kGgmlIq4Nl}, {23, DType::kGgmlIq4Xs}, {30, DType::kBf16},    {39, DType::kGgmlMxfp4}};
 

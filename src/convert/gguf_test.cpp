@@ -364,7 +364,7 @@ TEST(GgufWeights, missing_unknown_and_misshapen_tensors_are_refused_by_name) {
   refused(tensors, Code::kCorrupt, "blk.0.attn_k.weight: want the shape [128,64], got Q8_0 [64,128]");
   tensors = made.file->tensors();
   for (auto& tensor : tensors)
-    if (tensor.name == "blk.0.attn_norm.weight") tensor.tensor.dtype = DType::kGgmlQ5_1;
+    if (tensor.name == "blk.0.attn_norm.weight") tensor.tensor.dtype = DType::kGgmlQ51;
   refused(tensors, Code::kUnsupported, "blk.0.attn_norm.weight: want F32, F16 or BF16, got Q5_1 [64]");
 }
 

@@ -139,6 +139,15 @@ const Api::Route* Api::route_of(std::string_view path) {
                              {"has_more", false},
                              {"models", std::move(codex)}});
        }},
+      // As much of Ollama's API as `codex --oss` asks for: a version that it takes, and names.
+      {"/api/version", "GET, HEAD", [](Api& a, Visit& v) { return a.answer(v, {{"version", "0.13.4"}}); }, false,
+       false},
+      {"/api/tags", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         Json list = Json::array();
+         for (const std::string& name : v.service->model.names) list.push_back({{"name", name}, {"model", name}});
+         return a.answer(v, {{"models", std::move(list)}});
+       }},
       {"/v1/models/{model}", "GET, HEAD", [](Api& a, Visit& v) { return a.model(v); }},
       {"/tokenize", "POST", [](Api& a, Visit& v) { return a.tokenize(v); }},
       {"/detokenize", "POST", [](Api& a, Visit& v) { return a.detokenize(v); }},

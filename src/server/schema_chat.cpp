@@ -178,6 +178,7 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   fields.only("function_call", "none", "use tools and tool_choice");
   fields.only("web_search_options", nullptr, "there are no built-in tools");
   fields.refuse({"functions"}, "use tools");
+  fields.refuse({"max_output_tokens"}, "use max_completion_tokens");
   fields.refuse(
       {"audio", "echo", "chat_template", "documents", "continue_final_message", "mm_processor_kwargs", "best_of"},
       "gpt-oss has no such thing");

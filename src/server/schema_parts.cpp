@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -198,19 +197,22 @@ Tool* find_tool(std::vector<Tool>& tools, const Callee& callee) {
 
 namespace {
 
-// A tool's {name, description, defer_loading}.
-Tool read_named(Fields& fields, const text::ToolSpace& space) {
+// A tool's {name, description}, unless `others` have one of that name.
+Tool read_named(Fields& fields, const text::ToolSpace& space, std::vector<Tool>& others) {
   Tool tool{.spec = {.name = fields.required_string("name"),
                      .description = fields.string("description").value_or(""),
                      .parameters = {},
                      .space = space}};
   check_name(fields, tool.spec.name);
+  if (find_tool(others, tool.callee()) != nullptr)
+    throw invalid_value(fields.path("name"), "two tools are called {}", tool.spec.name);
   return tool;
 }
 
 // A function's {name, description, strict} and its parameters, whose field is called `schema`.
-Tool read_function(Fields& function, std::string_view schema, const text::ToolSpace& space = {}) {
-  Tool tool = read_named(function, space);
+Tool read_function(Fields& function, std::string_view schema, std::vector<Tool>& others,
+                   const text::ToolSpace& space = {}) {
+  Tool tool = read_named(function, space, others);
   if (function.object(schema)) tool.spec.parameters = *function.find(schema);
   tool.strict = function.boolean("strict").value_or(false);
   return tool;
@@ -221,8 +223,8 @@ void read_deferral(Fields& fields, Tool& tool) {
 }
 
 // A tool that takes a text: {name, description, format}.
-Tool read_custom(Fields& fields, const text::ToolSpace& space) {
-  Tool tool = read_named(fields, space);
+Tool read_custom(Fields& fields, const text::ToolSpace& space, std::vector<Tool>& others) {
+  Tool tool = read_named(fields, space, others);
   tool.kind = ToolKind::kCustom;
   tool.spec.parameters = Json{{"type", "string"}};
   auto format = fields.object("format");
@@ -243,7 +245,7 @@ void read_response_tool(Fields& tool, const text::ToolSpace* space, std::vector<
   const std::string type = tool.string("type").value_or("function");
   const text::ToolSpace here = space == nullptr ? text::ToolSpace() : *space;
   if (type == "function" || type == "custom") {
-    into.push_back(type == "function" ? read_function(tool, "parameters", here) : read_custom(tool, here));
+    into.push_back(type == "function" ? read_function(tool, "parameters", into, here) : read_custom(tool, here, into));
     read_deferral(tool, into.back());
   } else if (type == "namespace" && space == nullptr) {
     const text::ToolSpace inner{tool.required_string("name"), tool.string("description").value_or("")};
@@ -270,7 +272,7 @@ void read_tool(Fields& tool, Dialect dialect, std::vector<Tool>& into) {
   if (dialect == Dialect::kMessages) {
     tool.only("type", "custom", "there are no built-in tools");
     static_cast<void>(tool.required_object("input_schema"));
-    into.push_back(read_function(tool, "input_schema"));
+    into.push_back(read_function(tool, "input_schema", into));
     read_deferral(tool, into.back());
     tool.ignore_booleans({"eager_input_streaming"});  // arguments always come as they are made
     tool.only("allowed_callers", {"direct"}, "the model alone calls");
@@ -278,7 +280,7 @@ void read_tool(Fields& tool, Dialect dialect, std::vector<Tool>& into) {
   } else {
     tool.only("type", "function", "there are no built-in or custom tools");
     Fields function = tool.required_object("function");
-    into.push_back(read_function(function, "parameters"));
+    into.push_back(read_function(function, "parameters", into));
     function.done();
   }
   static_cast<void>(tool.object("cache_control"));  // what can be cached is
@@ -326,10 +328,6 @@ std::vector<Tool> read_tools(Fields& fields, Dialect dialect) {
   const std::string path = fields.path("tools");
   for_each_object(*tools, fields.place("tools"), [&](Fields& tool) { read_tool(tool, dialect, read); });
   if (read.size() > kMostTools) throw invalid_value(path, "want at most {}, found {}", kMostTools, read.size());
-  std::set<std::string> names;
-  for (const Tool& tool : read)
-    if (!names.insert(tool.callee().recipient()).second)
-      throw invalid_value(path, "two tools are called {}", tool.spec.name);
   return read;
 }
 

@@ -209,6 +209,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
   static_cast<void>(fields.integer("max_tool_calls", {1, kMostTokens}));  // of built-in tools, of which there are none
+  fields.refuse({"max_tokens"}, "use max_output_tokens");
   fields.refuse({"background", "conversation", "context_management", "prompt"}, "this server does not do it");
   if (turn.generation.return_token_ids) throw ApiError("return_token_ids", "return_token_ids is not supported here");
   fields.done();

@@ -177,6 +177,14 @@ TEST(agents, unknown_fields_are_noted_and_wishes_are_still_refused) {
         param);
 }
 
+TEST(agents, a_wish_under_another_endpoints_name_is_refused) {
+  for (const char* name : {"max_tokens", "messages", "response_format", "reasoning_effort"})
+    EXPECT_EQ(what_is_refused([&] { return responses(fmt::format(R"("input":"a","{}":[1])", name)); }).param(), name);
+  EXPECT_EQ(what_is_refused([&] { return responses(R"("input":"a","n":2)"); }).param(), "n");
+  EXPECT_EQ(what_is_refused([] { return parse_completion(parse_json(R"({"prompt":"a","tools":[1]})")); }).param(),
+            "tools");
+}
+
 TEST(agents, no_items_are_enough_where_instructions_say_something) {
   EXPECT_EQ(responses(R"("input":[],"instructions":"Greet.")").turn.instructions.size(), 1);
   EXPECT_EQ(what_is_refused([] { return responses(R"("input":[])"); }).param(), "input");

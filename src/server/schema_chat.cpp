@@ -210,6 +210,7 @@ CompletionRequest parse_completion(const Json& body, const RequestDefaults& defa
   request.format = read_format(fields, "response_format", Dialect::kChat);
   read_structured_outputs(fields, request.format);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
+  fields.refuse({"messages", "tools"}, "use /v1/chat/completions");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
   fields.done();
   return request;

@@ -186,6 +186,9 @@ TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefa
   static_cast<void>(fields.object("cache_control"));  // what can be cached is
   if (fields.find("safeguards") != nullptr)  // Claude Code asks for a judge, and has another way where there is none
     throw ApiError("safeguards", "there is no field safeguards", 400, "unsupported_parameter");
+  fields.refuse({"stop", "response_format", "reasoning_effort"},
+                "use stop_sequences, output_config.format or output_config.effort");
+  fields.only("n", 1, "there is one answer");
   fields.only("speed", "standard", "there is one");
   fields.refuse({"container", "mcp_servers"}, "there are no built-in tools");
   fields.done();

@@ -209,7 +209,10 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
   static_cast<void>(fields.integer("max_tool_calls", {1, kMostTokens}));  // of built-in tools, of which there are none
-  fields.refuse({"max_tokens"}, "use max_output_tokens");
+  fields.refuse({"max_tokens", "max_completion_tokens"}, "use max_output_tokens");
+  fields.refuse({"messages", "response_format", "reasoning_effort", "logprobs"},
+                "use input, text.format, reasoning.effort or include");
+  fields.only("n", 1, "there is one answer");
   fields.refuse({"background", "conversation", "context_management", "prompt"}, "this server does not do it");
   if (turn.generation.return_token_ids) throw ApiError("return_token_ids", "return_token_ids is not supported here");
   fields.done();

@@ -322,7 +322,7 @@ class Completions(Shared):
         self.assertGreater(later["usage"]["completion_tokens"], 20)
         self.assertTrue(text.startswith(later["choices"][0]["text"]))
         for fields, param in (({"suffix": "end"}, "suffix"), ({"prompt": []}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [-1]}, "prompt"),
-                              ({"prompt": [99999]}, "prompt"), ({"best_of": 3}, "best_of"), ({"messages": []}, "messages"), ({"max_tokens": 0}, "max_tokens"),
+                              ({"prompt": [99999]}, "prompt"), ({"best_of": 3}, "best_of"), ({"messages": [1]}, "messages"), ({"max_tokens": 0}, "max_tokens"),
                               ({"prompt": None}, "prompt"), ({"prompt": ["a"] * 100, "n": 100}, "n"), ({"prompt": [[]]}, "prompt"), ({"prompt": {"a": 1}}, "prompt")):
             self.refusal(self.complete(**fields), 400, param)
 

@@ -96,6 +96,66 @@ TEST_F(LarkGrammarTest, a_patch_language_takes_patches_and_nothing_else) {
     EXPECT_FALSE(takes(grammar, bad)) << bad;
 }
 
+// A reader of the patch language of its own, line by line.
+bool is_patch(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos && text != "** close **") return false;
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  if (lines.size() < 3 || lines.front() != "** open **" || lines.back() != "** close **") return false;
+  lines.pop_back();
+  const auto starts = [&](size_t i, std::string_view with) { return i < lines.size() && lines[i].starts_with(with); };
+  const auto names = [&](size_t i, std::string_view with) { return starts(i, with) && lines[i].size() > with.size(); };
+  for (size_t i = 1; i < lines.size();) {
+    if (names(i, "drop ")) {
+      ++i;
+    } else if (names(i, "add ") && starts(i + 1, "+")) {
+      for (++i; starts(i, "+");) ++i;
+    } else if (names(i, "edit ")) {
+      if (names(++i, "to ")) ++i;
+      const size_t first = i;
+      while (starts(i, "+") || starts(i, "-") || starts(i, " ") || (starts(i, "@@") && lines[i] == "@@") ||
+             names(i, "@@ "))
+        ++i;
+      if (i > first && starts(i, "** last **") && lines[i] == "** last **") ++i;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+TEST_F(LarkGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
+  const Grammar grammar = compiled(lark_grammar(kPatch, "test"));
+  std::mt19937 random(42);
+  int whole = 0;
+  for (int i = 0; i < 100; ++i) {
+    GrammarMatcher matcher = grammar.matcher();
+    std::vector<uint32_t> mask(static_cast<size_t>(tokenizer->max_id()) / 32 + 1);
+    std::string text;
+    for (int step = 0; step < 300 && !matcher.finished(); ++step) {
+      matcher.fill(mask);
+      std::vector<int32_t> ends, all;
+      for (int32_t token = 0; token <= tokenizer->max_id(); ++token) {
+        if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
+        all.push_back(token);
+        if (token == end() || tokenizer->token_bytes(token) == "\n") ends.push_back(token);
+      }
+      const std::vector<int32_t>& among = !ends.empty() && random() % 3 != 0 ? ends : all;
+      const int32_t token = among[random() % among.size()];
+      ASSERT_TRUE(matcher.accept(token));
+      if (token != end()) text += tokenizer->token_bytes(token);
+    }
+    if (!matcher.finished()) continue;
+    ++whole;
+    EXPECT_TRUE(is_patch(text)) << text;
+  }
+  EXPECT_GT(whole, 10);
+}
+
 TEST_F(LarkGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says) {
   EXPECT_TRUE(
       lark_takes("start: noted | plain\nnoted: NOTE NEWLINE BODY\nplain: BODY\n\nNOTE: /[ \\t]*# note:[^\\r\\n]*/\n"

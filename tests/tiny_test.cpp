@@ -214,7 +214,7 @@ std::vector<Message> opening(std::vector<text::ToolSpec> tools) {
   if (tools.empty()) return {system};
   Message developer = said(Role::kDeveloper, "");
   developer.content = {text::DeveloperOptions{
-      .instructions = "You are a helpful assistant.", .functions = std::move(tools), .response_formats = {}}};
+      .instructions = "You are a helpful assistant.", .tools = std::move(tools), .response_formats = {}}};
   return {system, developer};
 }
 

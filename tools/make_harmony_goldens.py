@@ -41,10 +41,12 @@ def developer(instructions=None, functions=()):
     return msg("developer", {"developer": {"instructions": instructions, "functions": list(functions)}})
 
 
-def tool(name, description="", parameters=None):
+def tool(name, description="", parameters=None, space=None, space_description=""):
     out = {"name": name, "description": description}
     if parameters is not None:
         out["parameters"] = parameters
+    if space is not None:
+        out |= {"space": space, "space_description": space_description}
     return out
 
 
@@ -87,9 +89,13 @@ def content_of(part):
         return out.with_python_tool() if s["python"] else out
     d = part["developer"]
     out = oh.DeveloperContent(instructions=d["instructions"])
-    if d["functions"]:
-        out = out.with_function_tools([oh.ToolDescription.new(f["name"], f["description"], f.get("parameters"))
-                                       for f in d["functions"]])
+    spaces = {}
+    for f in d["functions"]:
+        spaces.setdefault(f.get("space", "functions"), []).append(f)
+    for space, tools in spaces.items():
+        out = out.with_tools(oh.ToolNamespaceConfig(
+            name=space, description=next((t["space_description"] for t in tools if t.get("space_description")), None),
+            tools=[oh.ToolDescription.new(t["name"], t["description"], t.get("parameters")) for t in tools]))
     return out
 
 
@@ -327,6 +333,34 @@ def schema_cases():
     yield "twenty tools", [system(), developer("Many.", [tool(f"f{i}", f"Tool {i}.", obj({f"a{i}": s})) for i in range(20)])]
 
 
+def space_cases(count):
+    """Tools of several namespaces, tools that take raw text, and tools that are told in the middle."""
+    rng = random.Random(20261129)
+    names = ["functions", "mcp__tiny", "alpha", "Zeta", "web-1", "functions2"]
+    shapes = [None, obj({}), obj({"a": {"type": "number"}, "b": {"type": "string", "description": "B"}}, ["a"]),
+              {"type": "string"}, {"type": "string", "description": "a patch"}]
+    descriptions = ["", "Does it.", "two\nlines", "a\r\nb\n", "<|end|>"]
+
+    def tools():
+        out = []
+        for space in rng.sample(names, rng.randrange(1, 4)):
+            described = rng.choice(descriptions)
+            out += [tool(f"f{i}", rng.choice(descriptions), rng.choice(shapes), space, described)
+                    for i in range(rng.randrange(1, 4))]
+        return out
+
+    for i in range(count):
+        messages = [system(**DATE)] if rng.random() < .8 else []
+        messages += [developer(rng.choice([None, "Be brief."]), tools()), user("q"), say("analysis", "a")]
+        space = rng.choice(names)
+        messages.append(msg("assistant", "*** raw\n+text", ch="commentary", to=f"{space}.f0") if rng.random() < .5 else
+                        msg("assistant", "{}", ch="commentary", to=f"{space}.f0", ct="<|constrain|>json"))
+        messages.append(msg("tool", "r", name=f"{space}.f0", to="assistant", ch="commentary"))
+        if rng.random() < .5:
+            messages.append(developer(None, tools()))
+        yield f"spaces {i}", messages
+
+
 def random_cases(count):
     rng = random.Random(20251121)
     words = ["the", "sum", "of", "3.5", "is", "café", "東京", "🙂", "\n", "{}", "<|end|>", "maybe", "I'd", "x=1;", "  "]
@@ -483,11 +517,14 @@ def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = pathlib.Path(__file__).resolve().parent.parent / "tests/data/harmony_goldens.json"
     args.add_argument("--out", type=pathlib.Path, default=default)
-    out = args.parse_args().out
+    args.add_argument("--spaces", type=int, default=60, help="conversations with tools of several namespaces")
+    args = args.parse_args()
+    out = args.out
     cases = [*published_cases(), *analysis_cases(), *text_cases(), *header_cases(), *system_cases(), *schema_cases(),
              *random_cases(40)]
     render = [render_golden(name, messages) for name, messages in cases]
     parse = list(parse_cases(render))
+    render += [render_golden(name, messages) for name, messages in space_cases(args.spaces)]
     ids = sorted({i for g in parse for i in g["ids"]} - SPECIAL_IDS)
     document = {
         "provenance": {"command": "TIKTOKEN_ENCODINGS_BASE=tests/data python tools/make_harmony_goldens.py",

@@ -5,6 +5,7 @@
 #include "server/json_fields.h"
 #include "server/page.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,13 +38,6 @@ constexpr size_t kShortBody = size_t{64} << 10;         // longer ones are read 
 constexpr std::string_view kMessages = "/v1/messages";  // and below: errors in Anthropic's form
 constexpr std::string_view kCancel = "/cancel";         // at the end of one of those
 
-void check_model(const std::string& wanted, const ServedModel& model) {
-  const auto& names = model.names;
-  if (wanted.empty() || std::find(names.begin(), names.end(), wanted) != names.end()) return;
-  throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
-                 "model_not_found");
-}
-
 const GenerationFields& generation_in(const TurnRequest& turn) { return turn.generation; }
 const GenerationFields& generation_in(const ResponsesRequest& request) { return request.turn.generation; }
 const GenerationFields& generation_in(const CompletionRequest& request) { return request.generation; }
@@ -60,12 +54,42 @@ Json model_entry(const ServedModel& model, int64_t since, const std::string& nam
     --ordinary;
   return {{"id", name},
           {"object", "model"},
+          {"type", "model"},  // this and the next two are Anthropic's
+          {"display_name", name},
+          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(since)))},
           {"created", since},
           {"owned_by", "nibble"},
           {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
           {"parent", nullptr},
           {"max_model_len", model.max_context},
           {"vocab_size", ordinary}};
+}
+
+// A model as Codex wants to know it; without these fields it offers no patches and counts no context.
+Json codex_entry(const ServedModel& model, const std::string& name) {
+  Json efforts = Json::array();
+  for (const char* effort : {"low", "medium", "high"}) efforts.push_back({{"effort", effort}, {"description", effort}});
+  return {
+      {"slug", name},
+      {"display_name", name},
+      {"description", "served by Nibble"},
+      {"default_reasoning_level", "medium"},
+      {"supported_reasoning_levels", std::move(efforts)},
+      {"shell_type", "unified_exec"},
+      {"visibility", "list"},
+      {"supported_in_api", true},
+      {"priority", 1},
+      {"base_instructions", "You work in a terminal on the user's files. Use the tools, and say briefly what you did."},
+      {"supports_reasoning_summaries", true},
+      {"default_reasoning_summary", "none"},
+      {"support_verbosity", true},
+      {"apply_patch_tool_type", "freeform"},
+      {"truncation_policy", {{"mode", "tokens"}, {"limit", 10000}}},
+      {"context_window", model.max_context},
+      {"effective_context_window_percent", 95},
+      {"experimental_supported_tools", Json::array()},
+      {"input_modalities", {"text"}},
+      {"supports_parallel_tool_calls", false}};
 }
 
 bool allows(std::string_view methods, std::string_view method) {
@@ -102,10 +126,27 @@ const Api::Route* Api::route_of(std::string_view path) {
        true, false},
       {"/v1/models", "GET, HEAD",
        [](Api& a, Visit& v) {
+         const ServedModel& model = v.service->model;
+         Json list = Json::array(), codex = Json::array();
+         for (const std::string& name : model.names) {
+           list.push_back(model_entry(model, v.service->since, name));
+           codex.push_back(codex_entry(model, name));
+         }
+         return a.answer(v, {{"object", "list"},
+                             {"data", std::move(list)},
+                             {"first_id", model.names.front()},
+                             {"last_id", model.names.back()},
+                             {"has_more", false},
+                             {"models", std::move(codex)}});
+       }},
+      // As much of Ollama's API as `codex --oss` asks for: a version that it takes, and names.
+      {"/api/version", "GET, HEAD", [](Api& a, Visit& v) { return a.answer(v, {{"version", "0.13.4"}}); }, false,
+       false},
+      {"/api/tags", "GET, HEAD",
+       [](Api& a, Visit& v) {
          Json list = Json::array();
-         for (const std::string& name : v.service->model.names)
-           list.push_back(model_entry(v.service->model, v.service->since, name));
-         return a.answer(v, {{"object", "list"}, {"data", std::move(list)}});
+         for (const std::string& name : v.service->model.names) list.push_back({{"name", name}, {"model", name}});
+         return a.answer(v, {{"models", std::move(list)}});
        }},
       {"/v1/models/{model}", "GET, HEAD", [](Api& a, Visit& v) { return a.model(v); }},
       {"/tokenize", "POST", [](Api& a, Visit& v) { return a.tokenize(v); }},
@@ -127,6 +168,14 @@ const Api::Route* Api::route_of(std::string_view path) {
              });
        }},
       {"/v1/responses", "POST", [](Api& a, Visit& v) { return a.create_response(v); }},
+      {"/v1/responses/input_tokens", "POST",
+       [](Api& a, Visit& v) {
+         const ServedModel& model = v.service->model;
+         const TurnRequest turn = parse_responses(parse_json(v.http.body), a.kept_turns(), a.options_.defaults).turn;
+         static_cast<void>(a.served_name(turn.generation.model, model));
+         return a.answer(v, {{"object", "response.input_tokens"},
+                             {"input_tokens", turn_prompt(model, turn, a.options_.date()).size()}});
+       }},
       {"/v1/responses/{id}", "GET, HEAD, DELETE", [](Api& a, Visit& v) { return a.stored_response(v); }},
       {"/v1/messages", "POST",
        [](Api& a, Visit& v) {
@@ -138,7 +187,7 @@ const Api::Route* Api::route_of(std::string_view path) {
        [](Api& a, Visit& v) {
          const ServedModel& model = v.service->model;
          const TurnRequest turn = parse_messages(parse_json(v.http.body), MessagesFor::kCount, a.options_.defaults);
-         check_model(turn.generation.model, model);
+         static_cast<void>(a.served_name(turn.generation.model, model));
          return a.answer(v, {{"input_tokens", turn_prompt(model, turn, a.options_.date()).size()}});
        }},
   };
@@ -272,6 +321,26 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
                });
 }
 
+const std::string& Api::served_name(const std::string& wanted, const ServedModel& model) const {
+  const auto& names = model.names;
+  if (const auto it = std::ranges::find(names, wanted); it != names.end()) return *it;
+  const bool claude = options_.any_name == AnyName::kClaude && wanted.starts_with("claude-");
+  if (wanted.empty() || claude || options_.any_name == AnyName::kAll) return names.front();
+  throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
+                 "model_not_found");
+}
+
+void Api::tell_ignored(const Leniency& leniency) {
+  constexpr size_t kMostTold = 256;
+  Json fields = Json::array();
+  {
+    const std::lock_guard lock(ignored_.mutex);
+    for (const std::string& name : leniency.ignored)
+      if (ignored_.told.size() < kMostTold && ignored_.told.insert(name).second) fields.push_back(name);
+  }
+  if (!fields.empty() && options_.log) options_.log({{"event", "ignored"}, {"fields", std::move(fields)}});
+}
+
 std::unique_ptr<Call> Api::page(Visit& visit) {
   HttpHead head{.content_type = "text/html; charset=utf-8", .headers = {{"Vary", "Accept-Encoding"}}};
   if (!takes_gzip(visit.http.accept_encoding)) return answer(visit, std::move(head), std::string(chat_page()));
@@ -293,29 +362,39 @@ std::unique_ptr<Call> Api::model(Visit& visit) {
   if (!allows(methods_of(visit.http.path), visit.http.method))
     throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   const std::string name = member_of(visit.http.path);
-  check_model(name, visit.service->model);
-  return answer(visit, model_entry(visit.service->model, visit.service->since, name));
+  const std::string& served = served_name(name, visit.service->model);
+  return answer(visit, model_entry(visit.service->model, visit.service->since, served));
 }
 
 template <class Request, class Compute, class Present>
 std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
                                     Compute compute, Present present) {
   const ServedModel& model = visit.service->model;
-  const std::string& wanted = generation_in(request).model;
-  check_model(wanted, model);
+  const GenerationFields& fields = generation_in(request);
+  AnswerId id{make_id(id_prefix), served_name(fields.model, model), now_seconds()};
+  tell_ignored(fields.leniency);
   if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
   const CallContext context{.port = visit.service->port,
                             .metrics = metrics_,
                             .log = options_.log,
                             .request_id = visit.id,
                             .path = visit.http.path,
+                            .leniency = fields.leniency,
                             .arrived = visit.arrived};
-  AnswerId id{make_id(id_prefix), wanted.empty() ? model.names.front() : wanted, now_seconds()};
   const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
   return begin(visit, making, [context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
-    std::vector<engine::Request> requests = compute(request);
-    return std::make_unique<EngineCall>(context, present(id, request), std::move(requests),
-                                        generation_in(request).stream, std::move(wake));
+    std::unique_ptr<Presenter> presenter = present(id, request);
+    const bool stream = generation_in(request).stream;
+    std::vector<engine::Request> requests;
+    std::optional<ApiError> failure;
+    try {
+      requests = compute(request);
+    } catch (const ApiError& e) {
+      if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
+      failure = e;
+    }
+    return std::make_unique<EngineCall>(context, std::move(presenter), std::move(requests), stream, std::move(wake),
+                                        std::move(failure));
   });
 }
 
@@ -328,9 +407,8 @@ std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnReque
       [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
 }
 
-std::unique_ptr<Call> Api::create_response(Visit& visit) {
-  const Json body = parse_json(visit.http.body);
-  const auto previous = [this](const std::string& id) {
+PreviousResponse Api::kept_turns() const {
+  return [this](const std::string& id) {
     auto entry = store_.get(id);
     if (!entry) {
       throw ApiError("previous_response_id", fmt::format("there is no response {}", id.substr(0, 100)), 404,
@@ -338,9 +416,13 @@ std::unique_ptr<Call> Api::create_response(Visit& visit) {
     }
     return std::move(entry->turn);
   };
+}
+
+std::unique_ptr<Call> Api::create_response(Visit& visit) {
+  const Json body = parse_json(visit.http.body);
   const ServedModel& model = visit.service->model;
   return generate(
-      visit, body, parse_responses(body, previous, options_.defaults), "resp_",
+      visit, body, parse_responses(body, kept_turns(), options_.defaults), "resp_",
       [this, &model](const ResponsesRequest& request) { return turn_requests(model, request.turn, options_.date()); },
       [this, &model](AnswerId id, const ResponsesRequest& request) {
         KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
@@ -350,6 +432,8 @@ std::unique_ptr<Call> Api::create_response(Visit& visit) {
 
 KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& request) {
   StoredTurn before{.instructions = request.lasting, .history = request.turn.history, .calls = {}};
+  std::ranges::copy_if(request.turn.tools, std::back_inserter(before.loaded),
+                       [](const Tool& tool) { return tool.told == Tool::Told::kInHistory; });
   return [this, id, before = std::move(before)](const Json& response, const std::vector<text::Message>& added,
                                                 const CallNames& calls) {
     StoredTurn turn = before;
@@ -392,11 +476,11 @@ std::unique_ptr<Call> Api::tokenize(Visit& visit) {
     Json chat = body;
     chat.erase("return_token_strs");
     const TurnRequest turn = parse_chat(chat, options_.defaults);
-    check_model(turn.generation.model, model);
+    static_cast<void>(served_name(turn.generation.model, model));
     ids = turn_prompt(model, turn, options_.date());
   } else {
     Fields fields(body, "");
-    check_model(fields.string("model").value_or(""), model);
+    static_cast<void>(served_name(fields.string("model").value_or(""), model));
     const std::string text = fields.required_string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     with_text = fields.boolean("return_token_strs").value_or(false);
@@ -415,7 +499,7 @@ std::unique_ptr<Call> Api::detokenize(Visit& visit) {
   const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
   Fields fields(body, "");
-  check_model(fields.string("model").value_or(""), model);
+  static_cast<void>(served_name(fields.string("model").value_or(""), model));
   const Json& tokens = array_of(fields.required("tokens", "an array of token ids"), "tokens");
   fields.done();
   std::string text;

@@ -13,11 +13,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::server {
+
+// Which names of models that are not served get the served one all the same.
+enum class AnyName { kNone, kClaude, kAll };
 
 struct ApiOptions {
   std::vector<std::string> api_keys{};  // empty: everybody may call
@@ -28,6 +32,7 @@ struct ApiOptions {
   size_t stored_responses = 1024;
   size_t stored_bytes = size_t{256} << 20;
   std::string version{}, commit{};
+  AnyName any_name = AnyName::kClaude;
 };
 
 class Api {
@@ -50,6 +55,10 @@ class Api {
     ServedModel model;
     EnginePort port;
     int64_t since;  // seconds since 1970
+  };
+  struct Ignored {  // guarded by mutex
+    std::mutex mutex;
+    std::set<std::string> told;
   };
   struct Loading {  // guarded by mutex
     std::mutex mutex;
@@ -103,6 +112,10 @@ class Api {
   enum class Making { kQuick, kLong };
   std::unique_ptr<Call> begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make);
 
+  // The name to answer under. Throws ApiError for a model that is not here.
+  [[nodiscard]] const std::string& served_name(const std::string& wanted, const ServedModel& model) const;
+  void tell_ignored(const Leniency& leniency);  // the first time that something is
+  [[nodiscard]] PreviousResponse kept_turns() const;
   [[nodiscard]] KeepResponse keep_response(const std::string& id, const ResponsesRequest& request);
   void check_key(const HttpRequest& request) const;
 
@@ -110,6 +123,7 @@ class Api {
   Metrics metrics_;
   ResponseStore store_;
   Loading loading_;
+  Ignored ignored_;
   std::unique_ptr<const Service> service_owner_;
   std::atomic<const Service*> service_ = nullptr;
   CallMaker call_maker_;  // last: its thread uses all of the above

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +25,13 @@ class ApiError : public Error {
 
   [[nodiscard]] int status() const { return status_; }
   [[nodiscard]] const std::string& param() const { return param_; }
+  [[nodiscard]] const std::string& openai_code() const { return code_; }  // empty: none
+  // Of a prompt that is too long: its tokens.
+  [[nodiscard]] std::optional<int64_t> prompt_tokens() const { return prompt_tokens_; }
+  ApiError&& with_prompt(int64_t tokens) && {
+    prompt_tokens_ = tokens;
+    return std::move(*this);
+  }
   // {"error": {message, type, param, code}}
   [[nodiscard]] Json json() const;
 
@@ -30,6 +39,7 @@ class ApiError : public Error {
   std::string param_;  // path of the field; empty: none
   std::string code_;   // OpenAI's short name of the error; empty: none
   int status_;
+  std::optional<int64_t> prompt_tokens_;
 };
 
 // About the field at `path`, which the message begins with.

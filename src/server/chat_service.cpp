@@ -32,9 +32,10 @@ text::Conversation conversation_of(const TurnRequest& turn, const std::string& d
 
   text::DeveloperOptions options;
   if (!turn.instructions.empty()) options.instructions = fmt::format("{}", fmt::join(turn.instructions, "\n\n"));
-  if (turn.tool_choice != ToolChoice::kNone) options.functions = turn.tools;
+  for (const Tool& tool : turn.tools)
+    if (turn.tool_choice != ToolChoice::kNone && tool.told == Tool::Told::kAtStart) options.tools.push_back(tool.spec);
   if (turn.format.kind == OutputFormat::Kind::kJsonSchema) options.response_formats = {turn.format.schema};
-  if (options.instructions || !options.functions.empty() || !options.response_formats.empty()) {
+  if (options.instructions || !options.tools.empty() || !options.response_formats.empty()) {
     text::Message developer;
     developer.role = text::Role::kDeveloper;
     developer.content = {std::move(options)};
@@ -76,6 +77,23 @@ text::ContentRule rule_of(const OutputFormat& format) {
       .kind = static_cast<text::ContentRule::Kind>(format.kind), .schema = format.schema.schema, .where = format.field};
 }
 
+// Whether a call of the tool must follow its schema.
+using Bound = std::function<bool(const Tool& tool)>;
+bool is_strict(const Tool& tool) { return tool.strict; }
+
+text::ContentRule rule_of(const Tool& tool, const Bound& bound) {
+  using Kind = text::ContentRule::Kind;
+  text::ContentRule rule{.kind = Kind::kJsonObject, .where = "tool " + tool.spec.name};
+  if (tool.kind == ToolKind::kCustom) {
+    rule.kind = tool.grammar.empty() ? Kind::kText : Kind::kGrammar;
+    rule.grammar = tool.grammar;
+  } else if (tool.spec.parameters && bound(tool)) {
+    rule.kind = Kind::kJsonSchema;
+    rule.schema = *tool.spec.parameters;
+  }
+  return rule;
+}
+
 // The model must not end the turn with text of its own.
 bool is_forced(const TurnRequest& turn) {
   return turn.format.kind != OutputFormat::Kind::kText || turn.tool_choice == ToolChoice::kRequired ||
@@ -111,33 +129,25 @@ bool can_be_told(const OutputFormat& format) {
   }
 }
 
-using ToolNames = std::vector<std::string>;
-
-bool has(const ToolNames& names, const std::string& name) { return std::ranges::find(names, name) != names.end(); }
-
-// Rules under which the arguments of the tools in `bound` follow their schemas.
-text::TurnRules rules_of(const TurnRequest& turn, const ToolNames& bound) {
-  using Kind = text::ContentRule::Kind;
+// Rules under which the arguments of `bound` tools follow their schemas.
+text::TurnRules rules_of(const TurnRequest& turn, const Bound& bound) {
   text::TurnRules rules;
   rules.answer = rule_of(turn.format);
   rules.preamble = turn.format.kind == OutputFormat::Kind::kText;  // the content is the document, whole
   if (turn.tool_choice == ToolChoice::kRequired || turn.tool_choice == ToolChoice::kNamed) rules.answer.reset();
   if (turn.tool_choice == ToolChoice::kNone) return rules;
-  for (const text::ToolSpec& tool : turn.tools) {
-    if (turn.tool_choice == ToolChoice::kNamed && tool.name != turn.named_tool) continue;
-    text::ContentRule rule{.kind = Kind::kJsonObject, .where = "tool " + tool.name};
-    if (has(bound, tool.name) && tool.parameters) {
-      rule.kind = Kind::kJsonSchema;
-      rule.schema = *tool.parameters;
-    }
-    rules.calls.push_back({.recipient = "functions." + tool.name, .arguments = std::move(rule)});
+  for (const Tool& tool : turn.tools) {
+    const std::string recipient = tool.callee().recipient();
+    if (tool.told == Tool::Told::kNotYet) continue;
+    if (turn.tool_choice == ToolChoice::kNamed && recipient != turn.named_tool.recipient()) continue;
+    rules.calls.push_back({.recipient = recipient, .arguments = rule_of(tool, bound)});
   }
   return rules;
 }
 
 // Before the prompt tells the schemas: rendering and tokenizing them costs more. Throws ApiError.
 void check_schema_sizes(const TurnRequest& turn) {
-  const text::TurnRules rules = rules_of(turn, turn.strict_tools);
+  const text::TurnRules rules = rules_of(turn, is_strict);
   const auto check = [](const text::ContentRule& rule) {
     if (rule.kind == text::ContentRule::Kind::kJsonSchema) text::expect_schema_within_limits(rule.schema, rule.where);
   };
@@ -164,19 +174,21 @@ std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, con
 
 // Whether this tool's arguments can be bound to its schema: the tool is strict, or the grammar can express the schema.
 // Another tool's schema does not matter here.
-bool can_bind(const text::GrammarCompiler& compiler, const TurnRequest& turn, const text::ToolSpec& tool) {
+bool can_bind(const text::GrammarCompiler& compiler, const Tool& tool) {
   TurnRequest alone;
   alone.tool_choice = ToolChoice::kRequired;
   alone.tools = {tool};
-  return has(turn.strict_tools, tool.name) || compiled(compiler, rules_of(alone, {tool.name}));
+  return tool.strict || compiled(compiler, rules_of(alone, [](const Tool&) { return true; }));
 }
 
 // The mask of a turn. Tools are called by name, with arguments that follow their schemas. If the grammar cannot express
 // a schema, a strict tool is an ApiError; another tool's arguments are any JSON object. A turn that must end in a call
 // or in JSON, or that has a budget, reasons within that budget and within half of the room. Throws ApiError.
 MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
-  const bool tools = !turn.tools.empty() && turn.tool_choice != ToolChoice::kNone;
-  const bool binding = is_forced(turn) || turn.reasoning_tokens || !turn.strict_tools.empty();
+  if (turn.prefill) return {};  // of a text that has begun nothing else can come
+  const bool tools = turn.tool_choice != ToolChoice::kNone && !rules_of(turn, is_strict).calls.empty();
+  const bool binding =
+      is_forced(turn) || turn.reasoning_tokens || (tools && std::ranges::any_of(turn.tools, is_strict));
   if (!tools && !binding) return {};
   const GenerationFields& fields = turn.generation;
   if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on after the grammar has ended
@@ -187,13 +199,11 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
         std::string(param) + " cannot go with response_format, strict tools, a required call or thinking_token_budget");
   }
   for (const bool each : {false, true}) {  // all schemas, then those that can be expressed
-    ToolNames bound;
-    for (const text::ToolSpec& tool : turn.tools)
-      if (!each || can_bind(compiler, turn, tool)) bound.push_back(tool.name);
+    const Bound bound = [&](const Tool& tool) { return !each || can_bind(compiler, tool); };
     if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
   }
   try {
-    return masks_of(compiler.turn(rules_of(turn, turn.strict_tools)), most_reasoning(turn));
+    return masks_of(compiler.turn(rules_of(turn, is_strict)), most_reasoning(turn));
   } catch (const Error& e) {
     if (!compiled(compiler, {.answer = rule_of(turn.format)})) throw bad_schema(turn.format, e);
     throw bad_tools(e);
@@ -215,10 +225,12 @@ MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& 
 void check_length(const ServedModel& model, const engine::Request& request, const std::string& param) {
   const int64_t tokens = std::ssize(request.prompt), room = request.max_tokens > 0 ? 1 : 0;
   if (tokens + room <= model.max_context) return;
+  // Anthropic's words, from which its clients read both numbers.
   throw ApiError(param,
-                 fmt::format("the context holds {} tokens, and the prompt alone has {}{}", model.max_context, tokens,
-                             tokens == model.max_context ? ", which leaves no room to generate" : ""),
-                 400, "context_length_exceeded");
+                 fmt::format("prompt is too long: {} tokens > {} maximum (of a context of {}{})", tokens,
+                             model.max_context - room, model.max_context, room > 0 ? ", one to generate" : ""),
+                 400, "context_length_exceeded")
+      .with_prompt(tokens);
 }
 
 void check_id(const ServedModel& model, int32_t id, const char* param) {
@@ -254,7 +266,14 @@ uint64_t seed_of(const GenerationFields& fields) {
 std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
   const auto encode = [&model](std::string_view text) { return model.tokenizer->encode(text); };
   try {
-    return text::to_tokens(text::render_for_completion(conversation_of(turn, date)), model.ids, encode);
+    std::vector<text::Segment> segments = text::render_for_completion(conversation_of(turn, date));
+    if (turn.prefill) {
+      segments.emplace_back(text::Special::kChannel);
+      segments.emplace_back(std::string(text::kFinalChannel));
+      segments.emplace_back(text::Special::kMessage);
+      if (!turn.prefill->empty()) segments.emplace_back(*turn.prefill);
+    }
+    return text::to_tokens(segments, model.ids, encode);
   } catch (const Error& e) {
     if (e.code() != Code::kInvalidRequest) throw;
     if (!can_be_told(turn.format)) throw bad_schema(turn.format, e);

@@ -1,5 +1,8 @@
 #include "server/engine_call.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -23,23 +26,35 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 double milliseconds(double seconds) { return static_cast<double>(static_cast<int64_t>(seconds * 1e5 + 0.5)) / 100; }
 
-HttpHead stream_head(const std::string& request_id) {
-  return {.status = 200,
-          .content_type = "text/event-stream; charset=utf-8",
-          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", request_id}},
-          .stream = true};
+// With what every answer has.
+HttpHead head_of(const CallContext& context) {
+  HttpHead head{.headers = {{"X-Request-Id", context.request_id}}};
+  if (!context.leniency.ignored.empty())
+    head.headers.emplace_back("X-Nibble-Ignored", fmt::format("{}", fmt::join(context.leniency.ignored, ", ")));
+  return head;
+}
+
+HttpHead stream_head(const CallContext& context) {
+  HttpHead head = head_of(context);
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers.emplace_back("Cache-Control", "no-cache");
+  head.headers.emplace_back("X-Accel-Buffering", "no");
+  head.stream = true;
+  return head;
 }
 
 }  // namespace
 
 EngineCall::EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
-                       bool stream, Wake wake)
+                       bool stream, Wake wake, std::optional<ApiError> failure)
     : context_(std::move(context)),
       presenter_(std::move(presenter)),
       stream_(stream),
       unfinished_(requests.size()),
+      failure_(std::move(failure)),
       mailbox_(std::make_shared<Mailbox>()) {
   mailbox_->wake = std::move(wake);
+  if (failure_ && failure_->prompt_tokens()) presenter_->prompt(0, *failure_->prompt_tokens());
   try {
     for (size_t i = 0; i < requests.size(); ++i) {
       presenter_->prompt(i, static_cast<int64_t>(requests[i].prompt.size()));
@@ -91,7 +106,7 @@ double EngineCall::backlog() const {
 Call::Output EngineCall::poll() {
   Output out;
   if (stream_ && !std::exchange(begun_, true)) {
-    out.head = stream_head(context_.request_id);
+    out.head = stream_head(context_);
     presenter_->begin();
   }
   take_all();
@@ -101,8 +116,8 @@ Call::Output EngineCall::poll() {
       failure_ ? presenter_->failed(*failure_) : presenter_->end();
     } else {
       if (!failure_) presenter_->end();
-      out.head =
-          HttpHead{.status = failure_ ? failure_->status() : 200, .headers = {{"X-Request-Id", context_.request_id}}};
+      out.head = head_of(context_);
+      if (failure_) out.head->status = failure_->status();
       if (out.head->status == 503) out.head->headers.emplace_back("Retry-After", "1");
       out.body = to_text(failure_ ? presenter_->failure(*failure_) : presenter_->body());
     }
@@ -203,6 +218,7 @@ void EngineCall::conclude() {
                 {"tpot_ms", milliseconds(per_token)},
                 {"total_ms", milliseconds(seconds_between(context_.arrived, Clock::now()))},
                 {"reason", reason},
+                {"images_left_out", context_.leniency.images_left_out},
                 {"repairs", presenter_->repairs()}});
 }
 

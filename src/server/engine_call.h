@@ -43,14 +43,15 @@ struct CallContext {
   Metrics& metrics;
   const LogLine& log;
   std::string request_id, path;
+  const Leniency leniency;  // what was let pass
   std::chrono::steady_clock::time_point arrived;
 };
 
 class EngineCall final : public Call {
  public:
-  // Submits the requests. Throws what the engine throws.
+  // Submits the requests. Throws what the engine throws. Without requests it tells the `failure`.
   EngineCall(CallContext context, std::unique_ptr<Presenter> presenter, std::vector<engine::Request> requests,
-             bool stream, Wake wake);
+             bool stream, Wake wake, std::optional<ApiError> failure = {});
   // Cancels requests that still run: the client has gone, or is too slow for a server that is ending.
   ~EngineCall() override;
 

@@ -136,12 +136,31 @@ const Json& array_of(const Json& value, std::string_view path) {
   return value;
 }
 
-Fields::Fields(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {
-  if (!json.is_object()) throw want(path_, "an object", json);
+void Leniency::ignore(std::string_view path) {
+  constexpr size_t kMost = 32, kMostBytes = 100;
+  std::string name;
+  for (const char c : path.substr(0, kMostBytes)) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("_-.[]").find(c) != std::string_view::npos;
+    const bool index = c >= '0' && c <= '9' && name.ends_with('[');  // which of them says nothing
+    if (!index) name += plain ? c : '?';
+  }
+  if (ignored.size() < kMost && std::ranges::find(ignored, name) == ignored.end()) ignored.push_back(std::move(name));
+}
+
+Place Place::item(size_t index) const { return {fmt::format("{}[{}]", path, index), leniency}; }
+
+Fields::Fields(const Json& json, Place place) : json_(&json), place_(std::move(place)) {
+  if (!json.is_object()) throw want(place_.path, "an object", json);
 }
 
 std::string Fields::path(std::string_view name) const {
-  return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
+  return place_.path.empty() ? std::string(name) : fmt::format("{}.{}", place_.path, name);
+}
+
+void Fields::ignore_all(std::string_view what) {
+  ignored_ = true;
+  if (place_.leniency != nullptr) place_.leniency->ignore(path(what));
 }
 
 const Json* Fields::find(std::string_view name) {
@@ -190,7 +209,7 @@ const Json* Fields::array(std::string_view name) {
 
 std::optional<Fields> Fields::object(std::string_view name) {
   const Json* value = find(name);
-  return value == nullptr ? std::nullopt : std::optional(Fields(*value, path(name)));
+  return value == nullptr ? std::nullopt : std::optional(Fields(*value, place(name)));
 }
 
 const Json& Fields::required(std::string_view name, std::string_view what) {
@@ -202,7 +221,7 @@ const Json& Fields::required(std::string_view name, std::string_view what) {
 
 std::string Fields::required_string(std::string_view name) { return string_of(required(name, "a string"), path(name)); }
 
-Fields Fields::required_object(std::string_view name) { return {required(name, "an object"), path(name)}; }
+Fields Fields::required_object(std::string_view name) { return {required(name, "an object"), place(name)}; }
 
 std::optional<size_t> Fields::choice(std::string_view name, std::initializer_list<std::string_view> words) {
   const Json* value = find(name);
@@ -246,7 +265,11 @@ void Fields::only(std::string_view name, const Json& served, std::string_view wh
 
 void Fields::done() const {
   for (const auto& [name, value] : json_->items()) {
-    if (value.is_null() || known_.contains(name)) continue;
+    if (ignored_ || value.is_null() || known_.contains(name)) continue;
+    if (place_.leniency != nullptr && place_.leniency->unknown_fields) {
+      place_.leniency->ignore(path(name));
+      continue;
+    }
     throw ApiError(path(name), fmt::format("there is no field {}", path(name)), 400, "unknown_parameter");
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Reads a request's JSON strictly: every value is checked, and a field that nobody reads is refused by name.
+// Reads a request's JSON strictly: every value is checked, and a field that nobody reads is refused by name, or noted.
 
 #include "server/api_error.h"
 
@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nibble::server {
 
@@ -28,11 +29,31 @@ struct Range {
   T least, most;
 };
 
+// What a request has that asks for nothing this server does, and whether that is let pass.
+struct Leniency {
+  bool unknown_fields = true;  // fields that nobody reads; false: they are refused
+  bool images = true;          // a text takes their place; false: they are refused
+
+  std::vector<std::string> ignored{};  // where what was let pass stands, each once; fit for a header and a log
+  int64_t images_left_out = 0;
+
+  void ignore(std::string_view path);
+};
+
+// Where a value stands in a request. Without a leniency nothing unknown passes.
+struct Place {
+  std::string path;  // empty: the request itself
+  Leniency* leniency = nullptr;
+
+  [[nodiscard]] Place item(size_t index) const;
+};
+
 // One object. Every reader marks its name as known; null is the same as absent.
 class Fields {
  public:
-  // Throws unless `json` is an object; it outlives this. `path` is empty for the request itself.
-  Fields(const Json& json, std::string path);
+  // Throws unless `json` is an object; it outlives this.
+  Fields(const Json& json, Place place);
+  Fields(const Json& json, std::string path) : Fields(json, Place{std::move(path)}) {}
 
   [[nodiscard]] const Json* find(std::string_view name);  // null where absent
   [[nodiscard]] std::optional<bool> boolean(std::string_view name);
@@ -57,14 +78,19 @@ class Fields {
   void refuse(std::initializer_list<std::string_view> names, std::string_view why);
   // Accepts the one value of this field that makes no difference.
   void only(std::string_view name, const Json& value, std::string_view why);
-  // Throws ApiError naming the first field that nothing above asked for.
+  // Fields that nothing above asked for are noted, or the first is an ApiError that names it.
   void done() const;
+  // This object asks for nothing that is done here, whatever else is in it: notes it as `what`.
+  void ignore_all(std::string_view what);
 
   [[nodiscard]] std::string path(std::string_view name) const;
+  [[nodiscard]] Place place(std::string_view name) const { return {path(name), place_.leniency}; }
+  [[nodiscard]] Leniency* leniency() const { return place_.leniency; }
 
  private:
   const Json* json_;
-  std::string path_;
+  Place place_;
+  bool ignored_ = false;
   std::set<std::string, std::less<>> known_;
 };
 

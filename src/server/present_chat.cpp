@@ -76,7 +76,7 @@ class ChatPresenter final : public TurnPresenter {
       return;
     }
     item.json = {
-        {"id", make_id("call_")}, {"type", "function"}, {"function", {{"name", item.name}, {"arguments", ""}}}};
+        {"id", make_id("call_")}, {"type", "function"}, {"function", {{"name", item.callee.name}, {"arguments", ""}}}};
     if (!stream_) return;
     Json call = {{"index", earlier}};
     call.update(item.json);

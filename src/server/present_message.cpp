@@ -1,6 +1,5 @@
 // /v1/messages, Anthropic's: the message, whole or as a stream of its events. A message of the model is a block.
 
-#include "server/json_fields.h"
 #include "server/presenter.h"
 
 #include <optional>
@@ -27,22 +26,15 @@ std::string_view error_type(int status) {
   }
 }
 
-// A call's arguments. They are an object unless the call was cut short, or no grammar held it.
-Json input_of(std::string_view arguments) {
-  try {
-    Json input = parse_json(arguments);
-    if (input.is_object()) return input;
-  } catch (const ApiError&) {
-  }
-  return Json::object();
-}
-
 class MessagePresenter final : public TurnPresenter {
  public:
   MessagePresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
       : TurnPresenter(model, std::move(id), request), stops_(request.generation.stop) {}
 
-  void begin() override { event("message_start", {{"message", body()}}); }
+  void begin() override {
+    event("message_start", {{"message", body()}});
+    event("ping", Json::object());
+  }
 
   void end() override {
     if (!stream_) return;
@@ -94,7 +86,8 @@ class MessagePresenter final : public TurnPresenter {
       case ItemKind::kReasoning: item.json = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}; break;
       case ItemKind::kContent: item.json = {{"type", "text"}, {"text", ""}}; break;
       case ItemKind::kCall:
-        item.json = {{"type", "tool_use"}, {"id", make_id("toolu_")}, {"name", item.name}, {"input", Json::object()}};
+        item.json = {
+            {"type", "tool_use"}, {"id", make_id("toolu_")}, {"name", item.callee.name}, {"input", Json::object()}};
     }
     block_event("content_block_start", {{"content_block", item.json}});
     if (!stream_) return;
@@ -118,7 +111,7 @@ class MessagePresenter final : public TurnPresenter {
     switch (item.kind) {
       case ItemKind::kReasoning: item.json["thinking"] = item.text, item.json["signature"] = kSignature; break;
       case ItemKind::kContent: item.json["text"] = item.text; break;
-      case ItemKind::kCall: item.json["input"] = input_of(item.text); break;
+      case ItemKind::kCall: item.json["input"] = object_of(item.text); break;
     }
   }
 

@@ -28,8 +28,10 @@ class ResponsePresenter final : public TurnPresenter {
     if (stream_) event(fmt::format("response.{}", status()), {{"response", whole}});
   }
 
+  [[nodiscard]] bool streams_overflow() const override { return true; }  // Codex reads it there alone
+
   void failed(const ApiError& error) override {
-    error_ = {{"code", "server_error"}, {"message", error.what()}};
+    error_ = {{"code", error.prompt_tokens() ? error.openai_code() : "server_error"}, {"message", error.what()}};
     event("response.failed", {{"response", body()}});
   }
 
@@ -82,6 +84,19 @@ class ResponsePresenter final : public TurnPresenter {
     all.update(fields);
     item_event(type, item, std::move(all));
   }
+  // How a call of each kind of tool is told.
+  struct CallForm {
+    const char *id, *type, *field, *events;  // events: null where there are none while it grows
+  };
+  static const CallForm& form_of(const TurnItem& item) {
+    static constexpr CallForm kForms[] = {{"fc_", "function_call", "arguments", "response.function_call_arguments."},
+                                          {"ctc_", "custom_tool_call", "input", "response.custom_tool_call_input."},
+                                          {"tsc_", "tool_search_call", "arguments", nullptr}};
+    return kForms[static_cast<size_t>(item.callee.kind)];
+  }
+  void call_event(std::string_view what, const TurnItem& item, Json fields) {
+    if (const char* events = form_of(item).events) item_event(events + std::string(what), item, std::move(fields));
+  }
   void whole_event(std::string_view type, const TurnItem& item) {
     if (stream_) event(type, {{"output_index", only().items.size() - 1}, {"item", item.json}});
   }
@@ -95,11 +110,21 @@ class ResponsePresenter final : public TurnPresenter {
                    {"type", "message"},
                    {"role", "assistant"},
                    {"content", Json::array()},
+                   {"phase", item.preamble ? "commentary" : "final_answer"},
                    {"status", "in_progress"}};
     } else {
-      item.json = {{"id", make_id("fc_")}, {"type", "function_call"}, {"call_id", make_id("call_")},
-                   {"name", item.name},    {"arguments", ""},         {"status", "in_progress"}};
-      calls_[item.json["call_id"].get<std::string>()] = item.name;
+      const CallForm& form = form_of(item);
+      const std::string id = make_id("call_");
+      item.json = {{"id", make_id(form.id)}, {"type", form.type}, {"call_id", id}};
+      if (item.callee.kind == ToolKind::kSearch) {
+        item.json.update({{"execution", "client"}, {"arguments", Json::object()}});
+      } else {
+        item.json["name"] = item.callee.name;
+        if (item.callee.space != text::kFunctionsSpace) item.json["namespace"] = item.callee.space;
+        item.json[form.field] = "";
+      }
+      item.json["status"] = "in_progress";
+      calls_[id] = item.callee.recipient();
     }
     logprobs_ = Json::array();
     whole_event("response.output_item.added", item);
@@ -113,8 +138,7 @@ class ResponsePresenter final : public TurnPresenter {
 
   void item_grown(size_t, TurnItem& item, const std::string& by) override {
     if (item.kind == ItemKind::kReasoning) return part_event("response.reasoning_text.delta", item, {{"delta", by}});
-    if (item.kind == ItemKind::kCall)
-      return item_event("response.function_call_arguments.delta", item, {{"delta", by}});
+    if (item.kind == ItemKind::kCall) return call_event("delta", item, {{"delta", by}});
     Json logprobs = choice(0).logprobs.take(only().content_bytes);
     for (const Json& entry : logprobs) logprobs_.push_back(entry);
     part_event("response.output_text.delta", item, {{"delta", by}, {"logprobs", std::move(logprobs)}});
@@ -123,8 +147,9 @@ class ResponsePresenter final : public TurnPresenter {
   void item_ended(size_t, TurnItem& item) override {
     item.json["status"] = status() == "incomplete" ? "incomplete" : "completed";
     if (item.kind == ItemKind::kCall) {
-      item.json["arguments"] = item.text;
-      item_event("response.function_call_arguments.done", item, {{"name", item.name}, {"arguments", item.text}});
+      const CallForm& form = form_of(item);
+      item.json[form.field] = item.callee.kind == ToolKind::kSearch ? object_of(item.text) : Json(item.text);
+      call_event("done", item, {{"name", item.callee.name}, {form.field, item.text}});
     } else {
       if (item.kind == ItemKind::kReasoning)
         part_event("response.reasoning_text.done", item, {{"text", item.text}});

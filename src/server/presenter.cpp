@@ -1,6 +1,7 @@
 #include "server/presenter.h"
 
 #include "base/random.h"
+#include "server/json_fields.h"
 
 #include <algorithm>
 #include <array>
@@ -30,6 +31,15 @@ std::string ChunkTemplate::filled(std::string_view text) const {
   std::string all = parts_[0];
   for (size_t i = 1; i < parts_.size(); ++i) all.append(value).append(parts_[i]);
   return all;
+}
+
+Json object_of(std::string_view arguments) {
+  try {
+    Json input = parse_json(arguments);
+    if (input.is_object()) return input;
+  } catch (const ApiError&) {
+  }
+  return Json::object();
 }
 
 std::string_view finish_reason(engine::FinishReason reason, bool called) {
@@ -119,7 +129,11 @@ TurnPresenter::TurnPresenter(const ServedModel& model, AnswerId id, const TurnRe
       tokenizer_(*model.tokenizer),
       logprobs_(request.generation.request.logprobs >= 0),
       reasoning_(request.include_reasoning) {
-  const TurnOptions options{.calls = !request.tools.empty() && request.tool_choice != ToolChoice::kNone,
+  std::vector<Callee> tools;
+  for (const Tool& tool : request.tools) tools.push_back(tool.callee());
+  const TurnOptions options{.calls = !tools.empty() && request.tool_choice != ToolChoice::kNone,
+                            .tools = std::move(tools),
+                            .prefilled = request.prefill.has_value(),
                             .parallel_calls = request.parallel_tool_calls,
                             .stop = request.generation.stop,
                             .include_stop = request.generation.include_stop,
@@ -171,7 +185,7 @@ void TurnPresenter::take(size_t choice, const std::vector<TurnEvent>& events) {
     if (event.kind == ItemKind::kReasoning && !reasoning_) continue;
     switch (event.what) {
       case TurnEvent::What::kBegin:
-        c.items.push_back({.kind = event.kind, .name = event.text});
+        c.items.push_back({.kind = event.kind, .callee = event.callee, .preamble = event.preamble});
         item_begun(choice, c.items.back());
         break;
       case TurnEvent::What::kText:

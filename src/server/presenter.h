@@ -69,6 +69,8 @@ class Presenter {
   virtual void finished(size_t choice, const engine::Finished& finished) = 0;
   // All choices have finished.
   virtual void end() = 0;
+  // A stream that cannot begin, since its prompt is too long, says so by its events, with a 200.
+  [[nodiscard]] virtual bool streams_overflow() const { return false; }
   // A stream ends here, unfinished.
   virtual void failed(const ApiError& error) {
     send(error.json());
@@ -100,6 +102,8 @@ class Presenter {
 
 // `prefix` and 24 random letters and digits.
 [[nodiscard]] std::string make_id(std::string_view prefix);
+// A call's arguments. They are an object unless the call was cut short, or no grammar held it.
+[[nodiscard]] Json object_of(std::string_view arguments);
 // "stop", "tool_calls" or "length".
 [[nodiscard]] std::string_view finish_reason(engine::FinishReason reason, bool called);
 [[nodiscard]] double finite_logprob(double value);  // JSON has no minus infinity
@@ -141,9 +145,10 @@ class ContentLogprobs {
 // A part of an answer to a turn: some reasoning, some text, or a call.
 struct TurnItem {
   ItemKind kind;
-  std::string name{};  // of the function that is called
-  std::string text{};  // so far; a call's arguments
-  Json json{};         // the item as the endpoint presents it
+  Callee callee{};
+  bool preamble = false;  // content before a call
+  std::string text{};     // so far; a call's arguments
+  Json json{};            // the item as the endpoint presents it
   bool ended = false;
 };
 

@@ -281,9 +281,10 @@ TEST(present_message, a_stream_numbers_its_blocks_and_carries_the_call_as_it_is_
       EXPECT_EQ(e["usage"]["input_tokens"], 5);
     }
   }
-  EXPECT_EQ(types,
-            "message_start content_block_start content_block_stop content_block_start content_block_stop message_delta "
-            "message_stop ");
+  EXPECT_EQ(
+      types,
+      "message_start ping content_block_start content_block_stop content_block_start content_block_stop message_delta "
+      "message_stop ");
   EXPECT_EQ(arguments, "{\"a\": [1");
 }
 

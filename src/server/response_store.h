@@ -62,6 +62,9 @@ class ResponseStore {
           bytes += developer->instructions.value_or("").size();
       }
     }
+    for (const Tool& tool : entry.turn.loaded)  // which the history tells, too
+      bytes += 2 * (tool.spec.description.size() + to_text(tool.spec.parameters.value_or(Json())).size()) +
+               tool.grammar.size() + sizeof tool;
     return bytes;
   }
   void drop(std::list<Record>::const_iterator it) {

@@ -1,9 +1,10 @@
 #pragma once
 // The API's requests as plain structs. Parsing is strict and needs only the JSON: every field is honoured, or listed in
-// docs/api.md as harmless, or refused by an ApiError that names it.
+// docs/api.md as harmless, or unknown and noted, or refused by an ApiError that names it.
 
 #include "engine/request.h"
 #include "server/api_error.h"
+#include "server/json_fields.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct GenerationFields {
   std::vector<std::string> stop;
   bool include_stop = false;  // the text ends after the stop string, not before it
   engine::Request request;    // sampling, min_tokens, stop_ids (the user's), logprobs
+  Leniency leniency;          // and what was let pass
 };
 
 enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
@@ -41,8 +43,35 @@ struct OutputFormat {
   std::string field = "response_format";  // the field's name in the request
 };
 
-// Names of called functions, by the call's id.
+// Recipients of calls, by the call's id.
 using CallNames = std::map<std::string, std::string, std::less<>>;
+
+enum class ToolKind {
+  kFunction,  // takes JSON
+  kCustom,    // takes a text
+  kSearch,    // a function of the client's, which loads other tools
+};
+
+// Whom a call calls.
+struct Callee {
+  std::string space{text::kFunctionsSpace}, name{};
+  ToolKind kind = ToolKind::kFunction;
+
+  [[nodiscard]] std::string recipient() const { return space + '.' + name; }
+};
+
+struct Tool {
+  text::ToolSpec spec;
+  ToolKind kind = ToolKind::kFunction;
+  bool strict = false;    // its arguments must follow the schema
+  std::string grammar{};  // kCustom: of its text (text/lark_grammar.h); empty: any text
+  enum class Told { kAtStart, kInHistory, kNotYet };
+  Told told = Told::kAtStart;  // to the model, which may call it from then on
+
+  [[nodiscard]] Callee callee() const { return {spec.space.name, spec.name, kind}; }
+};
+// Null: there is none.
+[[nodiscard]] Tool* find_tool(std::vector<Tool>& tools, const Callee& callee);
 
 // A turn of a conversation: /v1/chat/completions, /v1/responses and /v1/messages become one.
 struct TurnRequest {
@@ -50,10 +79,10 @@ struct TurnRequest {
   std::string prompt_field = "messages";  // the field to name if the prompt is too long for the context
   std::vector<std::string> instructions;  // system and developer messages before everything else
   std::vector<text::Message> history;     // as Harmony has it
-  std::vector<text::ToolSpec> tools;
-  std::vector<std::string> strict_tools;  // tools whose arguments must follow the schema
+  std::optional<std::string> prefill;     // the answer begins with it
+  std::vector<Tool> tools;
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string named_tool;  // kNamed
+  Callee named_tool;  // kNamed
   bool parallel_tool_calls = true;
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
   std::optional<int64_t> reasoning_tokens;  // at most; none: follows from the effort if the turn must end in JSON
@@ -67,6 +96,7 @@ struct RequestDefaults {
   decltype(engine::Request::sampling) sampling{};
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
   bool include_usage = false;  // every stream ends with the usage
+  Leniency leniency{};
 };
 
 struct CompletionRequest {
@@ -90,6 +120,7 @@ struct StoredTurn {
   std::vector<std::string> instructions;  // of items before everything else; the field `instructions` does not last
   std::vector<text::Message> history;
   CallNames calls;
+  std::vector<Tool> loaded{};  // that the history tells
 };
 // Throws ApiError for an unknown id.
 using PreviousResponse = std::function<StoredTurn(const std::string& id)>;

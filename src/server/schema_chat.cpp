@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 namespace nibble::server {
 namespace {
@@ -19,19 +20,19 @@ void read_assistant(Fields& message, History& history) {
   if (auto other = message.string("reasoning"); !reasoning) reasoning = std::move(other);
   const Json* content = message.find("content");
   std::string text =
-      content == nullptr ? "" : text_of(*content, message.path("content"), {"text", "output_text", "refusal"});
+      content == nullptr ? "" : text_of(*content, message.place("content"), {"text", "output_text", "refusal"});
   const Json* calls = message.array("tool_calls");
   const bool calls_any = calls != nullptr && !calls->empty();
   history.reasoning(reasoning.value_or(""));
   if (!text.empty() || (!calls_any && content != nullptr)) history.answer(std::move(text), calls_any);
   if (calls_any) {
-    for_each_object(*calls, message.path("tool_calls"), [&](Fields& call) {
+    for_each_object(*calls, message.place("tool_calls"), [&](Fields& call) {
       call.only("type", "function", "only functions are called");
       static_cast<void>(call.integer("index", {0, INT64_MAX}));
       const std::string id = call.required_string("id");
       Fields function = call.required_object("function");
       const std::string name = function.required_string("name");
-      history.call(id, name, function.string("arguments").value_or(""));
+      history.call(id, {.name = name}, function.string("arguments").value_or(""));
       function.done();
     });
   }
@@ -50,7 +51,7 @@ void read_message(Fields& message, History& history) {
   const auto name = message.string("name");
   static_cast<void>(message.choice("type", {"message", "text"}));  // clients add one or the other
   if (*role == text::Role::kAssistant) return read_assistant(message, history);
-  std::string text = text_of(message.required("content", "a text"), message.path("content"), {"text", "input_text"});
+  std::string text = text_of(message.required("content", "a text"), message.place("content"), {"text", "input_text"});
   if (*role == text::Role::kTool) {
     history.result(history.called(message, "tool_call_id"), std::move(text));
   } else if (*role == text::Role::kUser) {
@@ -64,7 +65,8 @@ void read_message(Fields& message, History& history) {
 // reasoning_effort, and the arguments of a chat template: gpt-oss's own template has the effort and the identity.
 void read_reasoning(Fields& fields, TurnRequest& into) {
   auto effort = read_effort(fields, "reasoning_effort");
-  if (auto told = fields.object("chat_template_kwargs")) {
+  if (const Json* arguments = fields.find("chat_template_kwargs")) {
+    std::optional<Fields> told(std::in_place, *arguments, "chat_template_kwargs");
     const auto agree = [&](std::string_view name, text::ReasoningEffort other) {
       if (effort && *effort != other) {
         const std::string path = told->path(name);
@@ -87,7 +89,7 @@ void check_prediction(Fields& fields) {
   auto prediction = fields.object("prediction");
   if (!prediction) return;
   prediction->only("type", "content", "there is no other prediction");
-  static_cast<void>(text_of(prediction->required("content", "a text"), prediction->path("content"), {"text"}));
+  static_cast<void>(text_of(prediction->required("content", "a text"), prediction->place("content"), {"text"}));
   prediction->done();
 }
 
@@ -144,14 +146,14 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
 }  // namespace
 
 TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
-  Fields fields(body, "");
   TurnRequest turn = turn_of(defaults);
+  Fields fields(body, {"", &turn.generation.leniency});
   read_generation(fields, turn.generation);
   read_stream_options(fields, turn.generation);
   read_chat_logprobs(fields, turn.generation);
   turn.generation.n = static_cast<int>(fields.integer("n", {1, kMostAnswers}).value_or(1));
-  turn.generation.max_tokens = fields.integer("max_completion_tokens", {1, kMostTokens});
-  if (const auto older = fields.integer("max_tokens", {1, kMostTokens}); !turn.generation.max_tokens)
+  turn.generation.max_tokens = read_limit(fields, "max_completion_tokens");
+  if (const auto older = read_limit(fields, "max_tokens"); !turn.generation.max_tokens)
     turn.generation.max_tokens = older;
   read_reasoning(fields, turn);
   turn.include_reasoning = fields.boolean("include_reasoning").value_or(true);
@@ -161,11 +163,12 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   if (messages.empty()) throw invalid_value("messages", "want at least one, found none");
   CallNames calls;
   History history(turn, calls);
-  for_each_object(messages, "messages", [&](Fields& message) { read_message(message, history); });
+  for_each_object(messages, fields.place("messages"), [&](Fields& message) { read_message(message, history); });
   if (turn.history.empty() && turn.instructions.empty())
     throw invalid_value("messages", "want one that says something, found none");
   read_verbosity(fields, turn);
-  read_tools(fields, Dialect::kChat, turn);
+  turn.tools = read_tools(fields, Dialect::kChat);
+  read_tool_choice(fields, Dialect::kChat, turn);
   check_prediction(fields);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
@@ -175,6 +178,7 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   fields.only("function_call", "none", "use tools and tool_choice");
   fields.only("web_search_options", nullptr, "there are no built-in tools");
   fields.refuse({"functions"}, "use tools");
+  fields.refuse({"max_output_tokens"}, "use max_completion_tokens");
   fields.refuse(
       {"audio", "echo", "chat_template", "documents", "continue_final_message", "mm_processor_kwargs", "best_of"},
       "gpt-oss has no such thing");
@@ -183,28 +187,30 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
 }
 
 CompletionRequest parse_completion(const Json& body, const RequestDefaults& defaults) {
-  Fields fields(body, "");
   CompletionRequest request;
   GenerationFields& generation = request.generation;
   generation = generation_of(defaults);
+  Fields fields(body, {"", &generation.leniency});
   read_generation(fields, generation);
   read_stream_options(fields, generation);
   read_prompts(fields, request);
   generation.n = static_cast<int>(fields.integer("n", {1, kMostAnswers}).value_or(1));
-  generation.max_tokens = fields.integer("max_tokens", {0, kMostTokens}).value_or(kCompletionTokens);
+  const auto limit = fields.integer("max_tokens", {-1, kMostTokens}).value_or(kCompletionTokens);
+  if (limit >= 0) generation.max_tokens = limit;
   generation.request.logprobs = static_cast<int>(fields.integer("logprobs", {0, kMostLogprobs}).value_or(-1));
   if (request.prompts.size() * static_cast<size_t>(generation.n) > kMostPrompts)
     throw invalid_value("n", "want at most {} answers to all prompts together, found {} to each of {}", kMostPrompts,
                         generation.n, request.prompts.size());
   request.echo = fields.boolean("echo").value_or(false);
   request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
-  if (*generation.max_tokens == 0 && !request.echo)
+  if (generation.max_tokens == 0 && !request.echo)
     throw invalid_value("max_tokens", "want at least 1 unless the prompt is echoed");
   if (const auto best = fields.integer("best_of", {1, kMostAnswers}); best && *best != generation.n)
     throw invalid_value("best_of", "want the value of n, {}, found {}", generation.n, *best);
   request.format = read_format(fields, "response_format", Dialect::kChat);
   read_structured_outputs(fields, request.format);
   fields.only("add_special_tokens", true, "gpt-oss adds none");
+  fields.refuse({"messages", "tools"}, "use /v1/chat/completions");
   fields.refuse({"suffix"}, "gpt-oss was not trained to fill in the middle");
   fields.done();
   return request;

@@ -13,54 +13,68 @@
 namespace nibble::server {
 namespace {
 
-[[noreturn]] void refuse_block(const Fields& block, std::string_view wanted, const std::string& found) {
-  const std::string path = block.path("type");
-  throw unsupported_value(path, "want {}, found {}; gpt-oss reads text only", wanted, found);
+std::string text_of_block(Fields& block, const std::string& type, std::string_view wanted) {
+  return type == "text" ? text_of_part(block) : text_for(block, type, wanted);
 }
 
-// Texts of a string, or of an array of text blocks.
-std::vector<std::string> read_texts(const Json& content, const std::string& path) {
+// Texts of a string, or of an array of text blocks. A reference to a tool is one where `loaded` takes it.
+std::vector<std::string> read_texts(const Json& content, const Place& place, std::vector<Tool>* loaded = nullptr,
+                                    TurnRequest* turn = nullptr) {
   if (content.is_string()) return {content.get<std::string>()};
   std::vector<std::string> texts;
-  for_each_object(array_of(content, path), path, [&](Fields& block) {
-    if (const std::string type = block.required_string("type"); type != "text") refuse_block(block, "text", type);
-    texts.push_back(text_of_part(block));
+  for_each_object(array_of(content, place.path), place, [&](Fields& block) {
+    const std::string type = block.required_string("type");
+    if (type != "tool_reference" || loaded == nullptr) return texts.push_back(text_of_block(block, type, "text"));
+    const std::string name = block.required_string("tool_name");
+    const Tool* tool = find_tool(turn->tools, {.name = name});
+    if (tool == nullptr) throw invalid_value(block.path("tool_name"), "there is no tool {}", name);
+    loaded->push_back(*tool);
+    texts.push_back("Loaded: " + name);
   });
   return texts;
 }
 
 std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, "\n\n")); }
 
-void read_user(const Json& content, const std::string& path, History& history) {
+void read_user(const Json& content, const Place& place, TurnRequest& turn, History& history) {
   std::vector<std::string> texts;
   const auto add_texts = [&] {
     if (!texts.empty()) history.add(text::Role::kUser, joined(std::exchange(texts, {})));
   };
   if (content.is_string()) return history.add(text::Role::kUser, content.get<std::string>());
-  for_each_object(array_of(content, path), path, [&](Fields& block) {
+  for_each_object(array_of(content, place.path), place, [&](Fields& block) {
     const std::string type = block.required_string("type");
-    if (type == "text") return texts.push_back(text_of_part(block));
-    if (type != "tool_result") refuse_block(block, "text or tool_result", type);
+    if (type != "tool_result") return texts.push_back(text_of_block(block, type, "text or tool_result"));
     add_texts();
-    const std::string& function = history.called(block, "tool_use_id");
+    const std::string& recipient = history.called(block, "tool_use_id");
     const Json* result = block.find("content");
-    std::string output = result == nullptr ? "" : joined(read_texts(*result, block.path("content")));
+    std::vector<Tool> loaded;
+    std::string output = result == nullptr ? "" : joined(read_texts(*result, block.place("content"), &loaded, &turn));
     if (block.boolean("is_error").value_or(false)) output = "Error: " + output;  // Harmony has no field for it
-    history.result(function, std::move(output));
+    history.result(recipient, std::move(output));
+    history.load(std::move(loaded));
     static_cast<void>(block.object("cache_control"));  // what can be cached is
   });
   add_texts();
 }
 
-void read_assistant(const Json& content, const std::string& path, History& history) {
-  if (content.is_string()) return history.answer(content.get<std::string>(), /*before_call=*/false);
-  const Json& blocks = array_of(content, path);
+// Whether the message is a text to go on with.
+bool read_assistant(const Json& content, const Place& place, History& history) {
+  if (content.is_string()) {
+    history.answer(content.get<std::string>(), /*before_call=*/false);
+    return true;
+  }
+  const Json& blocks = array_of(content, place.path);
+  bool is_open = false;
   const auto is_call = [](const Json& block) { return block.is_object() && block.value("type", Json()) == "tool_use"; };
   const bool calls_any = std::any_of(blocks.begin(), blocks.end(), is_call);  // text is then a preamble
-  for_each_object(blocks, path, [&](Fields& block) {
+  for_each_object(blocks, place, [&](Fields& block) {
     const std::string type = block.required_string("type");
+    is_open = type == "text" && !calls_any;
     if (type == "text") {
-      if (std::string text = text_of_part(block); !text.empty()) history.answer(std::move(text), calls_any);
+      std::string text = text_of_part(block);
+      is_open = is_open && !text.empty();
+      if (!text.empty()) history.answer(std::move(text), calls_any);
     } else if (type == "thinking") {
       history.reasoning(block.required_string("thinking"));
       block.ignore_strings({"signature"});
@@ -69,29 +83,33 @@ void read_assistant(const Json& content, const std::string& path, History& histo
     } else if (type == "tool_use") {
       const std::string name = block.required_string("name"), id = block.required_string("id");
       static_cast<void>(block.required_object("input"));
-      history.call(id, name, to_text(*block.find("input")));
+      history.call(id, {.name = name}, to_text(*block.find("input")));
       static_cast<void>(block.object("caller"));  // who called: always the model itself
     } else {
-      refuse_block(block, "text, thinking or tool_use", type);
+      history.answer(text_for(block, type, "text, thinking or tool_use"), calls_any);
     }
     static_cast<void>(block.object("cache_control"));
   });
+  return is_open;
 }
 
-void read_messages(const Json& messages, TurnRequest& into) {
+void read_messages(const Json& messages, const Place& place, TurnRequest& into) {
   CallNames calls;
   History history(into, calls);
   size_t left = messages.size();
-  for_each_object(messages, "messages", [&](Fields& message) {
+  for_each_object(messages, place, [&](Fields& message) {
     const size_t role = message.required_choice("role", {"user", "assistant", "system"});
     const Json& content = message.required("content", "a text or an array of blocks");
-    const std::string path = message.path("content");
-    if (role == 0) read_user(content, path, history);
-    if (role == 1) read_assistant(content, path, history);
-    if (role == 2) history.instructions(joined(read_texts(content, path)));
+    const Place at = message.place("content");
+    bool is_open = false;
+    if (role == 0) read_user(content, at, into, history);
+    if (role == 1) is_open = read_assistant(content, at, history);
+    if (role == 2) history.instructions(joined(read_texts(content, at)));
     message.done();
-    if (--left == 0 && role == 1)
-      throw invalid_value(path, "want a message of the user at the end; gpt-oss does not go on with a text");
+    if (--left > 0 || role != 1) return;
+    if (!is_open) throw invalid_value(at.path, "want a message of the user, or a text to go on with, at the end");
+    into.prefill = std::get<std::string>(into.history.back().content[0]);
+    into.history.pop_back();
   });
 }
 
@@ -141,19 +159,24 @@ void read_context_management(Fields& fields) {
 }  // namespace
 
 TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults) {
-  Fields fields(body, "");
   TurnRequest turn = turn_of(defaults);
+  Fields fields(body, {"", &turn.generation.leniency});
   read_sampling(fields, turn.generation);
   turn.generation.stop = read_stops(fields, "stop_sequences");
   if (what == MessagesFor::kAnswer) static_cast<void>(fields.required("max_tokens", "a number"));
-  turn.generation.max_tokens = fields.integer("max_tokens", {1, kMostTokens});
-  if (const Json* system = fields.find("system")) turn.instructions = read_texts(*system, "system");
+  turn.generation.max_tokens = read_limit(fields, "max_tokens");
+  if (const Json* system = fields.find("system")) turn.instructions = read_texts(*system, fields.place("system"));
+  turn.tools = read_tools(fields, Dialect::kMessages);
   const Json& messages = array_of(fields.required("messages", "at least one"), "messages");
-  read_messages(messages, turn);
+  read_messages(messages, fields.place("messages"), turn);
   if (turn.history.empty()) throw invalid_value("messages", "want one that says something, found none");
-  read_tools(fields, Dialect::kMessages, turn);
+  read_tool_choice(fields, Dialect::kMessages, turn);
   read_thinking(fields, turn);
   read_output_config(fields, turn);
+  const bool free = turn.format.kind == OutputFormat::Kind::kText &&
+                    (turn.tool_choice == ToolChoice::kAuto || turn.tool_choice == ToolChoice::kNone);
+  if (turn.prefill && !free)
+    throw invalid_value("messages", "want a message of the user at the end where the answer must be JSON or a call");
   read_context_management(fields);
   if (auto metadata = fields.object("metadata")) {
     metadata->ignore_strings({"user_id"});
@@ -161,6 +184,11 @@ TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefa
   }
   static_cast<void>(fields.choice("service_tier", {"auto", "standard_only"}));
   static_cast<void>(fields.object("cache_control"));  // what can be cached is
+  if (fields.find("safeguards") != nullptr)  // Claude Code asks for a judge, and has another way where there is none
+    throw ApiError("safeguards", "there is no field safeguards", 400, "unsupported_parameter");
+  fields.refuse({"stop", "response_format", "reasoning_effort"},
+                "use stop_sequences, output_config.format or output_config.effort");
+  fields.only("n", 1, "there is one answer");
   fields.only("speed", "standard", "there is one");
   fields.refuse({"container", "mcp_servers"}, "there are no built-in tools");
   fields.done();

@@ -1,6 +1,7 @@
 #include "server/schema_parts.h"
 
 #include "server/json_fields.h"
+#include "text/lark_grammar.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include <charconv>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 namespace nibble::server {
 namespace {
@@ -102,6 +104,7 @@ GenerationFields generation_of(const RequestDefaults& defaults) {
   GenerationFields fields;
   fields.include_usage = defaults.include_usage;
   fields.request.sampling = defaults.sampling;
+  fields.leniency = defaults.leniency;
   return fields;
 }
 
@@ -172,55 +175,125 @@ void read_generation(Fields& fields, GenerationFields& into) {
   fields.refuse({"guided_regex", "guided_choice", "guided_grammar"}, "use response_format");
 }
 
+std::optional<int64_t> read_limit(Fields& fields, std::string_view name) {
+  const auto limit = fields.integer(name, {-1, kMostTokens});
+  if (limit == 0) throw invalid_value(fields.path(name), "want at least 1, or -1 for no limit, found 0");
+  return limit == -1 ? std::nullopt : limit;
+}
+
 void check_name(const Fields& fields, const std::string& name) {
   const auto legal = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   };
-  if (name.empty() || name.size() > 64 || !std::all_of(name.begin(), name.end(), legal))
-    throw invalid_value(fields.path("name"), "want 1 to 64 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
+  if (name.empty() || name.size() > 128 || !std::all_of(name.begin(), name.end(), legal))
+    throw invalid_value(fields.path("name"), "want 1 to 128 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
+}
+
+Tool* find_tool(std::vector<Tool>& tools, const Callee& callee) {
+  const auto it = std::ranges::find_if(
+      tools, [&](const Tool& tool) { return tool.spec.name == callee.name && tool.spec.space.name == callee.space; });
+  return it == tools.end() ? nullptr : &*it;
 }
 
 namespace {
 
-// A function's {name, description, strict} and its parameters, whose field is called `schema`.
-void read_function(Fields& function, std::string_view schema, TurnRequest& into) {
-  text::ToolSpec tool{.name = function.required_string("name"),
-                      .description = function.string("description").value_or(""),
-                      .parameters = {}};
-  check_name(function, tool.name);
-  if (std::ranges::find(into.tools, tool.name, &text::ToolSpec::name) != into.tools.end())
-    throw invalid_value(function.path("name"), "two tools are called {}", tool.name);
-  if (function.object(schema)) tool.parameters = *function.find(schema);
-  if (function.boolean("strict").value_or(false)) into.strict_tools.push_back(tool.name);
-  into.tools.push_back(std::move(tool));
+// A tool's {name, description}, unless `others` have one of that name.
+Tool read_named(Fields& fields, const text::ToolSpace& space, std::vector<Tool>& others) {
+  Tool tool{.spec = {.name = fields.required_string("name"),
+                     .description = fields.string("description").value_or(""),
+                     .parameters = {},
+                     .space = space}};
+  check_name(fields, tool.spec.name);
+  if (find_tool(others, tool.callee()) != nullptr)
+    throw invalid_value(fields.path("name"), "two tools are called {}", tool.spec.name);
+  return tool;
 }
 
-void read_tool(Fields& tool, Dialect dialect, TurnRequest& into) {
+// A function's {name, description, strict} and its parameters, whose field is called `schema`.
+Tool read_function(Fields& function, std::string_view schema, std::vector<Tool>& others,
+                   const text::ToolSpace& space = {}) {
+  Tool tool = read_named(function, space, others);
+  if (function.object(schema)) tool.spec.parameters = *function.find(schema);
+  tool.strict = function.boolean("strict").value_or(false);
+  return tool;
+}
+
+void read_deferral(Fields& fields, Tool& tool) {
+  if (fields.boolean("defer_loading").value_or(false)) tool.told = Tool::Told::kNotYet;
+}
+
+// A tool that takes a text: {name, description, format}.
+Tool read_custom(Fields& fields, const text::ToolSpace& space, std::vector<Tool>& others) {
+  Tool tool = read_named(fields, space, others);
+  tool.kind = ToolKind::kCustom;
+  tool.spec.parameters = Json{{"type", "string"}};
+  auto format = fields.object("format");
+  if (!format || format->required_choice("type", {"text", "grammar"}) == 0) return tool;
+  const size_t syntax = format->required_choice("syntax", {"lark", "regex"});
+  const std::string definition = format->required_string("definition"), path = format->path("definition");
+  try {
+    tool.grammar = syntax == 0 ? text::lark_grammar(definition, path) : text::regex_grammar(definition, path);
+  } catch (const Error& e) {
+    throw ApiError(path, e.what(), 400, "unsupported_value");
+  }
+  tool.strict = true;
+  format->done();
+  return tool;
+}
+
+void read_response_tool(Fields& tool, const text::ToolSpace* space, std::vector<Tool>& into) {
+  const std::string type = tool.string("type").value_or("function");
+  const text::ToolSpace here = space == nullptr ? text::ToolSpace() : *space;
+  if (type == "function" || type == "custom") {
+    into.push_back(type == "function" ? read_function(tool, "parameters", into, here) : read_custom(tool, here, into));
+    read_deferral(tool, into.back());
+  } else if (type == "namespace" && space == nullptr) {
+    const text::ToolSpace inner{tool.required_string("name"), tool.string("description").value_or("")};
+    check_name(tool, inner.name);
+    if (inner.name == "browser" || inner.name == "python")
+      throw invalid_value(tool.path("name"), "want another name than {}, which gpt-oss knows as a built-in tool",
+                          inner.name);
+    const Json& tools = array_of(tool.required("tools", "an array of tools"), tool.path("tools"));
+    for_each_object(tools, tool.place("tools"), [&](Fields& one) { read_response_tool(one, &inner, into); });
+  } else if (type == "tool_search" && space == nullptr) {
+    tool.only("execution", "client", "there is no search of tools here");
+    into.push_back(
+        {.spec = {"tool_search", tool.string("description").value_or(""), {}, {}}, .kind = ToolKind::kSearch});
+    if (tool.object("parameters")) into.back().spec.parameters = *tool.find("parameters");
+  } else if (type.starts_with("web_search") || type == "image_generation") {
+    tool.ignore_all(type);  // an offer
+  } else {
+    throw unsupported_value(tool.path("type"), "want function, custom, namespace or tool_search, found {}", type);
+  }
+}
+
+void read_tool(Fields& tool, Dialect dialect, std::vector<Tool>& into) {
+  if (dialect == Dialect::kResponses) return read_response_tool(tool, nullptr, into);
   if (dialect == Dialect::kMessages) {
     tool.only("type", "custom", "there are no built-in tools");
     static_cast<void>(tool.required_object("input_schema"));
-    read_function(tool, "input_schema", into);
+    into.push_back(read_function(tool, "input_schema", into));
+    read_deferral(tool, into.back());
     tool.ignore_booleans({"eager_input_streaming"});  // arguments always come as they are made
-    tool.only("defer_loading", false, "all tools are told at once");
     tool.only("allowed_callers", {"direct"}, "the model alone calls");
     tool.refuse({"input_examples"}, "put them into the description");
   } else {
     tool.only("type", "function", "there are no built-in or custom tools");
-    if (dialect == Dialect::kResponses) return read_function(tool, "parameters", into);
     Fields function = tool.required_object("function");
-    read_function(function, "parameters", into);
+    into.push_back(read_function(function, "parameters", into));
     function.done();
   }
   static_cast<void>(tool.object("cache_control"));  // what can be cached is
 }
 
-void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
+// The choice itself, not whether there is such a tool.
+void read_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
   if (dialect == Dialect::kMessages) {
     auto choice = fields.object("tool_choice");
     if (!choice) return;
     // in the order of ToolChoice
     into.tool_choice = static_cast<ToolChoice>(choice->required_choice("type", {"auto", "none", "any", "tool"}));
-    if (into.tool_choice == ToolChoice::kNamed) into.named_tool = choice->required_string("name");
+    if (into.tool_choice == ToolChoice::kNamed) into.named_tool.name = choice->required_string("name");
     into.parallel_tool_calls = !choice->boolean("disable_parallel_tool_use").value_or(false);
     return choice->done();
   }
@@ -230,14 +303,17 @@ void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
     into.tool_choice = static_cast<ToolChoice>(fields.choice("tool_choice", {"auto", "none", "required"}).value_or(0));
     return;
   }
-  Fields named(*choice, "tool_choice");
-  named.only("type", "function", "only functions are called");
+  Fields named(*choice, fields.place("tool_choice"));
   if (dialect == Dialect::kChat) {
+    named.only("type", "function", "only functions are called");
     Fields function = named.required_object("function");
-    into.named_tool = function.required_string("name");
+    into.named_tool.name = function.required_string("name");
     function.done();
+  } else if (named.choice("type", {"function", "custom", "tool_search"}) == 2) {
+    into.named_tool.name = "tool_search";
   } else {
-    into.named_tool = named.required_string("name");
+    into.named_tool.space = named.string("namespace").value_or(into.named_tool.space);
+    into.named_tool.name = named.required_string("name");
   }
   into.tool_choice = ToolChoice::kNamed;
   named.done();
@@ -245,18 +321,26 @@ void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
 
 }  // namespace
 
-void read_tools(Fields& fields, Dialect dialect, TurnRequest& into) {
-  if (const Json* tools = fields.array("tools")) {
-    if (tools->size() > kMostTools)
-      throw invalid_value("tools", "want at most {}, found {}", kMostTools, tools->size());
-    for_each_object(*tools, "tools", [&](Fields& tool) { read_tool(tool, dialect, into); });
-  }
-  read_tool_choice(fields, dialect, into);
+std::vector<Tool> read_tools(Fields& fields, Dialect dialect) {
+  std::vector<Tool> read;
+  const Json* tools = fields.array("tools");
+  if (tools == nullptr) return read;
+  const std::string path = fields.path("tools");
+  for_each_object(*tools, fields.place("tools"), [&](Fields& tool) { read_tool(tool, dialect, read); });
+  if (read.size() > kMostTools) throw invalid_value(path, "want at most {}, found {}", kMostTools, read.size());
+  return read;
+}
+
+void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
+  read_choice(fields, dialect, into);
   const std::string path = "tool_choice";
-  if (into.tool_choice == ToolChoice::kNamed &&
-      std::ranges::find(into.tools, into.named_tool, &text::ToolSpec::name) == into.tools.end())
-    throw invalid_value(path, "there is no tool {}", into.named_tool);
-  if (into.tool_choice == ToolChoice::kRequired && into.tools.empty())
+  if (into.tool_choice == ToolChoice::kNamed) {
+    const Tool* tool = find_tool(into.tools, into.named_tool);
+    if (tool == nullptr) throw invalid_value(path, "there is no tool {}", into.named_tool.name);
+    if (tool->told == Tool::Told::kNotYet) throw invalid_value(path, "{} is not loaded yet", into.named_tool.name);
+  }
+  const auto told = [](const Tool& tool) { return tool.told != Tool::Told::kNotYet; };
+  if (into.tool_choice == ToolChoice::kRequired && std::ranges::none_of(into.tools, told))
     throw invalid_value(path, "a call is required, but there are no tools");
 }
 
@@ -288,7 +372,9 @@ OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect)
   if (!format) return {};
   const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
   OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
-  if (read.kind == OutputFormat::Kind::kJsonSchema && dialect == Dialect::kChat) {
+  const bool plain_schema = read.kind == OutputFormat::Kind::kJsonObject && format->find("schema") != nullptr;
+  if (plain_schema) read.kind = OutputFormat::Kind::kJsonSchema;  // llama.cpp's way to say it
+  if (read.kind == OutputFormat::Kind::kJsonSchema && dialect == Dialect::kChat && !plain_schema) {
     Fields schema = format->required_object("json_schema");
     read = read_json_schema(schema);
     schema.done();
@@ -329,8 +415,8 @@ void read_structured_outputs(Fields& fields, OutputFormat& into) {
     take(path, OutputFormat::Kind::kJsonSchema, schema);
   };
   take_schema(fields, "guided_json");
-  auto wanted = fields.object("structured_outputs");
-  if (!wanted) return;
+  if (fields.find("structured_outputs") == nullptr) return;
+  std::optional<Fields> wanted(std::in_place, *fields.find("structured_outputs"), fields.path("structured_outputs"));
   take_schema(*wanted, "json");
   if (wanted->boolean("json_object").value_or(false))
     take(wanted->path("json_object"), OutputFormat::Kind::kJsonObject, Json());
@@ -349,17 +435,25 @@ std::string text_of_part(Fields& part, std::string_view name) {
   return text;
 }
 
-std::string text_of(const Json& content, const std::string& path, std::initializer_list<std::string_view> types) {
+std::string text_for(Fields& part, std::string_view type, std::string_view wanted) {
+  const bool is_image = type == "image" || type == "image_url" || type == "input_image";
+  Leniency* const leniency = part.leniency();
+  if (!is_image || leniency == nullptr || !leniency->images)
+    throw unsupported_value(part.path("type"), "want {}, found {}; gpt-oss reads text only", wanted, type);
+  part.ignore_all(type);
+  return fmt::format("[image {}: left out, since this model reads text only]", ++leniency->images_left_out);
+}
+
+std::string text_of(const Json& content, const Place& place, std::initializer_list<std::string_view> types) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) throw invalid_value(path, "want a string or an array of parts, found {}", to_text(content));
+  if (!content.is_array())
+    throw invalid_value(place.path, "want a string or an array of parts, found {}", to_text(content));
   std::string text;
-  for_each_object(content, path, [&](Fields& part) {
+  for_each_object(content, place, [&](Fields& part) {
     const std::string type = part.required_string("type");
-    if (std::find(types.begin(), types.end(), type) == types.end()) {
-      throw unsupported_value(part.path("type"), "only {} is supported, found {}; gpt-oss reads text only",
-                              fmt::join(types, ", "), type);
-    }
-    text += text_of_part(part, type == "refusal" ? "refusal" : "text");
+    const bool wanted = std::find(types.begin(), types.end(), type) != types.end();
+    text += wanted ? text_of_part(part, type == "refusal" ? "refusal" : "text")
+                   : text_for(part, type, fmt::format("{}", fmt::join(types, ", ")));
   });
   return text;
 }
@@ -372,7 +466,7 @@ void History::instructions(std::string text) {
   if (into_.history.empty()) return into_.instructions.push_back(std::move(text));
   into_.history.push_back(
       {.role = text::Role::kDeveloper,
-       .content = {text::DeveloperOptions{.instructions = std::move(text), .functions = {}, .response_formats = {}}}});
+       .content = {text::DeveloperOptions{.instructions = std::move(text), .tools = {}, .response_formats = {}}}});
 }
 
 void History::reasoning(std::string text) {
@@ -386,15 +480,35 @@ void History::answer(std::string text, bool before_call) {
   into_.history.back().channel = before_call ? text::kCommentaryChannel : text::kFinalChannel;
 }
 
-void History::call(const std::string& id, const std::string& function, std::string arguments) {
+void History::call(const std::string& id, const Callee& callee, std::string arguments) {
   answer(std::move(arguments), /*before_call=*/true);
-  into_.history.back().recipient = "functions." + function;
-  into_.history.back().content_type = text::ContentType{.name = "json", .constrained = true};
-  calls_[id] = function;
+  into_.history.back().recipient = calls_[id] = callee.recipient();
+  if (callee.kind != ToolKind::kCustom)
+    into_.history.back().content_type = text::ContentType{.name = "json", .constrained = true};
 }
 
-void History::result(const std::string& function, std::string output) {
-  add(text::Role::kTool, std::move(output), "functions." + function);
+void History::load(std::vector<Tool> tools) {
+  text::DeveloperOptions told{.instructions = {}, .tools = {}, .response_formats = {}};
+  const bool at_start = into_.history.empty();
+  for (Tool& tool : tools) {
+    Tool* const known = find_tool(into_.tools, tool.callee());
+    const bool is_told = known != nullptr && known->told != Tool::Told::kNotYet;
+    if (is_told && known->spec.parameters == tool.spec.parameters && known->grammar == tool.grammar) continue;
+    tool.told = at_start ? Tool::Told::kAtStart : Tool::Told::kInHistory;
+    if (!at_start) told.tools.push_back(tool.spec);
+    if (known != nullptr)
+      *known = std::move(tool);
+    else
+      into_.tools.push_back(std::move(tool));
+  }
+  if (into_.tools.size() > kMostTools)
+    throw invalid_value("tools", "want at most {} with those that are loaded, found {}", kMostTools,
+                        into_.tools.size());
+  if (!told.tools.empty()) into_.history.push_back({.role = text::Role::kDeveloper, .content = {std::move(told)}});
+}
+
+void History::result(const std::string& recipient, std::string output) {
+  add(text::Role::kTool, std::move(output), recipient);
   into_.history.back().recipient = "assistant";
   into_.history.back().channel = text::kCommentaryChannel;
 }

@@ -26,14 +26,18 @@ inline constexpr int64_t kMostLogprobs = 20;              // per token
 
 // Checks an object whose values must be texts.
 void check_texts(Fields& fields, std::string_view name);
+// A limit of tokens; -1 is none, as where it is absent.
+[[nodiscard]] std::optional<int64_t> read_limit(Fields& fields, std::string_view name);
 // Throws ApiError unless the field holds a name that may stand in a Harmony header.
 void check_name(const Fields& fields, const std::string& name);
 // A string, or an array of them.
 [[nodiscard]] std::vector<std::string> read_stops(Fields& fields, std::string_view name);
 // Who wrote the request: OpenAI's two endpoints and Anthropic's name the same things differently.
 enum class Dialect { kChat, kResponses, kMessages };
-// Reads tools, tool_choice and whether calls may be parallel. Throws ApiError.
-void read_tools(Fields& fields, Dialect dialect, TurnRequest& into);
+// The array `tools`. Offers that bind nobody (a search on the web) are noted and left out. Throws ApiError.
+[[nodiscard]] std::vector<Tool> read_tools(Fields& fields, Dialect dialect);
+// Reads tool_choice and whether calls may be parallel, once all tools are known. Throws ApiError.
+void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into);
 
 // The nearest of gpt-oss's three efforts.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
@@ -50,9 +54,9 @@ void read_structured_outputs(Fields& fields, OutputFormat& into);
 
 // Calls visit(Fields&) for each object of an array; each must have read all of it.
 template <class Visit>
-void for_each_object(const Json& array, const std::string& path, Visit&& visit) {
+void for_each_object(const Json& array, const Place& place, Visit&& visit) {
   for (size_t i = 0; i < array.size(); ++i) {
-    Fields object(array[i], fmt::format("{}[{}]", path, i));
+    Fields object(array[i], place.item(i));
     visit(object);
     object.done();
   }
@@ -60,9 +64,11 @@ void for_each_object(const Json& array, const std::string& path, Visit&& visit) 
 
 // The text of a part of a message, and what may stand beside it.
 [[nodiscard]] std::string text_of_part(Fields& part, std::string_view name = "text");
-// A string, or an array of parts of one of the types, joined. Throws ApiError naming the type for images, sound and
-// files.
-[[nodiscard]] std::string text_of(const Json& content, const std::string& path,
+// A part of another type: the text that stands for a picture. Throws ApiError naming the type for sound, files and, if
+// they are refused, pictures.
+[[nodiscard]] std::string text_for(Fields& part, std::string_view type, std::string_view wanted);
+// A string, or an array of parts of one of the types, joined.
+[[nodiscard]] std::string text_of(const Json& content, const Place& place,
                                   std::initializer_list<std::string_view> types);
 
 // A conversation while it is read: adds messages as Harmony has them to a turn.
@@ -74,9 +80,11 @@ class History {
   void instructions(std::string text);  // in the middle of a conversation they stay where they are
   void reasoning(std::string text);     // no text: nothing
   void answer(std::string text, bool before_call);
-  void call(const std::string& id, const std::string& function, std::string arguments);
-  void result(const std::string& function, std::string output);
-  // The function that the call with the id in this field called. Throws ApiError if there is no such call.
+  void call(const std::string& id, const Callee& callee, std::string arguments);
+  void result(const std::string& recipient, std::string output);
+  // Tells tools where the conversation stands, unless it has told them: the model may call them from here on.
+  void load(std::vector<Tool> tools);
+  // The recipient of the call with the id in this field. Throws ApiError if there is no such call.
   [[nodiscard]] const std::string& called(Fields& fields, std::string_view name) const;
 
  private:

@@ -25,8 +25,10 @@ void read_message_item(Fields& item, bool before_call, History& history) {
   if (!role || *role == text::Role::kTool) {
     throw invalid_value(item.path("role"), "want system, developer, user or assistant, found {}", role_name);
   }
-  std::string text = text_of(item.required("content", "a text"), item.path("content"),
+  std::string text = text_of(item.required("content", "a text"), item.place("content"),
                              {"input_text", "output_text", "text", "refusal"});
+  const std::string phase = item.string("phase").value_or("");
+  if (phase == "commentary" || phase == "final_answer") before_call = phase == "commentary";
   if (*role == text::Role::kAssistant)
     history.answer(std::move(text), before_call);
   else if (*role == text::Role::kUser)
@@ -35,30 +37,65 @@ void read_message_item(Fields& item, bool before_call, History& history) {
     history.instructions(std::move(text));
 }
 
-bool is_call(const Json& items, size_t i) {
-  return i < items.size() && items[i].is_object() && items[i].value("type", Json()) == "function_call";
+// Whether a call comes next, reasoning apart.
+bool call_follows(const Json& items, size_t i) {
+  const auto is = [&](const char* type) { return items[i].is_object() && items[i].value("type", Json()) == type; };
+  while (i < items.size() && is("reasoning")) ++i;
+  return i < items.size() && (is("function_call") || is("custom_tool_call") || is("tool_search_call"));
+}
+
+void read_call(Fields& item, ToolKind kind, History& history) {
+  const std::string id = item.required_string("call_id");
+  if (kind == ToolKind::kSearch) {
+    static_cast<void>(item.required_object("arguments"));
+    history.call(id, {.name = "tool_search"}, to_text(*item.find("arguments")));
+    return item.ignore_strings({"execution"});
+  }
+  Callee callee{.name = item.required_string("name"), .kind = kind};
+  callee.space = item.string("namespace").value_or(callee.space);
+  history.call(id, callee, item.string(kind == ToolKind::kCustom ? "input" : "arguments").value_or(""));
+}
+
+// What the client's search found: the model is told their names, and then what they are.
+void read_found(Fields& item, History& history) {
+  const std::string& recipient = history.called(item, "call_id");
+  std::vector<Tool> tools = read_tools(item, Dialect::kResponses);
+  std::string names;
+  for (const Tool& tool : tools) names += (names.empty() ? "Loaded: " : ", ") + tool.callee().recipient();
+  history.result(recipient, names.empty() ? "No tool was found." : names);
+  history.load(std::move(tools));
+  item.ignore_strings({"execution"});
 }
 
 void read_item(Fields& item, bool before_call, History& history) {
   const std::string type = item.string("type").value_or("message");
   if (type == "message") {
     read_message_item(item, before_call, history);
-    item.ignore_strings({"phase"});
   } else if (type == "function_call") {
-    const std::string name = item.required_string("name"), id = item.required_string("call_id");
-    history.call(id, name, item.string("arguments").value_or(""));
-  } else if (type == "function_call_output") {
-    const std::string& function = history.called(item, "call_id");
+    read_call(item, ToolKind::kFunction, history);
+  } else if (type == "custom_tool_call") {
+    read_call(item, ToolKind::kCustom, history);
+  } else if (type == "tool_search_call") {
+    read_call(item, ToolKind::kSearch, history);
+  } else if (type == "function_call_output" || type == "custom_tool_call_output") {
+    const std::string& recipient = history.called(item, "call_id");
     const Json& output = item.required("output", "a text");
-    history.result(function, text_of(output, item.path("output"), {"input_text", "output_text", "text"}));
+    history.result(recipient, text_of(output, item.place("output"), {"input_text", "output_text", "text"}));
+  } else if (type == "tool_search_output") {
+    read_found(item, history);
+  } else if (type == "additional_tools") {
+    history.load(read_tools(item, Dialect::kResponses));
+    item.ignore_strings({"role"});
   } else if (type == "reasoning") {
     if (const Json* content = item.array("content"))
-      history.reasoning(text_of(*content, item.path("content"), {"reasoning_text", "text"}));
+      history.reasoning(text_of(*content, item.place("content"), {"reasoning_text", "text"}));
     item.ignore_arrays({"summary"});  // ours is empty, and so is
     item.ignore_strings({"encrypted_content"});
   } else {
     throw unsupported_value(item.path("type"),
-                            "want message, reasoning, function_call or function_call_output, found {}", type);
+                            "want message, reasoning, additional_tools, or the call or output of a function, a custom "
+                            "tool or a search of tools, found {}",
+                            type);
   }
   item.ignore_strings({"id", "status"});
 }
@@ -69,8 +106,10 @@ void read_input(Fields& fields, ResponsesRequest& into) {
   if (input.is_string()) return history.add(text::Role::kUser, input.get<std::string>());
   const Json& items = array_of(input, "input");
   size_t next = 1;
-  for_each_object(items, "input", [&](Fields& item) { read_item(item, is_call(items, next++), history); });
-  if (into.turn.history.empty()) throw invalid_value("input", "want an item that says something, found none");
+  for_each_object(items, fields.place("input"),
+                  [&](Fields& item) { read_item(item, call_follows(items, next++), history); });
+  if (into.turn.history.empty() && into.turn.instructions.empty())
+    throw invalid_value("input", "want an item that says something, found none");
 }
 
 void read_text(Fields& fields, TurnRequest& into) {
@@ -87,6 +126,7 @@ void read_response_reasoning(Fields& fields, TurnRequest& into) {
   into.effort = read_effort(*reasoning, "effort").value_or(into.effort);
   for (const char* name : {"summary", "generate_summary"})  // reasoning is given in full, never summarised
     static_cast<void>(reasoning->choice(name, {"auto", "concise", "detailed"}));
+  reasoning->ignore_strings({"context"});  // Harmony decides what is kept
   reasoning->done();
 }
 
@@ -133,25 +173,30 @@ Json echo(const Json& body, const ResponsesRequest& request) {
 }  // namespace
 
 ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous, const RequestDefaults& defaults) {
-  Fields fields(body, "");
   ResponsesRequest request;
   TurnRequest& turn = request.turn;
   turn = turn_of(defaults);
+  Fields fields(body, {"", &turn.generation.leniency});
   turn.prompt_field = "input";
   auto instructions = fields.string("instructions");
   if (instructions) turn.instructions.push_back(*std::move(instructions));
+  std::vector<Tool> loaded;
   if (const auto id = fields.string("previous_response_id")) {
     StoredTurn before = previous(*id);
     turn.instructions.insert(turn.instructions.end(), before.instructions.begin(), before.instructions.end());
     turn.history = std::move(before.history);
     request.calls = std::move(before.calls);
+    loaded = std::move(before.loaded);
   }
   read_generation(fields, turn.generation);
-  turn.generation.max_tokens = fields.integer("max_output_tokens", {1, kMostTokens});
+  turn.generation.max_tokens = read_limit(fields, "max_output_tokens");
   read_response_reasoning(fields, turn);
-  read_tools(fields, Dialect::kResponses, turn);
+  turn.tools = read_tools(fields, Dialect::kResponses);
+  for (Tool& tool : loaded)
+    if (find_tool(turn.tools, tool.callee()) == nullptr) turn.tools.push_back(std::move(tool));
   read_include(fields, turn.generation);
   read_input(fields, request);
+  read_tool_choice(fields, Dialect::kResponses, turn);
   request.lasting.assign(turn.instructions.begin() + (instructions ? 1 : 0), turn.instructions.end());
   read_text(fields, turn);
   read_structured_outputs(fields, turn.format);
@@ -164,6 +209,10 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
   fields.only("truncation", "disabled", "a conversation that is too long is refused");
   static_cast<void>(fields.integer("max_tool_calls", {1, kMostTokens}));  // of built-in tools, of which there are none
+  fields.refuse({"max_tokens", "max_completion_tokens"}, "use max_output_tokens");
+  fields.refuse({"messages", "response_format", "reasoning_effort", "logprobs"},
+                "use input, text.format, reasoning.effort or include");
+  fields.only("n", 1, "there is one answer");
   fields.refuse({"background", "conversation", "context_management", "prompt"}, "this server does not do it");
   if (turn.generation.return_token_ids) throw ApiError("return_token_ids", "return_token_ids is not supported here");
   fields.done();

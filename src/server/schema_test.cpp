@@ -12,8 +12,12 @@
 namespace nibble::server {
 namespace {
 
+// Nothing unknown passes.
+RequestDefaults strict() { return {.leniency = {.unknown_fields = false, .images = false}}; }
+
 TurnRequest chat(std::string_view fields) {
-  return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"));
+  return parse_chat(parse_json(R"({"messages":[{"role":"user","content":"hi"}])" + std::string(fields) + "}"),
+                    strict());
 }
 
 // What it throws; nothing wrong, with no words, if it throws nothing.
@@ -171,8 +175,8 @@ TEST(schema, a_conversation_becomes_harmony_messages) {
   EXPECT_EQ(h[4].name, "functions.f");
   EXPECT_EQ(h[4].role, text::Role::kTool);
   EXPECT_EQ(h[5].channel, "final");
-  EXPECT_EQ(turn.tools.at(0).name, "f");
-  EXPECT_EQ(turn.strict_tools, std::vector<std::string>{"f"});
+  EXPECT_EQ(turn.tools.at(0).spec.name, "f");
+  EXPECT_TRUE(turn.tools.at(0).strict);
 }
 
 TEST(schema, instructions_that_are_items_last_and_the_field_does_not) {
@@ -197,7 +201,7 @@ TEST(schema, instructions_that_are_items_last_and_the_field_does_not) {
 
 TEST(schema, responses_items_become_the_same_messages) {
   StoredTurn before;
-  before.calls["c0"] = "g";
+  before.calls["c0"] = "functions.g";
   before.history.resize(2);
   const auto previous = [&](const std::string& id) {
     EXPECT_EQ(id, "resp_1");
@@ -392,7 +396,7 @@ TEST(schema, what_a_request_does_not_say_is_the_servers) {
 
 TurnRequest messages(const std::string& fields, std::string_view list = R"([{"role":"user","content":"hi"}])") {
   return parse_messages(parse_json(fmt::format(R"({{"max_tokens":9,"messages":{}{}}})", list, fields)),
-                        MessagesFor::kAnswer);
+                        MessagesFor::kAnswer, strict());
 }
 
 TEST(schema_messages, blocks_become_harmonys_messages) {
@@ -443,13 +447,13 @@ TEST(schema_messages, tools_and_formats_are_those_of_a_chat) {
   const TurnRequest turn = messages(tool + R"(,"tool_choice":{"type":"any","disable_parallel_tool_use":true},
       "output_config":{"format":{"type":"json_schema","schema":{"type":"integer"}}},"metadata":{"user_id":null})");
   ASSERT_EQ(turn.tools.size(), 1);
-  EXPECT_EQ(turn.tools[0].parameters->dump(), R"({"type":"object"})");
-  EXPECT_EQ(turn.strict_tools, std::vector<std::string>{"f"});
+  EXPECT_EQ(turn.tools[0].spec.parameters->dump(), R"({"type":"object"})");
+  EXPECT_TRUE(turn.tools[0].strict);
   EXPECT_EQ(turn.tool_choice, ToolChoice::kRequired);
   EXPECT_FALSE(turn.parallel_tool_calls);
   EXPECT_EQ(turn.format.kind, OutputFormat::Kind::kJsonSchema);
   EXPECT_EQ(turn.format.schema.schema.dump(), R"({"type":"integer"})");
-  EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"tool","name":"f"})").named_tool, "f");
+  EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"tool","name":"f"})").named_tool.name, "f");
   EXPECT_EQ(messages(tool + R"(,"tool_choice":{"type":"none"})").tool_choice, ToolChoice::kNone);
 }
 
@@ -461,7 +465,7 @@ TEST(schema_messages, what_is_not_served_is_named) {
        {std::pair{R"(,"max_tokenz":1)", "max_tokenz"},
         {R"(,"tools":[{"type":"web_search_20250305","name":"web_search"}])", "tools[0].type"},
         {R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
-        {R"(,"tools":[{"name":"f","input_schema":{},"defer_loading":true}])", "tools[0].defer_loading"},
+        {R"(,"safeguards":[])", "safeguards"},
         {R"(,"tool_choice":{"type":"tool","name":"g"})", "tool_choice"},
         {R"(,"thinking":{"type":"enabled"})", "thinking.budget_tokens"},
         {R"(,"system":[{"type":"image"}])", "system[0].type"},
@@ -478,7 +482,8 @@ TEST(schema_messages, what_is_not_served_is_named) {
         {R"([{"role":"user","content":[{"type":"image","source":{}}]}])", "messages[0].content[0].type"},
         {R"([{"role":"user","content":[{"type":"tool_result","tool_use_id":"9"}]}])",
          "messages[0].content[0].tool_use_id"},
-        {R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])", "messages[1].content"},
+        {R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"b"}]}])",
+         "messages[1].content"},
         {R"([{"role":"user","content":"a","name":"b"}])", "messages[0].name"}})
     EXPECT_EQ(param("", list), name);
   const Json bare = parse_json(R"({"messages":[{"role":"user","content":"hi"}]})");

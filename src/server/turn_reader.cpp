@@ -1,5 +1,6 @@
 #include "server/turn_reader.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -15,7 +16,12 @@ TurnReader::TurnReader(const text::Tokenizer& tokenizer, const text::HarmonyIds&
       options_(options),
       parser_(text::Role::kAssistant),
       stops_(options.stop,
-             options.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded) {}
+             options.include_stop ? text::StopStrings::Match::kIncluded : text::StopStrings::Match::kExcluded) {
+  if (!options_.prefilled) return;
+  take(parser_.push(text::Special::kChannel));
+  take(parser_.push(text::kFinalChannel));
+  take(parser_.push(text::Special::kMessage));
+}
 
 std::vector<TurnEvent> TurnReader::push(int32_t token) {
   if (ended_) return {};
@@ -51,6 +57,27 @@ ItemKind TurnReader::kind_of(const text::MessageHeader& header) const {
   return analysis ? ItemKind::kReasoning : ItemKind::kContent;
 }
 
+// The tool that the recipient names, or the nearest reading of it.
+Callee TurnReader::called(std::string_view recipient) {
+  const auto find = [this](const auto& is) -> const Callee* {
+    const auto it = std::ranges::find_if(options_.tools, is);
+    const bool alone = it != options_.tools.end() && std::none_of(it + 1, options_.tools.end(), is);
+    return alone ? &*it : nullptr;
+  };
+  const auto spelt = [&](std::string_view between) {
+    return find([&](const Callee& tool) { return tool.space + std::string(between) + tool.name == recipient; });
+  };
+  if (const Callee* tool = spelt(".")) return *tool;
+  const std::string functions = std::string(text::kFunctionsSpace) + '.';
+  if (recipient.starts_with(functions)) recipient.remove_prefix(functions.size());
+  const Callee* tool = spelt(".");
+  if (tool == nullptr) tool = spelt("__");
+  if (tool == nullptr) tool = find([&](const Callee& one) { return one.name == recipient; });
+  if (tool == nullptr) return {.name = std::string(recipient)};
+  ++names_repaired_;
+  return *tool;
+}
+
 void TurnReader::on(const text::MessageStarted& started) {
   const text::MessageHeader& h = started.header;
   open_ = kind_of(h);
@@ -69,10 +96,8 @@ void TurnReader::on(const text::MessageStarted& started) {
   if (open_ != ItemKind::kCall) return;
   ++calls_;
   begun_ = true;
-  std::string_view name = *h.recipient;
-  if (constexpr std::string_view kFunctions = "functions."; name.starts_with(kFunctions))
-    name.remove_prefix(kFunctions.size());
-  events_.push_back({What::kBegin, ItemKind::kCall, std::string(name)});
+  events_.push_back({.what = What::kBegin, .kind = ItemKind::kCall, .callee = called(*h.recipient)});
+  messages_.back().recipient = events_.back().callee.recipient();
 }
 
 void TurnReader::on(const text::TextDelta& delta) {
@@ -80,23 +105,26 @@ void TurnReader::on(const text::TextDelta& delta) {
   text::StopStrings::Step step = stops_.push(delta.text);
   emit_text(std::move(step.text));
   if (!step.stop_idx) return;
-  if (begun_) events_.push_back({What::kEnd, ItemKind::kContent, {}});
+  if (begun_) events_.push_back({.what = What::kEnd, .kind = ItemKind::kContent});
   ended_ = true;
   stop_ = step.stop_idx;
 }
 
 void TurnReader::on(const text::MessageEnded&) {
   if (open_ == ItemKind::kContent) emit_text(stops_.finish());
-  if (begun_) events_.push_back({What::kEnd, *open_, {}});
+  if (begun_) events_.push_back({.what = What::kEnd, .kind = *open_});
   open_.reset();
 }
 
 void TurnReader::emit_text(std::string text) {
   if (text.empty()) return;
-  if (!begun_) events_.push_back({What::kBegin, *open_, {}});
+  if (!begun_) {
+    const bool preamble = messages_.back().channel == text::kCommentaryChannel;
+    events_.push_back({.what = What::kBegin, .kind = *open_, .preamble = preamble});
+  }
   begun_ = true;
   std::get<std::string>(messages_.back().content[0]) += text;
-  events_.push_back({What::kText, *open_, std::move(text)});
+  events_.push_back({.what = What::kText, .kind = *open_, .text = std::move(text)});
 }
 
 }  // namespace nibble::server

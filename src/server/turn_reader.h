@@ -6,7 +6,10 @@
 // with a recipient is a call, whatever its channel, where the request has tools, and content (in `analysis`:
 // reasoning) where it has none. What the model writes under another role than the assistant's is reasoning.
 // Stop strings are looked for in the content only, message by message.
+// A call whose recipient is none of the tools', but nearly so (functions.SPACE.NAME, functions.SPACE__NAME, or a NAME
+// that one tool has), is repaired and counted.
 
+#include "server/schema.h"
 #include "text/conversation.h"
 #include "text/harmony_parse.h"
 #include "text/harmony_tokens.h"
@@ -27,11 +30,15 @@ struct TurnEvent {
   enum class What { kBegin, kText, kEnd };
   What what;
   ItemKind kind;
-  std::string text;  // kBegin of a call: the function's name
+  std::string text{};
+  Callee callee{};        // kBegin of a call
+  bool preamble = false;  // kBegin of content: it stands before a call
 };
 
 struct TurnOptions {
-  bool calls = false;          // the request has tools
+  bool calls = false;  // the request has tools
+  std::vector<Callee> tools{};
+  bool prefilled = false;      // the content has begun in the prompt
   bool parallel_calls = true;  // false: the turn ends where a second call would begin
   std::vector<std::string> stop{};
   bool include_stop = false;
@@ -54,7 +61,7 @@ class TurnReader {
   [[nodiscard]] bool in_content() const { return open_ == ItemKind::kContent; }
   [[nodiscard]] bool called() const { return calls_ > 0; }
   [[nodiscard]] int64_t reasoning_tokens() const { return reasoning_tokens_; }
-  [[nodiscard]] int64_t repairs() const { return parser_.repairs(); }
+  [[nodiscard]] int64_t repairs() const { return parser_.repairs() + names_repaired_; }
   // The assistant's messages so far, as Harmony has them.
   [[nodiscard]] const std::vector<text::Message>& messages() const { return messages_; }
 
@@ -66,6 +73,7 @@ class TurnReader {
   void on(text::Repair) {}
   void emit_text(std::string text);
   [[nodiscard]] ItemKind kind_of(const text::MessageHeader& header) const;
+  [[nodiscard]] Callee called(std::string_view recipient);
 
   const text::Tokenizer& tokenizer_;
   const text::HarmonyIds& ids_;
@@ -79,7 +87,7 @@ class TurnReader {
   bool ended_ = false;
   std::optional<size_t> stop_;
   int calls_ = 0;
-  int64_t tokens_ = 0, reasoning_tokens_ = 0;
+  int64_t tokens_ = 0, reasoning_tokens_ = 0, names_repaired_ = 0;
 };
 
 }  // namespace nibble::server

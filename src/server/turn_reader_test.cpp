@@ -18,7 +18,8 @@ std::string read(std::string_view harmony, const TurnOptions& options = {.calls 
     constexpr std::string_view kNames[] = {"reasoning[", "content[", "call:"};
     for (const TurnEvent& e : events) {
       if (e.what == TurnEvent::What::kBegin)
-        out += std::string(kNames[static_cast<size_t>(e.kind)]) + (e.kind == ItemKind::kCall ? e.text + "[" : "");
+        out +=
+            std::string(kNames[static_cast<size_t>(e.kind)]) + (e.kind == ItemKind::kCall ? e.callee.name + "[" : "");
       out += e.what == TurnEvent::What::kText ? e.text : e.what == TurnEvent::What::kEnd ? "]" : "";
     }
   };

@@ -36,12 +36,21 @@ constexpr std::string_view name_of(ReasoningEffort effort) {
   return kNames[static_cast<size_t>(effort)];
 }
 
+inline constexpr std::string_view kFunctionsSpace = "functions";
+
+// Where a tool is called: a recipient is SPACE.NAME. The first description that a tool of a space has is the space's.
+struct ToolSpace {
+  std::string name{kFunctionsSpace};
+  std::string description = {};
+};
+
 // A function that the model may call. `parameters`: a JSON Schema of any shape from the user, in the user's key order;
 // none: the function takes no arguments.
 struct ToolSpec {
   std::string name;
   std::string description;
   std::optional<nlohmann::ordered_json> parameters;
+  ToolSpace space = {};
 };
 
 // A named JSON Schema that the answer should follow.
@@ -64,7 +73,7 @@ struct SystemOptions {
 // Content of a developer message.
 struct DeveloperOptions {
   std::optional<std::string> instructions;
-  std::vector<ToolSpec> functions;
+  std::vector<ToolSpec> tools;
   std::vector<ResponseFormat> response_formats;
 };
 

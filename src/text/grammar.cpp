@@ -21,8 +21,8 @@ namespace {
 // which the grammar of any JSON takes 20.
 constexpr int64_t kCacheBytes = 32 << 20, kCacheBytesPerToken = 640;
 constexpr size_t kMaxCalls = 1024;
-constexpr size_t kMaxRecipientBytes = 128;
-constexpr size_t kMaxTextBytes = 64;  // of a token in a header
+constexpr size_t kMaxRecipientBytes = 288;  // a space and a name of 128 each, and some
+constexpr size_t kMaxTextBytes = 64;        // of a token in a header
 constexpr int32_t kNothing = -1;
 
 using Mask = std::vector<uint32_t>;
@@ -162,8 +162,10 @@ std::vector<std::vector<Segment>> call_headers(const CallRule& call) {
   const std::string to = " to=" + call.recipient;
   std::vector<std::string_view> channels = {kCommentaryChannel};
   if (!is_function) channels.push_back(kAnalysisChannel);
-  std::vector<std::string> types = {"json"};
-  if (call.arguments.kind == ContentRule::Kind::kText) types.emplace_back("code");
+  std::vector<std::string> types;  // none: raw text under a grammar, which no JSON may stand for
+  using Kind = ContentRule::Kind;
+  if (call.arguments.kind == Kind::kText) types.emplace_back("code");
+  if (call.arguments.kind == Kind::kJsonObject || call.arguments.kind == Kind::kJsonSchema) types.emplace_back("json");
   std::vector<std::vector<Segment>> out;
   for (const std::string_view channel : channels) {
     const std::vector<Segment> after_channel = {Special::kChannel, std::string(channel) + to};
@@ -209,11 +211,12 @@ struct GrammarCompiler::Impl {
   std::optional<xgrammar::CompiledGrammar> compiled(const ContentRule& rule) {
     if (rule.kind == ContentRule::Kind::kText) return std::nullopt;
     if (rule.kind == ContentRule::Kind::kJsonObject) return any_object;
-    const std::string grammar = json_schema_grammar(rule.schema, rule.where);
+    const bool is_schema = rule.kind == ContentRule::Kind::kJsonSchema;
+    const std::string grammar = is_schema ? json_schema_grammar(rule.schema, rule.where) : rule.grammar;
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {
-      throw Error(Code::kInvalidRequest, "{}: the schema cannot be compiled: {}", rule.where, error.what());
+      throw Error(Code::kInvalidRequest, "{}: it cannot be compiled: {}", rule.where, error.what());
     }
   }
   [[nodiscard]] int32_t id_of(Special special) const { return vocabulary->ids.id_of(special); }

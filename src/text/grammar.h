@@ -23,9 +23,10 @@
 namespace nibble::text {
 
 struct ContentRule {
-  enum class Kind { kText, kJsonObject, kJsonSchema };
+  enum class Kind { kText, kJsonObject, kJsonSchema, kGrammar };
   Kind kind = Kind::kText;
   nlohmann::ordered_json schema = {};  // kJsonSchema; what is served: json_grammar.h
+  std::string grammar = {};            // kGrammar: rules of raw text, as lark_grammar.h writes them
   std::string where = {};              // begins the messages about it, e.g. `tool get_weather`
 };
 

@@ -95,6 +95,14 @@ enum class Numbers { kAll, kWhole };
 [[nodiscard]] std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
                                             std::string_view where);
 
+// A regular expression for raw text, which it matches as a whole, as `Regex("…")`. Its classes are those of a pattern;
+// `.` is anything but \n. Throws kInvalidRequest, with `where` at the beginning.
+struct RawPattern {
+  std::string expression;
+  int64_t cost = 0;  // of kMaxCompileCost
+};
+[[nodiscard]] RawPattern raw_pattern(std::string_view pattern, std::string_view where);
+
 // One character of a string's value: as it is, or escaped. In parentheses.
 [[nodiscard]] std::string any_character_expression();
 

@@ -16,7 +16,7 @@
 
 namespace nibble::text {
 
-inline constexpr size_t kMaxHeaderBytes = 512;  // of text; a longer header is text. Tool names end at 64 by the API
+inline constexpr size_t kMaxHeaderBytes = 512;  // of text; a longer header is text. By the API a recipient ends at 257
 
 // Every way in which a stream may leave the format and what becomes of it: the table is in harmony_parse.h.
 enum class Repair {

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 namespace nibble::text {
@@ -25,15 +26,25 @@ void append_comment(std::string_view text, std::string& out) {
   }
 }
 
-std::string functions_section(const std::vector<ToolSpec>& functions) {
-  std::string out = "## functions\n\nnamespace functions {\n\n";
-  for (const ToolSpec& tool : functions) {
-    append_comment(tool.description, out);
+// The tools of each space; spaces in the order of their names.
+std::map<std::string_view, std::vector<const ToolSpec*>> by_space(const std::vector<ToolSpec>& tools) {
+  std::map<std::string_view, std::vector<const ToolSpec*>> spaces;
+  for (const ToolSpec& tool : tools) spaces[tool.space.name].push_back(&tool);
+  return spaces;
+}
+
+std::string space_section(std::string_view space, const std::vector<const ToolSpec*>& tools) {
+  std::string out = fmt::format("## {}\n\n", space);
+  const auto told = std::ranges::find_if(tools, [](const ToolSpec* tool) { return !tool->space.description.empty(); });
+  if (told != tools.end()) append_comment((*told)->space.description, out);
+  out += fmt::format("namespace {} {{\n\n", space);
+  for (const ToolSpec* tool : tools) {
+    append_comment(tool->description, out);
     const std::string arguments =
-        tool.parameters ? "_: " + typescript_type(*tool.parameters, fmt::format("tool {}", tool.name)) : "";
-    out += fmt::format("type {} = ({}) => any;\n\n", tool.name, arguments);
+        tool->parameters ? "_: " + typescript_type(*tool->parameters, fmt::format("tool {}", tool->name)) : "";
+    out += fmt::format("type {} = ({}) => any;\n\n", tool->name, arguments);
   }
-  return out + "} // namespace functions";
+  return out + fmt::format("}} // namespace {}", space);
 }
 
 std::string response_format_section(const ResponseFormat& format) {
@@ -46,7 +57,7 @@ FunctionTools functions_of(const Conversation& conversation) {
   for (const Message& message : conversation.messages) {
     for (const Content& content : message.content) {
       const auto* developer = std::get_if<DeveloperOptions>(&content);
-      if (developer != nullptr && !developer->functions.empty()) return FunctionTools::kPresent;
+      if (developer != nullptr && by_space(developer->tools).contains(kFunctionsSpace)) return FunctionTools::kPresent;
     }
   }
   return FunctionTools::kAbsent;
@@ -141,10 +152,8 @@ std::string developer_text(const DeveloperOptions& options) {
     sections.emplace_back("# Instructions");
     sections.push_back(*options.instructions);
   }
-  if (!options.functions.empty()) {
-    sections.emplace_back("# Tools");
-    sections.push_back(functions_section(options.functions));
-  }
+  if (!options.tools.empty()) sections.emplace_back("# Tools");
+  for (const auto& [space, tools] : by_space(options.tools)) sections.push_back(space_section(space, tools));
   if (!options.response_formats.empty()) sections.emplace_back("# Response Formats");
   for (const ResponseFormat& format : options.response_formats) sections.push_back(response_format_section(format));
   return fmt::format("{}", fmt::join(sections, "\n\n"));

@@ -61,6 +61,15 @@ CharacterRanges intersection(const CharacterRanges& a, const CharacterRanges& b)
 
 std::string code_point(uint32_t c) { return c <= 0xFFFF ? fmt::format("\\u{:04X}", c) : fmt::format("\\u{{{:X}}}", c); }
 
+// Those of the set that are `within`, as a class; empty: none is.
+std::string class_of(const CharacterRanges& set, const CharacterRanges& within) {
+  std::string out;
+  for (const auto& [first, last] : intersection(set, within)) {
+    out += first == last ? code_point(first) : fmt::format("{}-{}", code_point(first), code_point(last));
+  }
+  return out.empty() ? out : fmt::format("[{}]", out);
+}
+
 // One character of the set as it stands in a JSON string. Empty: the set holds none that could.
 std::string set_expression(const CharacterRanges& set) {
   std::vector<std::string> choices;
@@ -81,7 +90,11 @@ struct PatternPart {
 
 class PatternReader {
  public:
-  PatternReader(std::string_view pattern, std::string_view where) : text_(pattern), where_(where) {}
+  // kRaw: the text itself, which matches as a whole; kInJson: what stands in a JSON string, and may have the pattern
+  // anywhere.
+  enum class Text { kInJson, kRaw };
+  PatternReader(std::string_view pattern, std::string_view where, Text of = Text::kInJson)
+      : text_(pattern), where_(where), raw_(of == Text::kRaw) {}
   PatternPart read();
 
  private:
@@ -115,6 +128,7 @@ class PatternReader {
   }
 
   std::string_view text_, where_;
+  bool raw_;
   size_t at_ = 0;
 };
 
@@ -126,8 +140,8 @@ void PatternReader::append(Part& to, const Part& part) {
 }
 
 PatternReader::Part PatternReader::one_of(const CharacterRanges& set) const {
-  std::string expression = set_expression(set);
-  if (expression.empty()) fail("a character class that nothing in a JSON string matches");
+  std::string expression = raw_ ? class_of(set, {{0, 0xD7FF}, {0xE000, kLastCharacter}}) : set_expression(set);
+  if (expression.empty()) fail("a character class that nothing matches");
   const bool letters = !intersection(set, {{'A', 'Z'}, {'a', 'z'}, {0xC0, 0x24F}}).empty() && set.front() != set.back();
   return {std::move(expression), 1, 1, letters ? kLetterCost : 1};
 }
@@ -259,9 +273,9 @@ PatternReader::Part PatternReader::atom(int depth) {
   if (take("(")) {
     if (take("?:") || !text_.substr(at_).starts_with("?")) {
       // nothing to skip
-    } else if (text_.substr(at_).starts_with("?<") && !text_.substr(at_).starts_with("?<=") &&
-               !text_.substr(at_).starts_with("?<!") && text_.find('>', at_) != std::string_view::npos) {
-      at_ = text_.find('>', at_) + 1;  // a group's name
+    } else if (take("?P<") || (text_.substr(at_).starts_with("?<") && !text_.substr(at_).starts_with("?<=") &&
+                               !text_.substr(at_).starts_with("?<!"))) {
+      at_ = std::min(text_.find('>', at_), text_.size() - 1) + 1;  // behind a group's name
     } else {
       fail("look-around and inline flags are not supported");
     }
@@ -271,7 +285,7 @@ PatternReader::Part PatternReader::atom(int depth) {
     return inner;
   }
   if (take("[")) return one_of(bracket());
-  if (take(".")) return one_of(complement(line_ends()));
+  if (take(".")) return one_of(complement(raw_ ? CharacterRanges{{'\n', '\n'}} : line_ends()));
   if (take("\\")) {
     CharacterRanges set;
     const std::optional<uint32_t> character = escape(set, false);
@@ -301,9 +315,9 @@ PatternReader::Part PatternReader::alternatives(int depth) {
   do {
     Part choice;
     const bool top = depth == 0;
-    if (top && !take("^")) append(choice, anything);
+    if (top && !take("^") && !raw_) append(choice, anything);
     append(choice, sequence(depth));
-    if (top && !take("$")) append(choice, anything);
+    if (top && !take("$") && !raw_) append(choice, anything);
     if (top && !done() && peek() != '|') fail(peek() == ')' ? "a ) without (" : "text after $");
     if (!out) {
       out = choice;
@@ -396,12 +410,11 @@ CharacterRanges complement(const CharacterRanges& ranges) {
   return out;
 }
 
-std::string plain_class(const CharacterRanges& ranges) {
-  std::string out;
-  for (const auto& [first, last] : intersection(ranges, plain_characters())) {
-    out += first == last ? code_point(first) : fmt::format("{}-{}", code_point(first), code_point(last));
-  }
-  return out.empty() ? out : fmt::format("[{}]", out);
+std::string plain_class(const CharacterRanges& ranges) { return class_of(ranges, plain_characters()); }
+
+RawPattern raw_pattern(std::string_view pattern, std::string_view where) {
+  const PatternPart part = PatternReader(pattern, where, PatternReader::Text::kRaw).read();
+  return {fmt::format("Regex({})", literal(part.expression)), part.cost};
 }
 
 std::string any_character_expression() {

@@ -164,8 +164,9 @@ class Messages:
         events = self.server.stream("/v1/messages", {**body, "stream": True})
         test.assertTrue(all(name == e["type"] for name, e in events))
         test.assertEqual((events[0][0], events[-2][0], events[-1][0]), ("message_start", "message_delta", "message_stop"))
+        test.assertEqual(events[1], ("ping", {"type": "ping"}))
         message, text, open_block = events[0][1]["message"], "", False
-        for name, e in events[1:-2]:
+        for name, e in events[2:-2]:
             test.assertEqual(e["index"], len(message["content"]) - open_block)
             test.assertEqual(open_block, name != "content_block_start")
             if name == "content_block_start":

@@ -90,7 +90,7 @@ class Hostile(Case):
 
     def test_a_zero_byte_does_not_end_a_message(self):
         self.assertEqual(self.server.get("/%00x").json()["error"]["message"], "there is no /?x here")
-        self.assertEqual(self.server.chat(**{"a\0b": 1}).json()["error"]["message"], "there is no field a?b")
+        self.assertEqual(self.server.chat(max_tokens=1, **{"a\0b": 1}).headers["X-Nibble-Ignored"], "a?b")
 
     def test_a_prompt_that_is_too_long_is_refused_before_its_grammar_is_made(self):
         answer = self.server.chat("ab " * 350_000, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}})

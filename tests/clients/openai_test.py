@@ -140,8 +140,8 @@ class Client(unittest.TestCase):
 
     def test_errors_are_the_clients_own(self):
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.client.chat.completions.create(model=MODEL, messages=ASK, extra_body={"frobnicate": 1})
-        self.assertEqual(caught.exception.param, "frobnicate")
+            self.client.chat.completions.create(model=MODEL, messages=ASK, extra_body={"bad_words": ["a"]})
+        self.assertEqual(caught.exception.param, "bad_words")
         with self.assertRaises(openai.NotFoundError):
             self.client.chat.completions.create(model="gpt-9", messages=ASK)
         with self.assertRaises(openai.AuthenticationError):

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string type = text::typescript_type(schema, "schema");
     check(type == text::typescript_type(schema, "schema"), "two renderings differ");
     text::DeveloperOptions developer{
-        .instructions = std::nullopt, .functions = {{"f", "d", schema}}, .response_formats = {}};
+        .instructions = std::nullopt, .tools = {{"f", "d", schema}}, .response_formats = {}};
     check(text::developer_text(developer).find("type f = (_: " + type + ") => any;") != std::string::npos,
           "the developer message lacks the type");
   } catch (const Error& error) {

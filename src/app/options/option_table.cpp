@@ -29,6 +29,10 @@ constexpr Word kReplicas[] = {{"1", 1}, {"2", 2, kUnrounded, kOnHopper}};
 constexpr Word kEventFormats[] = {{"arrays", 0}, {"maps", 1}};
 constexpr Word kLogFormats[] = {word("auto", LogFormat::kAuto), word("text", LogFormat::kText),
                                 word("json", LogFormat::kJson)};
+constexpr Word kUnknownFields[] = {{"ignore", 1}, {"refuse", 0}};
+constexpr Word kImages[] = {{"placeholder", 1}, {"refuse", 0}};
+constexpr Word kModelNames[] = {word("claude", AnyModelName::kClaude), word("all", AnyModelName::kAll),
+                                word("none", AnyModelName::kNone)};
 constexpr Word kTwoBackends[] = {word(BackendKind::kCpu), word(BackendKind::kCuda), word(BackendKind::kReference)};
 constexpr Word kCheckpoints[] = {word("auto", CheckpointFormat::kAuto),
                                  word("safetensors", CheckpointFormat::kSafetensors),
@@ -240,6 +244,13 @@ constexpr Option kServeRows[] = {
     Option("--enable-force-include-usage",
            "Every stream of chats and completions ends with its usage, asked for or not",
            kPlace<&ServeOptions::include_usage>, kSwitch, {kServe}, kExpert),
+    Option("--any-model-name", "Names of other models that are answered all the same: claude-*, all or none",
+           kPlace<&ServeOptions::any_model_name>, words(kModelNames), {kServe}, kExpert),
+    Option("--unknown-fields",
+           "Fields of a request that nothing here knows; ignored ones are named in the answer's head",
+           kPlace<&ServeOptions::unknown_fields>, words(kUnknownFields), {kServe}, kExpert),
+    Option("--images", "Pictures in a conversation: a text stands in their place, or the request is refused",
+           kPlace<&ServeOptions::images>, words(kImages), {kServe}, kExpert),
     Option("--headless", "With a --node-rank above 0, which serves no port: refuse to serve one",
            kPlace<&ServeOptions::headless>, kSwitch, {kServe}, kExpert),
     Option("--http-threads", "Threads for HTTP", kPlace<&ServeOptions::http_threads>, whole(1, 64), {kServe}, kExpert),

@@ -317,6 +317,8 @@ struct PredictOptions {
 
 enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
 
+enum class AnyModelName : uint8_t { kNone, kClaude, kAll };  // as server::AnyName
+
 // As vLLM's --kv-events-config (server/kv_publisher.h).
 struct KvEventOptions {
   bool on = false;
@@ -346,7 +348,9 @@ struct ServeOptions {
   KvEventOptions kv_events;
   backend::SamplingParams sampling;  // where a request does not say, and the next two
   text::ReasoningEffort effort = text::ReasoningEffort::kMedium;
-  bool include_usage = false;  // streams end with the usage
+  bool include_usage = false;                 // streams end with the usage
+  bool unknown_fields = true, images = true;  // let pass
+  AnyModelName any_model_name = AnyModelName::kClaude;
   std::string host = "127.0.0.1";
   int port = 8000;
   int http_threads = 2;

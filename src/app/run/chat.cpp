@@ -281,7 +281,7 @@ class Chat {
       text::Message developer = text_message(text::Role::kDeveloper, "");
       developer.content = {
           text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_),
-                                 .functions = tools_,
+                                 .tools = tools_,
                                  .response_formats = {}}};
       conversation.messages.push_back(developer);
     }

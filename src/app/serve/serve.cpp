@@ -155,11 +155,15 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
   const bool log = o.log_requests || o.log_prompts;
   return {.api_keys = o.api_keys,
           .date = date,
-          .defaults = {.sampling = o.sampling, .effort = o.effort, .include_usage = o.include_usage},
+          .defaults = {.sampling = o.sampling,
+                       .effort = o.effort,
+                       .include_usage = o.include_usage,
+                       .leniency = {.unknown_fields = o.unknown_fields, .images = o.images}},
           .log = log ? log_line : server::LogLine([](const server::Json&) {}),
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
-          .commit = std::string(build_facts().commit)};
+          .commit = std::string(build_facts().commit),
+          .any_name = static_cast<server::AnyName>(o.any_model_name)};
 }
 
 engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {
@@ -440,6 +444,10 @@ int execute(const ServeOptions& asked) {
   lost_group.begin_serving();
   terminal.note(fmt::format("serving {} on {}, context {} tokens{}", name, running.replicas.front()->backend().name(),
                             running.max_context, o.replicas > 1 ? fmt::format(", {} replicas", o.replicas) : ""));
+  if (o.any_model_name != AnyModelName::kNone)
+    terminal.note(fmt::format("{} are answered by {} too (--any-model-name)",
+                              o.any_model_name == AnyModelName::kAll ? "all other names of models" : "names claude-*",
+                              name));
   terminal.note("modes: " + describe_modes(model, running.replicas.front()->backend()));
   for (const std::string& line : decisions(model)) terminal.note(line);
   for (const std::string& way : ways_in(o, http.port())) terminal.note(way);

@@ -46,7 +46,9 @@ inline DeveloperOptions developer_of(const Json& json) {
   for (const Json& function : json.at("functions")) {
     ToolSpec tool{function.at("name").get<std::string>(), function.at("description").get<std::string>(), std::nullopt};
     if (function.contains("parameters")) tool.parameters = function.at("parameters");
-    out.functions.push_back(std::move(tool));
+    if (function.contains("space"))
+      tool.space = {function.at("space").get<std::string>(), function.at("space_description").get<std::string>()};
+    out.tools.push_back(std::move(tool));
   }
   return out;
 }

@@ -1553,6 +1553,8 @@ FSMWithStartEnd FSMWithStartEnd::MergeEquivalentStates(int max_result_num_states
     for (int i = 0; i < n; i++) {
       int outgoing_count = outgoing_distinct_count[i];
       if (outgoing_count == 0) {
+        // Nibble: as in Case 2, not onto a state that was merged in this iteration.
+        if (union_find_set.Count(i)) continue;
         if (result.IsEndState(i)) {
           no_successor_end_states.push_back(i);
         } else {

@@ -117,7 +117,7 @@ TEST_F(FindModel, takes_the_quantisation_that_is_asked_for_or_the_best) {
   EXPECT_EQ(found("a/b:Q5_K"), "nothing");
   settings_.memory = [] { return int64_t{8}; };
   EXPECT_EQ(found("a/b"), at + "x-Q4_K_M.gguf");
-  EXPECT_THROW(found(snapshot.string()), Error);  // a folder of several
+  EXPECT_THROW(static_cast<void>(found(snapshot.string())), Error);  // a folder of several
 }
 
 TEST_F(FindModel, takes_a_folder_of_models_as_a_repository) {
@@ -143,7 +143,7 @@ TEST_F(FindModel, looks_into_ollamas_store_last) {
   };
   const auto library = store / "manifests/registry.ollama.ai/library/gpt-oss";
   put(library / "20b", manifest("sha256:ab12"));
-  EXPECT_THROW(found("gpt-oss:20b"), Error);  // the blob is gone
+  EXPECT_THROW(static_cast<void>(found("gpt-oss:20b")), Error);  // the blob is gone
   put(store / "blobs/sha256-ab12", "GGUF");
   EXPECT_EQ(found("gpt-oss:20b"), "store/blobs/sha256-ab12");
   EXPECT_EQ(found("gpt-oss"), "nothing");  // no latest
@@ -151,7 +151,7 @@ TEST_F(FindModel, looks_into_ollamas_store_last) {
   put(store / "manifests/hf.co/a/b/Q4_K_M", manifest("sha256:ab12"));
   EXPECT_EQ(found("hf.co/a/b:Q4_K_M"), "store/blobs/sha256-ab12");
   put(library / "latest", manifest("sha256:../../x"));
-  EXPECT_THROW(found("gpt-oss"), Error);
+  EXPECT_THROW(static_cast<void>(found("gpt-oss")), Error);
   whole("openai/gpt-oss-20b", "c1");
   EXPECT_EQ(found("gpt-oss:20b"), "models--openai--gpt-oss-20b/snapshots/c1");
 }

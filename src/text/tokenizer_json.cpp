@@ -334,7 +334,7 @@ class JsonReader {
     }
     for (const auto& [token, written] : scan_.vocab) {
       const int32_t id =
-          checked_id(written, [&token = token] { return fmt::format("model.vocab, token {}", escaped(token)); });
+          checked_id(written, [&text = token] { return fmt::format("model.vocab, token {}", escaped(text)); });
       const auto same = added_ids.find(token);
       if (same == added_ids.end())
         add(id, token, TokenKind::kNormal, "model.vocab");

@@ -244,8 +244,7 @@ TEST_P(CpuKernels, widened_pages_are_the_codes_values) {
                                 .to = to,
                                 .scale_per_row = per_row,
                                 .out = plain.data()});
-        for (size_t i = 0; i < out.size(); ++i)
-          ASSERT_TRUE(same(plain[i], out[i])) << "the plain loop at " << i;
+        for (size_t i = 0; i < out.size(); ++i) ASSERT_TRUE(same(plain[i], out[i])) << "the plain loop at " << i;
       }
     }
   }

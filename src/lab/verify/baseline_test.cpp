@@ -12,6 +12,8 @@
 #include <string>
 #include <tuple>
 
+#include <unistd.h>
+
 namespace nibble::app {
 namespace {
 
@@ -211,7 +213,9 @@ TEST(VerifyBaseline, what_is_none_is_refused) {
 
 class BaselineFiles : public testing::Test {
  protected:
-  BaselineFiles() : folder_(std::filesystem::path(testing::TempDir()) / "nibble_baselines") {
+  // Of this process: tests run beside each other.
+  BaselineFiles()
+      : folder_(std::filesystem::path(testing::TempDir()) / ("nibble_baselines_" + std::to_string(getpid()))) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directory(folder_);
   }

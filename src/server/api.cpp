@@ -5,7 +5,6 @@
 #include "server/json_fields.h"
 #include "server/page.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +55,7 @@ Json model_entry(const ServedModel& model, int64_t since, const std::string& nam
           {"object", "model"},
           {"type", "model"},  // this and the next two are Anthropic's
           {"display_name", name},
-          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(since)))},
+          {"created_at", utc_text("%Y-%m-%dT%H:%M:%SZ", static_cast<std::time_t>(since))},
           {"created", since},
           {"owned_by", "nibble"},
           {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there

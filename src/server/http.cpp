@@ -31,19 +31,19 @@ std::string_view reason_of(int status) {
   }
 }
 
-std::string date_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[40];
-  return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &utc)};
-}
-
 }  // namespace
 
+std::string utc_text(const char* format, std::time_t time) {
+  std::tm utc{};
+  gmtime_r(&time, &utc);
+  char text[40];
+  return {text, std::strftime(text, sizeof text, format, &utc)};
+}
+
 std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length) {
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: nibble\r\nDate: {}\r\nContent-Type: {}\r\n", head.status,
-                                 reason_of(head.status), date_text(), head.content_type);
+  std::string text =
+      fmt::format("HTTP/1.1 {} {}\r\nServer: nibble\r\nDate: {}\r\nContent-Type: {}\r\n", head.status,
+                  reason_of(head.status), utc_text("%a, %d %b %Y %H:%M:%S GMT", std::time(nullptr)), head.content_type);
   for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
   if (!framing.allowed_origin.empty()) {
     text += fmt::format("Access-Control-Allow-Origin: {}\r\n", framing.allowed_origin);

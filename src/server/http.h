@@ -3,6 +3,7 @@
 // text.
 
 #include <cstddef>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,9 @@
 #include <vector>
 
 namespace nibble::server {
+
+// As strftime has it, in UTC.
+[[nodiscard]] std::string utc_text(const char* format, std::time_t time);
 
 struct HttpRequest {
   std::string method{};         // GET

@@ -320,8 +320,7 @@ class Models(Case):
     def test_configs_that_are_taken_with_a_word(self):
         """What is missing or not known changes nothing that is generated, and a line says so."""
         want = support.greedy(TINY, "Once upon a time")
-        for change, says in ((lambda c: c.pop("quantization_config"), "quantization_config is missing"),
-                             (lambda c: c.update(norm_topk_prob=False, use_cache=False, _private=1), "config.json: not known here, so without effect: norm_topk_prob\n"),
+        for change, says in ((lambda c: c.update(norm_topk_prob=False, use_cache=False, _private=1), "config.json: not known here, so without effect: norm_topk_prob\n"),
                              (lambda c: c["rope_scaling"].update(long_factor=[1]), "rope_scaling: not known here, so without effect: long_factor\n")):
             model = self.copy_of_tiny("odd")
             edit_json(model / "config.json", change)
@@ -363,13 +362,13 @@ class Models(Case):
         self.assertEqual(result.code, UNSUPPORTED, result.err)
         self.assertIn("<|channel|>", result.err)
 
-    def test_unquantised_experts_say_what_to_do(self):
+    def test_experts_half_in_floats_are_told_by_what_is_missing(self):
         tensors = read_safetensors(TINY / SHARD)
         changed = {("model.layers.0.mlp.experts.gate_up_proj" if k == "model.layers.0.mlp.experts.gate_up_proj_blocks" else k): v for k, v in tensors.items()}
         model = self.copy_of_tiny()
         (model / "model.safetensors.index.json").unlink()
         replace(model / SHARD, safetensors_bytes(changed))
-        self.broken(model, UNSUPPORTED, says="nibble quantize")
+        self.broken(model, CORRUPT, says="lacks 15 tensors: model.layers.0.mlp.experts.down_proj")
 
 
 class Outputs(Case):

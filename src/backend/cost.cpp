@@ -50,16 +50,13 @@ StoredFormats StoredFormats::as_shipped() {
 
 StoredFormats StoredFormats::of(std::span<const HostWeight> weights, const DenseFormats& dense) {
   StoredFormats formats = as_shipped();
-  const auto copied = [&](const RawTensor& values, WeightFormat format) {
-    return static_cast<int64_t>(bytes_per_value(format) * static_cast<double>(std::ssize(values.bytes)) /
-                                static_cast<double>(nibble::bytes_of(values.dtype)) *
-                                static_cast<double>(info_of(values.dtype).values));
-  };
   for (const HostWeight& w : weights) {
     formats.of_role[static_cast<size_t>(w.role)] = w.format;
-    if (w.transposed || is_recoded(w.values.dtype, w.format)) formats.copied_bytes += copied(w.values, w.format);
-    if (!w.odd.bytes.empty() && is_recoded(w.odd.dtype, w.odd_format))
-      formats.copied_bytes += copied(w.odd, w.odd_format);
+    for (const auto& [values, format, recoded] : parts_of(w)) {
+      const DTypeInfo& stored = info_of(values->dtype);
+      const auto count = static_cast<double>(std::ssize(values->bytes) / stored.bytes * stored.values);
+      if (recoded) formats.copied_bytes += static_cast<int64_t>(bytes_per_value(format) * count);
+    }
   }
   for (int r = 0; r < kWeightRoles; ++r) {
     if (const auto format = dense.of(static_cast<WeightRole>(r))) formats.of_role[static_cast<size_t>(r)] = *format;

@@ -40,7 +40,7 @@ void validate(const Ranks& ranks, const Dims& dims, std::span<const int64_t> lay
 
 // The rank's part of a tensor of the whole model.
 [[nodiscard]] Slice slice_of(WeightRole role, const Dims& dims, const Shard& shard);
-// Of this one, whose layer may have fewer experts than `dims`.
+// The rank's part of this tensor, whose layer may have fewer experts than `dims`.
 [[nodiscard]] Slice slice_of(const HostWeight& weight, Dims dims, const Shard& shard);
 // All of it.
 [[nodiscard]] Slice whole_of(WeightRole role, const Dims& dims);

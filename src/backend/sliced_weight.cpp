@@ -70,14 +70,17 @@ RawTensor part_of(const RawTensor& whole, const StoredLayout& stored, const Weig
   return part;
 }
 
+// The unit of a format. Throws Error(kUnsupported) where the slice cuts a block of it.
+const WeightBlock& whole_blocks(WeightRole role, WeightFormat format, const Slice& slice) {
+  const WeightBlock& unit = block_of(format);
+  if (slice.cols.first % unit.values == 0 && slice.cols.count % unit.values == 0) return unit;
+  throw Error(Code::kUnsupported, "{}: want ranks whose columns are whole blocks of {} ({}), found {} columns at {}",
+              name_of(role), unit.values, name_of(format), slice.cols.count, slice.cols.first);
+}
+
 RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Section& cut,
                     std::vector<Buffer>& copies) {
-  const WeightBlock& unit = block_of(format);
-  const Slice& slice = cut.slice;
-  if (unit.values > 1 && (slice.cols.first % unit.values != 0 || slice.cols.count % unit.values != 0)) {
-    throw Error(Code::kUnsupported, "{}: want ranks whose columns are whole blocks of {} ({}), found {} columns at {}",
-                name_of(weight.role), unit.values, name_of(format), slice.cols.count, slice.cols.first);
-  }
+  const WeightBlock& unit = whole_blocks(weight.role, format, cut.slice);
   return part_of(whole, stored_of(weight.role, whole.shape, unit, true), unit, cut, copies);
 }
 
@@ -112,16 +115,15 @@ Slice all_of(const HostWeight& whole) {
           .cols = {0, shape.size() > row + 1 ? shape[row + 1] : 1}};
 }
 
-// A part of a tensor that is held in another way, in `format`.
-RawTensor recoded(const HostWeight& weight, const RawTensor& whole, WeightFormat format, const Section& cut,
-                  std::vector<Buffer>& copies, ThreadPool* pool) {
+// A section of a part that the file holds in another format, in the part's own.
+RawTensor recoded(const HostWeight& weight, const WeightPart& as, const Section& cut, std::vector<Buffer>& copies,
+                  ThreadPool* pool) {
+  const RawTensor& whole = *as.values;
+  const WeightFormat format = as.format;
   const StoredLayout stored = stored_of(weight.role, whole.shape, block_of(WeightFormat::kF32), false);
   const StoredRows from{whole, stored.rows, stored.units, weight.transposed};
-  const WeightBlock& unit = block_of(format);
   const Slice& slice = cut.slice;
-  if (unit.values > 1 && (slice.cols.first % unit.values != 0 || slice.cols.count % unit.values != 0))
-    throw Error(Code::kUnsupported, "{}: want rows of whole blocks of {} ({}), found {} columns at {}",
-                name_of(weight.role), unit.values, name_of(format), slice.cols.count, slice.cols.first);
+  const WeightBlock& unit = whole_blocks(weight.role, format, slice);
   const int64_t row_bytes = cut.filled.cols / unit.values * unit.bytes, experts = slice.experts.count;
   copies.push_back(Buffer::zeroed(experts * cut.filled.rows * row_bytes));
   std::byte* const out = copies.back().as<std::byte>();
@@ -184,8 +186,7 @@ void read_rows(const StoredRows& from, int64_t first, std::span<float> values) {
 
 SlicedWeight sliced(const HostWeight& whole, const Extent& filled, ThreadPool* pool) {
   SlicedWeight result{.weight = whole, .copies = {}};
-  const bool recodes = is_recoded(whole);
-  if (!whole.slice && !recodes) return result;
+  if (!whole.slice && !is_recoded(whole)) return result;
   Slice slice = result.weight.slice.value_or(all_of(whole));
   result.weight.slice.reset();
   result.weight.transposed = false;
@@ -195,13 +196,12 @@ SlicedWeight sliced(const HostWeight& whole, const Extent& filled, ThreadPool* p
     extent.rows /= 2;
   }
   const Section cut{slice, extent};
-  const auto part = [&](const RawTensor& values, WeightFormat format) {
-    return whole.transposed || is_recoded(values.dtype, format)
-               ? recoded(whole, values, format, cut, result.copies, pool)
-               : values_of(whole, values, format, cut, result.copies);
-  };
-  result.weight.values = part(whole.values, whole.format);
-  if (!whole.odd.bytes.empty()) result.weight.odd = part(whole.odd, whole.odd_format);
+  const std::vector<WeightPart> parts = parts_of(whole);
+  for (const WeightPart& part : parts) {
+    RawTensor& to = &part == &parts.front() ? result.weight.values : result.weight.odd;
+    to = part.recoded ? recoded(whole, part, cut, result.copies, pool)
+                      : values_of(whole, *part.values, part.format, cut, result.copies);
+  }
   if (!whole.scales.bytes.empty())
     result.weight.scales = part_of(whole.scales, stored_of(whole.role, whole.scales.shape, kScaleUnit, false),
                                    kScaleUnit, cut, result.copies);

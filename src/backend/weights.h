@@ -4,6 +4,7 @@
 #include "base/mx.h"
 #include "base/tensor.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -155,13 +156,25 @@ struct HostWeight {
 [[nodiscard]] constexpr bool is_float(DType dtype) {
   return dtype == DType::kBf16 || dtype == DType::kF16 || dtype == DType::kF32;
 }
-// Whether the values in `dtype` are not yet in `format`. Blocks that a backend takes as they are have dtype U8.
-[[nodiscard]] constexpr bool is_recoded(DType dtype, WeightFormat format) {
-  return info_of(dtype).values > 1 || (is_float(dtype) && format_of(dtype) != format);
+// What a file holds of a weight, and what a backend gets of it: two parts where gate and up lie apart.
+struct WeightPart {
+  const RawTensor* values;
+  WeightFormat format;
+  bool recoded;  // the values are not yet in the format. Blocks that backends take as they are have dtype U8
+};
+[[nodiscard]] inline std::vector<WeightPart> parts_of(const HostWeight& weight) {
+  std::vector<WeightPart> parts;
+  for (const auto& [values, format] :
+       {std::pair(&weight.values, weight.format), std::pair(&weight.odd, weight.odd_format)}) {
+    if (!parts.empty() && values->bytes.empty()) continue;
+    const DType dtype = values->dtype;
+    const bool other = info_of(dtype).values > 1 || (is_float(dtype) && format_of(dtype) != format);
+    parts.push_back({values, format, weight.transposed || other});
+  }
+  return parts;
 }
 [[nodiscard]] inline bool is_recoded(const HostWeight& weight) {
-  return weight.transposed || is_recoded(weight.values.dtype, weight.format) ||
-         (!weight.odd.bytes.empty() && is_recoded(weight.odd.dtype, weight.odd_format));
+  return std::ranges::any_of(parts_of(weight), &WeightPart::recoded);
 }
 // A value of a tensor of such floats, and all.
 [[nodiscard]] inline float float_at(const RawTensor& tensor, int64_t idx) {

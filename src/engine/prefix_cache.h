@@ -48,7 +48,7 @@ class PrefixCache {
   // `dims`: of the model, whose windows they say. The pool outlives the cache.
   PrefixCache(PagePool& pool, const backend::Dims& dims, Mode mode);
 
-  // Of the pages that a sequence has.
+  // The kinds of pages that a sequence has.
   [[nodiscard]] std::span<const LayerKind> kinds() const { return backend::kinds_of(dims_); }
   // A page for a sequence. If none is free, evicts the least recently used one. -1: sequences hold them all.
   [[nodiscard]] int32_t take(LayerKind kind);
@@ -141,7 +141,7 @@ class PrefixCache {
   void add_tail(std::span<const int32_t> tokens, SequencePages& pages);
   void lock(int32_t node);
   void unlock(int32_t node);
-  // Of its page of a kind with a window.
+  // The next three act on a node's page of a kind with a window.
   void lock(int32_t node, LayerKind kind);
   void unlock(int32_t node, LayerKind kind);
   void drop(int32_t node, LayerKind kind);

@@ -63,10 +63,10 @@ void remove(const Removal& removal);
 
 // The files that a model's name means. Looked for in this order: the path `asked`; NAME and NAME.gguf below ./models,
 // with and without the organisation; the cache, where a bare gpt-oss-20b is OpenAI's or ggml-org's; Ollama's stores.
-// Of several GGUF models the best_of(). A directory that holds a whole repository of the cache or only original/ is
-// taken as the model in it. None where nothing is found. revision: a ref or a commit, of which the cache alone knows;
-// empty: the name's, or any, refs/main's first. Throws Error(kInvalidRequest) for a path to several models, and what
-// find_in_ollama() throws.
+// Where there are several GGUF models, best_of() chooses. A directory that holds a whole repository of the cache or
+// only original/ is taken as the model in it. None where nothing is found. revision: a ref or a commit, of which the
+// cache alone knows; empty: the name's, or any, refs/main's first. Throws Error(kInvalidRequest) for a path to several
+// models, and what find_in_ollama() throws.
 [[nodiscard]] std::optional<Snapshot> find_model(const std::string& asked, const Settings& settings,
                                                  const std::string& revision = "");
 

@@ -28,7 +28,7 @@ struct OtherKind {
 // None where nothing speaks against a gpt-oss model. `name`: for the message.
 [[nodiscard]] std::optional<OtherKind> other_kind(const std::string& name, const Marks& marks);
 
-// Of a folder or a file here; what cannot be read leaves no marks.
+// The marks of a folder or a file here; what cannot be read leaves none.
 [[nodiscard]] Marks marks_of(const std::filesystem::path& path);
 // Names of the tensors that model.safetensors.index.json lists.
 [[nodiscard]] std::vector<std::string> tensors_of_index(const std::string& text);

@@ -224,7 +224,7 @@ void join(backend::HostWeight& odd, std::span<backend::HostWeight> bound) {
     return w.role == odd.role && w.layer == odd.layer;
   });
   check(even != bound.rend(), "gate stands before up in the table");
-  // Both are of one format where they are multiplied: the one in MXFP4 becomes what the other is.
+  // Gate and up are multiplied in one format: the half in MXFP4 becomes what the other half is.
   if (backend::is_expert_matrix(odd.role) && even->format != odd.format) {
     backend::HostWeight& mxfp4 = even->format == backend::WeightFormat::kGgmlMxfp4 ? *even : odd;
     mxfp4.values.dtype = DType::kGgmlMxfp4;

@@ -373,9 +373,9 @@ TEST_F(AgentsTest, names_of_claude_are_answered_by_the_served_model_unless_that_
   start({"<|channel|>final<|message|>Yes.<|return|>"});
   EXPECT_EQ(status("claude-sonnet-5"), 200);
   EXPECT_EQ(status("gpt-5"), 404);
-  start({"<|channel|>final<|message|>Yes.<|return|>"}, {.any_name = AnyName::kNone});
+  start({"<|channel|>final<|message|>Yes.<|return|>"}, {.other_names = std::nullopt});
   EXPECT_EQ(status("claude-sonnet-5"), 404);
-  start({"<|channel|>final<|message|>Yes.<|return|>"}, {.any_name = AnyName::kAll});
+  start({"<|channel|>final<|message|>Yes.<|return|>"}, {.other_names = ""});
   EXPECT_EQ(status("gpt-5"), 200);
 }
 

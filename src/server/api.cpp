@@ -169,11 +169,8 @@ const Api::Route* Api::route_of(std::string_view path) {
       {"/v1/responses", "POST", [](Api& a, Visit& v) { return a.create_response(v); }},
       {"/v1/responses/input_tokens", "POST",
        [](Api& a, Visit& v) {
-         const ServedModel& model = v.service->model;
          const TurnRequest turn = parse_responses(parse_json(v.http.body), a.kept_turns(), a.options_.defaults).turn;
-         static_cast<void>(a.served_name(turn.generation.model, model));
-         return a.answer(v, {{"object", "response.input_tokens"},
-                             {"input_tokens", turn_prompt(model, turn, a.options_.date()).size()}});
+         return a.answer(v, {{"object", "response.input_tokens"}, {"input_tokens", a.prompt_of(v, turn).size()}});
        }},
       {"/v1/responses/{id}", "GET, HEAD, DELETE", [](Api& a, Visit& v) { return a.stored_response(v); }},
       {"/v1/messages", "POST",
@@ -184,10 +181,8 @@ const Api::Route* Api::route_of(std::string_view path) {
        }},
       {"/v1/messages/count_tokens", "POST",
        [](Api& a, Visit& v) {
-         const ServedModel& model = v.service->model;
          const TurnRequest turn = parse_messages(parse_json(v.http.body), MessagesFor::kCount, a.options_.defaults);
-         static_cast<void>(a.served_name(turn.generation.model, model));
-         return a.answer(v, {{"input_tokens", turn_prompt(model, turn, a.options_.date()).size()}});
+         return a.answer(v, {{"input_tokens", a.prompt_of(v, turn).size()}});
        }},
   };
   const auto* found = std::ranges::find_if(kRoutes, [path](const Route& route) { return route.leads_to(path); });
@@ -323,10 +318,15 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
 const std::string& Api::served_name(const std::string& wanted, const ServedModel& model) const {
   const auto& names = model.names;
   if (const auto it = std::ranges::find(names, wanted); it != names.end()) return *it;
-  const bool claude = options_.any_name == AnyName::kClaude && wanted.starts_with("claude-");
-  if (wanted.empty() || claude || options_.any_name == AnyName::kAll) return names.front();
+  const bool other = options_.other_names && wanted.starts_with(*options_.other_names);
+  if (wanted.empty() || other) return names.front();
   throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
                  "model_not_found");
+}
+
+std::vector<int32_t> Api::prompt_of(const Visit& visit, const TurnRequest& turn) const {
+  static_cast<void>(served_name(turn.generation.model, visit.service->model));
+  return turn_prompt(visit.service->model, turn, options_.date());
 }
 
 void Api::tell_ignored(const Leniency& leniency) {
@@ -475,8 +475,7 @@ std::unique_ptr<Call> Api::tokenize(Visit& visit) {
     Json chat = body;
     chat.erase("return_token_strs");
     const TurnRequest turn = parse_chat(chat, options_.defaults);
-    static_cast<void>(served_name(turn.generation.model, model));
-    ids = turn_prompt(model, turn, options_.date());
+    ids = prompt_of(visit, turn);
   } else {
     Fields fields(body, "");
     static_cast<void>(served_name(fields.string("model").value_or(""), model));

@@ -13,15 +13,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::server {
-
-// Which names of models that are not served get the served one all the same.
-enum class AnyName { kNone, kClaude, kAll };
 
 struct ApiOptions {
   std::vector<std::string> api_keys{};  // empty: everybody may call
@@ -32,7 +30,8 @@ struct ApiOptions {
   size_t stored_responses = 1024;
   size_t stored_bytes = size_t{256} << 20;
   std::string version{}, commit{};
-  AnyName any_name = AnyName::kClaude;
+  // Names of other models that begin so get the served one all the same; none: a name that is not served is refused.
+  std::optional<std::string> other_names = "claude-";
 };
 
 class Api {
@@ -112,6 +111,8 @@ class Api {
   enum class Making { kQuick, kLong };
   std::unique_ptr<Call> begin(Visit& visit, Making making, std::function<std::unique_ptr<Call>(Wake wake)> make);
 
+  // The tokens of a turn's prompt. Throws ApiError, also for a model that is not here.
+  [[nodiscard]] std::vector<int32_t> prompt_of(const Visit& visit, const TurnRequest& turn) const;
   // The name to answer under. Throws ApiError for a model that is not here.
   [[nodiscard]] const std::string& served_name(const std::string& wanted, const ServedModel& model) const;
   void tell_ignored(const Leniency& leniency);  // the first time that something is

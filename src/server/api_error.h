@@ -26,7 +26,7 @@ class ApiError : public Error {
   [[nodiscard]] int status() const { return status_; }
   [[nodiscard]] const std::string& param() const { return param_; }
   [[nodiscard]] const std::string& openai_code() const { return code_; }  // empty: none
-  // Of a prompt that is too long: its tokens.
+  // The tokens of a prompt that is too long; none: another error.
   [[nodiscard]] std::optional<int64_t> prompt_tokens() const { return prompt_tokens_; }
   ApiError&& with_prompt(int64_t tokens) && {
     prompt_tokens_ = tokens;

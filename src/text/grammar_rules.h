@@ -22,6 +22,22 @@ namespace nibble::text {
 // ws, string, number, value, object, array: what every schema's grammar needs.
 [[nodiscard]] std::string shared_rules();
 
+// A text that is read from its beginning, byte by byte.
+class TextReader {
+ protected:
+  explicit TextReader(std::string_view text) : text_(text) {}
+  [[nodiscard]] bool done() const { return at_ >= text_.size(); }
+  [[nodiscard]] char peek() const { return done() ? '\0' : text_[at_]; }
+  bool take(std::string_view expected) {
+    if (done() || !text_.substr(at_).starts_with(expected)) return false;
+    at_ += expected.size();
+    return true;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
 // Limit on what compiling a grammar costs; a unit takes about a millisecond. A repetition multiplies its cost by its
 // largest count.
 inline constexpr int64_t kMaxCompileCost = 2048;

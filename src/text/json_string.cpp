@@ -88,13 +88,13 @@ struct PatternPart {
   int64_t cost = 0;                   // of compiling it
 };
 
-class PatternReader {
+class PatternReader : TextReader {
  public:
   // kRaw: the text itself, which matches as a whole; kInJson: what stands in a JSON string, and may have the pattern
   // anywhere.
   enum class Text { kInJson, kRaw };
   PatternReader(std::string_view pattern, std::string_view where, Text of = Text::kInJson)
-      : text_(pattern), where_(where), raw_(of == Text::kRaw) {}
+      : TextReader(pattern), where_(where), raw_(of == Text::kRaw) {}
   PatternPart read();
 
  private:
@@ -102,13 +102,6 @@ class PatternReader {
 
   [[noreturn]] void fail(std::string_view what) const {
     throw Error(Code::kInvalidRequest, "{}: pattern, byte {}: {}", where_, at_, what);
-  }
-  [[nodiscard]] bool done() const { return at_ >= text_.size(); }
-  [[nodiscard]] char peek() const { return done() ? '\0' : text_[at_]; }
-  bool take(std::string_view expected) {
-    if (!text_.substr(at_).starts_with(expected)) return false;
-    at_ += expected.size();
-    return true;
   }
   Part alternatives(int depth);
   Part sequence(int depth);
@@ -127,9 +120,8 @@ class PatternReader {
     if (part.cost > kMaxCompileCost) fail("it is too large once its repetitions are written out");
   }
 
-  std::string_view text_, where_;
+  std::string_view where_;
   bool raw_;
-  size_t at_ = 0;
 };
 
 void PatternReader::append(Part& to, const Part& part) {

@@ -51,26 +51,20 @@ struct Node {
   int64_t cost = 1;
 };
 
-class LarkReader {
+class LarkReader : TextReader {
  public:
-  LarkReader(std::string_view definition, std::string_view where) : text_(definition), where_(where) {}
+  LarkReader(std::string_view definition, std::string_view where) : TextReader(definition), where_(where) {}
   std::string write();
 
  private:
-  [[noreturn]] void fail(std::string_view what) const {
-    const auto line = std::count(text_.begin(), text_.begin() + static_cast<int64_t>(at_), '\n') + 1;
-    throw Error(Code::kInvalidRequest, "{}: line {}: {}", where_, line, what);
+  [[nodiscard]] std::string place() const {
+    const std::string_view before = text_.substr(0, at_);
+    return fmt::format("{}: line {}", where_, std::count(before.begin(), before.end(), '\n') + 1);
   }
+  [[noreturn]] void fail(std::string_view what) const { throw Error(Code::kInvalidRequest, "{}: {}", place(), what); }
   [[noreturn]] void fail_here() const {
     std::string found = done() ? "the end" : fmt::format("'{}'", text_.substr(at_, std::min<size_t>(1, text_.size())));
     fail(fmt::format("want a rule, a string, a regular expression or an operator of Lark, found {}", found));
-  }
-  [[nodiscard]] bool done() const { return at_ >= text_.size(); }
-  [[nodiscard]] char peek() const { return done() ? '\0' : text_[at_]; }
-  bool take(std::string_view expected) {
-    if (!text_.substr(at_).starts_with(expected)) return false;
-    at_ += expected.size();
-    return true;
   }
   // Over spaces and comments; inside brackets and between rules also over line ends.
   void skip(bool lines);
@@ -93,8 +87,7 @@ class LarkReader {
   [[nodiscard]] bool can_end(const Node& node) const;
   [[nodiscard]] std::string expression(const Node& node) const;
 
-  std::string_view text_, where_;
-  size_t at_ = 0;
+  std::string_view where_;
   int64_t cost_ = 0;
   std::map<std::string, Node> rules_;
   std::map<std::string, size_t> used_;       // names of rules, and where one is first used
@@ -264,8 +257,7 @@ Node LarkReader::repeated(Node node) {
 }
 
 Node LarkReader::pattern(std::string_view regex) {
-  const auto line = std::count(text_.begin(), text_.begin() + static_cast<int64_t>(at_), '\n') + 1;
-  const RawPattern raw = raw_pattern(regex, fmt::format("{}: line {}", where_, line));
+  const RawPattern raw = raw_pattern(regex, place());
   const auto [it, is_new] = terminals_.emplace(raw.expression, terminals_.size());
   return {.kind = Node::Kind::kText, .text = fmt::format("t{}", it->second), .cost = is_new ? raw.cost : 1};
 }

@@ -73,7 +73,7 @@ def check_responses(case, events):
     return last
 
 
-class Codex(Case):
+class Served(Case):
     @classmethod
     def setUpClass(cls):
         cls.server = Server()
@@ -82,6 +82,8 @@ class Codex(Case):
     def tearDownClass(cls):
         cls.server.stop()
 
+
+class Codex(Served):
     def turn(self, items=(), **fields):
         body = {"model": "nibble-tiny", "stream": True, "store": False, "input": [*ASK, *items], "tools": TOOLS, "tool_choice": "auto", "temperature": 0,
                 "reasoning": {"effort": "low", "context": "all_turns"}, "include": ["reasoning.encrypted_content"], "max_output_tokens": 300,
@@ -139,17 +141,9 @@ class Codex(Case):
         self.assertEqual((most, tokens > most), (context - 1, True))
 
 
-class Claude(Case):
+class Claude(Served):
     TOOLS = [{"name": "ToolSearch", "description": "Finds", "input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", **NUMBERS}},
              {"name": "mcp__tiny__add", "description": "Adds", "input_schema": NUMBERS, "defer_loading": True}]
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
 
     def body(self, *messages, **fields):
         return {"model": "claude-sonnet-5", "max_tokens": 300, "temperature": 0, "tools": self.TOOLS, "metadata": {"user_id": "x"}, "diagnostics": {"x": 1},

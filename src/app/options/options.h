@@ -317,7 +317,7 @@ struct PredictOptions {
 
 enum class LogFormat : uint8_t { kAuto, kText, kJson };  // auto: text on a terminal, else JSON
 
-enum class AnyModelName : uint8_t { kNone, kClaude, kAll };  // as server::AnyName
+enum class AnyModelName : uint8_t { kNone, kClaude, kAll };  // claude: names that begin with claude-
 
 // As vLLM's --kv-events-config (server/kv_publisher.h).
 struct KvEventOptions {

@@ -163,7 +163,9 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
           .commit = std::string(build_facts().commit),
-          .any_name = static_cast<server::AnyName>(o.any_model_name)};
+          .other_names = o.any_model_name == AnyModelName::kNone  ? std::nullopt
+                         : o.any_model_name == AnyModelName::kAll ? std::optional("")
+                                                                  : server::ApiOptions().other_names};
 }
 
 engine::EngineLimits engine_limits(const ServeOptions& o, const ModelOptions& model, const model::ModelConfig& config) {

@@ -162,20 +162,15 @@ void copy_files(const ModelSource& source, ThreadPool& pool, Terminal& terminal)
   }
 }
 
-}  // namespace
-
-namespace {
-
 void require_experts(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
   if (options.run.backend != BackendKind::kCuda) return;
-  for (const backend::HostWeight& w : weights)
-    for (const backend::WeightFormat format : {w.format, w.odd.bytes.empty() ? w.format : w.odd_format})
-      if (backend::is_expert_matrix(w.role) && format != backend::WeightFormat::kMxfp4 &&
-          format != backend::WeightFormat::kGgmlMxfp4)
-        throw Error(Code::kUnsupported,
-                    "{}: want MXFP4 experts for a card, found {} in layer {}: --expert-format mxfp4 rounds them to "
-                    "MXFP4, --backend cpu runs them as they are",
-                    options.model, name_of(format), w.layer);
+  using enum backend::WeightFormat;
+  for (const backend::HostWeight& w : weights)  // gate and up are bound in one format
+    if (backend::is_expert_matrix(w.role) && w.format != kMxfp4 && w.format != kGgmlMxfp4)
+      throw Error(Code::kUnsupported,
+                  "{}: want MXFP4 experts for a card, found {} in layer {}: --expert-format mxfp4 rounds them to "
+                  "MXFP4, --backend cpu runs them as they are",
+                  options.model, name_of(w.format), w.layer);
 }
 
 }  // namespace
@@ -537,25 +532,23 @@ std::string weight_conversions(std::span<const backend::HostWeight> weights, con
   using backend::WeightFormat;
   const bool card = options.run.backend == BackendKind::kCuda;
   std::vector<std::pair<std::string, std::vector<std::string_view>>> roles;  // by conversion, as they come
-  const auto add = [&](const backend::HostWeight& w, const RawTensor& values, WeightFormat format) {
-    const bool recoded = w.transposed || backend::is_recoded(values.dtype, format);
-    const WeightFormat on_card = backend::is_expert_matrix(w.role) ? format : WeightFormat::kBf16;
-    const WeightFormat to = card ? options.run.dense.of(w.role).value_or(on_card) : format;
+  const auto add = [&](backend::WeightRole role, const backend::WeightPart& part) {
+    const DType stored = part.values->dtype;
+    const WeightFormat on_card = backend::is_expert_matrix(role) ? part.format : WeightFormat::kBf16;
+    const WeightFormat to = card ? options.run.dense.of(role).value_or(on_card) : part.format;
     // As it is; of experts on a card at most the order of their nibbles changes.
-    const bool copied = recoded && backend::is_float(values.dtype) && backend::format_of(values.dtype) == to;
-    if ((!recoded && format == to) || copied) return;
+    const bool kept = part.recoded ? backend::is_float(stored) && backend::format_of(stored) == to : part.format == to;
+    if (kept) return;
     const std::string conversion =
-        fmt::format("{} to {}{}", recoded ? name_of(values.dtype) : backend::name_of(format), backend::name_of(to),
-                    recoded && to == WeightFormat::kGgmlQ8 && is_exact_in_q8(values.dtype) ? ", exactly" : "");
+        fmt::format("{} to {}{}", part.recoded ? name_of(stored) : backend::name_of(part.format), backend::name_of(to),
+                    part.recoded && to == WeightFormat::kGgmlQ8 && is_exact_in_q8(stored) ? ", exactly" : "");
     auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
     if (it == roles.end()) it = roles.insert(it, {conversion, {}});
-    if (std::ranges::find(it->second, backend::name_of(w.role)) == it->second.end())
-      it->second.push_back(backend::name_of(w.role));
+    if (std::ranges::find(it->second, backend::name_of(role)) == it->second.end())
+      it->second.push_back(backend::name_of(role));
   };
-  for (const backend::HostWeight& w : weights) {
-    add(w, w.values, w.format);
-    if (!w.odd.bytes.empty()) add(w, w.odd, w.odd_format);
-  }
+  for (const backend::HostWeight& w : weights)
+    for (const backend::WeightPart& part : backend::parts_of(w)) add(w.role, part);
   std::vector<std::string> parts;
   for (const auto& [conversion, names] : roles)
     parts.push_back(fmt::format("{}: {}", conversion, fmt::join(names, ", ")));

@@ -140,7 +140,7 @@ Budget budget_alone(const ModelOptions& options, const backend::BackendConfig& c
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
   const GroupOptions& group = options.group;  // in a group this process is one rank
-  MemoryNeeds needs{.weights = bytes_copied(cost, options.run.ranks) / group.count + cost.formats.copied_bytes};
+  MemoryNeeds needs{.weights = (bytes_copied(cost, options.run.ranks) + cost.formats.copied_bytes) / group.count};
   const int first = group.rank, end = group.count > 1 ? first + 1 : options.run.ranks.count;
   for (int rank = first; rank < end; ++rank) {
     const auto of_rank = backend::config_of(config, backend::shard_of(config.dims, options.run.ranks, rank));

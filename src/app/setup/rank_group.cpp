@@ -36,6 +36,7 @@ uint64_t fingerprint_of(const ModelSource& source) {
     seen.field(dim);
   seen.field(std::span<const backend::LayerKind>(config.layer_kinds));
   seen.field(std::span<const int64_t>(config.layer_experts));
+  seen.field(std::span<const backend::KvScale>(config.kv_scales));
   seen.field(std::span<const float>(config.rope_inv_freq));
   for (const float value : {config.rope_concentration, config.rms_eps, config.swiglu_limit}) seen.field(value);
   for (const backend::HostWeight& weight : source.weights) {

@@ -213,7 +213,7 @@ TEST(VerifyBaseline, what_is_none_is_refused) {
 
 class BaselineFiles : public testing::Test {
  protected:
-  // Of this process: tests run beside each other.
+  // Each process has a folder of its own: tests run beside each other.
   BaselineFiles()
       : folder_(std::filesystem::path(testing::TempDir()) / ("nibble_baselines_" + std::to_string(getpid()))) {
     std::filesystem::remove_all(folder_);

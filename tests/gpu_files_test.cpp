@@ -112,5 +112,22 @@ TEST_F(Gpu, layers_that_differ_say_what_the_oracle_says_token_for_token) {
   }
 }
 
+// Keys past 448 and values below 2^-9, which E4M3 holds by the checkpoint's scales alone.
+TEST_F(Gpu, fp8_pages_hold_what_the_calibrated_scales_make_of_keys_and_values) {
+  Source source(kParity / "puzzle");
+  model::scale_keys_and_values(model::bind_kv_scales(source.files->entries(), source.config, "puzzle"), source.weights);
+  const auto golden = checkpoint::Checkpoint::open(kParity / "puzzle/golden.safetensors");
+  const auto tokens = values_of<int32_t>(golden, "tokens"), positions = values_of<int32_t>(golden, "positions");
+  const auto want = values_of<float>(golden, "fp8_logits");
+  Loaded loaded(source, tokens.size(), 64, Kv::kE4m3, Attention::kReference);
+  const std::vector<float> all = all_logits(loaded, tokens);
+  const auto vocab = static_cast<size_t>(source.config.dims.vocab);
+  for (size_t p = 0; p < positions.size(); ++p)
+    EXPECT_LT(relative(std::span(all).subspan(static_cast<size_t>(positions[p]) * vocab, vocab),
+                       std::span(want).subspan(p * vocab, vocab)),
+              0.03)
+        << "position " << positions[p];
+}
+
 }  // namespace
 }  // namespace nibble

@@ -5,7 +5,8 @@ Like tools/make_goldens.py's cases, but transformers does not have this model, s
 the formulas of openai/gpt-oss torch/model.py over all tokens at once, with a window and a number of experts per layer.
 golden.safetensors has besides
   answer [n] I32: what it says after the first `prompt` tokens, greedily: all of `tokens` from there on
-  fp8_logits [p, vocab] F32: with keys and values rounded to E4M3 as they are divided by the checkpoint's scales
+  fp8_logits [p, vocab] F32: with keys and values rounded to E4M3 as they are divided by the checkpoint's scales,
+    each rounded up to a power of two
 Keys are large and values small, as no E4M3 without scales holds them.
 Needs torch; run: python3 tools/make_puzzle_goldens.py --out tests/data/parity
 """
@@ -50,7 +51,8 @@ class Model:
         self.most[name] = x.abs().max().item()
         if not fp8:
             return x
-        return (x / self.t[name]).clamp(-448, 448).to(torch.float8_e4m3fn).float() * self.t[name]
+        scale = 2.0 ** self.t[name].log2().ceil()
+        return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
 
     def attention(self, p, x, window, fp8):
         c, n = self.c, x.shape[0]

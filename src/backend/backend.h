@@ -46,12 +46,6 @@ struct HeadConfig {
   }
 };
 
-// What e4m3 pages of a layer hold are keys and values divided by these.
-struct KvScale {
-  float key = 1, value = 1;
-  friend bool operator==(const KvScale&, const KvScale&) = default;
-};
-
 // Everything a backend must know before the first weight. Fixed for its life.
 struct BackendConfig {
   Dims dims;
@@ -70,11 +64,6 @@ struct BackendConfig {
   // the backend can: b lies before layer b, `layers` after the last.
   std::vector<int> taps{};
   std::optional<HeadConfig> head{};  // none: a model of its own
-  std::vector<KvScale> kv_scales{};  // [layers], calibrated, of e4m3 pages; empty: all 1. Not on a card
-
-  [[nodiscard]] KvScale kv_scale(int layer) const {
-    return kv_scales.empty() ? KvScale{} : kv_scales[static_cast<size_t>(layer)];
-  }
 };
 
 // What a backend of a configuration allocates, computed before it does.

@@ -5,6 +5,7 @@
 #include "base/mx.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -86,6 +87,10 @@ RawTensor values_of(const HostWeight& weight, const RawTensor& whole, WeightForm
 
 // One row's values into a format that tensors are recoded to.
 void encode(WeightFormat format, std::span<const float> values, std::byte* out) {
+  if (format == WeightFormat::kF32) {
+    std::memcpy(out, values.data(), values.size_bytes());
+    return;
+  }
   if (format == WeightFormat::kBf16) {
     for (size_t i = 0; i < values.size(); ++i) {
       const uint16_t bits = Bf16::from_float(values[i]).bits;
@@ -138,6 +143,8 @@ RawTensor recoded(const HostWeight& weight, const WeightPart& as, const Section&
       const int64_t first = (slice.experts.first + expert) * stored.rows + slice.rows.first + row;
       std::byte* to = out + (expert * cut.filled.rows + row) * row_bytes;
       if (!exact) read_rows(from, first, std::span(values).first(static_cast<size_t>(rows * from.cols)));
+      if (weight.exponent != 0)
+        for (float& value : values) value = std::ldexp(value, weight.exponent);
       for (int64_t r = 0; r < rows; ++r, to += row_bytes) {
         if (exact) {
           const int64_t bytes = bytes_of(whole.dtype), per_row = from.cols / unit.values;
@@ -155,7 +162,11 @@ RawTensor recoded(const HostWeight& weight, const WeightPart& as, const Section&
       }
     }
   });
-  RawTensor part{.dtype = unit.values > 1 ? DType::kU8 : DType::kBf16, .shape = whole.shape, .bytes = {}};
+  RawTensor part{.dtype = unit.values > 1                ? DType::kU8
+                          : format == WeightFormat::kF32 ? DType::kF32
+                                                         : DType::kBf16,
+                 .shape = whole.shape,
+                 .bytes = {}};
   part.shape[stored.leading - 1] = cut.filled.rows;
   if (stored.leading == 2) part.shape[0] = experts;
   if (part.shape.size() > stored.leading) part.shape[stored.leading] = cut.filled.cols / unit.values;

@@ -143,6 +143,7 @@ struct HostWeight {
   RawTensor odd = {};
   WeightFormat odd_format = WeightFormat::kBf16;
   bool transposed = false;  // of floats: they lie as [experts, in, out]
+  int exponent = 0;         // of floats: what is meant are they times 2^exponent
   // The part that is meant, of all rows of a gate_up; none: all of it.
   std::optional<Slice> slice = {};
 };
@@ -169,7 +170,7 @@ struct WeightPart {
     if (!parts.empty() && values->bytes.empty()) continue;
     const DType dtype = values->dtype;
     const bool other = info_of(dtype).values > 1 || (is_float(dtype) && format_of(dtype) != format);
-    parts.push_back({values, format, weight.transposed || other});
+    parts.push_back({values, format, weight.transposed || weight.exponent != 0 || other});
   }
   return parts;
 }

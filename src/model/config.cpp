@@ -152,7 +152,6 @@ ModelConfig truncated(const ModelConfig& config, int64_t layers) {
   std::vector<LayerConfig> first = layers_of(config);
   first.resize(static_cast<size_t>(layers));
   set_layers(result, first, "--layers");
-  if (!result.kv_scales.empty()) result.kv_scales.resize(static_cast<size_t>(layers));
   return result;
 }
 

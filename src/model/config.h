@@ -35,8 +35,6 @@ struct ModelConfig {
   float swiglu_limit = 7.0f;
   std::vector<LayerKind> layer_kinds;       // [layers]
   std::vector<int64_t> layer_experts;       // experts_of
-  std::vector<backend::KvScale> kv_scales;  // as in BackendConfig; of the checkpoint's tensors, which config.json does
-                                            // not tell
   // Token ids as the checkpoint's files give them; OpenAI's original/ gives none.
   std::optional<int32_t> bos_id;
   std::optional<int32_t> pad_id;

@@ -24,8 +24,7 @@ backend::BackendConfig backend_config(const ModelConfig& config, const StepLimit
           .max_tokens = limits.max_tokens,
           .max_rows = limits.max_rows,
           .kv_pages = limits.kv_pages,
-          .taps = limits.taps,
-          .kv_scales = config.kv_scales};
+          .taps = limits.taps};
 }
 
 namespace {

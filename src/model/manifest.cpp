@@ -360,10 +360,10 @@ std::vector<backend::HostWeight> bind_weights(std::span<const TensorEntry> tenso
   return bound;
 }
 
-std::vector<backend::KvScale> bind_kv_scales(std::span<const TensorEntry> tensors, const ModelConfig& config,
-                                             std::string_view where) {
+std::vector<KvScale> bind_kv_scales(std::span<const TensorEntry> tensors, const ModelConfig& config,
+                                    std::string_view where) {
   const auto layers = static_cast<int>(config.dims.layers);
-  std::vector<backend::KvScale> scales(static_cast<size_t>(layers), {.key = 0, .value = 0});
+  std::vector<KvScale> scales(static_cast<size_t>(layers));
   for (const TensorEntry& entry : tensors) {
     const auto of = kv_scale_of(entry.name, layers);
     if (!of || of->second == 'q') continue;
@@ -383,6 +383,29 @@ std::vector<backend::KvScale> bind_kv_scales(std::span<const TensorEntry> tensor
     throw Error(Code::kCorrupt, "{}: want a k_scale and a v_scale in each of {} layers, found both in {}", where,
                 layers, whole);
   return scales;
+}
+
+void scale_keys_and_values(std::span<const KvScale> scales, std::span<backend::HostWeight> weights) {
+  const auto exponent_of = [](float scale) {
+    int exponent = 0;
+    return std::frexp(scale, &exponent) == 0.5f ? exponent - 1 : exponent;
+  };
+  for (backend::HostWeight& w : weights) {
+    if (w.layer < 0) continue;
+    const KvScale& scale = scales[static_cast<size_t>(w.layer)];
+    switch (w.role) {
+      case kQ:
+      case kQBias: w.exponent = exponent_of(scale.key); break;
+      case kK:
+      case kKBias: w.exponent = -exponent_of(scale.key); break;
+      case kV:
+      case kVBias: w.exponent = -exponent_of(scale.value); break;
+      case kO: w.exponent = exponent_of(scale.value); break;
+      default: continue;
+    }
+    check(backend::is_float(w.values.dtype), "dense tensors of safetensors are floats");
+    if (w.format == backend::WeightFormat::kF16) w.format = backend::WeightFormat::kF32;  // has room for 2^exponent
+  }
 }
 
 std::optional<int64_t> find_nan_scale(std::span<const std::byte> scales) {

@@ -71,11 +71,20 @@ struct BindOptions {
 [[nodiscard]] std::vector<backend::HostWeight> bind_weights(std::span<const checkpoint::TensorEntry> tensors,
                                                             const ModelConfig& config, const BindOptions& options = {});
 
-// Calibrated scales of keys and values, by layer, from tensors "model.layers.N.self_attn.k_scale" and "v_scale", or
-// "…attn.k_scale" or "…k_proj.k_scale" of it; empty where there are none. bind_weights() passes them over, and
-// "q_scale", which has no use here. Throws Error(kCorrupt) where layers lack one, and for what is no positive number.
-[[nodiscard]] std::vector<backend::KvScale> bind_kv_scales(std::span<const checkpoint::TensorEntry> tensors,
-                                                           const ModelConfig& config, std::string_view where);
+// Calibrated: what fp8 pages of a layer shall hold are keys and values divided by these.
+struct KvScale {
+  float key = 0, value = 0;
+  friend bool operator==(const KvScale&, const KvScale&) = default;
+};
+// By layer, from tensors "model.layers.N.self_attn.k_scale" and "v_scale", or "…attn.k_scale" or "…k_proj.k_scale" of
+// it; empty where there are none. bind_weights() passes them over, and "q_scale", which has no use here. Throws
+// Error(kCorrupt) where layers lack one, and for what is no positive number.
+[[nodiscard]] std::vector<KvScale> bind_kv_scales(std::span<const checkpoint::TensorEntry> tensors,
+                                                  const ModelConfig& config, std::string_view where);
+
+// Divides keys and values so, each scale rounded up to a power of two: k and v by them, q and o times them. Powers of
+// two change no bit of a mantissa, so no logit with pages of f32; and E4M3 is as precise at every one.
+void scale_keys_and_values(std::span<const KvScale> scales, std::span<backend::HostWeight> weights);
 
 // The index of the first E8M0 byte that means NaN.
 [[nodiscard]] std::optional<int64_t> find_nan_scale(std::span<const std::byte> scales);

@@ -70,7 +70,7 @@ TEST(manifest, kv_scales_are_found_in_each_spelling) {
                                 {.dtype = DType::kF32, .shape = {}, .bytes = std::as_bytes(std::span(&scale, 1))}});
     };
     for (int layer = 0; layer < 2; ++layer) add(layer, 'k', key), add(layer, 'v', value), add(layer, 'q', query);
-    EXPECT_EQ(bind_kv_scales(stored.entries, small(), "f"), std::vector(2, backend::KvScale{.key = 0.25f, .value = 3}));
+    EXPECT_EQ(bind_kv_scales(stored.entries, small(), "f"), std::vector(2, KvScale{.key = 0.25f, .value = 3}));
     EXPECT_EQ(bind_weights(stored.entries, small()).size(), 2u * 17 + 3);
   }
 }

@@ -209,19 +209,21 @@ ModelSource open_model(const ModelOptions& options, Terminal& terminal) {
     source.weights = model::bind_weights(source.files.tensors(), source.config,
                                          {.where = options.model, .pool = &pool, .experts = options.expert_format});
     require_experts(options, source.weights);
-    source.config.kv_scales = model::bind_kv_scales(source.files.tensors(), source.config, options.model);
+    const auto scales = model::bind_kv_scales(source.files.tensors(), source.config, options.model);
+    const bool fp8 = options.run.kv_type() == backend::KvDtype::kE4m3;
+    if (!scales.empty() && fp8 && !options.run.fp8_attention()) {
+      model::scale_keys_and_values(scales, source.weights);
+    } else if (!scales.empty()) {  // queries times a scale would be too small for E4M3
+      notes.emplace_back(
+          "the checkpoint's KV scales have an effect with --kv-cache-dtype fp8 alone, and not with "
+          "--attention-activation fp8");
+    }
   }
   source.head = open_head(options, source);
   source.draft = open_draft(options, source, terminal);
   if (!source.tokenizer.ignored().empty())
     notes.push_back(fmt::format("tokenizer.json: {}: settings for training, without effect here",
                                 fmt::join(source.tokenizer.ignored(), ", ")));
-  if (!source.config.kv_scales.empty()) {
-    if (options.run.kv_type() != backend::KvDtype::kE4m3)
-      notes.emplace_back("the checkpoint's KV scales have an effect with --kv-cache-dtype fp8 alone");
-    else if (options.run.backend == BackendKind::kCuda)
-      notes.emplace_back("fp8 pages on a card are written without the checkpoint's KV scales: as if these were 1");
-  }
   for (const std::string& note : notes) terminal.note(note);
   terminal.end_progress();
   return source;

@@ -36,13 +36,13 @@ uint64_t fingerprint_of(const ModelSource& source) {
     seen.field(dim);
   seen.field(std::span<const backend::LayerKind>(config.layer_kinds));
   seen.field(std::span<const int64_t>(config.layer_experts));
-  seen.field(std::span<const backend::KvScale>(config.kv_scales));
   seen.field(std::span<const float>(config.rope_inv_freq));
   for (const float value : {config.rope_concentration, config.rms_eps, config.swiglu_limit}) seen.field(value);
   for (const backend::HostWeight& weight : source.weights) {
     seen.field(weight.role);
     seen.field(weight.layer);
     seen.field(weight.format);
+    seen.field(weight.exponent);
     for (const RawTensor* tensor : {&weight.values, &weight.scales, &weight.odd}) {
       constexpr size_t kPart = 4096;
       const std::span<const std::byte> bytes = std::as_bytes(std::span(tensor->bytes));

@@ -158,8 +158,6 @@ class CpuBackend final : public Backend {
 
   void attend(const AttendArgs& args) override {
     cpu::KvCache& cache = kv_[static_cast<size_t>(args.layer_idx)];
-    const KvScale scale = cache.format().type.dtype == KvDtype::kE4m3 ? config_.kv_scale(args.layer_idx) : KvScale{};
-    const auto scaled = [](float* x, int64_t width, auto by) { std::transform(x, x + width, x, by); };
     pool_.parallel_for(tokens_, [&](IndexRange range) {
       for (int64_t t = range.begin; t < range.end; ++t) {
         const int32_t position = args.positions[static_cast<size_t>(t)];
@@ -167,11 +165,6 @@ class CpuBackend final : public Backend {
         float* const v = v_.data() + t * dims_.kv_width();
         rope(q, k, position);
         if (fp8_attention_) round_query(std::span(q, static_cast<size_t>(dims_.q_width())));
-        if (scale != KvScale{}) {
-          scaled(q, dims_.q_width(), [&](float x) { return x * scale.key; });
-          scaled(k, dims_.kv_width(), [&](float x) { return x / scale.key; });
-          scaled(v, dims_.kv_width(), [&](float x) { return x / scale.value; });
-        }
         cache.write(args.kv_slots[static_cast<size_t>(t)], k, v);
       }
     });
@@ -184,7 +177,6 @@ class CpuBackend final : public Backend {
                     .out = attn_.data(),
                     .as_alone = as_alone_,
                     .fp8 = fp8_attention_});
-    if (scale.value != 1) scaled(attn_.data(), tokens_ * dims_.q_width(), [&](float x) { return x * scale.value; });
   }
 
   void attn_out(const AttnOutArgs& args) override {

@@ -188,16 +188,12 @@ class ReferenceBackend final : public Backend {
 
   void attend(const AttendArgs& args) override {
     q_.clear();
-    const KvScale scale = run_.kv_type() == KvDtype::kE4m3 ? config_.kv_scale(args.layer_idx) : KvScale{};
     for (size_t t = 0; t < qkv_.size(); ++t) {
       const auto q_end = qkv_[t].begin() + dims_.q_width(), k_end = q_end + dims_.kv_width();
       Vec q(qkv_[t].begin(), q_end), k(q_end, k_end), v(k_end, qkv_[t].end());
       rope(q, args.positions[t]);
       rope(k, args.positions[t]);
       if (run_.fp8_attention()) round_heads(KvDtype::kE4m3, q);
-      for (double& x : q) x *= scale.key;
-      for (double& x : k) x /= scale.key;
-      for (double& x : v) x /= scale.value;
       round_heads(run_.kv_type(), k);
       round_heads(run_.kv_type(), v);
       const auto slot = int64_t{args.kv_slots[t]} * dims_.kv_width();
@@ -222,8 +218,6 @@ class ReferenceBackend final : public Backend {
         for (int h = 0; h < dims_.heads; ++h) attend_head(args, static_cast<size_t>(row.first_token + i), h, slots);
       }
     }
-    for (Vec& row : attn_)
-      for (double& x : row) x *= scale.value;
   }
 
   void attn_out(const AttnOutArgs& args) override {

@@ -1,4 +1,4 @@
-# Images of Nibble (docs/install.md):
+# Images of Nibble (docs/docker.md):
 #   docker build --target cpu  -t nibble .          the CPU product
 #   docker build --target cuda -t nibble:cuda .     with CUDA, for every card from Ampere on
 #   docker build --target dev  -t nibble:dev .      compilers and tools, for a mounted source tree

@@ -2,6 +2,8 @@
 that it has."""
 import os
 import re
+import tempfile
+from pathlib import Path
 
 import support
 from support import SOURCE, TINY, Case
@@ -120,6 +122,35 @@ class TwoHosts(Case):
             for part in ("containers/0/args", "initContainers/0/args", "containers/0/resources"):
                 self.assertIn(f"/spec/leaderWorkerTemplate/{template}/spec/{part}", paths)
         self.assertEqual(overlay.count("value: [pull, openai/gpt-oss-120b]"), 2)
+        self.assertRegex(overlay, r"- name: nibble\n +newTag: cuda\b")  # the other folder's image is the CPU product
+
+
+class Containers(Case):
+    """compose.yaml, and the commands of docs/docker.md and docs/install.md."""
+    compose, page = ((SOURCE / name).read_text() for name in ("compose.yaml", "docs/docker.md"))
+
+    def test_models_are_mounted_where_the_image_looks_for_them(self):
+        homes = set(re.findall(r"HF_HOME=(\S+)", (SOURCE / "Dockerfile").read_text()))
+        self.assertEqual(len(homes), 1)
+        for text_, at_least in (self.compose, 1), (self.page, 2):
+            mounts = re.findall(r"huggingface\}?:(/[\w/]+)", text_)
+            self.assertGreaterEqual(len(mounts), at_least)
+            self.assertEqual(set(mounts), homes)
+
+    def test_every_setting_reaches_the_server_of_compose(self):
+        self.assertIn("env_file: [{path: .env, required: false}]", self.compose)
+        flags = re.findall(r"`NIBBLE_([A-Z_]+)(?:=\w+)?`", self.page)
+        self.assertIn("MAX_MODEL_LEN", flags)
+        settings = self.ok("serve", TINY, "--print-config", "--json").json()
+        self.assertLessEqual({flag.lower().replace("_", "-") for flag in flags} - {"port"}, settings.keys() | {"api-key"})
+
+    def test_the_services_lines_are_settings_of_the_program(self):
+        lines = re.search(r"serve\.toml <<END\n(.*?)END\n", (SOURCE / "docs/install.md").read_text(), re.S)[1]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "serve.toml")
+            file.write_text(re.sub(r'model = ".*"', f'model = "{TINY}"', lines))
+            settings = self.ok("serve", "--config", file, "--print-config", "--json").json()
+        self.assertEqual((settings["model"]["value"], settings["pull"]["value"]), (str(TINY), "true"))
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ struct GrammarCompiler::Impl {
     if (rule.kind == ContentRule::Kind::kText) return std::nullopt;
     if (rule.kind == ContentRule::Kind::kJsonObject) return any_object;
     const bool is_schema = rule.kind == ContentRule::Kind::kJsonSchema;
-    const std::string grammar = is_schema ? json_schema_grammar(rule.schema, rule.where) : rule.grammar;
+    const std::string grammar = is_schema ? json_schema_grammar(rule.schema, rule.where).text : rule.grammar;
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {

@@ -132,8 +132,8 @@ class SchemaStrings {
   // As a set. Formats are narrower here than elsewhere: they may be left out.
   enum class Formats { kKept, kLeftOut };
   [[nodiscard]] TextSets::Id texts(const SchemaPlaces& all, Formats formats = Formats::kLeftOut);
-  // All texts if the pattern, which stands under the keyword, is not served: it is widened.
-  [[nodiscard]] TextSets::Id pattern(const SchemaPlace& at, const std::string& pattern, std::string_view keyword);
+  // Empty: the pattern is not served, and the keyword under which it stands is widened.
+  [[nodiscard]] std::optional<TextSets::Id> pattern(const SchemaPlace& at, const std::string& pattern, std::string_view keyword);
   [[nodiscard]] TextSets& sets() { return sets_; }
   [[nodiscard]] bool is_none(TextSets::Id set);  // proven
   // The strings of a set whose inside has at most so many characters as written, so that an escape counts as several.
@@ -154,14 +154,13 @@ class SchemaStrings {
   Lengths lengths(const SchemaPlaces& all);
   std::optional<std::string> within(const SchemaPlaces& all, TextSets::Id set);
   std::optional<std::string> quoted(std::string_view expression, int64_t cost, std::optional<int64_t> most);
-  std::string inside(const TextAutomaton& automaton, std::optional<int64_t> most);
+  std::optional<std::string> long_string(int64_t least, std::optional<int64_t> most);
   void widen(const SchemaPlaces& all, std::string_view keyword);
 
   SchemaDocument& document_;
   GrammarRules& rules_;
   std::string_view where_;
   TextSets sets_;
-  std::map<std::pair<TextSets::Id, int64_t>, std::string> written_;
   std::map<std::string, TextSets::Id> patterns_;
 };
 

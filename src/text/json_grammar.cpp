@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kMaxProofs = 24;       // that lead to one another, of sets that nothing satisfies
 constexpr size_t kMaxPatterns = 4;   // of patternProperties in one set: each name has or has not each of them
 constexpr size_t kMaxUnique = 8;     // values of items that are unique: a rule for each set of them
-constexpr size_t kMaxChained = 512;  // optional properties that keep their order: each may follow any before it
+constexpr size_t kMaxExclusive = 8;  // schemas of oneOf that may hold together: each is told apart from all others
 
 bool is_equal(const Json& a, const Json& b) {
   if (!a.is_object() || !b.is_object()) {
@@ -82,7 +82,9 @@ class SchemaGrammar {
   std::optional<std::vector<const Json*>> values_of(const SchemaSet& set);
   Object object_of(const SchemaSet& set);
   Array array_of(const SchemaSet& set);
-  SchemaPlaces properties_of(const SchemaSet& set, const std::string& name);
+  template <class Has>
+  SchemaPlaces values_at(const SchemaSet& set, const std::string* name, Has&& has);
+  SchemaPlaces values_of_name(const SchemaSet& set, const std::string& name);
   [[nodiscard]] static bool is_closed(const SchemaSet& set);
   [[nodiscard]] Items items_of(const SchemaPlace& at) const;
   [[nodiscard]] bool is_unique(const SchemaSet& set) const;
@@ -103,6 +105,7 @@ class SchemaGrammar {
   SchemaStrings strings_;
   std::map<SchemaSet::Key, bool> empty_;
   int proofs_ = 0;
+  const Json nothing_ = false;
   const Json constants_ = {false, true, nullptr};
 };
 
@@ -165,14 +168,14 @@ bool SchemaGrammar::holds(const SchemaPlace& at, const Json& value, int depth) {
   if (value.is_string() && !strings_.sets().has(strings_.texts({at}), value.get_ref<const std::string&>())) return false;
   if (value.is_object() && !holds_object(at, value, depth)) return false;
   if (value.is_array() && !holds_array(at, value, depth)) return false;
-  if (schema.contains("$dynamicRef")) document_.widen(at, "$dynamicRef");
   if (schema.contains("not") && holds_child("not")) return false;
   if (schema.contains("if")) {
     const std::string_view then = holds_child("if") ? "then" : "else";
     if (schema.contains(then) && !holds_child(then)) return false;
   }
-  if (schema.contains("$ref")) {
-    if (const auto target = document_.referenced(at); target && !each(*target)) return false;
+  for (const std::string_view keyword : {"$ref", "$dynamicRef"}) {
+    if (!schema.contains(keyword)) continue;
+    if (const auto target = document_.referenced(at, keyword); target && !each(*target)) return false;
   }
   for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"})
     if (schema.contains(keyword) && value.is_object() && !each(document_.dependencies(at, keyword))) return false;
@@ -193,7 +196,7 @@ bool SchemaGrammar::holds_object(const SchemaPlace& at, const Json& value, int d
     const Json name = entry.key();
     if (at.schema->contains("propertyNames") && !holds(document_.child(at, "propertyNames"), name, depth + 1))
       return false;
-    for (const SchemaPlace& of : properties_of(alone, entry.key()))
+    for (const SchemaPlace& of : values_of_name(alone, entry.key()))
       if (!holds(of, entry.value(), depth + 1)) return false;
   }
   return true;
@@ -268,10 +271,7 @@ std::string SchemaGrammar::body_of(size_t rule) {
     return fmt::format("{}", fmt::join(literals, " | "));
   }
   for (const SchemaPlace& at : set.of(Facet::kOwn)) {
-    for (const std::string_view keyword : {"not", "$dynamicRef"})
-      if (at.schema->contains(keyword)) document_.widen(at, keyword);
-    if (at.schema->contains("if") && (at.schema->contains("then") || at.schema->contains("else")))
-      document_.widen(at, "if");
+    if (at.schema->contains("not") && !document_.is_kept_not(at)) document_.widen(at, "not");
   }
   const auto says_nothing = [](const SchemaPart& part) {
     return !part.at.schema->contains("type") && implied_types(*part.at.schema).empty();
@@ -294,27 +294,30 @@ std::string SchemaGrammar::body_of(size_t rule) {
 }
 
 std::string SchemaGrammar::alternatives(size_t rule, const SchemaChoice& choice) {
-  std::vector<std::string> names;
-  SchemaPlaces options;
-  for (const SchemaPlace& option : choice.options) {
+  const auto set_of = [&](SchemaPlaces more) {
     SchemaSet rest = choice.rest;
-    rest.begin = option;
-    const SchemaSet set = document_.together(std::move(rest), {option});
+    rest.begin = more.front();
+    return document_.together(std::move(rest), more);
+  };
+  SchemaPlaces options;
+  for (const SchemaPlace& option : choice.options)
+    if (!is_empty(set_of({option}))) options.push_back(option);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < options.size(); ++i) {
+    SchemaPlaces all = {options[i]};
+    for (size_t j = 0; choice.exclusive && j < options.size(); ++j) {
+      if (i == j || is_empty(set_of({options[i], options[j]}))) continue;  // they never hold together
+      const auto no = options.size() <= kMaxExclusive ? document_.negation(options[j]) : std::nullopt;
+      if (no) all.push_back(*no);
+      else document_.widen(choice.at, "oneOf");
+    }
+    const SchemaSet set = set_of(all);
     if (is_empty(set)) continue;
-    options.push_back(option);
     const size_t target = rules_.rule_of(set);
     rules_.add_alias(rule, target);
     names.push_back(GrammarRules::name_of(target));
   }
   if (names.empty()) document_.fail(choice.at, "none of the schemas of its anyOf or oneOf can hold");
-  const auto may_meet = [&] {
-    for (size_t i = 0; i < options.size(); ++i) {
-      for (size_t j = 0; j < i; ++j)
-        if (!is_empty(document_.together(choice.rest, {options[i], options[j]}))) return true;
-    }
-    return false;
-  };
-  if (choice.exclusive && may_meet()) document_.widen(choice.at, "oneOf");
   return fmt::format("{}", fmt::join(names, " | "));
 }
 
@@ -331,24 +334,41 @@ std::string SchemaGrammar::body_of_type(size_t rule, JsonType type) {
   }
 }
 
-// The schemas of the property's value.
-SchemaPlaces SchemaGrammar::properties_of(const SchemaSet& set, const std::string& name) {
+// The schemas of a property's value, where `has` tells whether a pattern of patternProperties has its name. Named: it
+// may stand in `properties`.
+template <class Has>
+SchemaPlaces SchemaGrammar::values_at(const SchemaSet& set, const std::string* name, Has&& has) {
   SchemaPlaces out;
   bool evaluated = false;
   for (const SchemaPlace& at : set.of(Facet::kOwn)) {
-    const size_t before = out.size();
-    for (const auto& [key, place] : document_.members(at, "properties"))
-      if (key == name) out.push_back(place);
-    for (const auto& [pattern, place] : document_.members(at, "patternProperties"))
-      if (strings_.sets().has(strings_.pattern(at, pattern, "patternProperties"), name)) out.push_back(place);
-    const bool is_additional = out.size() == before && at.schema->contains("additionalProperties");
-    if (is_additional) out.push_back(document_.child(at, "additionalProperties"));
-    evaluated = evaluated || out.size() > before;
+    bool matched = false;
+    for (const auto& [key, place] : document_.members(at, "properties")) {
+      if (name == nullptr || key != *name) continue;
+      out.push_back(place);
+      matched = true;
+    }
+    for (const auto& [text, place] : document_.members(at, "patternProperties")) {
+      const auto pattern = strings_.pattern(at, text, "patternProperties");
+      if (pattern && !has(*pattern)) continue;
+      if (pattern) out.push_back(place);
+      matched = true;  // a pattern that is not served may have any name
+    }
+    if (!matched && at.schema->contains("additionalProperties")) {
+      out.push_back(document_.child(at, "additionalProperties"));
+      matched = true;
+    }
+    evaluated = evaluated || (matched && !at.schema->contains(kNegated));
+    const std::string* absent = document_.absent_name(at);
+    if (name != nullptr && absent != nullptr && *absent == *name) out.push_back({&nothing_, at.path});
   }
   for (const SchemaPlace& at : set.of(Facet::kUnevaluated))
     if (!evaluated && at.schema->contains("unevaluatedProperties"))
       out.push_back(document_.child(at, "unevaluatedProperties"));
   return out;
+}
+
+SchemaPlaces SchemaGrammar::values_of_name(const SchemaSet& set, const std::string& name) {
+  return values_at(set, &name, [&](TextSets::Id pattern) { return strings_.sets().has(pattern, name); });
 }
 
 SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
@@ -365,6 +385,7 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
     const auto most = document_.count(at, "maxProperties");
     if (most) out.most = std::min(out.most.value_or(*most), *most);
     for (const auto& member : document_.members(at, "properties")) add(member.first);
+    if (const auto absent = document_.absent_name(at)) add(*absent);
     if (at.schema->contains("propertyNames")) of_names.push_back(document_.child(at, "propertyNames"));
   }
   for (const SchemaPlace& at : all) {
@@ -395,7 +416,7 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
   }
   for (const std::string& name : order) {
     const bool is_needed = required.contains(name);
-    SchemaSet value = document_.together({.begin = set.begin}, properties_of(set, name));
+    SchemaSet value = document_.together({.begin = set.begin}, values_of_name(set, name));
     if (sets.has(names, name) && !is_empty(value)) {
       out.named.push_back({name, std::move(value), is_needed});
     } else if (is_needed && !out.impossible) {
@@ -428,8 +449,8 @@ void SchemaGrammar::add_others(const SchemaSet& set, TextSets::Id names, const s
   for (const std::string& name : known) literals.push_back(sets.literal(name));
   for (const SchemaPlace& at : all) {
     for (const auto& member : document_.members(at, "patternProperties")) {
-      const TextSets::Id pattern = strings_.pattern(at, member.first, "patternProperties");
-      if (std::ranges::find(patterns, pattern) == patterns.end()) patterns.push_back(pattern);
+      const auto pattern = strings_.pattern(at, member.first, "patternProperties");
+      if (pattern && std::ranges::find(patterns, *pattern) == patterns.end()) patterns.push_back(*pattern);
     }
   }
   if (patterns.size() > kMaxPatterns) {
@@ -446,20 +467,7 @@ void SchemaGrammar::add_others(const SchemaSet& set, TextSets::Id names, const s
     for (const TextSets::Id pattern : patterns) keys.push_back(has(pattern) ? pattern : sets.others_than(pattern));
     const TextSets::Id key = sets.all_of(std::move(keys));
     if (strings_.is_none(key)) continue;
-    SchemaPlaces values;
-    bool evaluated = false;
-    for (const SchemaPlace& at : all) {
-      const size_t before = values.size();
-      for (const auto& [pattern, place] : document_.members(at, "patternProperties"))
-        if (has(strings_.pattern(at, pattern, "patternProperties"))) values.push_back(place);
-      const bool is_additional = values.size() == before && at.schema->contains("additionalProperties");
-      if (is_additional) values.push_back(document_.child(at, "additionalProperties"));
-      evaluated = evaluated || values.size() > before;
-    }
-    for (const SchemaPlace& at : set.of(Facet::kUnevaluated))
-      if (!evaluated && at.schema->contains("unevaluatedProperties"))
-        values.push_back(document_.child(at, "unevaluatedProperties"));
-    SchemaSet value = document_.together({.begin = set.begin}, values);
+    SchemaSet value = document_.together({.begin = set.begin}, values_at(set, nullptr, has));
     if (!is_empty(value)) out.others.emplace_back(key, std::move(value));
   }
 }
@@ -635,18 +643,19 @@ std::optional<std::vector<const Json*>> SchemaGrammar::few_values(const SchemaSe
 // The item that `contains` wants somewhere, if that can be kept: one of one schema, and nothing is counted.
 std::optional<SchemaSet> SchemaGrammar::contained(const SchemaSet& set, const Array& array) {
   std::optional<SchemaSet> out;
-  bool kept = array.first.empty() && array.rest && array.least <= 1 && !array.most && !is_unique(set);
+  bool any = false, kept = array.first.empty() && array.rest && array.least <= 1 && !array.most && !is_unique(set);
   for (const SchemaPlace& at : set.of(Facet::kOwn)) {
     if (!at.schema->contains("contains")) continue;
     const int64_t least = document_.count(at, "minContains").value_or(1);
     const bool bounded = at.schema->contains("maxContains");
     if (least == 0 && !bounded) continue;
+    any = true;
     kept = kept && !out && least == 1 && !bounded;
     if (kept) out = document_.together(*array.rest, {document_.child(at, "contains")});
   }
   if (kept && out && !is_empty(*out)) return out;
   if (kept && out) document_.fail(set.begin, "contains: no item is allowed that it wants");
-  widen(set, {"contains"});
+  if (any) widen(set, {"contains"});
   return std::nullopt;
 }
 

@@ -17,8 +17,11 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 1024;
 constexpr int kMaxPatternDepth = 32;             // nested groups
-constexpr int64_t kMaxPatternRepetitions = 120;  // {m,n}
+constexpr int64_t kMaxPatternRepetitions = 120;   // {m,n}
 constexpr int64_t kLetterCost = 16;              // of a place where letters may stand; another costs 1
+constexpr int64_t kAnyCost = 32;                 // of one where letters of any script may
+constexpr int64_t kDearExpression = 256;         // an automaton may be cheaper
+constexpr int64_t kMaxChunk = 40, kMaxChunks = 100;  // of a least length: places that are compiled, and their copies
 constexpr size_t kMaxTextStates = 4096;              // of the automaton of a string
 constexpr int64_t kUnbounded = TextSets::kUnbounded;
 
@@ -59,10 +62,10 @@ std::string set_expression(const CharacterRanges& set) {
   return fmt::format("({})", fmt::join(choices, "|"));
 }
 
-// Whether some of them are letters: what may follow then is many tokens.
+// Where letters stand many tokens may follow.
 int64_t cost_of(const CharacterRanges& set) {
   const bool letters = !intersection(set, {{'A', 'Z'}, {'a', 'z'}, {0xC0, 0x24F}}).empty() && set.front() != set.back();
-  return letters ? kLetterCost : 1;
+  return !letters ? 1 : set.back().second > 0x24F ? kAnyCost : kLetterCost;
 }
 
 // A text itself, or what stands in a JSON string.
@@ -340,8 +343,12 @@ struct Format {
   std::string_view name;
   std::string_view pattern;
 };
-// Narrower than the RFCs, except that the length of an address or a label is not limited.
-constexpr std::array<Format, 12> kFormats = {{
+// Narrower than the RFCs, except that the length of an address is not limited.
+constexpr std::string_view kEmail = R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)";
+constexpr std::string_view kHostname =
+    R"(^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$)";
+constexpr std::string_view kUri = R"(^[a-z][a-z0-9+.-]{0,15}:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)";
+constexpr std::array<Format, 17> kFormats = {{
     {"date",
      R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},
     {"time", R"(^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
@@ -349,12 +356,17 @@ constexpr std::array<Format, 12> kFormats = {{
      R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
     {"duration",
      R"(^P(\d{1,9}W|\d{1,9}D(T\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?)?|T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S))$)"},
-    {"email", R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)"},
-    {"hostname", R"(^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$)"},
+    {"email", kEmail},
+    {"idn-email", kEmail},
+    {"hostname", kHostname},
     {"ipv4", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)$)"},
     {"ipv6", R"(^([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}$)"},
     {"uuid", R"(^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$)"},
-    {"uri", R"(^[a-z][a-z0-9+.-]{0,15}:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)"},
+    {"uri", kUri},
+    {"uri-reference", kUri},
+    {"uri-template", kUri},
+    {"json-pointer", R"(^(\/([^~\/]|~[01])*)*$)"},
+    {"relative-json-pointer", R"(^(0|[1-9]\d{0,8})(#|(\/([^~\/]|~[01])*)*)$)"},
     {"ipv4network", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
     {"ipv4interface", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
 }};
@@ -417,7 +429,8 @@ std::string any_character_expression() {
       plain_class(plain_characters()));
 }
 
-TextSets::Id SchemaStrings::pattern(const SchemaPlace& at, const std::string& pattern, std::string_view keyword) {
+std::optional<TextSets::Id> SchemaStrings::pattern(const SchemaPlace& at, const std::string& pattern,
+                                                   std::string_view keyword) {
   if (const auto it = patterns_.find(pattern); it != patterns_.end()) return it->second;
   try {
     const std::string where = fmt::format("{}: the schema at {}", where_, shortened(at.path));
@@ -425,24 +438,30 @@ TextSets::Id SchemaStrings::pattern(const SchemaPlace& at, const std::string& pa
   } catch (const Error& error) {
     if (error.code() != Code::kUnsupported) throw;
     document_.widen(at, keyword);
-    return TextSets::kAnything;
+    return std::nullopt;
   }
 }
 
 std::vector<SchemaStrings::Part> SchemaStrings::parts_of(const SchemaPlaces& all, Formats formats) {
   std::vector<Part> out;
+  const auto add = [&](const SchemaPlace& at, const std::string* text, std::string_view keyword) {
+    const auto set = text != nullptr ? pattern(at, *text, keyword) : std::nullopt;
+    if (set) out.push_back({&at, keyword, keyword == "not" ? sets_.others_than(*set) : *set});
+  };
   for (const SchemaPlace& at : all) {
-    if (const std::string* text = document_.text(at, "pattern"))
-      out.push_back({&at, "pattern", pattern(at, *text, "pattern")});
+    add(at, document_.text(at, "pattern"), "pattern");
+    add(at, SchemaDocument::excluded_pattern(at), "not");
   }
   for (const SchemaPlace& at : all) {
     const std::string* name = document_.text(at, "format");
     if (name == nullptr || formats == Formats::kLeftOut) continue;
     const auto known = std::ranges::find(kFormats, *name, &Format::name);
-    if (known != kFormats.end())
-      out.push_back({&at, "format", pattern(at, std::string(known->pattern), "format")});
-    else if (std::ranges::find(kFreeFormats, *name) == kFreeFormats.end())
+    if (known != kFormats.end()) {
+      const std::string text(known->pattern);
+      add(at, &text, "format");
+    } else if (std::ranges::find(kFreeFormats, *name) == kFreeFormats.end()) {
       document_.widen(at, "format");
+    }
   }
   return out;
 }
@@ -483,34 +502,42 @@ std::optional<std::string> SchemaStrings::quoted(std::string_view expression, in
 
 std::optional<std::string> SchemaStrings::written(TextSets::Id set, std::optional<int64_t> most) {
   if (set == TextSets::kAnything && !most) return "string";
-  if (!sets_.node(set).combined) return quoted(expression_of(sets_, set, Text::kInJson), expression_cost(sets_, set), most);
-  const std::pair key(set, most.value_or(kUnbounded));
-  if (const auto it = written_.find(key); it != written_.end()) return it->second;
+  const bool plain = !sets_.node(set).combined;
+  const int64_t plain_cost = plain ? expression_cost(sets_, set) : kMaxCompileCost + 1;
+  const auto expression = [&] { return quoted(expression_of(sets_, set, Text::kInJson), plain_cost, most); };
+  if (plain && plain_cost <= kDearExpression) return expression();
   const auto automaton = sets_.automaton(set, writable_characters(), kMaxTextStates);
-  if (!automaton || automaton->states.empty()) return std::nullopt;
+  if (!automaton || automaton->states.empty()) return plain ? expression() : std::nullopt;
   int64_t cost = 0;
+  std::string text = "\x01";  // an automaton as xgrammar reads it (third_party/xgrammar/README.md)
   for (const auto& state : automaton->states) {
     int64_t dearest = 1;
-    for (const auto& edge : state.next) dearest = std::max(dearest, cost_of(edge.first));
+    if (state.ends) text += '!';
+    for (const auto& [characters, next] : state.next) {
+      text += fmt::format("\x02{}:{}", next, set_expression(characters));
+      dearest = std::max(dearest, cost_of(characters));
+    }
+    text += '\x03';
     cost += dearest;
   }
-  if (!rules_.spend(cost)) return std::nullopt;
-  return written_[key] = fmt::format("\"\\\"\" {} \"\\\"\"", inside(*automaton, most));
+  return plain && plain_cost <= cost ? expression() : quoted(text, cost, most);
 }
 
-// A rule for each state.
-std::string SchemaStrings::inside(const TextAutomaton& automaton, std::optional<int64_t> most) {
-  const std::string prefix = rules_.new_helper();
-  for (size_t i = 0; i < automaton.states.size(); ++i) {
-    std::vector<std::string> choices;
-    for (const auto& [set, next] : automaton.states[i].next)
-      choices.push_back(fmt::format("Regex({}) {}_{}", literal(set_expression(set)), prefix, next));
-    if (automaton.states[i].ends) choices.emplace_back("\"\"");
-    rules_.emit(fmt::format("{}_{}", prefix, i), fmt::format("{}", fmt::join(choices, " | ")));
-  }
-  if (!most) return prefix + "_0";
-  rules_.emit(fmt::format("{}[max_chars={}]", prefix, *most), prefix + "_0");
-  return prefix;
+// At least so many characters of any kind: copies of a chunk, and the rest.
+std::optional<std::string> SchemaStrings::long_string(int64_t least, std::optional<int64_t> most) {
+  const int64_t chunks = (least + kMaxChunk - 1) / kMaxChunk, chunk = least / chunks;
+  if (chunks > kMaxChunks) return std::nullopt;
+  const auto helper = [&](int64_t count, std::string_view after) {
+    const std::string body = fmt::format("{}{{{}}}{}", any_character_expression(), count, after);
+    return rules_.helper_of("", fmt::format("Regex({})", literal(body)), kAnyCost * (count + 1));
+  };
+  const auto each = helper(chunk, "");
+  const auto rest = helper(least - chunks * chunk, any_character_expression() + "*");
+  if (!each || !rest) return std::nullopt;
+  std::string body;
+  for (int64_t i = 0; i < chunks; ++i) body += *each + " ";
+  const auto name = rules_.helper_of(most ? fmt::format("[max_chars={}]", *most) : "", body + *rest, 1);
+  return name ? std::optional(fmt::format("\"\\\"\" {} \"\\\"\"", *name)) : std::nullopt;
 }
 
 // The strings of the set within the lengths; what of the lengths costs too much is widened. Empty: the set does itself.
@@ -524,6 +551,9 @@ std::optional<std::string> SchemaStrings::within(const SchemaPlaces& all, TextSe
     return sets_.all_of({set, sets_.repeated(TextSets::kAnyCharacter, from, to)});
   };
   const TextSets::Id long_enough = with(least, kUnbounded);
+  if (set == TextSets::kAnything && least > kMaxChunk) {
+    if (auto out = long_string(least, most)) return out;
+  }
   if (!most) {
     if (auto out = written(long_enough, {})) return out;
   } else {

@@ -53,8 +53,11 @@ std::string drawn(const text::Tokenizer& tokenizer, const text::Grammar& grammar
 
 }  // namespace
 
-int main() {
-  const text::Tokenizer tokenizer = text::Tokenizer::from_file(NIBBLE_SOURCE_DIR "/models/nibble-tiny/tokenizer.json");
+int main(int words, char** word) {  // o200k: with gpt-oss's tokens
+  const text::Tokenizer tokenizer =
+      words > 1 && std::string_view(word[1]) == "o200k"
+          ? text::Tokenizer::o200k_harmony()
+          : text::Tokenizer::from_file(NIBBLE_SOURCE_DIR "/models/nibble-tiny/tokenizer.json");
   const text::GrammarCompiler compiler(tokenizer);
   const int32_t end = *tokenizer.special_id("<|return|>");
   uint64_t seed = 0;

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,7 @@ class SchemaGrammar {
   std::optional<std::vector<const Json*>> values_of(const SchemaSet& set);
   Object object_of(const SchemaSet& set);
   Array array_of(const SchemaSet& set);
+  const Json* property_of(const SchemaPlace& at, const std::string& name);
   template <class Has>
   SchemaPlaces values_at(const SchemaSet& set, const std::string* name, Has&& has);
   SchemaPlaces values_of_name(const SchemaSet& set, const std::string& name);
@@ -104,6 +106,7 @@ class SchemaGrammar {
   GrammarRules rules_;
   SchemaStrings strings_;
   std::map<SchemaSet::Key, bool> empty_;
+  std::unordered_map<const Json*, std::unordered_map<std::string, const Json*>> properties_;  // by name, of a schema
   int proofs_ = 0;
   const Json nothing_ = false;
   const Json constants_ = {false, true, nullptr};
@@ -334,6 +337,16 @@ std::string SchemaGrammar::body_of_type(size_t rule, JsonType type) {
   }
 }
 
+// The schema's property. Null: it has none.
+const Json* SchemaGrammar::property_of(const SchemaPlace& at, const std::string& name) {
+  const auto [it, is_new] = properties_.try_emplace(at.schema);
+  if (is_new) {
+    for (const auto& [key, place] : document_.members(at, "properties")) it->second[key] = place.schema;
+  }
+  const auto property = it->second.find(name);
+  return property == it->second.end() ? nullptr : property->second;
+}
+
 // The schemas of a property's value, where `has` tells whether a pattern of patternProperties has its name. Named: it
 // may stand in `properties`.
 template <class Has>
@@ -342,9 +355,8 @@ SchemaPlaces SchemaGrammar::values_at(const SchemaSet& set, const std::string* n
   bool evaluated = false;
   for (const SchemaPlace& at : set.of(Facet::kOwn)) {
     bool matched = false;
-    for (const auto& [key, place] : document_.members(at, "properties")) {
-      if (name == nullptr || key != *name) continue;
-      out.push_back(place);
+    if (const Json* property = name != nullptr ? property_of(at, *name) : nullptr) {
+      out.push_back(document_.child(document_.child(at, "properties"), *name, property));
       matched = true;
     }
     for (const auto& [text, place] : document_.members(at, "patternProperties")) {

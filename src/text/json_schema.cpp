@@ -195,10 +195,11 @@ void SchemaDocument::expect_within_limits() {
   }
 }
 
-SchemaPlace SchemaDocument::child(const SchemaPlace& at, std::string_view key) {
+SchemaPlace SchemaDocument::child(const SchemaPlace& at, std::string_view key, const Json* there) {
   std::string name;  // as a JSON pointer has it
   for (const char c : key) name += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return {&*at.schema->find(key), at.made ? at.path : fmt::format("{}/{}", at.path, name), at.made};
+  if (there == nullptr) there = &*at.schema->find(key);
+  return {there, at.made ? at.path : fmt::format("{}/{}", at.path, name), at.made};
 }
 SchemaPlace SchemaDocument::item(const SchemaPlace& at, size_t idx) {
   return {&(*at.schema)[idx], at.made ? at.path : fmt::format("{}/{}", at.path, idx), at.made};
@@ -470,7 +471,7 @@ std::vector<std::pair<std::string, SchemaPlace>> SchemaDocument::members(const S
   if (!at.schema->contains(keyword)) return out;
   const SchemaPlace all = child(at, keyword);
   if (!all.schema->is_object()) fail(at, fmt::format("{}: want an object", keyword));
-  for (const auto& entry : all.schema->items()) out.emplace_back(entry.key(), child(all, entry.key()));
+  for (const auto& entry : all.schema->items()) out.emplace_back(entry.key(), child(all, entry.key(), &entry.value()));
   return out;
 }
 

@@ -89,7 +89,9 @@ class SchemaDocument {
   // Pointers to the keywords that are not kept, each once.
   [[nodiscard]] const std::vector<std::string>& widened() const { return widened_; }
 
-  [[nodiscard]] static SchemaPlace child(const SchemaPlace& at, std::string_view key);
+  // What stands there, if it is known, need not be looked for.
+  [[nodiscard]] static SchemaPlace child(const SchemaPlace& at, std::string_view key,
+                                         const nlohmann::ordered_json* there = nullptr);
   [[nodiscard]] static SchemaPlace item(const SchemaPlace& at, size_t idx);
   // By its $ref or $dynamicRef. Empty: it is outside the document, and widened.
   [[nodiscard]] std::optional<SchemaPlace> referenced(const SchemaPlace& at, std::string_view keyword = "$ref");

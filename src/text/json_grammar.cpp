@@ -94,6 +94,7 @@ class SchemaGrammar {
   std::optional<SchemaSet> contained(const SchemaSet& set, const Array& array);
   void add_others(const SchemaSet& set, TextSets::Id names, const std::set<std::string>& known, Object& out);
   bool holds(const SchemaPlace& at, const Json& value, int depth);
+  bool holds_own(const SchemaPlace& at, const Json& value, int depth);
   bool holds_object(const SchemaPlace& at, const Json& value, int depth);
   bool holds_array(const SchemaPlace& at, const Json& value, int depth);
   // Whether it is proven that nothing satisfies the set.
@@ -133,9 +134,11 @@ JsonTypes SchemaGrammar::types_of(const SchemaSet& set) const {
   bool any_named = false;
   for (const SchemaPart& part : set.parts) {
     implied = implied.either(implied_types(*part.at.schema));
-    if (!part.at.schema->contains("type")) continue;
-    named = named.both(document_.types(part.at));
-    any_named = true;
+    for (const JsonTypes types : {document_.types(part.at), SchemaDocument::types_of_not(part.at)}) {
+      if (types.empty()) continue;
+      named = named.both(types);
+      any_named = true;
+    }
   }
   return any_named || implied.empty() ? named : implied;
 }
@@ -147,22 +150,25 @@ std::optional<std::vector<const Json*>> SchemaGrammar::values_of(const SchemaSet
     if (values.empty()) continue;
     std::vector<const Json*> out;
     for (const Json* value : values) {
-      const auto allows = [&](const SchemaPlace& each) { return holds(each, *value, 0); };
+      const auto allows = [&](const SchemaPlace& each) { return holds_own(each, *value, 0); };
       const auto is_same = [&](const Json* other) { return is_equal(*value, *other); };
-      if (std::ranges::all_of(all, allows) && std::ranges::none_of(out, is_same)) out.push_back(value);
+      if (!std::ranges::all_of(all, allows) || std::ranges::any_of(out, is_same)) continue;
+      out.push_back(value);
+      for (const SchemaPlace& each : all) {  // formats are narrower here: the value counts
+        const bool is_text = value->is_string() && each.schema->contains("format");
+        const auto texts = is_text ? strings_.texts({each}, SchemaStrings::Formats::kKept) : TextSets::kAnything;
+        if (is_text && !strings_.sets().has(texts, value->get<std::string>())) document_.widen(each, "format");
+      }
     }
     return out;
   }
   return std::nullopt;
 }
 
-bool SchemaGrammar::holds(const SchemaPlace& at, const Json& value, int depth) {
+// What Facet::kOwn means.
+bool SchemaGrammar::holds_own(const SchemaPlace& at, const Json& value, int depth) {
   const Json& schema = *at.schema;
-  if (schema.is_boolean()) return schema.get<bool>();
-  if (!schema.is_object()) document_.fail(at, fmt::format("want an object or a boolean, found {}", schema.type_name()));
-  if (depth > 2 * kMaxSchemaDepth) document_.fail(at, "it refers to itself without end");
-  const auto each = [&](const SchemaPlace& other) { return holds(other, value, depth + 1); };
-  const auto holds_child = [&](std::string_view key) { return each(document_.child(at, key)); };
+  const auto holds_child = [&](std::string_view key) { return holds(document_.child(at, key), value, depth + 1); };
   const auto is_same = [&](const Json& other) { return is_equal(value, other); };
   if (schema.contains("type") && !document_.types(at).holds(value)) return false;
   if (schema.contains("const") && !is_same(schema.at("const"))) return false;
@@ -176,6 +182,16 @@ bool SchemaGrammar::holds(const SchemaPlace& at, const Json& value, int depth) {
     const std::string_view then = holds_child("if") ? "then" : "else";
     if (schema.contains(then) && !holds_child(then)) return false;
   }
+  return true;
+}
+
+bool SchemaGrammar::holds(const SchemaPlace& at, const Json& value, int depth) {
+  const Json& schema = *at.schema;
+  if (schema.is_boolean()) return schema.get<bool>();
+  if (!schema.is_object()) document_.fail(at, fmt::format("want an object or a boolean, found {}", schema.type_name()));
+  if (depth > 2 * kMaxSchemaDepth) document_.fail(at, "it refers to itself without end");
+  if (!holds_own(at, value, depth)) return false;
+  const auto each = [&](const SchemaPlace& other) { return holds(other, value, depth + 1); };
   for (const std::string_view keyword : {"$ref", "$dynamicRef"}) {
     if (!schema.contains(keyword)) continue;
     if (const auto target = document_.referenced(at, keyword); target && !each(*target)) return false;
@@ -274,10 +290,12 @@ std::string SchemaGrammar::body_of(size_t rule) {
     return fmt::format("{}", fmt::join(literals, " | "));
   }
   for (const SchemaPlace& at : set.of(Facet::kOwn)) {
-    if (at.schema->contains("not") && !document_.is_kept_not(at)) document_.widen(at, "not");
+    if (!at.schema->contains("not") || document_.is_kept_not(at)) continue;
+    if (!document_.negation(document_.child(at, "not"))) document_.widen(at, "not");
   }
   const auto says_nothing = [](const SchemaPart& part) {
-    return !part.at.schema->contains("type") && implied_types(*part.at.schema).empty();
+    return !part.at.schema->contains("type") && implied_types(*part.at.schema).empty() &&
+           SchemaDocument::types_of_not(part.at).empty();
   };
   if (std::ranges::all_of(set.parts, says_nothing)) {
     rules_.add_alternative(rule, {});

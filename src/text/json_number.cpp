@@ -167,7 +167,7 @@ std::optional<std::string> NumberWalk::free_rest(const State& state) const {
     first = std::min(first, n);
     last = n;
   }
-  if (state.in_fraction) return fmt::format("[0-9]{{0,{}}}", state.fraction_digits);
+  if (state.in_fraction) return fmt::format("[0-9]{{{},{}}}", state.may_end ? 0 : 1, state.fraction_digits);
   const std::string digits = last > 0 ? fmt::format("[0-9]{{{},{}}}", first, last) : "";
   if (state.fraction_digits == 0) return digits.empty() ? "\"\"" : digits;
   return fmt::format("{} (\".\" [0-9]{{1,{}}})?", digits, state.fraction_digits);

@@ -126,8 +126,6 @@ JsonTypes implied_types(const Json& schema) {
     const auto stands_there = [&](std::string_view key) { return !key.empty() && schema.contains(key); };
     if (std::ranges::any_of(keywords, stands_there)) out.add(of);
   }
-  if (SchemaDocument::absent_name({&schema, {}}) != nullptr) out.add(JsonType::kObject);
-  if (SchemaDocument::excluded_pattern({&schema, {}}) != nullptr) out.add(JsonType::kString);
   return out;
 }
 
@@ -336,7 +334,8 @@ SchemaPlace SchemaDocument::dependencies(const SchemaPlace& at, std::string_view
     else
       then["allOf"] = Json::array({entry.value()});
     const Json absent = {{"not", {{"required", Json::array({entry.key()})}}}};
-    all.push_back({{"anyOf", {absent, then}}});
+    const Json other = {{"type", {"null", "boolean", "number", "string", "array"}}};
+    all.push_back({{"anyOf", {absent, then, other}}});
   }
   return made(at, keyword, all.empty() ? Json(true) : Json{{"allOf", all}});
 }
@@ -352,6 +351,13 @@ const std::string* SchemaDocument::excluded_pattern(const SchemaPlace& at) {
   const Json* no = find(*at.schema, "not");
   const Json* pattern = no != nullptr && no->is_object() && no->size() == 1 ? find(*no, "pattern") : nullptr;
   return pattern != nullptr && pattern->is_string() ? &pattern->get_ref<const std::string&>() : nullptr;
+}
+
+JsonTypes SchemaDocument::types_of_not(const SchemaPlace& at) {
+  JsonTypes out;
+  if (absent_name(at) != nullptr) out.add(JsonType::kObject);
+  if (excluded_pattern(at) != nullptr) out.add(JsonType::kString);
+  return out;
 }
 
 std::optional<SchemaPlace> SchemaDocument::negation(const SchemaPlace& at) {
@@ -404,7 +410,7 @@ std::optional<Json> SchemaDocument::negated(const SchemaPlace& at, int depth) {
       if (!others.empty()) any.push_back({{"type", others}});
     } else if (key == "required") {
       for (const std::string& name : names(at, key))
-        any.push_back({{"type", "object"}, {"not", {{"required", Json::array({name})}}}});
+        any.push_back({{"not", {{"required", Json::array({name})}}}});
     } else if (key == "properties") {
       for (const auto& [name, place] : members(at, key)) {
         const auto no = negated(place, depth + 1);
@@ -421,12 +427,13 @@ std::optional<Json> SchemaDocument::negated(const SchemaPlace& at, int depth) {
       if (!texts || (schema.contains("const") && schema.contains("enum"))) return std::nullopt;
       std::string pattern;
       for (const Json* each : all) pattern += (pattern.empty() ? "^(" : "|") + escaped_pattern(each->get<std::string>());
-      Json others = {{"type", {"null", "boolean", "number", "array", "object", "string"}}, {"not", {{"pattern", pattern + ")$"}}}};
-      any.push_back(std::move(others));
+      any.push_back({{"type", {"null", "boolean", "number", "array", "object"}}});
+      any.push_back({{"not", {{"pattern", pattern + ")$"}}}});
     } else if (key == "pattern") {
-      any.push_back({{"type", "string"}, {"not", {{"pattern", value}}}});
+      any.push_back({{"not", {{"pattern", value}}}});
     } else if (key == "not") {
       any.push_back(value);
+      if (value.is_object()) any.back()[kNegated] = true;
     } else if (key == "allOf") {
       if (!add_each(list(at, key), any)) return std::nullopt;
     } else if (key == "anyOf") {

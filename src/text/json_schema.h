@@ -108,6 +108,8 @@ class SchemaDocument {
   [[nodiscard]] static bool is_kept_not(const SchemaPlace& at) { return absent_name(at) || excluded_pattern(at); }
   [[nodiscard]] static const std::string* absent_name(const SchemaPlace& at);       // not: {required: [name]}
   [[nodiscard]] static const std::string* excluded_pattern(const SchemaPlace& at);  // not: {pattern: "…"}
+  // The types that such a `not` leaves: what is no object has no name that is required, so that it is excluded.
+  [[nodiscard]] static JsonTypes types_of_not(const SchemaPlace& at);
 
   // The list of a keyword, of schemas or of names; none where it is absent.
   [[nodiscard]] SchemaPlaces list(const SchemaPlace& at, std::string_view keyword) const;

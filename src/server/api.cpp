@@ -383,23 +383,23 @@ std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request requ
                             .leniency = fields.leniency,
                             .arrived = visit.arrived};
   const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
-  return begin(visit, making, [this, context, id = std::move(id), request = std::move(request), compute,
-                               present](Wake wake) {
-    CallContext with_told = context;
-    std::unique_ptr<Presenter> presenter = present(id, request);
-    const bool stream = generation_in(request).stream;
-    std::vector<engine::Request> requests;
-    std::optional<ApiError> failure;
-    try {
-      requests = compute(request, with_told.leniency);
-      tell_ignored(with_told.leniency);
-    } catch (const ApiError& e) {
-      if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
-      failure = e;
-    }
-    return std::make_unique<EngineCall>(std::move(with_told), std::move(presenter), std::move(requests), stream, std::move(wake),
-                                        std::move(failure));
-  });
+  return begin(visit, making,
+               [this, context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
+                 CallContext with_told = context;
+                 std::unique_ptr<Presenter> presenter = present(id, request);
+                 const bool stream = generation_in(request).stream;
+                 std::vector<engine::Request> requests;
+                 std::optional<ApiError> failure;
+                 try {
+                   requests = compute(request, with_told.leniency);
+                   tell_ignored(with_told.leniency);
+                 } catch (const ApiError& e) {
+                   if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
+                   failure = e;
+                 }
+                 return std::make_unique<EngineCall>(std::move(with_told), std::move(presenter), std::move(requests),
+                                                     stream, std::move(wake), std::move(failure));
+               });
 }
 
 std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,

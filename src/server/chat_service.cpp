@@ -183,8 +183,9 @@ bool can_bind(const text::GrammarCompiler& compiler, const Tool& tool) {
 }
 
 // The mask of a turn. Tools are called by name, with arguments that follow their schemas. If a schema is none, or too
-// large, a strict tool is an ApiError; another tool's arguments are any JSON object, which is noted. A turn that must end in a call
-// or in JSON, or that has a budget, reasons within that budget and within half of the room. Throws ApiError.
+// large, a strict tool is an ApiError; another tool's arguments are any JSON object, which is noted. A turn that must
+// end in a call or in JSON, or that has a budget, reasons within that budget and within half of the room. Throws
+// ApiError.
 MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn, Leniency& told) {
   if (turn.prefill) return {};  // of a text that has begun nothing else can come
   const bool tools = turn.tool_choice != ToolChoice::kNone && !rules_of(turn, is_strict).calls.empty();

@@ -283,7 +283,8 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
                   "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
                   kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
     }
-    add(call_headers(call), {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = {impl_->id_of(Special::kCall)}});
+    add(call_headers(call),
+        {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = {impl_->id_of(Special::kCall)}});
   }
   headers.sort();
   return Grammar(std::move(grammar));

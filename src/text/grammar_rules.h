@@ -133,7 +133,8 @@ class SchemaStrings {
   enum class Formats { kKept, kLeftOut };
   [[nodiscard]] TextSets::Id texts(const SchemaPlaces& all, Formats formats = Formats::kLeftOut);
   // Empty: the pattern is not served, and the keyword under which it stands is widened.
-  [[nodiscard]] std::optional<TextSets::Id> pattern(const SchemaPlace& at, const std::string& pattern, std::string_view keyword);
+  [[nodiscard]] std::optional<TextSets::Id> pattern(const SchemaPlace& at, const std::string& pattern,
+                                                    std::string_view keyword);
   [[nodiscard]] TextSets& sets() { return sets_; }
   [[nodiscard]] bool is_none(TextSets::Id set);  // proven
   // The strings of a set whose inside has at most so many characters as written, so that an escape counts as several.

@@ -23,10 +23,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxProofs = 24;       // that lead to one another, of sets that nothing satisfies
-constexpr size_t kMaxPatterns = 4;   // of patternProperties in one set: each name has or has not each of them
-constexpr size_t kMaxUnique = 8;     // values of items that are unique: a rule for each set of them
-constexpr size_t kMaxExclusive = 8;  // schemas of oneOf that may hold together: each is told apart from all others
+constexpr int kMaxProofs = 24;      // that lead to one another, of sets that nothing satisfies
+constexpr size_t kMaxPatterns = 4;  // of patternProperties in one set: each name has or has not each of them
+constexpr size_t kMaxUnique = 8;    // values of items that are unique: a rule for each set of them
 
 bool is_equal(const Json& a, const Json& b) {
   if (!a.is_object() || !b.is_object()) {
@@ -91,12 +90,8 @@ class SchemaGrammar {
   [[nodiscard]] Items items_of(const SchemaPlace& at) const;
   [[nodiscard]] bool is_unique(const SchemaSet& set) const;
   std::optional<std::vector<const Json*>> few_values(const SchemaSet& items);
-  std::optional<SchemaSet> contained(const SchemaSet& set, const Array& array);
   void add_others(const SchemaSet& set, TextSets::Id names, const std::set<std::string>& known, Object& out);
-  bool holds(const SchemaPlace& at, const Json& value, int depth);
-  bool holds_own(const SchemaPlace& at, const Json& value, int depth);
-  bool holds_object(const SchemaPlace& at, const Json& value, int depth);
-  bool holds_array(const SchemaPlace& at, const Json& value, int depth);
+  bool allows(const SchemaPlace& at, const Json& value);
   // Whether it is proven that nothing satisfies the set.
   bool is_empty(const SchemaSet& set);
   bool is_empty_of(const SchemaSet& set, JsonType type);
@@ -109,7 +104,6 @@ class SchemaGrammar {
   std::map<SchemaSet::Key, bool> empty_;
   std::unordered_map<const Json*, std::unordered_map<std::string, const Json*>> properties_;  // by name, of a schema
   int proofs_ = 0;
-  const Json nothing_ = false;
   const Json constants_ = {false, true, nullptr};
 };
 
@@ -134,11 +128,9 @@ JsonTypes SchemaGrammar::types_of(const SchemaSet& set) const {
   bool any_named = false;
   for (const SchemaPart& part : set.parts) {
     implied = implied.either(implied_types(*part.at.schema));
-    for (const JsonTypes types : {document_.types(part.at), SchemaDocument::types_of_not(part.at)}) {
-      if (types.empty()) continue;
-      named = named.both(types);
-      any_named = true;
-    }
+    if (!part.at.schema->contains("type")) continue;
+    named = named.both(document_.types(part.at));
+    any_named = true;
   }
   return any_named || implied.empty() ? named : implied;
 }
@@ -150,92 +142,32 @@ std::optional<std::vector<const Json*>> SchemaGrammar::values_of(const SchemaSet
     if (values.empty()) continue;
     std::vector<const Json*> out;
     for (const Json* value : values) {
-      const auto allows = [&](const SchemaPlace& each) { return holds_own(each, *value, 0); };
+      const auto allowed = [&](const SchemaPlace& each) { return allows(each, *value); };
       const auto is_same = [&](const Json* other) { return is_equal(*value, *other); };
-      if (!std::ranges::all_of(all, allows) || std::ranges::any_of(out, is_same)) continue;
-      out.push_back(value);
-      for (const SchemaPlace& each : all) {  // formats are narrower here: the value counts
-        const bool is_text = value->is_string() && each.schema->contains("format");
-        const auto texts = is_text ? strings_.texts({each}, SchemaStrings::Formats::kKept) : TextSets::kAnything;
-        if (is_text && !strings_.sets().has(texts, value->get<std::string>())) document_.widen(each, "format");
-      }
+      if (std::ranges::none_of(out, is_same) && std::ranges::all_of(all, allowed)) out.push_back(value);
     }
     return out;
   }
   return std::nullopt;
 }
 
-// What Facet::kOwn means.
-bool SchemaGrammar::holds_own(const SchemaPlace& at, const Json& value, int depth) {
+// Whether an own part allows the value; of an object or a list, its keywords about them are widened.
+bool SchemaGrammar::allows(const SchemaPlace& at, const Json& value) {
   const Json& schema = *at.schema;
-  const auto holds_child = [&](std::string_view key) { return holds(document_.child(at, key), value, depth + 1); };
   const auto is_same = [&](const Json& other) { return is_equal(value, other); };
   if (schema.contains("type") && !document_.types(at).holds(value)) return false;
   if (schema.contains("const") && !is_same(schema.at("const"))) return false;
   if (schema.contains("enum") && std::ranges::none_of(schema.at("enum"), is_same)) return false;
-  if (value.is_number() && !allows_number(document_, at, value)) return false;
-  if (value.is_string() && !strings_.sets().has(strings_.texts({at}), value.get_ref<const std::string&>())) return false;
-  if (value.is_object() && !holds_object(at, value, depth)) return false;
-  if (value.is_array() && !holds_array(at, value, depth)) return false;
-  if (schema.contains("not") && holds_child("not")) return false;
-  if (schema.contains("if")) {
-    const std::string_view then = holds_child("if") ? "then" : "else";
-    if (schema.contains(then) && !holds_child(then)) return false;
+  if (value.is_number()) return allows_number(document_, at, value);
+  if (value.is_structured()) {
+    for (const std::string_view keyword : keywords_of(value.is_object() ? JsonType::kObject : JsonType::kArray))
+      if (schema.contains(keyword)) document_.widen(at, keyword);
   }
-  return true;
-}
-
-bool SchemaGrammar::holds(const SchemaPlace& at, const Json& value, int depth) {
-  const Json& schema = *at.schema;
-  if (schema.is_boolean()) return schema.get<bool>();
-  if (!schema.is_object()) document_.fail(at, fmt::format("want an object or a boolean, found {}", schema.type_name()));
-  if (depth > 2 * kMaxSchemaDepth) document_.fail(at, "it refers to itself without end");
-  if (!holds_own(at, value, depth)) return false;
-  const auto each = [&](const SchemaPlace& other) { return holds(other, value, depth + 1); };
-  for (const std::string_view keyword : {"$ref", "$dynamicRef"}) {
-    if (!schema.contains(keyword)) continue;
-    if (const auto target = document_.referenced(at, keyword); target && !each(*target)) return false;
-  }
-  for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"})
-    if (schema.contains(keyword) && value.is_object() && !each(document_.dependencies(at, keyword))) return false;
-  if (!std::ranges::all_of(document_.list(at, "allOf"), each)) return false;
-  if (schema.contains("anyOf") && std::ranges::none_of(document_.list(at, "anyOf"), each)) return false;
-  return !schema.contains("oneOf") || std::ranges::count_if(document_.list(at, "oneOf"), each) == 1;
-}
-
-bool SchemaGrammar::holds_object(const SchemaPlace& at, const Json& value, int depth) {
-  const auto size = static_cast<int64_t>(value.size());
-  if (size < document_.count(at, "minProperties").value_or(0)) return false;
-  if (size > document_.count(at, "maxProperties").value_or(size)) return false;
-  const auto is_there = [&](const std::string& name) { return value.contains(name); };
-  if (!std::ranges::all_of(document_.names(at, "required"), is_there)) return false;
-  if (at.schema->contains("unevaluatedProperties")) document_.widen(at, "unevaluatedProperties");
-  const SchemaSet alone{.begin = at, .parts = {{at, Facet::kOwn}}};
-  for (const auto& entry : value.items()) {
-    const Json name = entry.key();
-    if (at.schema->contains("propertyNames") && !holds(document_.child(at, "propertyNames"), name, depth + 1))
-      return false;
-    for (const SchemaPlace& of : values_of_name(alone, entry.key()))
-      if (!holds(of, entry.value(), depth + 1)) return false;
-  }
-  return true;
-}
-
-bool SchemaGrammar::holds_array(const SchemaPlace& at, const Json& value, int depth) {
-  const auto size = static_cast<int64_t>(value.size());
-  if (size < document_.count(at, "minItems").value_or(0)) return false;
-  if (size > document_.count(at, "maxItems").value_or(size)) return false;
-  for (const std::string_view keyword : {"contains", "unevaluatedItems"})
-    if (at.schema->contains(keyword)) document_.widen(at, keyword);
-  const Items items = items_of(at);
-  for (size_t i = 0; i < value.size(); ++i) {
-    const auto place = i < items.first.size() ? std::optional(items.first[i]) : items.rest;
-    if (place && !holds(*place, value[i], depth + 1)) return false;
-    const auto is_same = [&](const Json& other) { return is_equal(value[i], other); };
-    const bool repeats = std::any_of(value.begin(), value.begin() + static_cast<int64_t>(i), is_same);
-    if (repeats && at.schema->value("uniqueItems", Json(false)) == Json(true)) return false;
-  }
-  return true;
+  if (!value.is_string()) return true;
+  const auto& text = value.get_ref<const std::string&>();
+  // A format is narrower here than elsewhere, so that the value counts.
+  if (!strings_.sets().has(strings_.texts({at}, SchemaStrings::Formats::kKept), text)) document_.widen(at, "format");
+  return strings_.sets().has(strings_.texts({at}), text);
 }
 
 bool SchemaGrammar::is_empty(const SchemaSet& set) {
@@ -282,6 +214,8 @@ std::string SchemaGrammar::body_of(size_t rule) {
   const SchemaSet set = rules_.set(rule);
   if (set.is_false) document_.fail(set.begin, "false allows nothing");
   if (const auto choice = document_.choice(set)) return alternatives(rule, *choice);
+  widen(set, {"not", "then", "else", "$dynamicRef", "dependentRequired", "dependentSchemas", "dependencies",
+              "unevaluatedProperties", "unevaluatedItems", "contains"});
   if (const auto values = values_of(set)) {
     if (values->empty()) document_.fail(set.begin, "no value of enum or const is allowed by what stands beside it");
     std::vector<std::string> literals;
@@ -289,13 +223,8 @@ std::string SchemaGrammar::body_of(size_t rule) {
     rules_.add_alternative(rule, {});
     return fmt::format("{}", fmt::join(literals, " | "));
   }
-  for (const SchemaPlace& at : set.of(Facet::kOwn)) {
-    if (!at.schema->contains("not") || document_.is_kept_not(at)) continue;
-    if (!document_.negation(document_.child(at, "not"))) document_.widen(at, "not");
-  }
   const auto says_nothing = [](const SchemaPart& part) {
-    return !part.at.schema->contains("type") && implied_types(*part.at.schema).empty() &&
-           SchemaDocument::types_of_not(part.at).empty();
+    return !part.at.schema->contains("type") && implied_types(*part.at.schema).empty();
   };
   if (std::ranges::all_of(set.parts, says_nothing)) {
     rules_.add_alternative(rule, {});
@@ -325,16 +254,9 @@ std::string SchemaGrammar::alternatives(size_t rule, const SchemaChoice& choice)
     if (!is_empty(set_of({option}))) options.push_back(option);
   std::vector<std::string> names;
   for (size_t i = 0; i < options.size(); ++i) {
-    SchemaPlaces all = {options[i]};
-    for (size_t j = 0; choice.exclusive && j < options.size(); ++j) {
-      if (i == j || is_empty(set_of({options[i], options[j]}))) continue;  // they never hold together
-      const auto no = options.size() <= kMaxExclusive ? document_.negation(options[j]) : std::nullopt;
-      if (no) all.push_back(*no);
-      else document_.widen(choice.at, "oneOf");
-    }
-    const SchemaSet set = set_of(all);
-    if (is_empty(set)) continue;
-    const size_t target = rules_.rule_of(set);
+    for (size_t j = 0; choice.exclusive && j < i; ++j)
+      if (!is_empty(set_of({options[i], options[j]}))) document_.widen(choice.at, "oneOf");  // both may hold
+    const size_t target = rules_.rule_of(set_of({options[i]}));
     rules_.add_alias(rule, target);
     names.push_back(GrammarRules::name_of(target));
   }
@@ -370,7 +292,6 @@ const Json* SchemaGrammar::property_of(const SchemaPlace& at, const std::string&
 template <class Has>
 SchemaPlaces SchemaGrammar::values_at(const SchemaSet& set, const std::string* name, Has&& has) {
   SchemaPlaces out;
-  bool evaluated = false;
   for (const SchemaPlace& at : set.of(Facet::kOwn)) {
     bool matched = false;
     if (const Json* property = name != nullptr ? property_of(at, *name) : nullptr) {
@@ -383,17 +304,9 @@ SchemaPlaces SchemaGrammar::values_at(const SchemaSet& set, const std::string* n
       if (pattern) out.push_back(place);
       matched = true;  // a pattern that is not served may have any name
     }
-    if (!matched && at.schema->contains("additionalProperties")) {
+    if (!matched && at.schema->contains("additionalProperties"))
       out.push_back(document_.child(at, "additionalProperties"));
-      matched = true;
-    }
-    evaluated = evaluated || (matched && !at.schema->contains(kNegated));
-    const std::string* absent = document_.absent_name(at);
-    if (name != nullptr && absent != nullptr && *absent == *name) out.push_back({&nothing_, at.path});
   }
-  for (const SchemaPlace& at : set.of(Facet::kUnevaluated))
-    if (!evaluated && at.schema->contains("unevaluatedProperties"))
-      out.push_back(document_.child(at, "unevaluatedProperties"));
   return out;
 }
 
@@ -415,7 +328,6 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
     const auto most = document_.count(at, "maxProperties");
     if (most) out.most = std::min(out.most.value_or(*most), *most);
     for (const auto& member : document_.members(at, "properties")) add(member.first);
-    if (const auto absent = document_.absent_name(at)) add(*absent);
     if (at.schema->contains("propertyNames")) of_names.push_back(document_.child(at, "propertyNames"));
   }
   for (const SchemaPlace& at : all) {
@@ -450,7 +362,8 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
     if (sets.has(names, name) && !is_empty(value)) {
       out.named.push_back({name, std::move(value), is_needed});
     } else if (is_needed && !out.impossible) {
-      out.impossible = fmt::format("required: {} is among the properties with no value that is allowed", shortened(name));
+      out.impossible =
+          fmt::format("required: {} is among the properties with no value that is allowed", shortened(name));
     }
   }
   add_others(set, names, known, out);
@@ -463,8 +376,6 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
 
 // Whether only properties that are named may come, as where nothing is said of others: a model would invent some.
 bool SchemaGrammar::is_closed(const SchemaSet& set) {
-  const auto says_others = [](const SchemaPlace& at) { return at.schema->contains("unevaluatedProperties"); };
-  if (std::ranges::any_of(set.of(Facet::kUnevaluated), says_others)) return false;
   return std::ranges::any_of(set.of(Facet::kOwn), [](const SchemaPlace& at) {
     return at.schema->contains("properties") && !at.schema->contains("additionalProperties");
   });
@@ -485,7 +396,8 @@ void SchemaGrammar::add_others(const SchemaSet& set, TextSets::Id names, const s
   }
   if (patterns.size() > kMaxPatterns) {
     widen(set, {"patternProperties"});
-    out.others.emplace_back(sets.all_of({names, sets.others_than(sets.any_of(literals))}), SchemaSet{.begin = set.begin});
+    out.others.emplace_back(sets.all_of({names, sets.others_than(sets.any_of(literals))}),
+                            SchemaSet{.begin = set.begin});
     return;
   }
   for (size_t mask = 0; mask < size_t{1} << patterns.size(); ++mask) {
@@ -535,7 +447,8 @@ std::string SchemaGrammar::object_body(size_t rule) {
     widen(set, {"minProperties"});
     object.least = most_names;
   }
-  if (object.least <= std::ssize(needs)) rules_.add_alternative(rule, needs);
+  if (object.least <= std::ssize(needs))
+    rules_.add_alternative(rule, needs);
   else {
     for (const size_t other : may) {
       Rules with = needs;
@@ -577,7 +490,8 @@ std::string SchemaGrammar::property_chain(const SchemaPlace& at, const Object& o
       if (!may_be(come, i)) continue;
       std::vector<std::string> choices;
       if (may_be(come + 1, i + 1))
-        choices.push_back(fmt::format("{}{} {}", come > 0 ? "\",\" ws " : "", pair, state(std::min(come + 1, counted), i + 1)));
+        choices.push_back(
+            fmt::format("{}{} {}", come > 0 ? "\",\" ws " : "", pair, state(std::min(come + 1, counted), i + 1)));
       if (!property.required && may_be(come, i + 1)) choices.push_back(state(come, i + 1));
       rules_.emit(state(come, i), fmt::format("{}", fmt::join(choices, " | ")));
     }
@@ -588,7 +502,9 @@ std::string SchemaGrammar::property_chain(const SchemaPlace& at, const Object& o
     const auto room = bounded ? std::optional(most - come) : std::nullopt;
     const bool any = !other.empty() && most > come;
     std::string end = come > 0 ? "ws" : "\"\"";
-    if (any) end = come > 0 ? fmt::format("(\",\" ws {}){} ws", other, repetition(wanted, room)) : list_of(other, wanted, room);
+    if (any)
+      end =
+          come > 0 ? fmt::format("(\",\" ws {}){} ws", other, repetition(wanted, room)) : list_of(other, wanted, room);
     rules_.emit(state(come, places), end);
   }
   return state(0, 0);
@@ -618,21 +534,16 @@ SchemaGrammar::Array SchemaGrammar::array_of(const SchemaSet& set) {
     items.push_back(items_of(at));
     first = std::max(first, items.back().first.size());
   }
-  SchemaPlaces unevaluated;
-  for (const SchemaPlace& at : set.of(Facet::kUnevaluated))
-    if (at.schema->contains("unevaluatedItems")) unevaluated.push_back(document_.child(at, "unevaluatedItems"));
   for (size_t i = 0; i <= first && (!out.most || static_cast<int64_t>(i) < *out.most); ++i) {
     SchemaPlaces places;
-    bool evaluated = false, closed = false;
+    bool closed = false;
     for (const Items& of : items) {
       const auto place = i < of.first.size() ? std::optional(of.first[i]) : of.rest;
       if (place) places.push_back(*place);
-      evaluated = evaluated || place;
       closed = closed || (!place && !of.first.empty());
     }
-    if (!evaluated) places.insert(places.end(), unevaluated.begin(), unevaluated.end());
     SchemaSet item = document_.together({.begin = set.begin}, places);
-    if ((closed && (evaluated || unevaluated.empty())) || is_empty(item)) {
+    if (closed || is_empty(item)) {
       out.most = std::min<int64_t>(out.most.value_or(static_cast<int64_t>(i)), static_cast<int64_t>(i));
     } else if (i < first) {
       out.first.push_back(std::move(item));
@@ -670,25 +581,6 @@ std::optional<std::vector<const Json*>> SchemaGrammar::few_values(const SchemaSe
   return out->size() <= kMaxUnique ? out : std::nullopt;
 }
 
-// The item that `contains` wants somewhere, if that can be kept: one of one schema, and nothing is counted.
-std::optional<SchemaSet> SchemaGrammar::contained(const SchemaSet& set, const Array& array) {
-  std::optional<SchemaSet> out;
-  bool any = false, kept = array.first.empty() && array.rest && array.least <= 1 && !array.most && !is_unique(set);
-  for (const SchemaPlace& at : set.of(Facet::kOwn)) {
-    if (!at.schema->contains("contains")) continue;
-    const int64_t least = document_.count(at, "minContains").value_or(1);
-    const bool bounded = at.schema->contains("maxContains");
-    if (least == 0 && !bounded) continue;
-    any = true;
-    kept = kept && !out && least == 1 && !bounded;
-    if (kept) out = document_.together(*array.rest, {document_.child(at, "contains")});
-  }
-  if (kept && out && !is_empty(*out)) return out;
-  if (kept && out) document_.fail(set.begin, "contains: no item is allowed that it wants");
-  if (any) widen(set, {"contains"});
-  return std::nullopt;
-}
-
 // Each of the values at most once: a rule for each set of those that have come.
 std::string SchemaGrammar::unique_body(size_t rule, const Array& array, const std::vector<const Json*>& values) {
   const SchemaPlace at = rules_.set(rule).begin;
@@ -715,13 +607,11 @@ std::string SchemaGrammar::array_body(size_t rule) {
   const Array array = array_of(set);
   const auto& [first, rest, least, most] = array;
   if (most && *most < least) document_.fail(set.begin, "minItems is more than maxItems or the items that are allowed");
-  const auto has = [&](std::string_view keyword) {
-    return std::ranges::any_of(set.of(Facet::kOwn), [&](const SchemaPlace& at) { return at.schema->contains(keyword); });
-  };
   if (is_unique(set) && (!most || *most > 1)) {
-    if (first.empty() && rest && !has("contains")) {
+    if (first.empty() && rest) {
       if (const auto values = few_values(*rest)) {
-        if (std::ssize(*values) < least) document_.fail(set.begin, "uniqueItems: minItems is more than the values of an item");
+        if (std::ssize(*values) < least)
+          document_.fail(set.begin, "uniqueItems: minItems is more than the values of an item");
         return unique_body(rule, array, *values);
       }
     }
@@ -729,16 +619,10 @@ std::string SchemaGrammar::array_body(size_t rule) {
   }
   const auto prefix = static_cast<int64_t>(first.size());
   Rules needs;
-  for (size_t i = 0; i < first.size() && static_cast<int64_t>(i) < least; ++i) needs.push_back(rules_.rule_of(first[i]));
+  for (size_t i = 0; i < first.size() && static_cast<int64_t>(i) < least; ++i)
+    needs.push_back(rules_.rule_of(first[i]));
   if (least > prefix) needs.push_back(rules_.rule_of(*rest));
   const std::string item = rest ? GrammarRules::name_of(rules_.rule_of(*rest)) : "";
-  if (has("contains")) {
-    if (const auto one = contained(set, array)) {
-      const size_t target = rules_.rule_of(*one);
-      rules_.add_alternative(rule, {target});
-      return fmt::format("\"[\" ws ({0} \",\" ws)* {1} (\",\" ws {0})* ws \"]\"", item, GrammarRules::name_of(target));
-    }
-  }
   rules_.add_alternative(rule, std::move(needs));
   if (first.empty()) return fmt::format("\"[\" ws {} \"]\"", rest ? list_of(item, least, most) : "\"\"");
   // A chain of rules, each: the item in its place and what follows it.
@@ -746,7 +630,8 @@ std::string SchemaGrammar::array_body(size_t rule) {
   for (size_t i = 0; i <= first.size(); ++i) {
     std::string body = "ws";
     if (i < first.size()) {
-      body = fmt::format("{}{} {}_{}", i > 0 ? "\",\" ws " : "", GrammarRules::name_of(rules_.rule_of(first[i])), chain, i + 1);
+      body = fmt::format("{}{} {}_{}", i > 0 ? "\",\" ws " : "", GrammarRules::name_of(rules_.rule_of(first[i])), chain,
+                         i + 1);
       if (static_cast<int64_t>(i) >= least) body += i > 0 ? " | ws" : " | \"\"";
     } else if (rest) {
       const std::optional<int64_t> more = most ? std::optional(*most - prefix) : std::nullopt;
@@ -758,7 +643,8 @@ std::string SchemaGrammar::array_body(size_t rule) {
 }
 
 JsonGrammar SchemaGrammar::write() {
-  rules_.emit("root", GrammarRules::name_of(rules_.rule_of(document_.together({.begin = document_.root()}, {document_.root()}))));
+  rules_.emit("root", GrammarRules::name_of(
+                          rules_.rule_of(document_.together({.begin = document_.root()}, {document_.root()}))));
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     const std::string body = body_of(rule);  // may add rules
     rules_.emit(GrammarRules::name_of(rule), body);

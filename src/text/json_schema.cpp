@@ -22,19 +22,18 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kTexts = {"title", "description", "$comment"};
 struct TypedKeywords {
   JsonType type;
-  std::array<std::string_view, 9> keywords;
+  std::array<std::string_view, 11> keywords;
 };
 constexpr TypedKeywords kTyped[] = {
     {JsonType::kObject,
      {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyNames",
-      "patternProperties", "unevaluatedProperties"}},
-    {JsonType::kArray,
-     {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "unevaluatedItems"}},
+      "patternProperties", "unevaluatedProperties", "dependentRequired", "dependentSchemas", "dependencies"}},
+    {JsonType::kArray, {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "unevaluatedItems"}},
     {JsonType::kString, {"minLength", "maxLength", "pattern", "format"}},
     {JsonType::kNumber, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
-constexpr std::array<std::string_view, 4> kOfAnyType = {"type", "enum", "const", "not"};
-constexpr int kMaxReferences = 256;   // that lead to one another
-constexpr size_t kMaxChoices = 256;   // of a set's anyOf and oneOf together
+constexpr std::array<std::string_view, 7> kOfAnyType = {"type", "enum", "const", "not", "then", "else", "$dynamicRef"};
+constexpr int kMaxReferences = 256;  // that lead to one another
+constexpr size_t kMaxChoices = 256;  // of a set's anyOf and oneOf together
 
 std::optional<JsonType> type_named(std::string_view name) {
   for (int i = 0; i < kJsonTypes; ++i) {
@@ -46,23 +45,6 @@ std::optional<JsonType> type_named(std::string_view name) {
 const Json* find(const Json& object, std::string_view key) {
   const auto it = object.find(key);
   return it == object.end() ? nullptr : &*it;
-}
-
-// Whether a keyword of that name may be false of a value.
-bool asserts(std::string_view key) {
-  constexpr std::array<std::string_view, 9> kMore = {"oneOf", "if", "then", "else", "$dynamicRef", "dependentRequired", "dependentSchemas", "dependencies", "format"};
-  const auto has_key = [&](const TypedKeywords& of) { return std::ranges::find(of.keywords, key) != of.keywords.end(); };
-  return !key.empty() && (std::ranges::any_of(kTyped, has_key) || std::ranges::find(kMore, key) != kMore.end());
-}
-
-// A pattern that the text alone has.
-std::string escaped_pattern(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || static_cast<unsigned char>(c) >= 0x80;
-    out += plain ? std::string(1, c) : fmt::format("\\x{:02X}", c);
-  }
-  return out;
 }
 
 bool has_own_keyword(const Json& schema) {
@@ -120,6 +102,10 @@ JsonTypes JsonTypes::either(JsonTypes other) const {
   return out;
 }
 
+std::span<const std::string_view> keywords_of(JsonType type) {
+  return std::ranges::find(kTyped, type, &TypedKeywords::type)->keywords;
+}
+
 JsonTypes implied_types(const Json& schema) {
   JsonTypes out;
   for (const auto& [of, keywords] : kTyped) {
@@ -156,7 +142,7 @@ void SchemaDocument::fail(const SchemaPlace& at, std::string_view what) const {
 }
 
 void SchemaDocument::widen(const SchemaPlace& at, std::string_view keyword) {
-  std::string pointer = at.made ? at.path : fmt::format("{}/{}", at.path, keyword);
+  std::string pointer = fmt::format("{}/{}", at.path, keyword);
   if (std::ranges::find(widened_, pointer) == widened_.end()) widened_.push_back(std::move(pointer));
 }
 
@@ -179,11 +165,6 @@ void SchemaDocument::expect_within_limits() {
         bytes += entry.key().size();
         const bool is_text = std::ranges::find(kTexts, entry.key()) != kTexts.end() || entry.key().starts_with("x-");
         if (entry.value().is_string() && is_text) continue;
-        const bool anchors = entry.key() == "$anchor" || entry.key() == "$dynamicAnchor";
-        if (anchors && entry.value().is_string()) {
-          const auto [it, is_new] = anchors_.try_emplace(entry.value().get<std::string>(), value);
-          if (!is_new && it->second != value) it->second = nullptr;
-        }
         has_ids_ = has_ids_ || (depth > 0 && entry.key() == "$id" && entry.value().is_string());
       }
       if (value->is_structured()) open.push_back({&entry.value(), depth + 1});
@@ -196,23 +177,19 @@ void SchemaDocument::expect_within_limits() {
 SchemaPlace SchemaDocument::child(const SchemaPlace& at, std::string_view key, const Json* there) {
   std::string name;  // as a JSON pointer has it
   for (const char c : key) name += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  if (there == nullptr) there = &*at.schema->find(key);
-  return {there, at.made ? at.path : fmt::format("{}/{}", at.path, name), at.made};
+  return {there != nullptr ? there : &*at.schema->find(key), fmt::format("{}/{}", at.path, name)};
 }
 SchemaPlace SchemaDocument::item(const SchemaPlace& at, size_t idx) {
-  return {&(*at.schema)[idx], at.made ? at.path : fmt::format("{}/{}", at.path, idx), at.made};
+  return {&(*at.schema)[idx], fmt::format("{}/{}", at.path, idx)};
 }
 
-std::optional<SchemaPlace> SchemaDocument::referenced(const SchemaPlace& at, std::string_view keyword) {
-  const std::string* ref = text(at, keyword);
-  if (*ref == "#" && !has_ids_) return root();
-  const auto anchor = ref->starts_with('#') ? anchors_.find(ref->substr(1)) : anchors_.end();
-  if (!has_ids_ && anchor != anchors_.end() && anchor->second != nullptr) return SchemaPlace{anchor->second, *ref};
-  if (has_ids_ || !ref->starts_with("#/")) {
-    widen(at, keyword);
+std::optional<SchemaPlace> SchemaDocument::referenced(const SchemaPlace& at) {
+  const std::string* ref = text(at, "$ref");
+  if (has_ids_ || !(*ref == "#" || ref->starts_with("#/"))) {
+    widen(at, "$ref");
     return std::nullopt;
   }
-  const auto bad = [&](std::string_view why) { fail(at, fmt::format("{} {}: {}", keyword, shortened(*ref), why)); };
+  const auto bad = [&](std::string_view why) { fail(at, fmt::format("$ref {}: {}", shortened(*ref), why)); };
   try {
     const Json::json_pointer where(percent_decoded(ref->substr(1)));
     if (!root_.contains(where)) bad("there is nothing there");
@@ -226,11 +203,6 @@ std::optional<SchemaPlace> SchemaDocument::referenced(const SchemaPlace& at, std
 // The schemas of one set that were seen, and those on the way to the one at hand.
 struct Visited {
   std::map<const Json*, bool> is_open{};
-  struct Whole {
-    SchemaPlace at;
-    size_t begin, end;  // its parts
-  };
-  std::vector<Whole> unevaluated{};
   int depth = 0;
 };
 
@@ -244,36 +216,19 @@ void SchemaDocument::add(SchemaSet& set, const SchemaPlace& at, Visited& visited
   const auto [it, is_new] = visited.is_open.try_emplace(&schema, true);
   if (!is_new && it->second) fail(at, "it refers to itself with nothing in between");
   if (!is_new) return;
-  if (++visited.depth > kMaxReferences) fail(at, fmt::format("more than {} schemas lead to one another", kMaxReferences));
-  const size_t begin = set.parts.size();
+  if (++visited.depth > kMaxReferences)
+    fail(at, fmt::format("more than {} schemas lead to one another", kMaxReferences));
   const auto add_part = [&](Facet facet) {
     const auto same = [&](const SchemaPart& part) { return part.at.schema == at.schema && part.facet == facet; };
     if (std::ranges::none_of(set.parts, same)) set.parts.push_back({at, facet});
   };
   if (has_own_keyword(schema)) add_part(Facet::kOwn);
-  for (const std::string_view keyword : {"$ref", "$dynamicRef"}) {
-    if (!schema.contains(keyword)) continue;
-    if (const auto target = referenced(at, keyword)) add(set, *target, visited);
+  if (schema.contains("$ref")) {
+    if (const auto target = referenced(at)) add(set, *target, visited);
   }
   for (const SchemaPlace& each : list(at, "allOf")) add(set, each, visited);
-  for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"})
-    if (schema.contains(keyword)) add(set, dependencies(at, keyword), visited);
-  if (schema.contains("not") && !is_kept_not(at)) {
-    if (const auto no = negation(child(at, "not"))) add(set, *no, visited);
-  }
-  if (schema.contains("if") && (schema.contains("then") || schema.contains("else"))) {
-    const auto otherwise = negation(child(at, "if"));
-    Json then = {{"allOf", Json::array({schema.at("if"), schema.value("then", Json(true))})}};
-    if (otherwise)
-      add(set, made(at, "if", {{"anyOf", {then, {{"allOf", Json::array({*otherwise->schema, schema.value("else", Json(true))})}}}}}),
-          visited);
-    else
-      widen(at, "if");
-  }
   if (schema.contains("anyOf")) add_part(Facet::kAnyOf);
   if (schema.contains("oneOf")) add_part(Facet::kOneOf);
-  if (schema.contains("unevaluatedProperties") || schema.contains("unevaluatedItems"))
-    visited.unevaluated.push_back({at, begin, set.parts.size()});
   --visited.depth;
   visited.is_open[&schema] = false;
 }
@@ -284,14 +239,6 @@ SchemaSet SchemaDocument::together(SchemaSet set, const SchemaPlaces& more) {
     if (part.facet == Facet::kOwn) visited.is_open.emplace(part.at.schema, false);
   }
   for (const SchemaPlace& at : more) add(set, at, visited);
-  for (const auto& [at, begin, end] : visited.unevaluated) {
-    if (begin == 0 && end == set.parts.size()) {
-      set.parts.push_back({at, Facet::kUnevaluated});
-      continue;
-    }
-    for (const std::string_view keyword : {"unevaluatedProperties", "unevaluatedItems"})
-      if (at.schema->contains(keyword)) widen(at, keyword);
-  }
   size_t choices = 1;
   std::erase_if(set.parts, [&](const SchemaPart& part) {
     if (part.facet != Facet::kAnyOf && part.facet != Facet::kOneOf) return false;
@@ -315,142 +262,6 @@ std::optional<SchemaChoice> SchemaDocument::choice(const SchemaSet& set) const {
     return out;
   }
   return std::nullopt;
-}
-
-SchemaPlace SchemaDocument::made(const SchemaPlace& at, std::string_view keyword, Json schema) {
-  const auto [it, is_new] = made_.try_emplace({at.schema, std::string(keyword)});
-  if (is_new) it->second = std::move(schema);
-  return {&it->second, at.made ? at.path : fmt::format("{}/{}", at.path, keyword), true};
-}
-
-SchemaPlace SchemaDocument::dependencies(const SchemaPlace& at, std::string_view keyword) {
-  Json all = Json::array();
-  const Json& wanted = *find(*at.schema, keyword);
-  if (!wanted.is_object()) fail(at, fmt::format("{}: want an object", keyword));
-  for (const auto& entry : wanted.items()) {
-    Json then = {{"required", Json::array({entry.key()})}};
-    if (entry.value().is_array())
-      then["required"].insert(then["required"].end(), entry.value().begin(), entry.value().end());
-    else
-      then["allOf"] = Json::array({entry.value()});
-    const Json absent = {{"not", {{"required", Json::array({entry.key()})}}}};
-    const Json other = {{"type", {"null", "boolean", "number", "string", "array"}}};
-    all.push_back({{"anyOf", {absent, then, other}}});
-  }
-  return made(at, keyword, all.empty() ? Json(true) : Json{{"allOf", all}});
-}
-
-const std::string* SchemaDocument::absent_name(const SchemaPlace& at) {
-  const Json* no = find(*at.schema, "not");
-  const Json* required = no != nullptr && no->is_object() && no->size() == 1 ? find(*no, "required") : nullptr;
-  const bool one = required != nullptr && required->is_array() && required->size() == 1 && required->front().is_string();
-  return one ? &required->front().get_ref<const std::string&>() : nullptr;
-}
-
-const std::string* SchemaDocument::excluded_pattern(const SchemaPlace& at) {
-  const Json* no = find(*at.schema, "not");
-  const Json* pattern = no != nullptr && no->is_object() && no->size() == 1 ? find(*no, "pattern") : nullptr;
-  return pattern != nullptr && pattern->is_string() ? &pattern->get_ref<const std::string&>() : nullptr;
-}
-
-JsonTypes SchemaDocument::types_of_not(const SchemaPlace& at) {
-  JsonTypes out;
-  if (absent_name(at) != nullptr) out.add(JsonType::kObject);
-  if (excluded_pattern(at) != nullptr) out.add(JsonType::kString);
-  return out;
-}
-
-std::optional<SchemaPlace> SchemaDocument::negation(const SchemaPlace& at) {
-  if (const auto it = made_.find({at.schema, "not"}); it != made_.end()) return made(at, "not", {});
-  auto schema = negated(at, 0);
-  return schema ? std::optional(made(at, "not", std::move(*schema))) : std::nullopt;
-}
-
-// One of the keywords does not hold.
-std::optional<Json> SchemaDocument::negated(const SchemaPlace& at, int depth) {
-  constexpr int kMaxNegations = 8;
-  struct Opposite {
-    std::string_view keyword, type, opposite;
-    int more;
-  };
-  constexpr Opposite kOpposites[] = {
-      {"minLength", "string", "maxLength", -1},         {"maxLength", "string", "minLength", 1},
-      {"minItems", "array", "maxItems", -1},            {"maxItems", "array", "minItems", 1},
-      {"minProperties", "object", "maxProperties", -1}, {"maxProperties", "object", "minProperties", 1},
-      {"minimum", "number", "exclusiveMaximum", 0},     {"maximum", "number", "exclusiveMinimum", 0},
-      {"exclusiveMinimum", "number", "maximum", 0},     {"exclusiveMaximum", "number", "minimum", 0}};
-  const Json& schema = *at.schema;
-  if (schema.is_boolean()) return Json(!schema.get<bool>());
-  if (!schema.is_object() || depth > kMaxNegations) return std::nullopt;
-  Json any = Json::array();
-  const auto add_each = [&](const SchemaPlaces& all, Json& out) {
-    for (const SchemaPlace& each : all) {
-      auto no = negated(each, depth + 1);
-      if (!no) return false;
-      out.push_back(std::move(*no));
-    }
-    return true;
-  };
-  for (const auto& entry : schema.items()) {
-    const std::string& key = entry.key();
-    const Json& value = entry.value();
-    const auto opposite = std::ranges::find(kOpposites, key, &Opposite::keyword);
-    if (opposite != std::end(kOpposites) && value.is_number()) {
-      Json bound = value;
-      if (opposite->more != 0) bound = *count(at, key) + opposite->more;
-      if (bound != Json(-1)) any.push_back({{"type", opposite->type}, {std::string(opposite->opposite), bound}});
-    } else if (key == "type") {
-      const JsonTypes not_these = types(at);
-      Json others = Json::array();
-      for (const std::string_view name : {"null", "boolean", "number", "string", "array", "object"}) {
-        const JsonType type = *type_named(name);
-        const bool number = type == JsonType::kNumber && not_these.has(JsonType::kInteger);
-        if (!not_these.has(type) && !number) others.push_back(name);
-      }
-      if (!others.empty()) any.push_back({{"type", others}});
-    } else if (key == "required") {
-      for (const std::string& name : names(at, key))
-        any.push_back({{"not", {{"required", Json::array({name})}}}});
-    } else if (key == "properties") {
-      for (const auto& [name, place] : members(at, key)) {
-        const auto no = negated(place, depth + 1);
-        if (!no) return std::nullopt;
-        any.push_back({{"type", "object"},
-                       {"required", Json::array({name})},
-                       {"properties", {{name, *no}}},
-                       {"additionalProperties", true},
-                       {std::string(kNegated), true}});
-      }
-    } else if (key == "const" || key == "enum") {
-      const auto all = values(at);
-      const bool texts = std::ranges::all_of(all, [](const Json* each) { return each->is_string(); });
-      if (!texts || (schema.contains("const") && schema.contains("enum"))) return std::nullopt;
-      std::string pattern;
-      for (const Json* each : all) pattern += (pattern.empty() ? "^(" : "|") + escaped_pattern(each->get<std::string>());
-      any.push_back({{"type", {"null", "boolean", "number", "array", "object"}}});
-      any.push_back({{"not", {{"pattern", pattern + ")$"}}}});
-    } else if (key == "pattern") {
-      any.push_back({{"not", {{"pattern", value}}}});
-    } else if (key == "not") {
-      any.push_back(value);
-      if (value.is_object()) any.back()[kNegated] = true;
-    } else if (key == "allOf") {
-      if (!add_each(list(at, key), any)) return std::nullopt;
-    } else if (key == "anyOf") {
-      Json all = Json::array();
-      if (!add_each(list(at, key), all)) return std::nullopt;
-      any.push_back({{"allOf", all}});
-    } else if (key == "$ref") {
-      const auto target = referenced(at);
-      const auto no = target ? negated(*target, depth + 1) : std::nullopt;
-      if (!no) return std::nullopt;
-      any.push_back(*no);
-    } else if (asserts(key)) {
-      return std::nullopt;
-    }
-  }
-  if (any.empty()) return Json(false);
-  return any.size() == 1 ? any.front() : Json{{"anyOf", any}};
 }
 
 SchemaPlaces SchemaDocument::list(const SchemaPlace& at, std::string_view keyword) const {

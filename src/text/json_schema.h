@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,13 +42,11 @@ class JsonTypes {  // a set
 struct SchemaPlace {
   const nlohmann::ordered_json* schema;
   std::string path;
-  bool made = false;  // from the keyword at this path
 };
 using SchemaPlaces = std::vector<SchemaPlace>;
 
-// What of a schema is meant: its keywords but $ref, allOf, anyOf and oneOf; its unevaluatedProperties and
-// unevaluatedItems, where all others of the set belong to it; one of its choices.
-enum class Facet : uint8_t { kOwn, kUnevaluated, kAnyOf, kOneOf };
+// What of a schema is meant: its keywords but $ref, allOf, anyOf and oneOf, or one of its choices.
+enum class Facet : uint8_t { kOwn, kAnyOf, kOneOf };
 struct SchemaPart {
   SchemaPlace at;
   Facet facet = Facet::kOwn;
@@ -73,9 +72,6 @@ struct SchemaChoice {
   bool exclusive = false;  // oneOf
 };
 
-// Marks schemas that negation() makes: what they say of properties does not evaluate them.
-inline constexpr std::string_view kNegated = "$negated";
-
 class SchemaDocument {
  public:
   // Both must outlive this. Throws Error(kInvalidRequest), like every function here, for a document past the limits and
@@ -93,23 +89,11 @@ class SchemaDocument {
   [[nodiscard]] static SchemaPlace child(const SchemaPlace& at, std::string_view key,
                                          const nlohmann::ordered_json* there = nullptr);
   [[nodiscard]] static SchemaPlace item(const SchemaPlace& at, size_t idx);
-  // By its $ref or $dynamicRef. Empty: it is outside the document, and widened.
-  [[nodiscard]] std::optional<SchemaPlace> referenced(const SchemaPlace& at, std::string_view keyword = "$ref");
+  // By its $ref. Empty: it is outside the document, and widened.
+  [[nodiscard]] std::optional<SchemaPlace> referenced(const SchemaPlace& at);
   // The set, more schemas, and what they refer to.
   [[nodiscard]] SchemaSet together(SchemaSet set, const SchemaPlaces& more);
   [[nodiscard]] std::optional<SchemaChoice> choice(const SchemaSet& set) const;  // the first
-
-  // A schema that says the same as the keyword dependentRequired, dependentSchemas or dependencies.
-  [[nodiscard]] SchemaPlace dependencies(const SchemaPlace& at, std::string_view keyword);
-  // A schema that all values satisfy that do not satisfy this one, or fewer: where whole numbers are excluded, all are.
-  // Empty: none is known.
-  [[nodiscard]] std::optional<SchemaPlace> negation(const SchemaPlace& at);
-  // Whether the schema's `not` is one of those that grammars keep: of one name that is required, of a pattern.
-  [[nodiscard]] static bool is_kept_not(const SchemaPlace& at) { return absent_name(at) || excluded_pattern(at); }
-  [[nodiscard]] static const std::string* absent_name(const SchemaPlace& at);       // not: {required: [name]}
-  [[nodiscard]] static const std::string* excluded_pattern(const SchemaPlace& at);  // not: {pattern: "…"}
-  // The types that such a `not` leaves: what is no object has no name that is required, so that it is excluded.
-  [[nodiscard]] static JsonTypes types_of_not(const SchemaPlace& at);
 
   // The list of a keyword, of schemas or of names; none where it is absent.
   [[nodiscard]] SchemaPlaces list(const SchemaPlace& at, std::string_view keyword) const;
@@ -127,17 +111,15 @@ class SchemaDocument {
 
  private:
   void expect_within_limits();
-  SchemaPlace made(const SchemaPlace& at, std::string_view keyword, nlohmann::ordered_json schema);
-  std::optional<nlohmann::ordered_json> negated(const SchemaPlace& at, int depth);
   void add(SchemaSet& set, const SchemaPlace& at, struct Visited& visited);
   const nlohmann::ordered_json& root_;
   std::string_view where_;
   bool has_ids_ = false;  // inside, so that references may start elsewhere
-  std::map<std::string, const nlohmann::ordered_json*> anchors_;  // null: not one alone
   std::vector<std::string> widened_;
-  std::map<std::pair<const nlohmann::ordered_json*, std::string>, nlohmann::ordered_json> made_;
 };
 
+// The keywords about values of the type; empty ones fill the list.
+[[nodiscard]] std::span<const std::string_view> keywords_of(JsonType type);
 // The types that the keywords of a schema are about.
 [[nodiscard]] JsonTypes implied_types(const nlohmann::ordered_json& schema);
 

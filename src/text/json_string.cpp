@@ -16,11 +16,11 @@ namespace nibble::text {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 1024;
-constexpr int kMaxPatternDepth = 32;             // nested groups
-constexpr int64_t kMaxPatternRepetitions = 120;   // {m,n}
-constexpr int64_t kLetterCost = 16;              // of a place where letters may stand; another costs 1
-constexpr int64_t kAnyCost = 32;                 // of one where letters of any script may
-constexpr int64_t kDearExpression = 256;         // an automaton may be cheaper
+constexpr int kMaxPatternDepth = 32;                 // nested groups
+constexpr int64_t kMaxPatternRepetitions = 120;      // {m,n}
+constexpr int64_t kLetterCost = 16;                  // of a place where letters may stand; another costs 1
+constexpr int64_t kAnyCost = 32;                     // of one where letters of any script may
+constexpr int64_t kDearExpression = 256;             // an automaton may be cheaper
 constexpr int64_t kMaxChunk = 40, kMaxChunks = 100;  // of a least length: places that are compiled, and their copies
 constexpr size_t kMaxTextStates = 4096;              // of the automaton of a string
 constexpr int64_t kUnbounded = TextSets::kUnbounded;
@@ -85,7 +85,9 @@ std::string expression_of(const TextSets& sets, TextSets::Id id, Text of) {
     case TextSets::Kind::kCharacters: return class_expression(node.set, of);
     case TextSets::Kind::kSequence: return fmt::format("{}", fmt::join(parts, ""));
     case TextSets::Kind::kAnyOf: return fmt::format("({})", fmt::join(parts, "|"));
-    case TextSets::Kind::kRepeated: return fmt::format("({}){}", parts[0], node.most == kUnbounded ? repetition(node.least, {}) : repetition(node.least, node.most));
+    case TextSets::Kind::kRepeated:
+      return fmt::format("({}){}", parts[0],
+                         node.most == kUnbounded ? repetition(node.least, {}) : repetition(node.least, node.most));
     default: return "";
   }
 }
@@ -113,7 +115,7 @@ class PatternReader : TextReader {
   using Id = TextSets::Id;
   // What may stand around the alternatives of a group, or of the whole.
   struct Ends {
-    bool begin = false, end = false;     // ^, $ may stand there
+    bool begin = false, end = false;            // ^, $ may stand there
     bool free_begin = false, free_end = false;  // without them any characters may
   };
 
@@ -131,7 +133,8 @@ class PatternReader : TextReader {
   std::optional<std::pair<int64_t, int64_t>> quantifier();
   int64_t number();
   Id one_of(const CharacterRanges& set) const {
-    if (class_expression(set, raw_ ? Text::kRaw : Text::kInJson).empty()) fail("a character class that nothing matches");
+    if (class_expression(set, raw_ ? Text::kRaw : Text::kInJson).empty())
+      fail("a character class that nothing matches");
     return sets_.characters(set);
   }
   uint32_t character() { return next_character(text_, at_); }  // as written, which may take several bytes
@@ -140,7 +143,8 @@ class PatternReader : TextReader {
   // Adds a class such as \d to `out`, or returns the character that the escape stands for.
   std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket);
   Id limited(Id part) const {
-    if (expression_cost(sets_, part) > kMaxCompileCost) unsupported("it is too large once its repetitions are written out");
+    if (expression_cost(sets_, part) > kMaxCompileCost)
+      unsupported("it is too large once its repetitions are written out");
     return part;
   }
 
@@ -344,7 +348,8 @@ struct Format {
   std::string_view pattern;
 };
 // Narrower than the RFCs, except that the length of an address is not limited.
-constexpr std::string_view kEmail = R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)";
+constexpr std::string_view kEmail =
+    R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)";
 constexpr std::string_view kHostname =
     R"(^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$)";
 constexpr std::string_view kUri = R"(^[a-z][a-z0-9+.-]{0,15}:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)";
@@ -367,8 +372,10 @@ constexpr std::array<Format, 17> kFormats = {{
     {"uri-template", kUri},
     {"json-pointer", R"(^(\/([^~\/]|~[01])*)*$)"},
     {"relative-json-pointer", R"(^(0|[1-9]\d{0,8})(#|(\/([^~\/]|~[01])*)*)$)"},
-    {"ipv4network", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
-    {"ipv4interface", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
+    {"ipv4network",
+     R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
+    {"ipv4interface",
+     R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
 }};
 // Formats that every text has.
 constexpr std::array<std::string_view, 5> kFreeFormats = {"binary", "password", "path", "file-path", "directory-path"};
@@ -395,7 +402,8 @@ bool ends_within(const TextAutomaton& automaton, int64_t most) {
     for (size_t i = 0; i < states.size(); ++i) {
       for (const auto& [set, next] : states[i].next) {
         const int64_t step = intersection(set, plain_characters()) == set ? 1 : 2;
-        if (longest[i] == kEndless || (longest[i] >= 0 && longest[i] + step > longest[next] && longest[next] != kEndless))
+        if (longest[i] == kEndless ||
+            (longest[i] >= 0 && longest[i] + step > longest[next] && longest[next] != kEndless))
           longest[next] = longest[i] == kEndless || round == states.size() ? kEndless : longest[i] + step;
         shortest[i] = std::min(shortest[i], shortest[next] + step);
       }
@@ -446,12 +454,9 @@ std::vector<SchemaStrings::Part> SchemaStrings::parts_of(const SchemaPlaces& all
   std::vector<Part> out;
   const auto add = [&](const SchemaPlace& at, const std::string* text, std::string_view keyword) {
     const auto set = text != nullptr ? pattern(at, *text, keyword) : std::nullopt;
-    if (set) out.push_back({&at, keyword, keyword == "not" ? sets_.others_than(*set) : *set});
+    if (set) out.push_back({&at, keyword, *set});
   };
-  for (const SchemaPlace& at : all) {
-    add(at, document_.text(at, "pattern"), "pattern");
-    add(at, SchemaDocument::excluded_pattern(at), "not");
-  }
+  for (const SchemaPlace& at : all) add(at, document_.text(at, "pattern"), "pattern");
   for (const SchemaPlace& at : all) {
     const std::string* name = document_.text(at, "format");
     if (name == nullptr || formats == Formats::kLeftOut) continue;
@@ -493,7 +498,8 @@ bool SchemaStrings::is_none(TextSets::Id set) {
 }
 
 // A string whose inside is a rule of its own. Empty: it costs more than is left.
-std::optional<std::string> SchemaStrings::quoted(std::string_view expression, int64_t cost, std::optional<int64_t> most) {
+std::optional<std::string> SchemaStrings::quoted(std::string_view expression, int64_t cost,
+                                                 std::optional<int64_t> most) {
   const std::string attributes = most ? fmt::format("[max_chars={}]", *most) : "";
   const auto name = rules_.helper_of(attributes, fmt::format("Regex({})", literal(expression)), cost);
   if (!name) return std::nullopt;

@@ -82,8 +82,7 @@ TextSets::TextSets() {
 }
 
 TextSets::Id TextSets::made(Node node) {
-  const auto [it, is_new] =
-      ids_.try_emplace({node.kind, node.of, node.set, node.least, node.most}, nodes_.size());
+  const auto [it, is_new] = ids_.try_emplace({node.kind, node.of, node.set, node.least, node.most}, nodes_.size());
   if (!is_new) return it->second;
   if (nodes_.size() >= kMaxNodes)
     throw Error(Code::kInvalidRequest, "the schema's patterns and names are too large together");

@@ -38,12 +38,12 @@ class TextSets {
   struct Node {
     Kind kind{};
     std::vector<Id> of{};
-    CharacterRanges set{};          // kCharacters
-    int64_t least = 0, most = 0;    // kRepeated
-    bool has_empty = false;         // the empty text is one
-    bool combined = false;          // by all_of or others_than, also inside: no expression says it
-    int64_t shortest = 0;           // characters; at least
-    int64_t longest = kUnbounded;   // at most
+    CharacterRanges set{};         // kCharacters
+    int64_t least = 0, most = 0;   // kRepeated
+    bool has_empty = false;        // the empty text is one
+    bool combined = false;         // by all_of or others_than, also inside: no expression says it
+    int64_t shortest = 0;          // characters; at least
+    int64_t longest = kUnbounded;  // at most
   };
 
   TextSets();

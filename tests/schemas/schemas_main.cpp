@@ -1,5 +1,5 @@
-// Test only: reads lines {"schema", "documents", "draws"} and writes for each {"refused"} or {"widened", "takes" (of each
-// document), "drawn" (documents)}, with nibble-tiny's tokens.
+// Test only: reads lines {"schema", "documents", "draws"} and writes for each {"refused"} or {"widened", "takes" (of
+// each document), "drawn" (documents)}, with nibble-tiny's tokens.
 #include "text/grammar.h"
 #include "text/json_grammar.h"
 #include "base/error.h"
@@ -37,12 +37,14 @@ std::string drawn(const text::Tokenizer& tokenizer, const text::Grammar& grammar
     for (int32_t token = 0; token <= tokenizer.max_id(); ++token) {
       if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
       const std::string_view bytes = tokenizer.token_bytes(token);
-      const bool closes = tokenizer.is_special(token) || std::string_view("\"]},").find(bytes.front()) != std::string_view::npos;
+      const bool closes =
+          tokenizer.is_special(token) || std::string_view("\"]},").find(bytes.front()) != std::string_view::npos;
       (closes ? closing : open).push_back(token);
     }
     const Philox4 draw = philox(seed, step);
     const float often = step < 60 ? 0.4F : 0.9F;
-    const std::vector<int32_t>& among = open.empty() || (!closing.empty() && uniform_float(draw[0]) < often) ? closing : open;
+    const std::vector<int32_t>& among =
+        open.empty() || (!closing.empty() && uniform_float(draw[0]) < often) ? closing : open;
     const int32_t token = among[draw[1] % among.size()];
     if (!matcher.accept(token)) return "REFUSED " + out;
     if (matcher.finished()) return out;
@@ -66,18 +68,21 @@ int main(int words, char** word) {  // o200k: with gpt-oss's tokens
     Json answer;
     const auto begin = std::chrono::steady_clock::now();
     try {
-      const text::ContentRule rule{.kind = text::ContentRule::Kind::kJsonSchema, .schema = asked.at("schema"), .where = "schema"};
+      const text::ContentRule rule{
+          .kind = text::ContentRule::Kind::kJsonSchema, .schema = asked.at("schema"), .where = "schema"};
       answer["widened"] = text::json_schema_grammar(rule.schema, "schema").widened;
       const text::Grammar grammar = compiler.content(rule, {end});
       answer["ms"] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
       answer["takes"] = Json::array();
       for (const Json& document : asked.at("documents")) {
-        std::vector<int32_t> tokens = tokenizer.encode(document.is_string() && asked.contains("texts") ? document.get<std::string>() : document.dump());
+        std::vector<int32_t> tokens = tokenizer.encode(
+            document.is_string() && asked.contains("texts") ? document.get<std::string>() : document.dump());
         tokens.push_back(end);
         answer["takes"].push_back(takes(grammar, tokens));
       }
       answer["drawn"] = Json::array();
-      for (int i = 0; i < asked.at("draws").get<int>(); ++i) answer["drawn"].push_back(drawn(tokenizer, grammar, ++seed));
+      for (int i = 0; i < asked.at("draws").get<int>(); ++i)
+        answer["drawn"].push_back(drawn(tokenizer, grammar, ++seed));
     } catch (const Error& error) {
       answer = {{"refused", error.what()}};
     }

@@ -3,7 +3,6 @@
 
     suite   JSON-Schema-Test-Suite 2020-12 (in jsonschema's source distribution): which schemas are enforced, widened or
             refused; no instance that is invalid passes where a schema is enforced
-    models  pydantic's schemas and zod 4's: enforced, but for the parts that are named here
     fuzz    4,000 random schemas (or `fuzz N SEED`): what a grammar draws is valid, but for what it widened; valid
             instances of what is not widened are taken
 

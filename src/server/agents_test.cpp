@@ -257,12 +257,12 @@ class AgentsTest : public ::testing::Test {
 };
 
 TEST_F(AgentsTest, what_a_grammar_does_not_keep_of_a_schema_is_told) {
-  start({"<|channel|>final<|message|>Yes.<|return|>"});
+  const std::string answer = "<|channel|>final<|message|>Yes.<|return|>";
+  start({answer, answer, answer});
   const std::string schema = R"({"type":"object","properties":{"unit":{"enum":["C","F"]},"a b":{"type":"string",
       "not":{"pattern":"x"}}},"required":["unit"],"additionalProperties":false})";
   const auto told = [&](const std::string& fields) {
-    static_cast<void>(
-        play("/v1/chat/completions", R"({"stream":true,"messages":[{"role":"user","content":"hi"}],)" + fields + "}"));
+    ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
     return header("X-Nibble-Ignored");
   };
   const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":)";

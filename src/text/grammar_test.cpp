@@ -198,7 +198,7 @@ TEST_F(GrammarTest, keeps_every_kind_of_keyword) {
   }
 }
 
-// Also a tool, with what zod 4 and editors add to it.
+// Also of a tool whose unit stays an enum, whatever zod 4 and editors add beside it.
 TEST_F(GrammarTest, keeps_schemas_as_zod_and_pydantic_write_them) {
   std::ifstream file(NIBBLE_SOURCE_DIR "/tests/data/schemas.json");
   const Json cases = Json::parse(file);

@@ -381,13 +381,10 @@ constexpr std::array<Format, 17> kFormats = {{
 constexpr std::array<std::string_view, 5> kFreeFormats = {"binary", "password", "path", "file-path", "directory-path"};
 
 // Characters that may stand in a JSON string, as they are or after a backslash.
-const CharacterRanges& writable_characters() {
-  static const CharacterRanges kWritable = [] {
-    CharacterRanges out = plain_characters();
-    for (const auto& [character, escape] : kEscapes) out.emplace_back(character, character);
-    return normalised(std::move(out));
-  }();
-  return kWritable;
+CharacterRanges writable_characters() {
+  CharacterRanges out = plain_characters();
+  for (const auto& [character, escape] : kEscapes) out.emplace_back(character, character);
+  return normalised(std::move(out));
 }
 
 // Whether a text that grows character by character always finds an end within `most` of them as written, where an

@@ -9,7 +9,7 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build cuda package test test-arm test-arm-kernels test-serve test-foreign test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda package test test-arm test-arm-kernels test-serve test-foreign test-schemas test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -66,6 +66,17 @@ test-foreign: setup ## verify and load against llama-cpp-python's server, and it
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-foreign tests/foreign/requirements.txt
 	@for part in llama quants; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-foreign/bin/python tests/foreign/$${part}_test.py || exit; done
+
+test-schemas: setup ## grammars of schemas beside the jsonschema package: its suite, and 4,000 random ones (from PyPI, in .venv-schemas)
+	@tools/setup.sh python
+	$(call configure,cpu)
+	$(call compile,cpu,schemas_main)
+	@tools/venv.sh .venv-schemas tests/schemas/requirements.txt
+	@rm -rf build/schemas-suite && mkdir -p build/schemas-suite
+	@.venv-schemas/bin/pip download -q --no-deps --no-binary :all: -d build/schemas-suite -r tests/schemas/requirements.txt
+	@tar -xzf build/schemas-suite/jsonschema-*.tar.gz -C build/schemas-suite --strip-components 1
+	@for part in suite fuzz; do NIBBLE_SCHEMAS="$$PWD/build/cpu/tests/schemas_main" NIBBLE_SUITE=build/schemas-suite/json/tests/draft2020-12 \
+	  .venv-schemas/bin/python tests/schemas/schemas_test.py $$part || exit; done
 
 asan: setup ## the tests under AddressSanitizer and UBSan
 	$(call configure,asan)

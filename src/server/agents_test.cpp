@@ -256,6 +256,23 @@ class AgentsTest : public ::testing::Test {
   std::unique_ptr<Api> api_;
 };
 
+TEST_F(AgentsTest, what_a_grammar_does_not_keep_of_a_schema_is_told) {
+  const std::string answer = "<|channel|>final<|message|>Yes.<|return|>";
+  start({answer, answer, answer});
+  const std::string schema = R"({"type":"object","properties":{"unit":{"enum":["C","F"]},"a b":{"type":"string",
+      "not":{"pattern":"x"}}},"required":["unit"],"additionalProperties":false})";
+  const auto told = [&](const std::string& fields) {
+    ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}");
+    return header("X-Nibble-Ignored");
+  };
+  const std::string tool = R"("tools":[{"type":"function","function":{"name":"f","parameters":)";
+  EXPECT_EQ(told(tool + schema + R"(,"strict":true}}])"), "tool f#/properties/a b/not");
+  EXPECT_EQ(told(tool + R"({"type":5}}}])"), "tool f#");
+  EXPECT_EQ(told(R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" +
+                 schema + "}}"),
+            "response_format#/properties/a b/not");
+}
+
 TEST_F(AgentsTest, a_stream_has_codexs_items_and_what_was_ignored_in_its_head) {
   start(
       {"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=mcp__tiny.add "

@@ -161,7 +161,9 @@ const Api::Route* Api::route_of(std::string_view path) {
          const ServedModel& model = v.service->model;
          return a.generate(
              v, body, parse_completion(body, a.options_.defaults), "cmpl-",
-             [&model](const CompletionRequest& request) { return completion_requests(model, request); },
+             [&model](const CompletionRequest& request, Leniency& told) {
+               return completion_requests(model, request, told);
+             },
              [&model](AnswerId id, const CompletionRequest& request) {
                return present_completion(model, std::move(id), request);
              });
@@ -381,20 +383,23 @@ std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request requ
                             .leniency = fields.leniency,
                             .arrived = visit.arrived};
   const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
-  return begin(visit, making, [context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
-    std::unique_ptr<Presenter> presenter = present(id, request);
-    const bool stream = generation_in(request).stream;
-    std::vector<engine::Request> requests;
-    std::optional<ApiError> failure;
-    try {
-      requests = compute(request);
-    } catch (const ApiError& e) {
-      if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
-      failure = e;
-    }
-    return std::make_unique<EngineCall>(context, std::move(presenter), std::move(requests), stream, std::move(wake),
-                                        std::move(failure));
-  });
+  return begin(visit, making,
+               [this, context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
+                 CallContext with_told = context;
+                 std::unique_ptr<Presenter> presenter = present(id, request);
+                 const bool stream = generation_in(request).stream;
+                 std::vector<engine::Request> requests;
+                 std::optional<ApiError> failure;
+                 try {
+                   requests = compute(request, with_told.leniency);
+                   tell_ignored(with_told.leniency);
+                 } catch (const ApiError& e) {
+                   if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
+                   failure = e;
+                 }
+                 return std::make_unique<EngineCall>(std::move(with_told), std::move(presenter), std::move(requests),
+                                                     stream, std::move(wake), std::move(failure));
+               });
 }
 
 std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,
@@ -402,7 +407,9 @@ std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnReque
   const ServedModel& model = visit.service->model;
   return generate(
       visit, body, std::move(turn), id_prefix,
-      [this, &model](const TurnRequest& request) { return turn_requests(model, request, options_.date()); },
+      [this, &model](const TurnRequest& request, Leniency& told) {
+        return turn_requests(model, request, options_.date(), told);
+      },
       [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
 }
 
@@ -422,7 +429,9 @@ std::unique_ptr<Call> Api::create_response(Visit& visit) {
   const ServedModel& model = visit.service->model;
   return generate(
       visit, body, parse_responses(body, kept_turns(), options_.defaults), "resp_",
-      [this, &model](const ResponsesRequest& request) { return turn_requests(model, request.turn, options_.date()); },
+      [this, &model](const ResponsesRequest& request, Leniency& told) {
+        return turn_requests(model, request.turn, options_.date(), told);
+      },
       [this, &model](AnswerId id, const ResponsesRequest& request) {
         KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
         return present_response(model, std::move(id), request, std::move(keep));

@@ -65,7 +65,8 @@ class MatcherMask final : public engine::TokenMask {
 using MaskSource = std::function<std::shared_ptr<engine::TokenMask>(int64_t room)>;
 
 // Limits reasoning to `most` tokens and to half of the room.
-MaskSource masks_of(text::Grammar grammar, std::optional<int64_t> most_reasoning) {
+MaskSource masks_of(text::Grammar grammar, std::optional<int64_t> most_reasoning, Leniency& told) {
+  for (const std::string& keyword : grammar.widened()) told.ignore(keyword);
   return [grammar = std::move(grammar), most_reasoning](int64_t room) {
     const auto budget = most_reasoning ? std::optional(std::min(*most_reasoning, room / 2)) : std::nullopt;
     return std::make_shared<MatcherMask>(grammar.matcher(budget));
@@ -181,10 +182,11 @@ bool can_bind(const text::GrammarCompiler& compiler, const Tool& tool) {
   return tool.strict || compiled(compiler, rules_of(alone, [](const Tool&) { return true; }));
 }
 
-// The mask of a turn. Tools are called by name, with arguments that follow their schemas. If the grammar cannot express
-// a schema, a strict tool is an ApiError; another tool's arguments are any JSON object. A turn that must end in a call
-// or in JSON, or that has a budget, reasons within that budget and within half of the room. Throws ApiError.
-MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn) {
+// The mask of a turn. Tools are called by name, with arguments that follow their schemas. If a schema is none, or too
+// large, a strict tool is an ApiError; another tool's arguments are any JSON object, which is noted. A turn that must
+// end in a call or in JSON, or that has a budget, reasons within that budget and within half of the room. Throws
+// ApiError.
+MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& turn, Leniency& told) {
   if (turn.prefill) return {};  // of a text that has begun nothing else can come
   const bool tools = turn.tool_choice != ToolChoice::kNone && !rules_of(turn, is_strict).calls.empty();
   const bool binding =
@@ -199,11 +201,16 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
         std::string(param) + " cannot go with response_format, strict tools, a required call or thinking_token_budget");
   }
   for (const bool each : {false, true}) {  // all schemas, then those that can be expressed
-    const Bound bound = [&](const Tool& tool) { return !each || can_bind(compiler, tool); };
-    if (const auto grammar = compiled(compiler, rules_of(turn, bound))) return masks_of(*grammar, most_reasoning(turn));
+    const Bound bound = [&](const Tool& tool) {
+      const bool out = !each || can_bind(compiler, tool);
+      if (!out) told.ignore(fmt::format("tool {}#", tool.spec.name));
+      return out;
+    };
+    if (const auto grammar = compiled(compiler, rules_of(turn, bound)))
+      return masks_of(*grammar, most_reasoning(turn), told);
   }
   try {
-    return masks_of(compiler.turn(rules_of(turn, is_strict)), most_reasoning(turn));
+    return masks_of(compiler.turn(rules_of(turn, is_strict)), most_reasoning(turn), told);
   } catch (const Error& e) {
     if (!compiled(compiler, {.answer = rule_of(turn.format)})) throw bad_schema(turn.format, e);
     throw bad_tools(e);
@@ -212,10 +219,10 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
 
 // The mask of a completion: the text alone.
 MaskSource text_mask(const text::GrammarCompiler& compiler, const OutputFormat& format,
-                     const std::vector<int32_t>& end_ids) {
+                     const std::vector<int32_t>& end_ids, Leniency& told) {
   if (format.kind == OutputFormat::Kind::kText) return {};
   try {
-    return masks_of(compiler.content(rule_of(format), end_ids), std::nullopt);
+    return masks_of(compiler.content(rule_of(format), end_ids), std::nullopt, told);
   } catch (const Error& e) {
     throw bad_schema(format, e);
   }
@@ -281,7 +288,8 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
   }
 }
 
-std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date) {
+std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn, const std::string& date,
+                                           Leniency& told) {
   const GenerationFields& fields = turn.generation;
   engine::Request request = base_request(model, fields);
   if (!fields.ignore_eos) {  // these ids end a turn, whatever the model's files list
@@ -291,7 +299,7 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   check_schema_sizes(turn);
   request.prompt = turn_prompt(model, turn, date);
   check_length(model, request, turn.prompt_field);
-  const MaskSource mask = turn_mask(*model.grammars, turn);  // behind the check: it may take seconds
+  const MaskSource mask = turn_mask(*model.grammars, turn, told);  // behind the check: it may take seconds
   const int64_t room = std::min(request.max_tokens, model.max_context - static_cast<int64_t>(request.prompt.size()));
   request.sampling.seed = seed_of(fields);
   std::vector<engine::Request> requests;
@@ -303,13 +311,14 @@ std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnR
   return requests;
 }
 
-std::vector<engine::Request> completion_requests(const ServedModel& model, const CompletionRequest& completion) {
+std::vector<engine::Request> completion_requests(const ServedModel& model, const CompletionRequest& completion,
+                                                 Leniency& told) {
   const GenerationFields& fields = completion.generation;
   engine::Request request = base_request(model, fields);
   if (completion.echo) request.prompt_logprobs = request.logprobs;
   if (completion.format.kind != OutputFormat::Kind::kText && (fields.ignore_eos || request.min_tokens > 0))
     throw ApiError("response_format", "response_format cannot go with ignore_eos or min_tokens");
-  const MaskSource mask = text_mask(*model.grammars, completion.format, model.eos_ids);
+  const MaskSource mask = text_mask(*model.grammars, completion.format, model.eos_ids, told);
   const uint64_t seed = seed_of(fields);
   std::vector<engine::Request> requests;
   for (const auto& prompt : completion.prompts) {

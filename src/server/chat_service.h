@@ -16,10 +16,11 @@ namespace nibble::server {
 [[nodiscard]] std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& turn,
                                                const std::string& date);
 
-// One engine request per answer; they differ in their seeds. Throws ApiError for what cannot be served.
+// One engine request per answer; they differ in their seeds. What their grammars do not keep of schemas is noted in
+// `told`. Throws ApiError for what cannot be served.
 [[nodiscard]] std::vector<engine::Request> turn_requests(const ServedModel& model, const TurnRequest& turn,
-                                                         const std::string& date);
+                                                         const std::string& date, Leniency& told);
 [[nodiscard]] std::vector<engine::Request> completion_requests(const ServedModel& model,
-                                                               const CompletionRequest& request);
+                                                               const CompletionRequest& request, Leniency& told);
 
 }  // namespace nibble::server

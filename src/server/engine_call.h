@@ -43,7 +43,7 @@ struct CallContext {
   Metrics& metrics;
   const LogLine& log;
   std::string request_id, path;
-  const Leniency leniency;  // what was let pass
+  Leniency leniency;  // what was let pass
   std::chrono::steady_clock::time_point arrived;
 };
 

@@ -137,11 +137,11 @@ const Json& array_of(const Json& value, std::string_view path) {
 }
 
 void Leniency::ignore(std::string_view path) {
-  constexpr size_t kMost = 32, kMostBytes = 100;
+  constexpr size_t kMost = 32, kMostBytes = 160;
   std::string name;
   for (const char c : path.substr(0, kMostBytes)) {
     const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("_-.[]").find(c) != std::string_view::npos;
+                       std::string_view("_-.[] #/$~").find(c) != std::string_view::npos;
     const bool index = c >= '0' && c <= '9' && name.ends_with('[');  // which of them says nothing
     if (!index) name += plain ? c : '?';
   }

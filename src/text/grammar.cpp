@@ -198,8 +198,9 @@ std::vector<std::vector<Segment>> answer_headers(const ContentRule& answer) {
 
 struct Grammar::Impl {
   std::shared_ptr<const Vocabulary> vocabulary;
-  std::vector<MessageRule> messages;
-  std::optional<Headers> headers;  // empty: the content of messages[0] comes at once
+  std::vector<MessageRule> messages{};
+  std::optional<Headers> headers{};  // empty: the content of messages[0] comes at once
+  std::vector<std::string> widened{};
 };
 
 struct GrammarCompiler::Impl {
@@ -208,11 +209,16 @@ struct GrammarCompiler::Impl {
         compiler(tokenizer_info(*vocabulary), /*max_threads=*/1, /*cache_enabled=*/true,
                  kCacheBytes + kCacheBytesPerToken * (tokenizer.max_id() + 1)) {}
 
-  std::optional<xgrammar::CompiledGrammar> compiled(const ContentRule& rule) {
+  // What of the rule is not kept is added to `widened`.
+  std::optional<xgrammar::CompiledGrammar> compiled(const ContentRule& rule, std::vector<std::string>& widened) {
     if (rule.kind == ContentRule::Kind::kText) return std::nullopt;
     if (rule.kind == ContentRule::Kind::kJsonObject) return any_object;
-    const bool is_schema = rule.kind == ContentRule::Kind::kJsonSchema;
-    const std::string grammar = is_schema ? json_schema_grammar(rule.schema, rule.where) : rule.grammar;
+    std::string grammar = rule.grammar;
+    if (rule.kind == ContentRule::Kind::kJsonSchema) {
+      JsonGrammar of_schema = json_schema_grammar(rule.schema, rule.where);
+      grammar = std::move(of_schema.text);
+      for (const std::string& pointer : of_schema.widened) widened.push_back(rule.where + pointer);
+    }
     try {
       return compiler.CompileGrammar(grammar);
     } catch (const std::exception& error) {
@@ -241,7 +247,7 @@ Grammar GrammarCompiler::content(const ContentRule& rule, std::vector<int32_t> e
     }
   }
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
-  grammar->messages.push_back({.content = impl_->compiled(rule), .end_ids = std::move(end_ids)});
+  grammar->messages.push_back({.content = impl_->compiled(rule, grammar->widened), .end_ids = std::move(end_ids)});
   return Grammar(std::move(grammar));
 }
 
@@ -266,7 +272,7 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
   if (rules.preamble) add(plain(kCommentaryChannel), {.content = {}, .end_ids = end, .kind = kPreamble});
   if (rules.answer) {
     add(answer_headers(*rules.answer),
-        {.content = impl_->compiled(*rules.answer), .end_ids = {impl_->id_of(Special::kReturn)}});
+        {.content = impl_->compiled(*rules.answer, grammar->widened), .end_ids = {impl_->id_of(Special::kReturn)}});
   }
   std::unordered_set<std::string> recipients;
   for (const CallRule& call : rules.calls) {
@@ -277,7 +283,8 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
                   "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
                   kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
     }
-    add(call_headers(call), {.content = impl_->compiled(call.arguments), .end_ids = {impl_->id_of(Special::kCall)}});
+    add(call_headers(call),
+        {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = {impl_->id_of(Special::kCall)}});
   }
   headers.sort();
   return Grammar(std::move(grammar));
@@ -407,6 +414,8 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
   ++at.spent;
   return true;
 }
+
+const std::vector<std::string>& Grammar::widened() const { return impl_->widened; }
 
 GrammarMatcher Grammar::matcher(std::optional<int64_t> reasoning_tokens) const { return {impl_, reasoning_tokens}; }
 

@@ -51,6 +51,8 @@ class Grammar {
   // `reasoning_tokens`: limits a turn's reasoning. Before the answer or the call come at most one analysis and then one
   // preamble, which together have at most this many tokens; then they end, at any place. Empty: no limit.
   [[nodiscard]] GrammarMatcher matcher(std::optional<int64_t> reasoning_tokens = {}) const;
+  // Keywords of its schemas that it does not keep: ContentRule::where and a JSON pointer, `tool f#/properties/a/not`.
+  [[nodiscard]] const std::vector<std::string>& widened() const;
 
  private:
   std::shared_ptr<const Impl> impl_;

@@ -54,13 +54,14 @@ std::string GrammarRules::name_of(size_t rule) { return fmt::format("v{}", rule)
 
 std::string GrammarRules::new_helper() { return fmt::format("h{}", helpers_++); }
 
-GrammarRules::Helper GrammarRules::helper_of(std::string_view attributes, std::string_view body) {
-  const auto [it, is_new] = helper_of_body_.try_emplace(fmt::format("{} {}", attributes, body));
-  if (is_new) {
-    it->second = new_helper();
-    emit(fmt::format("{}{}", it->second, attributes), body);
-  }
-  return {it->second, is_new};
+std::optional<std::string> GrammarRules::helper_of(std::string_view attributes, std::string_view body, int64_t cost) {
+  std::string key = fmt::format("{} {}", attributes, body);
+  if (const auto it = helper_of_body_.find(key); it != helper_of_body_.end()) return fmt::format("h{}", it->second);
+  if (!spend(cost)) return std::nullopt;
+  helper_of_body_[std::move(key)] = helpers_;
+  std::string name = new_helper();
+  emit(fmt::format("{}{}", name, attributes), body);
+  return name;
 }
 
 void GrammarRules::emit(std::string_view name, std::string_view body) {
@@ -73,18 +74,16 @@ void GrammarRules::emit(std::string_view name, std::string_view body) {
   }
 }
 
-size_t GrammarRules::rule_of(const SchemaPlace& place) {
-  const auto [it, is_new] = rule_of_schema_.try_emplace(place.schema, rules_.size());
-  if (is_new) rules_.push_back({.place = place, .needs = {}, .aliases = {}});
+size_t GrammarRules::rule_of(const SchemaSet& set) {
+  const auto [it, is_new] = rule_of_set_.try_emplace(set.key(), rules_.size());
+  if (is_new) rules_.push_back({.set = set, .needs = {}, .aliases = {}});
   return it->second;
 }
 
-void GrammarRules::spend(const SchemaPlace& at, int64_t cost) {
+bool GrammarRules::spend(int64_t cost) {
+  if (cost_ + cost > kMaxCompileCost) return false;
   cost_ += cost;
-  if (cost_ > kMaxCompileCost)
-    document_.fail(
-        at,
-        "its patterns, lengths, bounds and optional properties are too many together: compiling them would take too long");
+  return true;
 }
 
 void GrammarRules::add_alias(size_t rule, size_t target) {
@@ -131,7 +130,7 @@ void GrammarRules::expect_finite() const {
   const auto expect = [this](std::vector<Alternative> alternatives, std::string_view otherwise) {
     const std::vector<bool> settled = settled_by(std::move(alternatives), rules_.size());
     const auto open = static_cast<size_t>(std::ranges::find(settled, false) - settled.begin());
-    if (open < settled.size()) document_.fail(rules_[open].place, otherwise);
+    if (open < settled.size()) document_.fail(rules_[open].set.begin, otherwise);
   };
   expect(std::move(aliases), "it refers to itself with nothing in between");  // through alternatives alone
   expect(std::move(all), "no finite document satisfies it: it always contains itself");

@@ -2,12 +2,15 @@
 // The rules of a grammar while it is built: its text, and limits on all of it.
 
 #include "text/json_schema.h"
+#include "text/text_sets.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -42,7 +45,7 @@ class TextReader {
 // largest count.
 inline constexpr int64_t kMaxCompileCost = 2048;
 
-// One rule per schema, and helpers between them. Throws as SchemaDocument does, also beyond the limits of
+// One rule per set of schemas, and helpers between them. Throws as SchemaDocument does, also beyond the limits of
 // json_grammar.h.
 class GrammarRules {
  public:
@@ -50,21 +53,29 @@ class GrammarRules {
 
   explicit GrammarRules(const SchemaDocument& document) : document_(document), text_(shared_rules()) {}
 
-  // The schema's rule; made if it is new.
-  size_t rule_of(const SchemaPlace& place);
+  // The set's rule; made if it is new.
+  size_t rule_of(const SchemaSet& set);
   [[nodiscard]] static std::string name_of(size_t rule);
   [[nodiscard]] size_t size() const { return rules_.size(); }
-  [[nodiscard]] const SchemaPlace& place(size_t rule) const { return rules_[rule].place; }
+  [[nodiscard]] const SchemaSet& set(size_t rule) const { return rules_[rule].set; }
 
   void emit(std::string_view name, std::string_view body);
   [[nodiscard]] std::string new_helper();
-  struct Helper {
-    std::string name;
-    bool is_new;
-  };
-  // The helper `NAMEattributes ::= body`. A body that occurs in many places is compiled once.
-  [[nodiscard]] Helper helper_of(std::string_view attributes, std::string_view body);
-  void spend(const SchemaPlace& at, int64_t cost);  // of kMaxCompileCost
+  // Of kMaxCompileCost. False: more than is left, and nothing is spent.
+  [[nodiscard]] bool spend(int64_t cost);
+  // The helper `NAMEattributes ::= body`. A body that occurs in many places is compiled once. Empty: it costs more than
+  // is left.
+  [[nodiscard]] std::optional<std::string> helper_of(std::string_view attributes, std::string_view body, int64_t cost);
+  // Whether `write` could write all its rules; if not, none of them is left.
+  template <class Write>
+  [[nodiscard]] bool try_to(Write&& write) {
+    const auto [helpers, emitted, cost, bytes] = std::tuple(helpers_, emitted_, cost_, text_.size());
+    if (write()) return true;
+    std::erase_if(helper_of_body_, [&](const auto& entry) { return entry.second >= helpers; });
+    helpers_ = helpers, emitted_ = emitted, cost_ = cost;
+    text_.resize(bytes);
+    return false;
+  }
 
   // Adds an alternative to the rule: the rules that every document of it contains.
   void add_alternative(size_t rule, Rules needs) { rules_[rule].needs.push_back(std::move(needs)); }
@@ -77,39 +88,82 @@ class GrammarRules {
 
  private:
   struct Rule {
-    SchemaPlace place;
+    SchemaSet set;
     std::vector<Rules> needs{};
     Rules aliases{};
   };
 
   const SchemaDocument& document_;
   std::vector<Rule> rules_;
-  std::unordered_map<const nlohmann::ordered_json*, size_t> rule_of_schema_;
-  std::unordered_map<std::string, std::string> helper_of_body_;
+  std::map<SchemaSet::Key, size_t> rule_of_set_;
+  std::unordered_map<std::string, size_t> helper_of_body_;
   size_t helpers_ = 0, emitted_ = 0;
   int64_t cost_ = 0;
   std::string text_;
 };
 
-// The numbers that a JSON Schema allows, as expressions of grammar_rules.h's notation. Exact: bounds are decimal, never
-// rounded.
+// The numbers that schemas allow, as expressions of this notation. Exact: bounds are decimal, and rounded inwards to 18
+// digits behind the point.
 
 // With at most 18 digits before and after the point, and two in the exponent.
 [[nodiscard]] std::string any_number_expression();
 
-// The name of a rule for the numbers within minimum, maximum, their exclusive forms and multipleOf. Throws as
-// SchemaDocument does.
+// The name of a rule for the numbers within minimum, maximum, their exclusive forms and multipleOf of all the schemas;
+// what it cannot keep is widened. Throws as SchemaDocument does.
 enum class Numbers { kAll, kWhole };
-[[nodiscard]] std::string number_rule(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
+[[nodiscard]] std::string number_rule(SchemaDocument& document, GrammarRules& rules, const SchemaPlaces& all,
                                       Numbers which);
+// Whether it is proven that none is within their bounds.
+[[nodiscard]] bool has_no_number(SchemaDocument& document, const SchemaPlaces& all, Numbers which);
+// Whether the number is within the schema's bounds and a multiple, as doubles are.
+[[nodiscard]] bool allows_number(SchemaDocument& document, const SchemaPlace& at, const nlohmann::ordered_json& value);
 
-// The strings that a JSON Schema allows, as expressions of grammar_rules.h's notation.
+// The strings that schemas allow: by pattern (ECMA-262 without look-behind, back references, \b and \p; look-ahead not
+// in groups; without ^ or $ at an end, any characters may stand there), format, minLength and maxLength. What cannot be
+// kept, or costs too much, is widened. Throws as SchemaDocument does.
+class SchemaStrings {
+ public:
+  // All must outlive this.
+  SchemaStrings(SchemaDocument& document, GrammarRules& rules, std::string_view where)
+      : document_(document), rules_(rules), where_(where) {}
 
-// By pattern (ECMA-262 without look-around, back references, \b and \p; without ^ or $ at an end, any characters may
-// stand there), format, minLength and maxLength. `where` begins the messages about a pattern. Throws as SchemaDocument
-// does.
-[[nodiscard]] std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
-                                            std::string_view where);
+  // As an expression of the notation.
+  [[nodiscard]] std::string expression(const SchemaPlaces& all);
+  // As a set. Formats are narrower here than elsewhere: they may be left out.
+  enum class Formats { kKept, kLeftOut };
+  [[nodiscard]] TextSets::Id texts(const SchemaPlaces& all, Formats formats = Formats::kLeftOut);
+  // Empty: the pattern is not served, and the keyword under which it stands is widened.
+  [[nodiscard]] std::optional<TextSets::Id> pattern(const SchemaPlace& at, const std::string& pattern,
+                                                    std::string_view keyword);
+  [[nodiscard]] TextSets& sets() { return sets_; }
+  [[nodiscard]] bool is_none(TextSets::Id set);  // proven
+  // The strings of a set whose inside has at most so many characters as written, so that an escape counts as several.
+  // Empty: they would take too long to compile, or there are none.
+  [[nodiscard]] std::optional<std::string> written(TextSets::Id set, std::optional<int64_t> most);
+
+ private:
+  struct Part {
+    const SchemaPlace* at;
+    std::string_view keyword;
+    TextSets::Id set;
+  };
+  struct Lengths {
+    int64_t least = 0;
+    std::optional<int64_t> most{};
+  };
+  std::vector<Part> parts_of(const SchemaPlaces& all, Formats formats);
+  Lengths lengths(const SchemaPlaces& all);
+  std::optional<std::string> within(const SchemaPlaces& all, TextSets::Id set);
+  std::optional<std::string> quoted(std::string_view expression, int64_t cost, std::optional<int64_t> most);
+  std::optional<std::string> long_string(int64_t least, std::optional<int64_t> most);
+  void widen(const SchemaPlaces& all, std::string_view keyword);
+
+  SchemaDocument& document_;
+  GrammarRules& rules_;
+  std::string_view where_;
+  TextSets sets_;
+  std::map<std::string, TextSets::Id> patterns_;
+};
 
 // A regular expression for raw text, which it matches as a whole, as `Regex("…")`. Its classes are those of a pattern;
 // `.` is anything but \n. Throws kInvalidRequest, with `where` at the beginning.
@@ -121,10 +175,5 @@ struct RawPattern {
 
 // One character of a string's value: as it is, or escaped. In parentheses.
 [[nodiscard]] std::string any_character_expression();
-
-// Unicode scalar values in ascending, disjoint ranges; the class of those that may stand unescaped in a JSON string.
-using CharacterRanges = std::vector<std::pair<uint32_t, uint32_t>>;
-[[nodiscard]] CharacterRanges complement(const CharacterRanges& ranges);
-[[nodiscard]] std::string plain_class(const CharacterRanges& ranges);  // empty: none may
 
 }  // namespace nibble::text

@@ -20,7 +20,6 @@ namespace {
 constexpr int kMaxNumberDigits = 18;             // before the point, and after it
 constexpr int64_t kMaxMultiple = 1'000'000'000;  // of multipleOf
 constexpr size_t kMaxStates = 20'000;            // of the multiples' automaton, before equal ones become one
-constexpr int kMaxMultipleRules = 2000;
 constexpr int64_t kMultipleRuleCost = 1;
 constexpr int64_t kNumberBytesPerCost = 64;  // of the expression of a number between bounds
 
@@ -34,24 +33,33 @@ constexpr auto kPowers = [] {  // of ten
 constexpr Wide power(int digits) { return kPowers[static_cast<size_t>(digits)]; }
 constexpr Wide kOne = power(kMaxNumberDigits);  // a number is kept in units of its last possible digit
 
-// Empty: not a number, or too large or too fine for kMaxNumberDigits.
-std::optional<Wide> decimal_of(const nlohmann::ordered_json& value) {
-  if (!value.is_number() || !std::isfinite(value.get<double>())) return std::nullopt;
+constexpr Wide kFarthest = power(2 * kMaxNumberDigits) - 1;  // that can be written
+constexpr Wide kBeyond = kFarthest + 1;
+
+enum class Towards { kBelow, kAbove };
+
+// In units of the last digit, rounded. Beyond what can be written: -kBeyond or kBeyond. Empty: not a number.
+std::optional<Wide> decimal_of(const nlohmann::ordered_json& value, Towards towards) {
+  if (!value.is_number()) return std::nullopt;
   const std::string text = value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
   const size_t exponent = std::min(text.find('e'), text.size());
+  const bool negative = text.front() == '-';
   Wide digits = 0;
   int zeros = kMaxNumberDigits;  // behind the digits
-  for (size_t i = 0; i < exponent; ++i) {
-    if (text[i] == '-') continue;
+  for (size_t i = negative ? 1 : 0; i < exponent; ++i) {
     if (text[i] == '.') zeros -= static_cast<int>(exponent - i - 1);
     if (text[i] != '.') digits = digits * 10 + (text[i] - '0');
   }
-  if (digits == 0) return 0;
   if (exponent < text.size()) zeros += std::stoi(text.substr(exponent + 1));
-  for (; zeros < 0 && digits % 10 == 0; ++zeros) digits /= 10;
-  for (; zeros > 0 && digits < kPowers.back(); --zeros) digits *= 10;
-  if (zeros != 0 || digits >= kPowers.back()) return std::nullopt;
-  return text.front() == '-' ? -digits : digits;
+  bool more = false;  // than the digits say
+  for (; zeros < 0 && digits > 0; ++zeros) {
+    more = more || digits % 10 != 0;
+    digits /= 10;
+  }
+  if (more && (towards == Towards::kAbove) != negative) ++digits;
+  for (; zeros > 0 && digits > 0 && digits < kBeyond; --zeros) digits *= 10;
+  digits = std::min(digits, kBeyond);
+  return negative ? -digits : digits;
 }
 
 struct Interval {
@@ -80,10 +88,11 @@ struct State {
 // rest. Multiples have no fraction, and a rule for each of its states; else an expression holds all.
 class NumberWalk {
  public:
-  NumberWalk(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at, int fraction_digits,
-             int64_t step)
-      : document_(document), rules_(rules), at_(at), fraction_digits_(fraction_digits), step_(step) {}
+  NumberWalk(GrammarRules& rules, int fraction_digits, int64_t step)
+      : rules_(rules), fraction_digits_(fraction_digits), step_(step) {}
 
+  // Whether the result has more rules, or costs more, than is left.
+  [[nodiscard]] bool is_too_large() const { return too_large_; }
   // The numbers of an interval, in units of the last digit. Zero has no sign. "": none.
   std::string between(Interval wanted) {
     std::vector<std::string> choices;
@@ -136,19 +145,11 @@ class NumberWalk {
   [[nodiscard]] std::optional<std::string> free_rest(const State& state) const;
   std::string rest_of(const State& state);
   std::string name_of(const std::string& body);
-  [[noreturn]] void fail_too_large() const {
-    document_.fail(at_, fmt::format("multipleOf {}: its grammar would have more than {} rules; want a smaller one, or "
-                                    "minimum and maximum closer together",
-                                    step_, kMaxMultipleRules));
-  }
-
-  const SchemaDocument& document_;
   GrammarRules& rules_;
-  const SchemaPlace& at_;
   const int fraction_digits_;
   const int64_t step_;
   std::map<State, std::string> rests_;
-  int rules_made_ = 0;
+  bool too_large_ = false;
 };
 
 // What follows where nothing but the number of digits counts any more. Empty: the bounds or the step still do.
@@ -166,7 +167,7 @@ std::optional<std::string> NumberWalk::free_rest(const State& state) const {
     first = std::min(first, n);
     last = n;
   }
-  if (state.in_fraction) return fmt::format("[0-9]{{0,{}}}", state.fraction_digits);
+  if (state.in_fraction) return fmt::format("[0-9]{{{},{}}}", state.may_end ? 0 : 1, state.fraction_digits);
   const std::string digits = last > 0 ? fmt::format("[0-9]{{{},{}}}", first, last) : "";
   if (state.fraction_digits == 0) return digits.empty() ? "\"\"" : digits;
   return fmt::format("{} (\".\" [0-9]{{1,{}}})?", digits, state.fraction_digits);
@@ -175,8 +176,8 @@ std::optional<std::string> NumberWalk::free_rest(const State& state) const {
 std::string NumberWalk::rest_of(const State& state) {
   if (const auto free = free_rest(state)) return *free;
   const auto [it, is_new] = rests_.try_emplace(state);
-  if (!is_new) return it->second;
-  if (rests_.size() > kMaxStates) fail_too_large();
+  if (!is_new || too_large_) return it->second;
+  too_large_ = rests_.size() > kMaxStates;
   std::vector<std::pair<std::string, std::string>> choices;  // what follows, and after which digits
   for (int digit = 0; digit <= 9; ++digit) {
     const State next = after(state, digit);
@@ -200,32 +201,39 @@ std::string NumberWalk::rest_of(const State& state) {
 }
 
 std::string NumberWalk::name_of(const std::string& body) {
-  const auto [name, is_new] = rules_.helper_of("", body);
-  if (is_new && ++rules_made_ > kMaxMultipleRules) fail_too_large();
-  if (is_new) rules_.spend(at_, kMultipleRuleCost);
-  return name;
+  auto name = too_large_ ? std::nullopt : rules_.helper_of("", body, kMultipleRuleCost);
+  too_large_ = !name;
+  return std::move(name).value_or("");
 }
 
 enum class Side { kLowest, kHighest };
 
-// The tighter one of a keyword and its exclusive form, in units of the last of `fraction_digits`, rounded inwards.
-std::optional<Wide> bound_of(const SchemaDocument& document, const SchemaPlace& at, Side side, int fraction_digits) {
+// The tightest of the keyword and its exclusive form, in units of the last of `fraction_digits`, rounded inwards; none
+// if numbers that can be written are within it anyway. What is excluded is the bound as a double, too: a client may
+// read 1.1000000000000000010 as 1.1.
+std::optional<Wide> bound_of(SchemaDocument& document, const SchemaPlaces& all, Side side, int fraction_digits) {
   const bool lower = side == Side::kLowest;
   const Wide unit = power(kMaxNumberDigits - fraction_digits), sign = lower ? 1 : -1;
   std::optional<Wide> out;
-  for (const bool exclusive : {false, true}) {
-    const std::string_view name =
-        exclusive ? (lower ? "exclusiveMinimum" : "exclusiveMaximum") : (lower ? "minimum" : "maximum");
-    if (!at.schema->contains(name)) continue;
-    const auto value = decimal_of(*at.schema->find(name));
-    if (!value) {
-      document.fail(at, fmt::format("{}: want a number with at most {} digits before and after the point", name,
-                                    kMaxNumberDigits));
+  for (const SchemaPlace& at : all) {
+    for (const bool exclusive : {false, true}) {
+      const std::string_view name =
+          exclusive ? (lower ? "exclusiveMinimum" : "exclusiveMaximum") : (lower ? "minimum" : "maximum");
+      if (!at.schema->contains(name)) continue;
+      nlohmann::ordered_json value = *at.schema->find(name);
+      if (!value.is_number()) document.fail(at, fmt::format("{}: want a number, found {}", name, value.type_name()));
+      const Towards inwards = lower ? Towards::kAbove : Towards::kBelow;
+      Wide least = sign * *decimal_of(value, inwards);
+      if (exclusive) {
+        const double next = std::nextafter(value.get<double>(), lower ? HUGE_VAL : -HUGE_VAL);
+        if (std::isfinite(next)) least = std::max(least + 1, sign * *decimal_of(next, inwards));
+      }
+      if (least >= kBeyond) document.widen(at, name);
+      if (least >= kBeyond || least <= -kBeyond) continue;
+      const Wide whole = least / unit;  // mirrored, a highest is a lowest
+      const Wide found = sign * (whole + (whole * unit < least ? 1 : 0));
+      if (!out || sign * found > sign * *out) out = found;
     }
-    const Wide least = sign * *value, whole = least / unit;  // mirrored, a highest is a lowest
-    const bool outside = exclusive ? whole * unit <= least : whole * unit < least;
-    const Wide found = sign * (whole + (outside ? 1 : 0));
-    if (!out || sign * found > sign * *out) out = found;
   }
   return out;
 }
@@ -236,23 +244,36 @@ struct Step {
   int digits = kMaxNumberDigits;
 };
 
-Step step_of(const SchemaDocument& document, const SchemaPlace& at, Numbers which) {
-  Step step{.count = 1, .digits = which == Numbers::kWhole ? 0 : kMaxNumberDigits};
-  if (!at.schema->contains("multipleOf")) return step;
-  const Wide value = decimal_of(*at.schema->find("multipleOf")).value_or(0);
-  int digits = 0;
-  while (value % power(kMaxNumberDigits - digits) != 0) ++digits;
-  const Wide count = value / power(kMaxNumberDigits - digits);
-  if (value <= 0 || digits == kMaxNumberDigits || count >= kOne)
-    document.fail(at, fmt::format("multipleOf: want a number above 0 with at most {} digits", kMaxNumberDigits));
-  step = {.count = static_cast<int64_t>(count), .digits = digits};
-  if (which == Numbers::kWhole) {  // of 2.5, the whole multiples are those of 5
-    step.count /= std::gcd(step.count, static_cast<int64_t>(power(digits)));
-    step.digits = 0;
+// Of the largest step that is served and that all multiples are multiples of.
+Step step_of(SchemaDocument& document, const SchemaPlaces& all, Numbers which) {
+  Step out{.count = 1, .digits = which == Numbers::kWhole ? 0 : kMaxNumberDigits};
+  for (const SchemaPlace& at : all) {
+    if (!at.schema->contains("multipleOf")) continue;
+    const nlohmann::ordered_json& multiple = *at.schema->find("multipleOf");
+    const Wide value = decimal_of(multiple, Towards::kBelow).value_or(0);
+    if (!multiple.is_number() || multiple.get<double>() <= 0) document.fail(at, "multipleOf: want a number above 0");
+    int digits = 0;
+    while (digits < kMaxNumberDigits && value % power(kMaxNumberDigits - digits) != 0) ++digits;
+    const Wide count = value / power(kMaxNumberDigits - digits);
+    if (digits == kMaxNumberDigits || count >= kOne) {  // too fine, or too large
+      document.widen(at, "multipleOf");
+      continue;
+    }
+    Step step = {.count = static_cast<int64_t>(count), .digits = digits};
+    if (which == Numbers::kWhole) {  // of 2.5, the whole multiples are those of 5
+      step.count /= std::gcd(step.count, static_cast<int64_t>(power(digits)));
+      step.digits = 0;
+    }
+    const bool fraction = step.digits > 0 && step.count > 1;  // 0.25: two digits after the point remain
+    if (fraction) step.count = 1;
+    const Wide together = step.digits == 0 && out.digits == 0
+                              ? static_cast<Wide>(out.count) / std::gcd(out.count, step.count) * step.count
+                              : (step.digits < out.digits ? step.count : out.count);
+    if (fraction || together > kMaxMultiple) document.widen(at, "multipleOf");
+    if (together > kMaxMultiple) continue;
+    out = {.count = static_cast<int64_t>(together), .digits = std::min(out.digits, step.digits)};
   }
-  if (step.digits > 0 && step.count > 1) document.fail(at, "multipleOf: want a whole number, 0.1, 0.01 and so on");
-  if (step.count > kMaxMultiple) document.fail(at, fmt::format("multipleOf: want at most {}", kMaxMultiple));
-  return step;
+  return out;
 }
 
 // Also with an exponent of at most two digits, if all digits may come.
@@ -266,19 +287,55 @@ std::string unbounded_expression(int fraction_digits) {
 
 std::string any_number_expression() { return unbounded_expression(kMaxNumberDigits); }
 
-std::string number_rule(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at, Numbers which) {
-  const Step step = step_of(document, at, which);
-  const auto lowest = bound_of(document, at, Side::kLowest, step.digits),
-             highest = bound_of(document, at, Side::kHighest, step.digits);
-  const Wide farthest = power(kMaxNumberDigits + step.digits) - 1;
-  const std::string expression = !lowest && !highest && step.count == 1
-                                     ? unbounded_expression(step.digits)
-                                     : NumberWalk(document, rules, at, step.digits, step.count)
-                                           .between({lowest.value_or(-farthest), highest.value_or(farthest)});
-  if (expression.empty()) document.fail(at, "no number lies within minimum, maximum and multipleOf");
-  const auto [name, is_new] = rules.helper_of("", expression);
-  if (is_new) rules.spend(at, static_cast<int64_t>(expression.size()) / kNumberBytesPerCost);
-  return name;
+bool has_no_number(SchemaDocument& document, const SchemaPlaces& all, Numbers which) {
+  const int digits = which == Numbers::kWhole ? 0 : kMaxNumberDigits;
+  const auto lowest = bound_of(document, all, Side::kLowest, digits),
+             highest = bound_of(document, all, Side::kHighest, digits);
+  return lowest && highest && *lowest > *highest;
+}
+
+bool allows_number(SchemaDocument& document, const SchemaPlace& at, const nlohmann::ordered_json& value) {
+  const auto bound = [&](std::string_view name) -> std::optional<double> {
+    const auto it = at.schema->find(name);
+    if (it == at.schema->end()) return std::nullopt;
+    if (!it->is_number()) document.fail(at, fmt::format("{}: want a number, found {}", name, it->type_name()));
+    return it->get<double>();
+  };
+  const auto number = value.get<double>();
+  const auto step = bound("multipleOf");
+  return number >= bound("minimum").value_or(number) && number <= bound("maximum").value_or(number) &&
+         number > bound("exclusiveMinimum").value_or(-HUGE_VAL) &&
+         number < bound("exclusiveMaximum").value_or(HUGE_VAL) && (!step || std::fmod(number, *step) == 0);
+}
+
+std::string number_rule(SchemaDocument& document, GrammarRules& rules, const SchemaPlaces& all, Numbers which) {
+  std::optional<std::string> name;
+  const auto write = [&](const Step& step, bool bounded) {
+    const auto bound = [&](Side side) { return bounded ? bound_of(document, all, side, step.digits) : std::nullopt; };
+    const auto lowest = bound(Side::kLowest), highest = bound(Side::kHighest);
+    const Wide farthest = power(kMaxNumberDigits + step.digits) - 1;
+    NumberWalk walk(rules, step.digits, step.count);
+    const std::string expression = !lowest && !highest && step.count == 1
+                                       ? unbounded_expression(step.digits)
+                                       : walk.between({lowest.value_or(-farthest), highest.value_or(farthest)});
+    if (walk.is_too_large()) return false;
+    if (expression.empty()) document.fail(all.front(), "no number lies within minimum, maximum and multipleOf");
+    name = rules.helper_of("", expression, static_cast<int64_t>(expression.size()) / kNumberBytesPerCost);
+    return name.has_value();
+  };
+  const auto widen = [&](std::initializer_list<std::string_view> keywords) {
+    for (const SchemaPlace& at : all) {
+      for (const std::string_view keyword : keywords)
+        if (at.schema->contains(keyword)) document.widen(at, keyword);
+    }
+  };
+  const Step step = step_of(document, all, which);
+  if (rules.try_to([&] { return write(step, true); })) return *name;
+  widen({"multipleOf"});
+  const Step any{.count = 1, .digits = step.digits};
+  if (rules.try_to([&] { return write(any, true); })) return *name;
+  widen({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
+  return unbounded_expression(step.digits);
 }
 
 }  // namespace nibble::text

@@ -18,26 +18,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 12> kAnnotations = {"title",      "description", "default",     "examples",
-                                                           "deprecated", "readOnly",    "writeOnly",   "$schema",
-                                                           "$comment",   "$defs",       "definitions", "discriminator"};
+// Texts of them are not counted; what else nobody knows is an annotation, too.
+constexpr std::array<std::string_view, 3> kTexts = {"title", "description", "$comment"};
 struct TypedKeywords {
   JsonType type;
-  std::array<std::string_view, 6> keywords;
+  std::array<std::string_view, 11> keywords;
 };
 constexpr TypedKeywords kTyped[] = {
     {JsonType::kObject,
-     {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyNames"}},
-    {JsonType::kArray, {"items", "prefixItems", "minItems", "maxItems"}},
+     {"properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyNames",
+      "patternProperties", "unevaluatedProperties", "dependentRequired", "dependentSchemas", "dependencies"}},
+    {JsonType::kArray, {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "unevaluatedItems"}},
     {JsonType::kString, {"minLength", "maxLength", "pattern", "format"}},
     {JsonType::kNumber, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
-constexpr std::array<std::string_view, 7> kOfAnyType = {"$ref", "anyOf", "oneOf", "allOf", "type", "enum", "const"};
-constexpr int kMaxReferences = 64;  // that lead to one another
-
-bool is_annotation(std::string_view key, bool at_root) {
-  if (key.starts_with("x-") || (at_root && key == "$id")) return true;
-  return std::find(kAnnotations.begin(), kAnnotations.end(), key) != kAnnotations.end();
-}
+constexpr std::array<std::string_view, 7> kOfAnyType = {"type", "enum", "const", "not", "then", "else", "$dynamicRef"};
+constexpr int kMaxReferences = 256;  // that lead to one another
+constexpr size_t kMaxChoices = 256;  // of a set's anyOf and oneOf together
 
 std::optional<JsonType> type_named(std::string_view name) {
   for (int i = 0; i < kJsonTypes; ++i) {
@@ -51,15 +47,9 @@ const Json* find(const Json& object, std::string_view key) {
   return it == object.end() ? nullptr : &*it;
 }
 
-bool is_required(const Json& schema, const std::string& name) {
-  const Json* required = find(schema, "required");
-  return required != nullptr && required->is_array() &&
-         std::find(required->begin(), required->end(), name) != required->end();
-}
-
-bool share_value(const std::vector<const Json*>& a, const std::vector<const Json*>& b) {
-  const auto is_in_b = [&b](const Json* v) { return std::ranges::any_of(b, [v](const Json* o) { return *v == *o; }); };
-  return std::ranges::any_of(a, is_in_b);
+bool has_own_keyword(const Json& schema) {
+  if (std::ranges::any_of(kOfAnyType, [&](std::string_view key) { return schema.contains(key); })) return true;
+  return !implied_types(schema).empty();
 }
 
 }  // namespace
@@ -94,10 +84,49 @@ bool JsonTypes::holds(const Json& value) const {
          (!value.is_number_float() || std::floor(value.get<double>()) == value.get<double>());
 }
 
-bool JsonTypes::overlaps(JsonTypes other) const {
-  constexpr unsigned kNumbers =
-      1U << static_cast<unsigned>(JsonType::kInteger) | 1U << static_cast<unsigned>(JsonType::kNumber);
-  return (bits_ & other.bits_) != 0 || ((bits_ & kNumbers) != 0 && (other.bits_ & kNumbers) != 0);
+JsonTypes JsonTypes::all() {
+  JsonTypes out;
+  for (int i = 0; i < kJsonTypes; ++i) out.add(static_cast<JsonType>(i));
+  return out;
+}
+JsonTypes JsonTypes::both(JsonTypes other) const {
+  JsonTypes out;
+  out.bits_ = bits_ & other.bits_;
+  const auto has_number = [](JsonTypes of) { return of.has(JsonType::kInteger) || of.has(JsonType::kNumber); };
+  if (has_number(*this) && has_number(other)) out.add(JsonType::kInteger);
+  return out;
+}
+JsonTypes JsonTypes::either(JsonTypes other) const {
+  JsonTypes out;
+  out.bits_ = bits_ | other.bits_;
+  return out;
+}
+
+std::span<const std::string_view> keywords_of(JsonType type) {
+  return std::ranges::find(kTyped, type, &TypedKeywords::type)->keywords;
+}
+
+JsonTypes implied_types(const Json& schema) {
+  JsonTypes out;
+  for (const auto& [of, keywords] : kTyped) {
+    const auto stands_there = [&](std::string_view key) { return !key.empty() && schema.contains(key); };
+    if (std::ranges::any_of(keywords, stands_there)) out.add(of);
+  }
+  return out;
+}
+
+SchemaSet::Key SchemaSet::key() const {
+  Key out;
+  for (const SchemaPart& part : parts) out.emplace_back(part.at.schema, part.facet);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+SchemaPlaces SchemaSet::of(Facet facet) const {
+  SchemaPlaces out;
+  for (const SchemaPart& part : parts)
+    if (part.facet == facet) out.push_back(part.at);
+  return out;
 }
 
 SchemaDocument::SchemaDocument(const Json& root, std::string_view where) : root_(root), where_(where) {
@@ -112,7 +141,12 @@ void SchemaDocument::fail(const SchemaPlace& at, std::string_view what) const {
   throw Error(Code::kInvalidRequest, "{}: the schema at {}: {}", where_, shortened(at.path), what);
 }
 
-void SchemaDocument::expect_within_limits() const {
+void SchemaDocument::widen(const SchemaPlace& at, std::string_view keyword) {
+  std::string pointer = fmt::format("{}/{}", at.path, keyword);
+  if (std::ranges::find(widened_, pointer) == widened_.end()) widened_.push_back(std::move(pointer));
+}
+
+void SchemaDocument::expect_within_limits() {
   struct Visit {
     const Json* value;
     int depth;
@@ -129,7 +163,9 @@ void SchemaDocument::expect_within_limits() const {
     for (const auto& entry : value->items()) {
       if (value->is_object()) {
         bytes += entry.key().size();
-        if (entry.value().is_string() && is_annotation(entry.key(), true)) continue;
+        const bool is_text = std::ranges::find(kTexts, entry.key()) != kTexts.end() || entry.key().starts_with("x-");
+        if (entry.value().is_string() && is_text) continue;
+        has_ids_ = has_ids_ || (depth > 0 && entry.key() == "$id" && entry.value().is_string());
       }
       if (value->is_structured()) open.push_back({&entry.value(), depth + 1});
     }
@@ -138,61 +174,129 @@ void SchemaDocument::expect_within_limits() const {
   }
 }
 
-void SchemaDocument::expect_known(const SchemaPlace& at) const {
-  if (!at.schema->is_object()) fail(at, fmt::format("want an object or true, found {}", at.schema->type_name()));
-  for (const auto& entry : at.schema->items()) {
-    const std::string& key = entry.key();
-    const auto has_key = [&](const TypedKeywords& of) {
-      return std::ranges::find(of.keywords, key) != of.keywords.end();
-    };
-    const bool known = std::ranges::any_of(kTyped, has_key) || std::ranges::find(kOfAnyType, key) != kOfAnyType.end();
-    if (key.empty() || (!known && !is_annotation(key, at.schema == &root_))) {
-      fail(at, fmt::format("the keyword {} is not supported", shortened(key)));
-    }
-  }
+SchemaPlace SchemaDocument::child(const SchemaPlace& at, std::string_view key, const Json* there) {
+  std::string name;  // as a JSON pointer has it
+  for (const char c : key) name += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return {there != nullptr ? there : &*at.schema->find(key), fmt::format("{}/{}", at.path, name)};
 }
-
-void SchemaDocument::expect_only(const SchemaPlace& at, const std::vector<std::string_view>& own) const {
-  for (const auto& entry : at.schema->items()) {
-    const std::string& key = entry.key();
-    if (is_annotation(key, at.schema == &root_) || std::find(own.begin(), own.end(), key) != own.end()) continue;
-    fail(at, fmt::format("{} cannot be combined with {}", shortened(key), own.front()));
-  }
-}
-
-SchemaPlace SchemaDocument::child(const SchemaPlace& at, std::string_view key) const {
-  return {&*at.schema->find(key), fmt::format("{}/{}", at.path, key)};
-}
-SchemaPlace SchemaDocument::item(const SchemaPlace& at, size_t idx) const {
+SchemaPlace SchemaDocument::item(const SchemaPlace& at, size_t idx) {
   return {&(*at.schema)[idx], fmt::format("{}/{}", at.path, idx)};
 }
 
-SchemaPlace SchemaDocument::referenced(const SchemaPlace& at) const {
+std::optional<SchemaPlace> SchemaDocument::referenced(const SchemaPlace& at) {
   const std::string* ref = text(at, "$ref");
-  if (ref == nullptr) return at;
+  if (has_ids_ || !(*ref == "#" || ref->starts_with("#/"))) {
+    widen(at, "$ref");
+    return std::nullopt;
+  }
   const auto bad = [&](std::string_view why) { fail(at, fmt::format("$ref {}: {}", shortened(*ref), why)); };
-  if (!ref->starts_with('#')) bad("want a reference inside the schema, #/…");
-  if (*ref == "#") return root();
   try {
     const Json::json_pointer where(percent_decoded(ref->substr(1)));
     if (!root_.contains(where)) bad("there is nothing there");
-    return {&root_.at(where), *ref};
+    return SchemaPlace{&root_.at(where), *ref};
   } catch (const nlohmann::ordered_json::exception&) {
     bad("want a JSON pointer, #/…");
   }
-  return at;
+  return std::nullopt;
+}
+
+// The schemas of one set that were seen, and those on the way to the one at hand.
+struct Visited {
+  std::map<const Json*, bool> is_open{};
+  int depth = 0;
+};
+
+void SchemaDocument::add(SchemaSet& set, const SchemaPlace& at, Visited& visited) {
+  const Json& schema = *at.schema;
+  if (schema.is_boolean()) {
+    set.is_false = set.is_false || !schema.get<bool>();
+    return;
+  }
+  if (!schema.is_object()) fail(at, fmt::format("want an object or a boolean, found {}", schema.type_name()));
+  const auto [it, is_new] = visited.is_open.try_emplace(&schema, true);
+  if (!is_new && it->second) fail(at, "it refers to itself with nothing in between");
+  if (!is_new) return;
+  if (++visited.depth > kMaxReferences)
+    fail(at, fmt::format("more than {} schemas lead to one another", kMaxReferences));
+  const auto add_part = [&](Facet facet) {
+    const auto same = [&](const SchemaPart& part) { return part.at.schema == at.schema && part.facet == facet; };
+    if (std::ranges::none_of(set.parts, same)) set.parts.push_back({at, facet});
+  };
+  if (has_own_keyword(schema)) add_part(Facet::kOwn);
+  if (schema.contains("$ref")) {
+    if (const auto target = referenced(at)) add(set, *target, visited);
+  }
+  for (const SchemaPlace& each : list(at, "allOf")) add(set, each, visited);
+  if (schema.contains("anyOf")) add_part(Facet::kAnyOf);
+  if (schema.contains("oneOf")) add_part(Facet::kOneOf);
+  --visited.depth;
+  visited.is_open[&schema] = false;
+}
+
+SchemaSet SchemaDocument::together(SchemaSet set, const SchemaPlaces& more) {
+  Visited visited;
+  for (const SchemaPart& part : set.parts) {
+    if (part.facet == Facet::kOwn) visited.is_open.emplace(part.at.schema, false);
+  }
+  for (const SchemaPlace& at : more) add(set, at, visited);
+  size_t choices = 1;
+  std::erase_if(set.parts, [&](const SchemaPart& part) {
+    if (part.facet != Facet::kAnyOf && part.facet != Facet::kOneOf) return false;
+    const std::string_view keyword = part.facet == Facet::kAnyOf ? "anyOf" : "oneOf";
+    choices *= std::max<size_t>(1, list(part.at, keyword).size());
+    if (choices <= kMaxChoices) return false;
+    choices = kMaxChoices;
+    widen(part.at, keyword);
+    return true;
+  });
+  return set;
+}
+
+std::optional<SchemaChoice> SchemaDocument::choice(const SchemaSet& set) const {
+  for (size_t i = 0; i < set.parts.size(); ++i) {
+    const auto& [at, facet] = set.parts[i];
+    if (facet != Facet::kAnyOf && facet != Facet::kOneOf) continue;
+    const std::string_view keyword = facet == Facet::kAnyOf ? "anyOf" : "oneOf";
+    SchemaChoice out{.at = at, .rest = set, .options = list(at, keyword), .exclusive = facet == Facet::kOneOf};
+    out.rest.parts.erase(out.rest.parts.begin() + static_cast<int64_t>(i));
+    return out;
+  }
+  return std::nullopt;
+}
+
+SchemaPlaces SchemaDocument::list(const SchemaPlace& at, std::string_view keyword) const {
+  SchemaPlaces out;
+  if (!at.schema->contains(keyword)) return out;
+  const SchemaPlace all = child(at, keyword);
+  if (!all.schema->is_array() || (all.schema->empty() && keyword.ends_with("Of")))
+    fail(at, fmt::format("{}: want a list of at least one schema", keyword));
+  for (size_t i = 0; i < all.schema->size(); ++i) out.push_back(item(all, i));
+  return out;
+}
+
+std::vector<std::string> SchemaDocument::names(const SchemaPlace& at, std::string_view keyword) const {
+  std::vector<std::string> out;
+  const Json* names = find(*at.schema, keyword);
+  if (names == nullptr) return out;
+  const bool good = names->is_array() && std::ranges::all_of(*names, [](const Json& name) { return name.is_string(); });
+  if (!good) fail(at, fmt::format("{}: want a list of names", keyword));
+  return names->get<std::vector<std::string>>();
+}
+
+std::vector<std::pair<std::string, SchemaPlace>> SchemaDocument::members(const SchemaPlace& at,
+                                                                         std::string_view keyword) const {
+  std::vector<std::pair<std::string, SchemaPlace>> out;
+  if (!at.schema->contains(keyword)) return out;
+  const SchemaPlace all = child(at, keyword);
+  if (!all.schema->is_object()) fail(at, fmt::format("{}: want an object", keyword));
+  for (const auto& entry : all.schema->items()) out.emplace_back(entry.key(), child(all, entry.key(), &entry.value()));
+  return out;
 }
 
 JsonTypes SchemaDocument::types(const SchemaPlace& at) const {
   JsonTypes out;
   const Json* type = find(*at.schema, "type");
-  if (type == nullptr) {
-    for (const auto& [of, keywords] : kTyped) {
-      const auto stands_there = [&](std::string_view key) { return !key.empty() && at.schema->contains(key); };
-      if (std::ranges::any_of(keywords, stands_there)) out.add(of);
-    }
-    return out;
-  }
+  if (type == nullptr) return out;
   const auto add = [&](const Json& name) {
     const auto known = name.is_string() ? type_named(name.get_ref<const std::string&>()) : std::nullopt;
     if (!known)
@@ -210,34 +314,25 @@ JsonTypes SchemaDocument::types(const SchemaPlace& at) const {
 }
 
 std::vector<const Json*> SchemaDocument::values(const SchemaPlace& at) const {
-  const Json* constant = find(*at.schema, "const");
-  const Json* values = find(*at.schema, "enum");
-  if (constant == nullptr && values == nullptr) return {};
-  if (values != nullptr && (!values->is_array() || values->empty()))
-    fail(at, "enum: want a list of at least one value");
   std::vector<const Json*> out;
-  const auto add = [&](const Json& value) {
-    if (!at.schema->contains("type") || types(at).holds(value)) out.push_back(&value);
-  };
-  if (constant != nullptr) {
-    if (values == nullptr || std::find(values->begin(), values->end(), *constant) != values->end()) add(*constant);
-  } else {
-    for (const Json& value : *values) add(value);
-  }
-  if (out.empty()) fail(at, "no value is allowed by const, enum and type together");
+  if (const Json* constant = find(*at.schema, "const")) out.push_back(constant);
+  const Json* values = find(*at.schema, "enum");
+  if (values == nullptr) return out;
+  if (!values->is_array() || values->empty()) fail(at, "enum: want a list of at least one value");
+  if (out.empty())
+    for (const Json& value : *values) out.push_back(&value);
   return out;
 }
 
-std::optional<int64_t> SchemaDocument::count(const SchemaPlace& at, std::string_view keyword) const {
+std::optional<int64_t> SchemaDocument::count(const SchemaPlace& at, std::string_view keyword) {
   const Json* value = find(*at.schema, keyword);
   if (value == nullptr) return std::nullopt;
   const bool whole =
       value->is_number() && value->get<double>() >= 0 && std::floor(value->get<double>()) == value->get<double>();
   if (!whole) fail(at, fmt::format("{}: want a whole number, 0 or more", keyword));
-  if (value->get<double>() > static_cast<double>(kMaxRepetitions)) {
-    fail(at, fmt::format("{}: want at most {}", keyword, kMaxRepetitions));
-  }
-  return static_cast<int64_t>(value->get<double>());
+  if (value->get<double>() <= static_cast<double>(kMaxRepetitions)) return static_cast<int64_t>(value->get<double>());
+  if (keyword.starts_with("min")) widen(at, keyword);
+  return kMaxRepetitions;
 }
 
 const std::string* SchemaDocument::text(const SchemaPlace& at, std::string_view keyword) const {
@@ -245,52 +340,6 @@ const std::string* SchemaDocument::text(const SchemaPlace& at, std::string_view 
   if (value == nullptr) return nullptr;
   if (!value->is_string()) fail(at, fmt::format("{}: want a string, found {}", keyword, value->type_name()));
   return &value->get_ref<const std::string&>();
-}
-
-SchemaPlace SchemaDocument::followed(SchemaPlace at) const {
-  for (int i = 0; i < kMaxReferences && at.schema->is_object() && at.schema->contains("$ref"); ++i) at = referenced(at);
-  return at;
-}
-
-bool SchemaDocument::has_disjoint_objects(const SchemaPlace& a, const SchemaPlace& b) const {
-  const Json* properties = find(*a.schema, "properties");
-  const Json* others = find(*b.schema, "properties");
-  if (properties == nullptr || !properties->is_object() || others == nullptr || !others->is_object()) return false;
-  const Json* additional = find(*b.schema, "additionalProperties");
-  const bool closed = additional != nullptr && additional->is_boolean() && !additional->get<bool>();
-  for (const auto& entry : properties->items()) {
-    if (!is_required(*a.schema, entry.key())) continue;
-    const Json* other = find(*others, entry.key());
-    if (other == nullptr && closed) return true;
-    if (other == nullptr || !entry.value().is_object() || !other->is_object()) continue;
-    const SchemaPlace mine = followed({&entry.value(), a.path}), yours = followed({other, b.path});
-    if (!mine.schema->is_object() || !yours.schema->is_object()) continue;
-    const auto values = this->values(mine), other_values = this->values(yours);
-    if (values.empty() || other_values.empty() || !is_required(*b.schema, entry.key())) continue;
-    if (!share_value(values, other_values)) return true;
-  }
-  return false;
-}
-
-bool SchemaDocument::are_disjoint(SchemaPlace a, SchemaPlace b) const {
-  a = followed(std::move(a));
-  b = followed(std::move(b));
-  if (!a.schema->is_object() || !b.schema->is_object()) return false;
-  for (const std::string_view keyword : {"anyOf", "oneOf", "allOf"}) {
-    if (a.schema->contains(keyword) || b.schema->contains(keyword)) return false;
-  }
-  const auto values_a = values(a), values_b = values(b);
-  if (!values_a.empty() && !values_b.empty()) return !share_value(values_a, values_b);
-  const auto none_fits = [&](const std::vector<const Json*>& values, const SchemaPlace& other) {
-    return !values.empty() && other.schema->contains("type") &&
-           std::none_of(values.begin(), values.end(), [&](const Json* v) { return types(other).holds(*v); });
-  };
-  if (none_fits(values_a, b) || none_fits(values_b, a)) return true;
-  if (!a.schema->contains("type") || !b.schema->contains("type")) return false;
-  const JsonTypes types_a = types(a), types_b = types(b);
-  if (!types_a.overlaps(types_b)) return true;
-  const bool both_objects = a.schema->at("type") == "object" && b.schema->at("type") == "object";
-  return both_objects && (has_disjoint_objects(a, b) || has_disjoint_objects(b, a));
 }
 
 }  // namespace nibble::text

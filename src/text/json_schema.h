@@ -5,9 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble::text {
@@ -23,7 +26,9 @@ class JsonTypes {  // a set
   [[nodiscard]] bool empty() const { return bits_ == 0; }
   // An integer is a number.
   [[nodiscard]] bool holds(const nlohmann::ordered_json& value) const;
-  [[nodiscard]] bool overlaps(JsonTypes other) const;
+  [[nodiscard]] static JsonTypes all();
+  [[nodiscard]] JsonTypes both(JsonTypes other) const;
+  [[nodiscard]] JsonTypes either(JsonTypes other) const;
 
  private:
   static unsigned bit(JsonType type) { return 1U << static_cast<unsigned>(type); }
@@ -38,41 +43,84 @@ struct SchemaPlace {
   const nlohmann::ordered_json* schema;
   std::string path;
 };
+using SchemaPlaces = std::vector<SchemaPlace>;
+
+// What of a schema is meant: its keywords but $ref, allOf, anyOf and oneOf, or one of its choices.
+enum class Facet : uint8_t { kOwn, kAnyOf, kOneOf };
+struct SchemaPart {
+  SchemaPlace at;
+  Facet facet = Facet::kOwn;
+};
+
+// Schemas that a value satisfies together. No part: any value does.
+struct SchemaSet {
+  using Key = std::vector<std::pair<const nlohmann::ordered_json*, Facet>>;
+
+  SchemaPlace begin;  // where it stands, for messages
+  std::vector<SchemaPart> parts{};
+  bool is_false = false;
+
+  [[nodiscard]] Key key() const;
+  [[nodiscard]] SchemaPlaces of(Facet facet) const;
+};
+
+// What a choice leaves to do: the set without it, and the schemas of which one holds.
+struct SchemaChoice {
+  SchemaPlace at;  // of the keyword
+  SchemaSet rest;
+  SchemaPlaces options;
+  bool exclusive = false;  // oneOf
+};
 
 class SchemaDocument {
  public:
-  // Both must outlive this. Throws Error(kInvalidRequest), like every function here, for a document past the limits.
+  // Both must outlive this. Throws Error(kInvalidRequest), like every function here, for a document past the limits and
+  // a keyword whose value is none.
   SchemaDocument(const nlohmann::ordered_json& root, std::string_view where);
 
   [[nodiscard]] SchemaPlace root() const { return {&root_, "#"}; }
   [[noreturn]] void fail(const SchemaPlace& at, std::string_view what) const;
+  // The keyword is not kept.
+  void widen(const SchemaPlace& at, std::string_view keyword);
+  // Pointers to the keywords that are not kept, each once.
+  [[nodiscard]] const std::vector<std::string>& widened() const { return widened_; }
 
-  // The schema is an object whose keywords are all known; those of `own`, if not empty, and annotations are the only
-  // ones.
-  void expect_known(const SchemaPlace& at) const;
-  void expect_only(const SchemaPlace& at, const std::vector<std::string_view>& own) const;
+  // What stands there, if it is known, need not be looked for.
+  [[nodiscard]] static SchemaPlace child(const SchemaPlace& at, std::string_view key,
+                                         const nlohmann::ordered_json* there = nullptr);
+  [[nodiscard]] static SchemaPlace item(const SchemaPlace& at, size_t idx);
+  // By its $ref. Empty: it is outside the document, and widened.
+  [[nodiscard]] std::optional<SchemaPlace> referenced(const SchemaPlace& at);
+  // The set, more schemas, and what they refer to.
+  [[nodiscard]] SchemaSet together(SchemaSet set, const SchemaPlaces& more);
+  [[nodiscard]] std::optional<SchemaChoice> choice(const SchemaSet& set) const;  // the first
 
-  [[nodiscard]] SchemaPlace child(const SchemaPlace& at, std::string_view key) const;
-  [[nodiscard]] SchemaPlace item(const SchemaPlace& at, size_t idx) const;
-  [[nodiscard]] SchemaPlace referenced(const SchemaPlace& at) const;  // by its $ref
-
-  // The types that `type` names, or the keywords present imply; empty: any value.
+  // The list of a keyword, of schemas or of names; none where it is absent.
+  [[nodiscard]] SchemaPlaces list(const SchemaPlace& at, std::string_view keyword) const;
+  [[nodiscard]] std::vector<std::string> names(const SchemaPlace& at, std::string_view keyword) const;
+  // The schemas by name of properties and patternProperties.
+  [[nodiscard]] std::vector<std::pair<std::string, SchemaPlace>> members(const SchemaPlace& at,
+                                                                         std::string_view keyword) const;
+  // The types that `type` names; empty: it is absent.
   [[nodiscard]] JsonTypes types(const SchemaPlace& at) const;
-  // The values of enum or const that `type` allows; empty: neither keyword is there. Throws when none is left.
+  // The values of enum or const; empty: neither is there.
   [[nodiscard]] std::vector<const nlohmann::ordered_json*> values(const SchemaPlace& at) const;
-  [[nodiscard]] std::optional<int64_t> count(const SchemaPlace& at, std::string_view keyword) const;
+  // Clipped at kMaxRepetitions.
+  [[nodiscard]] std::optional<int64_t> count(const SchemaPlace& at, std::string_view keyword);
   [[nodiscard]] const std::string* text(const SchemaPlace& at, std::string_view keyword) const;
 
-  // Whether it is proven that no value satisfies both.
-  [[nodiscard]] bool are_disjoint(SchemaPlace a, SchemaPlace b) const;
-
  private:
-  void expect_within_limits() const;
-  [[nodiscard]] SchemaPlace followed(SchemaPlace at) const;  // through $ref
-  [[nodiscard]] bool has_disjoint_objects(const SchemaPlace& a, const SchemaPlace& b) const;
-
+  void expect_within_limits();
+  void add(SchemaSet& set, const SchemaPlace& at, struct Visited& visited);
   const nlohmann::ordered_json& root_;
   std::string_view where_;
+  bool has_ids_ = false;  // inside, so that references may start elsewhere
+  std::vector<std::string> widened_;
 };
+
+// The keywords about values of the type; empty ones fill the list.
+[[nodiscard]] std::span<const std::string_view> keywords_of(JsonType type);
+// The types that the keywords of a schema are about.
+[[nodiscard]] JsonTypes implied_types(const nlohmann::ordered_json& schema);
 
 }  // namespace nibble::text

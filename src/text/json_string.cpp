@@ -16,12 +16,15 @@ namespace nibble::text {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 1024;
-constexpr int kMaxPatternDepth = 32;             // nested groups
-constexpr int64_t kMaxPatternRepetitions = 120;  // {m,n}
-constexpr int64_t kLetterCost = 16;              // of a place where letters may stand; another costs 1
-constexpr int64_t kUnbounded = -1;
+constexpr int kMaxPatternDepth = 32;                 // nested groups
+constexpr int64_t kMaxPatternRepetitions = 120;      // {m,n}
+constexpr int64_t kLetterCost = 16;                  // of a place where letters may stand; another costs 1
+constexpr int64_t kAnyCost = 32;                     // of one where letters of any script may
+constexpr int64_t kDearExpression = 256;             // an automaton may be cheaper
+constexpr int64_t kMaxChunk = 40, kMaxChunks = 100;  // of a least length: places that are compiled, and their copies
+constexpr size_t kMaxTextStates = 4096;              // of the automaton of a string
+constexpr int64_t kUnbounded = TextSets::kUnbounded;
 
-constexpr uint32_t kLastCharacter = 0x10FFFF;
 // What \w, \d, \s and . mean without the u flag (ECMA-262, CharacterClassEscape and CharacterClass).
 CharacterRanges digits() { return {{'0', '9'}}; }
 CharacterRanges word_characters() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
@@ -35,30 +38,6 @@ CharacterRanges plain_characters() { return {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 
 constexpr std::array<std::pair<uint32_t, std::string_view>, 7> kEscapes = {
     {{'"', "\""}, {'\\', "\\\\"}, {'\b', "b"}, {'\f', "f"}, {'\n', "n"}, {'\r', "r"}, {'\t', "t"}}};
 
-CharacterRanges normalised(CharacterRanges ranges) {
-  std::sort(ranges.begin(), ranges.end());
-  CharacterRanges out;
-  for (const auto& [first, last] : ranges) {
-    if (!out.empty() && first <= out.back().second + 1) {
-      out.back().second = std::max(out.back().second, last);
-    } else {
-      out.emplace_back(first, last);
-    }
-  }
-  return out;
-}
-
-CharacterRanges intersection(const CharacterRanges& a, const CharacterRanges& b) {
-  CharacterRanges out;
-  for (const auto& [first, last] : a) {
-    for (const auto& [other_first, other_last] : b) {
-      const uint32_t from = std::max(first, other_first), to = std::min(last, other_last);
-      if (from <= to) out.emplace_back(from, to);
-    }
-  }
-  return out;
-}
-
 std::string code_point(uint32_t c) { return c <= 0xFFFF ? fmt::format("\\u{:04X}", c) : fmt::format("\\u{{{:X}}}", c); }
 
 // Those of the set that are `within`, as a class; empty: none is.
@@ -69,6 +48,8 @@ std::string class_of(const CharacterRanges& set, const CharacterRanges& within) 
   }
   return out.empty() ? out : fmt::format("[{}]", out);
 }
+
+std::string plain_class(const CharacterRanges& set) { return class_of(set, plain_characters()); }
 
 // One character of the set as it stands in a JSON string. Empty: the set holds none that could.
 std::string set_expression(const CharacterRanges& set) {
@@ -81,62 +62,96 @@ std::string set_expression(const CharacterRanges& set) {
   return fmt::format("({})", fmt::join(choices, "|"));
 }
 
-// A part of a pattern, or all of it.
-struct PatternPart {
-  std::string expression = {};
-  int64_t shortest = 0, longest = 0;  // characters of what it matches
-  int64_t cost = 0;                   // of compiling it
-};
+// Where letters stand many tokens may follow.
+int64_t cost_of(const CharacterRanges& set) {
+  const bool letters = !intersection(set, {{'A', 'Z'}, {'a', 'z'}, {0xC0, 0x24F}}).empty() && set.front() != set.back();
+  return !letters ? 1 : set.back().second > 0x24F ? kAnyCost : kLetterCost;
+}
+
+// A text itself, or what stands in a JSON string.
+enum class Text { kRaw, kInJson };
+
+std::string class_expression(const CharacterRanges& set, Text of) {
+  if (of == Text::kRaw) return class_of(set, {{0, 0xD7FF}, {0xE000, kLastCharacter}});
+  return set == complement({}) ? any_character_expression() : set_expression(set);
+}
+
+// A set that is not combined, as one regular expression.
+std::string expression_of(const TextSets& sets, TextSets::Id id, Text of) {
+  const TextSets::Node& node = sets.node(id);
+  std::vector<std::string> parts;
+  for (const TextSets::Id part : node.of) parts.push_back(expression_of(sets, part, of));
+  switch (node.kind) {
+    case TextSets::Kind::kCharacters: return class_expression(node.set, of);
+    case TextSets::Kind::kSequence: return fmt::format("{}", fmt::join(parts, ""));
+    case TextSets::Kind::kAnyOf: return fmt::format("({})", fmt::join(parts, "|"));
+    case TextSets::Kind::kRepeated:
+      return fmt::format("({}){}", parts[0],
+                         node.most == kUnbounded ? repetition(node.least, {}) : repetition(node.least, node.most));
+    default: return "";
+  }
+}
+
+// Of compiling that.
+int64_t expression_cost(const TextSets& sets, TextSets::Id id) {
+  const TextSets::Node& node = sets.node(id);
+  if (node.kind == TextSets::Kind::kCharacters) return cost_of(node.set);
+  int64_t cost = 0;
+  for (const TextSets::Id part : node.of) cost += expression_cost(sets, part);
+  if (node.kind == TextSets::Kind::kRepeated)
+    cost *= std::max<int64_t>(1, node.most == kUnbounded ? node.least + 1 : node.most);
+  return std::min(cost, kMaxCompileCost + 1);
+}
 
 class PatternReader : TextReader {
  public:
-  // kRaw: the text itself, which matches as a whole; kInJson: what stands in a JSON string, and may have the pattern
-  // anywhere.
-  enum class Text { kInJson, kRaw };
-  PatternReader(std::string_view pattern, std::string_view where, Text of = Text::kInJson)
-      : TextReader(pattern), where_(where), raw_(of == Text::kRaw) {}
-  PatternPart read();
+  // kInJson: texts may have the pattern anywhere; kRaw: they match as a whole. Throws kInvalidRequest for what is no
+  // pattern, kUnsupported for what is not served.
+  PatternReader(TextSets& sets, std::string_view pattern, std::string_view where, Text of = Text::kInJson)
+      : TextReader(pattern), sets_(sets), where_(where), raw_(of == Text::kRaw) {}
+  TextSets::Id read();
 
  private:
-  using Part = PatternPart;
+  using Id = TextSets::Id;
+  // What may stand around the alternatives of a group, or of the whole.
+  struct Ends {
+    bool begin = false, end = false;            // ^, $ may stand there
+    bool free_begin = false, free_end = false;  // without them any characters may
+  };
 
-  [[noreturn]] void fail(std::string_view what) const {
-    throw Error(Code::kInvalidRequest, "{}: pattern, byte {}: {}", where_, at_, what);
+  [[noreturn]] void fail(std::string_view what, Code code = Code::kInvalidRequest) const {
+    throw Error(code, "{}: pattern, byte {}: {}", where_, at_, what);
   }
-  Part alternatives(int depth);
-  Part sequence(int depth);
-  Part atom(int depth);
-  Part repeated(Part part);
+  [[noreturn]] void unsupported(std::string_view what) const {
+    fail(what, raw_ ? Code::kInvalidRequest : Code::kUnsupported);
+  }
+  Id alternatives(int depth, Ends ends);
+  Id sequence(int depth, Ends ends);
+  Id atom(int depth);
+  Id look_ahead(int depth, bool at_begin);
+  Id repeated(Id part);
   std::optional<std::pair<int64_t, int64_t>> quantifier();
   int64_t number();
-  Part one_of(const CharacterRanges& set) const;
+  Id one_of(const CharacterRanges& set) const {
+    if (class_expression(set, raw_ ? Text::kRaw : Text::kInJson).empty())
+      fail("a character class that nothing matches");
+    return sets_.characters(set);
+  }
   uint32_t character() { return next_character(text_, at_); }  // as written, which may take several bytes
   uint32_t hex(int digits);
   CharacterRanges bracket();
   // Adds a class such as \d to `out`, or returns the character that the escape stands for.
   std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket);
-  static void append(Part& to, const Part& part);
-  void limit(const Part& part) const {
-    if (part.cost > kMaxCompileCost) fail("it is too large once its repetitions are written out");
+  Id limited(Id part) const {
+    if (expression_cost(sets_, part) > kMaxCompileCost)
+      unsupported("it is too large once its repetitions are written out");
+    return part;
   }
 
+  TextSets& sets_;
   std::string_view where_;
   bool raw_;
 };
-
-void PatternReader::append(Part& to, const Part& part) {
-  to.expression += part.expression;
-  to.shortest += part.shortest;
-  to.longest = to.longest == kUnbounded || part.longest == kUnbounded ? kUnbounded : to.longest + part.longest;
-  to.cost += part.cost;
-}
-
-PatternReader::Part PatternReader::one_of(const CharacterRanges& set) const {
-  std::string expression = raw_ ? class_of(set, {{0, 0xD7FF}, {0xE000, kLastCharacter}}) : set_expression(set);
-  if (expression.empty()) fail("a character class that nothing matches");
-  const bool letters = !intersection(set, {{'A', 'Z'}, {'a', 'z'}, {0xC0, 0x24F}}).empty() && set.front() != set.back();
-  return {std::move(expression), 1, 1, letters ? kLetterCost : 1};
-}
 
 uint32_t PatternReader::hex(int digits) {
   uint32_t value = 0;
@@ -183,7 +198,7 @@ std::optional<uint32_t> PatternReader::escape(CharacterRanges& out, bool in_brac
     default: break;
   }
   if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9')) {
-    fail(fmt::format("\\{} is not supported (classes \\d \\w \\s and literal characters are)", c));
+    unsupported(fmt::format("\\{} is not supported (classes \\d \\w \\s and literal characters are)", c));
   }
   return static_cast<unsigned char>(c);
 }
@@ -219,7 +234,7 @@ int64_t PatternReader::number() {
   for (; peek() >= '0' && peek() <= '9'; ++at_)
     value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternRepetitions + 1);
   if (at_ == from) fail("want a number in {…}");
-  if (value > kMaxPatternRepetitions) fail(fmt::format("want at most {} repetitions", kMaxPatternRepetitions));
+  if (value > kMaxPatternRepetitions) unsupported(fmt::format("want at most {} repetitions", kMaxPatternRepetitions));
   return value;
 }
 
@@ -244,24 +259,13 @@ std::optional<std::pair<int64_t, int64_t>> PatternReader::quantifier() {
   return counts;
 }
 
-PatternReader::Part PatternReader::repeated(Part part) {
+TextSets::Id PatternReader::repeated(Id part) {
   const auto counts = quantifier();
-  if (!counts) return part;
-  const auto [least, most] = *counts;
-  if (part.longest == 0) return part;  // of nothing
-  const bool endless = most == kUnbounded;
-  part.expression = endless ? fmt::format("({}){{{},}}", part.expression, least)
-                            : fmt::format("({}){{{},{}}}", part.expression, least, most);
-  part.shortest *= least;
-  part.longest = endless || part.longest == kUnbounded ? kUnbounded : part.longest * most;
-  part.cost *= std::max<int64_t>(1, endless ? least + 1 : most);
-  limit(part);
-  if (most == 0) return {};
-  return part;
+  return counts ? limited(sets_.repeated(part, counts->first, counts->second)) : part;
 }
 
-PatternReader::Part PatternReader::atom(int depth) {
-  if (depth > kMaxPatternDepth) fail(fmt::format("want at most {} nested groups", kMaxPatternDepth));
+TextSets::Id PatternReader::atom(int depth) {
+  if (depth > kMaxPatternDepth) unsupported(fmt::format("want at most {} nested groups", kMaxPatternDepth));
   if (take("(")) {
     if (take("?:") || !text_.substr(at_).starts_with("?")) {
       // nothing to skip
@@ -269,11 +273,10 @@ PatternReader::Part PatternReader::atom(int depth) {
                                !text_.substr(at_).starts_with("?<!"))) {
       at_ = std::min(text_.find('>', at_), text_.size() - 1) + 1;  // behind a group's name
     } else {
-      fail("look-around and inline flags are not supported");
+      unsupported("look-around in a group, look-behind and inline flags are not supported");
     }
-    Part inner = alternatives(depth + 1);
+    const Id inner = alternatives(depth + 1, {});
     if (!take(")")) fail("want )");
-    inner.expression = fmt::format("({})", inner.expression);
     return inner;
   }
   if (take("[")) return one_of(bracket());
@@ -284,54 +287,59 @@ PatternReader::Part PatternReader::atom(int depth) {
     return one_of(character ? CharacterRanges{{*character, *character}} : set);
   }
   if (peek() == '^' || peek() == '$')
-    fail("^ and $ are supported only at the ends of the whole pattern or its alternatives");
+    unsupported("^ and $ are supported only at the ends of the whole pattern or its alternatives");
   if (std::string_view("*+?{}]").find(peek()) != std::string_view::npos)
     fail("a quantifier or bracket without what it belongs to");
   const uint32_t c = character();
   return one_of({{c, c}});
 }
 
-PatternReader::Part PatternReader::sequence(int depth) {
-  Part out;
-  const auto ends = [&] { return done() || peek() == '|' || peek() == ')' || (depth == 0 && peek() == '$'); };
-  while (!ends()) {
-    append(out, repeated(atom(depth)));
-    limit(out);
+// The texts that may follow, of the whole text.
+TextSets::Id PatternReader::look_ahead(int depth, bool at_begin) {
+  const bool negative = take("(?!");
+  if (!negative) take("(?=");
+  const Id inner = alternatives(depth + 1, {.begin = at_begin, .end = true, .free_end = true});
+  if (!take(")")) fail("want )");
+  return negative ? sets_.others_than(inner) : inner;
+}
+
+TextSets::Id PatternReader::sequence(int depth, Ends ends) {
+  struct Piece {
+    Id id;
+    bool ahead;
+  };
+  std::vector<Piece> steps;
+  const bool anchored = ends.begin && take("^");
+  if (!anchored && ends.free_begin) steps.push_back({TextSets::kAnything, false});
+  const auto done_here = [&] { return done() || peek() == '|' || peek() == ')' || (ends.end && peek() == '$'); };
+  while (!done_here()) {
+    const std::string_view rest = text_.substr(at_);
+    const bool ahead = ends.end && !raw_ && (rest.starts_with("(?=") || rest.starts_with("(?!"));
+    steps.push_back({ahead ? look_ahead(depth, anchored && steps.empty()) : repeated(atom(depth)), ahead});
   }
-  return out;
+  const bool to_end = ends.end && take("$");
+  Id out = !to_end && ends.free_end ? TextSets::kAnything : TextSets::kEmptyText;
+  for (size_t i = steps.size(); i-- > 0;)
+    out = steps[i].ahead ? sets_.all_of({steps[i].id, out}) : sets_.sequence(steps[i].id, out);
+  return limited(out);
 }
 
-PatternReader::Part PatternReader::alternatives(int depth) {
-  const Part anything = {any_character_expression() + "*", 0, kUnbounded, kLetterCost};
-  std::optional<Part> out;
+TextSets::Id PatternReader::alternatives(int depth, Ends ends) {
+  std::vector<Id> choices;
   do {
-    Part choice;
-    const bool top = depth == 0;
-    if (top && !take("^") && !raw_) append(choice, anything);
-    append(choice, sequence(depth));
-    if (top && !take("$") && !raw_) append(choice, anything);
-    if (top && !done() && peek() != '|') fail(peek() == ')' ? "a ) without (" : "text after $");
-    if (!out) {
-      out = choice;
-      continue;
-    }
-    out->expression += "|" + choice.expression;
-    out->shortest = std::min(out->shortest, choice.shortest);
-    out->longest = out->longest == kUnbounded || choice.longest == kUnbounded ? kUnbounded
-                                                                              : std::max(out->longest, choice.longest);
-    out->cost += choice.cost;
-    limit(*out);
+    choices.push_back(sequence(depth, ends));
+    if (ends.free_begin && !done() && peek() != '|') fail(peek() == ')' ? "a ) without (" : "text after $");
   } while (take("|"));
-  return *out;
+  return limited(sets_.any_of(std::move(choices)));
 }
 
-PatternPart PatternReader::read() {
+TextSets::Id PatternReader::read() {
   if (valid_utf8_prefix(text_) < text_.size()) fail("want UTF-8");
   if (text_.size() > kMaxPatternBytes)
-    fail(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
-  Part whole = alternatives(0);
-  whole.expression = fmt::format("({})", whole.expression);
-  return whole;
+    unsupported(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
+  const Id out = alternatives(0, {.begin = true, .end = true, .free_begin = !raw_, .free_end = !raw_});
+  if (!done()) fail(peek() == ')' ? "a ) without (" : "text after $");
+  return out;
 }
 
 // A `format` is a pattern.
@@ -339,8 +347,13 @@ struct Format {
   std::string_view name;
   std::string_view pattern;
 };
-// Narrower than the RFCs, except that the length of an address or a label is not limited.
-constexpr std::array<Format, 10> kFormats = {{
+// Narrower than the RFCs, except that the length of an address is not limited.
+constexpr std::string_view kEmail =
+    R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)";
+constexpr std::string_view kHostname =
+    R"(^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$)";
+constexpr std::string_view kUri = R"(^[a-z][a-z0-9+.-]{0,15}:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)";
+constexpr std::array<Format, 17> kFormats = {{
     {"date",
      R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))$)"},
     {"time", R"(^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
@@ -348,65 +361,70 @@ constexpr std::array<Format, 10> kFormats = {{
      R"(^\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$)"},
     {"duration",
      R"(^P(\d{1,9}W|\d{1,9}D(T\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?)?|T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S))$)"},
-    {"email", R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,12}$)"},
-    {"hostname", R"(^[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)*$)"},
+    {"email", kEmail},
+    {"idn-email", kEmail},
+    {"hostname", kHostname},
     {"ipv4", R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)$)"},
     {"ipv6", R"(^([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}$)"},
     {"uuid", R"(^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$)"},
-    {"uri", R"(^[a-z][a-z0-9+.-]*:(\/\/)?[A-Za-z0-9._~:@!$&'()*+,;=\/?-]+$)"},
+    {"uri", kUri},
+    {"uri-reference", kUri},
+    {"uri-template", kUri},
+    {"json-pointer", R"(^(\/([^~\/]|~[01])*)*$)"},
+    {"relative-json-pointer", R"(^(0|[1-9]\d{0,8})(#|(\/([^~\/]|~[01])*)*)$)"},
+    {"ipv4network",
+     R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
+    {"ipv4interface",
+     R"(^((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\/([12]?\d|3[0-2]))?$)"},
 }};
+// Formats that every text has.
+constexpr std::array<std::string_view, 5> kFreeFormats = {"binary", "password", "path", "file-path", "directory-path"};
 
-struct Lengths {
-  int64_t least = 0;
-  std::optional<int64_t> most{};
-};
-
-struct Inside {
-  std::string expression;
-  int64_t cost = 0;
-  std::optional<int64_t> most{};  // characters as written, so an escape counts as several
-};
-
-// A string whose inside is a rule of its own.
-std::string quoted(GrammarRules& rules, const SchemaPlace& at, const Inside& inside) {
-  const std::string attributes = inside.most ? fmt::format("[max_chars={}]", *inside.most) : "";
-  const auto [name, is_new] = rules.helper_of(attributes, fmt::format("Regex({})", literal(inside.expression)));
-  if (is_new) rules.spend(at, inside.cost);
-  return fmt::format("\"\\\"\" {} \"\\\"\"", name);
+// Characters that may stand in a JSON string, as they are or after a backslash.
+CharacterRanges writable_characters() {
+  CharacterRanges out = plain_characters();
+  for (const auto& [character, escape] : kEscapes) out.emplace_back(character, character);
+  return normalised(std::move(out));
 }
 
-std::string bounded_string(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
-                           Lengths lengths) {
-  const auto [least, most] = lengths;
-  if (most && *most == 0) return "\"\\\"\\\"\"";
-  if (least > kMaxPatternRepetitions) {
-    document.fail(at, fmt::format("minLength: want at most {}", kMaxPatternRepetitions));
+// Whether a text that grows character by character always finds an end within `most` of them as written, where an
+// escape counts as two.
+bool ends_within(const TextAutomaton& automaton, int64_t most) {
+  constexpr int64_t kEndless = -1;
+  const auto& states = automaton.states;
+  // The longest way to each state; a state that is still reached after as many rounds as there are has none.
+  std::vector<int64_t> longest(states.size(), -2), shortest(states.size(), INT32_MAX);
+  longest[0] = 0;
+  for (size_t round = 0; round <= states.size(); ++round) {
+    for (size_t i = 0; i < states.size(); ++i) {
+      for (const auto& [set, next] : states[i].next) {
+        const int64_t step = intersection(set, plain_characters()) == set ? 1 : 2;
+        if (longest[i] == kEndless ||
+            (longest[i] >= 0 && longest[i] + step > longest[next] && longest[next] != kEndless))
+          longest[next] = longest[i] == kEndless || round == states.size() ? kEndless : longest[i] + step;
+        shortest[i] = std::min(shortest[i], shortest[next] + step);
+      }
+      if (states[i].ends) shortest[i] = 0;
+    }
   }
-  const std::string character = any_character_expression();
-  const std::string first = least > 0 ? fmt::format("{}{{{}}}", character, least) : std::string();
-  return quoted(
-      rules, at,
-      {.expression = fmt::format("{}{}*", first, character), .cost = kLetterCost * (least + 1), .most = most});
+  for (size_t round = 0; round <= states.size(); ++round) {  // what an endless way leads to is endless
+    for (const auto& state : states) {
+      if (longest[static_cast<size_t>(&state - states.data())] != kEndless) continue;
+      for (const auto& edge : state.next) longest[edge.second] = kEndless;
+    }
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (longest[i] == kEndless ? shortest[i] > 0 : longest[i] + shortest[i] > most) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
-CharacterRanges complement(const CharacterRanges& ranges) {
-  CharacterRanges out;
-  uint32_t from = 0;
-  for (const auto& [first, last] : ranges) {
-    if (first > from) out.emplace_back(from, first - 1);
-    from = last + 1;
-  }
-  if (from <= kLastCharacter) out.emplace_back(from, kLastCharacter);
-  return out;
-}
-
-std::string plain_class(const CharacterRanges& ranges) { return class_of(ranges, plain_characters()); }
-
 RawPattern raw_pattern(std::string_view pattern, std::string_view where) {
-  const PatternPart part = PatternReader(pattern, where, PatternReader::Text::kRaw).read();
-  return {fmt::format("Regex({})", literal(part.expression)), part.cost};
+  TextSets sets;
+  const TextSets::Id set = PatternReader(sets, pattern, where, Text::kRaw).read();
+  return {fmt::format("Regex({})", literal(expression_of(sets, set, Text::kRaw))), expression_cost(sets, set)};
 }
 
 std::string any_character_expression() {
@@ -416,36 +434,175 @@ std::string any_character_expression() {
       plain_class(plain_characters()));
 }
 
-std::string string_expression(const SchemaDocument& document, GrammarRules& rules, const SchemaPlace& at,
-                              std::string_view where) {
-  const std::string* pattern = document.text(at, "pattern");
-  const std::string* format = document.text(at, "format");
-  const int64_t least = document.count(at, "minLength").value_or(0);
-  const std::optional<int64_t> most = document.count(at, "maxLength");
-  if (most && *most < least) document.fail(at, "maxLength is less than minLength");
-  if (pattern != nullptr && format != nullptr) document.fail(at, "pattern cannot be combined with format");
-  if (pattern == nullptr && format == nullptr) {
-    if (least == 0 && !most) return "string";
-    return bounded_string(document, rules, at, {least, most});
+std::optional<TextSets::Id> SchemaStrings::pattern(const SchemaPlace& at, const std::string& pattern,
+                                                   std::string_view keyword) {
+  if (const auto it = patterns_.find(pattern); it != patterns_.end()) return it->second;
+  try {
+    const std::string where = fmt::format("{}: the schema at {}", where_, shortened(at.path));
+    return patterns_[pattern] = PatternReader(sets_, pattern, where).read();
+  } catch (const Error& error) {
+    if (error.code() != Code::kUnsupported) throw;
+    document_.widen(at, keyword);
+    return std::nullopt;
   }
-  std::string_view expression = pattern != nullptr ? std::string_view(*pattern) : std::string_view();
-  if (format != nullptr) {
-    const auto known = std::find_if(kFormats.begin(), kFormats.end(), [&](const auto& f) { return f.name == *format; });
-    if (known == kFormats.end()) {
-      document.fail(
-          at, fmt::format(
-                  "format: want date-time, date, time, duration, email, hostname, ipv4, ipv6, uuid or uri, found {}",
-                  shortened(*format)));
+}
+
+std::vector<SchemaStrings::Part> SchemaStrings::parts_of(const SchemaPlaces& all, Formats formats) {
+  std::vector<Part> out;
+  const auto add = [&](const SchemaPlace& at, const std::string* text, std::string_view keyword) {
+    const auto set = text != nullptr ? pattern(at, *text, keyword) : std::nullopt;
+    if (set) out.push_back({&at, keyword, *set});
+  };
+  for (const SchemaPlace& at : all) add(at, document_.text(at, "pattern"), "pattern");
+  for (const SchemaPlace& at : all) {
+    const std::string* name = document_.text(at, "format");
+    if (name == nullptr || formats == Formats::kLeftOut) continue;
+    const auto known = std::ranges::find(kFormats, *name, &Format::name);
+    if (known != kFormats.end()) {
+      const std::string text(known->pattern);
+      add(at, &text, "format");
+    } else if (std::ranges::find(kFreeFormats, *name) == kFreeFormats.end()) {
+      document_.widen(at, "format");
     }
-    expression = known->pattern;
   }
-  const std::string pattern_where = fmt::format("{}: the schema at {}", where, shortened(at.path));
-  const PatternPart inside = PatternReader(expression, pattern_where).read();
-  if (inside.shortest < least || (most && (inside.longest == kUnbounded || inside.longest > *most))) {
-    document.fail(at, fmt::format("{} cannot be combined with minLength or maxLength that it does not keep by itself",
-                                  pattern != nullptr ? "pattern" : "format"));
+  return out;
+}
+
+SchemaStrings::Lengths SchemaStrings::lengths(const SchemaPlaces& all) {
+  Lengths out;
+  for (const SchemaPlace& at : all) {
+    out.least = std::max(out.least, document_.count(at, "minLength").value_or(0));
+    const auto most = document_.count(at, "maxLength");
+    if (most) out.most = std::min(out.most.value_or(*most), *most);
   }
-  return quoted(rules, at, {.expression = inside.expression, .cost = inside.cost});
+  return out;
+}
+
+TextSets::Id SchemaStrings::texts(const SchemaPlaces& all, Formats formats) {
+  const auto [least, most] = lengths(all);
+  std::vector<TextSets::Id> sets;
+  if (least > 0 || most) sets.push_back(sets_.repeated(TextSets::kAnyCharacter, least, most.value_or(kUnbounded)));
+  for (const Part& part : parts_of(all, formats)) sets.push_back(part.set);
+  return sets_.all_of(std::move(sets));
+}
+
+bool SchemaStrings::is_none(TextSets::Id set) {
+  const TextSets::Node& node = sets_.node(set);
+  if (!node.combined) return set == TextSets::kNone;
+  if (node.longest != kUnbounded && node.shortest > node.longest) return true;
+  const auto automaton = sets_.automaton(set, writable_characters(), kMaxTextStates);
+  return automaton && automaton->states.empty();
+}
+
+// A string whose inside is a rule of its own. Empty: it costs more than is left.
+std::optional<std::string> SchemaStrings::quoted(std::string_view expression, int64_t cost,
+                                                 std::optional<int64_t> most) {
+  const std::string attributes = most ? fmt::format("[max_chars={}]", *most) : "";
+  const auto name = rules_.helper_of(attributes, fmt::format("Regex({})", literal(expression)), cost);
+  if (!name) return std::nullopt;
+  return fmt::format("\"\\\"\" {} \"\\\"\"", *name);
+}
+
+std::optional<std::string> SchemaStrings::written(TextSets::Id set, std::optional<int64_t> most) {
+  if (set == TextSets::kAnything && !most) return "string";
+  const bool plain = !sets_.node(set).combined;
+  const int64_t plain_cost = plain ? expression_cost(sets_, set) : kMaxCompileCost + 1;
+  const auto expression = [&] { return quoted(expression_of(sets_, set, Text::kInJson), plain_cost, most); };
+  if (plain && plain_cost <= kDearExpression) return expression();
+  const auto automaton = sets_.automaton(set, writable_characters(), kMaxTextStates);
+  if (!automaton || automaton->states.empty()) return plain ? expression() : std::nullopt;
+  int64_t cost = 0;
+  std::string text = "\x01";  // an automaton as xgrammar reads it (third_party/xgrammar/README.md)
+  for (const auto& state : automaton->states) {
+    int64_t dearest = 1;
+    if (state.ends) text += '!';
+    for (const auto& [characters, next] : state.next) {
+      text += fmt::format("\x02{}:{}", next, set_expression(characters));
+      dearest = std::max(dearest, cost_of(characters));
+    }
+    text += '\x03';
+    cost += dearest;
+  }
+  return plain && plain_cost <= cost ? expression() : quoted(text, cost, most);
+}
+
+// At least so many characters of any kind: copies of a chunk, and the rest.
+std::optional<std::string> SchemaStrings::long_string(int64_t least, std::optional<int64_t> most) {
+  const int64_t chunks = (least + kMaxChunk - 1) / kMaxChunk, chunk = least / chunks;
+  if (chunks > kMaxChunks) return std::nullopt;
+  const auto helper = [&](int64_t count, std::string_view after) {
+    const std::string body = fmt::format("{}{{{}}}{}", any_character_expression(), count, after);
+    return rules_.helper_of("", fmt::format("Regex({})", literal(body)), kAnyCost * (count + 1));
+  };
+  const auto each = helper(chunk, "");
+  const auto rest = helper(least - chunks * chunk, any_character_expression() + "*");
+  if (!each || !rest) return std::nullopt;
+  std::string body;
+  for (int64_t i = 0; i < chunks; ++i) body += *each + " ";
+  const auto name = rules_.helper_of(most ? fmt::format("[max_chars={}]", *most) : "", body + *rest, 1);
+  return name ? std::optional(fmt::format("\"\\\"\" {} \"\\\"\"", *name)) : std::nullopt;
+}
+
+// The strings of the set within the lengths; what of the lengths costs too much is widened. Empty: the set does itself.
+std::optional<std::string> SchemaStrings::within(const SchemaPlaces& all, TextSets::Id set) {
+  const auto [least, most] = lengths(all);
+  const TextSets::Node node = sets_.node(set);
+  const bool short_enough = !most || (node.longest != kUnbounded && node.longest <= *most);
+  if (node.shortest >= least && short_enough) return written(set, {});
+  if (most && *most == 0) return "\"\\\"\\\"\"";
+  const auto with = [&](int64_t from, int64_t to) {
+    return sets_.all_of({set, sets_.repeated(TextSets::kAnyCharacter, from, to)});
+  };
+  const TextSets::Id long_enough = with(least, kUnbounded);
+  if (set == TextSets::kAnything && least > kMaxChunk) {
+    if (auto out = long_string(least, most)) return out;
+  }
+  if (!most) {
+    if (auto out = written(long_enough, {})) return out;
+  } else {
+    // A budget of characters is cheap, but where it ends so must the text.
+    const auto automaton = sets_.automaton(long_enough, writable_characters(), kMaxTextStates);
+    if (automaton && ends_within(*automaton, *most)) {
+      if (auto out = written(long_enough, most)) return out;
+    }
+    if (auto out = written(with(least, *most), {})) return out;
+    if (auto out = written(long_enough, {})) {
+      widen(all, "maxLength");
+      return out;
+    }
+  }
+  auto out = most ? written(with(0, *most), {}) : std::nullopt;
+  if (!out) {
+    out = written(set, {});
+    if (most && out) widen(all, "maxLength");
+  }
+  if (least > 0 && out) widen(all, "minLength");
+  return out;
+}
+
+void SchemaStrings::widen(const SchemaPlaces& all, std::string_view keyword) {
+  for (const SchemaPlace& at : all)
+    if (at.schema->contains(keyword)) document_.widen(at, keyword);
+}
+
+std::string SchemaStrings::expression(const SchemaPlaces& all) {
+  std::vector<Part> parts = parts_of(all, Formats::kKept);
+  for (;;) {
+    std::vector<TextSets::Id> sets;
+    for (const Part& part : parts) sets.push_back(part.set);
+    const TextSets::Id set = sets_.all_of(sets);
+    const auto [least, most] = lengths(all);
+    sets.push_back(sets_.repeated(TextSets::kAnyCharacter, least, most.value_or(kUnbounded)));
+    const bool none = (most && *most < least) || is_none(sets_.all_of(std::move(sets)));
+    if (!none) {
+      if (auto out = within(all, set)) return *out;
+    } else if (parts.empty() || parts.back().keyword != "format") {
+      document_.fail(all.front(), "no text satisfies pattern, minLength and maxLength together");
+    }
+    // What cannot be written, or a format, which is narrower here than elsewhere.
+    document_.widen(*parts.back().at, parts.back().keyword);
+    parts.pop_back();
+  }
 }
 
 }  // namespace nibble::text

@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto schema = nlohmann::ordered_json::parse(data + 1, data + size, nullptr, false);
   if (schema.is_discarded()) return 0;
   try {
-    if (text::json_schema_grammar(schema, "schema").size() > kMaxCompiled) return 0;
+    if (text::json_schema_grammar(schema, "schema").text.size() > kMaxCompiled) return 0;
     const int32_t end = *kTokenizer.special_id(data[0] % 2 == 0 ? "<|return|>" : "<|call|>");
     const text::ContentRule rule{.kind = text::ContentRule::Kind::kJsonSchema, .schema = schema, .where = "schema"};
     follow(kCompiler.content(rule, {end}), {.tokenizer = kTokenizer, .end = end, .seed = data[0]});

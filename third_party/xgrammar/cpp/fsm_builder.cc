@@ -1543,9 +1543,49 @@ Result<RegexIR> ParseRegexToIR(
 
 }  // namespace
 
+namespace {
+
+// Nibble's: an automaton as text. After \x01 its states, each with \x03 behind it: '!' if a text may end there, then its
+// edges, each \x02, the number of the next state, ':' and a regex of what leads there. The first state is the start.
+bool IsAutomaton(const std::string& regex) { return !regex.empty() && regex[0] == '\x01'; }
+
+Result<FSMWithStartEnd> BuildAutomaton(const std::string& text) {
+  const int num_states = static_cast<int>(std::count(text.begin(), text.end(), '\x03'));
+  FSM fsm(num_states);
+  std::vector<int32_t> ends;
+  size_t at = 1;
+  for (int state = 0; state < num_states; ++state, ++at) {
+    if (text[at] == '!') {
+      ends.push_back(state);
+      ++at;
+    }
+    while (text[at] == '\x02') {
+      const size_t colon = text.find(':', at), end = text.find_first_of("\x02\x03", colon);
+      auto edge_result = RegexFSMBuilder::Build(text.substr(colon + 1, end - colon - 1));
+      if (edge_result.IsErr()) {
+        return edge_result;
+      }
+      auto edge = std::move(edge_result).Unwrap();
+      std::vector<int> mapping;
+      fsm.AddFSM(edge.GetFsm(), &mapping);
+      fsm.AddEpsilonEdge(state, mapping[edge.GetStart()]);
+      for (int32_t edge_end : edge.GetEnds()) {
+        fsm.AddEpsilonEdge(mapping[edge_end], std::stoi(text.substr(at + 1, colon - at - 1)));
+      }
+      at = end;
+    }
+  }
+  return ResultOk(FSMWithStartEnd(fsm, 0, ends));
+}
+
+}  // namespace
+
 Result<FSMWithStartEnd> RegexFSMBuilder::Build(
     const std::string& regex, GrammarBuilder* builder, const std::string& rule_hint
 ) {
+  if (IsAutomaton(regex)) {
+    return BuildAutomaton(regex);
+  }
   auto ir_result = ParseRegexToIR(regex, builder, rule_hint);
   if (ir_result.IsErr()) {
     return ResultErr(std::move(ir_result).UnwrapErr());
@@ -1554,6 +1594,9 @@ Result<FSMWithStartEnd> RegexFSMBuilder::Build(
 }
 
 Result<bool> RegexFSMBuilder::MatchesEmpty(const std::string& regex) {
+  if (IsAutomaton(regex)) {
+    return ResultOk(regex.size() > 1 && regex[1] == '!');
+  }
   auto ir_result = ParseRegexToIR(regex, nullptr, "");
   if (ir_result.IsErr()) {
     return ResultErr(std::move(ir_result).UnwrapErr());

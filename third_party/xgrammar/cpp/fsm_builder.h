@@ -21,12 +21,12 @@ class GrammarBuilder;
  * stores the UTF-8 bytes of one codepoint as (byte0 << 24) | (byte1 << 16) | (byte2 << 8) | byte3,
  * left-aligned to the actual length (e.g. a 2-byte character is (byte0 << 8) | byte1). */
 constexpr uint32_t kMax1ByteUnicode = 0x7F;
-constexpr uint32_t kMin2BytesUnicode = 0xC080;
+constexpr uint32_t kMin2BytesUnicode = 0xC280;
 constexpr uint32_t kMax2BytesUnicode = 0xDFBF;
-constexpr uint32_t kMin3BytesUnicode = 0xE08080;
+constexpr uint32_t kMin3BytesUnicode = 0xE0A080;
 constexpr uint32_t kMax3BytesUnicode = 0xEFBFBF;
-constexpr uint32_t kMin4BytesUnicode = 0xF0808080;
-constexpr uint32_t kMax4BytesUnicode = 0xF7BFBFBF;
+constexpr uint32_t kMin4BytesUnicode = 0xF0908080;
+constexpr uint32_t kMax4BytesUnicode = 0xF48FBFBF;
 
 /*! \brief Convert a Unicode codepoint to the packed UTF-8 format described above. */
 uint32_t CodepointToPackedUTF8(uint32_t codepoint);

@@ -3,13 +3,14 @@ JOBS ?= $(shell nproc)
 SECONDS ?= 60
 PRESET ?= cuda
 PACKAGE ?= cpu
+DIST ?= cpu arm cuda spark-cross
 MODEL ?= models/nibble-tiny
 PROMPT ?= Once upon a time
 
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build cuda package test test-arm test-arm-kernels test-serve test-foreign test-schemas test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda package dist dist-try test test-arm test-arm-kernels test-serve test-foreign test-schemas test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -27,10 +28,19 @@ cuda: setup ## build the CUDA product (PRESET=cuda: every card from Ampere on, c
 	$(if $(filter cuda,$(PRESET)),$(call compile,cuda,nibble_cuda_sm121_twin))
 	$(if $(filter cuda,$(PRESET)),@tools/check_spills.py build/cuda && tools/check_native.py build/cuda)
 
-package: setup ## a .deb and a tarball under build/packages (PACKAGE=cpu; cuda: with CUDA); on Debian 12 they fit older systems, too
+package: setup ## a .deb, a tarball and a Python wheel under build/packages (PACKAGE=cpu; cuda; arm; spark-cross: CUDA for a DGX Spark, made on x86-64); on Debian 12 they fit older systems, too
+	$(if $(filter arm spark-cross,$(PACKAGE)),@tools/setup.sh arm)
+	$(if $(filter spark-cross,$(PACKAGE)),@tools/cudart_arm.sh build/cudart-arm64)
 	$(call configure,$(PACKAGE))
 	$(call compile,$(PACKAGE),nibble)
 	@tools/package.py build/$(PACKAGE) build/packages
+
+dist: ## packages of every kind (DIST="cpu arm": these alone)
+	@for kind in $(DIST); do $(MAKE) package PACKAGE=$$kind || exit 1; done
+
+dist-try: ## install and run each of them in a clean Debian 12 and 13; wants root, debootstrap and, for arm64, qemu
+	@tools/setup.sh try arm
+	@tools/try_packages.sh build/packages build/try
 
 demo: setup ## build, then let the small model of the repository tell a story
 	$(call configure,cpu)

@@ -77,9 +77,16 @@ def notice_faults(listed, headers, libraries, folders, exists):
     return faults
 
 
+def linked(build):
+    """The libraries that the program links, and the newest versions of symbols that it wants, by its build's objdump."""
+    program = build / "src/app/nibble"
+    objdump = re.search(r"^CMAKE_OBJDUMP:\S+?=(.+)$", (build / "CMakeCache.txt").read_text(), re.M)[1]
+    return needed(output(objdump, "-p", program)), versions(output(objdump, "-T", program))
+
+
 def main(build):
     program = build / "src/app/nibble"
-    libraries, symbols = needed(output("objdump", "-p", program)), versions(output("objdump", "-T", program))
+    libraries, symbols = linked(build)
     here = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))
     most = dict(MOST)
     if here > BUILDS_FOR_ALL:

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""tools/package.py <build folder> <output folder>: a .deb and a relocatable tarball of a built program. The same commit
-gives the same bytes."""
+"""tools/package.py <build folder> <output folder>: a .deb, a relocatable tarball and a Python wheel of a built program, for the
+machine that it was built for. The same commit gives the same bytes."""
+import base64
+import hashlib
 import os
 import pathlib
-import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import check_package
 from notices import ROOT
 
 PROGRAM = "src/app/nibble"
+MACHINES = {62: ("x86_64", "amd64"), 183: ("aarch64", "arm64")}  # by ELF's e_machine: the kernel's name, Debian's
 DEBIAN_PACKAGES = {"libssl.so.3": "libssl3"}  # Ubuntu 24.04's libssl3t64 provides it
 # Stopped before its files go; never enabled or started: that is the administrator's to do.
 SCRIPTS = {
@@ -75,8 +78,7 @@ def debian(build, out, package, version, arch):
         "Copyright: the Nibble authors. Licensed under the Apache License 2.0: /usr/share/common-licenses/Apache-2.0.\n"
         "What it contains of others, and their licences: THIRD-PARTY-NOTICES, beside this file.\n")
     program = build / PROGRAM
-    wants = depends(check_package.needed(check_package.output("objdump", "-p", program)),
-                    check_package.versions(check_package.output("objdump", "-T", program)))
+    wants = depends(*check_package.linked(build))
     size = sum(path.stat().st_size for path in stage.rglob("*") if path.is_file()) // 1024
     other = "nibble-cuda" if package == "nibble" else "nibble"
     control = stage / "DEBIAN"
@@ -100,6 +102,39 @@ def debian(build, out, package, version, arch):
     return file
 
 
+def wheel(build, out, package, version, machine):
+    """The program under the environment's bin, its files under share, and packaging/python as the module `nibble`."""
+    stage = out / "wheel"
+    name = f"{package.replace('-', '_')}-{version}"
+    install(build, stage / f"{name}.data/data")
+    (stage / f"{name}.data/scripts").mkdir()
+    (stage / f"{name}.data/data/bin/nibble").rename(stage / f"{name}.data/scripts/nibble")
+    (stage / f"{name}.data/data/bin").rmdir()
+    shutil.copytree(ROOT / "packaging/python/nibble", stage / "nibble", ignore=shutil.ignore_patterns("__pycache__"))
+    # PEP 600: the glibc that it wants. libssl.so.3 is the system's, as the .deb wants it.
+    tag = f"py3-none-manylinux_{check_package.dotted(check_package.linked(build)[1]['GLIBC']).replace('.', '_')}_{machine}"
+    about = stage / f"{name}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nLicense: Apache-2.0\nRequires-Python: >=3.9\n"
+                                    "Summary: engine, chat and OpenAI-compatible server for gpt-oss\n")
+    (about / "WHEEL").write_text(f"Wheel-Version: 1.0\nGenerator: nibble\nRoot-Is-Purelib: false\nTag: {tag}\n")
+    record = ""
+    files = sorted(path for path in stage.rglob("*") if path.is_file())
+    for path in files:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
+        record += f"{path.relative_to(stage)},sha256={digest},{path.stat().st_size}\n"
+    (about / "RECORD").write_text(f"{record}{name}.dist-info/RECORD,,\n")
+    file = out / f"{name}-{tag}.whl"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path in [*files, about / "RECORD"]:
+            entry = zipfile.ZipInfo(str(path.relative_to(stage)))  # of 1980, in every run
+            entry.external_attr = (0o100755 if path.stat().st_mode & 0o100 else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    shutil.rmtree(stage)
+    return file
+
+
 def main(build, out):
     faults = check_package.main(build)
     if faults:
@@ -109,11 +144,12 @@ def main(build, out):
     os.umask(0o022)
     out.mkdir(parents=True, exist_ok=True)
     package = "nibble-cuda" if cached(build, "NIBBLE_CUDA") == "ON" else "nibble"
-    version, machine = version_of(build), platform.machine()
-    made = [tarball(build, out, f"{package}-{version}-linux-{machine}")]
+    version = version_of(build)
+    with open(build / PROGRAM, "rb") as program:
+        machine, debian_name = MACHINES[int.from_bytes(program.read(20)[18:20], "little")]
+    made = [tarball(build, out, f"{package}-{version}-linux-{machine}"), wheel(build, out, package, version, machine)]
     if shutil.which("dpkg-deb"):
-        arch = check_package.output("dpkg", "--print-architecture").strip()
-        made.append(debian(build, out, package, version, arch))
+        made.append(debian(build, out, package, version, debian_name))
     else:
         print("no .deb: want dpkg-deb")
     for file in made:

@@ -17,8 +17,8 @@ std::string literal(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if ((c >= 0 && c < 0x20) || c == 0x7F) {
-      out += fmt::format("\\u{:04X}", c);
+    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7F) {
+      out += fmt::format("\\u{:04X}", byte);
     } else {
       out += c;
     }

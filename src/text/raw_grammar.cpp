@@ -1,4 +1,4 @@
-#include "text/lark_grammar.h"
+#include "text/raw_grammar.h"
 
 #include "text/grammar_rules.h"
 #include "text/text_stream.h"
@@ -51,9 +51,11 @@ struct Node {
   int64_t cost = 1;
 };
 
-class LarkReader : TextReader {
+class GrammarReader : TextReader {
  public:
-  LarkReader(std::string_view definition, std::string_view where) : TextReader(definition), where_(where) {}
+  enum class Notation { kLark, kEbnf };
+  GrammarReader(std::string_view definition, std::string_view where, Notation notation)
+      : TextReader(definition), where_(where), lark_(notation == Notation::kLark) {}
   std::string write();
 
  private:
@@ -64,12 +66,15 @@ class LarkReader : TextReader {
   [[noreturn]] void fail(std::string_view what) const { throw Error(Code::kInvalidRequest, "{}: {}", place(), what); }
   [[noreturn]] void fail_here() const {
     std::string found = done() ? "the end" : fmt::format("'{}'", text_.substr(at_, std::min<size_t>(1, text_.size())));
-    fail(fmt::format("want a rule, a string, a regular expression or an operator of Lark, found {}", found));
+    fail(fmt::format("want a rule, a string, a {} or an operator of {}, found {}",
+                     lark_ ? "regular expression" : "class of characters", lark_ ? "Lark" : "EBNF", found));
   }
   // Over spaces and comments; inside brackets and between rules also over line ends.
   void skip(bool lines);
   std::string name();
+  [[nodiscard]] bool at_rule();  // of EBNF: at `NAME ::=`, where no alternative goes on
   int64_t number();
+  void escaped(std::string& out);
   std::string string();
   void import();
   void rule();
@@ -79,6 +84,8 @@ class LarkReader : TextReader {
   Node repeated(Node node);
   Node pattern(std::string_view regex);
   Node regex();
+  Node class_of_characters();
+  std::optional<std::pair<int64_t, std::optional<int64_t>>> counts();
   static Node repeat(Node node, int64_t least, std::optional<int64_t> most);
   void spend(int64_t cost) const {
     if (cost > kMaxCompileCost) fail("the grammar is too large once its repetitions are written out");
@@ -88,6 +95,7 @@ class LarkReader : TextReader {
   [[nodiscard]] std::string expression(const Node& node) const;
 
   std::string_view where_;
+  bool lark_;
   int64_t cost_ = 0;
   std::map<std::string, Node> rules_;
   std::map<std::string, size_t> used_;       // names of rules, and where one is first used
@@ -95,57 +103,77 @@ class LarkReader : TextReader {
   std::set<std::string> ending_;
 };
 
-void LarkReader::skip(bool lines) {
+void GrammarReader::skip(bool lines) {
   while (!done()) {
-    if (text_.substr(at_).starts_with("//"))
+    if (text_.substr(at_).starts_with(lark_ ? "//" : "#"))
       at_ = std::min(text_.find('\n', at_), text_.size());
-    else if (peek() == ' ' || peek() == '\t' || (lines && (peek() == '\n' || peek() == '\r')))
+    else if (peek() == ' ' || peek() == '\t' || ((lines || !lark_) && (peek() == '\n' || peek() == '\r')))
       ++at_;
     else
       return;
   }
 }
 
-std::string LarkReader::name() {
+std::string GrammarReader::name() {
   const size_t from = at_;
-  while (is_word_char(peek())) ++at_;
+  while (is_word_char(peek()) || (!lark_ && at_ > from && (peek() == '-' || peek() == '.'))) ++at_;
   if (at_ == from || (text_[from] >= '0' && text_[from] <= '9')) fail_here();
   return std::string(text_.substr(from, at_ - from));
 }
 
-int64_t LarkReader::number() {
+bool GrammarReader::at_rule() {
+  const size_t from = at_;
+  const bool is_name = is_word_char(peek()) && (peek() < '0' || peek() > '9');
+  if (is_name) static_cast<void>(name());
+  skip(true);
+  const bool is_rule = is_name && take("::=");
+  at_ = from;
+  return is_rule;
+}
+
+int64_t GrammarReader::number() {
   skip(false);
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
   if (error != std::errc() || value < 0 || value > kMaxRepetitions)
-    fail(fmt::format("want a number from 0 to {} after ~", kMaxRepetitions));
+    fail(fmt::format("want a number from 0 to {} after {}", kMaxRepetitions, lark_ ? "~" : "{"));
   at_ = static_cast<size_t>(end - text_.data());
   return value;
 }
 
+// What stands behind a \ in a string.
+void GrammarReader::escaped(std::string& out) {
+  constexpr std::string_view kNames = "nrtf\"\\/'[]", kMeans = "\n\r\t\f\"\\/'[]", kHex = "xuU";
+  const size_t known = kNames.find(peek()), hex = kHex.find(peek());
+  if (done() || (known == hex)) fail("want \\n, \\r, \\t, \\f, \\\", \\\\ or \\x, \\u or \\U with digits in a string");
+  ++at_;
+  if (known != std::string_view::npos) return out.push_back(kMeans[known]);
+  const std::string_view digits = text_.substr(at_, size_t{2} << hex);
+  uint32_t c = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), c, 16);
+  if (digits.size() < size_t{2} << hex || end != digits.data() + digits.size() || c == 0 || c > 0x10FFFF ||
+      (c >= 0xD800 && c < 0xE000))
+    fail("want a character other than 0 after \\x (2 digits), \\u (4) or \\U (8)");
+  at_ += digits.size();
+  append_character(out, c);
+}
+
 // A string in quotes, without them.
-std::string LarkReader::string() {
+std::string GrammarReader::string() {
   if (!take("\"")) fail_here();
   std::string out;
-  for (;;) {
+  while (!take("\"")) {
     if (done() || peek() == '\n') fail("want a \" that closes the string");
-    if (take("\"")) break;
-    const char c = text_[at_++];
-    if (c != '\\') {
-      out += c;
-      continue;
-    }
-    constexpr std::string_view kNames = "nrtf\"\\/", kMeans = "\n\r\t\f\"\\/";
-    const size_t known = kNames.find(peek());
-    if (done() || known == std::string_view::npos) fail("want \\n, \\r, \\t, \\f, \\\" or \\\\ in a string");
-    out += kMeans[known];
-    ++at_;
+    if (take("\\"))
+      escaped(out);
+    else
+      out += text_[at_++];
   }
-  if (peek() == 'i') fail("strings without regard to case are not supported");
+  if (lark_ && peek() == 'i') fail("strings without regard to case are not supported");
   return out;
 }
 
-void LarkReader::import() {
+void GrammarReader::import() {
   skip(false);
   if (!take("common.")) fail("only %import common.NAME is supported");
   const std::string from = name();
@@ -160,22 +188,22 @@ void LarkReader::import() {
   rules_.insert_or_assign(as, pattern(known->second));
 }
 
-void LarkReader::rule() {
-  while (take("?") || take("!")) {
+void GrammarReader::rule() {
+  while (lark_ && (take("?") || take("!"))) {
   }
   const std::string of = name();
-  if (take(".")) static_cast<void>(number());  // a priority
+  if (lark_ && take(".")) static_cast<void>(number());  // a priority
   skip(false);
-  if (peek() == '{') fail("templates are not supported");
-  if (!take(":")) fail_here();
+  if (lark_ && peek() == '{') fail("templates are not supported");
+  if (!take(lark_ ? ":" : "::=")) fail_here();
   if (rules_.contains(of)) fail(fmt::format("{} is defined twice", of));
   Node body = choice(0);
-  if (!done() && peek() != '\n') fail_here();
+  if (!done() && (lark_ ? peek() != '\n' : !at_rule())) fail_here();
   spend(cost_ += body.cost);
   rules_.emplace(of, std::move(body));
 }
 
-Node LarkReader::choice(int depth) {
+Node GrammarReader::choice(int depth) {
   if (depth > kMaxNesting) fail(fmt::format("want at most {} nested groups", kMaxNesting));
   Node out{.kind = Node::Kind::kChoice};
   for (;;) {
@@ -189,7 +217,7 @@ Node LarkReader::choice(int depth) {
   }
 }
 
-Node LarkReader::sequence(int depth) {
+Node GrammarReader::sequence(int depth) {
   Node out{.kind = Node::Kind::kSequence};
   for (;;) {
     skip(depth > 0);
@@ -197,7 +225,8 @@ Node LarkReader::sequence(int depth) {
       if (peek() == '\r') ++at_;
       return out;
     }
-    if (take("->")) {
+    if (!lark_ && at_rule()) return out;
+    if (lark_ && take("->")) {
       skip(false);
       static_cast<void>(name());  // of a tree that nobody builds
       continue;
@@ -207,18 +236,20 @@ Node LarkReader::sequence(int depth) {
   }
 }
 
-Node LarkReader::item(int depth) {
+Node GrammarReader::item(int depth) {
   for (const auto& [open, close] : {std::pair("(", ")"), std::pair("[", "]")}) {
-    if (!take(open)) continue;
+    if ((!lark_ && open[0] == '[') || !take(open)) continue;
     Node inner = choice(depth + 1);
     if (!take(close)) fail(fmt::format("want {}", close));
     return open[0] == '[' ? repeat(std::move(inner), 0, 1) : std::move(inner);
   }
-  if (peek() == '/') return regex();
+  if (lark_ && peek() == '/') return regex();
+  if (!lark_ && take(".")) return pattern("[^]");
+  if (!lark_ && peek() == '[') return class_of_characters();
   if (peek() == '"') {
     const std::string first = string();
     skip(false);
-    if (!take("..")) return {.kind = Node::Kind::kText, .text = literal(first)};
+    if (!lark_ || !take("..")) return {.kind = Node::Kind::kText, .text = literal(first)};
     skip(false);
     const std::string last = string();
     size_t a = 0, b = 0;
@@ -230,39 +261,56 @@ Node LarkReader::item(int depth) {
   Node out{.kind = Node::Kind::kRule};
   const size_t from = at_;
   out.text = name();
-  if (peek() == '{') fail("templates are not supported");
+  if (lark_ && peek() == '{') fail("templates are not supported");
   used_.emplace(out.text, from);
   return out;
 }
 
-Node LarkReader::repeat(Node node, int64_t least, std::optional<int64_t> most) {
+Node GrammarReader::repeat(Node node, int64_t least, std::optional<int64_t> most) {
   Node out{.kind = Node::Kind::kRepeat, .least = least, .most = most};
   out.cost = node.cost * std::max<int64_t>(1, most.value_or(least + 1));
   out.of.push_back(std::move(node));
   return out;
 }
 
-Node LarkReader::repeated(Node node) {
+std::optional<std::pair<int64_t, std::optional<int64_t>>> GrammarReader::counts() {
+  using Counts = std::pair<int64_t, std::optional<int64_t>>;
+  if (take("?")) return Counts(0, 1);
+  if (take("*")) return Counts(0, std::nullopt);
+  if (take("+")) return Counts(1, std::nullopt);
+  if (!take(lark_ ? "~" : "{")) return std::nullopt;
+  Counts out(number(), std::nullopt);
+  out.second = out.first;
+  if (lark_ && take("..")) out.second = number();
+  if (!lark_) {
+    skip(false);
+    if (take(",")) {
+      skip(false);
+      out.second = peek() == '}' ? std::nullopt : std::optional(number());
+      skip(false);
+    }
+    if (!take("}")) fail("want } after the numbers of a repetition");
+  }
+  if (out.second && *out.second < out.first) fail("a repetition of at least n and at most m with n more than m");
+  return out;
+}
+
+Node GrammarReader::repeated(Node node) {
   skip(false);
-  if (take("?")) return repeat(std::move(node), 0, 1);
-  if (take("*")) return repeat(std::move(node), 0, std::nullopt);
-  if (take("+")) return repeat(std::move(node), 1, std::nullopt);
-  if (!take("~")) return node;
-  const int64_t least = number();
-  const int64_t most = take("..") ? number() : least;
-  if (most < least) fail("~n..m with n more than m");
-  Node out = repeat(std::move(node), least, most);
+  const auto times = counts();
+  if (!times) return node;
+  Node out = repeat(std::move(node), times->first, times->second);
   spend(out.cost);
   return out;
 }
 
-Node LarkReader::pattern(std::string_view regex) {
+Node GrammarReader::pattern(std::string_view regex) {
   const RawPattern raw = raw_pattern(regex, place());
   const auto [it, is_new] = terminals_.emplace(raw.expression, terminals_.size());
   return {.kind = Node::Kind::kText, .text = fmt::format("t{}", it->second), .cost = is_new ? raw.cost : 1};
 }
 
-Node LarkReader::regex() {
+Node GrammarReader::regex() {
   const size_t from = ++at_;
   for (; peek() != '/'; at_ += peek() == '\\' ? 2 : 1)
     if (done() || peek() == '\n') fail("want a / that closes the regular expression");
@@ -272,7 +320,24 @@ Node LarkReader::regex() {
   return pattern(inside);
 }
 
-bool LarkReader::can_end(const Node& node) const {
+// As EBNF writes it, which differs from a regular expression in the escape \U alone.
+Node GrammarReader::class_of_characters() {
+  std::string regex(1, text_[at_++]);
+  while (!take("]")) {
+    if (done() || peek() == '\n') fail("want a ] that closes the class");
+    if (take("\\U")) {
+      const std::string_view digits = text_.substr(at_, 8);
+      regex += fmt::format("\\u{{{}}}", digits.substr(std::min(digits.find_first_not_of('0'), digits.size())));
+      at_ += digits.size();
+      continue;
+    }
+    if (peek() == '\\') regex += text_[at_++];
+    if (!done()) regex += text_[at_++];
+  }
+  return pattern(regex + "]");
+}
+
+bool GrammarReader::can_end(const Node& node) const {
   const auto ends = [this](const Node& inner) { return can_end(inner); };
   switch (node.kind) {
     case Node::Kind::kText: return true;
@@ -284,7 +349,7 @@ bool LarkReader::can_end(const Node& node) const {
   return false;
 }
 
-std::string LarkReader::expression(const Node& node) const {
+std::string GrammarReader::expression(const Node& node) const {
   if (node.kind == Node::Kind::kText) return node.text;
   if (node.kind == Node::Kind::kRule) return "r_" + node.text;
   if (node.kind == Node::Kind::kRepeat)
@@ -295,20 +360,21 @@ std::string LarkReader::expression(const Node& node) const {
   return fmt::format("({})", fmt::join(parts, node.kind == Node::Kind::kChoice ? " | " : " "));
 }
 
-std::string LarkReader::write() {
+std::string GrammarReader::write() {
   if (text_.size() > kMaxDefinitionBytes)
     fail(fmt::format("want at most {} bytes, found {}", kMaxDefinitionBytes, text_.size()));
   if (valid_utf8_prefix(text_) < text_.size() || text_.find('\0') != std::string_view::npos)
     fail("want UTF-8 without a zero byte");
   for (skip(true); !done(); skip(true)) {
-    if (take("%import"))
+    if (lark_ && take("%import"))
       import();
-    else if (peek() == '%')
+    else if (lark_ && peek() == '%')
       fail("of the lines that begin with %, only %import is supported");
     else
       rule();
   }
-  if (!rules_.contains("start")) fail("want a rule called start");
+  const char* const whole = lark_ ? "start" : "root";
+  if (!rules_.contains(whole)) fail(fmt::format("want a rule called {}", whole));
   for (const auto& [of, from] : used_) {
     at_ = from;
     if (!rules_.contains(of)) fail(fmt::format("{} is not defined", of));
@@ -320,7 +386,7 @@ std::string LarkReader::write() {
   }
   for (const auto& [of, body] : rules_)
     if (!ending_.contains(of)) fail(fmt::format("no finite text matches {}", of));
-  std::string out = "root ::= r_start\n";
+  std::string out = fmt::format("root ::= r_{}\n", whole);
   for (const auto& [regex, index] : terminals_) out += fmt::format("t{} ::= {}\n", index, regex);
   for (const auto& [of, body] : rules_) out += fmt::format("r_{} ::= {}\n", of, expression(body));
   return out;
@@ -329,11 +395,45 @@ std::string LarkReader::write() {
 }  // namespace
 
 std::string lark_grammar(std::string_view definition, std::string_view where) {
-  return LarkReader(definition, where).write();
+  return GrammarReader(definition, where, GrammarReader::Notation::kLark).write();
+}
+
+std::string ebnf_grammar(std::string_view definition, std::string_view where) {
+  return GrammarReader(definition, where, GrammarReader::Notation::kEbnf).write();
+}
+
+std::string raw_grammar(std::string_view definition, std::string_view where) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  size_t at = definition.find_first_not_of(kSpaces);
+  while (at < definition.size() && std::string_view("#/%").find(definition[at]) != std::string_view::npos)
+    at = definition.find_first_not_of(kSpaces, definition.find('\n', at));
+  const std::string_view first = definition.substr(std::min(at, definition.size()));
+  const auto is_name = [](char c) { return is_word_char(c) || std::string_view("-.?!").find(c) != std::string_view::npos; };
+  const auto end = static_cast<size_t>(std::ranges::find_if_not(first, is_name) - first.begin());
+  const std::string_view then = first.substr(std::min(first.find_first_not_of(kSpaces, end), first.size()));
+  if (end > 0 && then.starts_with("::=")) return ebnf_grammar(definition, where);
+  if (end > 0 && then.starts_with(':')) return lark_grammar(definition, where);
+  throw Error(Code::kInvalidRequest, "{}: want a grammar of Lark, which begins like `start: \"a\"`, or of EBNF or GBNF, which "
+              "begins like `root ::= \"a\"`, found '{}'", where, shortened(first));
 }
 
 std::string regex_grammar(std::string_view pattern, std::string_view where) {
   return fmt::format("root ::= {}\n", raw_pattern(pattern, where).expression);
+}
+
+
+std::string choice_grammar(const std::vector<std::string>& texts, std::string_view where) {
+  std::vector<std::string> choices;
+  size_t bytes = 0;
+  for (const std::string& text : texts) {
+    if (text.find('\0') != std::string::npos) throw Error(Code::kInvalidRequest, "{}: want texts without a zero byte", where);
+    choices.push_back(literal(text));
+    bytes += text.size();
+  }
+  if (texts.empty() || bytes > kMaxDefinitionBytes)
+    throw Error(Code::kInvalidRequest, "{}: want at least one text and at most {} bytes together, found {} and {}", where,
+                kMaxDefinitionBytes, texts.size(), bytes);
+  return fmt::format("root ::= {}\n", fmt::join(choices, " | "));
 }
 
 }  // namespace nibble::text

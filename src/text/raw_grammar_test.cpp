@@ -1,4 +1,4 @@
-#include "text/lark_grammar.h"
+#include "text/raw_grammar.h"
 
 #include "text/grammar.h"
 #include "base/error.h"
@@ -16,7 +16,7 @@
 namespace nibble::text {
 namespace {
 
-class LarkGrammarTest : public ::testing::Test {
+class RawGrammarTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     tokenizer = std::make_unique<Tokenizer>(
@@ -60,8 +60,8 @@ class LarkGrammarTest : public ::testing::Test {
   static std::unique_ptr<Tokenizer> tokenizer;
   static std::unique_ptr<GrammarCompiler> compiler;
 };
-std::unique_ptr<Tokenizer> LarkGrammarTest::tokenizer;
-std::unique_ptr<GrammarCompiler> LarkGrammarTest::compiler;
+std::unique_ptr<Tokenizer> RawGrammarTest::tokenizer;
+std::unique_ptr<GrammarCompiler> RawGrammarTest::compiler;
 
 // Constructs as agents send them.
 constexpr std::string_view kPatch = R"(start: begin part+ fin
@@ -83,7 +83,7 @@ last: "** last **" LF
 %import common.LF
 )";
 
-TEST_F(LarkGrammarTest, a_patch_language_takes_patches_and_nothing_else) {
+TEST_F(RawGrammarTest, a_patch_language_takes_patches_and_nothing_else) {
   const Grammar grammar = compiled(lark_grammar(kPatch, "test"));
   for (const std::string_view good :
        {"** open **\nadd a.txt\n+x\n+\n** close **\n", "** open **\ndrop a b/ü.txt\n** close **",
@@ -128,7 +128,7 @@ bool is_patch(std::string_view text) {
   return true;
 }
 
-TEST_F(LarkGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
+TEST_F(RawGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
   const Grammar grammar = compiled(lark_grammar(kPatch, "test"));
   std::mt19937 random(42);
   int whole = 0;
@@ -156,7 +156,7 @@ TEST_F(LarkGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
   EXPECT_GT(whole, 10);
 }
 
-TEST_F(LarkGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says) {
+TEST_F(RawGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says) {
   EXPECT_TRUE(
       lark_takes("start: noted | plain\nnoted: NOTE NEWLINE BODY\nplain: BODY\n\nNOTE: /[ \\t]*# note:[^\\r\\n]*/\n"
                  "NEWLINE: /\\r?\\n/\nBODY: /[\\s\\S]+/\n",
@@ -170,7 +170,7 @@ TEST_F(LarkGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says)
   EXPECT_TRUE(lark_takes("start: start \"a\" |", ""));
 }
 
-TEST_F(LarkGrammarTest, what_is_not_served_is_named_with_its_line) {
+TEST_F(RawGrammarTest, what_is_not_served_is_named_with_its_line) {
   const std::pair<std::string_view, std::string_view> cases[] = {
       {"", "want a rule called start"},
       {"start: x", "line 1: x is not defined"},
@@ -309,7 +309,7 @@ std::string lark_of(const Random& of) {
   return "(" + out + ")";
 }
 
-TEST_F(LarkGrammarTest, random_expressions_take_what_a_plain_matcher_takes) {
+TEST_F(RawGrammarTest, random_expressions_take_what_a_plain_matcher_takes) {
   std::mt19937 random(20261129);
   int taken = 0;
   for (int i = 0; i < 600; ++i) {
@@ -334,7 +334,7 @@ TEST_F(LarkGrammarTest, random_expressions_take_what_a_plain_matcher_takes) {
   EXPECT_GT(taken, 300);
 }
 
-TEST_F(LarkGrammarTest, a_regex_takes_whole_texts) {
+TEST_F(RawGrammarTest, a_regex_takes_whole_texts) {
   const Grammar grammar = compiled(regex_grammar(R"(^(?P<month>Jan|Feb) \d{1,2}$)", "test"));
   EXPECT_TRUE(takes(grammar, "Feb 7"));
   EXPECT_FALSE(takes(grammar, "Feb 7!"));

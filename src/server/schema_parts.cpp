@@ -454,15 +454,17 @@ void read_structured_outputs(Fields& fields, OutputFormat& into) {
   read_constraints(fields, kOutside, into);
   fields.refuse({"guided_whitespace_pattern"}, "the white space of JSON is fixed");
   fields.refuse({"grammar_lazy", "grammar_triggers"}, "a grammar holds from the first character");
+  if (fields.string("guided_decoding_backend") && fields.leniency() != nullptr)  // there is one engine of grammars
+    fields.leniency()->ignore("guided_decoding_backend");
   if (fields.find("structured_outputs") == nullptr) return;
   Fields wanted(*fields.find("structured_outputs"), fields.path("structured_outputs"));
   read_constraints(wanted, kInside, into);
-  if (!into.field.starts_with("structured_outputs."))
-    throw invalid_value("structured_outputs", "want one of json, json_object, regex, choice, grammar and structural_tag");
   wanted.refuse({"whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"},
                 "the schema alone says what may come");
-  wanted.ignore_booleans({"disable_fallback"});  // there is one grammar engine
+  wanted.ignore_booleans({"disable_fallback"});
   wanted.done();
+  if (!into.field.starts_with("structured_outputs."))
+    throw invalid_value("structured_outputs", "want one of json, json_object, regex, choice, grammar and structural_tag");
 }
 
 std::string text_of_part(Fields& part, std::string_view name) {

@@ -118,7 +118,8 @@ enum class Numbers { kAll, kWhole };
 // `.` is anything but \n. Throws kInvalidRequest, with `where` at the beginning.
 struct RawPattern {
   std::string expression;
-  int64_t cost = 0;  // of kMaxCompileCost
+  int64_t cost = 0;      // of kMaxCompileCost
+  int64_t shortest = 0;  // characters of what it matches
 };
 [[nodiscard]] RawPattern raw_pattern(std::string_view pattern, std::string_view where);
 

@@ -406,7 +406,7 @@ std::string plain_class(const CharacterRanges& ranges) { return class_of(ranges,
 
 RawPattern raw_pattern(std::string_view pattern, std::string_view where) {
   const PatternPart part = PatternReader(pattern, where, PatternReader::Text::kRaw).read();
-  return {fmt::format("Regex({})", literal(part.expression)), part.cost};
+  return {fmt::format("Regex({})", literal(part.expression)), part.cost, part.shortest};
 }
 
 std::string any_character_expression() {

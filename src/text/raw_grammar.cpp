@@ -49,6 +49,7 @@ struct Node {
   int64_t least = 0;              // kRepeat
   std::optional<int64_t> most{};  // kRepeat; none: no limit
   int64_t cost = 1;
+  bool can_be_empty = false;  // kText
 };
 
 class GrammarReader : TextReader {
@@ -90,8 +91,14 @@ class GrammarReader : TextReader {
   void spend(int64_t cost) const {
     if (cost > kMaxCompileCost) fail("the grammar is too large once its repetitions are written out");
   }
-  // Whether some finite text matches, by the rules of which that is known.
-  [[nodiscard]] bool can_end(const Node& node) const;
+  using Names = std::set<std::string>;
+  // Whether some finite text matches, or the empty one, if that is so for the rules that are `known`.
+  enum class Text { kFinite, kEmpty };
+  static bool takes(Text which, const Node& node, const Names& known);
+  [[nodiscard]] Names rules_that_take(Text which) const;
+  // The rules that may be all that the node stands for; those of `empty` may be nothing.
+  static void add_alone(const Node& node, const Names& empty, Names& out);
+  void expect_no_circle() const;
   [[nodiscard]] std::string expression(const Node& node) const;
 
   std::string_view where_;
@@ -100,7 +107,6 @@ class GrammarReader : TextReader {
   std::map<std::string, Node> rules_;
   std::map<std::string, size_t> used_;       // names of rules, and where one is first used
   std::map<std::string, size_t> terminals_;  // regular expressions, each a rule of its own
-  std::set<std::string> ending_;
 };
 
 void GrammarReader::skip(bool lines) {
@@ -249,7 +255,7 @@ Node GrammarReader::item(int depth) {
   if (peek() == '"') {
     const std::string first = string();
     skip(false);
-    if (!lark_ || !take("..")) return {.kind = Node::Kind::kText, .text = literal(first)};
+    if (!lark_ || !take("..")) return {.kind = Node::Kind::kText, .text = literal(first), .can_be_empty = first.empty()};
     skip(false);
     const std::string last = string();
     size_t a = 0, b = 0;
@@ -307,7 +313,7 @@ Node GrammarReader::repeated(Node node) {
 Node GrammarReader::pattern(std::string_view regex) {
   const RawPattern raw = raw_pattern(regex, place());
   const auto [it, is_new] = terminals_.emplace(raw.expression, terminals_.size());
-  return {.kind = Node::Kind::kText, .text = fmt::format("t{}", it->second), .cost = is_new ? raw.cost : 1};
+  return {.kind = Node::Kind::kText, .text = fmt::format("t{}", it->second), .cost = is_new ? raw.cost : 1, .can_be_empty = raw.shortest == 0};
 }
 
 Node GrammarReader::regex() {
@@ -337,16 +343,49 @@ Node GrammarReader::class_of_characters() {
   return pattern(regex + "]");
 }
 
-bool GrammarReader::can_end(const Node& node) const {
-  const auto ends = [this](const Node& inner) { return can_end(inner); };
+bool GrammarReader::takes(Text which, const Node& node, const Names& known) {
+  const auto inner_takes = [&](const Node& inner) { return takes(which, inner, known); };
   switch (node.kind) {
-    case Node::Kind::kText: return true;
-    case Node::Kind::kRule: return ending_.contains(node.text);
-    case Node::Kind::kSequence: return std::ranges::all_of(node.of, ends);
-    case Node::Kind::kChoice: return std::ranges::any_of(node.of, ends);
-    case Node::Kind::kRepeat: return node.least == 0 || can_end(node.of[0]);
+    case Node::Kind::kText: return which == Text::kFinite || node.can_be_empty;
+    case Node::Kind::kRule: return known.contains(node.text);
+    case Node::Kind::kSequence: return std::ranges::all_of(node.of, inner_takes);
+    case Node::Kind::kChoice: return std::ranges::any_of(node.of, inner_takes);
+    case Node::Kind::kRepeat: return node.least == 0 || inner_takes(node.of[0]);
   }
   return false;
+}
+
+GrammarReader::Names GrammarReader::rules_that_take(Text which) const {
+  Names known;
+  for (size_t before = rules_.size() + 1; before != known.size();) {
+    before = known.size();
+    for (const auto& [of, body] : rules_)
+      if (takes(which, body, known)) known.insert(of);
+  }
+  return known;
+}
+
+void GrammarReader::add_alone(const Node& node, const Names& empty, Names& out) {
+  if (node.kind == Node::Kind::kRule) out.insert(node.text);
+  const auto must_stand = [&](const Node& inner) { return !takes(Text::kEmpty, inner, empty); };
+  const bool all = node.kind == Node::Kind::kSequence, again = node.kind == Node::Kind::kRepeat && node.least > 1;
+  const auto standing = all ? std::ranges::count_if(node.of, must_stand) : again && must_stand(node.of[0]) ? 2 : 0;
+  for (const Node& inner : node.of)
+    if (standing == 0 || (standing == 1 && must_stand(inner))) add_alone(inner, empty, out);
+}
+
+// A rule that may be itself alone matches each text in endless ways, which the engine would follow for every token.
+void GrammarReader::expect_no_circle() const {
+  const Names empty = rules_that_take(Text::kEmpty);
+  std::map<std::string, Names> alone;  // of the rules that may be on a circle, or lead to one
+  for (const auto& [of, body] : rules_) add_alone(body, empty, alone[of]);
+  const auto is_open = [&](const std::string& name) { return alone.contains(name); };
+  while (std::erase_if(alone, [&](const auto& rule) { return std::ranges::none_of(rule.second, is_open); }) > 0) {
+  }
+  if (alone.empty()) return;
+  std::string name = alone.begin()->first;
+  for (size_t i = 0; i < alone.size(); ++i) name = *std::ranges::find_if(alone[name], is_open);
+  fail(fmt::format("{} may stand for itself with nothing beside it", name));
 }
 
 std::string GrammarReader::expression(const Node& node) const {
@@ -379,13 +418,10 @@ std::string GrammarReader::write() {
     at_ = from;
     if (!rules_.contains(of)) fail(fmt::format("{} is not defined", of));
   }
-  for (size_t known = rules_.size() + 1; known != ending_.size();) {
-    known = ending_.size();
-    for (const auto& [of, body] : rules_)
-      if (can_end(body)) ending_.insert(of);
-  }
+  const Names finite = rules_that_take(Text::kFinite);
   for (const auto& [of, body] : rules_)
-    if (!ending_.contains(of)) fail(fmt::format("no finite text matches {}", of));
+    if (!finite.contains(of)) fail(fmt::format("no finite text matches {}", of));
+  expect_no_circle();
   std::string out = fmt::format("root ::= r_{}\n", whole);
   for (const auto& [regex, index] : terminals_) out += fmt::format("t{} ::= {}\n", index, regex);
   for (const auto& [of, body] : rules_) out += fmt::format("r_{} ::= {}\n", of, expression(body));

@@ -10,7 +10,7 @@ namespace nibble::text {
 
 // A grammar in one of two notations, told apart by how its first rule begins, `NAME:` or `NAME ::=`. Any way to match
 // counts: nothing is greedy. Errors name the line and the construct: one that is not served, a rule that is not defined,
-// and one that no finite text matches.
+// one that no finite text matches, and one that may stand for itself with nothing beside it.
 [[nodiscard]] std::string raw_grammar(std::string_view definition, std::string_view where);
 
 // Lark. The rule `start` is the whole text. Served: rules and terminals, strings, ranges of characters, regular

@@ -245,7 +245,8 @@ void read_response_tool(Fields& tool, const text::ToolSpace* space, std::vector<
   const std::string type = tool.string("type").value_or("function");
   const text::ToolSpace here = space == nullptr ? text::ToolSpace() : *space;
   if (type == "function" || type == "custom") {
-    into.push_back(type == "function" ? read_function(tool, "parameters", into, here) : read_custom(tool, Dialect::kResponses, into, here));
+    into.push_back(type == "function" ? read_function(tool, "parameters", into, here)
+                                      : read_custom(tool, Dialect::kResponses, into, here));
     read_deferral(tool, into.back());
   } else if (type == "namespace" && space == nullptr) {
     const text::ToolSpace inner{tool.required_string("name"), tool.string("description").value_or("")};
@@ -464,7 +465,8 @@ void read_structured_outputs(Fields& fields, OutputFormat& into) {
   wanted.ignore_booleans({"disable_fallback"});
   wanted.done();
   if (!into.field.starts_with("structured_outputs."))
-    throw invalid_value("structured_outputs", "want one of json, json_object, regex, choice, grammar and structural_tag");
+    throw invalid_value("structured_outputs",
+                        "want one of json, json_object, regex, choice, grammar and structural_tag");
 }
 
 std::string text_of_part(Fields& part, std::string_view name) {

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,120 +22,90 @@ constexpr size_t kMostMarkBytes = 256;  // of a trigger or an excluded text
 
 using Texts = std::vector<std::string>;
 
-// Writes rules; an expression is the name of one, or a literal.
+Texts quoted(Texts texts) {
+  for (std::string& text : texts) text = text::literal(text);
+  return texts;
+}
+
+// A text, or several.
+Texts read_texts(Fields& fields, std::string_view name) {
+  const Json* value = fields.find(name);
+  Texts out;
+  if (value == nullptr) return out;
+  if (value->is_string()) return {value->get<std::string>()};
+  for (const Json& text : array_of(*value, fields.path(name))) out.push_back(string_of(text, fields.path(name)));
+  return out;
+}
+
+// Throws ApiError if a place in a text could be the end of two marks.
+void expect_apart(const std::string& path, const Texts& marks) {
+  for (const std::string& mark : marks) {
+    if (mark.empty() || mark.size() > kMostMarkBytes)
+      throw invalid_value(path, "want texts of 1 to {} bytes, found {}", kMostMarkBytes, mark.size());
+    for (const std::string& other : marks)
+      if (&mark != &other && mark.find(other) != std::string::npos)
+        throw invalid_value(path, "want triggers, excluded texts and ends none of which holds another, found {} and {}",
+                            to_text(Json(mark)), to_text(Json(other)));
+  }
+}
+
+// Each format becomes a rule; functions return its name. `ends`: texts that free text may not hold, since they end it.
 class TagWriter {
  public:
   std::string write(Fields& tag) {
-    const bool older = tag.find("structures") != nullptr;  // of {begin, schema, end}
     tag.only("type", "structural_tag", "it says what this is");
-    std::string whole;
-    if (older) {
-      whole = triggered(tag, "structures", {});
-    } else {
-      Fields inner(tag.required("format", "an object, or structures and triggers"), tag.path("format"));
-      whole = format(inner, {});
-    }
+    const std::string whole =
+        tag.find("structures") != nullptr ? triggered(tag, "structures", {}) : format_in(tag, "format", {});
     return fmt::format("root ::= {}\n{}", whole, rules_);
   }
 
  private:
   struct Tag {
-    std::string begin, rest;  // rest: content and end, as an expression
+    std::string begin, rest;  // rest: the rule of content and end
   };
 
-  // One format. `ends`: texts that its free text may not hold, since they end it.
   std::string format(Fields& fields, const Texts& ends);
   std::string triggered(Fields& fields, std::string_view tags, const Texts& ends);
+  std::string free_text(Fields& fields, const Texts& ends, const Texts& triggers, Texts arguments);
   std::string separated(Fields& fields);
-  Tag tag(Fields& fields);
   std::vector<Tag> tags(Fields& fields, std::string_view name);
-  static Texts texts(Fields& fields, std::string_view name);
-  static Texts excluded(Fields& fields, const Texts& ends);
-  static void expect_apart(const Fields& fields, const Texts& marks);
-  std::string content_of(Fields& fields, const Texts& ends) {
-    Fields inner(fields.required("content", "a format"), fields.path("content"));
+  Tag tag(Fields& fields);
+
+  std::string format_in(Fields& fields, std::string_view name, const Texts& ends) {
+    Fields inner(fields.required(name, "a format"), fields.path(name));
     return format(inner, ends);
   }
-
   std::string rule(std::string_view body) {
-    std::string name = fmt::format("f{}", next_++);
-    rules_ += fmt::format("{} ::= {}\n", name, body);
-    return name;
+    rules_ += fmt::format("f{} ::= {}\n", next_, body);
+    return fmt::format("f{}", next_++);
   }
-  // A grammar of its own, as a part of this one.
-  std::string part(const std::string& grammar, const std::string& path) {
+  std::string rule(const Texts& parts, std::string_view between) {
+    return rule(fmt::format("{}", fmt::join(parts, between)));
+  }
+  // The grammar that `make` makes of the field.
+  template <class Make, class Value>
+  std::string part(const Make& make, const Value& value, const std::string& path) {
     const std::string prefix = fmt::format("g{}_", next_++);
-    rules_ += text::prefixed(grammar, prefix);
+    rules_ += text::prefixed(grammar_of(make, value, path), prefix);
     if (rules_.size() > text::kMaxGrammarBytes)
       throw invalid_value(path, "want parts whose grammar takes at most {} bytes together", text::kMaxGrammarBytes);
     return prefix + "root";
-  }
-  void spend(const Fields& fields) {
-    if (++formats_ > kMostFormats) throw invalid_value(fields.path("type"), "want at most {} formats", kMostFormats);
   }
 
   std::string rules_;
   size_t next_ = 0, formats_ = 0;
 };
 
-// The excluded texts, and those that end the text.
-Texts TagWriter::excluded(Fields& fields, const Texts& ends) {
-  Texts out = texts(fields, "excludes");
-  for (const std::string& end : ends)
-    if (!end.empty() && std::ranges::find(out, end) == out.end()) out.push_back(end);
-  return out;
-}
-
-// A text, or several.
-Texts TagWriter::texts(Fields& fields, std::string_view name) {
-  const Json* value = fields.find(name);
-  const std::string path = fields.path(name);
-  Texts out;
-  if (value == nullptr) return out;
-  if (value->is_string()) return {value->get<std::string>()};
-  for (const Json& text : array_of(*value, path)) out.push_back(string_of(text, path));
-  return out;
-}
-
-// That no place in a text could be the end of two marks.
-void TagWriter::expect_apart(const Fields& fields, const Texts& marks) {
-  for (size_t i = 0; i < marks.size(); ++i) {
-    if (marks[i].empty() || marks[i].size() > kMostMarkBytes)
-      throw invalid_value(fields.path("triggers"), "want triggers and excluded texts of 1 to {} bytes, found {}",
-                          kMostMarkBytes, marks[i].size());
-    for (size_t j = 0; j < marks.size(); ++j)
-      if (i != j && marks[i].find(marks[j]) != std::string::npos)
-        throw invalid_value(fields.path("triggers"),
-                            "want triggers, excluded texts and ends none of which holds another, found {} and {}",
-                            to_text(Json(marks[i])), to_text(Json(marks[j])));
-  }
-}
-
-std::string dispatch(const Texts& triggers, const Texts& rules, const Texts& excludes, bool once) {
-  Texts arguments, quoted;
-  for (size_t i = 0; i < triggers.size(); ++i)
-    arguments.push_back(fmt::format("({}, {})", text::literal(triggers[i]), rules[i]));
-  for (const std::string& text : excludes) quoted.push_back(text::literal(text));
-  arguments.push_back(fmt::format("loop_after_dispatch={}", !once));
-  if (!quoted.empty()) arguments.push_back(fmt::format("excludes=({})", fmt::join(quoted, ", ")));
-  return fmt::format("TagDispatch({})", fmt::join(arguments, ", "));
-}
-
 TagWriter::Tag TagWriter::tag(Fields& fields) {
-  spend(fields);
   fields.only("type", "tag", "it is one");
   Tag out{fields.required_string("begin"), {}};
-  const Texts ends = texts(fields, "end");
-  Texts quoted;
-  for (const std::string& end : ends) quoted.push_back(text::literal(end));
-  if (quoted.empty()) throw invalid_value(fields.path("end"), "want a text");
-  std::string content;
-  if (const Json* schema = fields.find("schema"))
-    content = part(grammar_of(text::json_schema_grammar, *schema, fields.path("schema")), fields.path("schema"));
-  else
-    content = content_of(fields, ends);
+  const Texts ends = read_texts(fields, "end");
+  if (ends.empty()) throw invalid_value(fields.path("end"), "want a text");
+  const Json* schema = fields.find("schema");  // of a structure
+  const std::string content = schema != nullptr ? part(text::json_schema_grammar, *schema, fields.path("schema"))
+                                                : format_in(fields, "content", ends);
   fields.done();
-  out.rest = rule(fmt::format("{} ({})", content, fmt::join(quoted, " | ")));
+  out.rest = rule(fmt::format("{} ({})", content, fmt::join(quoted(ends), " | ")));
   return out;
 }
 
@@ -142,44 +113,58 @@ std::vector<TagWriter::Tag> TagWriter::tags(Fields& fields, std::string_view nam
   std::vector<Tag> out;
   const std::string path = fields.path(name);
   for_each_object(array_of(fields.required(name, "tags"), path), {path}, [&](Fields& one) { out.push_back(tag(one)); });
-  if (out.empty()) throw invalid_value(path, "want at least one tag");
+  if (out.empty() || (formats_ += out.size()) > kMostFormats)
+    throw invalid_value(path, "want a tag, and at most {} formats in all", kMostFormats);
   return out;
 }
 
+// Any text without what is excluded, and without triggers but where `arguments` say what follows them.
+std::string TagWriter::free_text(Fields& fields, const Texts& ends, const Texts& triggers, Texts arguments) {
+  const Texts listed = read_texts(fields, "excludes");
+  std::set<std::string> excluded(listed.begin(), listed.end());
+  excluded.insert(ends.begin(), ends.end());
+  excluded.erase("");  // an end that may be nothing excludes nothing
+  const Texts excludes(excluded.begin(), excluded.end());
+  Texts marks = triggers;
+  marks.insert(marks.end(), excludes.begin(), excludes.end());
+  expect_apart(fields.path("triggers"), marks);
+  if (!excludes.empty()) arguments.push_back(fmt::format("excludes=({})", fmt::join(quoted(excludes), ", ")));
+  return rule(fmt::format("TagDispatch({})", fmt::join(arguments, ", ")));
+}
+
+// Text that is free until a trigger; a tag that begins with it must follow.
 std::string TagWriter::triggered(Fields& fields, std::string_view name, const Texts& ends) {
-  const Texts triggers = texts(fields, "triggers");
+  const Texts triggers = read_texts(fields, "triggers");
   std::vector<Texts> begun(triggers.size());
   for (const Tag& one : tags(fields, name)) {
-    const auto begins = [&](const std::string& trigger) { return one.begin.starts_with(trigger); };
-    const auto trigger = std::ranges::find_if(triggers, begins);
+    const auto trigger =
+        std::ranges::find_if(triggers, [&](const std::string& text) { return one.begin.starts_with(text); });
     if (trigger == triggers.end())
       throw invalid_value(fields.path("triggers"), "want one with which {} begins", to_text(Json(one.begin)));
     begun[static_cast<size_t>(trigger - triggers.begin())].push_back(
-        fmt::format("{} {}", text::literal(std::string_view(one.begin).substr(trigger->size())), one.rest));
+        fmt::format("{} {}", text::literal(one.begin.substr(trigger->size())), one.rest));
   }
-  const Texts excludes = excluded(fields, ends);
-  Texts marks = triggers, rules, first;
-  marks.insert(marks.end(), excludes.begin(), excludes.end());
-  expect_apart(fields, marks);
+  Texts first, arguments;
   for (size_t i = 0; i < triggers.size(); ++i) {
     if (begun[i].empty())
       throw invalid_value(fields.path("triggers"), "no tag begins with {}", to_text(Json(triggers[i])));
-    rules.push_back(rule(fmt::format("{}", fmt::join(begun[i], " | "))));
-    first.push_back(fmt::format("{} {}", text::literal(triggers[i]), rules.back()));
+    const std::string then = rule(begun[i], " | "), trigger = text::literal(triggers[i]);
+    first.push_back(trigger + " " + then);
+    arguments.push_back(fmt::format("({}, {})", trigger, then));
   }
   const bool at_least_one = fields.boolean("at_least_one").value_or(false);
   const bool once = fields.boolean("stop_after_first").value_or(false);
-  const std::string start = at_least_one ? rule(fmt::format("{}", fmt::join(first, " | "))) : "";
-  if (at_least_one && once) return start;
-  const std::string text = rule(dispatch(triggers, rules, excludes, once));
-  return at_least_one ? rule(start + " " + text) : text;
+  arguments.push_back(fmt::format("loop_after_dispatch={}", !once));
+  const std::string text = free_text(fields, ends, triggers, std::move(arguments));
+  if (!at_least_one) return text;
+  const std::string start = rule(first, " | ");
+  return once ? start : rule(start + " " + text);
 }
 
 std::string TagWriter::separated(Fields& fields) {
   Texts all;
   for (const Tag& one : tags(fields, "tags")) all.push_back(fmt::format("{} {}", text::literal(one.begin), one.rest));
-  const std::string any = rule(fmt::format("{}", fmt::join(all, " | ")));
-  const std::string separator = text::literal(fields.required_string("separator"));
+  const std::string any = rule(all, " | "), separator = text::literal(fields.required_string("separator"));
   const bool once = fields.boolean("stop_after_first").value_or(false);
   const std::string some = once ? any : rule(fmt::format("{} ({} {})*", any, separator, any));
   return fields.boolean("at_least_one").value_or(false) ? some : rule(some + "?");
@@ -187,37 +172,34 @@ std::string TagWriter::separated(Fields& fields) {
 
 std::string TagWriter::format(Fields& fields, const Texts& ends) {
   const std::string type = fields.required_string("type");
+  if (++formats_ > kMostFormats) throw invalid_value(fields.path("type"), "want at most {} formats", kMostFormats);
+  const auto text_part = [&](const auto& make, const char* name) {
+    return part(make, fields.required_string(name), fields.path(name));
+  };
   std::string out;
   if (type == "tag") {
     const Tag one = tag(fields);
-    return rule(fmt::format("{} {}", text::literal(one.begin), one.rest));
-  }
-  spend(fields);
-  const auto part_of = [&](const auto& make, const auto& value, const char* name) {
-    return part(grammar_of(make, value, fields.path(name)), fields.path(name));
-  };
-  if (type == "const_string") {
+    out = rule(text::literal(one.begin) + " " + one.rest);
+  } else if (type == "const_string") {
     out = rule(text::literal(fields.required_string("value")));
   } else if (type == "json_schema") {
     fields.only("style", "json", "gpt-oss was trained on JSON");
-    out = part_of(text::json_schema_grammar, fields.required("json_schema", "a schema"), "json_schema");
+    out = part(text::json_schema_grammar, fields.required("json_schema", "a schema"), fields.path("json_schema"));
   } else if (type == "regex") {
-    out = part_of(text::regex_grammar, fields.required_string("pattern"), "pattern");
+    out = text_part(text::regex_grammar, "pattern");
   } else if (type == "grammar") {
-    out = part_of(text::raw_grammar, fields.required_string("grammar"), "grammar");
-  } else if (type == "any_text") {
-    const Texts excludes = excluded(fields, ends);
-    expect_apart(fields, excludes);
-    out = rule(excludes.empty() ? text::raw_pattern("[^]*", type).expression : dispatch({}, {}, excludes, false));
+    out = text_part(text::raw_grammar, "grammar");
   } else if (type == "sequence" || type == "or") {
     Texts elements;
     const std::string path = fields.path("elements");
     for_each_object(array_of(fields.required("elements", "formats"), path), {path},
                     [&](Fields& one) { elements.push_back(format(one, ends)); });
     if (elements.empty()) throw invalid_value(path, "want at least one format");
-    out = rule(fmt::format("{}", fmt::join(elements, type == "or" ? " | " : " ")));
+    out = rule(elements, type == "or" ? " | " : " ");
   } else if (type == "optional" || type == "plus" || type == "star") {
-    out = rule(content_of(fields, ends) + (type == "optional" ? "?" : type == "plus" ? "+" : "*"));
+    out = rule(format_in(fields, "content", ends) + (type == "optional" ? "?" : type == "plus" ? "+" : "*"));
+  } else if (type == "any_text") {
+    out = free_text(fields, ends, {}, {});
   } else if (type == "triggered_tags") {
     out = triggered(fields, "tags", ends);
   } else if (type == "tags_with_separator") {

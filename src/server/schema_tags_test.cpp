@@ -23,8 +23,8 @@ using Marks = std::vector<std::string>;
 class Tags : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    tokenizer = std::make_unique<text::Tokenizer>(text::Tokenizer::from_file(
-        std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny/tokenizer.json"));
+    tokenizer = std::make_unique<text::Tokenizer>(
+        text::Tokenizer::from_file(std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny/tokenizer.json"));
     compiler = std::make_unique<text::GrammarCompiler>(*tokenizer);
   }
   static void TearDownTestSuite() {
@@ -117,7 +117,8 @@ class Matcher {
   Ends ends(const Json& f, size_t from, const Marks& stops) {
     const std::string type = f["type"];
     Ends all;
-    if (type == "const_string") return stands(f["value"], from) ? Ends{from + f["value"].get<std::string>().size()} : all;
+    if (type == "const_string")
+      return stands(f["value"], from) ? Ends{from + f["value"].get<std::string>().size()} : all;
     if (type == "tag") return tag(f, from);
     if (type == "sequence") {
       all = {from};
@@ -128,7 +129,8 @@ class Matcher {
       Ends at = ends(f["content"], from, stops);
       all = at;
       if (type != "plus") all.insert(from);
-      for (size_t i = 0; type != "optional" && i < text_.size(); ++i) all.merge(Ends(at = after(f["content"], at, stops)));
+      for (size_t i = 0; type != "optional" && i < text_.size(); ++i)
+        all.merge(Ends(at = after(f["content"], at, stops)));
     } else if (type == "any_text") {
       for (size_t to = from; to <= text_.size() && is_free(from, to, stops); ++to) all.insert(to);
     } else if (type == "regex" || type == "json_schema") {
@@ -211,7 +213,7 @@ Json random_format(std::mt19937& random, int depth) {
 TEST_F(Tags, random_formats_take_what_a_plain_matcher_takes) {
   std::mt19937 random(42U + static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed()));
   int taken = 0, refused_ones = 0;
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < 400; ++i) {
     const Json format = random_format(random, 3);
     if (refused({{"format", format}}) != "none") {
       ++refused_ones;  // a trigger may not stand in an end
@@ -227,8 +229,8 @@ TEST_F(Tags, random_formats_take_what_a_plain_matcher_takes) {
       EXPECT_EQ(takes(grammar, text), wanted) << to_text(format) << "\n" << text;
     }
   }
-  EXPECT_GT(taken, 300);
-  EXPECT_LT(refused_ones, 75);
+  EXPECT_GT(taken, 800);
+  EXPECT_LT(refused_ones, 200);
 }
 
 TEST_F(Tags, text_is_free_until_a_trigger) {
@@ -236,8 +238,9 @@ TEST_F(Tags, text_is_free_until_a_trigger) {
       {"begin":"<function=add>","schema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"end":"</function>"},
       {"begin":"<function=now>","schema":{"type":"object","maxProperties":0},"end":"</function>"}]})");
   const text::Grammar grammar = compiled(older);
-  for (const char* good : {"", "Hello <b> you.", "It is <function=now>{}</function> or <function=add>{\"a\": 3}</function>.",
-                           "A start: <funct"})
+  for (const char* good :
+       {"", "Hello <b> you.", "It is <function=now>{}</function> or <function=add>{\"a\": 3}</function>.",
+        "A start: <funct"})
     EXPECT_TRUE(takes(grammar, good)) << good;
   for (const char* bad : {"<function=sub>{}</function>", "<function=add>{\"a\": \"x\"}</function>", "<function=now>{}"})
     EXPECT_FALSE(takes(grammar, bad)) << bad;

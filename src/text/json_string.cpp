@@ -166,6 +166,9 @@ std::optional<uint32_t> PatternReader::escape(CharacterRanges& out, bool in_brac
     case 'v': return '\v';
     case '0': return 0;
     case 'x': return hex(2);
+    case 'U':
+      if (raw_) return hex(8);
+      break;
     case 'u': {
       if (!take("{")) return hex(4);
       int digits = 0;

@@ -84,8 +84,7 @@ class GrammarReader : TextReader {
   Node item(int depth);
   Node repeated(Node node);
   Node pattern(std::string_view regex);
-  Node regex();
-  Node class_of_characters();
+  Node regex(char close);  // Lark's /…/, or a class in EBNF
   std::optional<std::pair<int64_t, std::optional<int64_t>>> counts();
   static Node repeat(Node node, int64_t least, std::optional<int64_t> most);
   void spend(int64_t cost) const {
@@ -151,15 +150,13 @@ int64_t GrammarReader::number() {
 void GrammarReader::escaped(std::string& out) {
   constexpr std::string_view kNames = "nrtf\"\\/'[]", kMeans = "\n\r\t\f\"\\/'[]", kHex = "xuU";
   const size_t known = kNames.find(peek()), hex = kHex.find(peek());
-  if (done() || (known == hex)) fail("want \\n, \\r, \\t, \\f, \\\", \\\\ or \\x, \\u or \\U with digits in a string");
-  ++at_;
-  if (known != std::string_view::npos) return out.push_back(kMeans[known]);
-  const std::string_view digits = text_.substr(at_, size_t{2} << hex);
+  const std::string_view digits = text_.substr(std::min(++at_, text_.size()), hex < kHex.size() ? size_t{2} << hex : 0);
+  if (known < kNames.size()) return out.push_back(kMeans[known]);
   uint32_t c = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), c, 16);
-  if (digits.size() < size_t{2} << hex || end != digits.data() + digits.size() || c == 0 || c > 0x10FFFF ||
+  if (hex == std::string_view::npos || end != digits.data() + (size_t{2} << hex) || c == 0 || c > 0x10FFFF ||
       (c >= 0xD800 && c < 0xE000))
-    fail("want a character other than 0 after \\x (2 digits), \\u (4) or \\U (8)");
+    fail("want \\n, \\r, \\t, \\f, \\\", \\\\, or a character by \\x12, \\u1234 or \\U00012345 in a string");
   at_ += digits.size();
   append_character(out, c);
 }
@@ -249,13 +246,13 @@ Node GrammarReader::item(int depth) {
     if (!take(close)) fail(fmt::format("want {}", close));
     return open[0] == '[' ? repeat(std::move(inner), 0, 1) : std::move(inner);
   }
-  if (lark_ && peek() == '/') return regex();
+  if (peek() == (lark_ ? '/' : '[')) return regex(lark_ ? '/' : ']');
   if (!lark_ && take(".")) return pattern("[^]");
-  if (!lark_ && peek() == '[') return class_of_characters();
   if (peek() == '"') {
     const std::string first = string();
     skip(false);
-    if (!lark_ || !take("..")) return {.kind = Node::Kind::kText, .text = literal(first), .can_be_empty = first.empty()};
+    if (!lark_ || !take(".."))
+      return {.kind = Node::Kind::kText, .text = literal(first), .can_be_empty = first.empty()};
     skip(false);
     const std::string last = string();
     size_t a = 0, b = 0;
@@ -286,17 +283,15 @@ std::optional<std::pair<int64_t, std::optional<int64_t>>> GrammarReader::counts(
   if (take("+")) return Counts(1, std::nullopt);
   if (!take(lark_ ? "~" : "{")) return std::nullopt;
   Counts out(number(), std::nullopt);
-  out.second = out.first;
-  if (lark_ && take("..")) out.second = number();
-  if (!lark_) {
-    skip(false);
-    if (take(",")) {
-      skip(false);
-      out.second = peek() == '}' ? std::nullopt : std::optional(number());
-      skip(false);
-    }
-    if (!take("}")) fail("want } after the numbers of a repetition");
-  }
+  skip(false);
+  const bool is_range = take(lark_ ? ".." : ",");
+  skip(false);
+  if (!is_range)
+    out.second = out.first;
+  else if (lark_ || peek() != '}')
+    out.second = number();
+  skip(false);
+  if (!lark_ && !take("}")) fail("want } after the numbers of a repetition");
   if (out.second && *out.second < out.first) fail("a repetition of at least n and at most m with n more than m");
   return out;
 }
@@ -313,34 +308,20 @@ Node GrammarReader::repeated(Node node) {
 Node GrammarReader::pattern(std::string_view regex) {
   const RawPattern raw = raw_pattern(regex, place());
   const auto [it, is_new] = terminals_.emplace(raw.expression, terminals_.size());
-  return {.kind = Node::Kind::kText, .text = fmt::format("t{}", it->second), .cost = is_new ? raw.cost : 1, .can_be_empty = raw.shortest == 0};
+  return {.kind = Node::Kind::kText,
+          .text = fmt::format("t{}", it->second),
+          .cost = is_new ? raw.cost : 1,
+          .can_be_empty = raw.shortest == 0};
 }
 
-Node GrammarReader::regex() {
-  const size_t from = ++at_;
-  for (; peek() != '/'; at_ += peek() == '\\' ? 2 : 1)
-    if (done() || peek() == '\n') fail("want a / that closes the regular expression");
-  const std::string_view inside = text_.substr(from, at_ - from);
+Node GrammarReader::regex(char close) {
+  const size_t from = at_++;
+  for (; peek() != close; at_ += peek() == '\\' ? 2 : 1)
+    if (done() || peek() == '\n') fail(fmt::format("want a {} that closes the regular expression", close));
   ++at_;
+  if (close == ']') return pattern(text_.substr(from, at_ - from));
   if (is_word_char(peek())) fail("flags of a regular expression are not supported");
-  return pattern(inside);
-}
-
-// As EBNF writes it, which differs from a regular expression in the escape \U alone.
-Node GrammarReader::class_of_characters() {
-  std::string regex(1, text_[at_++]);
-  while (!take("]")) {
-    if (done() || peek() == '\n') fail("want a ] that closes the class");
-    if (take("\\U")) {
-      const std::string_view digits = text_.substr(at_, 8);
-      regex += fmt::format("\\u{{{}}}", digits.substr(std::min(digits.find_first_not_of('0'), digits.size())));
-      at_ += digits.size();
-      continue;
-    }
-    if (peek() == '\\') regex += text_[at_++];
-    if (!done()) regex += text_[at_++];
-  }
-  return pattern(regex + "]");
+  return pattern(text_.substr(from + 1, at_ - from - 2));
 }
 
 bool GrammarReader::takes(Text which, const Node& node, const Names& known) {
@@ -439,36 +420,34 @@ std::string ebnf_grammar(std::string_view definition, std::string_view where) {
 }
 
 std::string raw_grammar(std::string_view definition, std::string_view where) {
-  constexpr std::string_view kSpaces = " \t\r\n";
-  size_t at = definition.find_first_not_of(kSpaces);
-  while (at < definition.size() && std::string_view("#/%").find(definition[at]) != std::string_view::npos)
-    at = definition.find_first_not_of(kSpaces, definition.find('\n', at));
-  const std::string_view first = definition.substr(std::min(at, definition.size()));
-  const auto is_name = [](char c) { return is_word_char(c) || std::string_view("-.?!").find(c) != std::string_view::npos; };
-  const auto end = static_cast<size_t>(std::ranges::find_if_not(first, is_name) - first.begin());
-  const std::string_view then = first.substr(std::min(first.find_first_not_of(kSpaces, end), first.size()));
-  if (end > 0 && then.starts_with("::=")) return ebnf_grammar(definition, where);
-  if (end > 0 && then.starts_with(':')) return lark_grammar(definition, where);
-  throw Error(Code::kInvalidRequest, "{}: want a grammar of Lark, which begins like `start: \"a\"`, or of EBNF or GBNF, which "
-              "begins like `root ::= \"a\"`, found '{}'", where, shortened(first));
+  for (size_t from = 0; from < definition.size();) {
+    const std::string_view line = definition.substr(from, definition.find('\n', from) - from);
+    const size_t first = line.find_first_not_of(" \t\r"), colon = line.find(':');
+    from += line.size() + 1;
+    if (colon == std::string_view::npos || std::string_view("#/%").find(line[first]) != std::string_view::npos)
+      continue;
+    return line.substr(colon).starts_with("::=") ? ebnf_grammar(definition, where) : lark_grammar(definition, where);
+  }
+  throw Error(Code::kInvalidRequest,
+              "{}: want a grammar of Lark (start: \"a\") or of EBNF or GBNF (root ::= \"a\"), found no rule", where);
 }
 
 std::string regex_grammar(std::string_view pattern, std::string_view where) {
   return fmt::format("root ::= {}\n", raw_pattern(pattern, where).expression);
 }
 
-
 std::string choice_grammar(const std::vector<std::string>& texts, std::string_view where) {
   std::vector<std::string> choices;
   size_t bytes = 0;
   for (const std::string& text : texts) {
-    if (text.find('\0') != std::string::npos) throw Error(Code::kInvalidRequest, "{}: want texts without a zero byte", where);
+    if (text.find('\0') != std::string::npos)
+      throw Error(Code::kInvalidRequest, "{}: want texts without a zero byte", where);
     choices.push_back(literal(text));
     bytes += text.size();
   }
   if (texts.empty() || bytes > kMaxDefinitionBytes)
-    throw Error(Code::kInvalidRequest, "{}: want at least one text and at most {} bytes together, found {} and {}", where,
-                kMaxDefinitionBytes, texts.size(), bytes);
+    throw Error(Code::kInvalidRequest, "{}: want at least one text and at most {} bytes together, found {} and {}",
+                where, kMaxDefinitionBytes, texts.size(), bytes);
   return fmt::format("root ::= {}\n", fmt::join(choices, " | "));
 }
 

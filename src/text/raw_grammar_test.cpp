@@ -50,7 +50,7 @@ class RawGrammarTest : public ::testing::Test {
   static std::string refusal(std::string_view definition) {
     try {
       static_cast<void>(compiled(definition.find("::=") == std::string_view::npos ? lark_grammar(definition, "test")
-                                                                              : ebnf_grammar(definition, "test")));
+                                                                                  : ebnf_grammar(definition, "test")));
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), Code::kInvalidRequest);
       return e.what();
@@ -203,8 +203,8 @@ TEST_F(RawGrammarTest, what_is_not_served_is_named_with_its_line) {
   EXPECT_NE(refusal("start: " + std::string(1000, '(')).find("nested"), std::string::npos);
 }
 
-// An expression over a, b, 1 and line ends, and a matcher of its own: the places that a match from a place may end at. What
-// rules match grows until it is all there, so that rules may name each other, and themselves.
+// An expression over a, b, 1 and line ends, and a matcher of its own: the places that a match from a place may end at.
+// What rules match grows until it is all there, so that rules may name each other, and themselves.
 struct Random {
   enum class Kind { kLetters, kSequence, kChoice, kRepeat, kRule } kind = Kind::kLetters;
   std::string letters{};
@@ -370,7 +370,8 @@ TEST_F(RawGrammarTest, random_expressions_take_what_a_plain_matcher_takes) {
     if (why != "none") {  // it holds itself always, or alone
       ++endless;
       EXPECT_NE(refusal(ebnf), "none") << ebnf;
-      EXPECT_TRUE(why.find("no finite text") != std::string::npos || why.find("for itself") != std::string::npos) << why;
+      EXPECT_TRUE(why.find("no finite text") != std::string::npos || why.find("for itself") != std::string::npos)
+          << why;
       continue;
     }
     std::vector<std::pair<std::string, Grammar>> grammars;
@@ -411,7 +412,8 @@ string ::= "\"" ( [^"\\\x7F\x01-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )
 number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
 ws ::= | " " | "\n" [ \t]{0,20}
 )";
-  for (const char* good : {"{}", R"({"a": [1, -2.5e3, "\\ \u00e9 é"], "b":{}})"}) EXPECT_TRUE(ebnf_takes(kJson, good)) << good;
+  for (const char* good : {"{}", R"({"a": [1, -2.5e3, "\\ \u00e9 é"], "b":{}})"})
+    EXPECT_TRUE(ebnf_takes(kJson, good)) << good;
   for (const char* bad : {"", "{a:1}", R"({"a":"\x"})", "[1]"}) EXPECT_FALSE(ebnf_takes(kJson, bad)) << bad;
   EXPECT_TRUE(ebnf_takes(R"(root ::= "\x41\u00E9\U0001F600" [\]\-a] [\U0001F600-\U0001F64F]{2,})", "Aé😀]😀🙏"));
   EXPECT_FALSE(ebnf_takes(R"(root ::= [^\]])", "]"));
@@ -422,10 +424,10 @@ ws ::= | " " | "\n" [ \t]{0,20}
       {"root ::= b", "line 1: b is not defined"},
       {"root ::= root", "no finite text matches root"},
       {"root ::= \"a\"\nroot ::= \"b\"", "line 2: root is defined twice"},
-      {"root ::= [a", "closes the class"},
+      {"root ::= [a", "want a ] that closes"},
       {"root ::= \"a", "closes the string"},
-      {"root ::= \"\\uD800\"", "want a character other than 0"},
-      {"root ::= [\\U00110000]", "past 10FFFF"},
+      {"root ::= \"\\uD800\"", "or a character by"},
+      {"root ::= [\\U00110000]", "a character class that nothing matches"},
       {"root ::= \"a\" (=\"b\")", "found '='"},
       {"root ::= <think>", "found '<'"},
       {"root ::= Regex(\"a\")", "Regex is not defined"},

@@ -97,8 +97,8 @@ uint32_t next_character(std::string_view text, size_t& at) {
 
 void append_character(std::string& out, uint32_t character) {
   const int tail = character < 0x80 ? 0 : character < 0x800 ? 1 : character < 0x10000 ? 2 : 3;
-  constexpr uint32_t kLead[] = {0, 0xC0, 0xE0, 0xF0};
-  out += static_cast<char>(kLead[tail] | character >> (6 * tail));
+  constexpr uint32_t kFirstByte[] = {0, 0xC0, 0xE0, 0xF0};
+  out += static_cast<char>(kFirstByte[tail] | character >> (6 * tail));
   for (int i = tail - 1; i >= 0; --i) out += static_cast<char>(0x80U | (character >> (6 * i) & 0x3FU));
 }
 
@@ -182,7 +182,8 @@ std::string WrappedString::push(std::string_view piece) {
       }
       escaped_ = stage_ == kName && c == '\\' && !escaped_;
     } else if (stage_ == kInside && held_[0] == '\\') {
-      const bool is_high = held_.size() > 3 && (held_[2] | 0x20) == 'd' && std::string_view("89abAB").find(held_[3]) < 6;
+      const bool is_high =
+          held_.size() > 3 && (held_[2] | 0x20) == 'd' && std::string_view("89abAB").find(held_[3]) < 6;
       const size_t length = held_.size() > 1 && held_[1] == 'u' ? (is_high ? 12 : 6) : 2;
       if (held_.size() < length) continue;
       const auto character = nlohmann::json::parse('"' + held_ + '"', nullptr, /*allow_exceptions=*/false);

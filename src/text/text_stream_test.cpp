@@ -154,7 +154,8 @@ TEST(wrapped_string, is_the_string_of_an_object_whatever_the_pieces) {
 }
 
 TEST(wrapped_string, what_is_no_such_object_comes_out_as_it_is) {
-  for (const std::string text : {"abc", "*** Begin\n{}", "[1]", "{", "{}", R"({"a":1})", R"({"a" "b"})", R"({"a)", "  "})
+  for (const std::string text :
+       {"abc", "*** Begin\n{}", "[1]", "{", "{}", R"({"a":1})", R"({"a" "b"})", R"({"a)", "  "})
     for (size_t piece = 1; piece <= text.size(); ++piece) EXPECT_EQ(unwrapped(text, piece), text);
   EXPECT_EQ(unwrapped(R"({"a":"x","b":1})", 1), R"(x,"b":1})");  // the string was out already
   EXPECT_EQ(unwrapped(R"({"a":"x\u12)", 1), R"(x\u12)");

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <memory>
 #include <random>
-#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -133,10 +132,14 @@ class Matcher {
         all.merge(Ends(at = after(f["content"], at, stops)));
     } else if (type == "any_text") {
       for (size_t to = from; to <= text_.size() && is_free(from, to, stops); ++to) all.insert(to);
-    } else if (type == "regex" || type == "json_schema") {
-      const std::regex regex(type == "regex" ? f["pattern"].get<std::string>() : "1|11");
-      for (size_t to = from; to <= text_.size(); ++to)
-        if (std::regex_match(std::string(text_.substr(from, to - from)), regex)) all.insert(to);
+    } else if (type == "regex") {  // [ab]+1?
+      for (size_t to = from; to < text_.size() && (text_[to] == 'a' || text_[to] == 'b'); ++to) {
+        all.insert(to + 1);
+        if (stands("1", to + 1)) all.insert(to + 2);
+      }
+    } else if (type == "json_schema") {  // 1 or 11
+      for (const std::string one : {"1", "11"})
+        if (stands(one, from)) all.insert(from + one.size());
     } else if (type == "grammar") {  // as many b as a
       for (size_t n = 0; from + 2 * n <= text_.size(); ++n)
         if (stands(std::string(n, 'a') + std::string(n, 'b'), from)) all.insert(from + 2 * n);

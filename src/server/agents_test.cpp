@@ -331,6 +331,119 @@ TEST_F(AgentsTest, the_mask_allows_a_custom_tools_text_and_loaded_tools) {
   EXPECT_TRUE(allowed("<|channel|>commentary to=mcp__tiny.add <|constrain|>json<|message|>{}<|call|>"));
   EXPECT_TRUE(allowed("<|channel|>commentary to=found.it<|message|>{}<|call|>"));
   EXPECT_FALSE(allowed("<|channel|>commentary to=functions.add<|message|>{}<|call|>"));
+  EXPECT_TRUE(
+      allowed("<|channel|>commentary to=mcp__tiny.note <|constrain|>json<|message|>{\"input\": \"a\\n\"}<|call|>"));
+  EXPECT_FALSE(allowed("<|channel|>commentary to=mcp__tiny.note <|constrain|>json<|message|>{\"input\": 1"));
+}
+
+TEST_F(AgentsTest, the_mask_holds_a_grammar_to_the_answer_alone) {
+  start({"<|channel|>final<|message|>Yes.<|return|>"});
+  const auto allowed = [this](const std::string& fields, std::string_view harmony) {
+    ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"q"}],)" + fields + "}");
+    EXPECT_EQ(head_.status, 200);
+    std::vector<uint32_t> mask(static_cast<size_t>(testing::model().vocab) / 32 + 1);
+    engine::TokenMask& of = *engine_->requests.back().mask;
+    for (const int32_t token : testing::tokens(harmony)) {
+      of.fill(mask);
+      if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) return false;
+      of.accept(token);
+    }
+    return true;
+  };
+  for (const std::string fields :
+       {R"("guided_choice":["ab","b"])", R"("grammar":"root ::= \"a\"? \"b\"")", R"("guided_regex":"a?b")",
+        R"("response_format":{"type":"structural_tag","format":{"type":"const_string","value":"ab"}})"}) {
+    EXPECT_TRUE(allowed(fields,
+                        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>ab"
+                        "<|return|>"));
+    EXPECT_FALSE(allowed(fields, "<|channel|>final<|message|>aa"));
+    EXPECT_FALSE(allowed(fields, "<|channel|>final <|constrain|>json<|message|>"));
+    EXPECT_FALSE(allowed(fields, "<|channel|>commentary<|message|>"));
+    EXPECT_TRUE(allowed(fields + R"(,"tools":[{"type":"custom","custom":{"name":"note"}}])",
+                        "<|channel|>commentary to=functions.note<|message|>any<|call|>"));
+  }
+}
+
+TEST_F(AgentsTest, a_chat_has_custom_tools) {
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"run"}},{"type":"custom","custom":{"name":"note",
+      "description":"Notes."}},{"type":"custom","custom":{"name":"patch","format":{"type":"grammar","grammar":{
+      "syntax":"regex","definition":"a+"}}}}])";
+  const TurnRequest turn = parse_chat(parse_json(R"({"tool_choice":{"type":"custom","custom":{"name":"patch"}},
+      "messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[
+      {"type":"custom","id":"1","custom":{"name":"patch","input":"a b"}}]},
+      {"role":"tool","tool_call_id":"1","content":"ok"}],)" +
+                                                 tools + "}"));
+  EXPECT_EQ(told(turn.history), "user///q assistant/commentary/functions.patch/a b tool/commentary/assistant/ok ");
+  EXPECT_EQ(turn.tools[2].kind, ToolKind::kCustom);
+  EXPECT_TRUE(turn.tools[2].strict);
+  EXPECT_EQ(turn.named_tool.name, "patch");
+  for (
+      const auto& [tool, param] :
+      {std::pair{R"({"type":"custom"})", "tools[0].custom"},
+       {R"({"type":"custom","custom":{"name":"p","format":{"type":"grammar","grammar":{"syntax":"lark","definition":"x"}}}})",
+        "tools[0].custom.format.grammar.definition"}})
+    EXPECT_EQ(what_is_refused([&] {
+                return parse_chat(
+                    parse_json(fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"tools":[{}]}})", tool)));
+              }).param(),
+              param);
+
+  start(
+      {"<|channel|>commentary to=functions.note <|constrain|>json<|message|>{\"input\": \"a\\nb\"}<|call|>"
+       "<|start|>assistant<|channel|>commentary to=functions.patch<|message|>aa<|call|>"
+       "<|start|>assistant<|channel|>commentary to=functions.run<|message|>{}<|call|>"});
+  const std::string body = R"({"messages":[{"role":"user","content":"q"}],)" + tools;
+  Json calls = parse_json(ask("/v1/chat/completions", body + "}"))["choices"][0]["message"]["tool_calls"];
+  const auto without_ids = [](Json list) {
+    for (Json& call : list) EXPECT_TRUE(call.erase("id") == 1);
+    return list;
+  };
+  const Json wanted = {{{"type", "custom"}, {"custom", {{"name", "note"}, {"input", "a\nb"}}}},
+                       {{"type", "custom"}, {"custom", {{"name", "patch"}, {"input", "aa"}}}},
+                       {{"type", "function"}, {"function", {{"name", "run"}, {"arguments", "{}"}}}}};
+  EXPECT_EQ(without_ids(calls), wanted);
+  Json streamed = Json::array();
+  const std::string text = ask("/v1/chat/completions", body + R"(,"stream":true})");
+  for (size_t at = 0; (at = text.find("data: {", at)) != std::string::npos; at += 6) {
+    const Json delta = parse_json(text.substr(at + 6, text.find("\n\n", at) - at - 6))["choices"][0]["delta"];
+    for (const Json& call : delta.value("tool_calls", Json::array())) {
+      const size_t index = call["index"];
+      if (call.contains("id")) {
+        streamed.push_back(call);
+        streamed.back().erase("index");
+        continue;
+      }
+      for (const auto& [type, field] : {std::pair{"custom", "input"}, {"function", "arguments"}})
+        if (call.contains(type)) {
+          Json& so_far = streamed[index][type][field];
+          so_far = so_far.get<std::string>() + call[type][field].get<std::string>();
+        }
+    }
+  }
+  EXPECT_EQ(without_ids(streamed), wanted);
+}
+
+TEST_F(AgentsTest, json_around_a_custom_tools_text_comes_off_as_it_streams_and_stays_off) {
+  start({"<|channel|>commentary to=mcp__tiny.note <|constrain|>json<|message|>{\"x\": \"a b\\u00e9 c d\"}<|call|>",
+         "<|channel|>final<|message|>Yes.<|return|>"});
+  const Played played = play("/v1/responses", R"({"stream":true,"input":"hi",)" + kAgentTools + "}");
+  std::string input;
+  int deltas = 0;
+  for (const Json& event : played.events)
+    if (event["type"] == "response.custom_tool_call_input.delta") ++deltas, input += event["delta"].get<std::string>();
+  EXPECT_EQ(input, "a bé c d");
+  EXPECT_GT(deltas, 3);
+  const Json& call = played.events.back()["response"]["output"][0];
+  EXPECT_EQ(call["input"], "a bé c d");
+  ask("/v1/responses",
+      fmt::format(R"({{"previous_response_id":{},"input":[{{"type":"custom_tool_call_output",
+      "call_id":{},"output":"1"}}],{}}})",
+                  to_text(played.events.back()["response"]["id"]), to_text(call["call_id"]), kAgentTools));
+  const std::vector<int32_t> kept =
+      testing::tokens(" to=mcp__tiny.note<|channel|>commentary<|message|>a bé c d<|call|>");
+  const std::vector<int32_t>& prompt = engine_->requests.back().prompt;
+  EXPECT_NE(std::search(prompt.begin(), prompt.end(), kept.begin(), kept.end()), prompt.end());
 }
 
 TEST_F(AgentsTest, names_that_miss_are_repaired_and_counted) {

@@ -74,8 +74,10 @@ MaskSource masks_of(text::Grammar grammar, std::optional<int64_t> most_reasoning
 }
 
 text::ContentRule rule_of(const OutputFormat& format) {
-  return {
-      .kind = static_cast<text::ContentRule::Kind>(format.kind), .schema = format.schema.schema, .where = format.field};
+  return {.kind = static_cast<text::ContentRule::Kind>(format.kind),
+          .schema = format.schema.schema,
+          .grammar = format.grammar,
+          .where = format.field};
 }
 
 // Whether a call of the tool must follow its schema.
@@ -114,7 +116,8 @@ std::optional<int64_t> most_reasoning(const TurnRequest& turn) {
 }
 
 ApiError bad_schema(const OutputFormat& format, const Error& error) {
-  return {format.field, error.what(), 400, "invalid_json_schema"};
+  const bool is_grammar = format.kind == OutputFormat::Kind::kGrammar;
+  return {format.field, error.what(), 400, is_grammar ? "unsupported_value" : "invalid_json_schema"};
 }
 
 ApiError bad_tools(const Error& error) { return {"tools", error.what(), 400, "invalid_function_parameters"}; }

@@ -60,6 +60,11 @@ class ChatPresenter final : public TurnPresenter {
     std::optional<ChunkTemplate> reasoning{}, content{};  // chunks with nothing new but text
   };
 
+  // How a call is told: its type, which is also the name of its object, and the name of its text there.
+  static std::pair<const char*, const char*> form_of(const TurnItem& item) {
+    return item.callee.kind == ToolKind::kCustom ? std::pair("custom", "input") : std::pair("function", "arguments");
+  }
+
   // A stream's choice begins with the first token, not earlier: clients take the first chunk as the end of the prompt.
   void next(size_t choice, const engine::TokenEvent* event) override {
     Sending& s = sending_[choice];
@@ -75,8 +80,8 @@ class ChatPresenter final : public TurnPresenter {
       if (stream_ && earlier > 0) send_text(choice, item.kind, kBreak);
       return;
     }
-    item.json = {
-        {"id", make_id("call_")}, {"type", "function"}, {"function", {{"name", item.callee.name}, {"arguments", ""}}}};
+    const auto& [type, text] = form_of(item);
+    item.json = {{"id", make_id("call_")}, {"type", type}, {type, {{"name", item.callee.name}, {text, ""}}}};
     if (!stream_) return;
     Json call = {{"index", earlier}};
     call.update(item.json);
@@ -89,11 +94,13 @@ class ChatPresenter final : public TurnPresenter {
     const auto& items = this->choice(choice).items;
     const auto index =
         std::count_if(items.begin(), items.end() - 1, [](const TurnItem& i) { return i.kind == ItemKind::kCall; });
-    send_delta(choice, {{"tool_calls", Json::array({{{"index", index}, {"function", {{"arguments", by}}}}})}});
+    const auto& [type, text] = form_of(item);
+    send_delta(choice, {{"tool_calls", Json::array({{{"index", index}, {type, {{text, by}}}}})}});
   }
 
   void item_ended(size_t, TurnItem& item) override {
-    if (item.kind == ItemKind::kCall) item.json["function"]["arguments"] = item.text;
+    const auto& [type, text] = form_of(item);
+    if (item.kind == ItemKind::kCall) item.json[type][text] = item.text;
   }
 
   void choice_ended(size_t choice) override {

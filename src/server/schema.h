@@ -37,9 +37,10 @@ struct GenerationFields {
 enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
 
 struct OutputFormat {
-  enum class Kind { kText, kJsonObject, kJsonSchema };
+  enum class Kind { kText, kJsonObject, kJsonSchema, kGrammar };
   Kind kind = Kind::kText;
-  text::ResponseFormat schema;            // kJsonSchema
+  text::ResponseFormat schema{};          // kJsonSchema
+  std::string grammar{};                  // kGrammar: of raw text (text/raw_grammar.h)
   std::string field = "response_format";  // the field's name in the request
 };
 
@@ -64,7 +65,7 @@ struct Tool {
   text::ToolSpec spec;
   ToolKind kind = ToolKind::kFunction;
   bool strict = false;    // its arguments must follow the schema
-  std::string grammar{};  // kCustom: of its text (text/lark_grammar.h); empty: any text
+  std::string grammar{};  // kCustom: of its text (text/raw_grammar.h); empty: any text
   enum class Told { kAtStart, kInHistory, kNotYet };
   Told told = Told::kAtStart;  // to the model, which may call it from then on
 

@@ -27,13 +27,14 @@ void read_assistant(Fields& message, History& history) {
   if (!text.empty() || (!calls_any && content != nullptr)) history.answer(std::move(text), calls_any);
   if (calls_any) {
     for_each_object(*calls, message.place("tool_calls"), [&](Fields& call) {
-      call.only("type", "function", "only functions are called");
+      const bool custom = call.choice("type", {"function", "custom"}) == 1;
       static_cast<void>(call.integer("index", {0, INT64_MAX}));
       const std::string id = call.required_string("id");
-      Fields function = call.required_object("function");
-      const std::string name = function.required_string("name");
-      history.call(id, {.name = name}, function.string("arguments").value_or(""));
-      function.done();
+      Fields called = call.required_object(custom ? "custom" : "function");
+      const Callee callee{.name = called.required_string("name"),
+                          .kind = custom ? ToolKind::kCustom : ToolKind::kFunction};
+      history.call(id, callee, called.string(custom ? "input" : "arguments").value_or(""));
+      called.done();
     });
   }
   message.refuse({"audio", "function_call"}, "use content and tool_calls");

@@ -1,7 +1,7 @@
 #include "server/schema_parts.h"
 
 #include "server/json_fields.h"
-#include "text/lark_grammar.h"
+#include "text/raw_grammar.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -170,9 +171,8 @@ void read_generation(Fields& fields, GenerationFields& into) {
   fields.only("length_penalty", 1, "there is no beam search");
   fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
                  "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
-                 "kv_transfer_params", "vllm_xargs", "grammar", "moderation"},
+                 "kv_transfer_params", "vllm_xargs", "moderation"},
                 "this server does not do it");
-  fields.refuse({"guided_regex", "guided_choice", "guided_grammar"}, "use response_format");
 }
 
 std::optional<int64_t> read_limit(Fields& fields, std::string_view name) {
@@ -223,20 +223,20 @@ void read_deferral(Fields& fields, Tool& tool) {
 }
 
 // A tool that takes a text: {name, description, format}.
-Tool read_custom(Fields& fields, const text::ToolSpace& space, std::vector<Tool>& others) {
+Tool read_custom(Fields& fields, Dialect dialect, std::vector<Tool>& others, const text::ToolSpace& space = {}) {
   Tool tool = read_named(fields, space, others);
   tool.kind = ToolKind::kCustom;
   tool.spec.parameters = Json{{"type", "string"}};
   auto format = fields.object("format");
   if (!format || format->required_choice("type", {"text", "grammar"}) == 0) return tool;
-  const size_t syntax = format->required_choice("syntax", {"lark", "regex"});
-  const std::string definition = format->required_string("definition"), path = format->path("definition");
-  try {
-    tool.grammar = syntax == 0 ? text::lark_grammar(definition, path) : text::regex_grammar(definition, path);
-  } catch (const Error& e) {
-    throw ApiError(path, e.what(), 400, "unsupported_value");
-  }
+  std::optional<Fields> inner;
+  if (dialect == Dialect::kChat) inner = format->required_object("grammar");
+  Fields& grammar = inner ? *inner : *format;
+  const size_t syntax = grammar.required_choice("syntax", {"lark", "regex"});
+  tool.grammar = grammar_of(syntax == 0 ? text::lark_grammar : text::regex_grammar,
+                            grammar.required_string("definition"), grammar.path("definition"));
   tool.strict = true;
+  grammar.done();
   format->done();
   return tool;
 }
@@ -245,7 +245,8 @@ void read_response_tool(Fields& tool, const text::ToolSpace* space, std::vector<
   const std::string type = tool.string("type").value_or("function");
   const text::ToolSpace here = space == nullptr ? text::ToolSpace() : *space;
   if (type == "function" || type == "custom") {
-    into.push_back(type == "function" ? read_function(tool, "parameters", into, here) : read_custom(tool, here, into));
+    into.push_back(type == "function" ? read_function(tool, "parameters", into, here)
+                                      : read_custom(tool, Dialect::kResponses, into, here));
     read_deferral(tool, into.back());
   } else if (type == "namespace" && space == nullptr) {
     const text::ToolSpace inner{tool.required_string("name"), tool.string("description").value_or("")};
@@ -278,10 +279,10 @@ void read_tool(Fields& tool, Dialect dialect, std::vector<Tool>& into) {
     tool.only("allowed_callers", {"direct"}, "the model alone calls");
     tool.refuse({"input_examples"}, "put them into the description");
   } else {
-    tool.only("type", "function", "there are no built-in or custom tools");
-    Fields function = tool.required_object("function");
-    into.push_back(read_function(function, "parameters", into));
-    function.done();
+    const bool custom = tool.choice("type", {"function", "custom"}) == 1;
+    Fields named = tool.required_object(custom ? "custom" : "function");
+    into.push_back(custom ? read_custom(named, dialect, into) : read_function(named, "parameters", into));
+    named.done();
   }
   static_cast<void>(tool.object("cache_control"));  // what can be cached is
 }
@@ -305,10 +306,10 @@ void read_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
   }
   Fields named(*choice, fields.place("tool_choice"));
   if (dialect == Dialect::kChat) {
-    named.only("type", "function", "only functions are called");
-    Fields function = named.required_object("function");
-    into.named_tool.name = function.required_string("name");
-    function.done();
+    const bool custom = named.choice("type", {"function", "custom"}) == 1;
+    Fields tool = named.required_object(custom ? "custom" : "function");
+    into.named_tool.name = tool.required_string("name");
+    tool.done();
   } else if (named.choice("type", {"function", "custom", "tool_search"}) == 2) {
     into.named_tool.name = "tool_search";
   } else {
@@ -370,8 +371,9 @@ OutputFormat read_json_schema(Fields& fields) {
 OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect) {
   auto format = fields.object(name);
   if (!format) return {};
-  const size_t type = format->required_choice("type", {"text", "json_object", "json_schema"});
-  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type), .schema = {}};
+  const size_t type = format->required_choice("type", {"text", "json_object", "json_schema", "structural_tag"});
+  OutputFormat read{.kind = static_cast<OutputFormat::Kind>(type)};
+  if (read.kind == OutputFormat::Kind::kGrammar) read.grammar = read_structural_tag(*format, format->leniency());
   const bool plain_schema = read.kind == OutputFormat::Kind::kJsonObject && format->find("schema") != nullptr;
   if (plain_schema) read.kind = OutputFormat::Kind::kJsonSchema;  // llama.cpp's way to say it
   if (read.kind == OutputFormat::Kind::kJsonSchema && dialect == Dialect::kChat && !plain_schema) {
@@ -390,41 +392,82 @@ OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect)
 
 namespace {
 
-Json schema_in(const std::string& text, const std::string& path) {
+// A value that may also be written as a text.
+Json json_in(const Json& value, const std::string& path) {
+  if (!value.is_string()) return value;
   try {
-    return parse_json(text);
+    return parse_json(value.get_ref<const std::string&>());
   } catch (const ApiError&) {
-    throw invalid_value(path, "want a JSON schema, found a text that is no JSON");
+    throw invalid_value(path, "want JSON, found a text that is none");
+  }
+}
+
+// What a field of each kind says of the text.
+struct Constraint {
+  const char* name;
+  enum class Kind { kSchema, kObject, kRegex, kChoice, kGrammar, kTags } kind;
+};
+
+OutputFormat read_constraint(const Json& value, const Place& place, Constraint::Kind kind) {
+  const std::string& path = place.path;
+  using Kind = Constraint::Kind;
+  OutputFormat read{.kind = OutputFormat::Kind::kGrammar, .field = path};
+  if (kind == Kind::kObject) {
+    read.kind = OutputFormat::Kind::kJsonObject;
+  } else if (kind == Kind::kSchema || kind == Kind::kTags) {
+    const Json json = json_in(value, path);
+    Fields object(json, path);
+    if (kind == Kind::kTags) read.grammar = read_structural_tag(object, place.leniency);
+    if (kind == Kind::kTags) return read;
+    read.kind = OutputFormat::Kind::kJsonSchema;
+    read.schema = {.name = "response", .description = "", .schema = json};
+  } else if (kind == Kind::kChoice) {
+    std::vector<std::string> texts;
+    for (const Json& text : array_of(value, path)) texts.push_back(string_of(text, path));
+    read.grammar = grammar_of(text::choice_grammar, texts, path);
+  } else {
+    read.grammar =
+        grammar_of(kind == Kind::kRegex ? text::regex_grammar : text::raw_grammar, string_of(value, path), path);
+  }
+  return read;
+}
+
+void read_constraints(Fields& fields, std::span<const Constraint> known, OutputFormat& into) {
+  for (const Constraint& constraint : known) {
+    const Json* value = fields.find(constraint.name);
+    const std::string path = fields.path(constraint.name);
+    if (value == nullptr || *value == "" || *value == Json::array()) continue;  // asks for nothing
+    if (constraint.kind == Constraint::Kind::kObject && !boolean_of(*value, path)) continue;
+    if (into.kind != OutputFormat::Kind::kText)
+      throw invalid_value(path, "want one format, found {} as well", into.field);
+    into = read_constraint(*value, fields.place(constraint.name), constraint.kind);
   }
 }
 
 }  // namespace
 
 void read_structured_outputs(Fields& fields, OutputFormat& into) {
-  const auto take = [&into](const std::string& path, OutputFormat::Kind kind, const Json& schema) {
-    if (into.kind != OutputFormat::Kind::kText)
-      throw invalid_value(path, "want one format, found {} as well", into.field);
-    into = {.kind = kind, .schema = {.name = "response", .description = "", .schema = schema}, .field = path};
-  };
-  const auto take_schema = [&take](Fields& of, std::string_view name) {
-    const Json* value = of.find(name);
-    if (value == nullptr || (value->is_object() && value->empty())) return;
-    const std::string path = of.path(name);
-    const Json schema = value->is_string() ? schema_in(value->get_ref<const std::string&>(), path) : *value;
-    static_cast<void>(Fields(schema, path));  // an object
-    take(path, OutputFormat::Kind::kJsonSchema, schema);
-  };
-  take_schema(fields, "guided_json");
+  using enum Constraint::Kind;
+  constexpr Constraint kInside[] = {{"json", kSchema},   {"json_object", kObject}, {"regex", kRegex},
+                                    {"choice", kChoice}, {"grammar", kGrammar},    {"structural_tag", kTags}};
+  constexpr Constraint kOutside[] = {{"guided_json", kSchema},     {"guided_regex", kRegex}, {"guided_choice", kChoice},
+                                     {"guided_grammar", kGrammar}, {"grammar", kGrammar},    {"json_schema", kSchema},
+                                     {"structural_tag", kTags}};
+  read_constraints(fields, kOutside, into);
+  fields.refuse({"guided_whitespace_pattern"}, "the white space of JSON is fixed");
+  fields.refuse({"grammar_lazy", "grammar_triggers"}, "a grammar holds from the first character");
+  if (fields.string("guided_decoding_backend") && fields.leniency() != nullptr)  // there is one engine of grammars
+    fields.leniency()->ignore("guided_decoding_backend");
   if (fields.find("structured_outputs") == nullptr) return;
-  std::optional<Fields> wanted(std::in_place, *fields.find("structured_outputs"), fields.path("structured_outputs"));
-  take_schema(*wanted, "json");
-  if (wanted->boolean("json_object").value_or(false))
-    take(wanted->path("json_object"), OutputFormat::Kind::kJsonObject, Json());
-  wanted->refuse({"regex", "choice", "grammar", "structural_tag", "whitespace_pattern", "disable_any_whitespace",
-                  "disable_additional_properties"},
-                 "use json or json_object");
-  wanted->ignore_booleans({"disable_fallback"});  // there is one grammar engine
-  wanted->done();
+  Fields wanted(*fields.find("structured_outputs"), fields.path("structured_outputs"));
+  read_constraints(wanted, kInside, into);
+  wanted.refuse({"whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"},
+                "the schema alone says what may come");
+  wanted.ignore_booleans({"disable_fallback"});
+  wanted.done();
+  if (!into.field.starts_with("structured_outputs."))
+    throw invalid_value("structured_outputs",
+                        "want one of json, json_object, regex, choice, grammar and structural_tag");
 }
 
 std::string text_of_part(Fields& part, std::string_view name) {

@@ -49,8 +49,22 @@ void read_verbosity(Fields& fields, TurnRequest& into);
 // one.
 [[nodiscard]] OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect);
 
-// vLLM's names for a format: guided_json, and json or json_object in structured_outputs. A schema may be a text.
+// vLLM's and llama.cpp's names for a format: structured_outputs, guided_json and its like, grammar, json_schema. Throws
+// ApiError unless there is one at most.
 void read_structured_outputs(Fields& fields, OutputFormat& into);
+// A structural tag, vLLM's and xgrammar's: {structures, triggers} or {format}. Returns the grammar of its text; what of
+// its schemas that does not keep is noted (`told` may be null).
+[[nodiscard]] std::string read_structural_tag(Fields& tag, Leniency* told);
+
+// What `make` (of text/raw_grammar.h or text/json_grammar.h) makes of the value at `path`. Throws ApiError.
+template <class Make, class Value>
+std::string grammar_of(const Make& make, const Value& value, const std::string& path) {
+  try {
+    return make(value, path);
+  } catch (const Error& e) {
+    throw ApiError(path, e.what(), 400, "unsupported_value");
+  }
+}
 
 // Calls visit(Fields&) for each object of an array; each must have read all of it.
 template <class Visit>

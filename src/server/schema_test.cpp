@@ -343,15 +343,39 @@ TEST(schema, vllms_names_for_a_format_are_understood) {
     }
   }
   EXPECT_EQ(chat(R"(,"structured_outputs":{"json_object":true})").format.kind, Kind::kJsonObject);
-  EXPECT_EQ(chat(R"(,"structured_outputs":{},"guided_json":{})").format.kind, Kind::kText);
+  EXPECT_EQ(chat(R"(,"guided_json":{})").format.kind, Kind::kJsonSchema);  // of any JSON
+  EXPECT_EQ(chat(R"(,"grammar":"","guided_choice":[],"structured_outputs":null)").format.kind, Kind::kText);
+  for (const char* fields :
+       {R"("structured_outputs":{"choice":["a","b"]})", R"("guided_choice":["a","b"])", R"("grammar":"root ::= \"a\"")",
+        R"("guided_grammar":"start: \"a\"")", R"("guided_regex":"a|b")", R"("structured_outputs":{"regex":"a"})",
+        R"("structured_outputs":{"grammar":"root ::= \"a\""})",
+        R"("structural_tag":"{\"format\":{\"type\":\"any_text\"}}")",
+        R"("structured_outputs":{"structural_tag":{"format":{"type":"any_text"}}})",
+        R"("response_format":{"type":"structural_tag","format":{"type":"const_string","value":"a"}})"}) {
+    const OutputFormat format = chat(std::string(",") + fields).format;
+    EXPECT_EQ(format.kind, Kind::kGrammar) << fields;
+    EXPECT_TRUE(format.grammar.starts_with("root ::= ")) << format.grammar;
+  }
+  EXPECT_EQ(chat(R"(,"json_schema":{"type":"integer"})").format.field, "json_schema");
+  EXPECT_EQ(chat(R"(,"guided_decoding_backend":"xgrammar")").generation.leniency.ignored,
+            std::vector<std::string>{"guided_decoding_backend"});
   for (const auto& [fields, param] :
-       {std::pair{R"(,"structured_outputs":{"choice":["a","b"]})", "structured_outputs.choice"},
+       {std::pair{R"(,"structured_outputs":{"choice":["a",1]})", "structured_outputs.choice"},
+        {R"(,"structured_outputs":{})", "structured_outputs"},
+        {R"(,"structured_outputs":{"json_object":false})", "structured_outputs"},
+        {R"(,"structured_outputs":{"choice":["a"],"regex":"a"})", "structured_outputs.choice"},
+        {R"(,"structured_outputs":{"grammar":"x"})", "structured_outputs.grammar"},
+        {R"(,"structured_outputs":{"structural_tag":"{}"})", "structured_outputs.structural_tag.format"},
+        {R"(,"structured_outputs":{"json":{},"whitespace_pattern":"x"})", "structured_outputs.whitespace_pattern"},
+        {R"(,"guided_whitespace_pattern":" ")", "guided_whitespace_pattern"},
+        {R"(,"grammar":"root ::= \"a\"","json_schema":{})", "json_schema"},
+        {R"(,"grammar":"root ::= \"a\"","grammar_lazy":true)", "grammar_lazy"},
         {R"(,"structured_outputs":{"xml":1})", "structured_outputs.xml"},
         {R"(,"structured_outputs":{"json":[1]})", "structured_outputs.json"},
         {R"(,"guided_json":{"type":"integer"},"response_format":{"type":"json_object"})", "guided_json"},
         {R"(,"structured_outputs":{"json":{"type":"integer"},"json_object":true})", "structured_outputs.json_object"},
         {R"(,"guided_json":"{no")", "guided_json"},
-        {R"(,"guided_choice":["a"])", "guided_choice"}})
+        {R"(,"guided_choice":"a")", "guided_choice"}})
     EXPECT_EQ(refused(fields), param) << fields;
   EXPECT_EQ(chat(R"(,"response_format":{"type":"text"},"guided_json":{"type":"integer"})").format.kind,
             Kind::kJsonSchema);

@@ -98,9 +98,13 @@ void TurnReader::on(const text::MessageStarted& started) {
   begun_ = true;
   events_.push_back({.what = What::kBegin, .kind = ItemKind::kCall, .callee = called(*h.recipient)});
   messages_.back().recipient = events_.back().callee.recipient();
+  if (events_.back().callee.kind != ToolKind::kCustom) return;
+  if (h.content_type && h.content_type->name == "json") wrapped_.emplace();
+  messages_.back().content_type.reset();  // the text is kept as the client gets it
 }
 
 void TurnReader::on(const text::TextDelta& delta) {
+  if (wrapped_) return emit_text(wrapped_->push(delta.text));
   if (open_ != ItemKind::kContent || tokens_ <= options_.min_tokens) return emit_text(delta.text);
   text::StopStrings::Step step = stops_.push(delta.text);
   emit_text(std::move(step.text));
@@ -112,6 +116,8 @@ void TurnReader::on(const text::TextDelta& delta) {
 
 void TurnReader::on(const text::MessageEnded&) {
   if (open_ == ItemKind::kContent) emit_text(stops_.finish());
+  if (wrapped_) emit_text(wrapped_->finish());
+  wrapped_.reset();
   if (begun_) events_.push_back({.what = What::kEnd, .kind = *open_});
   open_.reset();
 }

@@ -7,7 +7,8 @@
 // reasoning) where it has none. What the model writes under another role than the assistant's is reasoning.
 // Stop strings are looked for in the content only, message by message.
 // A call whose recipient is none of the tools', but nearly so (functions.SPACE.NAME, functions.SPACE__NAME, or a NAME
-// that one tool has), is repaired and counted.
+// that one tool has), is repaired and counted. The text of a custom tool that comes as JSON, an object with one string,
+// is that string.
 
 #include "server/schema.h"
 #include "text/conversation.h"
@@ -80,7 +81,8 @@ class TurnReader {
   const TurnOptions options_;
   text::HarmonyParser parser_;
   text::StopStrings stops_;
-  std::vector<TurnEvent> events_;  // of the push at work
+  std::optional<text::WrappedString> wrapped_;  // the open call's text, if it should be raw and comes as JSON
+  std::vector<TurnEvent> events_;               // of the push at work
   std::vector<text::Message> messages_;
   std::optional<ItemKind> open_;  // of the message that is open
   bool begun_ = false;            // its kBegin is out

@@ -1,6 +1,7 @@
 #include "text/grammar.h"
 
 #include "text/conversation.h"
+#include "text/grammar_rules.h"
 #include "text/harmony_tokens.h"
 #include "text/json_grammar.h"
 #include "text/text_stream.h"
@@ -156,22 +157,23 @@ struct MessageRule {
   Kinds kind = kLast;
 };
 
-// All ways in which the models write the header of a call.
-std::vector<std::vector<Segment>> call_headers(const CallRule& call) {
+// All ways in which the models write the header of a call. `as`: what its content is.
+std::vector<std::vector<Segment>> call_headers(const CallRule& call, ContentRule::Kind as) {
   const bool is_function = call.recipient.starts_with("functions.");
   const std::string to = " to=" + call.recipient;
   std::vector<std::string_view> channels = {kCommentaryChannel};
   if (!is_function) channels.push_back(kAnalysisChannel);
   std::vector<std::string> types;  // none: raw text under a grammar, which no JSON may stand for
   using Kind = ContentRule::Kind;
-  if (call.arguments.kind == Kind::kText) types.emplace_back("code");
-  if (call.arguments.kind == Kind::kJsonObject || call.arguments.kind == Kind::kJsonSchema) types.emplace_back("json");
+  if (as == Kind::kText) types.emplace_back("code");
+  if (as == Kind::kJsonObject || as == Kind::kJsonSchema) types.emplace_back("json");
   std::vector<std::vector<Segment>> out;
   for (const std::string_view channel : channels) {
     const std::vector<Segment> after_channel = {Special::kChannel, std::string(channel) + to};
     const std::vector<Segment> in_role = {to, Special::kChannel, std::string(channel)};
     for (const std::vector<Segment>& begin : {after_channel, in_role}) {
-      std::vector<std::vector<Segment>> ends = {{Special::kMessage}};
+      std::vector<std::vector<Segment>> ends;
+      if (as == call.arguments.kind) ends.push_back({Special::kMessage});
       for (const std::string& type : types) {
         ends.push_back({" " + type, Special::kMessage});
         ends.push_back({" ", Special::kConstrain, type, Special::kMessage});
@@ -188,7 +190,7 @@ std::vector<std::vector<Segment>> call_headers(const CallRule& call) {
 std::vector<std::vector<Segment>> answer_headers(const ContentRule& answer) {
   const std::string channel(kFinalChannel);
   std::vector<std::vector<Segment>> out = {{Special::kChannel, channel, Special::kMessage}};
-  if (answer.kind == ContentRule::Kind::kText) return out;
+  if (answer.kind == ContentRule::Kind::kText || answer.kind == ContentRule::Kind::kGrammar) return out;
   out.push_back({Special::kChannel, channel + " json", Special::kMessage});
   out.push_back({Special::kChannel, channel + " ", Special::kConstrain, "json", Special::kMessage});
   return out;
@@ -283,8 +285,15 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
                   "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
                   kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
     }
-    add(call_headers(call),
-        {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = {impl_->id_of(Special::kCall)}});
+    const std::vector<int32_t> call_ends = {impl_->id_of(Special::kCall)};
+    add(call_headers(call, call.arguments.kind),
+        {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = call_ends});
+    if (call.arguments.kind != ContentRule::Kind::kText) continue;
+    const ContentRule as_json{.kind = ContentRule::Kind::kGrammar,
+                              .grammar = shared_rules() + "root ::= \"{\" ws string \":\" ws string ws \"}\"\n",
+                              .where = call.recipient};
+    add(call_headers(call, ContentRule::Kind::kJsonObject),
+        {.content = impl_->compiled(as_json, grammar->widened), .end_ids = call_ends});
   }
   headers.sort();
   return Grammar(std::move(grammar));

@@ -7,7 +7,7 @@
 //   then the answer:  <|channel|>final<|message|> content <|return|>
 //   or a call:        <|channel|>commentary to=NAME<|message|> content <|call|>
 // Where the models vary the header, all their forms may come: to= in the role's part, ` <|constrain|>json`, ` json` or
-// nothing.
+// nothing. The text of a call (kText) comes as it is, or behind such a ` json` as an object with one string.
 
 #include "text/tokenizer.h"
 
@@ -26,7 +26,7 @@ struct ContentRule {
   enum class Kind { kText, kJsonObject, kJsonSchema, kGrammar };
   Kind kind = Kind::kText;
   nlohmann::ordered_json schema = {};  // kJsonSchema; what is served: json_grammar.h
-  std::string grammar = {};            // kGrammar: rules of raw text, as lark_grammar.h writes them
+  std::string grammar = {};            // kGrammar: rules of raw text, as raw_grammar.h writes them
   std::string where = {};              // begins the messages about it, e.g. `tool get_weather`
 };
 

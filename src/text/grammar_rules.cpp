@@ -50,6 +50,29 @@ std::string list_of(std::string_view item, int64_t least, std::optional<int64_t>
   return least == 0 ? fmt::format("({})?", list) : list;
 }
 
+std::string prefixed(std::string_view grammar, std::string_view prefix) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto is_in_name = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '-' || c == '.'; };
+  std::string out;
+  char close = '\0';  // of the string, the class or the attributes that are open
+  for (size_t at = 0; at < grammar.size();) {
+    const size_t from = at++;
+    const char c = grammar[from];
+    if (close == '\0' && is_letter(c)) {
+      while (at < grammar.size() && is_in_name(grammar[at])) ++at;
+      if (grammar.substr(from, at - from) != "Regex") out += prefix;
+    } else if (close == '\0') {
+      close = c == '"' ? '"' : c == '[' ? ']' : '\0';
+    } else if (c == '\\') {
+      ++at;
+    } else if (c == close) {
+      close = '\0';
+    }
+    out += grammar.substr(from, at - from);
+  }
+  return out;
+}
+
 std::string GrammarRules::name_of(size_t rule) { return fmt::format("v{}", rule); }
 
 std::string GrammarRules::new_helper() { return fmt::format("h{}", helpers_++); }

@@ -22,6 +22,9 @@ namespace nibble::text {
 [[nodiscard]] std::string repetition(int64_t least, std::optional<int64_t> most);
 // `least` to `most` items with commas between, and the white space after the last.
 [[nodiscard]] std::string list_of(std::string_view item, int64_t least, std::optional<int64_t> most);
+// The grammar with `prefix` before the name of every rule, so that it may stand beside others. REQUIRES that it holds
+// no call but Regex(…).
+[[nodiscard]] std::string prefixed(std::string_view grammar, std::string_view prefix);
 // ws, string, number, value, object, array: what every schema's grammar needs.
 [[nodiscard]] std::string shared_rules();
 
@@ -170,6 +173,7 @@ class SchemaStrings {
 struct RawPattern {
   std::string expression;
   int64_t cost = 0;  // of kMaxCompileCost
+  bool can_be_empty = false;
 };
 [[nodiscard]] RawPattern raw_pattern(std::string_view pattern, std::string_view where);
 

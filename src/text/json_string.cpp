@@ -181,6 +181,9 @@ std::optional<uint32_t> PatternReader::escape(CharacterRanges& out, bool in_brac
     case 'v': return '\v';
     case '0': return 0;
     case 'x': return hex(2);
+    case 'U':
+      if (raw_) return hex(8);
+      break;
     case 'u': {
       if (!take("{")) return hex(4);
       int digits = 0;
@@ -424,7 +427,8 @@ bool ends_within(const TextAutomaton& automaton, int64_t most) {
 RawPattern raw_pattern(std::string_view pattern, std::string_view where) {
   TextSets sets;
   const TextSets::Id set = PatternReader(sets, pattern, where, Text::kRaw).read();
-  return {fmt::format("Regex({})", literal(expression_of(sets, set, Text::kRaw))), expression_cost(sets, set)};
+  return {fmt::format("Regex({})", literal(expression_of(sets, set, Text::kRaw))), expression_cost(sets, set),
+          sets.node(set).has_empty};
 }
 
 std::string any_character_expression() {

@@ -1,5 +1,7 @@
 #include "text/text_stream.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -93,6 +95,13 @@ uint32_t next_character(std::string_view text, size_t& at) {
   return character;
 }
 
+void append_character(std::string& out, uint32_t character) {
+  const int tail = character < 0x80 ? 0 : character < 0x800 ? 1 : character < 0x10000 ? 2 : 3;
+  constexpr uint32_t kFirstByte[] = {0, 0xC0, 0xE0, 0xF0};
+  out += static_cast<char>(kFirstByte[tail] | character >> (6 * tail));
+  for (int i = tail - 1; i >= 0; --i) out += static_cast<char>(0x80U | (character >> (6 * i) & 0x3FU));
+}
+
 std::string Utf8Stream::push(std::string_view bytes) {
   std::string input = std::exchange(pending_, {});
   input += bytes;
@@ -153,5 +162,47 @@ std::string StopStrings::finish() {
   std::fill(matched_.begin(), matched_.end(), 0);
   return std::exchange(held_, {});
 }
+
+std::string WrappedString::push(std::string_view piece) {
+  constexpr std::string_view kOpening = "{\"\":\"";
+  constexpr size_t kName = 2, kInside = kOpening.size(), kBehind = kInside + 1, kPlain = kInside + 2;
+  std::string out;
+  const auto emit = [&](std::string_view text) {
+    out += text;
+    held_.clear();
+  };
+  for (const char c : piece) {
+    held_ += c;
+    const bool is_space = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    if (stage_ < kInside) {
+      if (c == kOpening[stage_] && !escaped_) {
+        if (++stage_ == kInside) held_.clear();
+      } else if (stage_ != kName && !is_space) {
+        stage_ = kPlain;
+      }
+      escaped_ = stage_ == kName && c == '\\' && !escaped_;
+    } else if (stage_ == kInside && held_[0] == '\\') {
+      const bool is_high =
+          held_.size() > 3 && (held_[2] | 0x20) == 'd' && std::string_view("89abAB").find(held_[3]) < 6;
+      const size_t length = held_.size() > 1 && held_[1] == 'u' ? (is_high ? 12 : 6) : 2;
+      if (held_.size() < length) continue;
+      const auto character = nlohmann::json::parse('"' + held_ + '"', nullptr, /*allow_exceptions=*/false);
+      emit(character.is_string() ? character.get<std::string>() : held_);
+    } else if (stage_ == kInside && c == '"') {
+      ++stage_;
+      held_.clear();
+    } else if (stage_ == kInside) {
+      emit(held_);
+    } else if (stage_ == kBehind && (is_space || c == '}')) {
+      held_.clear();
+    } else {
+      stage_ = kPlain;
+    }
+    if (stage_ == kPlain) emit(held_);
+  }
+  return out;
+}
+
+std::string WrappedString::finish() { return std::exchange(held_, {}); }
 
 }  // namespace nibble::text

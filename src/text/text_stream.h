@@ -16,6 +16,7 @@ namespace nibble::text {
 [[nodiscard]] std::string percent_decoded(std::string_view text);
 // The character that begins at `at`, which moves behind it. REQUIRES valid UTF-8.
 [[nodiscard]] uint32_t next_character(std::string_view text, size_t& at);
+void append_character(std::string& out, uint32_t character);  // as UTF-8
 
 // Bytes in, complete UTF-8 characters out: a token may end in the middle of a character.
 class Utf8Stream {
@@ -56,6 +57,19 @@ class StopStrings {
   Match match_;
   std::string held_;
   bool stopped_ = false;
+};
+
+// The string of a JSON object that holds one and nothing else, `{"input": "…"}`, while it comes. What is no such object
+// comes out as it is.
+class WrappedString {
+ public:
+  [[nodiscard]] std::string push(std::string_view piece);
+  [[nodiscard]] std::string finish();  // what still waited
+
+ private:
+  size_t stage_ = 0;  // how much of `{"":"` has come; then in the string, behind it, or not in an object
+  bool escaped_ = false;
+  std::string held_;
 };
 
 }  // namespace nibble::text

@@ -1,6 +1,7 @@
 #include "text/text_stream.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <random>
 
@@ -125,6 +126,40 @@ TEST(stop_strings, equals_plain_search_on_random_texts_and_cuts) {
     }
     ASSERT_EQ(run(StopStrings(stops), pieces), by_search(stops, text)) << "round " << round << ": " << text;
   }
+}
+
+std::string unwrapped(std::string_view text, size_t piece) {
+  WrappedString wrapped;
+  std::string out;
+  for (size_t at = 0; at < text.size(); at += piece) out += wrapped.push(text.substr(at, piece));
+  return out + wrapped.finish();
+}
+
+TEST(wrapped_string, is_the_string_of_an_object_whatever_the_pieces) {
+  const std::string cases[][2] = {{R"({"input":"abc"})", "abc"},
+                                  {" {\n \"a \\\"\\\\\" :\t\"x\" }\n", "x"},
+                                  {R"({"i":""})", ""},
+                                  {R"({"i":"\n\"\\\/\u00e9\ud83d\uDE00é😀{}"})", "\n\"\\/é😀é😀{}"}};
+  for (const auto& [text, wanted] : cases)
+    for (size_t piece = 1; piece <= text.size(); ++piece) EXPECT_EQ(unwrapped(text, piece), wanted) << text;
+  std::mt19937 random(5);
+  for (int round = 0; round < 2000; ++round) {
+    std::string inside;
+    for (size_t n = random() % 20; n > 0; --n)
+      append_character(inside, random() % 3 == 0 ? 0x1F600 + static_cast<uint32_t>(random() % 64) : random() % 128);
+    const nlohmann::json object = {{"input", inside}};
+    const std::string text = object.dump(-1, ' ', /*ensure_ascii=*/random() % 2 == 0);
+    ASSERT_EQ(unwrapped(text, 1 + random() % 5), inside) << text;
+  }
+}
+
+TEST(wrapped_string, what_is_no_such_object_comes_out_as_it_is) {
+  for (const std::string text :
+       {"abc", "*** Begin\n{}", "[1]", "{", "{}", R"({"a":1})", R"({"a" "b"})", R"({"a)", "  "})
+    for (size_t piece = 1; piece <= text.size(); ++piece) EXPECT_EQ(unwrapped(text, piece), text);
+  EXPECT_EQ(unwrapped(R"({"a":"x","b":1})", 1), R"(x,"b":1})");  // the string was out already
+  EXPECT_EQ(unwrapped(R"({"a":"x\u12)", 1), R"(x\u12)");
+  EXPECT_EQ(unwrapped(R"({"a":"\q\ud800\u0041"})", 1), R"(\q\ud800\u0041)");
 }
 
 }  // namespace

@@ -141,6 +141,74 @@ class Codex(Served):
         self.assertEqual((most, tokens > most), (context - 1, True))
 
 
+# A patch language with every construct of apply_patch's grammar, and a parser of it that knows nothing of grammars: by lines.
+CHANGES = '''start: head entry+ tail
+head: "== begin ==" LF
+tail: "== end ==" LF?
+entry: put | drop | edit
+put: "put: " name LF put_line+
+drop: "drop: " name LF
+edit: "edit: " name LF renamed? part?
+name: /(.+)/
+put_line: "+" /(.*)/ LF -> line
+renamed: "to: " name LF
+part: (mark | part_line)+ last?
+mark: ("@@" | "@@ " /(.+)/) LF
+part_line: ("+" | "-" | " ") /(.*)/ LF
+last: "== last ==" LF
+%import common.LF
+'''
+ENTRIES = {"put: ?": "put", "drop: ?": "entries", "edit: ?": "edit"}  # how a line begins (?: something must follow, *: may), and what it leads to
+PART = {"@@": "part", "@@ ?": "part", "+*": "part", "-*": "part", " *": "part"}
+MORE = {**ENTRIES, "== end ==": "end"}
+LINES = {"start": {"== begin ==": "first"}, "first": ENTRIES, "entries": MORE, "put": {"+*": "lines"}, "lines": {"+*": "lines", **MORE},
+         "edit": {"to: ?": "renamed", **PART, **MORE}, "renamed": {**PART, **MORE}, "part": {**PART, "== last ==": "entries", **MORE}, "end": {}}
+
+
+def what_is_wrong(patch, whole):
+    """The line that cannot stand there, or None. A patch that was cut short may end in the middle of one."""
+    lines, state = patch.split("\n"), "start"
+    last = lines.pop() if patch.endswith("\n") or not whole else None
+    for line in lines:
+        for form, leads_to in LINES[state].items():
+            begin = form.rstrip("?*")
+            if line == form or (form != begin and line.startswith(begin) and len(line) >= len(begin) + (form[-1] == "?")):
+                state = leads_to
+                break
+        else:
+            return f"{line!r} after {state}"
+    if whole:
+        return None if state == "end" and not last else f"ends after {state}"
+    begun = not last or any(begin.startswith(last) or (begin != form and last.startswith(begin)) for form in LINES[state] for begin in [form.rstrip("?*")])
+    return None if begun else f"{last!r} after {state}"
+
+
+class Patches(Served):
+    CALLS = 50  # 1,000 were made once
+
+    def test_forced_calls_are_patches(self):
+        for good in ("== begin ==\nput: a b\n+x\n+\ndrop: ü\nedit: f\nto: g\n@@ x\n-old\n+new\n kept\n== last ==\n== end ==\n", "== begin ==\ndrop: a\n== end =="):
+            self.assertIsNone(what_is_wrong(good, True))
+            self.assertEqual([cut for cut in range(len(good)) if what_is_wrong(good[:cut], False)], [])
+        for bad in ("", "== begin ==\n== end ==\n", "== begin ==\nput: a\n== end ==", "== begin ==\ndrop: \n== end ==", "== begin ==\ndrop: a\n== end ==\n\n"):
+            self.assertIsNotNone(what_is_wrong(bad, True))
+        # Lines end sooner, and so does the patch: by itself this model writes on and on.
+        ends = {token: 9 for token in self.server.post("/tokenize", {"prompt": "\n=="}).json()["tokens"]}
+        whole = 0
+        for seed in range(0, self.CALLS, 25):
+            answer = self.server.chat(messages=[{"role": "user", "content": "Change the file."}], n=25, seed=seed, temperature=1, max_tokens=200,
+                                      logit_bias=ends, thinking_token_budget=4, tool_choice={"type": "custom", "custom": {"name": "apply_patch"}},
+                                      tools=[{"type": "custom", "custom": {"name": "apply_patch", "description": "Changes files", "format": {
+                                          "type": "grammar", "grammar": {"syntax": "lark", "definition": CHANGES}}}}])
+            for choice in answer.json()["choices"]:
+                call = choice["message"]["tool_calls"][0]
+                ended = choice["finish_reason"] == "tool_calls"
+                whole += ended
+                self.assertEqual((call["type"], call["custom"]["name"]), ("custom", "apply_patch"))
+                self.assertIsNone(what_is_wrong(call["custom"]["input"], ended), call)
+        self.assertGreater(whole, self.CALLS // 4)
+
+
 class Claude(Served):
     TOOLS = [{"name": "ToolSearch", "description": "Finds", "input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", **NUMBERS}},
              {"name": "mcp__tiny__add", "description": "Adds", "input_schema": NUMBERS, "defer_loading": True}]

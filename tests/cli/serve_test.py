@@ -223,7 +223,7 @@ class ChatCompletions(Shared):
             ({"top_logprobs": 3}, "top_logprobs"), ({"logprobs": True, "top_logprobs": 99}, "top_logprobs"),
             ({"stream_options": {"include_usage": True}}, "stream_options"), ({"reasoning_effort": "extreme"}, "reasoning_effort"),
             ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": "auto"}, "function_call"), ({"length_penalty": 2}, "length_penalty"),
-            ({"chat_template_kwargs": {"thinking": True}}, "chat_template_kwargs.thinking"), ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+            ({"chat_template_kwargs": {"thinking": True}}, "chat_template_kwargs.thinking"), ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0].custom"),
             ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice.type"), ({"verbosity": "loud"}, "verbosity"),
             ({"prediction": {"type": "content"}}, "prediction.content"), ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
             ({"web_search_options": {}}, "web_search_options"), ({"response_format": {"type": "text", "json_schema": {}}}, "response_format.json_schema"),

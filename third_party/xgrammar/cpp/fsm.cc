@@ -1062,11 +1062,14 @@ FSMWithStartEnd FSMWithStartEnd::Plus() const {
 }
 
 FSMWithStartEnd FSMWithStartEnd::Optional() const {
+  // Nibble: a fresh accepting start. An edge from the start to an end would go on from there, if
+  // the end has edges of its own, and would be found again where a loop leads to the start.
   FSM fsm = fsm_.Copy();
-  if (!ends_.empty()) {
-    fsm.AddEpsilonEdge(start_, ends_.front());
-  }
-  return FSMWithStartEnd(fsm, start_, ends_);
+  auto new_start = fsm.AddState();
+  fsm.AddEpsilonEdge(new_start, start_);
+  auto ends = ends_;
+  ends.push_back(new_start);
+  return FSMWithStartEnd(fsm, new_start, std::move(ends));
 }
 
 Result<FSMWithStartEnd> FSMWithStartEnd::Not(int max_result_num_states) const {

@@ -1025,27 +1025,14 @@ Result<FSMWithStartEnd> RegexIR::visit(const RegexIR::Repeat& state) const {
 
   // Handling {n,}
   if (!has_upper_bound) {
-    for (int i = 2; i < state.lower_bound; i++) {
-      result = FSMWithStartEnd::Concat(std::vector<FSMWithStartEnd>{result, child});
+    // Nibble: the last copy goes back to its own start, not on from an end of an earlier copy,
+    // which may have edges of its own.
+    std::vector<FSMWithStartEnd> copies;
+    for (int i = 1; i < state.lower_bound; i++) {
+      copies.push_back(child.Copy());
     }
-    int end_state_of_lower_bound_fsm = -1;
-    for (int end = 0; end < result.NumStates(); ++end) {
-      if (result.IsEndState(end)) {
-        end_state_of_lower_bound_fsm = end;
-        break;
-      }
-    }
-    XGRAMMAR_DCHECK(end_state_of_lower_bound_fsm != -1)
-        << "No end state found in the lower bound FSM.";
-    result = FSMWithStartEnd::Concat(std::vector<FSMWithStartEnd>{result, child});
-    for (int end = 0; end < result.NumStates(); ++end) {
-      if (result.IsEndState(end)) {
-        result.GetFsm().AddEpsilonEdge(end, end_state_of_lower_bound_fsm);
-      }
-    }
-    for (const auto& end : new_ends) {
-      result.AddEndState(end);
-    }
+    copies.push_back(child.Plus());
+    result = FSMWithStartEnd::Concat(copies);
     if (state.lower_bound == 0) {
       allow_zero_repetitions(&result);
     }

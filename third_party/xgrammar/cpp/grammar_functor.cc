@@ -2220,6 +2220,9 @@ class RepetitionRangeExpanderImpl : public GrammarMutator {
    * linear in the schema size.
    */
   std::map<std::vector<int64_t>, int32_t> repetition_cache_;
+
+  static constexpr int kMaxInlined = 16;
+  int inlined_ = 0;
 };
 
 /****************** Repetition range helpers ******************/
@@ -2301,7 +2304,8 @@ int32_t RepetitionRangeExpanderImpl::HandleRepetitionRange(
   const auto& ref_rule_body = base_grammar_->GetGrammarExpr(ref_rule.body_expr_id);
   // Keep the reference to budgeted, suffix/stop, lazy, and temperature rules: replacing it with
   // the rule's content would erase the rule that the runtime semantics apply to.
-  if (ref_rule.max_tokens < 0 && ref_rule.max_chars < 0 &&
+  // Nibble: no deeper than kMaxInlined, since rules may hold each other in a circle.
+  if (inlined_ < kMaxInlined && ref_rule.max_tokens < 0 && ref_rule.max_chars < 0 &&
       base_grammar_->GetSuffixStopInfo(rule_id) == nullptr && !ref_rule.is_lazy &&
       !ref_rule.temperature.has_value() &&
       ref_rule_body.type == GrammarBuilder::GrammarExprType::kChoices &&
@@ -2310,7 +2314,9 @@ int32_t RepetitionRangeExpanderImpl::HandleRepetitionRange(
     if (ref_choice.size() == 1) {
       // Visit the element instead of copying it verbatim: a nested repetition such as
       // b ::= a{2,} must be expanded too, or an unbounded kRepeat reaches the parser.
+      ++inlined_;
       grammar_expr_id = VisitExpr(ref_choice[0]);
+      --inlined_;
     }
   }
 

@@ -1,4 +1,4 @@
-#include "text/lark_grammar.h"
+#include "text/raw_grammar.h"
 
 #include "text/grammar.h"
 #include "base/error.h"
@@ -16,7 +16,7 @@
 namespace nibble::text {
 namespace {
 
-class LarkGrammarTest : public ::testing::Test {
+class RawGrammarTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     tokenizer = std::make_unique<Tokenizer>(
@@ -49,7 +49,8 @@ class LarkGrammarTest : public ::testing::Test {
   }
   static std::string refusal(std::string_view definition) {
     try {
-      static_cast<void>(compiled(lark_grammar(definition, "test")));
+      static_cast<void>(compiled(definition.find("::=") == std::string_view::npos ? lark_grammar(definition, "test")
+                                                                                  : ebnf_grammar(definition, "test")));
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), Code::kInvalidRequest);
       return e.what();
@@ -60,8 +61,8 @@ class LarkGrammarTest : public ::testing::Test {
   static std::unique_ptr<Tokenizer> tokenizer;
   static std::unique_ptr<GrammarCompiler> compiler;
 };
-std::unique_ptr<Tokenizer> LarkGrammarTest::tokenizer;
-std::unique_ptr<GrammarCompiler> LarkGrammarTest::compiler;
+std::unique_ptr<Tokenizer> RawGrammarTest::tokenizer;
+std::unique_ptr<GrammarCompiler> RawGrammarTest::compiler;
 
 // Constructs as agents send them.
 constexpr std::string_view kPatch = R"(start: begin part+ fin
@@ -83,7 +84,7 @@ last: "** last **" LF
 %import common.LF
 )";
 
-TEST_F(LarkGrammarTest, a_patch_language_takes_patches_and_nothing_else) {
+TEST_F(RawGrammarTest, a_patch_language_takes_patches_and_nothing_else) {
   const Grammar grammar = compiled(lark_grammar(kPatch, "test"));
   for (const std::string_view good :
        {"** open **\nadd a.txt\n+x\n+\n** close **\n", "** open **\ndrop a b/ü.txt\n** close **",
@@ -128,7 +129,7 @@ bool is_patch(std::string_view text) {
   return true;
 }
 
-TEST_F(LarkGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
+TEST_F(RawGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
   const Grammar grammar = compiled(lark_grammar(kPatch, "test"));
   std::mt19937 random(42);
   int whole = 0;
@@ -156,7 +157,7 @@ TEST_F(LarkGrammarTest, whatever_is_drawn_under_the_grammar_is_a_patch) {
   EXPECT_GT(whole, 10);
 }
 
-TEST_F(LarkGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says) {
+TEST_F(RawGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says) {
   EXPECT_TRUE(
       lark_takes("start: noted | plain\nnoted: NOTE NEWLINE BODY\nplain: BODY\n\nNOTE: /[ \\t]*# note:[^\\r\\n]*/\n"
                  "NEWLINE: /\\r?\\n/\nBODY: /[\\s\\S]+/\n",
@@ -168,13 +169,17 @@ TEST_F(LarkGrammarTest, terminals_ranges_counts_and_imports_mean_what_lark_says)
   for (const char* bad : {"a", "abca", "ad", "42", "\""}) EXPECT_FALSE(lark_takes(kSeveral, bad)) << bad;
   EXPECT_TRUE(lark_takes("start: start \"a\" |", "aaa"));  // left recursion, and nothing
   EXPECT_TRUE(lark_takes("start: start \"a\" |", ""));
+  EXPECT_TRUE(lark_takes("start: start start | \"a\"", "aaa"));  // in many ways, but not in endless ones
 }
 
-TEST_F(LarkGrammarTest, what_is_not_served_is_named_with_its_line) {
+TEST_F(RawGrammarTest, what_is_not_served_is_named_with_its_line) {
   const std::pair<std::string_view, std::string_view> cases[] = {
       {"", "want a rule called start"},
       {"start: x", "line 1: x is not defined"},
       {"start: \"a\"\nb: start b", "no finite text matches b"},
+      {"start: b?\nb: \"\" c [start] /a*/\nc: b | \"x\"", "may stand for itself"},
+      {"start: start*", "start may stand for itself"},
+      {"start: start~2 | /a?/", "start may stand for itself"},
       {"start: \"a\"\nstart: \"b\"", "line 2: start is defined twice"},
       {"start: \"a\"i", "without regard to case"},
       {"start: /a/s", "flags"},
@@ -198,7 +203,8 @@ TEST_F(LarkGrammarTest, what_is_not_served_is_named_with_its_line) {
   EXPECT_NE(refusal("start: " + std::string(1000, '(')).find("nested"), std::string::npos);
 }
 
-// An expression over a, b and line ends, and a matcher of its own: the places that a match from a place may end at.
+// An expression over a, b, 1 and line ends, and a matcher of its own: the places that a match from a place may end at.
+// What rules match grows until it is all there, so that rules may name each other, and themselves.
 struct Random {
   enum class Kind { kLetters, kSequence, kChoice, kRepeat, kRule } kind = Kind::kLetters;
   std::string letters{};
@@ -210,12 +216,21 @@ using Ends = std::set<size_t>;
 
 class Matcher {
  public:
-  Matcher(const std::vector<Random>& rules, std::string_view text) : rules_(rules), text_(text) {}
+  Matcher(const std::vector<Random>& rules, std::string_view text)
+      : rules_(rules), text_(text), known_(rules.size(), std::vector<Ends>(text.size() + 1)) {
+    for (bool grows = true; std::exchange(grows, false);)
+      for (size_t rule = 0; rule < rules.size(); ++rule)
+        for (size_t from = 0; from <= text.size(); ++from) {
+          Ends now = ends(rules[rule], from);
+          grows |= now != known_[rule][from];
+          known_[rule][from] = std::move(now);
+        }
+  }
   Ends ends(const Random& of, size_t from) {
     switch (of.kind) {
       case Random::Kind::kLetters:
         return from < text_.size() && of.letters.find(text_[from]) != std::string::npos ? Ends{from + 1} : Ends{};
-      case Random::Kind::kRule: return ends(rules_[of.rule], from);  // rules only name later ones
+      case Random::Kind::kRule: return known_[of.rule][from];
       case Random::Kind::kSequence: {
         Ends at{from};
         for (const Random& part : of.of) at = after(part, at);
@@ -239,7 +254,7 @@ class Matcher {
     }
     return {};
   }
-  bool matches(const Random& of) { return ends(of, 0).contains(text_.size()); }
+  bool matches() { return known_[0][0].contains(text_.size()); }
 
  private:
   Ends after(const Random& of, const Ends& places) {
@@ -249,20 +264,20 @@ class Matcher {
   }
   const std::vector<Random>& rules_;
   std::string_view text_;
+  std::vector<std::vector<Ends>> known_;  // of each rule and place
 };
 
-Random random_expression(std::mt19937& random, int depth, size_t rule, size_t rules) {
+Random random_expression(std::mt19937& random, int depth, size_t rules) {
   const auto draw = [&random](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  if (rule + 1 < rules && draw(4) == 0)
-    return {.kind = Random::Kind::kRule,
-            .rule = rule + 1 + static_cast<size_t>(draw(static_cast<int>(rules - rule - 1)))};
+  if (rules > 1 && draw(4) == 0)
+    return {.kind = Random::Kind::kRule, .rule = static_cast<size_t>(draw(static_cast<int>(rules)))};
   if (depth == 0 || draw(3) == 0) {
-    constexpr const char* kLetters[] = {"a", "b", "\n", "ab", "a\n", "ab\n"};
-    return {.letters = kLetters[draw(6)]};
+    constexpr const char* kLetters[] = {"a", "b", "\n", "1", "ab", "a\n", "ab1", "b\n1", "a1", "ab\n1"};
+    return {.letters = kLetters[draw(10)]};
   }
   Random out{.kind = static_cast<Random::Kind>(1 + draw(3))};
   const int parts = out.kind == Random::Kind::kRepeat ? 1 : 1 + draw(3);
-  for (int i = 0; i < parts; ++i) out.of.push_back(random_expression(random, depth - 1, rule, rules));
+  for (int i = 0; i < parts; ++i) out.of.push_back(random_expression(random, depth - 1, rules));
   out.least = draw(3);
   out.most = draw(2) == 0 ? -1 : out.least + draw(3);
   return out;
@@ -277,8 +292,10 @@ std::string regex_of(const Random& of) {
   std::string out;
   switch (of.kind) {
     case Random::Kind::kLetters:
-      for (const char c : of.letters) out += c == '\n' ? "\\n" : std::string(1, c);
-      return of.letters == "ab" ? "." : of.letters.size() > 1 ? "[" + out + "]" : out;
+      for (const char c : of.letters) out += c == '\n' ? "\\n" : c == '1' ? "\\d" : std::string(1, c);
+      if (of.letters == "ab1") return ".";
+      if (of.letters == "b\n1") return "[^a]";
+      return of.letters == "ab\n1" ? "[\\s\\S]" : of.letters.size() > 1 ? "[" + out + "]" : out;
     case Random::Kind::kRepeat: return fmt::format("({}){}", regex_of(of.of[0]), counts_of(of));
     case Random::Kind::kRule: return "";
     default: break;
@@ -301,7 +318,7 @@ std::string lark_of(const Random& of) {
                            : of.least == 1 ? "+"
                                            : fmt::format("~{0} ({1})*", of.least, lark_of(of.of[0])));
       return fmt::format("({})~{}..{}", lark_of(of.of[0]), of.least, of.most);
-    case Random::Kind::kRule: return fmt::format("rule{}", of.rule);
+    case Random::Kind::kRule: return of.rule == 0 ? "start" : fmt::format("rule{}", of.rule);
     default: break;
   }
   for (size_t i = 0; i < of.of.size(); ++i)
@@ -309,32 +326,136 @@ std::string lark_of(const Random& of) {
   return "(" + out + ")";
 }
 
-TEST_F(LarkGrammarTest, random_expressions_take_what_a_plain_matcher_takes) {
-  std::mt19937 random(20261129);
-  int taken = 0;
-  for (int i = 0; i < 600; ++i) {
-    const bool is_regex = i % 3 != 0;
-    std::vector<Random> rules;
-    const size_t count = is_regex ? 1 : 3;
-    for (size_t r = 0; r < count; ++r) rules.push_back(random_expression(random, 3, r, count));
-    std::string definition;
-    for (size_t r = 0; r < count; ++r)
-      definition += fmt::format("{}: {}\n", r == 0 ? "start" : fmt::format("rule{}", r), lark_of(rules[r]));
-    const std::string regex = regex_of(rules[0]);
-    const Grammar grammar = compiled(is_regex ? regex_grammar(regex, "test") : lark_grammar(definition, "test"));
-    for (int j = 0; j < 12; ++j) {
-      std::string text;
-      for (int n = static_cast<int>(random() % 7); n > 0; --n) text += "ab\n"[random() % 3];
-      const bool wanted = Matcher(rules, text).matches(rules[0]);
-      taken += wanted ? 1 : 0;
-      EXPECT_EQ(takes(grammar, text), wanted) << (is_regex ? regex : definition) << "\n"
-                                              << ::testing::PrintToString(text);
-    }
-  }
-  EXPECT_GT(taken, 300);
+// EBNF as xgrammar's users write it (lines that go on), or GBNF as llama.cpp's do (dashes, escapes by number, `.`).
+enum class Ebnf { kXgrammar, kLlama };
+
+std::string ebnf_name(size_t rule, Ebnf as) {
+  return rule == 0 ? "root" : fmt::format("rule{}{}", as == Ebnf::kLlama ? "-" : "_", rule);
 }
 
-TEST_F(LarkGrammarTest, a_regex_takes_whole_texts) {
+std::string ebnf_of(const Random& of, Ebnf as) {
+  const bool llama = as == Ebnf::kLlama;
+  std::string out;
+  switch (of.kind) {
+    case Random::Kind::kLetters:
+      if (of.letters == "ab\n1") return llama ? "." : "[^c-\\U0010FFFF]";
+      if (of.letters == "ab1") return "[^\\n]";
+      if (of.letters == "b\n1") return "[^a]";
+      for (const char c : of.letters) out += c == '\n' ? "\\n" : llama && c == 'a' ? "\\x61" : std::string(1, c);
+      return of.letters.size() > 1 ? "[" + out + "]" : '"' + out + '"';
+    case Random::Kind::kRepeat: return fmt::format("({}){}", ebnf_of(of.of[0], as), counts_of(of));
+    case Random::Kind::kRule: return ebnf_name(of.rule, as);
+    default: break;
+  }
+  const std::string_view between = of.kind == Random::Kind::kSequence ? " " : llama ? "|" : "\n  | ";
+  for (size_t i = 0; i < of.of.size(); ++i) out += std::string(i > 0 ? between : "") + ebnf_of(of.of[i], as);
+  return "(" + out + ")";
+}
+
+// More of them: --gtest_shuffle --gtest_repeat=N.
+TEST_F(RawGrammarTest, random_expressions_take_what_a_plain_matcher_takes) {
+  std::mt19937 random(20261129U + static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed()));
+  int taken = 0, endless = 0;
+  for (int i = 0; i < 240; ++i) {
+    std::vector<Random> rules;
+    const size_t count = i % 3 != 0 ? 1 : 3;
+    for (size_t r = 0; r < count; ++r) rules.push_back(random_expression(random, 3, count));
+    std::string lark, ebnf, gbnf = "# of llama.cpp\n";
+    for (size_t r = 0; r < count; ++r) {
+      lark += fmt::format("{}: {}\n", r == 0 ? "start" : fmt::format("rule{}", r), lark_of(rules[r]));
+      ebnf += fmt::format("{} ::=\n  {}\n", ebnf_name(r, Ebnf::kXgrammar), ebnf_of(rules[r], Ebnf::kXgrammar));
+      gbnf += fmt::format("{} ::= {} # rule\n", ebnf_name(r, Ebnf::kLlama), ebnf_of(rules[r], Ebnf::kLlama));
+    }
+    const std::string why = count > 1 ? refusal(lark) : "none";
+    if (why != "none") {  // it holds itself always, or alone
+      ++endless;
+      EXPECT_NE(refusal(ebnf), "none") << ebnf;
+      EXPECT_TRUE(why.find("no finite text") != std::string::npos || why.find("for itself") != std::string::npos)
+          << why;
+      continue;
+    }
+    std::vector<std::pair<std::string, Grammar>> grammars;
+    if (count == 1) grammars.emplace_back(regex_of(rules[0]), compiled(regex_grammar(regex_of(rules[0]), "test")));
+    if (count == 1 && i % 5 != 0) lark.clear();  // as many of each
+    if (!lark.empty())
+      for (const std::string& definition : {lark, ebnf, gbnf})
+        grammars.emplace_back(definition, compiled(raw_grammar(definition, "test")));
+    for (int j = 0; j < 12; ++j) {
+      std::string text;
+      for (int n = static_cast<int>(random() % 7); n > 0; --n) text += "ab\n1"[random() % 4];
+      const bool wanted = Matcher(rules, text).matches();
+      taken += wanted ? 1 : 0;
+      for (const auto& [definition, grammar] : grammars)
+        EXPECT_EQ(takes(grammar, text), wanted) << definition << "\n" << ::testing::PrintToString(text);
+    }
+  }
+  EXPECT_GT(taken, 150);
+  EXPECT_LT(endless, 60);
+}
+
+TEST_F(RawGrammarTest, ebnf_and_gbnf_mean_what_their_authors_say) {
+  const auto ebnf_takes = [](std::string_view definition, std::string_view text) {
+    return takes(compiled(raw_grammar(definition, "test")), text);
+  };
+  constexpr std::string_view kSql =
+      "root ::= select_statement\n\nselect_statement ::= \"SELECT \" column \" from \" table \" where \" condition\n"
+      "column ::= \"col_1 \" | \"col_2 \"\ntable ::= \"table_1 \" | \"table_2 \"\n"
+      "condition ::= column \"= \" number\nnumber ::= \"1 \" | \"2 \"";
+  EXPECT_TRUE(ebnf_takes(kSql, "SELECT col_1  from table_2  where col_2 = 1 "));
+  EXPECT_FALSE(ebnf_takes(kSql, "SELECT col_3  from table_2  where col_2 = 1 "));
+  constexpr std::string_view kJson = R"(# JSON, as llama.cpp's grammars write it
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x01-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws # the quotes as well
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+)";
+  for (const char* good : {"{}", R"({"a": [1, -2.5e3, "\\ \u00e9 é"], "b":{}})"})
+    EXPECT_TRUE(ebnf_takes(kJson, good)) << good;
+  for (const char* bad : {"", "{a:1}", R"({"a":"\x"})", "[1]"}) EXPECT_FALSE(ebnf_takes(kJson, bad)) << bad;
+  EXPECT_TRUE(ebnf_takes(R"(root ::= "\x41\u00E9\U0001F600" [\]\-a] [\U0001F600-\U0001F64F]{2,})", "Aé😀]😀🙏"));
+  EXPECT_FALSE(ebnf_takes(R"(root ::= [^\]])", "]"));
+  const std::pair<std::string_view, std::string_view> cases[] = {
+      {"root = \"a\"", "want a grammar of Lark"},
+      {"", "want a grammar of Lark"},
+      {"a ::= \"a\"", "want a rule called root"},
+      {"root ::= b", "line 1: b is not defined"},
+      {"root ::= root", "no finite text matches root"},
+      {"root ::= \"a\"\nroot ::= \"b\"", "line 2: root is defined twice"},
+      {"root ::= [a", "want a ] that closes"},
+      {"root ::= \"a", "closes the string"},
+      {"root ::= \"\\uD800\"", "or a character by"},
+      {"root ::= [\\U00110000]", "a character class that nothing matches"},
+      {"root ::= \"a\" (=\"b\")", "found '='"},
+      {"root ::= <think>", "found '<'"},
+      {"root ::= Regex(\"a\")", "Regex is not defined"},
+      {"root ::= \"a\"{2,1}", "with n more than m"},
+      {"root ::= \"a\"{2", "want } after"},
+      {"root ::= \"a\"{500}", "from 0 to 120"},
+      {"root ::= /a/", "found '/'"},
+  };
+  for (const auto& [definition, words] : cases) {
+    std::string found = "none";
+    try {
+      static_cast<void>(compiled(raw_grammar(definition, "test")));
+    } catch (const Error& e) {
+      found = e.what();
+    }
+    EXPECT_NE(found.find(words), std::string::npos) << definition << ": " << found;
+  }
+}
+
+TEST_F(RawGrammarTest, a_choice_is_one_of_its_texts) {
+  const Grammar grammar = compiled(choice_grammar({"yes", "no \"way\"\n", "no", ""}, "test"));
+  for (const char* good : {"yes", "no \"way\"\n", "no", ""}) EXPECT_TRUE(takes(grammar, good)) << good;
+  for (const char* bad : {"yesno", "no \"way\"", "maybe"}) EXPECT_FALSE(takes(grammar, bad)) << bad;
+  EXPECT_THROW(static_cast<void>(choice_grammar({}, "test")), Error);
+  EXPECT_THROW(static_cast<void>(choice_grammar({std::string("a\0", 2)}, "test")), Error);
+}
+
+TEST_F(RawGrammarTest, a_regex_takes_whole_texts) {
   const Grammar grammar = compiled(regex_grammar(R"(^(?P<month>Jan|Feb) \d{1,2}$)", "test"));
   EXPECT_TRUE(takes(grammar, "Feb 7"));
   EXPECT_FALSE(takes(grammar, "Feb 7!"));

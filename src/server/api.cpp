@@ -3,6 +3,7 @@
 #include "server/chat_service.h"
 #include "server/http.h"
 #include "server/json_fields.h"
+#include "server/listings.h"
 #include "server/page.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,9 @@ std::string request_id_of(const HttpRequest& request) {
 
 constexpr size_t kShortBody = size_t{64} << 10;         // longer ones are read by call_maker_
 constexpr std::string_view kMessages = "/v1/messages";  // and below: errors in Anthropic's form
-constexpr std::string_view kCancel = "/cancel";         // at the end of one of those
+constexpr std::string_view kOllama = "/api/";           // in Ollama's
+constexpr std::string_view kCancel = "/cancel";         // at the end of a response's path
+constexpr std::string_view kInputItems = "/input_items";
 
 const GenerationFields& generation_in(const TurnRequest& turn) { return turn.generation; }
 const GenerationFields& generation_in(const ResponsesRequest& request) { return request.turn.generation; }
@@ -47,57 +50,17 @@ bool has_grammar(const TurnRequest& turn) {
 }
 bool has_grammar(const ResponsesRequest& request) { return has_grammar(request.turn); }
 
-Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
-  int32_t ordinary = model.tokenizer->max_id() + 1;  // tokens; special ones and gaps are behind them
-  while (ordinary > 0 && (!model.tokenizer->contains(ordinary - 1) || model.tokenizer->is_special(ordinary - 1)))
-    --ordinary;
-  return {{"id", name},
-          {"object", "model"},
-          {"type", "model"},  // this and the next two are Anthropic's
-          {"display_name", name},
-          {"created_at", utc_text("%Y-%m-%dT%H:%M:%SZ", static_cast<std::time_t>(since))},
-          {"created", since},
-          {"owned_by", "nibble"},
-          {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
-          {"parent", nullptr},
-          {"max_model_len", model.max_context},
-          {"vocab_size", ordinary}};
-}
-
-// A model as Codex wants to know it; without these fields it offers no patches and counts no context.
-Json codex_entry(const ServedModel& model, const std::string& name) {
-  Json efforts = Json::array();
-  for (const char* effort : {"low", "medium", "high"}) efforts.push_back({{"effort", effort}, {"description", effort}});
-  return {
-      {"slug", name},
-      {"display_name", name},
-      {"description", "served by Nibble"},
-      {"default_reasoning_level", "medium"},
-      {"supported_reasoning_levels", std::move(efforts)},
-      {"shell_type", "unified_exec"},
-      {"visibility", "list"},
-      {"supported_in_api", true},
-      {"priority", 1},
-      {"base_instructions", "You work in a terminal on the user's files. Use the tools, and say briefly what you did."},
-      {"supports_reasoning_summaries", true},
-      {"default_reasoning_summary", "none"},
-      {"support_verbosity", true},
-      {"apply_patch_tool_type", "freeform"},
-      {"truncation_policy", {{"mode", "tokens"}, {"limit", 10000}}},
-      {"context_window", model.max_context},
-      {"effective_context_window_percent", 95},
-      {"experimental_supported_tools", Json::array()},
-      {"input_modalities", {"text"}},
-      {"supports_parallel_tool_calls", false}};
-}
-
 bool allows(std::string_view methods, std::string_view method) {
   return fmt::format(" {},", methods).find(fmt::format(" {},", method)) != std::string::npos;
 }
 
 }  // namespace
 
-const Api::Route* Api::route_of(std::string_view path) {
+std::span<const Api::Route> Api::routes() {
+  constexpr auto kNotServed = [](Api&, Visit& v) -> std::unique_ptr<Call> {
+    throw ApiError("", fmt::format("{} is not served: one model is, and gpt-oss has no embeddings", v.http.path), 400,
+                   "unsupported_endpoint");
+  };
   static constexpr Route kRoutes[] = {
       {"/", "GET, HEAD", [](Api& a, Visit& v) { return a.page(v); }, false, false},
       {"/health", "GET, HEAD", [](Api& a, Visit& v) { return a.health(v); }, false, false},
@@ -111,6 +74,15 @@ const Api::Route* Api::route_of(std::string_view path) {
                                       : a.metrics_.text(v.service->port.stats(), v.service->model.names[0]);
          return a.answer(v, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
                          text + build_info_text(a.options_.version, a.options_.commit));
+       },
+       false, false},
+      {"/openapi.json", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         Json paths = Json::object();
+         for (const Route& one : routes()) paths[std::string(one.path)] = openapi_path(one.path, one.methods);
+         return a.answer(v, {{"openapi", "3.1.0"},
+                             {"info", {{"title", "Nibble"}, {"version", a.options_.version}}},
+                             {"paths", std::move(paths)}});
        },
        false, false},
       {"/load", "GET, HEAD",
@@ -138,15 +110,37 @@ const Api::Route* Api::route_of(std::string_view path) {
                              {"has_more", false},
                              {"models", std::move(codex)}});
        }},
-      // As much of Ollama's API as `codex --oss` asks for: a version that it takes, and names.
+      // Ollama's API, with a version that Codex takes.
       {"/api/version", "GET, HEAD", [](Api& a, Visit& v) { return a.answer(v, {{"version", "0.13.4"}}); }, false,
        false},
       {"/api/tags", "GET, HEAD",
        [](Api& a, Visit& v) {
          Json list = Json::array();
-         for (const std::string& name : v.service->model.names) list.push_back({{"name", name}, {"model", name}});
+         for (const std::string& name : v.service->model.names)
+           list.push_back(ollama_entry(v.service->model, v.service->since, name));
          return a.answer(v, {{"models", std::move(list)}});
        }},
+      {"/api/ps", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         const ServedModel& model = v.service->model;
+         Json entry = ollama_entry(model, v.service->since, model.names.front());
+         entry.update({{"size_vram", model.facts.on_card ? model.facts.bytes : 0},
+                       {"expires_at", "2300-01-01T00:00:00Z"},  // it stays loaded
+                       {"context_length", model.max_context}});
+         return a.answer(v, {{"models", Json::array({std::move(entry)})}});
+       }},
+      {"/api/show", "POST", [](Api& a, Visit& v) { return a.ollama_model(v); }},
+      {"/api/pull", "POST", [](Api& a, Visit& v) { return a.ollama_pull(v); }},
+      {"/api/chat", "POST", [](Api& a, Visit& v) { return a.answer_ollama(v, OllamaFor::kChat, present_ollama_chat); }},
+      {"/api/generate", "POST",
+       [](Api& a, Visit& v) { return a.answer_ollama(v, OllamaFor::kGenerate, present_ollama_text); }},
+      {"/api/embed", "POST", kNotServed, false},
+      {"/api/embeddings", "POST", kNotServed, false},
+      {"/api/create", "POST", kNotServed, false},
+      {"/api/copy", "POST", kNotServed, false},
+      {"/api/delete", "DELETE", kNotServed, false},
+      {"/api/push", "POST", kNotServed, false},
+      {"/api/blobs/{digest}", "POST, HEAD", kNotServed, false},
       {"/v1/models/{model}", "GET, HEAD", [](Api& a, Visit& v) { return a.model(v); }},
       {"/tokenize", "POST", [](Api& a, Visit& v) { return a.tokenize(v); }},
       {"/detokenize", "POST", [](Api& a, Visit& v) { return a.detokenize(v); }},
@@ -185,8 +179,12 @@ const Api::Route* Api::route_of(std::string_view path) {
          return a.answer(v, {{"input_tokens", a.prompt_of(v, turn).size()}});
        }},
   };
-  const auto* found = std::ranges::find_if(kRoutes, [path](const Route& route) { return route.leads_to(path); });
-  return found == std::end(kRoutes) ? nullptr : found;
+  return kRoutes;
+}
+
+const Api::Route* Api::route_of(std::string_view path) {
+  const auto found = std::ranges::find_if(routes(), [path](const Route& route) { return route.leads_to(path); });
+  return found == routes().end() ? nullptr : &*found;
 }
 
 std::string_view Api::route_name(std::string_view path) {
@@ -196,7 +194,8 @@ std::string_view Api::route_name(std::string_view path) {
 
 std::string_view Api::methods_of(std::string_view path) {
   const Route* route = route_of(path);
-  return route->methods.ends_with("DELETE") && path.ends_with(kCancel) ? "POST" : route->methods;
+  if (!route->is_family() || !route->methods.ends_with("DELETE")) return route->methods;
+  return path.ends_with(kCancel) ? "POST" : path.ends_with(kInputItems) ? "GET, HEAD" : route->methods;
 }
 
 std::string Api::member_of(const std::string& path) { return path.substr(route_of(path)->beginning().size()); }
@@ -216,6 +215,11 @@ void Api::publish(ServedModel model, EnginePort port) {
 
 std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcept {
   const std::string id = request_id_of(request);
+  if (const std::string path = "/v1" + request.path; route_of(request.path) == nullptr && route_of(path) != nullptr) {
+    HttpRequest full = request;  // for clients that leave it out
+    full.path = path;
+    return handle(full, std::move(wake));
+  }
   Visit visit{.http = request, .id = id, .arrived = std::chrono::steady_clock::now(), .wake = wake};
   try {
     return route(visit);
@@ -267,6 +271,7 @@ std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path
                   {"status", error.status()},
                   {"param", error.param().substr(0, 100)}});  // the message may quote the request
   }
+  if (path.starts_with(kOllama)) return std::make_unique<ReadyCall>(std::move(head), to_text(ollama_error(error)));
   if (!path.starts_with(kMessages)) return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
   Json json = message_error(error);
   json["request_id"] = id;
@@ -315,17 +320,23 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
                });
 }
 
-const std::string& Api::served_name(const std::string& wanted, const ServedModel& model) const {
-  const auto& names = model.names;
-  if (const auto it = std::ranges::find(names, wanted); it != names.end()) return *it;
+const std::string& Api::served_name(const std::string& wanted, const Visit& visit) const {
+  const auto& names = visit.service->model.names;
+  constexpr std::string_view kLatest = ":latest";
+  const std::string plain = wanted.ends_with(kLatest) ? wanted.substr(0, wanted.size() - kLatest.size()) : wanted;
+  for (const std::string& name : {wanted, plain})
+    if (const auto it = std::ranges::find(names, name); it != names.end()) return *it;
   const bool other = options_.other_names && wanted.starts_with(*options_.other_names);
   if (wanted.empty() || other) return names.front();
-  throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
-                 "model_not_found");
+  throw ApiError("model",
+                 visit.http.path.starts_with(kOllama)
+                     ? fmt::format("model '{}' not found", wanted)
+                     : fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")),
+                 404, "model_not_found");
 }
 
 std::vector<int32_t> Api::prompt_of(const Visit& visit, const TurnRequest& turn) const {
-  static_cast<void>(served_name(turn.generation.model, visit.service->model));
+  static_cast<void>(served_name(turn.generation.model, visit));
   return turn_prompt(visit.service->model, turn, options_.date());
 }
 
@@ -361,16 +372,15 @@ std::unique_ptr<Call> Api::model(Visit& visit) {
   if (!allows(methods_of(visit.http.path), visit.http.method))
     throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   const std::string name = member_of(visit.http.path);
-  const std::string& served = served_name(name, visit.service->model);
+  const std::string& served = served_name(name, visit);
   return answer(visit, model_entry(visit.service->model, visit.service->since, served));
 }
 
 template <class Request, class Compute, class Present>
 std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
                                     Compute compute, Present present) {
-  const ServedModel& model = visit.service->model;
   const GenerationFields& fields = generation_in(request);
-  AnswerId id{make_id(id_prefix), served_name(fields.model, model), now_seconds()};
+  AnswerId id{make_id(id_prefix), served_name(fields.model, visit), now_seconds()};
   tell_ignored(fields.leniency);
   if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
   const CallContext context{.port = visit.service->port,
@@ -402,8 +412,42 @@ std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnReque
   const ServedModel& model = visit.service->model;
   return generate(
       visit, body, std::move(turn), id_prefix,
-      [this, &model](const TurnRequest& request) { return turn_requests(model, request, options_.date()); },
+      [this, &model](const TurnRequest& request) {
+        const bool says_nothing = request.history.empty() && request.instructions.empty();
+        return says_nothing ? std::vector<engine::Request>() : turn_requests(model, request, options_.date());
+      },
       [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
+}
+
+std::unique_ptr<Call> Api::answer_ollama(Visit& visit, OllamaFor what, decltype(&present_chat) present) {
+  const Json body = parse_json(visit.http.body);
+  return answer_turn(visit, body, parse_ollama(body, what, options_.defaults), "", present);
+}
+
+std::unique_ptr<Call> Api::ollama_model(Visit& visit) {
+  const ServedModel& model = visit.service->model;
+  const Json body = parse_json(visit.http.body);
+  Leniency leniency = options_.defaults.leniency;
+  Fields fields(body, Place{"", &leniency});
+  Json entry = ollama_entry(model, visit.service->since, served_name(ollama_name(fields), visit));
+  fields.ignore_booleans({"verbose"});
+  fields.done();
+  tell_ignored(leniency);
+  return answer(visit, ollama_details(model, std::move(entry)));
+}
+
+std::unique_ptr<Call> Api::ollama_pull(Visit& visit) {
+  const Json body = parse_json(visit.http.body);
+  Leniency leniency = options_.defaults.leniency;
+  Fields fields(body, Place{"", &leniency});
+  static_cast<void>(served_name(ollama_name(fields), visit));
+  const bool stream = fields.boolean("stream").value_or(true);
+  fields.ignore_booleans({"insecure"});
+  fields.done();
+  tell_ignored(leniency);
+  HttpHead head;
+  if (stream) head.content_type = "application/x-ndjson";
+  return answer(visit, std::move(head), to_text({{"status", "success"}}) + "\n");
 }
 
 PreviousResponse Api::kept_turns() const {
@@ -433,19 +477,23 @@ KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& r
   StoredTurn before{.instructions = request.lasting, .history = request.turn.history, .calls = {}};
   std::ranges::copy_if(request.turn.tools, std::back_inserter(before.loaded),
                        [](const Tool& tool) { return tool.told == Tool::Told::kInHistory; });
-  return [this, id, before = std::move(before)](const Json& response, const std::vector<text::Message>& added,
-                                                const CallNames& calls) {
+  return [this, id, before = std::move(before), input = request.input](
+             const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
     StoredTurn turn = before;
     turn.calls = calls;
     turn.history.insert(turn.history.end(), added.begin(), added.end());
-    store_.put(id, {.response = response, .turn = std::move(turn)});
+    store_.put(id, {.response = response, .input = input, .turn = std::move(turn)});
   };
 }
 
 std::unique_ptr<Call> Api::stored_response(Visit& visit) {
   std::string id = member_of(visit.http.path);
-  const bool cancel = id.ends_with(kCancel);
-  if (cancel) id.resize(id.size() - kCancel.size());
+  const auto takes = [&id](std::string_view end) {
+    const bool found = id.ends_with(end);
+    if (found) id.resize(id.size() - end.size());
+    return found;
+  };
+  const bool cancel = takes(kCancel), input = !cancel && takes(kInputItems);
   if (id.find('/') != std::string::npos)
     throw ApiError("", fmt::format("there is no {} here", visit.http.path.substr(0, 200)), 404, "not_found");
   const auto entry = store_.get(id);
@@ -453,12 +501,14 @@ std::unique_ptr<Call> Api::stored_response(Visit& visit) {
   const std::string& method = visit.http.method;
   if (cancel && method == "POST")  // none is running: closing the connection ends a running one
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
-  if (!cancel && (method == "GET" || method == "HEAD")) {
-    if (visit.http.query.find("stream=true") != std::string::npos)
+  const bool reads = !cancel && (method == "GET" || method == "HEAD");
+  if (reads && input) return answer(visit, input_items(id, entry->input, visit.http.query));
+  if (reads) {
+    if (query_value(visit.http.query, "stream") == "true")
       throw unsupported_value("stream", "a kept response is given whole");
     return answer(visit, entry->response);
   }
-  if (cancel || method != "DELETE")
+  if (cancel || input || method != "DELETE")
     throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   store_.remove(id);
   return answer(visit, {{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
@@ -478,7 +528,7 @@ std::unique_ptr<Call> Api::tokenize(Visit& visit) {
     ids = prompt_of(visit, turn);
   } else {
     Fields fields(body, "");
-    static_cast<void>(served_name(fields.string("model").value_or(""), model));
+    static_cast<void>(served_name(fields.string("model").value_or(""), visit));
     const std::string text = fields.required_string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     with_text = fields.boolean("return_token_strs").value_or(false);
@@ -497,7 +547,7 @@ std::unique_ptr<Call> Api::detokenize(Visit& visit) {
   const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
   Fields fields(body, "");
-  static_cast<void>(served_name(fields.string("model").value_or(""), model));
+  static_cast<void>(served_name(fields.string("model").value_or(""), visit));
   const Json& tokens = array_of(fields.required("tokens", "an array of token ids"), "tokens");
   fields.done();
   std::string text;

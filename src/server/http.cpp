@@ -65,6 +65,7 @@ Reply::Piece Reply::next() {
   Piece piece{.bytes = {}, .done = out.done};
   if (out.head) {
     streams_ = out.head->stream;
+    has_events_ = out.head->content_type.starts_with("text/event-stream");
     framing_.keep_alive = framing_.keep_alive && (framing_.chunked || !streams_);  // HTTP/1.0 streams to the end
     framing_.chunked = framing_.chunked && streams_;
     piece.bytes = head_text(*out.head, framing_, streams_ ? std::nullopt : std::optional(out.body.size()));
@@ -74,7 +75,7 @@ Reply::Piece Reply::next() {
   return piece;
 }
 
-std::string Reply::ping() const { return framed(": \n\n"); }
+std::string Reply::ping() const { return has_events_ ? framed(": \n\n") : ""; }
 
 std::string_view query_of(std::string_view target) {
   target = target.substr(0, target.find('#'));

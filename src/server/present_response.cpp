@@ -64,7 +64,7 @@ class ResponsePresenter final : public TurnPresenter {
   [[nodiscard]] std::string_view status() const {
     if (!error_.is_null()) return "failed";
     if (!only().finish) return "in_progress";
-    return finish_reason(*only().finish, false) == "length" ? "incomplete" : "completed";
+    return finish_reason(only().finish->reason, false) == "length" ? "incomplete" : "completed";
   }
 
   void event(std::string_view type, Json fields) {

@@ -3,7 +3,6 @@
 #include "server/chat_service.h"
 #include "server/http.h"
 #include "server/json_fields.h"
-#include "server/listings.h"
 #include "server/page.h"
 
 #include <fmt/format.h>
@@ -50,6 +49,67 @@ bool has_grammar(const TurnRequest& turn) {
 }
 bool has_grammar(const ResponsesRequest& request) { return has_grammar(request.turn); }
 
+Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
+  int32_t ordinary = model.tokenizer->max_id() + 1;  // tokens; special ones and gaps are behind them
+  while (ordinary > 0 && (!model.tokenizer->contains(ordinary - 1) || model.tokenizer->is_special(ordinary - 1)))
+    --ordinary;
+  return {{"id", name},
+          {"object", "model"},
+          {"type", "model"},  // this and the next two are Anthropic's
+          {"display_name", name},
+          {"created_at", utc_time(since)},
+          {"created", since},
+          {"owned_by", "nibble"},
+          {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
+          {"parent", nullptr},
+          {"max_model_len", model.max_context},
+          {"vocab_size", ordinary}};
+}
+
+// A model as Codex wants to know it; without these fields it offers no patches and counts no context.
+Json codex_entry(const ServedModel& model, const std::string& name) {
+  Json efforts = Json::array();
+  for (const char* effort : {"low", "medium", "high"}) efforts.push_back({{"effort", effort}, {"description", effort}});
+  return {
+      {"slug", name},
+      {"display_name", name},
+      {"description", "served by Nibble"},
+      {"default_reasoning_level", "medium"},
+      {"supported_reasoning_levels", std::move(efforts)},
+      {"shell_type", "unified_exec"},
+      {"visibility", "list"},
+      {"supported_in_api", true},
+      {"priority", 1},
+      {"base_instructions", "You work in a terminal on the user's files. Use the tools, and say briefly what you did."},
+      {"supports_reasoning_summaries", true},
+      {"default_reasoning_summary", "none"},
+      {"support_verbosity", true},
+      {"apply_patch_tool_type", "freeform"},
+      {"truncation_policy", {{"mode", "tokens"}, {"limit", 10000}}},
+      {"context_window", model.max_context},
+      {"effective_context_window_percent", 95},
+      {"experimental_supported_tools", Json::array()},
+      {"input_modalities", {"text"}},
+      {"supports_parallel_tool_calls", false}};
+}
+
+// A path in OpenAPI's words.
+Json openapi_path(std::string_view path, std::string_view methods) {
+  Json item = Json::object();
+  if (const size_t at = path.find('{'); at != std::string_view::npos)
+    item["parameters"] = {{{"name", path.substr(at + 1, path.size() - at - 2)},
+                           {"in", "path"},
+                           {"required", true},
+                           {"schema", {{"type", "string"}}}}};
+  for (size_t at = 0; at < methods.size();) {
+    std::string method(methods.substr(at, methods.find(',', at) - at));
+    at += method.size() + 2;
+    for (char& c : method) c = static_cast<char>(c | 0x20);
+    item[method] = {{"responses", {{"200", {{"description", "docs/api.md says what is in it"}}}}}};
+  }
+  return item;
+}
+
 bool allows(std::string_view methods, std::string_view method) {
   return fmt::format(" {},", methods).find(fmt::format(" {},", method)) != std::string::npos;
 }
@@ -57,10 +117,6 @@ bool allows(std::string_view methods, std::string_view method) {
 }  // namespace
 
 std::span<const Api::Route> Api::routes() {
-  constexpr auto kNotServed = [](Api&, Visit& v) -> std::unique_ptr<Call> {
-    throw ApiError("", fmt::format("{} is not served: one model is, and gpt-oss has no embeddings", v.http.path), 400,
-                   "unsupported_endpoint");
-  };
   static constexpr Route kRoutes[] = {
       {"/", "GET, HEAD", [](Api& a, Visit& v) { return a.page(v); }, false, false},
       {"/health", "GET, HEAD", [](Api& a, Visit& v) { return a.health(v); }, false, false},
@@ -79,7 +135,8 @@ std::span<const Api::Route> Api::routes() {
       {"/openapi.json", "GET, HEAD",
        [](Api& a, Visit& v) {
          Json paths = Json::object();
-         for (const Route& one : routes()) paths[std::string(one.path)] = openapi_path(one.path, one.methods);
+         for (const Route& one : routes())
+           if (!one.methods.empty()) paths[std::string(one.path)] = openapi_path(one.path, one.methods);
          return a.answer(v, {{"openapi", "3.1.0"},
                              {"info", {{"title", "Nibble"}, {"version", a.options_.version}}},
                              {"paths", std::move(paths)}});
@@ -130,17 +187,15 @@ std::span<const Api::Route> Api::routes() {
          return a.answer(v, {{"models", Json::array({std::move(entry)})}});
        }},
       {"/api/show", "POST", [](Api& a, Visit& v) { return a.ollama_model(v); }},
-      {"/api/pull", "POST", [](Api& a, Visit& v) { return a.ollama_pull(v); }},
-      {"/api/chat", "POST", [](Api& a, Visit& v) { return a.answer_ollama(v, OllamaFor::kChat, present_ollama_chat); }},
-      {"/api/generate", "POST",
-       [](Api& a, Visit& v) { return a.answer_ollama(v, OllamaFor::kGenerate, present_ollama_text); }},
-      {"/api/embed", "POST", kNotServed, false},
-      {"/api/embeddings", "POST", kNotServed, false},
-      {"/api/create", "POST", kNotServed, false},
-      {"/api/copy", "POST", kNotServed, false},
-      {"/api/delete", "DELETE", kNotServed, false},
-      {"/api/push", "POST", kNotServed, false},
-      {"/api/blobs/{digest}", "POST, HEAD", kNotServed, false},
+      {"/api/pull", "POST", [](Api& a, Visit& v) { return a.ollama_model(v); }},
+      {"/api/chat", "POST", [](Api& a, Visit& v) { return a.ollama_answer(v, OllamaFor::kChat); }},
+      {"/api/generate", "POST", [](Api& a, Visit& v) { return a.ollama_answer(v, OllamaFor::kGenerate); }},
+      {"/api/{other}", "",
+       [](Api&, Visit& v) -> std::unique_ptr<Call> {
+         throw ApiError("", fmt::format("{} is not served: one model is, which has no embeddings", v.http.path), 400,
+                        "unsupported_endpoint");
+       },
+       false},
       {"/v1/models/{model}", "GET, HEAD", [](Api& a, Visit& v) { return a.model(v); }},
       {"/tokenize", "POST", [](Api& a, Visit& v) { return a.tokenize(v); }},
       {"/detokenize", "POST", [](Api& a, Visit& v) { return a.detokenize(v); }},
@@ -419,35 +474,25 @@ std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnReque
       [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
 }
 
-std::unique_ptr<Call> Api::answer_ollama(Visit& visit, OllamaFor what, decltype(&present_chat) present) {
+std::unique_ptr<Call> Api::ollama_answer(Visit& visit, OllamaFor what) {
   const Json body = parse_json(visit.http.body);
-  return answer_turn(visit, body, parse_ollama(body, what, options_.defaults), "", present);
+  return answer_turn(visit, body, parse_ollama(body, what, options_.defaults), "", present_ollama);
 }
 
 std::unique_ptr<Call> Api::ollama_model(Visit& visit) {
-  const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
-  Leniency leniency = options_.defaults.leniency;
-  Fields fields(body, Place{"", &leniency});
-  Json entry = ollama_entry(model, visit.service->since, served_name(ollama_name(fields), visit));
-  fields.ignore_booleans({"verbose"});
-  fields.done();
-  tell_ignored(leniency);
-  return answer(visit, ollama_details(model, std::move(entry)));
-}
-
-std::unique_ptr<Call> Api::ollama_pull(Visit& visit) {
-  const Json body = parse_json(visit.http.body);
-  Leniency leniency = options_.defaults.leniency;
-  Fields fields(body, Place{"", &leniency});
-  static_cast<void>(served_name(ollama_name(fields), visit));
-  const bool stream = fields.boolean("stream").value_or(true);
-  fields.ignore_booleans({"insecure"});
-  fields.done();
-  tell_ignored(leniency);
+  Fields fields(body, "");
+  const auto older = fields.string("name");
+  const bool is_older = older && fields.find("model") == nullptr;
+  const std::string& name = served_name(is_older ? *older : fields.required_string("model"), visit);
   HttpHead head;
-  if (stream) head.content_type = "application/x-ndjson";
-  return answer(visit, std::move(head), to_text({{"status", "success"}}) + "\n");
+  if (fields.boolean("stream").value_or(true)) head.content_type = kLines;
+  fields.ignore_booleans({"verbose", "insecure"});
+  fields.refuse({"system", "template", "options", "username", "password"}, "this server does not do it");
+  fields.done();
+  if (visit.http.path == "/api/show")
+    return answer(visit, ollama_details(visit.service->model, visit.service->since, name));
+  return answer(visit, std::move(head), to_text({{"status", "success"}}) + "\n");  // a pull of what is here
 }
 
 PreviousResponse Api::kept_turns() const {

@@ -75,7 +75,7 @@ class Api {
   };
   struct Route {
     std::string_view path;     // {…}: whatever stands there and behind it
-    std::string_view methods;  // as in the header Allow
+    std::string_view methods;  // as in the header Allow; empty: all are refused
     std::unique_ptr<Call> (*answer)(Api& api, Visit& visit);
     bool needs_model = true, needs_key = true;
 
@@ -97,9 +97,8 @@ class Api {
   std::unique_ptr<Call> model(Visit& visit);
   std::unique_ptr<Call> create_response(Visit& visit);
   std::unique_ptr<Call> stored_response(Visit& visit);
-  std::unique_ptr<Call> answer_ollama(Visit& visit, OllamaFor what, decltype(&present_chat) present);
-  std::unique_ptr<Call> ollama_model(Visit& visit);
-  std::unique_ptr<Call> ollama_pull(Visit& visit);
+  std::unique_ptr<Call> ollama_answer(Visit& visit, OllamaFor what);
+  std::unique_ptr<Call> ollama_model(Visit& visit);  // what it is, or a pull of it
   std::unique_ptr<Call> tokenize(Visit& visit);
   std::unique_ptr<Call> detokenize(Visit& visit);
   // The call of a request for answers: what the engine computes, and present(id), a presenter of it.

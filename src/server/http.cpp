@@ -82,6 +82,15 @@ std::string_view query_of(std::string_view target) {
   return target.substr(std::min(target.find('?'), target.size() - 1) + 1);
 }
 
+std::string_view query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) return pair.substr(name.size() + 1);
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+  }
+  return {};
+}
+
 std::string path_of(std::string_view target) {
   target = target.substr(0, target.find_first_of("?#"));
   if (const size_t host = target.find("://"); !target.starts_with('/') && host != std::string_view::npos)

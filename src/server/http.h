@@ -23,6 +23,7 @@ namespace nibble::server {
 }
 
 inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
+inline constexpr std::string_view kLines = "application/x-ndjson";  // of JSON
 
 struct HttpRequest {
   std::string method{};         // GET
@@ -118,6 +119,8 @@ class Reply {
 [[nodiscard]] std::string path_of(std::string_view target);
 // "/a/b?c" → "c", not decoded.
 [[nodiscard]] std::string_view query_of(std::string_view target);
+// The value of a name in a query, not decoded; empty: there is none.
+[[nodiscard]] std::string_view query_value(std::string_view query, std::string_view name);
 // Whether this is a valid value of a Host header; an empty one is.
 [[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser that asks whether a page may call.

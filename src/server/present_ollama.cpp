@@ -1,10 +1,10 @@
 // /api/chat and /api/generate, Ollama's: one object, or a stream of lines of JSON.
 
+#include "engine/pages.h"
 #include "server/presenter.h"
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,12 +14,12 @@ namespace {
 
 class OllamaPresenter final : public TurnPresenter {
  public:
-  OllamaPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request, OllamaFor what)
+  OllamaPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
       : TurnPresenter(model, std::move(id), request),
-        is_chat_(what == OllamaFor::kChat),
+        is_chat_(request.prompt_field != kOllamaPrompt),
         logprobs_(request.generation.request.logprobs >= 0) {}
 
-  [[nodiscard]] std::string_view stream_type() const override { return "application/x-ndjson"; }
+  [[nodiscard]] std::string_view stream_type() const override { return kLines; }
 
   void end() override {
     if (stream_) send_line(last("", "", Json::array()));
@@ -67,22 +67,15 @@ class OllamaPresenter final : public TurnPresenter {
   }
 
   void send_text(ItemKind kind, std::string_view text) {
-    if (!stream_) return;
-    const auto chunk = [&](std::string_view with) {
-      return kind == ItemKind::kContent ? object(with, "", {}, false) : object("", with, {}, false);
-    };
-    if (logprobs_) return send_line(chunk(text));
-    auto& [of, with] = chunk_;
-    if (!with || of != kind) of = kind, with.emplace(chunk(ChunkTemplate::kHole));
-    send_line(with->filled(text));
+    if (!stream_ || kind == ItemKind::kCall) return;  // a call is sent whole
+    const bool is_content = kind == ItemKind::kContent;
+    send_line(object(is_content ? text : "", is_content ? "" : text, {}, /*done=*/false));
   }
 
   void item_begun(size_t, TurnItem& item) override {
-    if (item.kind != ItemKind::kCall && earlier(only()) > 0) send_text(item.kind, kBreak);
+    if (earlier(only()) > 0) send_text(item.kind, kBreak);
   }
-  void item_grown(size_t, TurnItem& item, const std::string& by) override {
-    if (item.kind != ItemKind::kCall) send_text(item.kind, by);
-  }
+  void item_grown(size_t, TurnItem& item, const std::string& by) override { send_text(item.kind, by); }
   void item_ended(size_t, TurnItem& item) override {
     if (item.kind != ItemKind::kCall) return;
     item.json = {{"function", {{"name", item.callee.name}, {"arguments", object_of(item.text)}}}};
@@ -90,19 +83,45 @@ class OllamaPresenter final : public TurnPresenter {
   }
 
   const bool is_chat_, logprobs_;
-  std::pair<ItemKind, std::optional<ChunkTemplate>> chunk_;  // with more of an item of this kind
 };
 
 }  // namespace
 
-std::unique_ptr<Presenter> present_ollama_chat(const ServedModel& model, AnswerId id, const TurnRequest& request) {
-  return std::make_unique<OllamaPresenter>(model, std::move(id), request, OllamaFor::kChat);
-}
-
-std::unique_ptr<Presenter> present_ollama_text(const ServedModel& model, AnswerId id, const TurnRequest& request) {
-  return std::make_unique<OllamaPresenter>(model, std::move(id), request, OllamaFor::kGenerate);
+std::unique_ptr<Presenter> present_ollama(const ServedModel& model, AnswerId id, const TurnRequest& request) {
+  return std::make_unique<OllamaPresenter>(model, std::move(id), request);
 }
 
 Json ollama_error(const ApiError& error) { return {{"error", error.what()}}; }
+
+Json ollama_entry(const ServedModel& model, int64_t since, const std::string& name) {
+  const ModelFacts& facts = model.facts;
+  std::string digest;
+  for (uint64_t hash = static_cast<uint64_t>(facts.bytes); digest.size() < 64;) {
+    hash = engine::hashed(hash, static_cast<uint64_t>(facts.parameters));
+    digest += fmt::format("{:016x}", hash);
+  }
+  return {{"name", name},
+          {"model", name},
+          {"modified_at", utc_time(since)},
+          {"size", facts.bytes},
+          {"digest", digest},
+          {"details",
+           {{"parent_model", ""},
+            {"format", facts.format},
+            {"family", "gptoss"},
+            {"families", {"gptoss"}},
+            {"parameter_size", fmt::format("{:.1f}B", static_cast<double>(facts.parameters) / 1e9)},
+            {"quantization_level", facts.quantization}}}};
+}
+
+Json ollama_details(const ServedModel& model, int64_t since, const std::string& name) {
+  Json entry = ollama_entry(model, since, name);
+  for (const char* empty : {"license", "modelfile", "parameters", "template"}) entry[empty] = "";
+  entry["capabilities"] = {"completion", "tools", "thinking"};
+  entry["model_info"] = {{"general.architecture", "gptoss"},
+                         {"general.parameter_count", model.facts.parameters},
+                         {"gptoss.context_length", model.max_context}};
+  return entry;
+}
 
 }  // namespace nibble::server

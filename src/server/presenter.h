@@ -105,8 +105,7 @@ class Presenter {
   }
   void send_json(std::string_view json) { text_.append("data: ").append(json).append("\n\n"); }
   void send_done() { text_ += "data: [DONE]\n\n"; }
-  void send_line(const Json& json) { send_line(to_text(json)); }
-  void send_line(const std::string& json) { text_.append(json).append("\n"); }
+  void send_line(const Json& json) { text_ += to_text(json) + '\n'; }
 
  private:
   std::string text_;
@@ -220,15 +219,19 @@ class TurnPresenter : public Presenter {
 // {type: error, error: {type, message}}
 [[nodiscard]] Json message_error(const ApiError& error);
 // Ollama's; a turn that computed nothing says that the model is loaded.
-[[nodiscard]] std::unique_ptr<Presenter> present_ollama_chat(const ServedModel& model, AnswerId id,
-                                                             const TurnRequest& request);
-[[nodiscard]] std::unique_ptr<Presenter> present_ollama_text(const ServedModel& model, AnswerId id,
-                                                             const TurnRequest& request);
+[[nodiscard]] std::unique_ptr<Presenter> present_ollama(const ServedModel& model, AnswerId id,
+                                                        const TurnRequest& request);
 [[nodiscard]] Json ollama_error(const ApiError& error);  // {error: message}
+// A model as /api/tags lists it and, with more, /api/show. No file is hashed: the digest only tells models apart.
+[[nodiscard]] Json ollama_entry(const ServedModel& model, int64_t since, const std::string& name);
+[[nodiscard]] Json ollama_details(const ServedModel& model, int64_t since, const std::string& name);
 // Called with a response that has ended, for the store: the object, and the messages that the model added.
 using KeepResponse =
     std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;
 [[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
                                                           const ResponsesRequest& request, KeepResponse keep);
+// A list of a kept response's input, as items with ids. The query pages through it: `order` (desc: the last one first,
+// the default), `after` an id, `limit`. Throws ApiError.
+[[nodiscard]] Json input_items(const std::string& response_id, const Json& input, std::string_view query);
 
 }  // namespace nibble::server

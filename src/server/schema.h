@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -135,6 +136,7 @@ enum class MessagesFor { kAnswer, kCount };
 [[nodiscard]] TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults = {});
 // Ollama's.
 enum class OllamaFor { kChat, kGenerate };
+inline constexpr std::string_view kOllamaPrompt = "prompt";  // prompt_field of kGenerate
 [[nodiscard]] TurnRequest parse_ollama(const Json& body, OllamaFor what, const RequestDefaults& defaults = {});
 [[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous,
                                                const RequestDefaults& defaults = {});

@@ -129,7 +129,7 @@ TurnRequest parse_ollama(const Json& body, OllamaFor what, const RequestDefaults
     turn.tools = read_tools(fields, Dialect::kChat);
     fields.refuse({"prompt"}, "use messages");
   } else {
-    turn.prompt_field = "prompt";
+    turn.prompt_field = kOllamaPrompt;
     std::string prompt = fields.string("prompt").value_or(""), system = fields.string("system").value_or("");
     if (!prompt.empty() && !system.empty()) history.instructions(std::move(system));
     if (!prompt.empty()) history.add(text::Role::kUser, std::move(prompt));

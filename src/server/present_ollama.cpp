@@ -41,7 +41,7 @@ class OllamaPresenter final : public TurnPresenter {
     Json part = is_chat_ ? Json{{"role", "assistant"}, {"content", content}} : Json{{"response", content}};
     if (!thinking.empty()) part["thinking"] = thinking;
     if (!calls.empty()) part["tool_calls"] = std::move(calls);
-    is_chat_ ? static_cast<void>(json["message"] = std::move(part)) : json.update(part);
+    json.update(is_chat_ ? Json{{"message", part}} : part);
     json["done"] = done;
     Json entries = logprobs_ ? choice(0).logprobs.take(only().content_bytes) : Json();
     if (!entries.empty()) json["logprobs"] = std::move(entries);
@@ -50,13 +50,9 @@ class OllamaPresenter final : public TurnPresenter {
 
   [[nodiscard]] Json last(std::string_view content, std::string_view thinking, Json calls) {
     Json json = object(content, thinking, std::move(calls), /*done=*/true);
-    if (!only().finish) {
-      json["done_reason"] = "load";
-      return json;
-    }
-    const engine::Finished& f = *only().finish;
+    const engine::Finished f = only().finish.value_or(engine::Finished());
     const auto ns = [](double seconds) { return static_cast<int64_t>(seconds * 1e9); };
-    json.update({{"done_reason", finish_reason(f.reason, false)},
+    json.update({{"done_reason", only().finish ? finish_reason(f.reason, false) : "load"},
                  {"total_duration", ns(f.queue_seconds + f.prefill_seconds + f.decode_seconds)},
                  {"load_duration", 0},
                  {"prompt_eval_count", f.prompt_tokens},

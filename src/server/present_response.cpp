@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 namespace nibble::server {
@@ -179,35 +178,21 @@ std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId i
 }
 
 Json input_items(const std::string& response_id, const Json& input, std::string_view query) {
-  Json items = Json::array();
-  for (const Json& given : input.is_string() ? Json::array({{{"role", "user"}, {"content", input}}}) : input) {
-    Json item = {{"id", fmt::format("item_{}_{}", response_id, items.size())}, {"type", "message"}};
-    item.update(given);
-    if (const auto content = item.find("content"); content != item.end() && content->is_string())
-      *content = Json::array({{{"type", "input_text"}, {"text", *content}}});
-    items.push_back(std::move(item));
-  }
-  const std::string_view order = query_value(query, "order"), limit = query_value(query, "limit"),
-                         after = query_value(query, "after");
+  const std::string_view order = query_value(query, "order");
   if (!order.empty() && order != "asc" && order != "desc")
     throw invalid_value("order", "want asc or desc, found {}", order);
-  if (order != "asc") std::reverse(items.begin(), items.end());
-  size_t most = limit.empty() ? 20 : 0;
-  const char* const end = limit.data() + limit.size();
-  if (!limit.empty() && (std::from_chars(limit.data(), end, most).ptr != end || most < 1 || most > 100))
-    throw invalid_value("limit", "want 1 to 100, found {}", limit);
-  auto first = items.begin();
-  if (!after.empty()) {
-    first = std::ranges::find_if(items, [after](const Json& item) { return item["id"] == after; });
-    if (first++ == items.end()) throw invalid_value("after", "there is no item {}", after);
+  for (const char* part : {"limit", "after"})
+    if (!query_value(query, part).empty()) throw unsupported_value(part, "the list is given whole");
+  Json items = Json::array();
+  for (const Json& given : input.is_string() ? Json::array({{{"role", "user"}, {"content", input}}}) : input) {
+    items.push_back({{"id", fmt::format("item_{}_{}", response_id, items.size())}, {"type", "message"}});
+    items.back().update(given);
+    if (items.back().value("content", Json()).is_string())
+      items.back()["content"] = Json::array({{{"type", "input_text"}, {"text", items.back()["content"]}}});
   }
-  Json data = Json::array();
-  while (first != items.end() && data.size() < most) data.push_back(std::move(*first++));
-  const auto id_of = [&data](auto at) { return data.empty() ? Json() : (*at)["id"]; };
-  Json list = {{"object", "list"}, {"first_id", id_of(data.begin())}, {"last_id", id_of(data.rbegin())}};
-  list["has_more"] = first != items.end();
-  list["data"] = std::move(data);
-  return list;
+  if (order != "asc") std::reverse(items.begin(), items.end());
+  const Json first = items.empty() ? Json() : items.front()["id"], last = items.empty() ? Json() : items.back()["id"];
+  return {{"object", "list"}, {"data", std::move(items)}, {"first_id", first}, {"last_id", last}, {"has_more", false}};
 }
 
 }  // namespace nibble::server

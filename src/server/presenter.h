@@ -230,8 +230,8 @@ using KeepResponse =
     std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;
 [[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
                                                           const ResponsesRequest& request, KeepResponse keep);
-// A list of a kept response's input, as items with ids. The query pages through it: `order` (desc: the last one first,
-// the default), `after` an id, `limit`. Throws ApiError.
+// A list of a kept response's input, as items with ids; the last one first unless the query says order=asc. Throws
+// ApiError.
 [[nodiscard]] Json input_items(const std::string& response_id, const Json& input, std::string_view query);
 
 }  // namespace nibble::server

@@ -68,57 +68,43 @@ std::string filled(std::string text, const Facts& facts, In where) {
   return text;
 }
 
-// A process, which ends with this one.
-class Child {
+// nibble serve in a process of its own, apart from the terminal's Ctrl-C; it ends with this one.
+class Server {
  public:
-  // `variables`: lines NAME=value. `log`: where it writes, apart from the terminal and its Ctrl-C; empty: nowhere else.
-  Child(std::vector<std::string> command, const std::string& variables, const fs::path& log) {
+  Server(std::vector<std::string> command, const fs::path& log) {
     std::vector<char*> words;
     for (std::string& word : command) words.push_back(word.data());
     words.push_back(nullptr);
     pid_ = fork();
-    if (pid_ < 0) throw Error(Code::kIo, "cannot start {}: {}", command[0], std::strerror(errno));
+    if (pid_ < 0) throw Error(Code::kIo, "cannot start a server: {}", std::strerror(errno));
     if (pid_ > 0) return;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    std::signal(SIGINT, SIG_DFL);
-    if (!log.empty()) {
-      setpgid(0, 0);
-      dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
-      for (const int out : {STDOUT_FILENO, STDERR_FILENO})
-        dup2(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), out);
-    }
-    for (const std::string& line : split(variables, '\n'))
-      if (const size_t mark = line.find('='); mark != std::string::npos)
-        setenv(line.substr(0, mark).c_str(), line.substr(mark + 1).c_str(), 1);
-    execvp(words[0], words.data());
+    setpgid(0, 0);
+    dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+    for (const int out : {STDOUT_FILENO, STDERR_FILENO})
+      dup2(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), out);
+    execv("/proc/self/exe", words.data());
     _exit(kExitIo);
   }
-  ~Child() {
-    if (pid_ == 0) return;
+  ~Server() {
     kill(pid_, SIGTERM);
-    static_cast<void>(wait());
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  // Its exit code, as a shell says it.
-  int wait() {
-    int status = 0;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
   [[nodiscard]] bool has_ended() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
   }
 
  private:
-  pid_t pid_ = 0;
+  pid_t pid_;
 };
 
-std::string shell_words(const std::vector<std::string>& words) {
+// As a shell reads them.
+std::string line_of(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {
     std::string quoted;
@@ -130,7 +116,7 @@ std::string shell_words(const std::vector<std::string>& words) {
 }
 
 // Waits until the server has loaded its model. `started`: the one that was started for this; null: none.
-void wait_for(hub::Http& http, const std::string& url, const Child* started, const fs::path& log, Terminal& terminal) {
+void wait_for(hub::Http& http, const std::string& url, const Server* started, const fs::path& log, Terminal& terminal) {
   while (true) {
     const int status = http.get({.url = url + "/health", .here = true}).status;
     if (status == 200) return terminal.end_progress();
@@ -159,20 +145,17 @@ int execute(const LaunchOptions& o) {
   if (o.profiles.is_relative()) throw Error(Code::kIo, "nibble launch: want HOME for a profile, found none");
   const fs::path profile = o.profiles / o.program, log = profile / "server.log";
   const std::string url = fmt::format("http://127.0.0.1:{}", o.port);
-  std::vector<std::string> serve = {"nibble", "serve", "--port", fmt::format("{}", o.port)}, command = {o.program};
+  std::vector<std::string> serve = {"nibble", "serve", "--port", fmt::format("{}", o.port)}, command = {"env"};
   if (!o.model.empty()) serve.insert(serve.end(), {"--model", o.model});
-  command.insert(command.end(), o.arguments.begin(), o.arguments.end());
 
   hub::Http http(o.hub, [] { return false; });
-  std::optional<Child> server;
+  std::optional<Server> server;
   const bool runs = http.get({.url = url + "/health", .here = true}).status != 0;
   Facts facts = {{"{url}", url}, {"{profile}", profile.string()}, {"{context}", "CONTEXT"}, {"{model}", "MODEL"}};
   if (!o.print) fs::create_directories(profile);
   if (!o.print && !runs) {
     fs::remove(log);
-    std::vector<std::string> here = serve;
-    here[0] = fs::read_symlink("/proc/self/exe").string();
-    server.emplace(std::move(here), "", log);
+    server.emplace(serve, log);
   }
   if (runs || server) {
     wait_for(http, url, server ? &*server : nullptr, log, terminal);
@@ -184,17 +167,20 @@ int execute(const LaunchOptions& o) {
       throw Error(Code::kIo, "{}/v1/models: want a model and its context, without a key; found none", url);
     }
   }
-  const std::string variables = filled(recipe->variables, facts, In::kVariable);
   const std::string text = filled(recipe->text, facts, In::kFile);
-  if (!o.print) {
-    if (!recipe->file.empty()) hub::write_whole(profile / recipe->file, text);
-    std::signal(SIGINT, SIG_IGN);  // it is the program's
-    return Child(std::move(command), variables, {}).wait();
+  for (const std::string& variable : split(filled(recipe->variables, facts, In::kVariable), '\n'))
+    if (!variable.empty()) command.push_back(variable);
+  command.push_back(o.program);
+  command.insert(command.end(), o.arguments.begin(), o.arguments.end());
+  if (o.print) {
+    if (!runs) terminal.print("# first a server, which says what MODEL and CONTEXT are\n" + line_of(serve) + "\n");
+    if (!text.empty()) terminal.print(fmt::format("# {}\n{}", (profile / recipe->file).string(), text));
+    terminal.print(fmt::format("# the program\n{}\n", line_of(command)));
+    return kExitOk;
   }
-  if (!runs) terminal.print("# first a server, which says what MODEL and CONTEXT are\n" + shell_words(serve) + "\n");
-  if (!text.empty()) terminal.print(fmt::format("# {}\n{}", (profile / recipe->file).string(), text));
-  terminal.print(fmt::format("# the program\n{}{}\n", variables, shell_words(command)));
-  return kExitOk;
+  if (!text.empty()) hub::write_whole(profile / recipe->file, text);
+  const int status = std::system(("exec " + line_of(command)).c_str());  // to which Ctrl-C belongs
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace nibble::app

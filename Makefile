@@ -10,7 +10,7 @@ PROMPT ?= Once upon a time
 export NINJA_STATUS = [%f/%t] # kept: ninja prints the step after it
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build cuda package dist dist-try test test-arm test-arm-kernels test-serve test-foreign test-schemas test-page asan tsan fuzz lint format clean
+.PHONY: help setup demo build cuda package dist dist-try test test-arm test-arm-kernels test-serve test-agents test-foreign test-schemas test-page asan tsan fuzz lint format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -69,6 +69,13 @@ test-serve: setup ## the openai and anthropic clients, llama-benchy and huggingf
 	$(call compile,cpu,nibble)
 	@tools/venv.sh .venv-serve tests/clients/requirements.txt
 	@for part in openai anthropic benchy hub; do NIBBLE="$$PWD/build/cpu/src/app/nibble" .venv-serve/bin/python tests/clients/$${part}_test.py || exit; done
+
+test-agents: setup ## Codex, Claude Code, openai-agents and Ollama's client against nibble (from PyPI, in .venv-agents), in a namespace without a network; as root
+	@tools/setup.sh python
+	$(call configure,cpu)
+	$(call compile,cpu,nibble)
+	@tools/venv.sh .venv-agents tests/agents/requirements.txt
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; tests/agents/in_namespace.sh "$$scratch" env NIBBLE="$$PWD/build/cpu/src/app/nibble" "$$PWD/.venv-agents/bin/python" -B "$$PWD/tests/agents/agents_test.py"
 
 test-foreign: setup ## verify and load against llama-cpp-python's server, and its files of every type (from PyPI, built in .venv-foreign: minutes)
 	@tools/setup.sh python

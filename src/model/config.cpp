@@ -185,6 +185,14 @@ ModelConfig tiny() {
   return config;
 }
 
+std::string_view ollama_name(const ModelConfig& config) {
+  const auto is_like = [&config](const ModelConfig& other) {
+    return config.dims.layers == other.dims.layers && config.dims.experts == other.dims.experts &&
+           config.layer_experts == other.layer_experts;
+  };
+  return is_like(gpt_oss_20b()) ? "gpt-oss:20b" : is_like(gpt_oss_120b()) ? "gpt-oss:120b" : "";
+}
+
 ModelConfig preset(std::string_view name) {
   if (name == "gpt-oss-20b") return gpt_oss_20b();
   if (name == "gpt-oss-120b") return gpt_oss_120b();

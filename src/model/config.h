@@ -135,6 +135,8 @@ void validate(const ModelConfig& config, std::string_view where = "the model", N
 // "gpt-oss-20b", "gpt-oss-120b", "gpt-oss-puzzle-88b", "tiny"; throws Error(kInvalidRequest) listing them for another
 // name.
 [[nodiscard]] ModelConfig preset(std::string_view name);
+// "gpt-oss:20b" or "gpt-oss:120b", if it has the layers and experts of that model; else empty.
+[[nodiscard]] std::string_view ollama_name(const ModelConfig& config);
 
 // Rotary frequencies: the angle by which each pair of dimensions rotates, per position.
 struct RopeTable {

@@ -26,6 +26,16 @@ TEST(config, presets_have_the_published_dimensions) {
   EXPECT_EQ(c.layers_of(LayerKind::kSliding), 18);
 }
 
+TEST(config, ollamas_name_is_that_of_openais_layers_and_experts) {
+  ModelConfig longer = gpt_oss_20b();
+  longer.dims.max_context *= 2;
+  EXPECT_EQ(ollama_name(longer), "gpt-oss:20b");
+  EXPECT_EQ(ollama_name(gpt_oss_120b()), "gpt-oss:120b");
+  EXPECT_EQ(ollama_name(truncated(gpt_oss_20b(), 23)), "");
+  EXPECT_EQ(ollama_name(gpt_oss_puzzle_88b()), "");  // of the same layers, with fewer experts in some
+  EXPECT_EQ(ollama_name(tiny()), "");
+}
+
 TEST(config, truncates_layers) {
   const ModelConfig c = truncated(gpt_oss_20b(), 3);
   EXPECT_EQ(c.dims.layers, 3);

@@ -35,7 +35,9 @@ std::string request_id_of(const HttpRequest& request) {
 
 constexpr size_t kShortBody = size_t{64} << 10;         // longer ones are read by call_maker_
 constexpr std::string_view kMessages = "/v1/messages";  // and below: errors in Anthropic's form
-constexpr std::string_view kCancel = "/cancel";         // at the end of one of those
+constexpr std::string_view kOllama = "/api/";           // in Ollama's
+constexpr std::string_view kCancel = "/cancel";         // at the end of a response's path
+constexpr std::string_view kInputItems = "/input_items";
 
 const GenerationFields& generation_in(const TurnRequest& turn) { return turn.generation; }
 const GenerationFields& generation_in(const ResponsesRequest& request) { return request.turn.generation; }
@@ -55,7 +57,7 @@ Json model_entry(const ServedModel& model, int64_t since, const std::string& nam
           {"object", "model"},
           {"type", "model"},  // this and the next two are Anthropic's
           {"display_name", name},
-          {"created_at", utc_text("%Y-%m-%dT%H:%M:%SZ", static_cast<std::time_t>(since))},
+          {"created_at", utc_time(since)},
           {"created", since},
           {"owned_by", "nibble"},
           {"root", model.root},  // vLLM's; its benchmark takes the tokenizer from there
@@ -91,13 +93,30 @@ Json codex_entry(const ServedModel& model, const std::string& name) {
       {"supports_parallel_tool_calls", false}};
 }
 
+// A path in OpenAPI's words.
+Json openapi_path(std::string_view path, std::string_view methods) {
+  Json item = Json::object();
+  if (const size_t at = path.find('{'); at != std::string_view::npos)
+    item["parameters"] = {{{"name", path.substr(at + 1, path.size() - at - 2)},
+                           {"in", "path"},
+                           {"required", true},
+                           {"schema", {{"type", "string"}}}}};
+  for (size_t at = 0; at < methods.size();) {
+    std::string method(methods.substr(at, methods.find(',', at) - at));
+    at += method.size() + 2;
+    for (char& c : method) c = static_cast<char>(c | 0x20);
+    item[method] = {{"responses", {{"200", {{"description", "docs/api.md says what is in it"}}}}}};
+  }
+  return item;
+}
+
 bool allows(std::string_view methods, std::string_view method) {
   return fmt::format(" {},", methods).find(fmt::format(" {},", method)) != std::string::npos;
 }
 
 }  // namespace
 
-const Api::Route* Api::route_of(std::string_view path) {
+std::span<const Api::Route> Api::routes() {
   static constexpr Route kRoutes[] = {
       {"/", "GET, HEAD", [](Api& a, Visit& v) { return a.page(v); }, false, false},
       {"/health", "GET, HEAD", [](Api& a, Visit& v) { return a.health(v); }, false, false},
@@ -111,6 +130,16 @@ const Api::Route* Api::route_of(std::string_view path) {
                                       : a.metrics_.text(v.service->port.stats(), v.service->model.names[0]);
          return a.answer(v, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
                          text + build_info_text(a.options_.version, a.options_.commit));
+       },
+       false, false},
+      {"/openapi.json", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         Json paths = Json::object();
+         for (const Route& one : routes())
+           if (!one.methods.empty()) paths[std::string(one.path)] = openapi_path(one.path, one.methods);
+         return a.answer(v, {{"openapi", "3.1.0"},
+                             {"info", {{"title", "Nibble"}, {"version", a.options_.version}}},
+                             {"paths", std::move(paths)}});
        },
        false, false},
       {"/load", "GET, HEAD",
@@ -138,15 +167,35 @@ const Api::Route* Api::route_of(std::string_view path) {
                              {"has_more", false},
                              {"models", std::move(codex)}});
        }},
-      // As much of Ollama's API as `codex --oss` asks for: a version that it takes, and names.
+      // Ollama's API, with a version that Codex takes.
       {"/api/version", "GET, HEAD", [](Api& a, Visit& v) { return a.answer(v, {{"version", "0.13.4"}}); }, false,
        false},
       {"/api/tags", "GET, HEAD",
        [](Api& a, Visit& v) {
          Json list = Json::array();
-         for (const std::string& name : v.service->model.names) list.push_back({{"name", name}, {"model", name}});
+         for (const std::string& name : v.service->model.names)
+           list.push_back(ollama_entry(v.service->model, v.service->since, name));
          return a.answer(v, {{"models", std::move(list)}});
        }},
+      {"/api/ps", "GET, HEAD",
+       [](Api& a, Visit& v) {
+         const ServedModel& model = v.service->model;
+         Json entry = ollama_entry(model, v.service->since, model.names.front());
+         entry.update({{"size_vram", model.facts.on_card ? model.facts.bytes : 0},
+                       {"expires_at", "2300-01-01T00:00:00Z"},  // it stays loaded
+                       {"context_length", model.max_context}});
+         return a.answer(v, {{"models", Json::array({std::move(entry)})}});
+       }},
+      {"/api/show", "POST", [](Api& a, Visit& v) { return a.ollama_model(v); }},
+      {"/api/pull", "POST", [](Api& a, Visit& v) { return a.ollama_model(v); }},
+      {"/api/chat", "POST", [](Api& a, Visit& v) { return a.ollama_answer(v, OllamaFor::kChat); }},
+      {"/api/generate", "POST", [](Api& a, Visit& v) { return a.ollama_answer(v, OllamaFor::kGenerate); }},
+      {"/api/{other}", "",
+       [](Api&, Visit& v) -> std::unique_ptr<Call> {
+         throw ApiError("", fmt::format("{} is not served: one model is, which has no embeddings", v.http.path), 400,
+                        "unsupported_endpoint");
+       },
+       false},
       {"/v1/models/{model}", "GET, HEAD", [](Api& a, Visit& v) { return a.model(v); }},
       {"/tokenize", "POST", [](Api& a, Visit& v) { return a.tokenize(v); }},
       {"/detokenize", "POST", [](Api& a, Visit& v) { return a.detokenize(v); }},
@@ -187,8 +236,12 @@ const Api::Route* Api::route_of(std::string_view path) {
          return a.answer(v, {{"input_tokens", a.prompt_of(v, turn).size()}});
        }},
   };
-  const auto* found = std::ranges::find_if(kRoutes, [path](const Route& route) { return route.leads_to(path); });
-  return found == std::end(kRoutes) ? nullptr : found;
+  return kRoutes;
+}
+
+const Api::Route* Api::route_of(std::string_view path) {
+  const auto found = std::ranges::find_if(routes(), [path](const Route& route) { return route.leads_to(path); });
+  return found == routes().end() ? nullptr : &*found;
 }
 
 std::string_view Api::route_name(std::string_view path) {
@@ -198,7 +251,8 @@ std::string_view Api::route_name(std::string_view path) {
 
 std::string_view Api::methods_of(std::string_view path) {
   const Route* route = route_of(path);
-  return route->methods.ends_with("DELETE") && path.ends_with(kCancel) ? "POST" : route->methods;
+  if (!route->is_family() || !route->methods.ends_with("DELETE")) return route->methods;
+  return path.ends_with(kCancel) ? "POST" : path.ends_with(kInputItems) ? "GET, HEAD" : route->methods;
 }
 
 std::string Api::member_of(const std::string& path) { return path.substr(route_of(path)->beginning().size()); }
@@ -218,6 +272,11 @@ void Api::publish(ServedModel model, EnginePort port) {
 
 std::unique_ptr<Call> Api::handle(const HttpRequest& request, Wake wake) noexcept {
   const std::string id = request_id_of(request);
+  if (const std::string path = "/v1" + request.path; route_of(request.path) == nullptr && route_of(path) != nullptr) {
+    HttpRequest full = request;  // for clients that leave it out
+    full.path = path;
+    return handle(full, std::move(wake));
+  }
   Visit visit{.http = request, .id = id, .arrived = std::chrono::steady_clock::now(), .wake = wake};
   try {
     return route(visit);
@@ -269,6 +328,7 @@ std::unique_ptr<Call> Api::refuse(const std::string& id, const std::string& path
                   {"status", error.status()},
                   {"param", error.param().substr(0, 100)}});  // the message may quote the request
   }
+  if (path.starts_with(kOllama)) return std::make_unique<ReadyCall>(std::move(head), to_text(ollama_error(error)));
   if (!path.starts_with(kMessages)) return std::make_unique<ReadyCall>(std::move(head), to_text(error.json()));
   Json json = message_error(error);
   json["request_id"] = id;
@@ -317,17 +377,23 @@ std::unique_ptr<Call> Api::route(Visit& visit) {
                });
 }
 
-const std::string& Api::served_name(const std::string& wanted, const ServedModel& model) const {
-  const auto& names = model.names;
-  if (const auto it = std::ranges::find(names, wanted); it != names.end()) return *it;
+const std::string& Api::served_name(const std::string& wanted, const Visit& visit) const {
+  const auto& names = visit.service->model.names;
+  constexpr std::string_view kLatest = ":latest";
+  const std::string plain = wanted.ends_with(kLatest) ? wanted.substr(0, wanted.size() - kLatest.size()) : wanted;
+  for (const std::string& name : {wanted, plain})
+    if (const auto it = std::ranges::find(names, name); it != names.end()) return *it;
   const bool other = options_.other_names && wanted.starts_with(*options_.other_names);
   if (wanted.empty() || other) return names.front();
-  throw ApiError("model", fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")), 404,
-                 "model_not_found");
+  throw ApiError("model",
+                 visit.http.path.starts_with(kOllama)
+                     ? fmt::format("model '{}' not found", wanted)
+                     : fmt::format("there is no model {} here; served: {}", wanted, fmt::join(names, ", ")),
+                 404, "model_not_found");
 }
 
 std::vector<int32_t> Api::prompt_of(const Visit& visit, const TurnRequest& turn) const {
-  static_cast<void>(served_name(turn.generation.model, visit.service->model));
+  static_cast<void>(served_name(turn.generation.model, visit));
   return turn_prompt(visit.service->model, turn, options_.date());
 }
 
@@ -363,16 +429,15 @@ std::unique_ptr<Call> Api::model(Visit& visit) {
   if (!allows(methods_of(visit.http.path), visit.http.method))
     throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   const std::string name = member_of(visit.http.path);
-  const std::string& served = served_name(name, visit.service->model);
+  const std::string& served = served_name(name, visit);
   return answer(visit, model_entry(visit.service->model, visit.service->since, served));
 }
 
 template <class Request, class Compute, class Present>
 std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
                                     Compute compute, Present present) {
-  const ServedModel& model = visit.service->model;
   const GenerationFields& fields = generation_in(request);
-  AnswerId id{make_id(id_prefix), served_name(fields.model, model), now_seconds()};
+  AnswerId id{make_id(id_prefix), served_name(fields.model, visit), now_seconds()};
   tell_ignored(fields.leniency);
   if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
   const CallContext context{.port = visit.service->port,
@@ -408,9 +473,31 @@ std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnReque
   return generate(
       visit, body, std::move(turn), id_prefix,
       [this, &model](const TurnRequest& request, Leniency& told) {
-        return turn_requests(model, request, options_.date(), told);
+        const bool says_nothing = request.history.empty() && request.instructions.empty();
+        return says_nothing ? std::vector<engine::Request>() : turn_requests(model, request, options_.date(), told);
       },
       [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
+}
+
+std::unique_ptr<Call> Api::ollama_answer(Visit& visit, OllamaFor what) {
+  const Json body = parse_json(visit.http.body);
+  return answer_turn(visit, body, parse_ollama(body, what, options_.defaults), "", present_ollama);
+}
+
+std::unique_ptr<Call> Api::ollama_model(Visit& visit) {
+  const Json body = parse_json(visit.http.body);
+  Fields fields(body, "");
+  const auto older = fields.string("name");
+  const bool is_older = older && fields.find("model") == nullptr;
+  const std::string& name = served_name(is_older ? *older : fields.required_string("model"), visit);
+  HttpHead head;
+  if (fields.boolean("stream").value_or(true)) head.content_type = kLines;
+  fields.ignore_booleans({"verbose", "insecure"});
+  fields.refuse({"system", "template", "options", "username", "password"}, "this server does not do it");
+  fields.done();
+  if (visit.http.path == "/api/show")
+    return answer(visit, ollama_details(visit.service->model, visit.service->since, name));
+  return answer(visit, std::move(head), to_text({{"status", "success"}}) + "\n");  // a pull of what is here
 }
 
 PreviousResponse Api::kept_turns() const {
@@ -442,19 +529,23 @@ KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& r
   StoredTurn before{.instructions = request.lasting, .history = request.turn.history, .calls = {}};
   std::ranges::copy_if(request.turn.tools, std::back_inserter(before.loaded),
                        [](const Tool& tool) { return tool.told == Tool::Told::kInHistory; });
-  return [this, id, before = std::move(before)](const Json& response, const std::vector<text::Message>& added,
-                                                const CallNames& calls) {
+  return [this, id, before = std::move(before), input = request.input](
+             const Json& response, const std::vector<text::Message>& added, const CallNames& calls) {
     StoredTurn turn = before;
     turn.calls = calls;
     turn.history.insert(turn.history.end(), added.begin(), added.end());
-    store_.put(id, {.response = response, .turn = std::move(turn)});
+    store_.put(id, {.response = response, .input = input, .turn = std::move(turn)});
   };
 }
 
 std::unique_ptr<Call> Api::stored_response(Visit& visit) {
   std::string id = member_of(visit.http.path);
-  const bool cancel = id.ends_with(kCancel);
-  if (cancel) id.resize(id.size() - kCancel.size());
+  const auto takes = [&id](std::string_view end) {
+    const bool found = id.ends_with(end);
+    if (found) id.resize(id.size() - end.size());
+    return found;
+  };
+  const bool cancel = takes(kCancel), input = !cancel && takes(kInputItems);
   if (id.find('/') != std::string::npos)
     throw ApiError("", fmt::format("there is no {} here", visit.http.path.substr(0, 200)), 404, "not_found");
   const auto entry = store_.get(id);
@@ -462,12 +553,14 @@ std::unique_ptr<Call> Api::stored_response(Visit& visit) {
   const std::string& method = visit.http.method;
   if (cancel && method == "POST")  // none is running: closing the connection ends a running one
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
-  if (!cancel && (method == "GET" || method == "HEAD")) {
-    if (visit.http.query.find("stream=true") != std::string::npos)
+  const bool reads = !cancel && (method == "GET" || method == "HEAD");
+  if (reads && input) return answer(visit, input_items(id, entry->input, visit.http.query));
+  if (reads) {
+    if (query_value(visit.http.query, "stream") == "true")
       throw unsupported_value("stream", "a kept response is given whole");
     return answer(visit, entry->response);
   }
-  if (cancel || method != "DELETE")
+  if (cancel || input || method != "DELETE")
     throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   store_.remove(id);
   return answer(visit, {{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
@@ -487,7 +580,7 @@ std::unique_ptr<Call> Api::tokenize(Visit& visit) {
     ids = prompt_of(visit, turn);
   } else {
     Fields fields(body, "");
-    static_cast<void>(served_name(fields.string("model").value_or(""), model));
+    static_cast<void>(served_name(fields.string("model").value_or(""), visit));
     const std::string text = fields.required_string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
     with_text = fields.boolean("return_token_strs").value_or(false);
@@ -506,7 +599,7 @@ std::unique_ptr<Call> Api::detokenize(Visit& visit) {
   const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
   Fields fields(body, "");
-  static_cast<void>(served_name(fields.string("model").value_or(""), model));
+  static_cast<void>(served_name(fields.string("model").value_or(""), visit));
   const Json& tokens = array_of(fields.required("tokens", "an array of token ids"), "tokens");
   fields.done();
   std::string text;

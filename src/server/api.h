@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,7 +75,7 @@ class Api {
   };
   struct Route {
     std::string_view path;     // {…}: whatever stands there and behind it
-    std::string_view methods;  // as in the header Allow
+    std::string_view methods;  // as in the header Allow; empty: all are refused
     std::unique_ptr<Call> (*answer)(Api& api, Visit& visit);
     bool needs_model = true, needs_key = true;
 
@@ -84,6 +85,7 @@ class Api {
       return is_family() ? to.starts_with(beginning()) : to == path;
     }
   };
+  static std::span<const Route> routes();
   static const Route* route_of(std::string_view path);        // null: there is none
   static std::string_view route_name(std::string_view path);  // for metrics: few names, whatever paths clients try
   static std::string_view methods_of(std::string_view path);  // REQUIRES a route
@@ -95,6 +97,8 @@ class Api {
   std::unique_ptr<Call> model(Visit& visit);
   std::unique_ptr<Call> create_response(Visit& visit);
   std::unique_ptr<Call> stored_response(Visit& visit);
+  std::unique_ptr<Call> ollama_answer(Visit& visit, OllamaFor what);
+  std::unique_ptr<Call> ollama_model(Visit& visit);  // what it is, or a pull of it
   std::unique_ptr<Call> tokenize(Visit& visit);
   std::unique_ptr<Call> detokenize(Visit& visit);
   // The call of a request for answers: what the engine computes, and present(id), a presenter of it.
@@ -113,8 +117,8 @@ class Api {
 
   // The tokens of a turn's prompt. Throws ApiError, also for a model that is not here.
   [[nodiscard]] std::vector<int32_t> prompt_of(const Visit& visit, const TurnRequest& turn) const;
-  // The name to answer under. Throws ApiError for a model that is not here.
-  [[nodiscard]] const std::string& served_name(const std::string& wanted, const ServedModel& model) const;
+  // The name to answer under; x:latest is x. Throws ApiError for a model that is not here.
+  [[nodiscard]] const std::string& served_name(const std::string& wanted, const Visit& visit) const;
   void tell_ignored(const Leniency& leniency);  // the first time that something is
   [[nodiscard]] PreviousResponse kept_turns() const;
   [[nodiscard]] KeepResponse keep_response(const std::string& id, const ResponsesRequest& request);

@@ -256,6 +256,10 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
     throw invalid_value("priority", "want 0, or a server started with --scheduling-policy priority, found {}",
                         request.priority);
   }
+  if (fields.context.value_or(0) > model.max_context) {
+    throw invalid_value("options.num_ctx", "want at most the context of {}, found {}", model.max_context,
+                        *fields.context);
+  }
   request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   if (request.min_tokens > request.max_tokens) {
     throw invalid_value("min_tokens", "want at most the limit of {}, found {}", request.max_tokens, request.min_tokens);

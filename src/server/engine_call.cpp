@@ -34,9 +34,9 @@ HttpHead head_of(const CallContext& context) {
   return head;
 }
 
-HttpHead stream_head(const CallContext& context) {
+HttpHead stream_head(const CallContext& context, std::string_view type) {
   HttpHead head = head_of(context);
-  head.content_type = "text/event-stream; charset=utf-8";
+  head.content_type = type;
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");
   head.stream = true;
@@ -106,7 +106,7 @@ double EngineCall::backlog() const {
 Call::Output EngineCall::poll() {
   Output out;
   if (stream_ && !std::exchange(begun_, true)) {
-    out.head = stream_head(context_);
+    out.head = stream_head(context_, presenter_->stream_type());
     presenter_->begin();
   }
   take_all();

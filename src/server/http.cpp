@@ -65,6 +65,7 @@ Reply::Piece Reply::next() {
   Piece piece{.bytes = {}, .done = out.done};
   if (out.head) {
     streams_ = out.head->stream;
+    has_events_ = out.head->content_type.starts_with("text/event-stream");
     framing_.keep_alive = framing_.keep_alive && (framing_.chunked || !streams_);  // HTTP/1.0 streams to the end
     framing_.chunked = framing_.chunked && streams_;
     piece.bytes = head_text(*out.head, framing_, streams_ ? std::nullopt : std::optional(out.body.size()));
@@ -74,11 +75,20 @@ Reply::Piece Reply::next() {
   return piece;
 }
 
-std::string Reply::ping() const { return framed(": \n\n"); }
+std::string Reply::ping() const { return has_events_ ? framed(": \n\n") : ""; }
 
 std::string_view query_of(std::string_view target) {
   target = target.substr(0, target.find('#'));
   return target.substr(std::min(target.find('?'), target.size() - 1) + 1);
+}
+
+std::string_view query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) return pair.substr(name.size() + 1);
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+  }
+  return {};
 }
 
 std::string path_of(std::string_view target) {

@@ -3,6 +3,7 @@
 // text.
 
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <functional>
 #include <memory>
@@ -16,6 +17,13 @@ namespace nibble::server {
 
 // As strftime has it, in UTC.
 [[nodiscard]] std::string utc_text(const char* format, std::time_t time);
+// RFC 3339, of seconds since 1970.
+[[nodiscard]] inline std::string utc_time(int64_t seconds) {
+  return utc_text("%Y-%m-%dT%H:%M:%SZ", static_cast<std::time_t>(seconds));
+}
+
+inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
+inline constexpr std::string_view kLines = "application/x-ndjson";  // of JSON
 
 struct HttpRequest {
   std::string method{};         // GET
@@ -92,7 +100,7 @@ class Reply {
   [[nodiscard]] Piece next();                              // polls the call
   [[nodiscard]] bool streams() const { return streams_; }  // known once there is a first byte
   [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
-  [[nodiscard]] std::string ping() const;  // a comment line; REQUIRES streams()
+  [[nodiscard]] std::string ping() const;  // a comment line, which only events have; REQUIRES streams()
   [[nodiscard]] double backlog() const { return call_->backlog(); }
   void cut() { call_->cut(); }
   void close_after() { framing_.keep_alive = false; }  // announced, if the head has not been sent yet
@@ -102,7 +110,7 @@ class Reply {
 
   Call* call_;
   Framing framing_;
-  bool is_head_, streams_ = false;
+  bool is_head_, streams_ = false, has_events_ = false;
 };
 
 // Whether an Accept-Encoding header accepts gzip.
@@ -111,6 +119,8 @@ class Reply {
 [[nodiscard]] std::string path_of(std::string_view target);
 // "/a/b?c" → "c", not decoded.
 [[nodiscard]] std::string_view query_of(std::string_view target);
+// The value of a name in a query, not decoded; empty: there is none.
+[[nodiscard]] std::string_view query_value(std::string_view query, std::string_view name);
 // Whether this is a valid value of a Host header; an empty one is.
 [[nodiscard]] bool is_host(std::string_view text);
 // The answer to a browser that asks whether a page may call.

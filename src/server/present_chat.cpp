@@ -9,8 +9,6 @@
 namespace nibble::server {
 namespace {
 
-constexpr std::string_view kBreak = "\n\n";  // between two messages that become one text
-
 class ChatPresenter final : public TurnPresenter {
  public:
   ChatPresenter(const ServedModel& model, AnswerId id, const TurnRequest& request)
@@ -29,16 +27,9 @@ class ChatPresenter final : public TurnPresenter {
     for (size_t i = 0; i < choices().size(); ++i) {
       Choice& c = choice(i);
       Json calls = Json::array();
-      std::string texts[2];  // reasoning, content
-      for (TurnItem& item : c.items) {
-        if (item.kind == ItemKind::kCall) {
-          calls.push_back(std::move(item.json));
-          continue;
-        }
-        std::string& text = texts[item.kind == ItemKind::kContent ? 1 : 0];
-        text.append(text.empty() ? "" : kBreak).append(item.text);
-      }
-      const auto& [reasoning, content] = texts;
+      for (TurnItem& item : c.items)
+        if (item.kind == ItemKind::kCall) calls.push_back(std::move(item.json));
+      const std::string reasoning = text_of(c, ItemKind::kReasoning), content = text_of(c, ItemKind::kContent);
       Json message = {{"role", "assistant"}, {"content", content}, {"refusal", nullptr}};
       if (content.empty() && !calls.empty()) message["content"] = nullptr;
       if (!reasoning.empty()) message["reasoning_content"] = message["reasoning"] = reasoning;
@@ -73,17 +64,15 @@ class ChatPresenter final : public TurnPresenter {
   }
 
   void item_begun(size_t choice, TurnItem& item) override {
-    const auto& items = this->choice(choice).items;
-    const auto earlier =
-        std::count_if(items.begin(), items.end() - 1, [&](const TurnItem& i) { return i.kind == item.kind; });
+    const int64_t before = earlier(this->choice(choice));
     if (item.kind != ItemKind::kCall) {
-      if (stream_ && earlier > 0) send_text(choice, item.kind, kBreak);
+      if (stream_ && before > 0) send_text(choice, item.kind, kBreak);
       return;
     }
     const auto& [type, text] = form_of(item);
     item.json = {{"id", make_id("call_")}, {"type", type}, {type, {{"name", item.callee.name}, {text, ""}}}};
     if (!stream_) return;
-    Json call = {{"index", earlier}};
+    Json call = {{"index", before}};
     call.update(item.json);
     send_delta(choice, {{"tool_calls", Json::array({std::move(call)})}});
   }
@@ -91,11 +80,9 @@ class ChatPresenter final : public TurnPresenter {
   void item_grown(size_t choice, TurnItem& item, const std::string& by) override {
     if (!stream_) return;
     if (item.kind != ItemKind::kCall) return send_text(choice, item.kind, by);
-    const auto& items = this->choice(choice).items;
-    const auto index =
-        std::count_if(items.begin(), items.end() - 1, [](const TurnItem& i) { return i.kind == ItemKind::kCall; });
     const auto& [type, text] = form_of(item);
-    send_delta(choice, {{"tool_calls", Json::array({{{"index", index}, {type, {{text, by}}}}})}});
+    send_delta(choice,
+               {{"tool_calls", Json::array({{{"index", earlier(this->choice(choice))}, {type, {{text, by}}}}})}});
   }
 
   void item_ended(size_t, TurnItem& item) override {
@@ -105,7 +92,7 @@ class ChatPresenter final : public TurnPresenter {
 
   void choice_ended(size_t choice) override {
     const Choice& c = this->choice(choice);
-    sending_[choice].finish_reason = finish_reason(*c.finish, c.reader.called());
+    sending_[choice].finish_reason = finish_reason(c.finish->reason, c.reader.called());
     if (stream_) send_delta(choice, Json::object());
   }
 

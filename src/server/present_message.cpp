@@ -117,7 +117,7 @@ class MessagePresenter final : public TurnPresenter {
 
   void choice_ended(size_t) override {
     using enum engine::FinishReason;
-    const auto& [reader, finish] = std::tie(only().reader, *only().finish);
+    const auto& [reader, finish] = std::tie(only().reader, only().finish->reason);
     if (const auto stop = reader.stop()) stop_sequence_ = stops_[*stop];
     stop_reason_ = finish == kLength    ? "max_tokens"
                    : finish == kContext ? "model_context_window_exceeded"
@@ -138,7 +138,9 @@ std::unique_ptr<Presenter> present_message(const ServedModel& model, AnswerId id
 }
 
 Json message_error(const ApiError& error) {
-  return {{"type", "error"}, {"error", {{"type", error_type(error.status())}, {"message", error.what()}}}};
+  Json json = {{"type", "error"}, {"error", {{"type", error_type(error.status())}, {"message", error.what()}}}};
+  if (error.openai_code().starts_with("thread_")) json["error"]["details"] = {{"error_code", error.openai_code()}};
+  return json;
 }
 
 }  // namespace nibble::server

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace nibble::server {
@@ -64,7 +65,7 @@ class ResponsePresenter final : public TurnPresenter {
   [[nodiscard]] std::string_view status() const {
     if (!error_.is_null()) return "failed";
     if (!only().finish) return "in_progress";
-    return finish_reason(*only().finish, false) == "length" ? "incomplete" : "completed";
+    return finish_reason(only().finish->reason, false) == "length" ? "incomplete" : "completed";
   }
 
   void event(std::string_view type, Json fields) {
@@ -174,6 +175,24 @@ class ResponsePresenter final : public TurnPresenter {
 std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id, const ResponsesRequest& request,
                                             KeepResponse keep) {
   return std::make_unique<ResponsePresenter>(model, std::move(id), request, std::move(keep));
+}
+
+Json input_items(const std::string& response_id, const Json& input, std::string_view query) {
+  const std::string_view order = query_value(query, "order");
+  if (!order.empty() && order != "asc" && order != "desc")
+    throw invalid_value("order", "want asc or desc, found {}", order);
+  for (const char* part : {"limit", "after"})
+    if (!query_value(query, part).empty()) throw unsupported_value(part, "the list is given whole");
+  Json items = Json::array();
+  for (const Json& given : input.is_string() ? Json::array({{{"role", "user"}, {"content", input}}}) : input) {
+    items.push_back({{"id", fmt::format("item_{}_{}", response_id, items.size())}, {"type", "message"}});
+    items.back().update(given);
+    if (items.back().value("content", Json()).is_string())
+      items.back()["content"] = Json::array({{{"type", "input_text"}, {"text", items.back()["content"]}}});
+  }
+  if (order != "asc") std::reverse(items.begin(), items.end());
+  const Json first = items.empty() ? Json() : items.front()["id"], last = items.empty() ? Json() : items.back()["id"];
+  return {{"object", "list"}, {"data", std::move(items)}, {"first_id", first}, {"last_id", last}, {"has_more", false}};
 }
 
 }  // namespace nibble::server

@@ -157,11 +157,22 @@ bool TurnPresenter::token(size_t choice, const engine::TokenEvent& event) {
 void TurnPresenter::finished(size_t choice, const engine::Finished& finished) {
   Choice& c = choices_[choice];
   next(choice, nullptr);
-  c.finish = finished.reason;
+  c.finish = finished;
   take(choice, c.reader.finish());
   c.usage.prompt_tokens = finished.prompt_tokens;
   c.usage.cached_tokens = finished.cached_tokens;
   choice_ended(choice);
+}
+
+std::string TurnPresenter::text_of(const Choice& choice, ItemKind kind) {
+  std::string text;
+  for (const TurnItem& item : choice.items)
+    if (item.kind == kind) text.append(text.empty() ? "" : kBreak).append(item.text);
+  return text;
+}
+
+int64_t TurnPresenter::earlier(const Choice& choice) {
+  return std::ranges::count(choice.items, choice.items.back().kind, &TurnItem::kind) - 1;
 }
 
 Usage TurnPresenter::usage() const {

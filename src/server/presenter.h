@@ -4,6 +4,7 @@
 
 #include "engine/request.h"
 #include "server/api_error.h"
+#include "server/http.h"
 #include "server/schema.h"
 #include "server/turn_reader.h"
 #include "text/grammar.h"
@@ -21,6 +22,13 @@
 
 namespace nibble::server {
 
+// What programs like to show of a model.
+struct ModelFacts {
+  std::string format{}, quantization{};
+  int64_t bytes = 0, parameters = 0;
+  bool on_card = false;
+};
+
 // What answers need to know about the model.
 struct ServedModel {
   const text::Tokenizer* tokenizer;
@@ -32,6 +40,7 @@ struct ServedModel {
   int64_t max_context = 0;
   int64_t vocab = 0;
   bool by_priority = false;  // --scheduling-policy priority
+  ModelFacts facts{};
 };
 
 struct AnswerId {
@@ -69,6 +78,7 @@ class Presenter {
   virtual void finished(size_t choice, const engine::Finished& finished) = 0;
   // All choices have finished.
   virtual void end() = 0;
+  [[nodiscard]] virtual std::string_view stream_type() const { return kEventStream; }
   // A stream that cannot begin, since its prompt is too long, says so by its events, with a 200.
   [[nodiscard]] virtual bool streams_overflow() const { return false; }
   // A stream ends here, unfinished.
@@ -95,6 +105,7 @@ class Presenter {
   }
   void send_json(std::string_view json) { text_.append("data: ").append(json).append("\n\n"); }
   void send_done() { text_ += "data: [DONE]\n\n"; }
+  void send_line(const Json& json) { text_ += to_text(json) + '\n'; }
 
  private:
   std::string text_;
@@ -166,7 +177,7 @@ class TurnPresenter : public Presenter {
     TurnReader reader;
     std::vector<TurnItem> items{};
     Usage usage{};
-    std::optional<engine::FinishReason> finish{};
+    std::optional<engine::Finished> finish{};
     ContentLogprobs logprobs{};
     size_t content_bytes = 0;  // of all text
   };
@@ -182,6 +193,10 @@ class TurnPresenter : public Presenter {
   [[nodiscard]] Choice& choice(size_t index) { return choices_[index]; }
   [[nodiscard]] std::vector<Choice>& choices() { return choices_; }
   [[nodiscard]] const Choice& only() const { return choices_[0]; }  // of endpoints with one
+  static constexpr std::string_view kBreak = "\n\n";                // between two items that become one text
+  [[nodiscard]] static std::string text_of(const Choice& choice, ItemKind kind);
+  // Whether items of its kind came before the last one.
+  [[nodiscard]] static int64_t earlier(const Choice& choice);
 
   const AnswerId id_;
   const bool stream_;
@@ -203,10 +218,20 @@ class TurnPresenter : public Presenter {
                                                          const TurnRequest& request);
 // {type: error, error: {type, message}}
 [[nodiscard]] Json message_error(const ApiError& error);
+// Ollama's; a turn that computed nothing says that the model is loaded.
+[[nodiscard]] std::unique_ptr<Presenter> present_ollama(const ServedModel& model, AnswerId id,
+                                                        const TurnRequest& request);
+[[nodiscard]] Json ollama_error(const ApiError& error);  // {error: message}
+// A model as /api/tags lists it and, with more, /api/show. No file is hashed: the digest only tells models apart.
+[[nodiscard]] Json ollama_entry(const ServedModel& model, int64_t since, const std::string& name);
+[[nodiscard]] Json ollama_details(const ServedModel& model, int64_t since, const std::string& name);
 // Called with a response that has ended, for the store: the object, and the messages that the model added.
 using KeepResponse =
     std::function<void(const Json& response, const std::vector<text::Message>& added, const CallNames& calls)>;
 [[nodiscard]] std::unique_ptr<Presenter> present_response(const ServedModel& model, AnswerId id,
                                                           const ResponsesRequest& request, KeepResponse keep);
+// A list of a kept response's input, as items with ids; the last one first unless the query says order=asc. Throws
+// ApiError.
+[[nodiscard]] Json input_items(const std::string& response_id, const Json& input, std::string_view query);
 
 }  // namespace nibble::server

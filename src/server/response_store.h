@@ -18,8 +18,8 @@ class ResponseStore {
   ResponseStore(size_t most_responses, size_t most_bytes) : most_(most_responses), most_bytes_(most_bytes) {}
 
   struct Entry {
-    Json response;
-    StoredTurn turn;  // the whole conversation up to and with this response
+    Json response, input;  // input: as it was sent
+    StoredTurn turn;       // the whole conversation up to and with this response
   };
   // One that is larger than everything the store may hold is not kept.
   void put(const std::string& id, Entry entry) {
@@ -52,7 +52,7 @@ class ResponseStore {
 
   // Approximate, which is enough for a limit.
   static size_t bytes_of(const Entry& entry) {
-    size_t bytes = 2 * to_text(entry.response).size() + 1024;
+    size_t bytes = 2 * (to_text(entry.response).size() + to_text(entry.input).size()) + 1024;
     for (const std::string& text : entry.turn.instructions) bytes += text.size();
     for (const text::Message& message : entry.turn.history) {
       bytes += sizeof message;

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct GenerationFields {
   int n = 1;                          // answers per prompt
   std::optional<uint64_t> seed;       // none: a new one each time
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
+  std::optional<int64_t> context;     // tokens that the client counts on; none: whatever there is
   bool ignore_eos = false;
   bool return_token_ids = false;  // of generated tokens, with the text
   std::vector<std::string> stop;
@@ -74,7 +76,8 @@ struct Tool {
 // Null: there is none.
 [[nodiscard]] Tool* find_tool(std::vector<Tool>& tools, const Callee& callee);
 
-// A turn of a conversation: /v1/chat/completions, /v1/responses and /v1/messages become one.
+// A turn of a conversation: /v1/chat/completions, /v1/responses, /v1/messages, /api/chat and /api/generate become one.
+// One of Ollama's that says nothing asks whether the model is loaded.
 struct TurnRequest {
   GenerationFields generation;
   std::string prompt_field = "messages";  // the field to name if the prompt is too long for the context
@@ -113,6 +116,7 @@ struct ResponsesRequest {
   CallNames calls;                   // all calls in the history
   std::vector<std::string> lasting;  // the turn's instructions that are items: the next turn has them, too
   bool store = true;
+  Json input;   // as it was sent, if it is stored
   Json echoed;  // fields that the response object repeats
 };
 
@@ -131,6 +135,10 @@ using PreviousResponse = std::function<StoredTurn(const std::string& id)>;
 // Anthropic's messages. Counting needs no max_tokens.
 enum class MessagesFor { kAnswer, kCount };
 [[nodiscard]] TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults = {});
+// Ollama's.
+enum class OllamaFor { kChat, kGenerate };
+inline constexpr std::string_view kOllamaPrompt = "prompt";  // prompt_field of kGenerate
+[[nodiscard]] TurnRequest parse_ollama(const Json& body, OllamaFor what, const RequestDefaults& defaults = {});
 [[nodiscard]] ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previous,
                                                const RequestDefaults& defaults = {});
 

@@ -104,13 +104,6 @@ void read_stream_options(Fields& fields, GenerationFields& into) {
   options->done();
 }
 
-void read_chat_logprobs(Fields& fields, GenerationFields& into) {
-  const bool wanted = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
-  if (top && *top > 0 && !wanted) throw invalid_value("top_logprobs", "want logprobs true as well");
-  if (wanted) into.request.logprobs = static_cast<int>(top.value_or(0));
-}
-
 std::vector<int32_t> ids_of(const Json& list) {
   std::vector<int32_t> ids;
   for (const Json& item : list) {

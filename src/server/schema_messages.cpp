@@ -161,6 +161,7 @@ void read_context_management(Fields& fields) {
 TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefaults& defaults) {
   TurnRequest turn = turn_of(defaults);
   Fields fields(body, {"", &turn.generation.leniency});
+  read_model(fields, turn.generation);
   read_sampling(fields, turn.generation);
   turn.generation.stop = read_stops(fields, "stop_sequences");
   if (what == MessagesFor::kAnswer) static_cast<void>(fields.required("max_tokens", "a number"));
@@ -186,6 +187,9 @@ TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefa
   static_cast<void>(fields.object("cache_control"));  // what can be cached is
   if (fields.find("safeguards") != nullptr)  // Claude Code asks for a judge, and has another way where there is none
     throw ApiError("safeguards", "there is no field safeguards", 400, "unsupported_parameter");
+  if (fields.find("thread") != nullptr)  // its client then sends the whole conversation each time
+    throw ApiError("thread", "thread: want the whole conversation in messages; none is kept here", 400,
+                   "thread_unsupported_request");
   fields.refuse({"stop", "response_format", "reasoning_effort"},
                 "use stop_sequences, output_config.format or output_config.effort");
   fields.only("n", 1, "there is one answer");

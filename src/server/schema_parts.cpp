@@ -135,8 +135,6 @@ std::optional<T> read_number(Fields& fields, std::string_view name, const backen
 
 void read_sampling(Fields& fields, GenerationFields& into) {
   auto& sampling = into.request.sampling;
-  into.model = fields.string("model").value_or("");
-  into.stream = fields.boolean("stream").value_or(false);
   backend::for_each_field(sampling, [&]<class T>(const backend::SamplingField& field, T& value) {
     value = read_number<T>(fields, field.name, field).value_or(value);
     if (field.name != "repetition_penalty") return;
@@ -156,7 +154,20 @@ void read_sampling(Fields& fields, GenerationFields& into) {
   into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
 }
 
+void read_model(Fields& fields, GenerationFields& into) {
+  into.model = fields.string("model").value_or("");
+  into.stream = fields.boolean("stream").value_or(false);
+}
+
+void read_chat_logprobs(Fields& fields, GenerationFields& into) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
+  if (top && *top > 0 && !wanted) throw invalid_value("top_logprobs", "want logprobs true as well");
+  if (wanted) into.request.logprobs = static_cast<int>(top.value_or(0));
+}
+
 void read_generation(Fields& fields, GenerationFields& into) {
+  read_model(fields, into);
   read_sampling(fields, into);
   into.stop = read_stops(fields, "stop");
   into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);

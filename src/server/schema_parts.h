@@ -15,9 +15,13 @@ namespace nibble::server {
 // Requests that do not say anything yet.
 [[nodiscard]] GenerationFields generation_of(const RequestDefaults& defaults);
 [[nodiscard]] TurnRequest turn_of(const RequestDefaults& defaults);
-// Reads model, stream, and how tokens are drawn.
+// How tokens are drawn.
 void read_sampling(Fields& fields, GenerationFields& into);
-// OpenAI's endpoints: also stop, and what all of them accept or refuse. Not read: token limits, n and logprobs, whose
+// Which model, and whether its answer is a stream.
+void read_model(Fields& fields, GenerationFields& into);
+// Chats' logprobs and top_logprobs.
+void read_chat_logprobs(Fields& fields, GenerationFields& into);
+// OpenAI's endpoints: both, stop, and what all of them accept or refuse. Not read: token limits, n and logprobs, whose
 // names differ.
 void read_generation(Fields& fields, GenerationFields& into);
 

@@ -201,6 +201,7 @@ ResponsesRequest parse_responses(const Json& body, const PreviousResponse& previ
   read_text(fields, turn);
   read_structured_outputs(fields, turn.format);
   request.store = fields.boolean("store").value_or(true);
+  if (request.store) request.input = body["input"];
   check_texts(fields, "client_metadata");  // of Codex
   if (auto options = fields.object("stream_options")) {
     options->ignore_booleans({"include_obfuscation"});

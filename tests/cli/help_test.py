@@ -7,7 +7,7 @@ import unittest
 import support
 from support import TINY, USAGE, Case
 
-COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "predict", "bench", "load", "verify", "features", "pull", "list", "rm", "ps", "man", "completion")
+COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "predict", "bench", "load", "verify", "features", "pull", "list", "rm", "ps", "launch", "man", "completion")
 GROUPS = ("sampling", "performance", "expert")
 
 

@@ -53,10 +53,11 @@ class Hostile(Case):
         for body in (b"", b"{", b"null", b"[]", b'"x"', b"1e999", b"{}", b'{"messages": 1}', b"\xff\xfe", b'{"messages":[{"role":"user","content":"\xc3\x28"}]}',
                      b'{"a":1,"a":2}', deep, b'{"messages":' + b'{"a":' * 500 + b"1" + b"}" * 501, b'{"seed":' + b"9" * 5000 + b"}",
                      b'{"temperature":1e400,"messages":[]}', b'{"messages":[{"role":"user","content":"\\ud800"}]}', b"\x00" * 1000, b'{"n":NaN}'):
-            for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
+            for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/api/chat", "/api/generate", "/api/show", "/api/pull", "/api/embed", "/api/create"):
                 answer = self.server.post(path, body)
                 self.assertEqual(answer.status, 400, (path, body[:60], answer.raw[:200]))
-                self.assertIn("message", answer.json()["error"])
+                error = answer.json()["error"]
+                self.assertTrue(error if path.startswith("/api/") else error["message"])
 
     def test_http_that_is_none(self):
         for data, status in ((b"GARBAGE\r\n\r\n", b"400"), (b"GET / HTTP/9.9\r\n\r\n", b"400"), (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"431"),

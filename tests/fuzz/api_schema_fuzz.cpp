@@ -14,17 +14,20 @@ using namespace nibble::server;
 
 void parse(unsigned char endpoint, const Json& body) {
   const auto previous = [](const std::string&) { return StoredTurn(); };
-  if (endpoint % 4 == 0) {
+  if (endpoint % 6 == 0) {
     const TurnRequest turn = parse_chat(body);
     nibble::check(!turn.history.empty() || !turn.instructions.empty(), "a chat says something");
     nibble::check(!nibble::text::render_for_completion({turn.history}).empty(), "a history renders");
-  } else if (endpoint % 4 == 1) {
+  } else if (endpoint % 6 == 1) {
     nibble::check(!parse_completion(body).prompts.empty(), "a completion has a prompt");
-  } else if (endpoint % 4 == 3) {
+  } else if (endpoint % 6 == 3) {
     const TurnRequest turn = parse_messages(body, MessagesFor::kAnswer);
     nibble::check(!nibble::text::render_for_completion({turn.history}).empty(), "messages render");
-  } else {
+  } else if (endpoint % 6 == 2) {
     nibble::check(!to_text(parse_responses(body, previous).echoed).empty(), "a response repeats its fields");
+  } else {
+    const TurnRequest turn = parse_ollama(body, endpoint % 6 == 4 ? OllamaFor::kChat : OllamaFor::kGenerate);
+    nibble::check(!nibble::text::render_for_completion({turn.history}).empty(), "one of Ollama's renders");
   }
 }
 

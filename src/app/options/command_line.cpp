@@ -148,7 +148,8 @@ class Arguments::Words {
   }
   void read_place(const std::string& word) {
     for (Argument& argument : arguments_.all_)
-      if (argument.is_place() && argument.words.empty()) return argument.words.push_back(word);
+      if (argument.is_place() && (argument.words.empty() || argument.takes != Range::Takes::kOne))
+        return argument.words.push_back(word);
     unknown_.push_back(word);
   }
 

@@ -68,7 +68,7 @@ template <class T>
 using Parts =
     std::tuple<RunOptions*, ChatOptions*, ServeOptions*, InspectOptions*, TokenizeOptions*, QuantizeOptions*,
                SynthOptions*, ConvertOptions*, PerplexityOptions*, CompareOptions*, PullOptions*, ListOptions*,
-               PsOptions*, RemoveOptions*, PredictOptions*, BenchOptions*, LoadOptions*, VerifyOptions*,
+               PsOptions*, LaunchOptions*, RemoveOptions*, PredictOptions*, BenchOptions*, LoadOptions*, VerifyOptions*,
                FeaturesOptions*, ManOptions*, CompletionOptions*, OutputOptions*, ModelOptions*, Settings*,
                GroupOptions*, GenerateOptions*, TextInput*, KvEventOptions*, backend::RunConfig*, backend::Ranks*,
                backend::SamplingParams*, engine::SpeculationLimits*, client::Workload*>;

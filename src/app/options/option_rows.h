@@ -20,7 +20,8 @@ inline constexpr Commands kPrints{
     CommandId::kPull,     CommandId::kList,  CommandId::kPs,      CommandId::kRemove,     CommandId::kPredict,
     CommandId::kLoad,     CommandId::kVerify};
 inline constexpr Commands kEveryCommand =
-    kPrints | Commands{CommandId::kBench, CommandId::kFeatures, CommandId::kMan, CommandId::kCompletion};
+    kPrints |
+    Commands{CommandId::kBench, CommandId::kLaunch, CommandId::kFeatures, CommandId::kMan, CommandId::kCompletion};
 
 // And would run on others, which nobody has tried.
 inline constexpr Places kOnHopper{Runs::kYes, Runs::kNotRun, Runs::kYes, Runs::kNotRun};

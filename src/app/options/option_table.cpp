@@ -328,6 +328,16 @@ constexpr Option kFileRows[] = {
     Option("--revision", "Only this revision, and what no other uses; default: all", kPlace<&RemoveOptions::revision>,
            kFilled, {kRemove}),
     Option("-y,--yes", "Without a question", kPlace<&RemoveOptions::yes>, kSwitch, {kRemove}),
+    Option("program", "codex, claude, opencode, vibe, aider or llm", kPlace<&LaunchOptions::program>, kFilled,
+           {kLaunch}, kCommon, {.required = true}),
+    Option("arguments", "What the program gets; its flags stand behind --", kPlace<&LaunchOptions::arguments>,
+           repeated(kText), {kLaunch}),
+    Option("-m,--model", "What to serve where no server runs; default: the small one that comes with nibble",
+           kPlace<&LaunchOptions::model>, kFilled, {kLaunch}),
+    Option("--port", "Of the server on this machine", kPlace<&LaunchOptions::port>, whole(1, 65535), {kLaunch}, kCommon,
+           {.shown = true}),
+    Option("--print", "Show what would be written and run, and do nothing", kPlace<&LaunchOptions::print>, kSwitch,
+           {kLaunch}),
     Option("--markdown", "Print the page docs/feature-matrix.md", kPlace<&FeaturesOptions::markdown>, kSwitch,
            {kFeatures}),
     Option("--json", "Print one JSON object instead of text", kPlace<&FeaturesOptions::json>, kSwitch, {kFeatures},
@@ -342,6 +352,7 @@ static_assert(
 static_assert(has_rows<PullOptions, &PullOptions::output, &PullOptions::hub>(kFileRows));
 static_assert(has_rows<RemoveOptions, &RemoveOptions::output, &RemoveOptions::hub>(kFileRows));
 static_assert(has_rows<FeaturesOptions>(kFileRows));
+static_assert(has_rows<LaunchOptions, &LaunchOptions::hub, &LaunchOptions::profiles>(kFileRows));
 static_assert(has_rows<CompletionOptions>(kFileRows));
 
 constexpr Option kPlanRows[] = {

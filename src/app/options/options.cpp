@@ -113,6 +113,7 @@ void add_surroundings(Options& o) {
   const auto set_hub = [](hub::Settings& hub) { hub = hub_settings(all_variables()); };
   if constexpr (requires { o.hub; }) set_hub(o.hub);
   if constexpr (requires { o.model.hub; }) set_hub(o.model.hub);
+  if constexpr (requires { o.profiles; }) o.profiles = history_path().parent_path() / "launch";
   if constexpr (requires { o.records; }) o.records = server_records_path();
   if constexpr (requires { o.history; }) o.history = history_path(), o.date = today();
   if constexpr (requires { o.api_key; }) o.api_key = environment("OPENAI_API_KEY").value_or("");

@@ -185,6 +185,16 @@ struct PsOptions {
   std::filesystem::path records;  // where servers record themselves; empty: nowhere
 };
 
+struct LaunchOptions {
+  hub::Settings hub;
+  std::string program;
+  std::vector<std::string> arguments;
+  std::string model;  // to serve where no server runs; empty: the one that comes with nibble
+  int port = 8000;
+  bool print = false;
+  std::filesystem::path profiles;  // a folder in it for each program; empty: nowhere
+};
+
 struct RemoveOptions {
   OutputOptions output;
   hub::Settings hub;
@@ -380,8 +390,8 @@ struct CompletionOptions {
 // In the order of --help.
 using Command = std::variant<RunOptions, ChatOptions, ServeOptions, InspectOptions, TokenizeOptions, QuantizeOptions,
                              SynthOptions, ConvertOptions, PerplexityOptions, CompareOptions, PullOptions, ListOptions,
-                             PsOptions, RemoveOptions, PredictOptions, BenchOptions, LoadOptions, VerifyOptions,
-                             FeaturesOptions, ManOptions, CompletionOptions>;
+                             PsOptions, LaunchOptions, RemoveOptions, PredictOptions, BenchOptions, LoadOptions,
+                             VerifyOptions, FeaturesOptions, ManOptions, CompletionOptions>;
 enum class CommandId : uint8_t {
   kRun,
   kChat,
@@ -396,6 +406,7 @@ enum class CommandId : uint8_t {
   kPull,
   kList,
   kPs,
+  kLaunch,
   kRemove,
   kPredict,
   kBench,

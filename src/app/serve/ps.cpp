@@ -4,12 +4,12 @@
 #include "app/setup/terminal.h"
 #include "base/read_json.h"
 #include "hub/http.h"
+#include "hub/partial_file.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -21,7 +21,6 @@
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 namespace nibble::app {
@@ -42,16 +41,6 @@ std::optional<uint64_t> started_ticks(int64_t pid) {
   uint64_t ticks = 0;
   const char* const end = text.data() + text.size();
   return std::from_chars(text.data() + at + 1, end, ticks).ec == std::errc() ? std::optional(ticks) : std::nullopt;
-}
-
-std::string write_private(const fs::path& path, const std::string& text) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (file < 0) return std::generic_category().message(errno);
-  const ssize_t size = write(file, text.data(), text.size());
-  const bool whole = size == static_cast<ssize_t>(text.size());
-  const std::string problem = whole ? "" : std::generic_category().message(errno);
-  close(file);
-  return problem;
 }
 
 struct ServerRecord {
@@ -173,13 +162,6 @@ void print_json(const std::vector<SeenServer>& rows, Terminal& terminal) {
 
 RecordedServer::RecordedServer(const fs::path& folder, const std::string& url, const std::string& model) {
   if (folder.empty()) return;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) fs::permissions(folder, fs::perms::owner_all, error);
-  if (error) {
-    problem_ = error.message();
-    return;
-  }
   const int64_t pid = getpid();
   const nlohmann::json json = {{"pid", pid},
                                {"started_ticks", started_ticks(pid).value_or(0)},
@@ -187,10 +169,14 @@ RecordedServer::RecordedServer(const fs::path& folder, const std::string& url, c
                                {"url", url},
                                {"model", model}};
   path_ = folder / fmt::format("{}.json", pid);
-  const fs::path partial = folder / fmt::format("{}.partial", pid);
-  problem_ = write_private(partial, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  if (problem_.empty()) fs::rename(partial, path_, error);
-  if (error) problem_ = error.message();
+  try {
+    fs::create_directories(folder);
+    fs::permissions(folder, fs::perms::owner_all);
+    hub::write_whole(path_, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fs::permissions(path_, fs::perms::owner_read | fs::perms::owner_write);
+  } catch (const std::exception& e) {
+    problem_ = e.what();
+  }
 }
 
 RecordedServer::~RecordedServer() {

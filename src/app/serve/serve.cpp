@@ -18,8 +18,10 @@
 #include "app/setup/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
+#include "convert/inspect.h"
 #include "engine/engine.h"
 #include "engine/replicas.h"
+#include "hub/model_name.h"
 #include "server/api.h"
 #include "server/http_server.h"
 #include "server/kv_publisher.h"
@@ -304,13 +306,22 @@ void load(const ServeOptions& o, Running& running, const LoadView& view) {
 server::ServedModel served_model(const Running& running, std::vector<std::string> names) {
   const ModelSource& source = *running.source;
   const auto id_of = [&source](std::string_view name) { return source.tokenizer.special_id(name); };
+  const std::string ollama(model::ollama_name(source.config));
+  if (!ollama.empty() && std::ranges::find(names, ollama) == names.end()) names.push_back(ollama);
+  const convert::ClassNumbers numbers = convert::numbers_of(source.config, source.weights).total;
+  const auto experts = std::ranges::find_if(
+      source.weights, [](const backend::HostWeight& weight) { return is_expert_matrix(weight.role); });
   return {.tokenizer = &source.tokenizer,
           .grammars = &*running.grammars,
           .ids = text::HarmonyIds::from_names(id_of),
           .names = std::move(names),
           .eos_ids = source.config.eos_ids,
           .max_context = running.max_context,
-          .vocab = source.config.dims.vocab};
+          .vocab = source.config.dims.vocab,
+          .facts = {.format = source.files.gguf ? "gguf" : "safetensors",
+                    .quantization = hub::upper(name_of(experts->format)),
+                    .bytes = numbers.bytes,
+                    .parameters = numbers.parameters}};
 }
 
 // Another rank has gone: what runs fails, and the server ends as after SIGTERM.
@@ -441,6 +452,7 @@ int execute(const ServeOptions& asked) {
   server::ServedModel served = served_model(running, o.served_names);
   served.root = asked.model.model.empty() ? own_model().names.front() : asked.model.model;
   served.by_priority = o.by_priority;
+  served.facts.on_card = model.run.backend == BackendKind::kCuda;
   api.publish(std::move(served), server::port_of(*running.engines));
   loaded = true;
   lost_group.begin_serving();

@@ -24,6 +24,7 @@ int execute(const VerifyOptions& options);
 int execute(const PullOptions& options);
 int execute(const ListOptions& options);
 int execute(const PsOptions& options);
+int execute(const LaunchOptions& options);
 int execute(const RemoveOptions& options);
 int execute(const FeaturesOptions& options);
 int execute(const ManOptions& options);

@@ -259,7 +259,7 @@ TEST_F(Tags, what_is_not_served_is_named) {
       {of(R"({"type":"any_text","excluded":["a"]})"), "tag.format.excluded "},
       {of(R"x({"type":"regex","pattern":"(?=a)"})x"), "tag.format.pattern "},
       {of(R"({"type":"grammar","grammar":"x"})"), "tag.format.grammar "},
-      {of(R"({"type":"json_schema","json_schema":{"not":{}}})"), "tag.format.json_schema "},
+      {of(R"({"type":"json_schema","json_schema":{"type":5}})"), "tag.format.json_schema "},
       {of(R"({"type":"json_schema","json_schema":{},"style":"qwen_xml"})"), "tag.format.style "},
       {of(R"({"type":"sequence","elements":[]})"), "tag.format.elements "},
       {of(R"({"type":"tag","begin":"a","content":{"type":"any_text"},"end":[]})"), "tag.format.end "},
@@ -272,6 +272,11 @@ TEST_F(Tags, what_is_not_served_is_named) {
       {R"({"structures":[{"begin":"a","schema":{},"end":"b"}]})", "tag.triggers "}};
   for (const auto& [tag, words] : cases)
     EXPECT_TRUE(refused(parse_json(tag)).starts_with(words)) << tag << ": " << refused(parse_json(tag));
+  Leniency told;
+  const Json widened = parse_json(of(R"({"type":"json_schema","json_schema":{"not":{}}})"));
+  Fields fields(widened, "tag");
+  static_cast<void>(read_structural_tag(fields, &told));
+  EXPECT_EQ(told.ignored, std::vector<std::string>{"tag.format.json_schema#/not"});
   std::string many = R"({"type":"const_string","value":"a"})";
   for (int i = 0; i < 8; ++i) many = R"({"type":"or","elements":[)" + many + "," + many + "]}";
   EXPECT_NE(refused(parse_json(of(many))).find("at most 256 formats"), std::string::npos);

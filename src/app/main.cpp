@@ -1,5 +1,6 @@
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
+#include "app/setup/log_writer.h"
 #include "app/options/options.h"
 #include "app/options/settings.h"
 #include "app/setup/terminal.h"
@@ -10,7 +11,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -53,27 +53,31 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  say_last(line);
   return code;
 }
 
 template <class Options>
 concept RunsAModel = requires(const Options& options, Terminal& terminal) { resolved_options(options, terminal); };
 
-// --print-config: what the settings become, as far as that is known before weights are loaded.
+// --print-config: what the settings become, as far as that is known before weights are loaded. Its exit code is that of
+// a start that would be refused.
 template <RunsAModel Options>
 int print_config(Options options) {
   Terminal terminal(options.output);
+  ExitCode code = kExitOk;
+  const bool pulls = options.model.when_absent == WhenAbsent::kPull;
   options.model.when_absent = WhenAbsent::kRefuse;
   try {
     options = resolved_options(options, terminal);
-    for (const std::string& why : {options.model.backend_why, options.model.fast_why})
+    for (const std::string& why : {options.model.backend_why, options.model.fast_why, options.model.left_out})
       if (!why.empty()) terminal.note(why);
   } catch (const Error& why) {
     terminal.note(fmt::format("what is open is not resolved: {}", why.what()));
+    if (!pulls || why.code() != Code::kIo) code = exit_code(why.code());  // a model that is still to come is fine
   }
   terminal.print(settings_text(options.model.settings, options.output.json));
-  return kExitOk;
+  return code;
 }
 
 template <class Options>
@@ -93,11 +97,12 @@ int run(int argc, char** argv) {
       Terminal({}).print(exit->out);
       return exit->code;
     }
+    if (const GreetOptions* greet = std::get_if<GreetOptions>(&parsed)) return execute(*greet);
     return std::visit([](const auto& options) { return start(options); }, std::get<Command>(parsed));
   } catch (const Error& e) {
     return fail(exit_code(e.code()), kind_of(e.code()), e.what());
   } catch (const Interrupted&) {
-    std::fputs("nibble: interrupted\n", stderr);
+    say_last("nibble: interrupted\n");
     return kExitInterrupted;
   } catch (const std::bad_alloc&) {
     return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");

@@ -7,13 +7,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 namespace nibble::engine {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // What another thread asks of the engine's.
 using Message = std::function<void(Loop& loop)>;
@@ -105,6 +109,7 @@ struct Engine::Impl {
   void run() {
     while (true) {
       std::vector<Message> messages = loop.idle() ? inbox.wait() : inbox.take();
+      set_turn(Clock::now());
       for (const Message& message : messages) message(loop);
       if (stopping) return stop();
       try {
@@ -126,11 +131,17 @@ struct Engine::Impl {
       if (const std::vector<KvEvent> events = loop.take_kv_events(); !events.empty()) kv_events(events);
     }
     show();
+    set_turn(std::nullopt);
   }
 
   void show() {
     const std::lock_guard lock(mutex);
     shown = loop.stats();
+  }
+
+  void set_turn(std::optional<Clock::time_point> began) {
+    const std::lock_guard lock(mutex);
+    turn_began = began;
   }
 
   const EngineLimits limits;
@@ -141,8 +152,9 @@ struct Engine::Impl {
   std::atomic<int64_t> unfinished = 0;  // accepted requests without a Finished
   Loop loop;                            // used by the engine's thread only, as is the next
   bool stopping = false;
-  mutable std::mutex mutex;  // guards shown
+  mutable std::mutex mutex;  // guards the next two
   EngineStats shown;
+  std::optional<Clock::time_point> turn_began;
   std::jthread thread;  // last: it uses all of the above
 };
 
@@ -181,7 +193,9 @@ void Engine::cancel(RequestId id) {
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->shown;
+  EngineStats stats = impl_->shown;
+  if (impl_->turn_began) stats.turn_seconds = std::chrono::duration<double>(Clock::now() - *impl_->turn_began).count();
+  return stats;
 }
 
 }  // namespace nibble::engine

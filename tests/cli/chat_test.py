@@ -367,6 +367,22 @@ class Conversation(Case):
         self.assertEqual(person.leave(), -signal.SIGTERM)
 
 
+class RunAtATerminal(Case):
+    def test_run_without_a_prompt_is_a_chat(self):
+        person = Person("run", *GREEDY[:4])
+        self.addCleanup(person.close)
+        self.assertIn("Type a message", person.prompt())
+        self.assertIn("The capital of France is Paris.", person.ask("What is the capital of France?"))
+        person.type("\x04")
+        self.assertEqual(person.leave(), 0)
+
+    def test_run_with_a_prompt_is_none(self):
+        person = Person("run", *GREEDY[:4], "-p", "Once upon a time", "-n", "3")
+        self.addCleanup(person.close)
+        self.assertEqual(person.leave(), 0)
+        self.assertIn("Once upon a time", person.unread)
+
+
 class Typing(Case):
     """What is sent is told by the question's tokens, or by what is read back from the history's file."""
 
@@ -482,6 +498,15 @@ class Piped(Case):
         self.assertNotIn("\x1b", text.out)
         self.assertEqual(nibble("chat", *GREEDY, stdin=b"\xff\xfe\n\0\n/quit\n").code, 0)
         self.refused(2, "chat", *GREEDY, stdin=b"\n", says="found an empty one")
+
+    def test_what_is_piped_goes_before_a_question(self):
+        whole = self.ok("chat", *GREEDY, "-p", "Paris is large.\n\nWhat is the capital of France?", "--json").json()
+        for question in (("-p", "What is the capital of France?"), ("What is the capital of France?",)):
+            piped = self.ok("chat", *GREEDY, *question, "--json", stdin=b"Paris is large.\n").json()
+            self.assertEqual((piped["messages"], piped["usage"]), (whole["messages"], whole["usage"]))
+        alone = self.ok("chat", *GREEDY, "-p", "What is the capital of France?", "--json").json()
+        nothing = self.ok("chat", *GREEDY, "-p", "What is the capital of France?", "--json", stdin=b"\n").json()
+        self.assertEqual(alone["usage"], nothing["usage"])
 
 
 if __name__ == "__main__":

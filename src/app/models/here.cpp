@@ -1,5 +1,7 @@
 // nibble list and rm: the models on this machine.
 
+#include "app/models/here.h"
+
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
@@ -15,16 +17,19 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace nibble::app {
 namespace {
 
+constexpr std::string_view kRuns = "runs here";
+
 // A model here, and what it is for this machine.
 struct Here {
   std::string quant;
   hub::Snapshot model;
-  std::string verdict = "runs here";
+  std::string verdict = std::string(kRuns);
   std::string why = {};  // where it does not run
 };
 
@@ -95,6 +100,13 @@ std::string cached_repo(const RemoveOptions& options, const std::optional<hub::M
 }
 
 }  // namespace
+
+std::vector<hub::Snapshot> models_that_run(const hub::Settings& settings) {
+  std::vector<hub::Snapshot> models;
+  for (Here& here : models_here(settings))
+    if (here.verdict == kRuns) models.push_back(std::move(here.model));
+  return models;
+}
 
 int execute(const ListOptions& options) {
   Terminal terminal(options.output);

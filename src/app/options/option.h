@@ -251,6 +251,7 @@ enum class Alike : uint8_t { kMayDiffer, kInAllRanks };
 struct Traits {
   backend::BackendSet on = backend::kEveryBackend;                              // who has the option
   backend::BackendSet (*on_value)(const backend::RunConfig& config) = nullptr;  // who has this value of it
+  bool noted = false;               // by others, with a line that says that it makes no difference
   Alike alike = Alike::kMayDiffer;  // whatever changes a value that ranks exchange, or that they must compute alike
   // Other programs' names for it: flags, fields of vLLM's flags (--speculative-config.model), variables.
   std::string_view foreign{};

@@ -266,6 +266,7 @@ constexpr Option kRunRows[] = {
            "Attention kernels of cuda; auto: flash where it serves the shapes and pages of bf16 or fp8",
            kPlace<&RunConfig::attention>, words(kAttentions), kComputes | kPlans, kExpert,
            {.on = kCudaOnly,
+            .noted = true,
             .alike = Alike::kInAllRanks,
             .foreign = "--attention-config.backend VLLM_ATTENTION_BACKEND",
             .feature = {"attention", "", "flash: head_dim 64, pages of bf16 or fp8",
@@ -315,6 +316,7 @@ constexpr Option kRunRows[] = {
         "activations in int8, lossy, all else as auto; reference: plain loops (any_moe_*, any_linear)",
         kPlace<&RunConfig::family>, words(kMoeKernels), kComputes | kPlans, kExpert,
         {.on = kCudaOnly,
+         .noted = true,
          .alike = Alike::kInAllRanks,
          .foreign = "VLLM_MXFP4_MOE_KERNEL",
          .feature = {"kernel", "", "marlin, gemm and gemv want shapes that can be packed",
@@ -326,14 +328,13 @@ constexpr Option kRunRows[] = {
         "multiply the experts; auto: by how many tokens an expert has",
         kPlace<&RunConfig::moe_tile>, words(kMoeTiles), kComputes | kPlans, kExpert,
         {.on = kCudaOnly,
+         .noted = true,
          .alike = Alike::kInAllRanks,
          .feature = {"tile", "", "a card of compute capability 12, --moe-kernel auto or gemm",
                      "Not measured: where 128 tokens are the better tile"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
-           {.on = kCudaOnly,
-            .alike = Alike::kInAllRanks,
-            .feature = {"eager", "", "without a card, serve says that it makes no difference"}}),
+           {.on = kCudaOnly, .noted = true, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),
     Option(
         "--mxfp4-layers",
         "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all; moe, the experts, is MXFP4 as it comes",
@@ -400,7 +401,7 @@ constexpr Option kRunRows[] = {
            {.foreign = "--ubatch-size -ub", .shown = true, .usual = "{}", .fill = usual_step}),
     Option("--gpu-memory-utilization", "Share of the card's memory to use at most, with --backend cuda; default {}",
            kPlace<&RunConfig::gpu_memory_utilization>, real(0.01, 1), kRunsModel, kPerformance,
-           {.on = kCudaOnly, .foreign = "--device-memory-utilization", .fill = usual_share}),
+           {.on = kCudaOnly, .noted = true, .foreign = "--device-memory-utilization", .fill = usual_share}),
     Option("--gpu-memory-utilization", "Share of the card's memory to use at most; default {}",
            kPlace<&RunConfig::gpu_memory_utilization>, real(0.01, 1), {kPredict}, kPerformance, {.fill = usual_share}),
     Option(
@@ -461,6 +462,8 @@ constexpr Option kRunRows[] = {
            {.excludes = "--output"}),
     Option("-q,--quiet", "No progress and no summary", kPlace<&OutputOptions::quiet>, kSwitch,
            kPrints | Commands{kBench}),
+    Option("-v,--verbose", "Tell how the model is run", kPlace<&OutputOptions::verbose>, kSwitch,
+           {kRun, kChat, kPerplexity}),
     Option("--color", "Colours; auto: on a terminal, unless NO_COLOR is set", kPlace<&OutputOptions::color>,
            words(kColors), kPrints | Commands{kBench}, kExpert)};
 
@@ -468,8 +471,8 @@ static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison
 static_assert(has_rows<backend::Ranks>(kRunRows));
 static_assert(has_rows<SpeculationLimits, &SpeculationLimits::head, &SpeculationLimits::draft_model>(kRunRows));
 static_assert(has_rows<ModelOptions, &ModelOptions::settings, &ModelOptions::name, &ModelOptions::hub,
-                       &ModelOptions::run, &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::group,
-                       &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));
+                       &ModelOptions::run, &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::left_out,
+                       &ModelOptions::group, &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));
 static_assert(has_rows<GroupOptions, &GroupOptions::card>(kRunRows));
 static_assert(has_rows<GenerateOptions, &GenerateOptions::sampling>(kRunRows));
 static_assert(has_rows<OutputOptions, &OutputOptions::dumb_terminal>(kRunRows));

@@ -163,6 +163,8 @@ class Plans(Case):
     def test_a_named_card_is_planned_for_a_build_that_has_code_for_it(self):
         plan = ("inspect", "-m", TINY, "--plan", "-b", 1, "-p", 0)
         self.assertIn("kernels: of a build with code for this card", self.ok(*plan, "--backend", "cuda", "--card", "gb10").out)
+        self.assertIn("cuda, GB10", self.ok(*plan, "--card", "gb10").out)  # a card needs no --backend
+        self.refused(support.USAGE, *plan, "--card", "gb10", "--backend", "cpu", says="--card gb10: want --backend cuda, found cpu")
         self.assertNotIn("kernels: ", self.ok(*plan, "--backend", "cpu").out)
 
     def test_scales_above_2_4_reach_the_plan(self):

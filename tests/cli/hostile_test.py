@@ -172,8 +172,10 @@ class Tools(Case):
         return self.ok(*args) if code == 0 else self.refused(code, *args, says=says)
 
     def test_malformed_tools_are_refused_with_their_place(self):
-        for text in ("", "{", "nonsense", "{}", "null", "1", b"\xff\xfe", '[{"name": "f"}'):
-            self.chat(text, USAGE, says="want a JSON array of functions")
+        for text in ("{}", "null", "1"):
+            self.chat(text, USAGE, says=("--tools ", "tools.json: want a JSON array of functions"))
+        for text, place in (("", "line 1, column 1"), ("{", "line 1, column 2"), ("nonsense", "line 1, column 2"), (b"\xff\xfe", "line 1, column 1"), ('[{"name": "f"}\n\n', "line 3, column 1"), ('[\n{"name" "f"}]', "line 2, column 10")):
+            self.chat(text, USAGE, says=("--tools ", f"tools.json: want JSON; {place}: "))
         self.chat("[1]", USAGE, says="entry 0")
         self.chat('[{"name": "f"}, {"description": "no name"}]', USAGE, says="entry 1")
         self.chat('[{"name": 5}]', USAGE, says="entry 0: want a string as name")
@@ -185,7 +187,7 @@ class Tools(Case):
 
     def test_deep_schemas_do_not_exhaust_the_stack(self):
         deep = 100_000
-        self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="deep")
+        self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="more than 100 levels")
         self.chat("[" * deep + "]" * deep, USAGE)
 
     def test_json_of_brackets_alone_is_refused_wherever_it_stands(self):

@@ -326,7 +326,8 @@ std::string leave_out_noted(backend::RunConfig& config) {
       read_value(option, slot, shown_value(option, option.place.in(open)));
   }
   config = with.model.run;
-  return flags.empty() ? "" : fmt::format("{} makes no difference: no card is used", fmt::join(flags, ", "));
+  if (flags.empty()) return "";
+  return fmt::format("{} {} no difference: no card is used", fmt::join(flags, ", "), flags.size() > 1 ? "make" : "makes");
 }
 
 std::optional<RunSetting> first_misfit(const backend::RunConfig& config, backend::BackendSet backends) {

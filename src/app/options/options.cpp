@@ -264,7 +264,7 @@ std::string read_text(const std::filesystem::path& path) {
 nlohmann::ordered_json read_json_file(std::string_view flag, const std::filesystem::path& path) {
   const std::string text = read_text(path);
   nlohmann::ordered_json json = read_ordered_json(text);
-  if (json.is_discarded()) refuse_value(flag, fmt::format("{}: want JSON, found {}", path.string(), why_no_json(text)));
+  if (json.is_discarded()) refuse_value(fmt::format("{} {}", flag, path.string()), "want JSON; " + why_no_json(text));
   return json;
 }
 

@@ -60,8 +60,7 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
 template <class Options>
 concept RunsAModel = requires(const Options& options, Terminal& terminal) { resolved_options(options, terminal); };
 
-// --print-config: what the settings become, as far as that is known before weights are loaded. Its exit code is that of
-// a start that would be refused.
+// --print-config: what the settings become before weights are loaded, and the exit code of a start that is refused.
 template <RunsAModel Options>
 int print_config(Options options) {
   Terminal terminal(options.output);

@@ -39,10 +39,8 @@ std::string why_no_json(std::string_view text) {
   if (depth_of(text) > kMostJsonDepth) return fmt::format("more than {} levels", kMostJsonDepth);
   try {
     const nlohmann::json parsed = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& e) {
-    const std::string what = plain_json_error(e.what());
-    const std::string_view at = "parse error at ";
-    return what.starts_with(at) ? what.substr(at.size()) : what;
+  } catch (const nlohmann::json::exception& e) {
+    return plain_json_error(e.what());
   }
   return {};
 }

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -18,6 +17,7 @@ namespace nibble::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr Clock::time_point kWaits{};  // the engine's thread, for requests
 
 // What another thread asks of the engine's.
 using Message = std::function<void(Loop& loop)>;
@@ -109,7 +109,7 @@ struct Engine::Impl {
   void run() {
     while (true) {
       std::vector<Message> messages = loop.idle() ? inbox.wait() : inbox.take();
-      set_turn(Clock::now());
+      turn_began = Clock::now();
       for (const Message& message : messages) message(loop);
       if (stopping) return stop();
       try {
@@ -131,17 +131,12 @@ struct Engine::Impl {
       if (const std::vector<KvEvent> events = loop.take_kv_events(); !events.empty()) kv_events(events);
     }
     show();
-    set_turn(std::nullopt);
+    turn_began = kWaits;
   }
 
   void show() {
     const std::lock_guard lock(mutex);
     shown = loop.stats();
-  }
-
-  void set_turn(std::optional<Clock::time_point> began) {
-    const std::lock_guard lock(mutex);
-    turn_began = began;
   }
 
   const EngineLimits limits;
@@ -152,9 +147,9 @@ struct Engine::Impl {
   std::atomic<int64_t> unfinished = 0;  // accepted requests without a Finished
   Loop loop;                            // used by the engine's thread only, as is the next
   bool stopping = false;
-  mutable std::mutex mutex;  // guards the next two
+  mutable std::mutex mutex;  // guards shown
   EngineStats shown;
-  std::optional<Clock::time_point> turn_began;
+  std::atomic<Clock::time_point> turn_began = kWaits;
   std::jthread thread;  // last: it uses all of the above
 };
 
@@ -194,7 +189,8 @@ void Engine::cancel(RequestId id) {
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
   EngineStats stats = impl_->shown;
-  if (impl_->turn_began) stats.turn_seconds = std::chrono::duration<double>(Clock::now() - *impl_->turn_began).count();
+  const Clock::time_point began = impl_->turn_began;
+  if (began != kWaits) stats.turn_seconds = std::chrono::duration<double>(Clock::now() - began).count();
   return stats;
 }
 

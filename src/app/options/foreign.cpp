@@ -70,8 +70,7 @@ const Option* option_of(std::string_view name) {
 // Our name for another program's command, or a long name for a short one of any command; empty: none is known.
 std::string_view name_for(std::string_view name, Becomes becomes) {
   for (const ForeignWord& word : foreign_words())
-    if (word.becomes == becomes && word.name == name && (becomes == Becomes::kCommand || word.everywhere))
-      return word.text;
+    if (word.becomes == becomes && word.name == name && word.everywhere) return word.text;
   return {};
 }
 
@@ -222,13 +221,13 @@ std::string take_flag(std::vector<std::string>& words, size_t i) {
 }
 
 // llama.cpp's -hf REPO:QUANT and --hf-file FILE are the model's name, which may be pulled.
-void add_repo(std::vector<std::string>& words, const Arguments& arguments, std::string repo, const std::string& file,
-              bool offline) {
+void add_repo(std::vector<std::string>& words, const Arguments& arguments, std::string repo, const std::string& file) {
   if (repo.empty() && file.empty()) return;
   if (repo.empty()) throw Error(Code::kInvalidRequest, "--hf-file {}: want --hf-repo ORG/REPO beside it", file);
   if (!file.empty()) repo = fmt::format("{}:{}", repo.substr(0, repo.find(':')), file);
+  const bool pulls = arguments.find("--pull") != nullptr && std::ranges::find(words, "--offline") == words.end();
   words.insert(words.begin() + 1, (arguments.find("--model") == nullptr ? "" : "--model=") + repo);
-  if (arguments.find("--pull") != nullptr && !offline) words.insert(words.begin() + 1, "--pull");
+  if (pulls) words.insert(words.begin() + 1, "--pull");
 }
 
 }  // namespace
@@ -280,17 +279,11 @@ void respell_foreign_words(std::vector<std::string>& words) {
   Command options = made(*command);
   Arguments arguments(*command, parts_of(options));
   std::string repo, repo_file;
-  bool offline = false;
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const size_t end = std::min(words[i].find('='), words[i].size());
     const std::string flag = words[i].substr(0, end);
     if (!flag.starts_with("-")) continue;
-    if (flag == "--chat-template-kwargs" && command == CommandId::kServe) {
-      words[i--].replace(0, end, "--default-chat-template-kwargs");
-      continue;
-    }
     if (const Argument* const own = arguments.find(flag); own != nullptr) {
-      offline |= flag == "--offline";
       if (own->is_switch || end < words[i].size()) continue;
       const bool may_be_bare = own->foreign != nullptr && own->foreign->may_be_bare;
       if (may_be_bare && (i + 1 == words.size() || !takes(*own->foreign, words[i + 1])))
@@ -317,7 +310,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
     const std::string_view known = name_for(flag, Becomes::kLongName);
     if (!known.empty() && arguments.find(known) != nullptr) words[i--].replace(0, end, known);
   }
-  add_repo(words, arguments, repo, repo_file, offline);
+  add_repo(words, arguments, repo, repo_file);
   if (command == CommandId::kServe) respell_vllm_words(words);
 }
 

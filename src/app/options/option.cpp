@@ -327,7 +327,8 @@ std::string leave_out_noted(backend::RunConfig& config) {
   }
   config = with.model.run;
   if (flags.empty()) return "";
-  return fmt::format("{} {} no difference: no card is used", fmt::join(flags, ", "), flags.size() > 1 ? "make" : "makes");
+  return fmt::format("{} {} no difference: no card is used", fmt::join(flags, ", "),
+                     flags.size() > 1 ? "make" : "makes");
 }
 
 std::optional<RunSetting> first_misfit(const backend::RunConfig& config, backend::BackendSet backends) {

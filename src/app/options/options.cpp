@@ -175,12 +175,10 @@ std::variant<Command, GreetOptions, Exit> parse_words(std::vector<std::string> w
   } else if (auto* const v = std::get_if<VerifyOptions>(&command); v != nullptr) {
     settle_levels(*v, arguments.given("--level"));
     v->command = typed;
-  } else if (const auto* const r = std::get_if<RunOptions>(&command); r != nullptr) {
-    const bool nothing_comes = !r->prompt.given && isatty(STDIN_FILENO) == 1 && r->model.group.count == 1;
-    if (nothing_comes) {  // whoever sits there wants to talk
-      words[found.first - 1] = text_of(CommandId::kChat).name;
-      return parse_words(std::move(words), typed);
-    }
+  } else if (const auto* const r = std::get_if<RunOptions>(&command);
+             r != nullptr && !r->prompt.given && isatty(STDIN_FILENO) == 1 && r->model.group.count == 1) {
+    words[found.first - 1] = text_of(CommandId::kChat).name;  // whoever sits there wants to talk
+    return parse_words(std::move(words), typed);
   }
   return command;
 }

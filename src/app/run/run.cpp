@@ -44,8 +44,7 @@ std::string read_prompt(const TextInput& input, std::string_view between, Termin
   if (is_stdin) return prompt;                                                                // -f /dev/stdin
   if (!S_ISFIFO(in.st_mode) && !S_ISREG(in.st_mode) && !S_ISSOCK(in.st_mode)) return prompt;  // a terminal, /dev/null
   pollfd until{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-  constexpr int kSilentMs = 1000;
-  if (poll(&until, 1, kSilentMs) == 0)
+  if (poll(&until, 1, 1000) == 0)
     terminal.note("waiting for the end of standard input, which goes before the prompt; </dev/null gives none");
   std::string piped = read_text(TextInput{.text = {}, .file = "-"});
   if (!between.empty()) piped.erase(piped.find_last_not_of("\r\n") + 1);

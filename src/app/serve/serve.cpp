@@ -150,7 +150,7 @@ server::HttpOptions http_options(const ServeOptions& o) {
           .drain_time = std::chrono::seconds(o.shutdown_timeout)};
 }
 
-server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log_line) {
+server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log_line, const LogWriter& writer) {
   const auto date = [fixed = o.date] { return fixed.empty() ? time_text("%Y-%m-%d", std::time(nullptr)) : fixed; };
   const bool log = o.log_requests || o.log_prompts;
   return {.api_keys = o.api_keys,
@@ -163,6 +163,7 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
           .commit = std::string(build_facts().commit),
+          .dropped_log_lines = [&writer] { return writer.dropped(); },
           .other_names = o.any_model_name == AnyModelName::kNone  ? std::nullopt
                          : o.any_model_name == AnyModelName::kAll ? std::optional("")
                                                                   : server::ApiOptions().other_names};
@@ -411,9 +412,7 @@ int execute(const ServeOptions& asked) {
       running.kv_events.push_back(std::make_unique<server::KvPublisher>(publish_options(o, i, dims)));
   }
   std::atomic<bool> loaded = false;
-  server::ApiOptions of_api = api_options(o, log_line);
-  of_api.dropped_log_lines = [&log] { return log.dropped(); };
-  server::Api api(std::move(of_api));
+  server::Api api(api_options(o, log_line, log));
   const DeafAtTheEnd deaf;  // from when the server, which handles the signals, is gone
   server::HttpOptions options = http_options(o);
   options.on_signal = [&loaded] {

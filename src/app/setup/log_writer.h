@@ -12,19 +12,19 @@
 
 namespace nibble::app {
 
-// The last words of a process. They are given up if nobody takes them within half a second.
+// The last words of a process, a line. They are given up if nobody takes them within half a second.
 void say_last(std::string_view text);
 
 // Writes lines on a thread of its own, in their order. Whoever logs never waits: where too many lines wait already,
-// the line is dropped and counted.
+// the line is dropped and counted. So is what the system refuses. Any thread.
 class LogWriter {
  public:
   LogWriter();
-  ~LogWriter();  // as flush()
+  ~LogWriter() { flush(); }
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  void write(std::string line);  // without its end; any thread
+  void write(std::string line);  // without its end
   // Waits until all lines are written, for half a second at most.
   void flush();
   [[nodiscard]] int64_t dropped() const;
@@ -32,16 +32,13 @@ class LogWriter {
  private:
   void run(const std::stop_token& stop);
 
-  struct Lines {  // guarded by mutex
-    mutable std::mutex mutex;
-    std::condition_variable_any changed;
-    std::deque<std::string> waiting;
-    size_t waiting_bytes = 0;
-    int64_t dropped = 0;
-    bool writing = false;  // one that waits no longer
-  };
-  Lines lines_;
-  std::jthread thread_;  // last: it uses the above
+  mutable std::mutex mutex_;  // guards all but the thread
+  std::condition_variable_any changed_;
+  std::deque<std::string> waiting_;
+  size_t waiting_bytes_ = 0;
+  int64_t dropped_ = 0;
+  bool writing_ = false;  // a line that waits no longer
+  std::jthread thread_;   // last: it uses the above
 };
 
 }  // namespace nibble::app

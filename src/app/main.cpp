@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -53,7 +54,9 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
   line += '\n';
-  say_last(line);
+  struct sigaction term{};
+  const bool deaf = sigaction(SIGTERM, nullptr, &term) == 0 && term.sa_handler == SIG_IGN;  // a server at its end
+  deaf ? say_last(line) : static_cast<void>(std::fwrite(line.data(), 1, line.size(), stderr));
   return code;
 }
 
@@ -101,7 +104,7 @@ int run(int argc, char** argv) {
   } catch (const Error& e) {
     return fail(exit_code(e.code()), kind_of(e.code()), e.what());
   } catch (const Interrupted&) {
-    say_last("nibble: interrupted\n");
+    std::fputs("nibble: interrupted\n", stderr);
     return kExitInterrupted;
   } catch (const std::bad_alloc&) {
     return fail(kExitNoMemory, name_of(Code::kOutOfMemory), "the system gives no more");

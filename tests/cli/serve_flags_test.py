@@ -6,7 +6,7 @@ import socket
 
 import support
 from serve_support import Server
-from support import SANITIZED, SOURCE, TINY, Case, nibble
+from support import SANITIZED, SOURCE, TINY, UNSUPPORTED, Case, nibble
 
 
 class Flags(Case):
@@ -15,7 +15,8 @@ class Flags(Case):
             "--max_model_len", 2048, "--max-num-batched-tokens", 512, "--kv-cache-dtype", "auto", "--served-model-name", "a", "b")
 
     def config(self, *args, env=None):
-        result = self.ok("serve", *args, "--print-config", "--json", env={**os.environ, **(env or {})})
+        result = nibble("serve", *args, "--print-config", "--json", env={**os.environ, **(env or {})})
+        self.assertIn(result.code, (0, UNSUPPORTED), result.err)  # there may be no card here
         return result.json()
 
     def test_settings_and_where_they_come_from(self):
@@ -50,7 +51,7 @@ class Flags(Case):
         self.assertRegex(text, r"--host +127\.0\.0\.1 +default\n")
 
     def test_what_would_be_refused_at_the_start_is_shown_and_said(self):
-        for code, command, says in ((3, ("run", TINY, "--attention-activation", "fp8", "--kv-cache-dtype", "fp8", "--backend", "cpu"), "--attention-activation fp8: want --backend cuda, found cpu"),
+        for code, command, says in ((3, ("run", TINY, "--fast", "--backend", "reference"), "--fast: want --backend cpu or cuda, found reference"),
                                     (5, ("serve", "me/nowhere"), "me/nowhere"), (0, ("serve", "me/nowhere", "--pull"), "me/nowhere"),
                                     (3, ("run", TINY, "--backend", "cuda", "--kv-cache-dtype", "int8"), "--kv-cache-dtype int8: want --backend cpu or reference")):
             result = nibble(*command, "--print-config", "--json")

@@ -17,19 +17,16 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 namespace nibble::app {
 namespace {
 
-constexpr std::string_view kRuns = "runs here";
-
 // A model here, and what it is for this machine.
 struct Here {
   std::string quant;
   hub::Snapshot model;
-  std::string verdict = std::string(kRuns);
+  std::string verdict = "runs here";
   std::string why = {};  // where it does not run
 };
 
@@ -104,7 +101,7 @@ std::string cached_repo(const RemoveOptions& options, const std::optional<hub::M
 std::vector<hub::Snapshot> models_that_run(const hub::Settings& settings) {
   std::vector<hub::Snapshot> models;
   for (Here& here : models_here(settings))
-    if (here.verdict == kRuns) models.push_back(std::move(here.model));
+    if (here.why.empty()) models.push_back(std::move(here.model));
   return models;
 }
 

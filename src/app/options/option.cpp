@@ -310,14 +310,15 @@ std::vector<RunSetting> run_settings(const backend::RunConfig& config) {
   return settings;
 }
 
-std::string leave_out_noted(backend::RunConfig& config) {
+std::string leave_out_card_settings(backend::RunConfig& config) {
   ServeOptions with, without;
   with.model.run = config;
   const Parts parts = parts_of(with), open = parts_of(without);
   std::vector<std::string> flags;
   for (const RunSetting& setting : run_settings(config)) {
     const Option& option = *setting.option;
-    if (!setting.given || !option.traits.noted || setting.on.has(config.backend)) continue;
+    const bool is_of_cards = !option.traits.on.meets({BackendKind::kCpu, BackendKind::kReference});
+    if (!setting.given || !is_of_cards || config.backend == BackendKind::kCuda) continue;
     flags.push_back(option.is_switch() ? setting.flag : fmt::format("{} {}", setting.flag, setting.value));
     const ValueRef slot = option.place.in(parts);
     if (auto* const* const optional = std::get_if<std::optional<double>*>(&slot))

@@ -251,7 +251,6 @@ enum class Alike : uint8_t { kMayDiffer, kInAllRanks };
 struct Traits {
   backend::BackendSet on = backend::kEveryBackend;                              // who has the option
   backend::BackendSet (*on_value)(const backend::RunConfig& config) = nullptr;  // who has this value of it
-  bool noted = false;               // by others, with a line that says that it makes no difference
   Alike alike = Alike::kMayDiffer;  // whatever changes a value that ranks exchange, or that they must compute alike
   // Other programs' names for it: flags, fields of vLLM's flags (--speculative-config.model), variables.
   std::string_view foreign{};
@@ -320,9 +319,8 @@ struct RunSetting {
 [[nodiscard]] std::vector<RunSetting> run_settings(const backend::RunConfig& config);
 // What is given and none of these backends has; none where they have all.
 [[nodiscard]] std::optional<RunSetting> first_misfit(const backend::RunConfig& config, backend::BackendSet backends);
-// Takes out what was given for cards alone and changes nothing elsewhere (Traits::noted), if the backend is another. A
-// line for the user; empty: nothing was taken out.
-[[nodiscard]] std::string leave_out_noted(backend::RunConfig& config);
+// Takes out what was given for cards alone, where the backend is another. A line for the user; empty: nothing was.
+[[nodiscard]] std::string leave_out_card_settings(backend::RunConfig& config);
 // Throws Error(kUnsupported) for one, naming it, who has it, and `why` it is these: why config.backend is no other.
 void check_backends(const backend::RunConfig& config, backend::BackendSet backends, std::string_view why = "");
 

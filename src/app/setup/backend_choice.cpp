@@ -78,7 +78,8 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 }
 
 ModelOptions resolved_model(ModelOptions options) {
-  if (std::string left_out = leave_out_noted(options.run); !left_out.empty()) options.left_out = std::move(left_out);
+  if (std::string left_out = leave_out_card_settings(options.run); !left_out.empty())
+    options.left_out = std::move(left_out);
   const backend::RunConfig& run = options.run;
   check_backends(run, {run.backend}, options.backend_why);
   if (run.backend == BackendKind::kCuda && in_a_group(options)) require_card_of_a_rank(options.group);

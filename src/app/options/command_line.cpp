@@ -266,13 +266,10 @@ void Arguments::refuse_unknown(const std::vector<std::string>& unknown, const st
     const std::string flag = word.substr(0, word.find('='));
     if (looks_like_a_flag(word)) flags.push_back(flag + suggestion(flag, known));
   }
+  if (!flags.empty()) flags.front().insert(0, refused.empty() ? " has no " : "; and there is no ");
   if (!flags.empty() || !refused.empty())
-    throw Error(Code::kInvalidRequest, "{}{}{}{}{} ({} --help lists its options)", name, refused.empty() ? "" : ": ",
-                fmt::join(refused, "; "),
-                flags.empty()     ? ""
-                : refused.empty() ? " has no "
-                                  : "; and there is no ",
-                fmt::join(flags, "; no "), name);
+    throw Error(Code::kInvalidRequest, "{}{}{}{} ({} --help lists its options)", name, refused.empty() ? "" : ": ",
+                fmt::join(refused, "; "), fmt::join(flags, "; no "), name);
   if (unknown.empty()) return;
   const std::string& found = unknown.front();
   const bool is_quoted = found.find(' ') != std::string::npos, is_switched = neither_yes_nor_no(found).empty();

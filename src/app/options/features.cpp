@@ -12,6 +12,10 @@ namespace nibble::app {
 namespace {
 
 constexpr Refusal kRefusals[] = {
+    {"cpu", "--moe-kernel marlin"},
+    {"cpu", "--attention-backend flash"},
+    {"cpu", "--moe-tile 64x128"},
+    {"cpu", "--enforce-eager true"},
     {"cpu", "--dense-activation mxfp8"},
     {"cpu", "--attention-activation fp8"},
     {"cpu", "--fast true --kv-cache-dtype fp8"},

@@ -227,7 +227,9 @@ ServeOptions resolved_features(ServeOptions options, const std::optional<backend
   const auto one = [](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(one_sequence(o, backend::kPageTokens), config.dims);
   };
-  options.model = resolved_model(with_backend(options.model, one, card));
+  const ModelOptions with = with_backend(options.model, one, card);
+  check_backends(with.run, {with.run.backend}, with.backend_why);  // nothing is left out of what is compared
+  options.model = resolved_model(with);
   require_speculation(options.model);
   if (!card) return options;
   const std::array row = {backend::Row{.tokens = 1, .context = 1}};

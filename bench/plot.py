@@ -88,7 +88,7 @@ def draw(path):
         axis.set_title(f"{title}: tokens per second", loc="left", color=TEXT, fontweight="bold")
         for spine in axis.spines.values():
             spine.set_visible(False)
-    figure.legend([plt.Rectangle((0, 0), 1, 1, color=c) for c in COLOURS.values()], COLOURS.keys(), loc="outside lower left",
+    figure.legend([plt.Rectangle((0, 0), 1, 1, color=c) for c in COLOURS.values()], COLOURS.keys(), loc="outside upper left",
                   ncols=len(COLOURS), frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, transparent=True, metadata={"Date": None})

@@ -1,5 +1,6 @@
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
+#include "app/setup/log_writer.h"
 #include "app/options/options.h"
 #include "app/options/settings.h"
 #include "app/setup/terminal.h"
@@ -53,27 +54,32 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  struct sigaction term{};
+  const bool deaf = sigaction(SIGTERM, nullptr, &term) == 0 && term.sa_handler == SIG_IGN;  // a server at its end
+  deaf ? say_last(line) : static_cast<void>(std::fwrite(line.data(), 1, line.size(), stderr));
   return code;
 }
 
 template <class Options>
 concept RunsAModel = requires(const Options& options, Terminal& terminal) { resolved_options(options, terminal); };
 
-// --print-config: what the settings become, as far as that is known before weights are loaded.
+// --print-config: what the settings become before weights are loaded, and the exit code of a start that is refused.
 template <RunsAModel Options>
 int print_config(Options options) {
   Terminal terminal(options.output);
+  ExitCode code = kExitOk;
+  const bool pulls = options.model.when_absent == WhenAbsent::kPull;
   options.model.when_absent = WhenAbsent::kRefuse;
   try {
     options = resolved_options(options, terminal);
-    for (const std::string& why : {options.model.backend_why, options.model.fast_why})
+    for (const std::string& why : {options.model.backend_why, options.model.fast_why, options.model.left_out})
       if (!why.empty()) terminal.note(why);
   } catch (const Error& why) {
     terminal.note(fmt::format("what is open is not resolved: {}", why.what()));
+    if (!pulls || why.code() != Code::kIo) code = exit_code(why.code());  // a model that is still to come is fine
   }
   terminal.print(settings_text(options.model.settings, options.output.json));
-  return kExitOk;
+  return code;
 }
 
 template <class Options>
@@ -93,6 +99,7 @@ int run(int argc, char** argv) {
       Terminal({}).print(exit->out);
       return exit->code;
     }
+    if (const GreetOptions* greet = std::get_if<GreetOptions>(&parsed)) return execute(*greet);
     return std::visit([](const auto& options) { return start(options); }, std::get<Command>(parsed));
   } catch (const Error& e) {
     return fail(exit_code(e.code()), kind_of(e.code()), e.what());

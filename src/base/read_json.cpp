@@ -1,5 +1,6 @@
 #include "base/read_json.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -33,6 +34,16 @@ Json read(std::string_view text) {
 
 nlohmann::json read_json(std::string_view text) { return read<nlohmann::json>(text); }
 nlohmann::ordered_json read_ordered_json(std::string_view text) { return read<nlohmann::ordered_json>(text); }
+
+std::string why_no_json(std::string_view text) {
+  if (depth_of(text) > kMostJsonDepth) return fmt::format("more than {} levels", kMostJsonDepth);
+  try {
+    const nlohmann::json parsed = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& e) {
+    return plain_json_error(e.what());
+  }
+  return {};
+}
 
 std::string text_at(const nlohmann::json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";

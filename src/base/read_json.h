@@ -15,6 +15,9 @@ inline constexpr int kMostJsonDepth = 100;
 [[nodiscard]] nlohmann::json read_json(std::string_view text);
 [[nodiscard]] nlohmann::ordered_json read_ordered_json(std::string_view text);
 
+// What is wrong with a text that read_json() discards: "parse error at line 3, column 7: ...".
+[[nodiscard]] std::string why_no_json(std::string_view text);
+
 // The string under this key; empty where there is none.
 [[nodiscard]] std::string text_at(const nlohmann::json& object, const char* key);
 

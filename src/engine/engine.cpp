@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -14,6 +15,9 @@
 
 namespace nibble::engine {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr Clock::time_point kWaits{};  // the engine's thread, for requests
 
 // What another thread asks of the engine's.
 using Message = std::function<void(Loop& loop)>;
@@ -105,6 +109,7 @@ struct Engine::Impl {
   void run() {
     while (true) {
       std::vector<Message> messages = loop.idle() ? inbox.wait() : inbox.take();
+      turn_began = Clock::now();
       for (const Message& message : messages) message(loop);
       if (stopping) return stop();
       try {
@@ -126,6 +131,7 @@ struct Engine::Impl {
       if (const std::vector<KvEvent> events = loop.take_kv_events(); !events.empty()) kv_events(events);
     }
     show();
+    turn_began = kWaits;
   }
 
   void show() {
@@ -143,6 +149,7 @@ struct Engine::Impl {
   bool stopping = false;
   mutable std::mutex mutex;  // guards shown
   EngineStats shown;
+  std::atomic<Clock::time_point> turn_began = kWaits;
   std::jthread thread;  // last: it uses all of the above
 };
 
@@ -181,7 +188,10 @@ void Engine::cancel(RequestId id) {
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->shown;
+  EngineStats stats = impl_->shown;
+  const Clock::time_point began = impl_->turn_began;
+  if (began != kWaits) stats.turn_seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  return stats;
 }
 
 }  // namespace nibble::engine

@@ -59,6 +59,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0, generated_tokens = 0;  // computed and drawn so far
   int64_t preemptions = 0, steps = 0;
   DraftStats drafts{};
+  double turn_seconds = 0;  // since the engine's thread last ended a step; 0: it waits for requests
 };
 
 class Engine {

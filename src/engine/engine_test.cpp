@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <thread>
@@ -187,6 +188,24 @@ TEST(engine, times_and_counts_are_told) {
   EXPECT_GT(end.prefill_seconds, 0);
   EXPECT_GT(end.decode_seconds, 0);
   rig.engine.reset();
+}
+
+TEST(engine, a_step_that_does_not_end_shows_in_the_stats) {
+  OneEngine rig({.max_context = 400, .max_sequences = 2, .max_batched_tokens = 64});
+  EXPECT_EQ(rig.engine->stats().turn_seconds, 0);
+  std::latch free(1);
+  rig.be.times = [&free](std::span<const backend::Row>) {
+    free.wait();
+    return 0.0;
+  };
+  Mailbox box;
+  rig.engine->submit(numbered(1, 3), box.receiver());
+  double before = 0;
+  for (int grown = 0; grown < 3; before = std::max(before, rig.engine->stats().turn_seconds))
+    grown += rig.engine->stats().turn_seconds > before ? 1 : 0;
+  free.count_down();
+  box.wait_finished();
+  while (rig.engine->stats().turn_seconds > 0) std::this_thread::yield();  // it waits for requests again
 }
 
 TEST(engine, who_is_told_of_an_end_finds_it_in_the_stats) {

@@ -120,6 +120,7 @@ EngineStats Replicas::stats() const {
     for (const auto count : {&S::running, &S::waiting, &S::kv_pages, &S::kv_pages_used, &S::prefix_queries,
                              &S::prefix_hits, &S::prompt_tokens, &S::generated_tokens, &S::preemptions, &S::steps})
       sum.*count += stats.*count;
+    sum.turn_seconds = std::max(sum.turn_seconds, stats.turn_seconds);
     sum.drafts.drafts += stats.drafts.drafts;
     sum.drafts.tokens += stats.drafts.tokens;
     sum.drafts.accepted += stats.drafts.accepted;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <iterator>
 #include <utility>
@@ -33,7 +34,10 @@ std::string request_id_of(const HttpRequest& request) {
   return good ? id : make_id("req_");
 }
 
-constexpr size_t kShortBody = size_t{64} << 10;         // longer ones are read by call_maker_
+constexpr size_t kShortBody = size_t{64} << 10;  // longer ones are read by call_maker_
+// Seconds that the engine may be busy without ending a step. A first step that reads a large model from a slow disk
+// takes minutes.
+constexpr double kLongestTurn = 600;
 constexpr std::string_view kMessages = "/v1/messages";  // and below: errors in Anthropic's form
 constexpr std::string_view kOllama = "/api/";           // in Ollama's
 constexpr std::string_view kCancel = "/cancel";         // at the end of a response's path
@@ -125,9 +129,10 @@ std::span<const Api::Route> Api::routes() {
        false},
       {"/metrics", "GET, HEAD",
        [](Api& a, Visit& v) {
+         const int64_t dropped = a.options_.dropped_log_lines ? a.options_.dropped_log_lines() : 0;
          const std::string text = v.service == nullptr
-                                      ? a.metrics_.text({}, "")
-                                      : a.metrics_.text(v.service->port.stats(), v.service->model.names[0]);
+                                      ? a.metrics_.text({}, "", dropped)
+                                      : a.metrics_.text(v.service->port.stats(), v.service->model.names[0], dropped);
          return a.answer(v, HttpHead{.content_type = "text/plain; version=0.0.4; charset=utf-8"},
                          text + build_info_text(a.options_.version, a.options_.commit));
        },
@@ -416,9 +421,13 @@ std::unique_ptr<Call> Api::page(Visit& visit) {
 }
 
 std::unique_ptr<Call> Api::health(Visit& visit) {
-  if (service_ != nullptr) return answer(visit, {{"status", "ok"}});
-  const std::lock_guard lock(loading_.mutex);
   HttpHead head{.status = 503, .headers = {{"Retry-After", "1"}}};
+  if (const Service* const service = service_; service != nullptr) {
+    const double seconds = service->port.stats().turn_seconds;
+    if (seconds < kLongestTurn) return answer(visit, {{"status", "ok"}});
+    return answer(visit, std::move(head), to_text({{"status", "stuck"}, {"seconds", std::llround(seconds)}}));
+  }
+  const std::lock_guard lock(loading_.mutex);
   const Json json = {{"status", "loading"},
                      {"phase", loading_.phase},
                      {"percent", static_cast<int>(std::clamp(loading_.done_share, 0.0, 1.0) * 100)}};

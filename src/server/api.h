@@ -31,6 +31,7 @@ struct ApiOptions {
   size_t stored_responses = 1024;
   size_t stored_bytes = size_t{256} << 20;
   std::string version{}, commit{};
+  std::function<int64_t()> dropped_log_lines{};  // so far; empty: none is ever dropped
   // Names of other models that begin so get the served one all the same; none: a name that is not served is refused.
   std::optional<std::string> other_names = "claude-";
 };

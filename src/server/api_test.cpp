@@ -88,6 +88,27 @@ TEST_F(ApiTest, who_goes_before_the_first_token_does_not_count_among_its_times) 
     EXPECT_NE(text.find(line), std::string::npos) << line;
 }
 
+TEST_F(ApiTest, what_is_cut_or_left_says_what_its_prompt_took) {
+  start({"<|channel|>final<|message|>Yes…"});
+  const std::string body = R"({"input":"hi","stream":true})";
+  {
+    const auto left = call("/v1/responses", body);
+    static_cast<void>(left->poll());
+  }
+  const auto cut = call("/v1/responses", body);
+  static_cast<void>(cut->poll());
+  cut->cut();
+  const std::string events = cut->poll().body;
+  const auto took = static_cast<int64_t>(engine_->requests[0].prompt.size());
+  ASSERT_GT(took, 0);
+  EXPECT_NE(events.find(fmt::format(R"("usage":{{"input_tokens":{},)", took)), std::string::npos) << events;
+  ASSERT_EQ(log_.size(), 2);
+  for (const Json& line : log_) EXPECT_EQ(line["prompt_tokens"], took) << line;
+  const std::string line = fmt::format("request_prompt_tokens_sum{{model_name=\"tiny\",engine=\"0\"}} {}\n", 2 * took);
+  const std::string metrics = ask("/metrics", "", "GET").text;
+  EXPECT_NE(metrics.find(line), std::string::npos) << metrics;
+}
+
 TEST_F(ApiTest, a_stop_string_cancels_and_is_a_stop) {
   start({"<|channel|>final<|message|>one two three…"});
   const Answer reply = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stop":"two"})");
@@ -184,6 +205,17 @@ TEST_F(ApiTest, before_the_model_is_there_only_health_speaks) {
   EXPECT_EQ(status("/v1/models").head->status, 503);
   EXPECT_EQ(status("/ping").head->status, 200);
   EXPECT_EQ(status("/metrics").head->status, 200);
+}
+
+TEST_F(ApiTest, health_sees_an_engine_that_ends_no_step) {
+  start({kAnswer});
+  engine_->turn_seconds = 599;
+  EXPECT_EQ(ask("/health", "", "GET").status, 200);
+  engine_->turn_seconds = 601;
+  const Answer health = ask("/health", "", "GET");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json, parse_json(R"({"status":"stuck","seconds":601})"));
+  EXPECT_EQ(ask("/ping", "", "GET").status, 200);
 }
 
 TEST_F(ApiTest, tools_and_schemas_come_with_a_mask) {
@@ -445,10 +477,11 @@ TEST_F(ApiTest, what_was_whole_when_the_server_ended_goes_out_whole) {
 }
 
 TEST_F(ApiTest, metrics_stand_under_both_names) {
-  start({kAnswer});
+  start({kAnswer}, {.dropped_log_lines = [] { return 7; }});
   ask("/v1/chat/completions", kChat);
   const std::string text = ask("/metrics", "", "GET").text;
   for (const char* line : {"vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 3",
+                           "nibble:log_lines_dropped_total{model_name=\"tiny\",engine=\"0\"} 7",
                            "nibble:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.25",
                            // What the engine has done so far, whatever has finished.
                            "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 430",

@@ -81,7 +81,9 @@ void EngineCall::submit(size_t choice, engine::Request request) {
     mailbox->items.push_back({choice, event, Clock::now()});
     if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
   };
-  choices_.emplace_back().id = context_.port.submit(std::move(request), receive);
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const engine::RequestId id = context_.port.submit(std::move(request), receive);
+  choices_.push_back({.id = id, .prompt_tokens = prompt_tokens, .first = {}, .last = {}});
 }
 
 // From here on no event comes, and nothing runs.
@@ -192,7 +194,8 @@ void EngineCall::conclude() {
   const std::string_view reason = failure_ ? reason_of(*failure_) : reasons_;
   const int status = failure_ ? failure_->status() : 200;
   for (const Choice& choice : choices_) {
-    if (!choice.finished) record(choice, {.generated_tokens = choice.tokens}, reason);
+    const engine::Finished so_far{.prompt_tokens = choice.prompt_tokens, .generated_tokens = choice.tokens};
+    if (!choice.finished) record(choice, so_far, reason);
   }
   context_.metrics.response_sent(context_.path, status);
   context_.metrics.harmony_repaired(presenter_->repairs());

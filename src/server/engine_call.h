@@ -75,7 +75,7 @@ class EngineCall final : public Call {
   struct Choice {
     engine::RequestId id{};
     bool enough = false, finished = false;
-    int64_t tokens = 0;
+    int64_t prompt_tokens = 0, tokens = 0;
     std::optional<Clock::time_point> first, last;
   };
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kOurs = "nibble:", kTheirs = "vllm:";
 constexpr std::string_view kOursAlone[] = {"connections_dropped_total", "engine_steps_total", "harmony_repairs_total",
-                                           "http_responses_total"};
+                                           "http_responses_total", "log_lines_dropped_total"};
 
 std::vector<double> seconds() { return {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480}; }
 std::vector<double> short_seconds() {
@@ -142,7 +142,8 @@ void Metrics::harmony_repaired(int64_t times) {
   state_.repairs += times;
 }
 
-std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name) const {
+std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name,
+                          int64_t dropped_log_lines) const {
   const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", escaped(model_name));
   const double used =
       stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
@@ -170,6 +171,8 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
        static_cast<double>(stats.drafts.accepted)},
       {"connections_dropped_total", "counter Connections closed unanswered, since --max-connections were open",
        static_cast<double>(state_.dropped)},
+      {"log_lines_dropped_total", "counter Lines of the log that nobody read in time",
+       static_cast<double>(dropped_log_lines)},
       {"harmony_repairs_total", "counter Deviations from the Harmony format that were repaired",
        static_cast<double>(state_.repairs)}};
   std::string out;

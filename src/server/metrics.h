@@ -66,7 +66,8 @@ class Metrics {
   void response_sent(std::string_view route, int status);
   void connection_dropped();
   void harmony_repaired(int64_t times);
-  [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name) const;
+  [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name,
+                                 int64_t dropped_log_lines) const;
 
  private:
   struct State {  // guarded by mutex

@@ -129,7 +129,7 @@ class Refusals(Case):
         self.refused(MEMORY, "bench", "-m", "gpt-oss-120b", "--load-format", "dummy", "-d", 130000, "-b", 1024, says="weights 65.2 GB")
 
     def test_options_of_another_backend(self):
-        self.refused(UNSUPPORTED, *BENCH, "--gpu-memory-utilization", 0.5, says="--gpu-memory-utilization: want --backend cuda")
+        self.assertIn("--enforce-eager, --gpu-memory-utilization 0.5 make no difference: no card is used", self.ok(*BENCH, "--gpu-memory-utilization", 0.5, "--enforce-eager", "-p", 4, "-n", 0, "-r", 1).err)
         for value in ("0", "1.1", "-1", "nan", "x", ""):
             self.refused(USAGE, *BENCH, "--gpu-memory-utilization", value)
 
@@ -163,6 +163,8 @@ class Plans(Case):
     def test_a_named_card_is_planned_for_a_build_that_has_code_for_it(self):
         plan = ("inspect", "-m", TINY, "--plan", "-b", 1, "-p", 0)
         self.assertIn("kernels: of a build with code for this card", self.ok(*plan, "--backend", "cuda", "--card", "gb10").out)
+        self.assertIn("cuda, GB10", self.ok(*plan, "--card", "gb10").out)  # a card needs no --backend
+        self.refused(support.USAGE, *plan, "--card", "gb10", "--backend", "cpu", says="--card gb10: want --backend cuda, found cpu")
         self.assertNotIn("kernels: ", self.ok(*plan, "--backend", "cpu").out)
 
     def test_scales_above_2_4_reach_the_plan(self):
@@ -281,7 +283,6 @@ class Plans(Case):
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "-d", 131072, says="131072")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--cpu-isa", "baseline", "--moe-activation", "int8", says="--moe-activation int8: want AVX2")
         self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--backend", "reference", says="plain loops")
-        self.refused(UNSUPPORTED, "inspect", "-m", TINY, "--plan", "--card", "gb10", says="want --backend cuda")
         self.refused(USAGE, "inspect", "-m", TINY, "--plan", "--backend", "cuda", "--card", "a1000", says="gb10")
 
 

@@ -183,6 +183,11 @@ class Conversation(Case):
         person.type("\x04")
         self.assertEqual(person.leave(), 0)
 
+    def test_how_it_runs_is_told_where_asked(self):
+        self.assertNotIn("modes: ", self.person().greeting)
+        self.assertIn("modes: ", self.person("-v").greeting)
+        self.assertIn("modes: ", self.ok("chat", *GREEDY, "-p", "Hi", "-n", 1, "--verbose").err)
+
     def test_colours_can_be_refused(self):
         person = Person("chat", *GREEDY, "--color", "never")
         self.addCleanup(person.close)
@@ -240,18 +245,18 @@ class Conversation(Case):
         self.assertIn("no such command; did you mean /help?", person.ask("/helpp"))
         self.assertIn("no such command", person.ask("/"))
         self.assertIn("low, medium, high or nothing, found extreme", person.ask("/reasoning extreme"))
-        person.ask("/reasoning high")
+        self.assertIn("reasoning: high", person.ask("/reasoning high"))
         high = person.ask("What is the capital of France?")
         person.ask("/clear")
         person.ask("/reasoning low")
         low = person.ask("What is the capital of France?")
         self.assertLess(self.thought(low), self.thought(high))
-        person.ask("/clear")
-        person.ask("/instructions Answer briefly.")
+        self.assertIn("the conversation is forgotten", person.ask("/clear"))
+        self.assertIn("instructions, from the next answer on: Answer briefly.", person.ask("/instructions Answer briefly."))
         person.ask("Hi")
         with_instructions = self.prompt_tokens(person.ask("/stats"))
         person.ask("/clear")
-        person.ask("/instructions")
+        self.assertIn("no instructions", person.ask("/instructions"))
         person.ask("Hi")
         self.assertLess(self.prompt_tokens(person.ask("/stats")), with_instructions)
         person.type("/quit\r")
@@ -365,6 +370,22 @@ class Conversation(Case):
         person.read_until(re.escape(EDITED) + r"[^>]*?[a-z]{3}")
         os.kill(person.process.pid, signal.SIGTERM)
         self.assertEqual(person.leave(), -signal.SIGTERM)
+
+
+class RunAtATerminal(Case):
+    def test_run_without_a_prompt_is_a_chat(self):
+        person = Person("run", *GREEDY[:4])
+        self.addCleanup(person.close)
+        self.assertIn("Type a message", person.prompt())
+        self.assertIn("The capital of France is Paris.", person.ask("What is the capital of France?"))
+        person.type("\x04")
+        self.assertEqual(person.leave(), 0)
+
+    def test_run_with_a_prompt_is_none(self):
+        person = Person("run", *GREEDY[:4], "-p", "Once upon a time", "-n", "3")
+        self.addCleanup(person.close)
+        self.assertEqual(person.leave(), 0)
+        self.assertIn("Once upon a time", person.unread)
 
 
 class Typing(Case):
@@ -482,6 +503,15 @@ class Piped(Case):
         self.assertNotIn("\x1b", text.out)
         self.assertEqual(nibble("chat", *GREEDY, stdin=b"\xff\xfe\n\0\n/quit\n").code, 0)
         self.refused(2, "chat", *GREEDY, stdin=b"\n", says="found an empty one")
+
+    def test_what_is_piped_goes_before_a_question(self):
+        whole = self.ok("chat", *GREEDY, "-p", "Paris is large.\n\nWhat is the capital of France?", "--json").json()
+        for question in (("-p", "What is the capital of France?"), ("What is the capital of France?",)):
+            piped = self.ok("chat", *GREEDY, *question, "--json", stdin=b"Paris is large.\n").json()
+            self.assertEqual((piped["messages"], piped["usage"]), (whole["messages"], whole["usage"]))
+        alone = self.ok("chat", *GREEDY, "-p", "What is the capital of France?", "--json").json()
+        nothing = self.ok("chat", *GREEDY, "-p", "What is the capital of France?", "--json", stdin=b"\n").json()
+        self.assertEqual(alone["usage"], nothing["usage"])
 
 
 if __name__ == "__main__":

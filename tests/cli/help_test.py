@@ -1,10 +1,12 @@
 """What nibble says of itself: the greeting, help in groups, the manual, completions, and flags as others spell them."""
+import os
 import re
 import shutil
 import subprocess
 import unittest
 
 import support
+from serve_support import Server
 from support import TINY, USAGE, Case
 
 COMMANDS = ("run", "chat", "serve", "inspect", "tokenize", "quantize", "convert", "synth", "perplexity", "compare", "predict", "bench", "load", "verify", "features", "pull", "list", "rm", "ps", "launch", "man", "completion")
@@ -17,10 +19,25 @@ def flags_in(text):
 
 
 class Help(Case):
-    def test_alone_it_greets(self):
-        text = self.ok().out
-        self.assertEqual(len(re.findall(r"^  nibble \w+", text, re.MULTILINE)), 5)
+    def test_alone_it_greets_with_four_commands_that_work(self):
+        env = {**os.environ, "HOME": str(self.dir), "XDG_RUNTIME_DIR": str(self.dir)}
+        text = self.ok(env=env).out
         self.assertIn("--help", text)
+        commands = [line.split() for line in re.findall(r"^  nibble (.*?)  ", text, re.MULTILINE)]
+        self.assertEqual(len(commands), 4)
+        self.assertEqual([command for command in commands if command[0] in ("chat", "serve", "list")], [["chat", "nibble-tiny"], ["serve", "nibble-tiny"], ["list"]])
+        for command in commands:
+            if command[0] == "chat":
+                command += ["Hello", "-n", "2"]
+            if command[0] not in ("pull", "serve"):
+                self.ok(*command, env=env)
+        server = Server(env=env)
+        self.addCleanup(server.stop)
+        text = self.ok(env=env).out
+        self.assertIn(f"http://127.0.0.1:{server.port}/", text)
+        self.assertEqual(len(re.findall(r"^  nibble \w+", text, re.MULTILINE)), 4)
+        self.assertNotIn("nibble serve", text)  # its port is taken
+        self.ok("ps", env=env)
 
     def test_help_and_version_go_to_standard_output(self):
         text = self.ok("--help").out
@@ -105,13 +122,40 @@ class OthersFlags(Case):
         self.refused(5, "run", "-hf", "openai/gpt-oss-20b:mxfp4", "-p", "a", says="HF_HUB_OFFLINE", env={**support.os.environ, "HF_HUB_OFFLINE": "1", "HOME": str(self.dir)}, cwd=self.dir)
 
     def test_what_there_is_instead(self):
-        for flag, word in (("-ngl", "--backend cuda"), ("--n-gpu-layers=99", "--backend cuda"), ("-fa", "leave it out"), ("--jinja", "Harmony"), ("-ctk", "--kv-cache-dtype"), ("-cnv", "nibble chat")):
-            self.refused(USAGE, "run", TINY, "a", flag, says=(f"no {flag.split('=')[0]}:", word))
+        words = ("--n-gpu-layers: 20 is not supported", "--n-cpu-moe: is not supported", "--cache-type-k: is not supported", "--kv-cache-dtype",
+                 "--conversation: is not supported", "nibble chat", "there is no --foo", "no --modle; did you mean --model?")
+        self.refused(USAGE, "run", TINY, "a", "-ngl", 20, "-ncmoe=3", "-ctk", "q8_0", "-cnv", "--foo", "--modle", "x", says=words)  # all at once
+        self.refused(USAGE, "serve", TINY, "--enable-lora", "--grpc", "-ts", "1,1", "--bar", says=("--enable-lora: ", "--grpc: ", "--tensor-split: ", "no --bar"))
+        self.refused(USAGE, "chat", TINY, "--format", "json", says="response_format")
+        self.refused(USAGE, "run", TINY, "a", "--reasoning-format", "none", says="--reasoning-format: none is not supported")
+        self.refused(USAGE, "tokenize", "--jinja", "-p", "a", says="has no --jinja")  # it runs no model
         for text in ("-c", "--jinja", "-hf"):  # a value is no flag
             self.assertTrue(self.ok("run", "-m", TINY, "-p", text, "-n", 1, "--json").json()["text"] is not None)
         for command, word in (("ls", "nibble list"), ("show", "nibble inspect")):
             self.refused(USAGE, command, says=word)
             self.refused(USAGE, "help", command, says=word)
+
+    def test_what_asks_for_nothing_passes_with_a_line(self):
+        llama = ("--jinja", "-b", 2048, "-fa", "-fa", "off", "-ngl", 99, "--swa-full", "--offline", "--reasoning-format", "deepseek", "-ncmoe", 0, "--mlock", "-nocb")
+        want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 8, "--temperature", 0)
+        for args in (("run", TINY, "Once upon", "-n", 8, "--temp", 0, "--json", *llama), ("serve", TINY, "--print-config", "-ub", 64, *llama),
+                     ("chat", TINY, "Hi", "-n", 2, "--keepalive", "5m", "--hidethinking", *llama)):
+            result = self.ok(*args)
+            for flag in ("--jinja", "--batch-size", "--flash-attn", "--n-gpu-layers", "--swa-full", "--offline", "--reasoning-format", "--n-cpu-moe", "--mlock", "--cont-batching"):
+                self.assertEqual(len(re.findall(rf"^{flag} makes no difference: ", result.err, re.MULTILINE)), 1, (flag, result.err))
+        self.assertEqual(self.ok("run", TINY, "Once upon", "-n", 8, "--temp", 0, "--json", *llama).json()["text"], want)
+        self.assertIn("--n-gpu-layers 0 is taken as --backend cpu", self.ok("run", TINY, "a", "-n", 1, "-ngl", 0).err)
+        config = self.ok("serve", TINY, "-ngl=0", "--print-config", "--json").json()
+        self.assertEqual(config["backend"], {"value": "cpu", "origin": "--n-gpu-layers"})
+        # --offline: nothing is pulled, though -hf usually does.
+        env = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HOME": str(self.dir)}
+        for flags, says in ((("--offline",), "there is no model openai/gpt-oss-20b"), ((), "127.0.0.1:9")):
+            result = support.nibble("run", "-hf", "openai/gpt-oss-20b", "-p", "a", *flags, env=env, cwd=self.dir)
+            self.assertEqual(result.code, 5, result.err)
+            self.assertIn(says, result.err)
+
+    def test_nothing_far_off_is_suggested(self):
+        self.assertNotIn("did you mean", self.refused(USAGE, "create", says="there is no command create").err)
 
     def test_help_and_version_as_commands(self):
         self.assertEqual(self.ok("help").out, self.ok("--help").out)

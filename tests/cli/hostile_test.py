@@ -45,8 +45,9 @@ class CommandLine(Case):
 
     def test_flags_of_another_backend(self):
         for flag in ("--moe-kernel marlin", "--moe-tile 64x128", "--enforce-eager", "--attention-backend flash", "--attention-backend reference"):
-            for command in ((*RUN, "-p", "a"), ("compare", "-m", TINY), ("inspect", "-m", TINY, "--plan")):
-                self.refused(UNSUPPORTED, *command, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
+            self.refused(UNSUPPORTED, "compare", "-m", TINY, *flag.split(), says=(flag.split()[0], "want --backend cuda"))
+            for command in ((*RUN, "-p", "a"), ("inspect", "-m", TINY, "--plan")):
+                self.assertIn(f"{flag} makes no difference: no card is used", self.ok(*command, *flag.split()).err)
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--moe-activation", "f32", says="--moe-activation f32: want --backend cpu")
         self.refused(UNSUPPORTED, *RUN, "-p", "a", "--backend", "reference", "--fast", says="--fast: want --backend cpu or cuda")
         self.refused(USAGE, *RUN, "-p", "a", "--moe-activation", "fp4", says="want auto or f32 or bf16 or int8 or mxfp8 or mxfp6 or mxfp4, found fp4")
@@ -172,8 +173,10 @@ class Tools(Case):
         return self.ok(*args) if code == 0 else self.refused(code, *args, says=says)
 
     def test_malformed_tools_are_refused_with_their_place(self):
-        for text in ("", "{", "nonsense", "{}", "null", "1", b"\xff\xfe", '[{"name": "f"}'):
-            self.chat(text, USAGE, says="want a JSON array of functions")
+        for text in ("{}", "null", "1"):
+            self.chat(text, USAGE, says=("--tools ", "tools.json: want a JSON array of functions"))
+        for text, place in (("", "line 1, column 1"), ("{", "line 1, column 2"), ("nonsense", "line 1, column 2"), (b"\xff\xfe", "line 1, column 1"), ('[{"name": "f"}\n\n', "line 3, column 1"), ('[\n{"name" "f"}]', "line 2, column 11")):
+            self.chat(text, USAGE, says=("--tools ", f"tools.json: want JSON; parse error at {place}: "))
         self.chat("[1]", USAGE, says="entry 0")
         self.chat('[{"name": "f"}, {"description": "no name"}]', USAGE, says="entry 1")
         self.chat('[{"name": 5}]', USAGE, says="entry 0: want a string as name")
@@ -185,7 +188,7 @@ class Tools(Case):
 
     def test_deep_schemas_do_not_exhaust_the_stack(self):
         deep = 100_000
-        self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="deep")
+        self.chat('[{"name": "f", "parameters": ' + '{"properties": {"a": ' * deep + "{}" + "}}" * deep + "}]", USAGE, says="more than 100 levels")
         self.chat("[" * deep + "]" * deep, USAGE)
 
     def test_json_of_brackets_alone_is_refused_wherever_it_stands(self):

@@ -199,6 +199,37 @@ class Hostile(Case):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(PATIENCE_S), 0)
 
+    def test_a_log_that_nobody_reads_stops_nothing(self):
+        command = [NIBBLE, "serve", TINY, "--port", "0", "--log-prompts"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        port = next(int(found[1]) for line in process.stderr if (found := re.search(rb"curl http://127.0.0.1:(\d+)/", line)))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+
+        def ask(method, path, body=None):
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+        def dropped():
+            return int(float(re.search(r"^nibble:log_lines_dropped_total\{.*\} (.*)$", ask("GET", "/metrics")[1], re.M)[1]))
+
+        self.assertEqual(dropped(), 0)
+        long = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 60_000})  # two lines of log
+        for _ in range(12):  # 64 KiB fit a pipe, and 256 KiB wait
+            self.assertEqual(ask("POST", "/v1/completions", long)[0], 200)
+        self.assertEqual(ask("GET", "/load")[0], 200)
+        self.assertEqual(ask("GET", "/health")[0], 200)
+        lost = dropped()
+        self.assertGreater(lost, 0)
+        self.assertLess(lost, 24)  # what could be kept is kept
+        for _ in range(24 - lost):  # a reader that comes late gets whole lines
+            self.assertIn(json.loads(process.stderr.readline())["event"], ("prompt", "request"))
+        for _ in range(8):
+            self.assertEqual(ask("POST", "/v1/completions", long)[0], 200)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(PATIENCE_S), 0)
+
     def test_many_clients_that_go_leave_nothing(self):
         sockets = []
         for i in range(40):
@@ -513,7 +544,8 @@ class Secured(Case):
             self.assertEqual(joined(events, "content"), "The capital of France is Paris.")
         self.assertEqual(server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), b"")
         self.refused(2, "serve", TINY, "--ssl-certfile", cert, says="--ssl-keyfile")
-        shown = self.ok("serve", TINY, "--ssl-certfile", cert, "--ssl-keyfile", cert, "--print-config")
+        shown = support.nibble("serve", TINY, "--ssl-certfile", cert, "--ssl-keyfile", cert, "--print-config")
+        self.assertEqual(shown.code, support.IO, shown.err)
         self.assertIn(f"what is open is not resolved: --ssl-keyfile {cert}", shown.err)
         self.refused(5, "serve", TINY, "--ssl-certfile", key, "--ssl-keyfile", key, says="--ssl-certfile")
         locked = self.dir / "locked.pem"

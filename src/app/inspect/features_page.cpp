@@ -107,7 +107,7 @@ std::string features_page() {
 std::string features_text() {
   std::string out;
   for (const Option* const f : features())
-    out += fmt::format("{:<17}{:<26}{:<10}{}\n", f->traits.feature.name, f->name(), f->usual(), values_of(*f));
+    out += fmt::format("{:<20} {:<26} {:<9} {}\n", f->traits.feature.name, f->name(), f->usual(), values_of(*f));
   return out;
 }
 

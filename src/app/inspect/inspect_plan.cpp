@@ -123,7 +123,8 @@ class Planner {
       ThreadPool pool(options.model.run.threads);
       scales_ = scales_of(weights, pool);
     } else if (!options.card.empty()) {
-      throw Error(Code::kUnsupported, "--card: want --backend cuda, found another");
+      throw Error(Code::kInvalidRequest, "--card {}: want --backend cuda, found {}", options.card,
+                  name_of(options.model.run.backend));
     }
   }
 
@@ -236,9 +237,11 @@ std::string text(const Json& plan, Terminal& terminal) {
 
 int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, Terminal& terminal) {
   InspectOptions options = asked;
+  if (!asked.card.empty() && asked.model.run.backend == BackendKind::kAuto)
+    options.model.run.backend = BackendKind::kCuda;
   backend::validate(asked.model.run.ranks, config.dims, config.layer_experts);
-  options.model = resolved_alone(asked.model, kPlanContext, card_of(asked.card));
-  for (const std::string& why : {options.model.backend_why, options.model.fast_why})
+  options.model = resolved_alone(options.model, kPlanContext, card_of(asked.card));
+  for (const std::string& why : {options.model.backend_why, options.model.fast_why, options.model.left_out})
     if (!why.empty() && !options.output.json) terminal.note(why);
   std::optional<ModelFiles> files;
   std::vector<backend::HostWeight> weights;

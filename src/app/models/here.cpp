@@ -1,5 +1,7 @@
 // nibble list and rm: the models on this machine.
 
+#include "app/models/here.h"
+
 #include "app/setup/commands.h"
 #include "app/setup/loaded_model.h"
 #include "app/setup/named_model.h"
@@ -95,6 +97,13 @@ std::string cached_repo(const RemoveOptions& options, const std::optional<hub::M
 }
 
 }  // namespace
+
+std::vector<hub::Snapshot> models_that_run(const hub::Settings& settings) {
+  std::vector<hub::Snapshot> models;
+  for (Here& here : models_here(settings))
+    if (here.why.empty()) models.push_back(std::move(here.model));
+  return models;
+}
 
 int execute(const ListOptions& options) {
   Terminal terminal(options.output);

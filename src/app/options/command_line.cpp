@@ -4,9 +4,11 @@
 #include "base/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -61,8 +63,9 @@ std::string Argument::switched(std::string_view of, const std::string& value) co
 Arguments::Arguments(CommandId command, const Parts& parts) : command_(command), parts_(parts) {
   for (const Option& option : option_table())
     if (option.commands.has(command)) all_.push_back(argument_of(option));
-  if (command != CommandId::kServe) return;
+  if (find("--print-config") == nullptr) return;  // it runs no model
   for (const ForeignWord& word : foreign_words()) {
+    if (command != CommandId::kServe && !word.everywhere) continue;
     const bool is_flag = word.name.starts_with("--") && word.name.find('.') == std::string::npos;
     // Values of ours are no flags, and those of other flags stand there again.
     if (!is_flag || word.becomes == Becomes::kFlag || word.becomes > Becomes::kRefused) continue;
@@ -169,10 +172,18 @@ bool Arguments::read(std::span<const std::string> words, std::vector<std::string
   };
   named([&] { Words(*this, words, unknown).read(); });
   const bool helps = !find("--help")->words.empty();
-  if (!helps) refuse_unknown(unknown);
+  std::vector<std::string> refused;
+  for (Argument& argument : all_) {
+    try {
+      if (argument.foreign != nullptr && !argument.words.empty()) take(argument, argument.words);
+    } catch (const Error& e) {
+      refused.emplace_back(e.what());
+    }
+  }
+  if (!helps) refuse_unknown(unknown, refused);
   named([&] {
     for (Argument& argument : all_)
-      if (!argument.words.empty()) take(argument, argument.words);
+      if (!argument.words.empty() && argument.foreign == nullptr) take(argument, argument.words);
     if (!helps) check_together();
   });
   return !helps;
@@ -245,21 +256,22 @@ void Arguments::check_together() const {
   }
 }
 
-// In one line, with the flag that was probably meant.
-void Arguments::refuse_unknown(const std::vector<std::string>& unknown) const {
-  if (unknown.empty()) return;
+// All in one line, with the flags that were probably meant.
+void Arguments::refuse_unknown(const std::vector<std::string>& unknown, const std::vector<std::string>& refused) const {
   const std::string name = fmt::format("nibble {}", program_name(command_));
+  std::vector<std::string> known, flags;
+  for (const Argument& argument : all_)
+    for (const std::vector<std::string>& names : {argument.names, argument.negations})
+      std::ranges::copy_if(names, std::back_inserter(known), [](const auto& each) { return each.starts_with("--"); });
   for (const std::string& word : unknown) {
-    if (!looks_like_a_flag(word)) continue;
     const std::string flag = word.substr(0, word.find('='));
-    std::vector<std::string> known;
-    for (const Argument& argument : all_)
-      for (const std::vector<std::string>& names : {argument.names, argument.negations})
-        for (const std::string& each : names)
-          if (each.starts_with("--")) known.push_back(each);
-    throw Error(Code::kInvalidRequest, "{} has no {}{} ({} --help lists its options)", name, flag,
-                suggestion(flag, known), name);
+    if (looks_like_a_flag(word)) flags.push_back(flag + suggestion(flag, known));
   }
+  if (!flags.empty()) flags.front().insert(0, refused.empty() ? " has no " : "; and there is no ");
+  if (!flags.empty() || !refused.empty())
+    throw Error(Code::kInvalidRequest, "{}{}{}{} ({} --help lists its options)", name, refused.empty() ? "" : ": ",
+                fmt::join(refused, "; "), fmt::join(flags, "; no "), name);
+  if (unknown.empty()) return;
   const std::string& found = unknown.front();
   const bool is_quoted = found.find(' ') != std::string::npos, is_switched = neither_yes_nor_no(found).empty();
   throw Error(Code::kInvalidRequest, "{}: what is \"{}\"?{} ({} --help)", name, found,

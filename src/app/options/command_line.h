@@ -52,7 +52,7 @@ class Arguments {
   void take(Argument& argument, const std::vector<std::string>& values);
   void take_place(const Argument& argument, const std::string& found);
   void check_together() const;
-  void refuse_unknown(const std::vector<std::string>& unknown) const;
+  void refuse_unknown(const std::vector<std::string>& unknown, const std::vector<std::string>& refused) const;
 
   const CommandId command_;
   const Parts parts_;

@@ -26,8 +26,7 @@ constexpr std::string_view kForeignText =
 using Heading = std::pair<std::string_view, Becomes>;
 constexpr Heading kHeadings[] = {{"flags", Becomes::kFlag},      {"fields", Becomes::kFields},
                                  {"nothing", Becomes::kNothing}, {"refused", Becomes::kRefused},
-                                 {"names", Becomes::kLongName},  {"instead", Becomes::kInstead},
-                                 {"commands", Becomes::kCommand}};
+                                 {"names", Becomes::kLongName},  {"commands", Becomes::kCommand}};
 
 ForeignWord word_of(const std::string& spec, Becomes becomes, std::string_view text) {
   const size_t mark = spec.find('='), blank = becomes == Becomes::kFlag ? text.find(' ') : text.npos;
@@ -37,7 +36,8 @@ ForeignWord word_of(const std::string& spec, Becomes becomes, std::string_view t
   if (word.is_switch) return word;
   word.values = spec.substr(mark + 1);
   word.takes_several = word.values == "*";
-  if (word.takes_several) word.values.clear();
+  word.may_be_bare = word.values.starts_with('?');
+  if (word.takes_several || word.may_be_bare) word.values.erase(0, 1);
   std::ranges::replace(word.values, '|', ' ');
   return word;
 }
@@ -67,10 +67,10 @@ const Option* option_of(std::string_view name) {
   return nullptr;
 }
 
-// What to use instead of another program's flag or command; empty: nothing is known.
-std::string_view instead_of(std::string_view name, Becomes becomes) {
+// Our name for another program's command, or a long name for a short one of any command; empty: none is known.
+std::string_view name_for(std::string_view name, Becomes becomes) {
   for (const ForeignWord& word : foreign_words())
-    if (word.becomes == becomes && word.name == name) return word.text;
+    if (word.becomes == becomes && word.name == name && word.everywhere) return word.text;
   return {};
 }
 
@@ -126,7 +126,8 @@ void take_value(Settings& settings, const ForeignWord& word, const std::string& 
   const bool refused = word.becomes == Becomes::kRefused;
   if ((refused || of_fields) && (value == "null" || (value == "{}" && flag != "--speculative-config")))
     return note(settings, fmt::format("{} {} makes no difference: it asks for nothing", flag, value));
-  if (refused) refuse_value(flag, fmt::format("is not supported: {}", word.text));
+  if (refused)
+    refuse_value(flag, fmt::format("{}is not supported: {}", word.values.empty() ? "" : value + " ", word.text));
   if (!takes(word, value))
     refuse_value(flag, fmt::format("only {} is supported, found {}: {}", word.values, value, word.text));
   const std::vector<ConfigField> fields =
@@ -188,7 +189,7 @@ void respell_vllm_words(std::vector<std::string>& words) {
     if (words[i] == "-q" && words[i + 1] == "mxfp4") words[i] = "--quantization";
   for (size_t i = 0; i < words.size(); ++i) {
     for (const ForeignWord& word : foreign_words()) {
-      if (word.becomes != Becomes::kLongName || !words[i].starts_with(word.name)) continue;
+      if (word.becomes != Becomes::kLongName || word.everywhere || !words[i].starts_with(word.name)) continue;
       const std::string rest = words[i].substr(word.name.size());
       const bool whole = rest.empty() || rest[0] == '=' || rest[0] == '.';
       if (whole || word.name == "-O") words[i] = fmt::format("{}{}{}", word.text, whole ? "" : "=", rest);
@@ -224,8 +225,9 @@ void add_repo(std::vector<std::string>& words, const Arguments& arguments, std::
   if (repo.empty() && file.empty()) return;
   if (repo.empty()) throw Error(Code::kInvalidRequest, "--hf-file {}: want --hf-repo ORG/REPO beside it", file);
   if (!file.empty()) repo = fmt::format("{}:{}", repo.substr(0, repo.find(':')), file);
+  const bool pulls = arguments.find("--pull") != nullptr && std::ranges::find(words, "--offline") == words.end();
   words.insert(words.begin() + 1, (arguments.find("--model") == nullptr ? "" : "--model=") + repo);
-  if (arguments.find("--pull") != nullptr) words.insert(words.begin() + 1, "--pull");
+  if (pulls) words.insert(words.begin() + 1, "--pull");
 }
 
 }  // namespace
@@ -234,16 +236,21 @@ std::span<const ForeignWord> foreign_words() {
   static const std::vector<ForeignWord> words = [] {
     std::vector<ForeignWord> all;
     Becomes becomes{};
+    bool everywhere = false;
     std::string_view text;
     for (std::string_view rest = kForeignText; !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-      if (line.starts_with("## "))
-        becomes = std::ranges::find(kHeadings, line.substr(3, line.find(':') - 3), &Heading::first)->second;
-      else if (line.starts_with("  "))
-        for (const std::string& spec : split(line.substr(2), ' ')) all.push_back(word_of(spec, becomes, text));
-      else if (!line.starts_with('#'))
+      if (line.starts_with("## ")) {
+        const std::vector<std::string> heading = split(line.substr(3, line.find(':') - 3), ' ');
+        becomes = std::ranges::find(kHeadings, heading[0], &Heading::first)->second;
+        everywhere = heading.back() == "everywhere";
+      } else if (line.starts_with("  ")) {
+        for (const std::string& spec : split(line.substr(2), ' '))
+          all.emplace_back(word_of(spec, becomes, text)).everywhere = everywhere;
+      } else if (!line.starts_with('#')) {
         text = line;
+      }
     }
     return all;
   }();
@@ -265,7 +272,7 @@ void respell_foreign_words(std::vector<std::string>& words) {
   const std::string name = words[0];
   const std::optional<CommandId> command = id_of(name);
   if (!command) {
-    if (const std::string_view ours = instead_of(name, Becomes::kCommand); !ours.empty())
+    if (const std::string_view ours = name_for(name, Becomes::kCommand); !ours.empty())
       throw Error(Code::kInvalidRequest, "there is no command {}; want nibble {}", name, ours);
     return;
   }
@@ -277,7 +284,12 @@ void respell_foreign_words(std::vector<std::string>& words) {
     const std::string flag = words[i].substr(0, end);
     if (!flag.starts_with("-")) continue;
     if (const Argument* const own = arguments.find(flag); own != nullptr) {
-      if (!own->is_switch && end == words[i].size()) ++i;  // its value, whatever that looks like
+      if (own->is_switch || end < words[i].size()) continue;
+      const bool may_be_bare = own->foreign != nullptr && own->foreign->may_be_bare;
+      if (may_be_bare && (i + 1 == words.size() || !takes(*own->foreign, words[i + 1])))
+        words[i] += "=" + split(own->foreign->values, ' ').front();
+      else
+        ++i;  // its value, whatever that looks like
       continue;
     }
     const bool is_file = flag == "-hff" || flag == "--hf-file";
@@ -295,12 +307,8 @@ void respell_foreign_words(std::vector<std::string>& words) {
       if (same->name == "--max-model-len" && words[i + 1] == "0") words[i + 1] = "auto";  // as much as fits
       continue;
     }
-    if (flag == "--chat-template-kwargs" && command == CommandId::kServe) {
-      words[i].replace(0, end, "--default-chat-template-kwargs");
-      continue;
-    }
-    if (const std::string_view instead = instead_of(flag, Becomes::kInstead); !instead.empty())
-      throw Error(Code::kInvalidRequest, "nibble {} has no {}: {} (nibble {} --help)", name, flag, instead, name);
+    const std::string_view known = name_for(flag, Becomes::kLongName);
+    if (!known.empty() && arguments.find(known) != nullptr) words[i--].replace(0, end, known);
   }
   add_repo(words, arguments, repo, repo_file);
   if (command == CommandId::kServe) respell_vllm_words(words);
@@ -312,11 +320,14 @@ bool holds_fields(std::string_view flag) {
 
 void take_foreign(Settings& settings, const ForeignWord& word, const std::vector<std::string>& values) {
   if (word.is_switch) {  // of a switch and of a value the last one counts, as in vLLM
-    if (is_true(values.back())) take_value(settings, word, "");
+    if (is_true(values.back()) || (word.everywhere && word.becomes == Becomes::kNothing))
+      take_value(settings, word, "");
   } else if (holds_fields(word.name)) {
     for (const std::string& value : values) take_value(settings, word, value);
   } else {
-    take_value(settings, word, word.takes_several ? fmt::format("{}", fmt::join(values, " ")) : values.back());
+    const std::string value = word.takes_several ? fmt::format("{}", fmt::join(values, " ")) : values.back();
+    const ForeignWord* const said = word_for(word.name, value);
+    take_value(settings, said != nullptr ? *said : word, value);
   }
 }
 

@@ -13,9 +13,9 @@
 namespace nibble::app {
 
 // What a word becomes: one of our flags; nothing, with a note that says why; an error that says why; or, for a flag
-// with fields, what each field says (an error for a field without a word). A short name of vLLM's becomes its long
-// one; flags and commands of other programs become an error that says what to use instead.
-enum class Becomes : uint8_t { kFlag, kFields, kNothing, kRefused, kLongName, kInstead, kCommand };
+// with fields, what each field says (an error for a field without a word). A short name becomes its long one; a command
+// of another program becomes an error that says what to use instead.
+enum class Becomes : uint8_t { kFlag, kFields, kNothing, kRefused, kLongName, kCommand };
 struct ForeignWord {
   std::string name;  // "--flag" (vLLM's, or ours with vLLM's value), "--flag.field", "VARIABLE"
   Becomes becomes;
@@ -23,6 +23,8 @@ struct ForeignWord {
   std::string values{};          // these alone, separated by blanks; empty: all
   bool is_switch = false;        // without a value, and has a --no-… as well
   bool takes_several = false;
+  bool may_be_bare = false;  // a value may follow
+  bool everywhere = false;   // of each command that runs a model, otherwise of serve
 };
 [[nodiscard]] std::span<const ForeignWord> foreign_words();
 
@@ -33,7 +35,7 @@ void respell_foreign_words(std::vector<std::string>& words);
 // Its value is read field by field, or as JSON.
 [[nodiscard]] bool holds_fields(std::string_view flag);
 
-// What `nibble serve` takes of vLLM's command lines. What it becomes is recorded in the settings.
+// What a command takes of other programs' command lines. What it becomes is recorded in the settings.
 // The flag with the values that it was given. Throws refuse_value().
 void take_foreign(Settings& settings, const ForeignWord& word, const std::vector<std::string>& values);
 // vLLM's value of our option, and 8k, as ours.

@@ -47,7 +47,7 @@ constexpr std::string_view kZshScript =
 #include "app/options/completion_zsh.txt"
     ;
 
-// Those of the commands, and behind them the program's examples, its exit codes and its greeting.
+// Those of the commands, and behind them the program's examples and its exit codes.
 const std::vector<CommandText>& all_texts() {
   static const std::vector<CommandText> texts = [] {
     constexpr std::string_view kMark = "\n## ";
@@ -59,7 +59,7 @@ const std::vector<CommandText>& all_texts() {
       all.push_back(
           {rest.substr(0, colon), rest.substr(colon + 2, line - colon - 2), rest.substr(line + 1, end - line - 1)});
     }
-    check(all.size() == std::variant_size_v<Command> + 3, "each command has its text");
+    check(all.size() == std::variant_size_v<Command> + 2, "each command has its text");
     return all;
   }();
   return texts;
@@ -189,11 +189,9 @@ HelpTopic take_help_topic(std::vector<std::string>& arguments) {
   return topic;
 }
 
-std::string greeting_text() { return fmt::format("{}\n", all_texts().back().examples); }
-
 std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) {
   if (command) return command_help(*command, topic);
-  std::string out = "Nibble: the fastest gpt-oss on the machine you own.\n\nnibble COMMAND [flags]\n\ncommands:\n";
+  std::string out = "Nibble runs gpt-oss on your own machine.\n\nnibble COMMAND [flags]\n\ncommands:\n";
   for (const CommandText& each : command_texts()) out += fmt::format("  {:<12}{}\n", each.name, each.about);
   return out +
          fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",

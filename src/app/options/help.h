@@ -43,7 +43,6 @@ struct CommandText {
 
 // Help for the command, or for the whole program. Lines of at most 80 columns, except for examples.
 [[nodiscard]] std::string help_text(std::optional<CommandId> command, const HelpTopic& topic);
-[[nodiscard]] std::string greeting_text();  // where no command is named
 
 // nibble.1 for man: roff with man's macros.
 [[nodiscard]] std::string man_page_text();

@@ -277,7 +277,7 @@ std::vector<std::string> split(std::string_view text, char at) {
 
 std::string suggestion(std::string_view found, const std::vector<std::string>& names) {
   const std::string* best = nullptr;
-  size_t best_edits = found.size() / 3 + 1;
+  size_t best_edits = found.size() / 4 + 1;
   for (const std::string& name : names) {
     const size_t edits = found.size() > 4 && name.starts_with(found) ? 1 : edits_between(found, name);
     if (edits > best_edits || (best != nullptr && edits == best_edits)) continue;
@@ -308,6 +308,28 @@ std::vector<RunSetting> run_settings(const backend::RunConfig& config) {
     settings.push_back(std::move(setting));
   }
   return settings;
+}
+
+std::string leave_out_card_settings(backend::RunConfig& config) {
+  ServeOptions with, without;
+  with.model.run = config;
+  const Parts parts = parts_of(with), open = parts_of(without);
+  std::vector<std::string> flags;
+  for (const RunSetting& setting : run_settings(config)) {
+    const Option& option = *setting.option;
+    const bool is_of_cards = !option.traits.on.meets({BackendKind::kCpu, BackendKind::kReference});
+    if (!setting.given || !is_of_cards || config.backend == BackendKind::kCuda) continue;
+    flags.push_back(option.is_switch() ? setting.flag : fmt::format("{} {}", setting.flag, setting.value));
+    const ValueRef slot = option.place.in(parts);
+    if (auto* const* const optional = std::get_if<std::optional<double>*>(&slot))
+      (*optional)->reset();
+    else
+      read_value(option, slot, shown_value(option, option.place.in(open)));
+  }
+  config = with.model.run;
+  if (flags.empty()) return "";
+  return fmt::format("{} {} no difference: no card is used", fmt::join(flags, ", "),
+                     flags.size() > 1 ? "make" : "makes");
 }
 
 std::optional<RunSetting> first_misfit(const backend::RunConfig& config, backend::BackendSet backends) {
@@ -375,6 +397,7 @@ ModelOptions draft_options(const ModelOptions& options) {
   if (draft.load_format != LoadFormat::kDummy) draft.load_format = LoadFormat::kAuto;
   draft.backend_why.clear();
   draft.fast_why.clear();
+  draft.left_out.clear();
   draft.speculation = {};
   draft.speculative_model.clear();
   return draft;

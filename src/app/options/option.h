@@ -319,6 +319,8 @@ struct RunSetting {
 [[nodiscard]] std::vector<RunSetting> run_settings(const backend::RunConfig& config);
 // What is given and none of these backends has; none where they have all.
 [[nodiscard]] std::optional<RunSetting> first_misfit(const backend::RunConfig& config, backend::BackendSet backends);
+// Takes out what was given for cards alone, where the backend is another. A line for the user; empty: nothing was.
+[[nodiscard]] std::string leave_out_card_settings(backend::RunConfig& config);
 // Throws Error(kUnsupported) for one, naming it, who has it, and `why` it is these: why config.backend is no other.
 void check_backends(const backend::RunConfig& config, backend::BackendSet backends, std::string_view why = "");
 

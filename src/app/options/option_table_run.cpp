@@ -331,9 +331,7 @@ constexpr Option kRunRows[] = {
                      "Not measured: where 128 tokens are the better tile"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
-           {.on = kCudaOnly,
-            .alike = Alike::kInAllRanks,
-            .feature = {"eager", "", "without a card, serve says that it makes no difference"}}),
+           {.on = kCudaOnly, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),
     Option(
         "--mxfp4-layers",
         "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all; moe, the experts, is MXFP4 as it comes",
@@ -461,6 +459,8 @@ constexpr Option kRunRows[] = {
            {.excludes = "--output"}),
     Option("-q,--quiet", "No progress and no summary", kPlace<&OutputOptions::quiet>, kSwitch,
            kPrints | Commands{kBench}),
+    Option("-v,--verbose", "Tell how the model is run", kPlace<&OutputOptions::verbose>, kSwitch,
+           {kRun, kChat, kPerplexity}),
     Option("--color", "Colours; auto: on a terminal, unless NO_COLOR is set", kPlace<&OutputOptions::color>,
            words(kColors), kPrints | Commands{kBench}, kExpert)};
 
@@ -468,8 +468,8 @@ static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison
 static_assert(has_rows<backend::Ranks>(kRunRows));
 static_assert(has_rows<SpeculationLimits, &SpeculationLimits::head, &SpeculationLimits::draft_model>(kRunRows));
 static_assert(has_rows<ModelOptions, &ModelOptions::settings, &ModelOptions::name, &ModelOptions::hub,
-                       &ModelOptions::run, &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::group,
-                       &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));
+                       &ModelOptions::run, &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::left_out,
+                       &ModelOptions::group, &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));
 static_assert(has_rows<GroupOptions, &GroupOptions::card>(kRunRows));
 static_assert(has_rows<GenerateOptions, &GenerateOptions::sampling>(kRunRows));
 static_assert(has_rows<OutputOptions, &OutputOptions::dumb_terminal>(kRunRows));

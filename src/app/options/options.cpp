@@ -148,9 +148,9 @@ Command made(CommandId id) {
   return made_at(static_cast<size_t>(id), std::make_index_sequence<std::variant_size_v<Command>>());
 }
 
-std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv) {
-  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  if (words.empty()) return Exit{kExitOk, greeting_text()};
+namespace {
+
+std::variant<Command, GreetOptions, Exit> parse_words(std::vector<std::string> words, const std::string& typed) {
   const HelpTopic topic = take_help_topic(words);
   respell_foreign_words(words);
   const CommandWords found = find_command(words);
@@ -169,15 +169,31 @@ std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv
   }
   if (auto* const o = std::get_if<BenchOptions>(&command); o != nullptr) {
     if (o->output.json) o->format = BenchFormat::kJson;
-    o->command = typed_command(argc, argv);
+    o->command = typed;
   } else if (auto* const l = std::get_if<LoadOptions>(&command); l != nullptr) {
     l->vocab_given = arguments.given("--vocab-size");
-    l->command = typed_command(argc, argv);
+    l->command = typed;
   } else if (auto* const v = std::get_if<VerifyOptions>(&command); v != nullptr) {
     settle_levels(*v, arguments.given("--level"));
-    v->command = typed_command(argc, argv);
+    v->command = typed;
+  } else if (const auto* const r = std::get_if<RunOptions>(&command);
+             r != nullptr && !r->prompt.given && isatty(STDIN_FILENO) == 1 && r->model.group.count == 1) {
+    words[found.first - 1] = text_of(CommandId::kChat).name;  // whoever sits there wants to talk
+    return parse_words(std::move(words), typed);
   }
   return command;
+}
+
+}  // namespace
+
+std::variant<Command, GreetOptions, Exit> parse_command_line(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty()) {
+    GreetOptions greet;
+    add_surroundings(greet);
+    return greet;
+  }
+  return parse_words(std::move(words), typed_command(argc, argv));
 }
 
 backend::CpuIsa cpu_mask() {
@@ -212,11 +228,7 @@ constexpr std::string_view kBuiltInSchema =
     ;
 
 std::string document_named(const char* flag, const std::string& name, std::string_view built_in) {
-  const std::string text = name == kBuiltIn ? std::string(built_in) : read_text(std::filesystem::path(name));
-  const auto json = read_ordered_json(text);  // a schema's order may matter to a server
-  if (json.is_discarded())
-    throw Error(Code::kInvalidRequest, "{} {}: want JSON of at most {} levels, found something else", flag, name,
-                kMostJsonDepth);
+  const nlohmann::ordered_json json = name == kBuiltIn ? read_ordered_json(built_in) : read_json_file(flag, name);
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -246,6 +258,13 @@ std::string read_text(const std::filesystem::path& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (file == nullptr) throw Error(Code::kIo, "{}: cannot open: {}", path.string(), std::strerror(errno));
   return read_stream(file.get(), path.string());
+}
+
+nlohmann::ordered_json read_json_file(std::string_view flag, const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  nlohmann::ordered_json json = read_ordered_json(text);
+  if (json.is_discarded()) refuse_value(fmt::format("{} {}", flag, path.string()), "want JSON; " + why_no_json(text));
+  return json;
 }
 
 std::string tools_named(const std::string& name) { return document_named("--tools", name, kBuiltInTools); }

@@ -77,6 +77,7 @@ struct ModelOptions {
   backend::RunConfig run{};                              // as it was asked for; later (backend_choice.h) resolved
   std::string backend_why{};                             // one line for the user, if the backend was left open
   std::string fast_why{};                                // one line for the user: what --fast chose
+  std::string left_out{};                                // one line for the user: settings of cards, where none is used
   GroupOptions group{};                                  // for run and serve
   backend::Range cards{};                                // that may be used; empty: the first ones, one per rank
   engine::SpeculationLimits speculation{};               // of commands that answer; otherwise off
@@ -93,7 +94,8 @@ struct GenerateOptions {
 
 struct OutputOptions {
   bool json = false;
-  bool quiet = false;  // no progress, no summary
+  bool quiet = false;    // no progress, no summary
+  bool verbose = false;  // how it runs is told
   ColorMode color = ColorMode::kAuto;
   bool dumb_terminal = false;  // it knows no escapes: no colours unless asked for, no progress
 };
@@ -436,6 +438,8 @@ void require_speculation(const ModelOptions& options);
 
 // What --tools and --json-schema of nibble load name: files, or "builtin", sets that are here. One line of JSON. Throws
 // Error(kInvalidRequest) for what is not JSON.
+// The file's JSON, in its order, for a flag. Throws Error(kInvalidRequest) that names flag, file and place.
+[[nodiscard]] nlohmann::ordered_json read_json_file(std::string_view flag, const std::filesystem::path& path);
 [[nodiscard]] std::string tools_named(const std::string& name);
 [[nodiscard]] std::string json_schema_named(const std::string& name);
 
@@ -445,8 +449,14 @@ struct Exit {
   std::string out;  // for standard output
 };
 
+// Where no command is named.
+struct GreetOptions {
+  hub::Settings hub;
+  std::filesystem::path records;  // as of PsOptions
+};
+
 // Throws Error(kInvalidRequest) for an invalid command line.
-[[nodiscard]] std::variant<Command, Exit> parse_command_line(int argc, const char* const* argv);
+[[nodiscard]] std::variant<Command, GreetOptions, Exit> parse_command_line(int argc, const char* const* argv);
 
 // The best instruction set that NIBBLE_CPU_MASK leaves to this process (docs/measuring.md); kAuto: all. Throws
 // Error(kInvalidRequest).

@@ -66,7 +66,12 @@ void add_config(const Arguments& arguments, const std::string& path, Layers& lay
     std::ranges::replace(flag, '_', '-');
     const Argument* const argument = arguments.find(flag);
     const bool known = argument != nullptr && flag != "--config" && flag != "--help" && flag != "--print-config";
-    if (!known) throw refuse("nibble serve has no setting " + setting.name);
+    if (!known) {
+      std::vector<std::string> names;
+      for (const Argument& each : arguments.all())
+        if (!each.is_place()) names.push_back(each.name.substr(each.name.find_first_not_of('-')));
+      throw refuse(fmt::format("nibble serve has no setting {}{}", setting.name, suggestion(flag.substr(2), names)));
+    }
     if (setting.values.empty()) throw refuse(setting.name + ": want a value, found none");
     if (argument->is_switch && setting.values.size() == 1) {
       if (const std::string wrong = neither_yes_nor_no(setting.values[0]); !wrong.empty())

@@ -27,7 +27,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kDefaultContext = 8192;
-constexpr int kMaxToolsDepth = 200;  // JSON is copied and written recursively
 
 struct ChatCommand {
   std::string_view name, argument, what;
@@ -310,15 +309,17 @@ class Chat {
     } else if (name == "/clear") {
       history_.clear();
       waiting_for_.reset();
+      terminal_.note("the conversation is forgotten");
     } else if (name == "/reasoning") {
       if (const Word* const effort = option_named(CommandId::kChat, "--reasoning")->word_named(rest))
-        effort_ = static_cast<text::ReasoningEffort>(effort->value);
+        effort_ = static_cast<text::ReasoningEffort>(effort->value), terminal_.note("reasoning: " + rest);
       else if (rest.empty())
         show_reasoning();
       else
         terminal_.note(fmt::format("/reasoning: want low, medium, high or nothing, found {}", rest));
     } else if (name == "/instructions") {
       instructions_ = rest;
+      terminal_.note(rest.empty() ? "no instructions" : "instructions, from the next answer on: " + rest);
     } else if (name == "/stats") {
       terminal_.print(summary(outcome_, options_.generate) + "\n");
     } else {
@@ -360,14 +361,11 @@ class Chat {
 };
 
 // OpenAI's "tools" array, or a plain array of functions. Throws Error(kInvalidRequest) naming the entry.
-std::vector<text::ToolSpec> parse_tools(std::string_view json_text) {
-  const auto refuse = [](const std::string& what) { return Error(Code::kInvalidRequest, "--tools: {}", what); };
-  const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxToolsDepth)
-      throw refuse(fmt::format("want at most {} levels, found more: too deep", kMaxToolsDepth));
-    return true;
+std::vector<text::ToolSpec> read_tools(const std::filesystem::path& path) {
+  const auto refuse = [&path](const std::string& what) {
+    return Error(Code::kInvalidRequest, "--tools {}: {}", path.string(), what);
   };
-  const auto json = Json::parse(json_text, shallow, false);
+  const Json json = read_json_file("--tools", path);
   if (!json.is_array()) throw refuse("want a JSON array of functions");
   std::vector<text::ToolSpec> tools;
   for (size_t i = 0; i < json.size(); ++i) {
@@ -411,12 +409,12 @@ int execute(const ChatOptions& asked) {
     throw Error(Code::kInvalidRequest,
                 "--json: want one question (-p, -f or piped into standard input), found a conversation");
   Terminal terminal(options.output);
-  std::string question = one_question ? read_text(options.prompt) : std::string();
+  std::string question = one_question ? read_prompt(options.prompt, "\n\n", terminal) : std::string();
   if (!options.prompt.given) question.erase(question.find_last_not_of("\r\n") + 1);  // `echo` and files end in one
   if (one_question && question.empty())
     throw Error(Code::kInvalidRequest, "want a question (-p, -f or piped into standard input), found an empty one");
   std::vector<text::ToolSpec> tools;
-  if (!options.tools.empty()) tools = parse_tools(read_text(options.tools));
+  if (!options.tools.empty()) tools = read_tools(options.tools);
   options = resolved_options(options, terminal);
   const ModelOptions& model = options.model;
   const ModelSource source = open_model(model, terminal);

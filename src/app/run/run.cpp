@@ -13,6 +13,10 @@
 #include <limits>
 #include <utility>
 
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 namespace nibble::app {
 namespace {
 
@@ -31,6 +35,21 @@ Rates rates_of(const engine::Finished& f) {
 }
 
 }  // namespace
+
+std::string read_prompt(const TextInput& input, std::string_view between, Terminal& terminal) {
+  std::string prompt = read_text(input);
+  struct stat in{}, file{};
+  if (!input.given || input.file == "-" || fstat(STDIN_FILENO, &in) != 0) return prompt;
+  const bool is_stdin = stat(input.file.c_str(), &file) == 0 && file.st_dev == in.st_dev && file.st_ino == in.st_ino;
+  if (is_stdin) return prompt;                                                                // -f /dev/stdin
+  if (!S_ISFIFO(in.st_mode) && !S_ISREG(in.st_mode) && !S_ISSOCK(in.st_mode)) return prompt;  // a terminal, /dev/null
+  pollfd until{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (poll(&until, 1, 1000) == 0)
+    terminal.note("waiting for the end of standard input, which goes before the prompt; </dev/null gives none");
+  std::string piped = read_text(TextInput{.text = {}, .file = "-"});
+  if (!between.empty()) piped.erase(piped.find_last_not_of("\r\n") + 1);
+  return piped.empty() ? prompt : fmt::format("{}{}{}", piped, between, prompt);
+}
 
 engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config, int64_t context,
                              std::vector<int32_t> prompt) {
@@ -107,7 +126,7 @@ int execute(const RunOptions& asked) {
   const RunOptions options = resolved_options(asked, terminal);
   const ModelOptions& model = options.model;
   if (follows(model)) return follow(model, terminal, "prints no text");
-  const std::string prompt_text = read_text(options.prompt);
+  const std::string prompt_text = read_prompt(options.prompt, "", terminal);
   const ModelSource source = open_model(model, terminal);
   std::vector<int32_t> prompt = source.tokenizer.encode(
       prompt_text, options.special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);

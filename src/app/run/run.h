@@ -20,6 +20,10 @@
 
 namespace nibble::app {
 
+// The prompt, behind what is piped into standard input, if something is. `between`: what stands between the two; the
+// ends of the piped text's last line then go.
+[[nodiscard]] std::string read_prompt(const TextInput& input, std::string_view between, Terminal& terminal);
+
 // Refuses what the engine would refuse, before anything is printed: throws Error(kInvalidRequest) for sampling
 // parameters out of range and for a prompt that leaves no room in `context`.
 [[nodiscard]] engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config,

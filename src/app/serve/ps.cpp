@@ -96,15 +96,15 @@ double value_of(std::string_view text, std::string_view name) {
 // A server and what it said of itself.
 struct SeenServer {
   ServerRecord server;
-  std::string state = "no answer";  // or serving, loading
+  std::string state = "no answer";  // or serving, loading, stuck
   double running = 0, waiting = 0, kv_share = 0, generated = 0, tokens_per_second = 0;
   std::chrono::steady_clock::time_point when{};
 };
 
 SeenServer look_at(hub::Http& http, const ServerRecord& server) {
   SeenServer seen{.server = server};
-  if (http.get({.url = server.url + "/health", .here = true}).status == 503) {
-    seen.state = "loading";
+  if (const hub::HttpAnswer health = http.get({.url = server.url + "/health", .here = true}); health.status == 503) {
+    seen.state = text_at(read_json(health.body), "status");  // loading, stuck
     return seen;
   }
   const hub::HttpAnswer answer = http.get({.url = server.url + "/metrics", .here = true});
@@ -159,6 +159,11 @@ void print_json(const std::vector<SeenServer>& rows, Terminal& terminal) {
 }
 
 }  // namespace
+
+std::string url_of_a_server(const fs::path& folder) {
+  const std::vector<ServerRecord> servers = recorded_servers(folder);
+  return servers.empty() ? "" : servers.back().url;
+}
 
 RecordedServer::RecordedServer(const fs::path& folder, const std::string& url, const std::string& model) {
   if (folder.empty()) return;

@@ -12,6 +12,7 @@
 #include "app/setup/commands.h"
 #include "app/setup/interrupt.h"
 #include "app/setup/loaded_model.h"
+#include "app/setup/log_writer.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/named_model.h"
 #include "app/setup/rank_group.h"
@@ -34,7 +35,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -58,12 +58,6 @@ std::string time_text(const char* format, std::time_t time) {
   return {text, std::strftime(text, sizeof text, format, &local)};
 }
 
-// One write, so that lines of several threads stay whole.
-void write_line(std::string text) {
-  text += '\n';
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
 std::string milliseconds(const Json& value) {
   return value.is_number() ? fmt::format("{:.0f} ms", value.get<double>()) : std::string("-");
 }
@@ -78,14 +72,14 @@ std::string request_text(const Json& e) {
   return text + fmt::format(", {}, {}", milliseconds(e["total_ms"]), e["reason"].get<std::string>());
 }
 
-void write_json(const Json& fields) {
+std::string json_log_line(const Json& fields) {
   using namespace std::chrono;
   const auto now = system_clock::now();
   const auto ms = duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   const std::string time = time_text("%Y-%m-%dT%H:%M:%S", system_clock::to_time_t(now));
   Json line = {{"time", fmt::format("{}.{:03}", time, ms)}};
   line.update(fields);
-  write_line(server::to_text(line));
+  return server::to_text(line);
 }
 
 // One event as a line, without its end. Text from clients is escaped.
@@ -100,20 +94,26 @@ std::string text_log_line(const Json& event, std::string_view time) {
   return text;
 }
 
-// Writes events from any thread; in JSON also the terminal's notes.
-server::LogLine serve_log(LogFormat format, Terminal& terminal) {
+// Writes events from any thread. The terminal's notes go there, too.
+server::LogLine serve_log(LogFormat format, Terminal& terminal, LogWriter& log) {
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  const auto note = [&log](std::string_view text) {
+    log.write(std::string(text));
+    log.flush();  // before what is drawn next, and before an end
+  };
   if (format == LogFormat::kText || (format == LogFormat::kAuto && on_terminal)) {
     const std::string_view fresh = on_terminal ? "\r\x1b[K" : "";  // overwrites the progress line of loading
-    return [fresh](const Json& event) {
-      write_line(fmt::format("{}{}", fresh, text_log_line(event, time_text("%H:%M:%S", std::time(nullptr)))));
+    terminal.send_notes(note);
+    return [fresh, &log](const Json& event) {
+      log.write(fmt::format("{}{}", fresh, text_log_line(event, time_text("%H:%M:%S", std::time(nullptr)))));
     };
   }
-  terminal.send_notes([](std::string_view text) {
+  terminal.use_no_colors();
+  terminal.send_notes([note](std::string_view text) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));  // what is indented for people
-    write_json({{"event", "note"}, {"text", text}});
+    note(json_log_line({{"event", "note"}, {"text", text}}));
   });
-  return write_json;
+  return [&log](const Json& event) { log.write(json_log_line(event)); };
 }
 
 // http://127.0.0.1:8000: where it listens, and where this machine finds it
@@ -152,7 +152,7 @@ server::HttpOptions http_options(const ServeOptions& o) {
           .drain_time = std::chrono::seconds(o.shutdown_timeout)};
 }
 
-server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log_line) {
+server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log_line, const LogWriter& writer) {
   const auto date = [fixed = o.date] { return fixed.empty() ? time_text("%Y-%m-%d", std::time(nullptr)) : fixed; };
   const bool log = o.log_requests || o.log_prompts;
   return {.api_keys = o.api_keys,
@@ -165,6 +165,7 @@ server::ApiOptions api_options(const ServeOptions& o, const server::LogLine& log
           .log_prompts = o.log_prompts,
           .version = NIBBLE_VERSION,
           .commit = std::string(build_facts().commit),
+          .dropped_log_lines = [&writer] { return writer.dropped(); },
           .other_names = o.any_model_name == AnyModelName::kNone  ? std::nullopt
                          : o.any_model_name == AnyModelName::kAll ? std::optional("")
                                                                   : server::ApiOptions().other_names};
@@ -370,13 +371,6 @@ ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal) {
   model = with_backend(model, [&o](const ModelOptions& with, const model::ModelConfig& config) {
     return least_limits(o, with, config);
   });
-  if (model.run.backend != BackendKind::kCuda) {  // in the command lines that people have
-    const std::string_view why = "makes no difference: no card is used";
-    if (model.run.eager) terminal.note(fmt::format("--enforce-eager {}", why));
-    if (model.run.gpu_memory_utilization) terminal.note(fmt::format("--gpu-memory-utilization {}", why));
-    model.run.eager = false;
-    model.run.gpu_memory_utilization.reset();
-  }
   if (o.replicas > 1 && model.run.backend == BackendKind::kCuda) {
     model.cards.count = int64_t{o.replicas} * model.run.ranks.count;
     backend::require_cards(
@@ -410,8 +404,9 @@ ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal) {
 }
 
 int execute(const ServeOptions& asked) {
+  LogWriter log;
   Terminal terminal(asked.output);
-  const server::LogLine log_line = serve_log(asked.log_format, terminal);
+  const server::LogLine log_line = serve_log(asked.log_format, terminal, log);
   const ServeOptions o = resolved_options(asked, terminal);  // refuses what can be before the port is open
   std::signal(SIGPIPE, SIG_IGN);                             // who reads the log may go before the server does
   const ModelOptions& model = o.model;
@@ -428,7 +423,7 @@ int execute(const ServeOptions& asked) {
       running.kv_events.push_back(std::make_unique<server::KvPublisher>(publish_options(o, i, dims)));
   }
   std::atomic<bool> loaded = false;
-  server::Api api(api_options(o, log_line));
+  server::Api api(api_options(o, log_line, log));
   const DeafAtTheEnd deaf;  // from when the server, which handles the signals, is gone
   server::HttpOptions options = http_options(o);
   options.on_signal = [&loaded] {

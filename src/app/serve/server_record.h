@@ -21,4 +21,7 @@ class RecordedServer {
   std::string problem_;
 };
 
+// The URL of the user's server that was started last; empty: none runs.
+[[nodiscard]] std::string url_of_a_server(const std::filesystem::path& folder);
+
 }  // namespace nibble::app

@@ -78,6 +78,8 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
 }
 
 ModelOptions resolved_model(ModelOptions options) {
+  if (std::string left_out = leave_out_card_settings(options.run); !left_out.empty())
+    options.left_out = std::move(left_out);
   const backend::RunConfig& run = options.run;
   check_backends(run, {run.backend}, options.backend_why);
   if (run.backend == BackendKind::kCuda && in_a_group(options)) require_card_of_a_rank(options.group);
@@ -225,7 +227,9 @@ ServeOptions resolved_features(ServeOptions options, const std::optional<backend
   const auto one = [](const ModelOptions& o, const model::ModelConfig& config) {
     return engine::step_limits(one_sequence(o, backend::kPageTokens), config.dims);
   };
-  options.model = resolved_model(with_backend(options.model, one, card));
+  const ModelOptions with = with_backend(options.model, one, card);
+  check_backends(with.run, {with.run.backend}, with.backend_why);  // nothing is left out of what is compared
+  options.model = resolved_model(with);
   require_speculation(options.model);
   if (!card) return options;
   const std::array row = {backend::Row{.tokens = 1, .context = 1}};

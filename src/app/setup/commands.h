@@ -29,6 +29,7 @@ int execute(const RemoveOptions& options);
 int execute(const FeaturesOptions& options);
 int execute(const ManOptions& options);
 int execute(const CompletionOptions& options);
+int execute(const GreetOptions& options);
 // What the command's options become before anything is loaded: the model found, the backend chosen, each setting
 // resolved. Commands that run a model begin with it, and --print-config shows it. Throws as the command would.
 [[nodiscard]] RunOptions resolved_options(const RunOptions& options, Terminal& terminal);

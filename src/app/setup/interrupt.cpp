@@ -1,5 +1,6 @@
 #include "app/setup/interrupt.h"
 
+#include "app/setup/log_writer.h"
 #include "base/error.h"
 
 #include <poll.h>
@@ -7,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
@@ -75,7 +75,7 @@ bool Interrupt::wait_readable(int fd) const {
 }
 
 void end_now(ExitCode code, const std::string& says) {
-  if (!says.empty()) std::fputs(("nibble: " + says + "\n").c_str(), stderr);
+  if (!says.empty()) say_last("nibble: " + says + "\n");
   std::_Exit(code);
 }
 

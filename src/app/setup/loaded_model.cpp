@@ -353,7 +353,7 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const auto note = [&](const std::string& text) {
     view.terminal.note(view.terminal.dim(std::string(view.whose) + text));
   };
-  for (const std::string& why : {options.backend_why, options.fast_why})
+  for (const std::string& why : {options.backend_why, options.fast_why, options.left_out})
     if (!why.empty() && !view.terminal.is_json()) note(why);
   const std::string_view each = options.run.ranks.count > 1 ? " of each card" : "";
   if (card) note(fmt::format("memory{}: {}; {}", each, describe(budget.needs), budget.limit.where));
@@ -408,7 +408,7 @@ Runtime::Runtime(const ModelSource& source, const ModelOptions& options, const e
                  Terminal& terminal)
     : loaded_(source, options, engine::step_limits(with_head(limits, source), source.config.dims), {terminal, {}}),
       loop_(loaded_.backend(), loaded_.model(), loaded_.with_draft(with_head(limits, source))) {
-  if (!terminal.colors()) return;  // for people, not for scripts
+  if (!terminal.is_verbose()) return;
   terminal.note(terminal.dim(fmt::format("modes: {}", describe_modes(options, loaded_.backend()))));
   for (const std::string& line : decisions(options)) terminal.note(terminal.dim(line));
 }

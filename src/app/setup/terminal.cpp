@@ -47,6 +47,7 @@ Terminal::Terminal(const OutputOptions& options, std::chrono::seconds note_every
       edits_lines_(on_terminal_ && isatty(STDIN_FILENO) == 1 && !options.dumb_terminal),
       json_(options.json),
       quiet_(options.quiet),
+      verbose_(options.verbose),
       note_every_(note_every),
       shows_progress_(!options.quiet && !options.dumb_terminal && isatty(STDERR_FILENO) == 1) {}
 
@@ -79,11 +80,6 @@ void Terminal::note(std::string_view text) {
   if (quiet_) return;
   end_progress();
   notes_ ? notes_(text) : to_stderr(fmt::format("{}\n", text));
-}
-
-void Terminal::send_notes(std::function<void(std::string_view)> to) {
-  notes_ = std::move(to);
-  colors_ = false;
 }
 
 bool Terminal::can_ask() const { return !quiet_ && !json_ && isatty(STDIN_FILENO) == 1 && isatty(STDERR_FILENO) == 1; }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace nibble::app {
 
@@ -32,8 +33,9 @@ class Terminal {
   void print_json(const nlohmann::ordered_json& json);
   // To standard error unless --quiet: summaries and hints. From any thread.
   void note(std::string_view text);
-  // From now on notes go there instead, without colours.
-  void send_notes(std::function<void(std::string_view)> to);
+  // From now on notes go there instead.
+  void send_notes(std::function<void(std::string_view)> to) { notes_ = std::move(to); }
+  void use_no_colors() { colors_ = false; }
 
   // Whether a person can answer: standard input and error are a terminal, and neither --quiet nor --json was given.
   [[nodiscard]] bool can_ask() const;
@@ -48,6 +50,7 @@ class Terminal {
   // Input comes from a person, at a terminal with a cursor.
   [[nodiscard]] bool edits_lines() const { return edits_lines_; }
   [[nodiscard]] bool is_json() const { return json_; }  // output goes to a program
+  [[nodiscard]] bool is_verbose() const { return verbose_; }
 
   // One line on standard error, cut to the window and redrawn at most ten times a second. Where that is no terminal, a
   // note every half minute. Neither with --quiet.
@@ -61,7 +64,7 @@ class Terminal {
   bool colors_ = false;
   bool edits_lines_ = false;
   bool json_ = false;
-  bool quiet_ = false;
+  bool quiet_ = false, verbose_ = false;
   std::chrono::seconds note_every_;
   bool shows_progress_ = false;
   [[nodiscard]] bool is_due();

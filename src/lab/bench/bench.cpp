@@ -271,12 +271,12 @@ class Bench {
 };
 
 NamedResult read_result(const std::string& path) {
-  NamedResult result{path, read_ordered_json(read_text(std::filesystem::path(path)))};
+  NamedResult result{path, read_json_file("--compare", path)};
   if (!result.json.is_object())
-    throw Error(Code::kInvalidRequest,
-                "--compare: want a JSON object of at most {} levels in {}, found another text (bench/foreign_result.py "
-                "makes one of llama-bench's and llama-benchy's)",
-                kMostJsonDepth, path);
+    throw Error(
+        Code::kInvalidRequest,
+        "--compare {}: want a JSON object; bench/foreign_result.py makes one of llama-bench's and llama-benchy's",
+        path);
   return result;
 }
 

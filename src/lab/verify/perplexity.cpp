@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 
 namespace nibble::app {
 namespace {
@@ -29,6 +29,7 @@ Score score(const ScoreArgs& args, Terminal& terminal) {
     const std::span<const int32_t> part = args.ids.subspan(begin, std::min(window, args.ids.size() - begin));
     const auto add = [&](const engine::TokenEvent& event) {
       sum.nats -= event.logprobs->value;
+      sum.bytes += std::ssize(token_text(args.source.tokenizer, event.token));
       return ++sum.scored > 0;
     };
     runtime.loop().serve({.prompt = {part.begin(), part.end()}, .prompt_logprobs = 0}, add);
@@ -57,8 +58,7 @@ int execute(const PerplexityOptions& asked) {
   if (window < 2)
     throw Error(Code::kInvalidRequest, "--max-model-len: want windows of at least 2 tokens, found {}", window);
   const Score found = score({source, model, ids, window}, terminal);
-  const double perplexity = found.perplexity();
-  const double bits_per_byte = found.nats / std::log(2.0) / static_cast<double>(input.size());
+  const double perplexity = found.perplexity(), bits_per_byte = found.bits_per_byte();
   if (options.output.json) {
     terminal.print_json(nlohmann::ordered_json{{"perplexity", perplexity},
                                                {"bits_per_byte", bits_per_byte},

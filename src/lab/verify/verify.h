@@ -148,6 +148,8 @@ struct Divergence {
 struct Score {
   double nats = 0;     // -sum of the tokens' log probabilities
   int64_t scored = 0;  // tokens
+  int64_t bytes = 0;   // of these tokens
+  [[nodiscard]] double bits_per_byte() const { return nats / std::log(2.0) / static_cast<double>(bytes); }
   [[nodiscard]] double perplexity() const { return std::exp(nats / static_cast<double>(scored)); }
 };
 struct ScoreArgs {

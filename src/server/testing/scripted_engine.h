@@ -50,6 +50,7 @@ class ScriptedEngine {
   std::vector<engine::Request> requests;
   std::vector<engine::RequestId> cancelled;
   bool busy = false;              // refuses requests
+  double turn_seconds = 0;        // of its stats
   Code fails_as = Code::kDevice;  // "!"
 
  private:
@@ -63,7 +64,7 @@ inline EnginePort ScriptedEngine::port() {
   return {.submit = [this](engine::Request r, engine::Receiver on) { return submit(std::move(r), std::move(on)); },
           .cancel = [this](engine::RequestId id) { cancel(id); },
           .stats =
-              [] {
+              [this] {
                 return engine::EngineStats{
                     .running = 3,
                     .kv_pages = 4,
@@ -71,7 +72,8 @@ inline EnginePort ScriptedEngine::port() {
                     .prefix_hits = 30,
                     .prompt_tokens = 400,
                     .generated_tokens = 500,
-                    .drafts = {.drafts = 20, .tokens = 70, .accepted = 25, .places = 2, .accepted_at = {16, 9}}};
+                    .drafts = {.drafts = 20, .tokens = 70, .accepted = 25, .places = 2, .accepted_at = {16, 9}},
+                    .turn_seconds = turn_seconds};
               }};
 }
 

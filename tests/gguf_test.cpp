@@ -12,10 +12,8 @@
 #include "checkpoint/testing/files.h"
 #include "convert/gguf.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/sliced_weight.h"
-#include "base/ggml_blocks.h"
-#include "ggml_encode.h"
 #include "gguf_copy.h"
+#include "gguf_rewritten.h"
 #include "model/gpt_oss.h"
 #include "one_sequence.h"
 #include "text/tokenizer.h"
@@ -28,7 +26,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <deque>
 #include <filesystem>
 
 namespace nibble {
@@ -186,44 +183,6 @@ double worst_of(std::span<const float> found, std::span<const float> want) {
   return worst / std::sqrt(squares / static_cast<double>(want.size()));
 }
 
-// A file's tensors with some matrices in another type, as llama.cpp quantises: where rows are no whole blocks, in Q8_0.
-class Rewritten {
- public:
-  Rewritten(const GgufCheckpoint& file, DType type, bool experts) : tensors(file.tensors()) {
-    for (checkpoint::TensorEntry& entry : tensors) {
-      RawTensor& tensor = entry.tensor;
-      const bool expert = entry.name.find("_exps.weight") != std::string::npos;
-      const bool matrix = entry.name.find("attn_") != std::string::npos || entry.name.find("token_embd") == 0 ||
-                          entry.name == "output.weight";
-      if (tensor.shape.size() < 2 || !(experts ? expert : matrix && !expert)) continue;
-      const auto count = static_cast<size_t>(tensor.bytes.size() / static_cast<size_t>(bytes_of(tensor.dtype)) *
-                                             static_cast<size_t>(info_of(tensor.dtype).values));
-      std::vector<float> values(count);
-      backend::read_rows({tensor, tensor.shape[tensor.shape.size() - 2], tensor.shape.back()}, 0, values);
-      tensor.dtype = tensor.shape.back() % info_of(type).values == 0 ? type : DType::kGgmlQ8;
-      std::vector<std::byte>& bytes = bytes_.emplace_back();
-      if (tensor.dtype == DType::kGgmlQ8) {
-        bytes.resize(values.size() / 32 * 34);
-        quantize_ggml_q8(values, bytes);
-      } else if (backend::is_float(type)) {
-        for (const float value : values) {
-          const uint32_t bits = type == DType::kF32   ? std::bit_cast<uint32_t>(value)
-                                : type == DType::kF16 ? F16::from_float(value).bits
-                                                      : Bf16::from_float(value).bits;
-          for (int64_t b = 0; b < bytes_of(type); ++b) bytes.push_back(static_cast<std::byte>(bits >> (8 * b)));
-        }
-      } else {
-        bytes = test::ggml_encode(type, values);
-      }
-      tensor.bytes = bytes;
-    }
-  }
-  std::vector<checkpoint::TensorEntry> tensors;
-
- private:
-  std::deque<std::vector<std::byte>> bytes_;
-};
-
 struct Quantised {
   DType type;
   double dense, experts;  // how far the logits may be from those of the model before, by their rms
@@ -249,7 +208,7 @@ TEST_P(EveryType, of_dense_tensors_and_of_experts_runs) {
   const std::vector<float> before = logits_of(tiny.config, tiny.weights, prompt);
   for (const bool of_experts : {false, true}) {
     SCOPED_TRACE(of_experts ? "experts" : "dense");
-    const Rewritten as(file, type, of_experts);
+    const test::Rewritten as(file, type, of_experts);
     const auto weights = model::bind_weights(as.tensors, tiny.config, {.check_scales = true});
     const std::vector<float> want = logits_of(tiny.config, weights, prompt);
     const double far = worst_of(want, before);
@@ -265,7 +224,7 @@ TEST(GgufExperts, become_what_is_asked_for) {
   const GgufCheckpoint file = tiny.as_gguf(dir / "m.gguf", DType::kF32);
   const std::vector<int32_t> prompt = text::Tokenizer::from_json(tiny.json, "tiny").encode("Once upon a time");
   const std::vector<float> before = logits_of(tiny.config, tiny.weights, prompt);
-  const Rewritten as(file, DType::kBf16, true);  // which holds MXFP4's values
+  const test::Rewritten as(file, DType::kBf16, true);  // which holds MXFP4's values
   for (const auto& [format, bound] : {std::pair(WeightFormat::kGgmlMxfp4, 1e-6), std::pair(WeightFormat::kBf16, 1e-6),
                                       std::pair(WeightFormat::kGgmlQ8, 0.1)}) {
     const auto weights = model::bind_weights(as.tensors, tiny.config, {.experts = format});

@@ -64,7 +64,7 @@ struct Golden {
   std::vector<float> logits;  // [positions, vocab]
 };
 
-const char* const kGoldens[] = {"window_e8", "experts_e32", "yarn_8k"};
+const char* const kGoldens[] = {"window_e8", "experts_e32", "yarn_8k", "puzzle"};
 
 TEST_F(Gpu, logits_match_transformers_at_every_position) {
   for (const std::string name : kGoldens) {
@@ -76,7 +76,9 @@ TEST_F(Gpu, logits_match_transformers_at_every_position) {
     std::printf("%s: %zu tokens, worst %.2e with f32 pages, %.2e with bf16 pages\n", name.c_str(), golden.tokens.size(),
                 worst, worst_bf16);
     EXPECT_LT(worst, 1e-4) << name;
-    EXPECT_LT(worst_bf16, 0.05) << name;
+    if (name != "puzzle") {  // whose experts are chosen at near-ties
+      EXPECT_LT(worst_bf16, 0.05) << name;
+    }
   }
 }
 
@@ -135,6 +137,14 @@ TEST_F(Gpu, every_stage_matches_the_reference_at_edge_token_counts) {
     for (const size_t count : {1, 2, 3, 7, 8, 9, 17, 64, 65, 129, 150})
       compare_prompt(source, some_tokens(count, source.config.dims.vocab), name + " " + std::to_string(count));
   }
+}
+
+TEST_F(Gpu, every_stage_of_layers_that_differ_matches_the_reference) {
+  const Source source(kParity / "puzzle");
+  for (const auto& [family, tolerance] : {std::pair(KernelFamily::kReference, 1e-4), {KernelFamily::kAuto, 0.04}})
+    for (const size_t count : {1, 2, 9, 65, 150})
+      compare_prompt(source, some_tokens(count, source.config.dims.vocab),
+                     fmt::format("puzzle, {}, {}", name_of(family), count), {.family = family, .tolerance = tolerance});
 }
 
 TEST_F(Gpu, every_stage_matches_the_reference_without_sinks) {

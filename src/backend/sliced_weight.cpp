@@ -127,7 +127,8 @@ RawTensor recoded(const HostWeight& weight, const WeightPart& as, const Section&
   const int64_t row_bytes = cut.filled.cols / unit.values * unit.bytes, experts = slice.experts.count;
   copies.push_back(Buffer::zeroed(experts * cut.filled.rows * row_bytes));
   std::byte* const out = copies.back().as<std::byte>();
-  const bool exact = format == WeightFormat::kGgmlQ8 && is_exact_in_q8(whole.dtype);
+  const std::optional<DType> held = exact_type(whole.dtype);
+  const bool exact = held && format_of(*held) == format;
   const int64_t pieces = (slice.rows.count + kRowsAtOnce - 1) / kRowsAtOnce;
   parallel_for(pool, slice.zeros ? 0 : experts * pieces, [&](IndexRange range) {
     std::vector<float> values(static_cast<size_t>(kRowsAtOnce * from.cols));
@@ -142,9 +143,9 @@ RawTensor recoded(const HostWeight& weight, const WeightPart& as, const Section&
           const int64_t bytes = bytes_of(whole.dtype), per_row = from.cols / unit.values;
           const int64_t at = (first + r) * per_row + slice.cols.first / unit.values,
                         blocks = slice.cols.count / unit.values;
-          ggml_to_q8(whole.dtype,
-                     whole.bytes.subspan(static_cast<size_t>(at * bytes), static_cast<size_t>(blocks * bytes)),
-                     {to, static_cast<size_t>(blocks * unit.bytes)});
+          ggml_copy_exactly(whole.dtype,
+                            whole.bytes.subspan(static_cast<size_t>(at * bytes), static_cast<size_t>(blocks * bytes)),
+                            {to, static_cast<size_t>(blocks * unit.bytes)});
         } else {
           encode(format,
                  std::span(values).subspan(static_cast<size_t>(r * from.cols + slice.cols.first),

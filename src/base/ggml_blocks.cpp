@@ -31,6 +31,8 @@ uint32_t u32_at(const uint8_t* at) {
 
 // A nibble of 16 bytes: element j is the low one of byte j, element j + 16 the high one.
 int nibble_of(const uint8_t* codes, int j) { return j < 16 ? codes[j] & 15 : codes[j - 16] >> 4; }
+// The same where a byte holds neighbours.
+int pair_nibble_of(const uint8_t* codes, int j) { return codes[j / 2] >> (j % 2 * 4) & 15; }
 
 // The five bits of Q5_0 and Q5_1: a nibble, and bit j of the word before.
 int five_bits(const uint8_t* block, int j) {
@@ -74,9 +76,10 @@ int exact_code(DType type, const uint8_t* block, int j) {
 
 void decode_small(DType type, const uint8_t* block, float* out) {
   const float d = f16_at(block);
-  if (type == DType::kGgmlMxfp4) {
+  if (type == DType::kGgmlMxfp4 || type == DType::kOllamaMxfp4) {
     const float scale = E8m0{block[0]}.to_float();
-    for (int j = 0; j < kSmall; ++j) out[j] = E2m1{static_cast<uint8_t>(nibble_of(block + 1, j))}.to_float() * scale;
+    const auto& code = type == DType::kGgmlMxfp4 ? nibble_of : pair_nibble_of;
+    for (int j = 0; j < kSmall; ++j) out[j] = E2m1{static_cast<uint8_t>(code(block + 1, j))}.to_float() * scale;
   } else if (type == DType::kGgmlQ41 || type == DType::kGgmlQ51) {
     const float min = f16_at(block + 2);
     for (int j = 0; j < kSmall; ++j) {
@@ -141,17 +144,25 @@ void ggml_decode(DType type, std::span<const std::byte> blocks, std::span<float>
     info.values == kSmall ? decode_small(type, block, out) : decode_large(type, block, out);
 }
 
-bool is_exact_in_q8(DType type) {
-  return type == DType::kGgmlQ40 || type == DType::kGgmlQ50 || type == DType::kGgmlIq4Nl;
+std::optional<DType> exact_type(DType type) {
+  if (type == DType::kOllamaMxfp4) return DType::kGgmlMxfp4;
+  const bool in_q8 = type == DType::kGgmlQ40 || type == DType::kGgmlQ50 || type == DType::kGgmlIq4Nl;
+  return in_q8 ? std::optional(DType::kGgmlQ8) : std::nullopt;
 }
 
-void ggml_to_q8(DType type, std::span<const std::byte> blocks, std::span<std::byte> q8) {
-  const DTypeInfo& info = info_of(type);
-  check(is_exact_in_q8(type) && std::ssize(blocks) * kQ8Bytes == std::ssize(q8) * info.bytes, "whole blocks");
+void ggml_copy_exactly(DType type, std::span<const std::byte> blocks, std::span<std::byte> out) {
+  const int64_t bytes = bytes_of(type), out_bytes = bytes_of(exact_type(type).value());
+  check(std::ssize(blocks) * out_bytes == std::ssize(out) * bytes, "whole blocks");
   const auto* block = reinterpret_cast<const uint8_t*>(blocks.data());
-  for (std::byte *out = q8.data(), *end = out + q8.size(); out < end; out += kQ8Bytes, block += info.bytes) {
-    std::memcpy(out, block, 2);
-    for (int j = 0; j < kSmall; ++j) out[2 + j] = static_cast<std::byte>(exact_code(type, block, j));
+  for (std::byte *to = out.data(), *end = to + out.size(); to < end; to += out_bytes, block += bytes) {
+    if (type == DType::kOllamaMxfp4) {
+      to[0] = std::byte{block[0]};
+      for (int j = 0; j < kSmall / 2; ++j)
+        to[1 + j] = static_cast<std::byte>(pair_nibble_of(block + 1, j) | pair_nibble_of(block + 1, j + 16) << 4);
+    } else {
+      std::memcpy(to, block, 2);
+      for (int j = 0; j < kSmall; ++j) to[2 + j] = static_cast<std::byte>(exact_code(type, block, j));
+    }
   }
 }
 
@@ -183,7 +194,8 @@ GgmlScales ggml_scales(DType type) {
     case DType::kGgmlQ51:
     case DType::kGgmlQ4K:
     case DType::kGgmlQ5K: return {0, 2};
-    case DType::kGgmlMxfp4: return {};
+    case DType::kGgmlMxfp4:
+    case DType::kOllamaMxfp4: return {};
     default: return info_of(type).values > 1 ? GgmlScales{0, 1} : GgmlScales{};
   }
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace nibble {
@@ -14,9 +15,10 @@ namespace nibble {
 // agree.
 void ggml_decode(DType type, std::span<const std::byte> blocks, std::span<float> values);
 
-// Whether every value is a signed byte times its block's F16 scale, so that Q8_0 holds it exactly; and that copy.
-[[nodiscard]] bool is_exact_in_q8(DType type);
-void ggml_to_q8(DType type, std::span<const std::byte> blocks, std::span<std::byte> q8);
+// The type that backends read (Q8_0 or MXFP4) and that holds every value of this one; none for the others. And that
+// copy of whole blocks. REQUIRES: there is one.
+[[nodiscard]] std::optional<DType> exact_type(DType type);
+void ggml_copy_exactly(DType type, std::span<const std::byte> blocks, std::span<std::byte> out);
 
 // Q8_0: per 32 values the F16 of max|x| / 127, then x over it, unrounded to F16, rounded half away from zero. A block
 // with an infinity or NaN gets such a scale. REQUIRES: 34 bytes of `blocks` for each 32 values.

@@ -1,6 +1,7 @@
 #include "base/dtype.h"
 #include "base/ggml_blocks.h"
 #include "base/mmap_file.h"
+#include "base/mx.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -15,10 +16,11 @@
 namespace nibble {
 namespace {
 
+// Those of llama.cpp.
 std::vector<DType> block_types() {
   std::vector<DType> types;
   for (size_t i = 0; i < std::size(kDTypes); ++i)
-    if (kDTypes[i].values > 1) types.push_back(static_cast<DType>(i));
+    if (kDTypes[i].values > 1 && static_cast<DType>(i) != DType::kOllamaMxfp4) types.push_back(static_cast<DType>(i));
   return types;
 }
 
@@ -70,17 +72,34 @@ TEST(ggml_blocks, every_value_is_what_the_python_package_reads) {
   }
 }
 
-TEST(ggml_blocks, those_that_q8_0_holds_lose_nothing_in_it) {
+TEST(ggml_blocks, those_that_another_type_holds_lose_nothing_in_it) {
   int exact = 0;
   for (const DType type : block_types()) {
-    if (!is_exact_in_q8(type)) continue;
+    const auto to = exact_type(type);
+    if (!to) continue;
     ++exact;
     const Blocks blocks = golden(type);
-    std::vector<std::byte> q8(512 / 32 * 34);
-    ggml_to_q8(type, blocks.bytes, q8);
-    EXPECT_EQ(decoded(DType::kGgmlQ8, q8), decoded(type, blocks.bytes)) << name_of(type);
+    std::vector<std::byte> copy(static_cast<size_t>(512 / 32 * bytes_of(*to)));
+    ggml_copy_exactly(type, blocks.bytes, copy);
+    EXPECT_EQ(decoded(*to, copy), decoded(type, blocks.bytes)) << name_of(type);
   }
   EXPECT_EQ(exact, 3);  // Q4_0, Q5_0, IQ4_NL
+}
+
+// The order of OpenAI's files, whose decoder is another one.
+TEST(ggml_blocks, ollamas_mxfp4_holds_neighbours_in_a_byte) {
+  std::vector<std::byte> blocks(17 * 4);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::byte>(i % 17 == 0 ? 120 + i : 37 * i + 11);
+  std::vector<float> want(128);
+  for (size_t b = 0; b < 4; ++b) {
+    const auto* const block = reinterpret_cast<const uint8_t*>(blocks.data()) + 17 * b;
+    mx_dequantize({MxFormat::kMxfp4, {block + 1, 16}, {block, 1}}, std::span(want).subspan(32 * b, 32));
+  }
+  EXPECT_EQ(decoded(DType::kOllamaMxfp4, blocks), want);
+  std::vector<std::byte> copy(blocks.size());
+  ggml_copy_exactly(DType::kOllamaMxfp4, blocks, copy);
+  EXPECT_EQ(decoded(DType::kGgmlMxfp4, copy), want);
+  EXPECT_NE(copy, blocks);
 }
 
 // A scale of NaN makes some value of its block NaN, and no other block's.

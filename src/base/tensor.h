@@ -37,6 +37,7 @@ enum class DType : uint8_t {
   kGgmlQ6K,
   kGgmlIq4Nl,
   kGgmlIq4Xs,
+  kOllamaMxfp4,  // as kGgmlMxfp4, but byte j holds elements 2j (low nibble) and 2j + 1, as in OpenAI's files
 };
 
 struct DTypeInfo {
@@ -49,7 +50,8 @@ inline constexpr DTypeInfo kDTypes[] = {
     {"I64", 8},         {"F8_E4M3", 1},     {"F8_E5M2", 1},     {"F16", 2},         {"BF16", 2},
     {"F32", 4},         {"F64", 8},         {"Q8_0", 34, 32},   {"MXFP4", 17, 32},  {"Q4_0", 18, 32},
     {"Q4_1", 20, 32},   {"Q5_0", 22, 32},   {"Q5_1", 24, 32},   {"Q2_K", 84, 256},  {"Q3_K", 110, 256},
-    {"Q4_K", 144, 256}, {"Q5_K", 176, 256}, {"Q6_K", 210, 256}, {"IQ4_NL", 18, 32}, {"IQ4_XS", 136, 256}};
+    {"Q4_K", 144, 256}, {"Q5_K", 176, 256}, {"Q6_K", 210, 256}, {"IQ4_NL", 18, 32}, {"IQ4_XS", 136, 256},
+    {"MXFP4", 17, 32}};
 [[nodiscard]] constexpr const DTypeInfo& info_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 [[nodiscard]] constexpr int64_t bytes_of(DType dtype) { return info_of(dtype).bytes; }
 [[nodiscard]] constexpr std::string_view name_of(DType dtype) { return info_of(dtype).name; }

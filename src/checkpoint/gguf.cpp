@@ -25,10 +25,11 @@ constexpr const char* kAlignmentKey = "general.alignment";
 
 // The tensor types that are read, by the format's numbers (docs/gguf.md).
 constexpr std::pair<uint32_t, DType> kDTypes[] = {
-    {0, DType::kF32},        {1, DType::kF16},        {2, DType::kGgmlQ40},  {3, DType::kGgmlQ41},
-    {6, DType::kGgmlQ50},    {7, DType::kGgmlQ51},    {8, DType::kGgmlQ8},   {10, DType::kGgmlQ2K},
-    {11, DType::kGgmlQ3K},   {12, DType::kGgmlQ4K},   {13, DType::kGgmlQ5K}, {14, DType::kGgmlQ6K},
-    {20, DType::kGgmlIq4Nl}, {23, DType::kGgmlIq4Xs}, {30, DType::kBf16},    {39, DType::kGgmlMxfp4}};
+    {0, DType::kF32},         {1, DType::kF16},        {2, DType::kGgmlQ40},    {3, DType::kGgmlQ41},
+    {4, DType::kOllamaMxfp4}, {6, DType::kGgmlQ50},    {7, DType::kGgmlQ51},    {8, DType::kGgmlQ8},
+    {10, DType::kGgmlQ2K},    {11, DType::kGgmlQ3K},   {12, DType::kGgmlQ4K},   {13, DType::kGgmlQ5K},
+    {14, DType::kGgmlQ6K},    {20, DType::kGgmlIq4Nl}, {23, DType::kGgmlIq4Xs}, {30, DType::kBf16},
+    {39, DType::kGgmlMxfp4}};
 
 // ggml's names of the others, for messages.
 std::string ggml_name(uint32_t type) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nibble::checkpoint {
@@ -20,6 +21,12 @@ class GgufCheckpoint {
   [[nodiscard]] static GgufCheckpoint open(const std::filesystem::path& path);
 
   GgufCheckpoint(GgufCheckpoint&&) noexcept = default;
+
+  // The same files in other words: what metadata() and tensors() say from now on, views of these files or of constants.
+  void respell(GgufMetadata metadata, std::vector<TensorEntry> tensors) {
+    metadata_ = std::move(metadata);
+    tensors_ = std::move(tensors);
+  }
 
   [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }            // the first part's
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }  // part by part

@@ -6,6 +6,7 @@
 #include "backend/weights.h"
 #include "base/thread_pool.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/gguf_checkpoint.h"
 #include "model/config.h"
 #include "model/manifest.h"
 
@@ -23,6 +24,10 @@ namespace nibble::convert {
 using model::ManifestItem;
 using model::ModelConfig;
 using model::WeightRole;
+
+// A model's file. Ollama's own files are read as if llama.cpp's converter had written them. Throws what
+// GgufCheckpoint::open throws, and Error(kCorrupt) where such a file's q, k and v are not as its keys say.
+[[nodiscard]] checkpoint::GgufCheckpoint open_gguf(const std::filesystem::path& path);
 
 // A gpt-oss model's configuration in llama.cpp's spelling. The vocabulary is counted from the tokeniser's tokens.
 // eos_ids holds the one end token that the format has room for. What the format does not say is OpenAI's: rope.truncate

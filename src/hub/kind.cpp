@@ -21,7 +21,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kInstead = "take the model that it was made from, or its GGUF";
 constexpr std::string_view kWant = "want config.json and .safetensors beside it, or a .gguf file";
-constexpr std::string_view kOllamas = "gptoss";  // what Ollama calls the architecture (its convert/convert_gptoss.go)
 
 // Files of weights in formats that are not read here.
 struct OtherFormat {
@@ -59,9 +58,6 @@ std::string of_contents(const Marks& marks) {
                        checkpoint::printable(method), kInstead);
   if (std::ranges::any_of(marks.tensors, is_split_expert))
     return fmt::format("it has a tensor for each expert (…experts.0.…), which is not read here: {}", kInstead);
-  if (marks.architecture == kOllamas)
-    return "gpt-oss in Ollama's own layout, which is not read here: nibble pull gpt-oss-20b or gpt-oss-120b gets the "
-           "same model";
   return {};
 }
 
@@ -71,7 +67,7 @@ std::string other_family(const Marks& marks) {
   if (std::ranges::any_of(marks.files, has)) return "pipeline of diffusers";
   if (std::string type = text_at(read_json(marks.config), "model_type"); !type.empty() && !type.starts_with("gpt_oss"))
     return checkpoint::printable(type);
-  return marks.architecture == kOllamas || marks.architecture.starts_with("gpt-oss")
+  return marks.architecture == "gptoss" || marks.architecture.starts_with("gpt-oss")  // Ollama's, llama.cpp's
              ? ""
              : checkpoint::printable(marks.architecture);
 }

@@ -61,7 +61,6 @@ TEST(other_kind, is_known_by_its_marks) {
        "quantised by compressed-tensors"},
       {tensors("model.layers.0.mlp.experts.0.gate_proj.weight"), "a tensor for each expert"},
       {tensors("model.layers.0.mlp.experts.gate_up_projs.31.weight"), "a tensor for each expert"},
-      {Marks{.files = {"sha256-0"}, .architecture = "gptoss", .is_file = true}, "Ollama's own layout"},
   };
   for (const auto& [marks, words] : kinds) {
     EXPECT_THAT(said(marks), HasSubstr(words));

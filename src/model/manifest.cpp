@@ -52,9 +52,9 @@ constexpr TensorNames kLayerTable[] = {
     {kMlpNorm, Part::kValues, {"post_attention_layernorm.weight", "mlp.norm.scale", "post_attention_norm.weight"}},
     {kRouter, Part::kValues, {"mlp.router.weight", "mlp.gate.weight", "ffn_gate_inp.weight"}},
     {kRouterBias, Part::kValues, {"mlp.router.bias", "mlp.gate.bias", "ffn_gate_inp.bias"}},
-    {kGateUp, Part::kValues, {"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks", ""}},
+    {kGateUp, Part::kValues, {"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks", "ffn_gate_up_exps.weight"}},
     {kGateUp, Part::kScales, {"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales", ""}},
-    {kGateUpBias, Part::kValues, {"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias", ""}},
+    {kGateUpBias, Part::kValues, {"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias", "ffn_gate_up_exps.bias"}},
     {kGateUp, Part::kValues, {"", "", "ffn_gate_exps.weight"}, Half::kEven},
     {kGateUpBias, Part::kValues, {"", "", "ffn_gate_exps.bias"}, Half::kEven},
     {kGateUp, Part::kValues, {"", "", "ffn_up_exps.weight"}, Half::kOdd},
@@ -95,7 +95,7 @@ ManifestItem item_of(const TensorNames& row, int layer, const ModelConfig& confi
   item.half = row.half;
   item.layer = layer;
   if (layer >= 0) item.name = fmt::format("{}.{}.", kLayers[own], layer);
-  const bool pairs = backend::is_expert_matrix(row.role) && experts == Experts::kMxfp4,
+  const bool pairs = backend::is_expert_matrix(row.role) && experts != Experts::kFloats,
              floats = backend::is_expert_matrix(row.role) && !pairs;
   item.name += floats ? float_name(row.names[own]) : row.names[own];
   item.dtype = pairs ? DType::kU8 : DType::kBf16;
@@ -136,6 +136,7 @@ using ByName = std::unordered_map<std::string_view, const TensorEntry*>;
 
 Experts experts_of(const ByName& by_name) {
   const auto has = [&](std::string_view name) { return by_name.contains(name); };
+  if (has("blk.0.ffn_gate_up_exps.weight")) return Experts::kWholeGateUp;
   return has("model.layers.0.mlp.experts.gate_up_proj") || has("block.0.mlp.mlp1_weight") ? Experts::kFloats
                                                                                           : Experts::kMxfp4;
 }
@@ -185,13 +186,13 @@ RawTensor rows_of(const ManifestItem& item, const RawTensor& stored) {
                                         static_cast<size_t>(item.shape[0] * row_bytes))};
 }
 
-bool is_mxfp4(DType dtype) { return dtype == DType::kGgmlMxfp4 || dtype == DType::kU8; }
+bool is_mxfp4(DType dtype) { return dtype == DType::kGgmlMxfp4 || dtype == DType::kOllamaMxfp4 || dtype == DType::kU8; }
 
 // What a backend gets of a tensor: its own format where backends read it. experts: those of experts not in MXFP4.
 backend::WeightFormat format_for(WeightRole role, DType dtype, backend::WeightFormat experts) {
-  using enum backend::WeightFormat;
   if (backend::is_expert_matrix(role) && !is_mxfp4(dtype)) return experts;
-  return backend::is_read(dtype) ? backend::format_of(dtype) : is_exact_in_q8(dtype) ? kGgmlQ8 : kBf16;
+  return backend::is_read(dtype) ? backend::format_of(dtype)
+                                 : backend::format_of(exact_type(dtype).value_or(DType::kBf16));
 }
 
 // A GGUF tensor: its shape is that of its values, a matrix's type any.
@@ -242,7 +243,7 @@ std::optional<int64_t> find_bad_scale(const RawTensor& tensor) {
   const DTypeInfo& block = info_of(tensor.dtype);
   // E8M0's NaN; binary16 with all exponent bits set is an infinity or NaN. Little-endian: the exponent is in the second
   // byte.
-  const bool e8m0 = tensor.dtype == DType::kGgmlMxfp4;
+  const bool e8m0 = is_mxfp4(tensor.dtype);
   const GgmlScales scales = e8m0 ? GgmlScales{-1, 1} : ggml_scales(tensor.dtype);
   const auto bad = e8m0 ? std::byte{kNanScale} : std::byte{0x7c};
   for (int64_t at = 0; block.values > 1 && at < std::ssize(tensor.bytes); at += block.bytes)
@@ -269,8 +270,8 @@ void refuse_bad_scales(const std::vector<ScalesOf>& scales, const BindOptions& o
       throw Error(Code::kCorrupt, "{}: {}: want E8M0 scales 0 to 254, got 255 (NaN) at index {} of {}", options.where,
                   *scales[i].name, *bad[i], checkpoint::describe(tensor.dtype, tensor.shape));
     throw Error(Code::kCorrupt, "{}: {}: want a finite scale in every block, found {} in block {} of {}", options.where,
-                *scales[i].name, tensor.dtype == DType::kGgmlMxfp4 ? "E8M0 255 (NaN)" : "an infinite or NaN F16",
-                *bad[i], std::ssize(tensor.bytes) / bytes_of(tensor.dtype));
+                *scales[i].name, is_mxfp4(tensor.dtype) ? "E8M0 255 (NaN)" : "an infinite or NaN F16", *bad[i],
+                std::ssize(tensor.bytes) / bytes_of(tensor.dtype));
   }
 }
 
@@ -294,9 +295,14 @@ std::vector<ManifestItem> manifest(const ModelConfig& config, Naming naming, Exp
   std::vector<ManifestItem> items;
   for (const TensorNames& row : kModelTable) items.push_back(item_of(row, -1, config, naming, experts));
   for (int layer = 0; layer < static_cast<int>(config.dims.layers); ++layer) {
-    for (const TensorNames& row : kLayerTable)
-      if (!row.names[static_cast<size_t>(naming)].empty() && (experts == Experts::kMxfp4 || row.part == Part::kValues))
-        items.push_back(item_of(row, layer, config, naming, experts));
+    for (const TensorNames& row : kLayerTable) {
+      const bool gate_up = row.role == kGateUp || row.role == kGateUpBias, whole = row.half == Half::kWhole;
+      if (row.names[static_cast<size_t>(naming)].empty() ||
+          (experts == Experts::kFloats && row.part == Part::kScales) ||
+          (naming == Naming::kGguf && gate_up && whole != (experts == Experts::kWholeGateUp)))
+        continue;
+      items.push_back(item_of(row, layer, config, naming, experts));
+    }
   }
   return items;
 }

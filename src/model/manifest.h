@@ -41,9 +41,9 @@ struct ManifestItem {
   [[nodiscard]] int64_t bytes() const;
 };
 
-// How a file of safetensors holds its experts: in pairs of MXFP4 blocks and scales, or in floats, as trainers save
-// them.
-enum class Experts : uint8_t { kMxfp4, kFloats };
+// How a file holds its experts. Safetensors: in pairs of MXFP4 blocks and scales, or in floats, as trainers save them.
+// GGUF: gate and up apart (kMxfp4, whatever the type), or in one tensor as in safetensors.
+enum class Experts : uint8_t { kMxfp4, kFloats, kWholeGateUp };
 
 // embedding, final norm, unembedding, then layer by layer in the order of WeightRole, a pair's scales behind its
 // values; in GGUF gate and its bias before up. REQUIRES: a valid config.

@@ -107,6 +107,93 @@ class Converted(Gguf):
         self.refused(USAGE, "convert", "-m", TINY, "-o", self.dir / "b.gguf", "--part-bytes", -1)
 
 
+def metadata_of(data):
+    """{key: (type, value's bytes)} of a GGUF file."""
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    at = 24
+
+    def skip(kind, at):
+        if kind == 8:
+            return at + 8 + struct.unpack_from("<Q", data, at)[0]
+        if kind != 9:
+            return at + sizes[kind]
+        of, count = struct.unpack_from("<IQ", data, at)
+        at += 12
+        for _ in range(count):
+            at = skip(of, at)
+        return at
+
+    found = {}
+    for _ in range(struct.unpack_from("<Q", data, 16)[0]):
+        (length,) = struct.unpack_from("<Q", data, at)
+        key, (kind,) = data[at + 8:at + 8 + length].decode(), struct.unpack_from("<I", data, at + 8 + length)
+        start = at + 12 + length
+        at = skip(kind, start)
+        found[key] = (kind, data[start:at])
+    return found
+
+
+def write_gguf(path, metadata, tensors):
+    """tensors: {name: (type, row-major shape, bytes)}"""
+    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata))
+    head += b"".join(text(key) + struct.pack("<I", kind) + value for key, (kind, value) in metadata.items())
+    body = b""
+    for name, (kind, shape, data) in tensors.items():
+        body += bytes(-len(body) % 32)
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, len(body))
+        body += data
+    path.write_bytes(head + bytes(-len(head) % 32) + body)
+
+
+class Ollamas(Gguf):
+    """What Ollama's converter writes: of Hugging Face's files, and of OpenAI's own, where q, k and v are one tensor."""
+
+    HUGGING_FACE = (("lm_head", "output"), ("model.embed_tokens", "token_embd"), ("model.layers", "blk"), ("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"),
+                    ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_out"), ("self_attn.sinks", "attn_sinks"),
+                    ("post_attention_layernorm", "ffn_norm"), ("mlp.router", "ffn_gate_inp"), ("mlp.experts.gate_up_proj_", "ffn_gate_up_exps."),
+                    ("mlp.experts.down_proj_", "ffn_down_exps."), ("model.norm", "output_norm"))
+
+    def ollamas(self, name, fused):
+        metadata = {key.replace("gpt-oss.", "gptoss."): value for key, value in metadata_of(self.convert().read_bytes()).items()}
+        string = lambda s: (8, struct.pack("<Q", len(s)) + s.encode())
+        metadata |= {"general.architecture": string("gptoss"), "general.file_type": (4, struct.pack("<I", 4)), "tokenizer.ggml.pre": string("default"),
+                     "tokenizer.ggml.eos_token_ids": (9, struct.pack("<IQ2i", 5, 2, 1, 2))}
+        for key in [k for k in metadata if k.startswith("gptoss.rope.scaling.") and k.split(".")[-1] not in ("factor", "original_context_length")]:
+            del metadata[key]
+        tensors = {}
+        for theirs, (_, shape, data) in support.read_model(TINY).items():
+            for a, b in self.HUGGING_FACE:
+                theirs = theirs.replace(a, b)
+            tensors[theirs] = (30, shape, data)
+        for theirs in [t for t in tensors if t.endswith(".blocks")]:
+            stem = theirs.removesuffix(".blocks")
+            (_, shape, blocks), (_, _, scales) = tensors.pop(theirs), tensors.pop(stem + ".scales")
+            pairs = b"".join(scales[i:i + 1] + blocks[16 * i:16 * i + 16] for i in range(len(scales)))
+            tensors[stem + ".weight"] = (4, [*shape[:-2], shape[-2] * 32], pairs)
+        for theirs in [t for t in tensors if ".attn_q." in t and fused]:
+            parts = [tensors.pop(theirs.replace(".attn_q.", f".attn_{p}.")) for p in "qkv"]
+            tensors[theirs.replace(".attn_q.", ".attn_qkv.")] = (30, [sum(p[1][0] for p in parts), *parts[0][1][1:]], b"".join(p[2] for p in parts))
+        write_gguf(self.dir / name, metadata, tensors)
+        return self.dir / name, metadata, tensors
+
+    def test_run_like_the_model_they_were_made_from(self):
+        prompt = "The capital of France is"
+        want = greedy(TINY, prompt)
+        for fused in (False, True):
+            path, metadata, tensors = self.ollamas(f"fused{fused}", fused)
+            self.assertEqual(greedy(path, prompt), want)
+            self.assertEqual(greedy(path, prompt, ("--backend", "cpu", "--moe-activation", "f32")), want)
+            args = ("-p", "What is the capital of France?", "--temperature", 0, "--date", "2026-11-21", "--json", *REFERENCE)
+            self.assertEqual(*(self.ok("chat", "-m", m, *args).json()["messages"] for m in (path, TINY)))
+            self.assertIn("MXFP4 to ggml mxfp4, exactly: gate_up, down", self.ok("inspect", "-m", path).out)
+            self.assertEqual(*(self.ok("tokenize", "-m", m, "-p", "a b", "--json").json() for m in (path, TINY / "tokenizer.json")))
+        kind, shape, data = tensors["blk.3.attn_qkv.bias"]
+        tensors["blk.3.attn_qkv.bias"] = (kind, [shape[0] - 1], data[:-2])
+        write_gguf(path, metadata, tensors)
+        self.refused(CORRUPT, "run", "-m", path, "-p", "a", says="blk.3.attn_qkv.bias: want 768 rows, of q, k and v, found 767")
+
+
 class Split(Gguf):
     def setUp(self):
         super().setUp()

@@ -3,7 +3,7 @@
 #include "app/setup/named_model.h"
 #include "app/setup/terminal.h"
 #include "base/error.h"
-#include "checkpoint/gguf_checkpoint.h"
+#include "convert/gguf.h"
 #include "text/text_stream.h"
 #include "text/tokenizer.h"
 
@@ -19,7 +19,7 @@ namespace {
 text::Tokenizer open(const std::filesystem::path& path) {
   if (path.empty()) return text::Tokenizer::o200k_harmony();
   if (checkpoint::is_gguf(path)) {
-    const auto gguf = checkpoint::GgufCheckpoint::open(path);
+    const auto gguf = convert::open_gguf(path);
     return tokenizer_from_gguf({gguf.metadata(), gguf.where()}, gguf.paths().front().string());
   }
   return text::Tokenizer::from_file(std::filesystem::is_directory(path) ? path / "tokenizer.json" : path);

@@ -112,7 +112,7 @@ bool is_gguf(const ModelOptions& options) {
 OpenedConfig open_config(const ModelOptions& options) {
   if (is_preset(options)) return {model::preset(options.model), {}};
   if (fs::exists(options.model)) refuse_other_kinds(options, hub::marks_of(options.model));
-  if (is_gguf(options)) return config_of(checkpoint::GgufCheckpoint::open(options.model));
+  if (is_gguf(options)) return config_of(convert::open_gguf(options.model));
   const fs::path path = options.model;
   if (!fs::is_directory(path) && !fs::is_regular_file(path)) {
     throw Error(Code::kIo,
@@ -130,7 +130,7 @@ OpenedConfig open_config(const ModelOptions& options) {
 
 ModelFiles::ModelFiles(const ModelOptions& options) {
   if (is_gguf(options))
-    gguf.emplace(checkpoint::GgufCheckpoint::open(options.model));
+    gguf.emplace(convert::open_gguf(options.model));
   else if (options.load_format != LoadFormat::kDummy)
     checkpoint.emplace(checkpoint::Checkpoint::open(options.model));
 }
@@ -539,9 +539,10 @@ std::string weight_conversions(std::span<const backend::HostWeight> weights, con
     // As it is; of experts on a card at most the order of their nibbles changes.
     const bool kept = part.recoded ? backend::is_float(stored) && backend::format_of(stored) == to : part.format == to;
     if (kept) return;
+    const std::optional<DType> exact = exact_type(stored);
     const std::string conversion =
         fmt::format("{} to {}{}", part.recoded ? name_of(stored) : backend::name_of(part.format), backend::name_of(to),
-                    part.recoded && to == WeightFormat::kGgmlQ8 && is_exact_in_q8(stored) ? ", exactly" : "");
+                    part.recoded && exact && backend::format_of(*exact) == to ? ", exactly" : "");
     auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
     if (it == roles.end()) it = roles.insert(it, {conversion, {}});
     if (std::ranges::find(it->second, backend::name_of(role)) == it->second.end())

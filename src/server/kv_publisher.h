@@ -1,6 +1,6 @@
 #pragma once
 // Publishes over ZeroMQ what the prefix cache keeps, in vLLM's format: routers (llm-d, Dynamo) send a request to the
-// server that has the beginning of its prompt. docs/serving.md has the messages.
+// server that has the beginning of its prompt. docs/decisions/0004-prefix-cache-and-windows.md has the messages.
 
 #include "engine/prefix_cache.h"
 

@@ -27,6 +27,7 @@ struct GenerationFields {
   std::optional<uint64_t> seed;       // none: a new one each time
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
   bool ignore_eos = false;
+  bool background = false;        // a stream that goes on without its client
   bool return_token_ids = false;  // of generated tokens, with the text
   std::vector<std::string> stop;
   bool include_stop = false;  // the text ends after the stop string, not before it
@@ -80,6 +81,7 @@ struct TurnRequest {
   std::vector<std::string> instructions;  // system and developer messages before everything else
   std::vector<text::Message> history;     // as Harmony has it
   std::optional<std::string> prefill;     // the answer begins with it
+  std::string prefill_reasoning;          // which came of this
   std::vector<Tool> tools;
   ToolChoice tool_choice = ToolChoice::kAuto;
   Callee named_tool;  // kNamed

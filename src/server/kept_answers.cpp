@@ -2,54 +2,46 @@
 
 #include "server/api_error.h"
 
-#include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
-#include <vector>
 
 namespace nibble::server {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kLook{500};
-
-// Who reads an answer. Apart from it, since a call wakes them while it holds a mutex of its own.
-struct Readers {
-  std::mutex mutex;  // guards both
-  std::map<const Call*, Wake> wakes;
-  Clock::time_point left = Clock::now();  // by the last one
-
-  void wake() {
-    const std::lock_guard lock(mutex);
-    for (const auto& [reader, wake] : wakes) wake();
-  }
-  [[nodiscard]] std::optional<Clock::time_point> left_at() {  // none: somebody reads
-    const std::lock_guard lock(mutex);
-    return wakes.empty() ? std::optional(left) : std::nullopt;
-  }
-};
-
-}  // namespace
 
 struct KeptAnswers::Answer {
+  using Clock = std::chrono::steady_clock;
+  struct Readers {     // with a mutex of their own: a call wakes them while it holds one
+    std::mutex mutex;  // guards both
+    std::map<const Call*, Wake> wakes;
+    Clock::time_point left = Clock::now();  // by the last one
+
+    void wake() {
+      const std::lock_guard lock(mutex);
+      for (const auto& [reader, wake] : wakes) wake();
+    }
+  };
   const std::shared_ptr<Readers> readers = std::make_shared<Readers>();
-  std::mutex mutex;  // guards all below
-  std::unique_ptr<Call> call;
+  std::mutex mutex;            // guards all below
+  std::unique_ptr<Call> call;  // null: it has ended
   std::optional<HttpHead> head;
   std::string bytes;  // so far
-  bool ended = false;
 
   void take() {  // REQUIRES mutex
-    if (ended) return;
+    if (!call) return;
     Call::Output out = call->poll();
     if (out.head) head = std::move(out.head);
     bytes += out.body;
-    if (out.done) end();
+    if (out.done) call.reset();
   }
-  void end() {
-    ended = true;
-    call.reset();
+  // Nobody has read it for so long. Until then this takes what comes.
+  [[nodiscard]] bool left_for(std::chrono::milliseconds time) {
+    {
+      const std::lock_guard lock(readers->mutex);
+      if (!readers->wakes.empty()) return false;
+      if (Clock::now() - readers->left > time) return true;
+    }
+    const std::lock_guard lock(mutex);
+    take();
+    return false;
   }
 };
 
@@ -62,23 +54,19 @@ class KeptAnswers::Reader final : public Call {
   ~Reader() override {
     const std::lock_guard lock(answer_->readers->mutex);
     answer_->readers->wakes.erase(this);
-    answer_->readers->left = Clock::now();
+    answer_->readers->left = Answer::Clock::now();
   }
   Output poll() override {
     const std::lock_guard lock(answer_->mutex);
     answer_->take();
-    Output out{.body = answer_->bytes.substr(at_), .done = answer_->ended};
+    Output out{.body = answer_->bytes.substr(at_), .done = !answer_->call};
     if (!std::exchange(begun_, answer_->head.has_value())) out.head = answer_->head;
     at_ = answer_->bytes.size();
     return out;
   }
   void cut() override {
     const std::lock_guard lock(answer_->mutex);
-    if (!answer_->ended) answer_->call->cut();
-  }
-  [[nodiscard]] double backlog() const override {
-    const std::lock_guard lock(answer_->mutex);
-    return answer_->ended ? 0 : answer_->call->backlog();
+    if (answer_->call) answer_->call->cut();
   }
 
  private:
@@ -87,20 +75,17 @@ class KeptAnswers::Reader final : public Call {
   bool begun_ = false;
 };
 
-KeptAnswers::KeptAnswers(std::chrono::milliseconds kept_for, size_t most_bytes)
-    : kept_for_(kept_for),
-      most_bytes_(most_bytes),
-      thread_([this](const std::stop_token& stop) { look_after(stop); }) {}
+KeptAnswers::KeptAnswers(std::chrono::milliseconds kept_for)
+    : kept_for_(kept_for), thread_([this](const std::stop_token& stop) { look_after(stop); }) {}
 
 std::unique_ptr<Call> KeptAnswers::open(const std::string& id, Wake wake,
                                         const std::function<std::unique_ptr<Call>(Wake wake)>& make) {
-  const auto taken = [] { return ApiError("", "an answer with this X-Request-Id is kept already", 409, "conflict"); };
-  if (const std::lock_guard lock(mutex_); answers_.contains(id)) throw taken();
   const auto answer = std::make_shared<Answer>();
   auto reader = std::make_unique<Reader>(answer, std::move(wake));
   answer->call = make([readers = answer->readers] { readers->wake(); });
   const std::lock_guard lock(mutex_);
-  if (!answers_.emplace(id, answer).second) throw taken();
+  if (!answers_.emplace(id, answer).second)
+    throw ApiError("", "an answer with this X-Request-Id is kept already", 409, "conflict");
   changed_.notify_one();
   return reader;
 }
@@ -118,7 +103,7 @@ bool KeptAnswers::remove(const std::string& id) {
   if (found.empty()) return false;
   {
     const std::lock_guard of_answer(found.mapped()->mutex);
-    found.mapped()->end();
+    found.mapped()->call.reset();
   }
   found.mapped()->readers->wake();
   return true;
@@ -126,26 +111,10 @@ bool KeptAnswers::remove(const std::string& id) {
 
 void KeptAnswers::look_after(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return !answers_.empty(); })) {
-    drop_left();
-    changed_.wait_for(lock, stop, kLook, [] { return false; });
-  }
-}
-
-void KeptAnswers::drop_left() {
-  std::vector<std::pair<Clock::time_point, std::string>> left;
-  for (const auto& [id, answer] : answers_)
-    if (const auto at = answer->readers->left_at()) left.emplace_back(*at, id);
-  std::ranges::sort(left, std::greater());
-  size_t bytes = 0;
-  for (const auto& [at, id] : left) {
-    Answer& answer = *answers_.find(id)->second;
-    {
-      const std::lock_guard lock(answer.mutex);
-      answer.take();
-      bytes += answer.bytes.size();
-    }
-    if (bytes > most_bytes_ || Clock::now() - at > kept_for_) answers_.erase(id);
+  while (!stop.stop_requested()) {
+    changed_.wait(lock, stop, [this] { return !answers_.empty(); });
+    std::erase_if(answers_, [this](const auto& entry) { return entry.second->left_for(kept_for_); });
+    changed_.wait_for(lock, stop, std::chrono::milliseconds(500), [] { return false; });
   }
 }
 

@@ -17,10 +17,8 @@ namespace nibble::server {
 
 class KeptAnswers {
  public:
-  // An answer that nobody reads is kept for so long, then its work is cancelled. At most so many bytes of such answers
-  // are kept; the one that was left first goes first.
-  explicit KeptAnswers(std::chrono::milliseconds kept_for = std::chrono::minutes(5),
-                       size_t most_bytes = size_t{256} << 20);
+  // An answer that nobody reads is kept for so long, whether it has ended or not; then its work is cancelled.
+  explicit KeptAnswers(std::chrono::milliseconds kept_for = std::chrono::minutes(2));
 
   // Returns a reader of the call that `make` makes. Throws ApiError for an id that is taken, and what `make` throws.
   [[nodiscard]] std::unique_ptr<Call> open(const std::string& id, Wake wake,
@@ -32,10 +30,8 @@ class KeptAnswers {
   struct Answer;
   class Reader;
   void look_after(const std::stop_token& stop);
-  void drop_left();  // REQUIRES mutex_
 
   const std::chrono::milliseconds kept_for_;
-  const size_t most_bytes_;
   std::mutex mutex_;  // guards answers_
   std::condition_variable_any changed_;
   std::map<std::string, std::shared_ptr<Answer>, std::less<>> answers_;

@@ -137,13 +137,5 @@ TEST(KeptAnswers, one_that_nobody_comes_back_for_is_cancelled) {
   EXPECT_EQ(kept.read("one", [] {}), nullptr);
 }
 
-TEST(KeptAnswers, too_many_bytes_that_nobody_reads_are_dropped) {
-  KeptAnswers kept(1h, 10);
-  const auto script = std::make_shared<Script>();
-  script->say("12345678901");
-  open(kept, script).reset();
-  wait_for(script->gone);
-}
-
 }  // namespace
 }  // namespace nibble::server

@@ -198,6 +198,9 @@ def trouble_is_said_plainly(page):
     expect(note).to_contain_text("Try again in 7 s")
     page.ask("cut")
     expect(note).to_contain_text("connection to the server was lost")
+    tab.click("text=Try again")  # this server has nothing of the answer any more
+    expect(tab.locator(".turn.assistant .versions").last).to_contain_text("2/2")
+    expect(note).to_contain_text("connection to the server was lost")
     page.stub.state["key"] = "secret"
     page.ask("hello")
     expect(note).to_contain_text("API key")

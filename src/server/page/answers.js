@@ -65,7 +65,7 @@ function take(run, chunk) {
   const thought = delta.reasoning_content ?? delta.reasoning;
   if (thought || delta.content || delta.tool_calls) { run.first ||= performance.now(); run.pieces++; }
   if (thought) m.reasoning = (m.reasoning ?? "") + thought;
-  if ((delta.content || delta.tool_calls) && m.reasoning && !m.thought_s) m.thought_s = (performance.now() - run.started) / 1000;
+  if ((delta.content || delta.tool_calls) && m.reasoning && !m.thought_s && !run.taken_up) m.thought_s = (performance.now() - run.started) / 1000;
   if (delta.content) m.content += delta.content;
   for (const part of delta.tool_calls ?? []) {
     m.tool_calls ??= [];
@@ -107,9 +107,9 @@ function goOn(c, m) {
   m.base = m.content.length;
   write(c, m, lineTo(c, m.id), {ended: m.ended, stats: m.stats});
 }
-// Takes the answer `m` up again, which the server went on with alone.
-function resume(c, m) {
-  if (!runs.has(c.id)) write(c, m);
+// Takes the answer `m` up again, which the server went on with alone; if it has not, `m` is left as it is.
+async function resume(c, m) {
+  if (!runs.has(c.id)) await write(c, m);
 }
 // `line`: the messages to send; without it the answer is taken up. `had`: what it was before it goes on.
 async function write(c, m, line, had) {
@@ -141,7 +141,7 @@ async function write(c, m, line, had) {
   } catch (error) {
     m.ended = run.controller.signal.aborted ? "stopped" : error instanceof Refusal && had ? had.ended : "lost";
     if (m.ended === "stopped" || run.taken_up) delete m.tool_calls;
-    if (m.ended !== "stopped" && !(run.taken_up && error.status === 404)) explain(c, error, m);
+    if (m.ended !== "stopped" && !(run.taken_up && [404, 503].includes(error.status))) explain(c, error, m);
   }
   finish(run);
 }
@@ -169,8 +169,12 @@ function explain(c, error, m) {
   const retry = {action: () => again(c), label: "Try again"};
   const notice = (text, ...actions) => { c.notice = {text, actions}; };
   if (!(error instanceof Refusal)) {
-    notice("The connection to the server was lost.", {action: () => { if (c.messages.includes(m)) resume(c, m); else again(c); }, label: "Try again"});
-    c.notice.lost = true;
+    const action = async () => {
+      if (c.messages.includes(m)) await resume(c, m);
+      if (!c.messages.includes(m) || (m.ended === "lost" && !c.notice)) again(c);
+    };
+    notice("The connection to the server was lost.", {action, label: "Try again"});
+    c.notice.lost = m;
     probe();
     return;
   }
@@ -259,7 +263,12 @@ async function probe() {
   model.state = state;
   if (state === "ready") {
     for (const go of waiting_for_model.splice(0)) go();
-    if (was === "locked" && chat?.notice?.locked) again(chat);
+    const {locked, lost} = chat?.notice ?? {};
+    if (was === "locked" && locked) again(chat);
+    if (was === "away" && lost && !runs.has(chat.id)) {
+      chat.notice = null;
+      if (chat.messages.includes(lost)) resume(chat, lost);
+    }
   }
   drawModel(was);
   clearTimeout(probing);

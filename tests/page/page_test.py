@@ -416,6 +416,18 @@ def a_reload_keeps_what_was_streamed(page):
 
 
 @test
+def a_reload_shows_the_end(page):
+    page.tab.set_viewport_size({"width": 1280, "height": 600})
+    page.ask("hello")
+    page.ask("hello")
+    page.tab.reload()
+    expect(page.tab.locator(".turn.assistant")).to_have_count(2)
+    page.tab.wait_for_timeout(500)
+    expect(page.tab.locator(".acts").last).to_be_in_viewport()
+    expect(page.tab.locator("#down")).to_be_hidden()
+
+
+@test
 def a_message_is_kept_as_soon_as_it_is_sent(page):
     tab = page.tab
     tab.evaluate("void (window.fetch = () => new Promise(() => {}))")  # never answered

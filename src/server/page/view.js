@@ -118,11 +118,11 @@ function draw() {
   const c = chat;
   const line = c ? shown(c) : [];
   const held = document.activeElement?.dataset.focus;
+  const at = scroller.scrollTop;  // before the turns take over what is drawn
   const turns = line.flatMap((m, idx) => [m.id === c.from && el("p", {class: "cut"}, "The model no longer reads what is above."),
     m.role === "user" ? drawUser(c, m) : m.role === "assistant" && drawAnswer(c, m, line, idx)]).filter(Boolean);
   const last = line.at(-1);
   const unanswered = last && last.role !== "assistant" && !isBusy(c) && !c.notice && !openCalls(line).length;
-  const at = scroller.scrollTop;
   $("log").replaceChildren(...(turns.length ? turns : [drawEmpty()]), ...(unanswered ? [drawUnanswered(c, last)] : []), ...[c?.notice, page_notice].filter(Boolean).map(drawNotice));
   scroller.scrollTop = at;
   if (held) document.querySelector(`[data-focus="${CSS.escape(held)}"]`)?.focus();
@@ -142,7 +142,7 @@ function drawUse() {
   const stats = run || !chat ? null : shown(chat).findLast((m) => m.stats)?.stats;
   if (run) {
     const seconds = (performance.now() - run.first) / 1000;
-    $("speed").textContent = run.first && seconds > 0.4 ? rate((run.pieces - 1) / seconds) : run.first || run.waiting ? "" : `reading…${run.read ? ` ${Math.floor(100 * run.read.processed / run.read.total)} %` : ""}`;
+    $("speed").textContent = run.first && seconds > 0.4 && !run.taken_up ? rate((run.pieces - 1) / seconds) : run.first || run.waiting ? "" : `reading…${run.read ? ` ${Math.floor(100 * run.read.processed / run.read.total)} %` : ""}`;
   } else $("speed").textContent = stats?.speed ? rate(stats.speed) : "";
   const used = stats?.context ?? 0;
   $("context").textContent = used ? `${number.format(used)}${model.context ? " of " + number.format(model.context) : ""} tokens` : "";

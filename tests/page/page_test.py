@@ -416,13 +416,14 @@ def a_reload_keeps_what_was_streamed(page):
 
 
 @test
-def a_reload_shows_the_end(page):
+def a_reload_shows_the_end_and_drawing_anew_leaves_it(page):
     page.tab.set_viewport_size({"width": 1280, "height": 600})
     page.ask("hello")
     page.ask("hello")
     page.tab.reload()
     expect(page.tab.locator(".turn.assistant")).to_have_count(2)
-    page.tab.wait_for_timeout(500)
+    expect(page.tab.locator("#model")).to_have_text("gpt-oss-20b")
+    page.tab.evaluate("draw()")
     expect(page.tab.locator(".acts").last).to_be_in_viewport()
     expect(page.tab.locator("#down")).to_be_hidden()
 

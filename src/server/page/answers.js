@@ -36,7 +36,7 @@ async function refusal(response) {
   return new Refusal(response.status, message ?? "", Number(response.headers.get("Retry-After")) || 0, code);
 }
 // The server keeps a running answer under its id: after a reload, or where the connection was lost, it gives all of it.
-const kept = async (m, method, signal) => fetch("v1/chat/completions/" + m.run, {method, headers: headers(), signal, keepalive: method === "DELETE"});
+const kept = async (id, method, signal) => fetch("v1/chat/completions/" + id, {method, headers: headers(), signal, keepalive: method === "DELETE"});
 // The response to `body`. While the model is loading the message waits for it.
 async function reach(run, body) {
   for (;;) {
@@ -129,7 +129,7 @@ async function write(c, m, line, had) {
       try { body = JSON.stringify(requestBody(c, line, had)); } catch { throw new Refusal(0, "The list of tools in the settings is not valid JSON."); }
       response = await reach(run, body);
     } else {
-      response = await kept(m, "GET", run.controller.signal);
+      response = await kept(m.run, "GET", run.controller.signal);
       if (!response.ok) throw await refusal(response);
       m.content = m.content.slice(0, m.base ?? 0);
       if (!m.base) delete m.reasoning;
@@ -151,14 +151,12 @@ function finish(run) {
   const seconds = (performance.now() - run.first) / 1000;
   if (run.first) m.stats = {tokens: tokens + (run.had?.stats?.tokens ?? 0), speed: !run.taken_up && tokens > 1 && seconds > 0.05 ? (tokens - 1) / seconds : 0, context: run.usage?.total_tokens ?? 0};
   runs.delete(c.id);
-  if (!c.notice?.lost) {
-    kept(m, "DELETE").catch(() => {});  // away: it forgets by itself
-    delete m.run;
-    delete m.base;
-  }
+  const id = m.run;
+  if (!c.notice?.lost) { delete m.run; delete m.base; }
   if (m.content || m.reasoning || m.tool_calls) touch(c, m);
   else dropMessage(c, m);
-  keep(c);
+  const saved = keep(c);
+  if (!m.run) saved.then(() => kept(id, "DELETE")).catch(() => {});  // not before it is kept here; if it is away, it forgets by itself
   draw();
   if (c !== chat) return;
   if (following) toEnd();

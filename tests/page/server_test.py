@@ -122,7 +122,7 @@ def an_answer_survives_a_reload(page):
     before = content(page)
     page.tab.reload()
     expect(page.tab.locator("body.busy")).to_have_count(1)
-    page.tab.wait_for_function("(length) => chat && shown(chat).at(-1).content.length > length + 100", arg=len(before))
+    page.tab.wait_for_function("(length) => chat && runs.size && shown(chat).at(-1).content.length > length + 100", arg=len(before))
     assert content(page).startswith(before), (before, content(page)[: len(before) + 20])
     expect(page.tab.locator("#log")).not_to_contain_text("cut off")
     page.tab.keyboard.press("Escape")
@@ -130,6 +130,18 @@ def an_answer_survives_a_reload(page):
     page.server.idle()
     page.tab.reload()
     expect(page.tab.locator(".acts").last).to_contain_text("stopped")
+
+
+@test
+def a_stop_right_after_a_reload_holds(page):
+    page.endless()
+    page.ask("Tell me a story.", wait=False)
+    page.tab.wait_for_function("() => shown(chat).at(-1).content.length > 100")
+    page.tab.reload()
+    expect(page.tab.locator("body.busy")).to_have_count(1)
+    page.tab.keyboard.press("Escape")
+    expect(page.tab.locator(".acts").last).to_contain_text("stopped", timeout=10000)
+    page.server.idle()
 
 
 @test

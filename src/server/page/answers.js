@@ -228,7 +228,9 @@ function leaveOut(c, line, share) {
 }
 function stop(c) {
   runs.get(c.id)?.controller.abort("stopped");
-  if (elsewhere.has(c.id)) tabs.postMessage({kind: "stop", id: c.id});
+  if (!elsewhere.has(c.id)) return;
+  c.to_stop = true;
+  tabs.postMessage({kind: "stop", id: c.id});
 }
 
 // ---- The server's state ----

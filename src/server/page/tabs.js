@@ -11,7 +11,7 @@ function findWriter(c) {
   clearTimeout(c.finding);
   if (!unfinished(c).length) { elsewhere.delete(c.id); return; }
   elsewhere.set(c.id, true);
-  c.claimed = false;
+  c.claimed = c.to_stop = false;
   tabs.postMessage({kind: "whose", id: c.id});
   c.finding = setTimeout(() => {
     if (c !== chat) { elsewhere.delete(c.id); return; }
@@ -21,6 +21,7 @@ function findWriter(c) {
       elsewhere.delete(c.id);
       tabs.postMessage({kind: "mine", id: c.id});
       resume(c, going);
+      if (c.to_stop) stop(c);
       return;
     }
     for (const m of unfinished(c)) {

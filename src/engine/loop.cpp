@@ -150,24 +150,18 @@ Finished Loop::serve(Request request, const OnToken& on_token, const OnPrompt& o
   check(idle(), "who is served alone finds nobody else");
   validate(request, limits_, model_.config.dims);
   constexpr RequestId kId = 0;
-  const auto prompt = std::ssize(request.prompt);
-  const auto known = [&] { return counts_.prefix_hits + counts_.prompt_tokens; };
-  const int64_t before = known();
+  request.progress = static_cast<bool>(on_prompt);
   Finished finished;
   alone_ = true;
   add(kId, std::move(request), [&](const Event& event) {
-    if (const auto* end = std::get_if<Finished>(&event))
+    if (const auto* end = std::get_if<Finished>(&event)) {
       finished = *end;
-    else if (!on_token(std::get<TokenEvent>(event)))
-      cancel(kId);
+      return;
+    }
+    const auto* read = std::get_if<PromptProgress>(&event);
+    if (!(read ? on_prompt(read->done, read->total) : on_token(std::get<TokenEvent>(event)))) cancel(kId);
   });
-  for (bool reading = static_cast<bool>(on_prompt); !idle();) {
-    step();
-    if (!reading) continue;
-    const int64_t done = known() - before;
-    reading = done < prompt;
-    if (!on_prompt(done, prompt)) cancel(kId);
-  }
+  while (!idle()) step();
   alone_ = false;
   if (finished.reason == FinishReason::kFailed) throw Error(finished.code, finished.message);
   return finished;
@@ -339,12 +333,11 @@ void Loop::read_flight() {
   const Flight flight = *std::exchange(flight_, std::nullopt);
   bool corrupt = false;
   try {
-    if (flight.ticket) {
-      std::vector<backend::DrawnToken> drawn = be_.wait(*flight.ticket);
-      corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
-      check(drawn.size() == flight.uses.size(), "a result per row of logits");
-      take_all(flight, std::move(drawn));
-    }
+    auto drawn = flight.ticket ? be_.wait(*flight.ticket) : std::vector<backend::DrawnToken>();
+    corrupt = std::any_of(drawn.begin(), drawn.end(), is_corrupt);
+    check(drawn.size() == flight.uses.size(), "a result per row of logits");
+    tell_progress(flight);
+    take_all(flight, std::move(drawn));
     if (!flight.taps.boundaries.empty()) show_residuals(flight);
   } catch (const std::exception& why) {
     for (const Flight::Row& row : flight.rows) {
@@ -361,6 +354,15 @@ void Loop::read_flight() {
   for (const Flight::Row& row : flight.rows) {
     --row.sequence->steps_in_flight;
     drop_if_done(*row.sequence);
+  }
+}
+
+void Loop::tell_progress(const Flight& flight) {
+  for (const Flight::Row& row : flight.rows) {
+    const Sequence& s = *row.sequence;
+    if (!s.request.progress || s.ended || !s.output().empty()) continue;
+    const int64_t done = std::min(row.from + row.count, s.prompt_count);
+    s.receiver(PromptProgress{.done = done, .total = s.prompt_count, .cached = s.cached});
   }
 }
 

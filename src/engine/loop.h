@@ -94,6 +94,7 @@ class Loop {
   void make_mask(const Sequence& s, size_t nth, std::vector<uint32_t>& mask) const;
   [[nodiscard]] std::optional<Flight> enqueue(const Batch& batch);
   void read_flight();
+  void tell_progress(const Flight& flight);
   void take_all(const Flight& flight, std::vector<backend::DrawnToken>&& drawn);
   void show_residuals(const Flight& flight);
   void judge_drafts(const Flight& flight, double seconds);

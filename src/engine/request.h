@@ -41,6 +41,7 @@ struct Request {
   int prompt_logprobs = -1;           // the same for the prompt's tokens after the first (echo)
   std::shared_ptr<TokenMask> mask{};  // null: none
   int64_t priority = 0;               // a lower one goes first
+  bool progress = false;              // tells PromptProgress
   bool prefix_cache = true;           // false: takes nothing from it and leaves nothing in it
   bool leaves_prefix = true;          // false: takes from it, and leaves in it what it took but nothing of its own
 };
@@ -54,6 +55,12 @@ struct TokenEvent {
   bool of_prompt =
       false;  // for a prompt token, from the second on; before the generated ones, and only with prompt_logprobs
   std::optional<TokenLogprobs> logprobs{};
+};
+
+// After each step that reads the prompt, before its first token.
+struct PromptProgress {
+  int64_t done = 0, total = 0;  // tokens
+  int64_t cached = 0;           // of those done, not computed again
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kContext, kCancelled, kFailed };
@@ -83,7 +90,7 @@ struct Finished {
   std::string message{};
 };
 
-using Event = std::variant<TokenEvent, Finished>;
+using Event = std::variant<TokenEvent, PromptProgress, Finished>;
 using Receiver = std::function<void(const Event&)>;
 
 }  // namespace nibble::engine

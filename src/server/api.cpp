@@ -209,6 +209,7 @@ std::span<const Api::Route> Api::routes() {
          const Json body = parse_json(v.http.body);
          return a.answer_turn(v, body, parse_chat(body, a.options_.defaults), "chatcmpl-", present_chat);
        }},
+      {"/v1/chat/completions/{id}", "DELETE, GET, HEAD", [](Api& a, Visit& v) { return a.kept_answer(v); }},
       {"/v1/completions", "POST",
        [](Api& a, Visit& v) {
          const Json body = parse_json(v.http.body);
@@ -457,23 +458,28 @@ std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request requ
                             .leniency = fields.leniency,
                             .arrived = visit.arrived};
   const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
-  return begin(visit, making,
-               [this, context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
-                 CallContext with_told = context;
-                 std::unique_ptr<Presenter> presenter = present(id, request);
-                 const bool stream = generation_in(request).stream;
-                 std::vector<engine::Request> requests;
-                 std::optional<ApiError> failure;
-                 try {
-                   requests = compute(request, with_told.leniency);
-                   tell_ignored(with_told.leniency);
-                 } catch (const ApiError& e) {
-                   if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
-                   failure = e;
-                 }
-                 return std::make_unique<EngineCall>(std::move(with_told), std::move(presenter), std::move(requests),
-                                                     stream, std::move(wake), std::move(failure));
-               });
+  const bool kept = fields.background;
+  const auto make = [this, context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
+    CallContext with_told = context;
+    std::unique_ptr<Presenter> presenter = present(id, request);
+    const bool stream = generation_in(request).stream;
+    std::vector<engine::Request> requests;
+    std::optional<ApiError> failure;
+    try {
+      requests = compute(request, with_told.leniency);
+      tell_ignored(with_told.leniency);
+    } catch (const ApiError& e) {
+      if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
+      failure = e;
+    }
+    return std::make_unique<EngineCall>(std::move(with_told), std::move(presenter), std::move(requests), stream,
+                                        std::move(wake), std::move(failure));
+  };
+  if (!kept) return begin(visit, making, make);
+  return kept_.open(visit.id, visit.wake, [&](Wake wake) {
+    visit.wake = std::move(wake);
+    return begin(visit, making, make);
+  });
 }
 
 std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,
@@ -573,6 +579,23 @@ std::unique_ptr<Call> Api::stored_response(Visit& visit) {
     throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
   store_.remove(id);
   return answer(visit, {{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
+}
+
+std::unique_ptr<Call> Api::kept_answer(Visit& visit) {
+  const std::string id = member_of(visit.http.path), &method = visit.http.method;
+  const auto missing = [&id] {
+    return ApiError("", fmt::format("no answer {} is kept", id.substr(0, 100)), 404, "not_found");
+  };
+  if (method == "DELETE") {
+    if (!kept_.remove(id)) throw missing();
+    return answer(visit, {{"id", id}, {"object", "chat.completion.deleted"}, {"deleted", true}});
+  }
+  if (!allows(methods_of(visit.http.path), method))
+    throw ApiError("", fmt::format("an answer takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
+  auto call = kept_.read(id, visit.wake);
+  if (!call) throw missing();
+  metrics_.response_sent(route_name(visit.http.path), 200);
+  return call;
 }
 
 std::unique_ptr<Call> Api::tokenize(Visit& visit) {

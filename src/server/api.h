@@ -4,6 +4,7 @@
 
 #include "server/engine_call.h"
 #include "server/http.h"
+#include "server/kept_answers.h"
 #include "server/metrics.h"
 #include "server/presenter.h"
 #include "server/response_store.h"
@@ -100,6 +101,7 @@ class Api {
   std::unique_ptr<Call> stored_response(Visit& visit);
   std::unique_ptr<Call> ollama_answer(Visit& visit, OllamaFor what);
   std::unique_ptr<Call> ollama_model(Visit& visit);  // what it is, or a pull of it
+  std::unique_ptr<Call> kept_answer(Visit& visit);
   std::unique_ptr<Call> tokenize(Visit& visit);
   std::unique_ptr<Call> detokenize(Visit& visit);
   // The call of a request for answers: what the engine computes, and present(id), a presenter of it.
@@ -132,6 +134,7 @@ class Api {
   Ignored ignored_;
   std::unique_ptr<const Service> service_owner_;
   std::atomic<const Service*> service_ = nullptr;
+  KeptAnswers kept_;
   CallMaker call_maker_;  // last: its thread uses all of the above
 };
 

@@ -79,6 +79,56 @@ TEST_F(ApiTest, a_client_that_goes_cancels_every_choice) {
   EXPECT_EQ(log_.back()["reason"], "abort");
 }
 
+TEST_F(ApiTest, an_answer_in_the_background_goes_on_without_its_client) {
+  start({"<|channel|>final<|message|>Yes…"});
+  const auto visit = [this](const std::string& method, const std::string& path, const std::string& body = "") {
+    return api_->handle({.method = method, .path = path, .client_id = "mine", .body = body}, [] {});
+  };
+  const std::string path = "/v1/chat/completions",
+                    body = R"({"messages":[{"role":"user","content":"hi"}],"stream":true,"background":true})";
+  const std::string first = visit("POST", path, body)->poll().body;
+  EXPECT_NE(first.find("Yes"), std::string::npos);
+  EXPECT_TRUE(engine_->cancelled.empty());
+  EXPECT_EQ(visit("POST", path, body)->poll().head->status, 409);
+  const Call::Output again = visit("GET", path + "/mine")->poll();
+  EXPECT_EQ(again.head->status, 200);
+  EXPECT_EQ(again.body, first);
+  EXPECT_FALSE(again.done);
+  EXPECT_EQ(visit("POST", path + "/mine")->poll().head->status, 405);
+  EXPECT_EQ(visit("GET", path + "/other")->poll().head->status, 404);
+  EXPECT_EQ(visit("DELETE", path + "/mine")->poll().head->status, 200);
+  EXPECT_EQ(engine_->cancelled, (std::vector<engine::RequestId>{2, 1}));  // 2: the one that was refused
+  EXPECT_EQ(log_.back()["reason"], "abort");
+  EXPECT_EQ(visit("DELETE", path + "/mine")->poll().head->status, 404);
+}
+
+TEST_F(ApiTest, an_answer_goes_on_where_it_was_stopped) {
+  start({" it is.<|return|>"});
+  const Answer reply = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"},
+      {"role":"assistant","reasoning_content":"Hm.","content":"Yes,"},{"role":"user","content":"Is it?"},
+      {"role":"assistant","reasoning_content":"So.","content":"Yes,"}],
+      "continue_final_message":true,"add_generation_prompt":false})");
+  EXPECT_EQ(reply.json["choices"][0]["message"]["content"], " it is.");
+  std::string prompt;  // Harmony leaves out the reasoning of earlier turns only
+  for (const int32_t id : engine_->requests.at(0).prompt) prompt += testing::tokenizer().token_bytes(id);
+  const std::string end =
+      "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>final<|message|>Yes,<|end|>"
+      "<|start|>user<|message|>Is it?<|end|><|start|>assistant<|channel|>analysis<|message|>So.<|end|>"
+      "<|start|>assistant<|channel|>final<|message|>Yes,";
+  EXPECT_TRUE(prompt.ends_with(end)) << prompt;
+}
+
+TEST_F(ApiTest, a_stream_tells_how_far_its_prompt_is) {
+  start({kAnswer});
+  const std::string asked = R"({"messages":[{"role":"user","content":"hi"}],"stream":true)";
+  const std::string told = ask("/v1/chat/completions", asked + R"(,"return_progress":true})").text;
+  const auto tokens = engine_->requests.at(0).prompt.size();
+  EXPECT_NE(told.find("\"prompt_progress\":{\"total\":" + std::to_string(tokens) + ",\"cache\":0,\"processed\":1}"),
+            std::string::npos)
+      << told;
+  EXPECT_EQ(ask("/v1/chat/completions", asked + "}").text.find("prompt_progress"), std::string::npos);
+}
+
 TEST_F(ApiTest, who_goes_before_the_first_token_does_not_count_among_its_times) {
   start({"…"});
   static_cast<void>(call("/v1/chat/completions", kChat));

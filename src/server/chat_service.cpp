@@ -282,10 +282,19 @@ std::vector<int32_t> turn_prompt(const ServedModel& model, const TurnRequest& tu
   try {
     std::vector<text::Segment> segments = text::render_for_completion(conversation_of(turn, date));
     if (turn.prefill) {
-      segments.emplace_back(text::Special::kChannel);
-      segments.emplace_back(std::string(text::kFinalChannel));
-      segments.emplace_back(text::Special::kMessage);
-      if (!turn.prefill->empty()) segments.emplace_back(*turn.prefill);
+      const auto write = [&segments](std::string_view channel, const std::string& text) {
+        segments.emplace_back(text::Special::kChannel);
+        segments.emplace_back(std::string(channel));
+        segments.emplace_back(text::Special::kMessage);
+        if (!text.empty()) segments.emplace_back(text);
+      };
+      if (!turn.prefill_reasoning.empty()) {
+        write(text::kAnalysisChannel, turn.prefill_reasoning);
+        segments.emplace_back(text::Special::kEnd);
+        segments.emplace_back(text::Special::kStart);
+        segments.emplace_back(std::string(text::name_of(text::Role::kAssistant)));
+      }
+      write(text::kFinalChannel, *turn.prefill);
     }
     return text::to_tokens(segments, model.ids, encode);
   } catch (const Error& e) {

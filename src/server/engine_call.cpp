@@ -139,6 +139,8 @@ void EngineCall::take_all() {
     if (failure_) return;
     if (const auto* token = std::get_if<engine::TokenEvent>(&item.event))
       take_token(item.choice, *token, item.time);
+    else if (const auto* read = std::get_if<engine::PromptProgress>(&item.event))
+      presenter_->progress(item.choice, *read);
     else
       take_finished(item.choice, std::get<engine::Finished>(item.event), item.time);
   }

@@ -16,6 +16,10 @@ class ChatPresenter final : public TurnPresenter {
         frame_{std::move(id), request.generation, "chat.completion", "chat.completion.chunk"},
         sending_(choices().size()) {}
 
+  void progress(size_t choice, const engine::PromptProgress& read) override {
+    if (choice == 0) send(frame_.progress_chunk(read));  // all have the same prompt
+  }
+
   void end() override {
     if (!stream_) return;
     if (frame_.wanted.include_usage) send(frame_.last_chunk(usage()));

@@ -100,6 +100,14 @@ Json CompletionFrame::last_chunk(const Usage& usage) const {
   return json;
 }
 
+// llama.cpp's prompt_progress, without its time.
+Json CompletionFrame::progress_chunk(const engine::PromptProgress& read) const {
+  Json json = head(chunk_object);
+  json["choices"] = Json::array();
+  json["prompt_progress"] = {{"total", read.total}, {"cache", read.cached}, {"processed", read.done}};
+  return json;
+}
+
 void ContentLogprobs::add(const text::Tokenizer& tokenizer, const engine::TokenEvent& event, const TurnReader& reader,
                           bool in_content, const std::vector<TurnEvent>& events) {
   const bool special = tokenizer.is_special(event.token);

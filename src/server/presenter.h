@@ -72,6 +72,7 @@ class Presenter {
   virtual void prompt(size_t /*choice*/, int64_t /*tokens*/) {}
   // Comes before the tokens of a stream.
   virtual void begin() {}
+  virtual void progress(size_t /*choice*/, const engine::PromptProgress& /*read*/) {}
   // False: the choice is complete; its further tokens are not sent here.
   virtual bool token(size_t choice, const engine::TokenEvent& event) = 0;
   // kStop if token() returned false.
@@ -133,6 +134,7 @@ struct CompletionFrame {
   [[nodiscard]] Json whole(Json choices, const Usage& usage) const;
   [[nodiscard]] Json chunk(Json choice, const Usage& so_far) const;
   [[nodiscard]] Json last_chunk(const Usage& usage) const;  // with the usage alone
+  [[nodiscard]] Json progress_chunk(const engine::PromptProgress& read) const;
 
  private:
   [[nodiscard]] Json head(std::string_view name) const;

@@ -29,6 +29,7 @@ struct GenerationFields {
   std::optional<int64_t> max_tokens;  // none: the endpoint's default
   std::optional<int64_t> context;     // tokens that the client counts on; none: whatever there is
   bool ignore_eos = false;
+  bool background = false;        // a stream that goes on without its client
   bool return_token_ids = false;  // of generated tokens, with the text
   std::vector<std::string> stop;
   bool include_stop = false;  // the text ends after the stop string, not before it
@@ -84,6 +85,7 @@ struct TurnRequest {
   std::vector<std::string> instructions;  // system and developer messages before everything else
   std::vector<text::Message> history;     // as Harmony has it
   std::optional<std::string> prefill;     // the answer begins with it
+  std::string prefill_reasoning;          // which came of this
   std::vector<Tool> tools;
   ToolChoice tool_choice = ToolChoice::kAuto;
   Callee named_tool;  // kNamed

@@ -104,6 +104,14 @@ void read_stream_options(Fields& fields, GenerationFields& into) {
   options->done();
 }
 
+void read_background(Fields& fields, GenerationFields& into) {
+  into.background = fields.boolean("background").value_or(false);
+  into.request.progress = fields.boolean("return_progress").value_or(false);  // llama.cpp's name
+  if (into.request.progress && !into.stream) throw invalid_value("return_progress", "want stream true as well");
+  if (into.background && (!into.stream || into.request.logprobs >= 0))
+    throw invalid_value("background", "want stream true as well, and no logprobs");
+}
+
 std::vector<int32_t> ids_of(const Json& list) {
   std::vector<int32_t> ids;
   for (const Json& item : list) {
@@ -145,6 +153,7 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   read_generation(fields, turn.generation);
   read_stream_options(fields, turn.generation);
   read_chat_logprobs(fields, turn.generation);
+  read_background(fields, turn.generation);
   turn.generation.n = static_cast<int>(fields.integer("n", {1, kMostAnswers}).value_or(1));
   turn.generation.max_tokens = read_limit(fields, "max_completion_tokens");
   if (const auto older = read_limit(fields, "max_tokens"); !turn.generation.max_tokens)
@@ -158,24 +167,27 @@ TurnRequest parse_chat(const Json& body, const RequestDefaults& defaults) {
   CallNames calls;
   History history(turn, calls);
   for_each_object(messages, fields.place("messages"), [&](Fields& message) { read_message(message, history); });
+  const bool goes_on = fields.boolean("continue_final_message").value_or(false);
+  if (goes_on && !history.open_last())
+    throw invalid_value("continue_final_message", "want a text of the assistant as the last message");
   if (turn.history.empty() && turn.instructions.empty())
     throw invalid_value("messages", "want one that says something, found none");
   read_verbosity(fields, turn);
   turn.tools = read_tools(fields, Dialect::kChat);
   read_tool_choice(fields, Dialect::kChat, turn);
+  check_prefill(turn, "continue_final_message");
   check_prediction(fields);
   fields.ignore_booleans({"store"});
   fields.only("modalities", {"text"}, "gpt-oss writes text only");
   fields.only("skip_special_tokens", true, "Harmony's tokens are parsed, never shown");
-  fields.only("add_generation_prompt", true, "a turn is always opened");
+  fields.only("add_generation_prompt", !goes_on, "a turn is opened unless continue_final_message goes on with one");
   fields.only("add_special_tokens", false, "Harmony's tokens are all there");
   fields.only("function_call", "none", "use tools and tool_choice");
   fields.only("web_search_options", nullptr, "there are no built-in tools");
   fields.refuse({"functions"}, "use tools");
   fields.refuse({"max_output_tokens"}, "use max_completion_tokens");
-  fields.refuse(
-      {"audio", "echo", "chat_template", "documents", "continue_final_message", "mm_processor_kwargs", "best_of"},
-      "gpt-oss has no such thing");
+  fields.refuse({"audio", "echo", "chat_template", "documents", "mm_processor_kwargs", "best_of"},
+                "gpt-oss has no such thing");
   fields.done();
   return turn;
 }

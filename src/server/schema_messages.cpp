@@ -108,8 +108,7 @@ void read_messages(const Json& messages, const Place& place, TurnRequest& into) 
     message.done();
     if (--left > 0 || role != 1) return;
     if (!is_open) throw invalid_value(at.path, "want a message of the user, or a text to go on with, at the end");
-    into.prefill = std::get<std::string>(into.history.back().content[0]);
-    into.history.pop_back();
+    static_cast<void>(history.open_last());
   });
 }
 
@@ -174,10 +173,7 @@ TurnRequest parse_messages(const Json& body, MessagesFor what, const RequestDefa
   read_tool_choice(fields, Dialect::kMessages, turn);
   read_thinking(fields, turn);
   read_output_config(fields, turn);
-  const bool free = turn.format.kind == OutputFormat::Kind::kText &&
-                    (turn.tool_choice == ToolChoice::kAuto || turn.tool_choice == ToolChoice::kNone);
-  if (turn.prefill && !free)
-    throw invalid_value("messages", "want a message of the user at the end where the answer must be JSON or a call");
+  check_prefill(turn, "messages");
   read_context_management(fields);
   if (auto metadata = fields.object("metadata")) {
     metadata->ignore_strings({"user_id"});

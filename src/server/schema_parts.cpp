@@ -343,6 +343,13 @@ std::vector<Tool> read_tools(Fields& fields, Dialect dialect) {
   return read;
 }
 
+void check_prefill(const TurnRequest& turn, std::string_view field) {
+  const bool free = turn.format.kind == OutputFormat::Kind::kText &&
+                    (turn.tool_choice == ToolChoice::kAuto || turn.tool_choice == ToolChoice::kNone);
+  if (turn.prefill && !free)
+    throw invalid_value(field, "want a message of the user at the end where the answer must be JSON or a call");
+}
+
 void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
   read_choice(fields, dialect, into);
   const std::string path = "tool_choice";
@@ -565,6 +572,19 @@ void History::result(const std::string& recipient, std::string output) {
   add(text::Role::kTool, std::move(output), recipient);
   into_.history.back().recipient = "assistant";
   into_.history.back().channel = text::kCommentaryChannel;
+}
+
+bool History::open_last() {
+  const auto taken = [this](std::string_view channel) -> std::optional<std::string> {
+    auto& all = into_.history;
+    if (all.empty() || all.back().role != text::Role::kAssistant || all.back().channel != channel) return std::nullopt;
+    std::string text = std::move(std::get<std::string>(all.back().content[0]));
+    all.pop_back();
+    return text;
+  };
+  into_.prefill = taken(text::kFinalChannel);
+  if (into_.prefill) into_.prefill_reasoning = taken(text::kAnalysisChannel).value_or("");
+  return into_.prefill.has_value();
 }
 
 const std::string& History::called(Fields& fields, std::string_view name) const {

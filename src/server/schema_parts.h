@@ -42,6 +42,8 @@ enum class Dialect { kChat, kResponses, kMessages };
 [[nodiscard]] std::vector<Tool> read_tools(Fields& fields, Dialect dialect);
 // Reads tool_choice and whether calls may be parallel, once all tools are known. Throws ApiError.
 void read_tool_choice(Fields& fields, Dialect dialect, TurnRequest& into);
+// Throws ApiError for an answer that has begun and must be JSON or a call. `field`: what asks for it.
+void check_prefill(const TurnRequest& turn, std::string_view field);
 
 // The nearest of gpt-oss's three efforts.
 [[nodiscard]] std::optional<text::ReasoningEffort> read_effort(Fields& fields, std::string_view name);
@@ -102,6 +104,8 @@ class History {
   void result(const std::string& recipient, std::string output);
   // Tells tools where the conversation stands, unless it has told them: the model may call them from here on.
   void load(std::vector<Tool> tools);
+  // Takes off the end a text of the assistant, with its reasoning, for the answer to begin with. False: there is none.
+  [[nodiscard]] bool open_last();
   // The recipient of the call with the id in this field. Throws ApiError if there is no such call.
   [[nodiscard]] const std::string& called(Fields& fields, std::string_view name) const;
 

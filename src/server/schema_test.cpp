@@ -51,6 +51,23 @@ TEST(schema, a_refusal_has_openais_code) {
   EXPECT_EQ(code(R"(,"response_format":{})"), "missing_required_parameter");
 }
 
+TEST(schema, what_cannot_go_on_is_refused) {
+  EXPECT_EQ(refused(R"(,"continue_final_message":true)"), "continue_final_message");
+  EXPECT_EQ(refused(R"(,"add_generation_prompt":false)"), "add_generation_prompt");
+  EXPECT_EQ(refused(R"(,"background":true)"), "background");
+  EXPECT_EQ(refused(R"(,"background":true,"stream":true,"logprobs":true)"), "background");
+  EXPECT_EQ(refused(R"(,"background":true,"stream":true)"), "");
+  EXPECT_EQ(refused(R"(,"return_progress":true)"), "return_progress");
+  const std::string open = R"(,{"role":"assistant","content":"{"}],"continue_final_message":true)";
+  const auto goes_on = [&](const std::string& fields) {
+    const std::string body = R"({"messages":[{"role":"user","content":"hi"})" + open + fields + "}";
+    return refusal_of([&] { return parse_chat(parse_json(body), strict()); }).param();
+  };
+  EXPECT_EQ(goes_on(""), "");
+  EXPECT_EQ(goes_on(R"(,"add_generation_prompt":true)"), "add_generation_prompt");
+  EXPECT_EQ(goes_on(R"(,"response_format":{"type":"json_object"})"), "continue_final_message");
+}
+
 TEST(schema, sampling_fields_reach_the_request) {
   const TurnRequest turn = chat(R"(,"temperature":0.5,"top_p":0,"top_k":-1,"min_p":0.1,"presence_penalty":1,
       "frequency_penalty":-1,"repetition_penalty":1.1,"logit_bias":{"5":-100},"seed":-3,"n":2,"stop":"x",

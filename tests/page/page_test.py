@@ -71,6 +71,40 @@ def a_fold_that_opens_leaves_the_end_in_sight(page):
 
 
 @test
+def tables_tasks_footnotes_and_pictures_are_drawn(page):
+    page.ask("notes")
+    tab = page.tab
+    expect(tab.locator(".md > p").last).to_have_text("The end.")
+    cells = tab.locator(".md td")
+    expect(cells.nth(2).locator("br")).to_have_count(1)
+    expect(cells.nth(2)).not_to_contain_text("<br>")
+    # No cell is narrower than its longest word.
+    tab.set_viewport_size({"width": 390, "height": 844})
+    broken = tab.evaluate(
+        """[...document.querySelectorAll(".md th, .md td")].flatMap((cell) => {
+          const range = document.createRange(), walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), out = [];
+          for (let node; (node = walk.nextNode()); ) for (const m of node.data.matchAll(/[\\w$.]+/g)) {
+            range.setStart(node, m.index);
+            range.setEnd(node, m.index + m[0].length);
+            if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) out.push(m[0]);
+          }
+          return out;
+        })"""
+    )
+    assert broken == [], broken
+    tasks = tab.locator(".md .task")
+    expect(tasks).to_have_text(["draft", "send"])
+    assert tasks.locator("input").evaluate_all("(boxes) => boxes.map((box) => box.checked)") == [True, False]
+    assert tab.locator(".md img").count() == 0
+    expect(tab.locator('.md a[href="https://example.org/map.png"]')).to_have_text("a map")
+    expect(tab.locator(".md")).not_to_contain_text("![")
+    expect(tab.locator(".md")).to_contain_text("neither is [^abc]")  # no footnote of that name
+    tab.click(".ref")
+    expect(tab.locator(".footnote").first).to_be_focused()
+    expect(tab.locator(".footnote")).to_have_text(["1 The first, on two lines.", "two The second."])
+
+
+@test
 def markup_of_the_model_stays_text(page):
     page.ask("hostile")
     tab = page.tab
@@ -164,6 +198,9 @@ def trouble_is_said_plainly(page):
     expect(note).to_contain_text("Try again in 7 s")
     page.ask("cut")
     expect(note).to_contain_text("connection to the server was lost")
+    tab.click("text=Try again")  # this server has nothing of the answer any more
+    expect(tab.locator(".turn.assistant .versions").last).to_contain_text("2/2")
+    expect(note).to_contain_text("connection to the server was lost")
     page.stub.state["key"] = "secret"
     page.ask("hello")
     expect(note).to_contain_text("API key")
@@ -174,13 +211,162 @@ def trouble_is_said_plainly(page):
     page.ask("hello")
     expect(note).to_contain_text("API key")
     tab.click("text=Enter key")
-    tab.fill('[data-setting="key"]', "secret")
-    tab.keyboard.press("Escape")
+    expect(tab.locator('[data-setting="key"]')).to_be_focused()
+    tab.keyboard.type("wrong")
+    tab.keyboard.press("Enter")
+    expect(tab.locator("#settings")).to_be_hidden()
     page.ask("hello")
+    expect(note).to_contain_text("does not take this API key")
+    tab.click("text=Enter key")
+    tab.fill('[data-setting="key"]', "secret")
+    asked = len(page.stub.state["requests"])
+    tab.keyboard.press("Enter")  # and the message that waits goes out
     expect(note).to_have_count(0)
+    expect(tab.locator(".turn.assistant .md").last).to_contain_text("byte-pair")
+    expect(tab.locator("body.busy")).to_have_count(0)
+    assert len(page.stub.state["requests"]) == asked + 1
     page.context.set_offline(True)
     page.ask("anyone there?")
     expect(note).to_contain_text("lost")
+
+
+@test
+def a_conversation_that_is_too_long_can_go_on(page):
+    tab, note = page.tab, page.tab.locator(".note")
+    page.stub.state["room"] = 100
+    page.ask("ones" * 40)
+    expect(note).to_contain_text("This message is too long for the model. It has 160 tokens; the model takes 100.")
+    tab.click("text=Edit")
+    tab.fill(".edit textarea", "short " * 5)
+    tab.keyboard.press("Enter")
+    expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+    expect(note).to_have_count(0)
+    page.stub.state["room"] = 700
+    page.ask("second " + "x" * 300)
+    expect(note).to_contain_text("The conversation has become too long.")
+    expect(note.locator("button")).to_have_text(["Leave out the oldest", "New chat"])
+    tab.click("text=Leave out the oldest")
+    expect(tab.locator(".turn.assistant")).to_have_count(2)
+    expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+    sent = page.stub.state["requests"][-1]["messages"]
+    assert [m["content"][:6] for m in sent] == ["second"], sent
+    tab.reload()
+    expect(tab.locator(".cut + .turn.user")).to_contain_text("second")
+
+
+@test
+def a_stopped_answer_goes_on(page):
+    tab = page.tab
+    page.ask("slow", wait=False)
+    expect(tab.locator(".md")).to_contain_text("word word word")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("body.busy")).to_have_count(0)
+    before = tab.locator(".md").text_content()
+    tab.click('[aria-label="Continue the answer"]')
+    expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+    expect(tab.locator(".turn.assistant")).to_have_count(1)
+    expect(tab.locator(".versions")).to_have_count(0)
+    sent = page.stub.state["requests"][-1]
+    assert sent["continue_final_message"] is True and sent["add_generation_prompt"] is False
+    assert sent["messages"][-1]["content"].strip() == before.strip() and sent["messages"][-1]["reasoning_content"]
+    after = tab.evaluate("chat.messages.at(-1).content")
+    assert after.startswith(before) and after.endswith(" and so on."), after
+    expect(tab.locator('[aria-label="Continue the answer"]')).to_have_count(0)
+
+
+@test
+def a_message_is_deleted_with_what_follows(page):
+    tab = page.tab
+    tab.on("dialog", lambda dialog: dialog.accept())
+    page.ask("first")
+    page.ask("second")
+    tab.keyboard.press("Alt+r")
+    expect(tab.locator("body.busy")).to_have_count(0, timeout=20000)
+    tab.click('.turn.assistant:last-child [aria-label="Delete the message"]')  # one of two versions
+    expect(tab.locator(".turn.assistant")).to_have_count(2)
+    expect(tab.locator(".versions")).to_have_count(0)
+    two = page.another()
+    tab.locator(".turn.user").last.hover()
+    tab.locator('.turn.user [aria-label="Delete the message"]').last.click()
+    for each in (tab, two):
+        expect(each.locator(".turn")).to_have_count(2)
+    tab.reload()
+    expect(tab.locator(".turn")).to_have_count(2)
+    assert tab.evaluate("chat.messages.length") == 2
+    tab.locator(".turn.user").hover()
+    tab.click('.turn.user [aria-label="Delete the message"]')
+    expect(tab.locator("#chats li")).to_have_count(0)
+    expect(two.locator(".empty")).to_be_visible()
+    assert tab.evaluate("store.all()") == []
+
+
+@test
+def a_conversation_has_instructions_of_its_own(page):
+    tab = page.tab
+
+    def instruct(text):
+        tab.click("#own")
+        tab.fill("#own-text", text)
+        tab.keyboard.press("Escape")
+
+    tab.evaluate("set('system', 'For all.')")
+    instruct("Speak French.")
+    page.ask("hello")
+    told = lambda: page.stub.state["requests"][-1]["messages"][0]["content"]  # noqa: E731
+    assert told() == "Speak French."
+    tab.reload()
+    expect(tab.locator("#own.changed")).to_have_count(1)
+    page.ask("again")
+    assert told() == "Speak French."
+    tab.keyboard.press("Alt+n")
+    expect(tab.locator("#own.changed")).to_have_count(0)
+    page.ask("another")
+    assert told() == "For all."
+
+
+@test
+def a_conversation_is_exported_as_markdown(page):
+    tab = page.tab
+    page.ask("hostile")
+    tab.click('[aria-label="More for “hostile”"]')
+    with tab.expect_download() as download:
+        tab.click("text=Export as Markdown")
+    assert download.value.suggested_filename == "nibble-hostile.md"
+    text = Path(download.value.path()).read_text()
+    assert text.startswith("# hostile\n\n## You\n\nhostile\n\n## Answer\n\n<img src=x"), text[:100]
+
+
+@test
+def a_pasted_picture_is_refused_and_text_beside_one_is_pasted(page):
+    tab = page.tab
+    paste = """(text) => {
+      const data = new DataTransfer();
+      data.items.add(new File(["x"], "image.png", {type: "image/png"}));
+      if (text) data.setData("text/plain", text);
+      return document.querySelector("#input").dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true}));
+    }"""
+    assert tab.evaluate(paste, "cells of a table") is True  # left to the browser
+    expect(tab.locator(".note")).to_have_count(0)
+    assert tab.evaluate(paste, "") is False
+    expect(tab.locator(".note")).to_contain_text("“image.png” is an image, and the model reads text only.")
+    expect(tab.locator("#files")).to_be_hidden()
+
+
+@test
+def the_list_of_conversations_stays_as_it_is_while_one_is_answered(page):
+    tab = page.tab
+    page.ask("tale", wait=False)
+    tab.evaluate("rename(chat.id, 'a title that is longer than the list of conversations is wide')")
+    overflow = "[...document.querySelectorAll('aside nav')].map((nav) => [nav.scrollWidth > nav.clientWidth, nav.scrollHeight > nav.clientHeight])"
+    expect(tab.locator("#chats .writing")).to_have_count(1)
+    assert tab.evaluate(overflow) == [[False, False]]
+
+
+@test
+def a_long_prompt_tells_how_far_it_is(page):
+    page.ask("long", wait=False)
+    expect(page.tab.locator("#speed")).to_have_text("reading… 42 %")
+    expect(page.tab.locator(".md")).to_contain_text("read it")
 
 
 @test
@@ -227,6 +413,19 @@ def a_reload_keeps_what_was_streamed(page):
     expect(tab.locator(".turn.assistant .md")).to_contain_text("word word")
     tab.keyboard.press("Escape")
     expect(tab.locator(".turn.assistant .versions")).to_contain_text("2/2")
+
+
+@test
+def a_reload_shows_the_end_and_drawing_anew_leaves_it(page):
+    page.tab.set_viewport_size({"width": 1280, "height": 600})
+    page.ask("hello")
+    page.ask("hello")
+    page.tab.reload()
+    expect(page.tab.locator(".turn.assistant")).to_have_count(2)
+    expect(page.tab.locator("#model")).to_have_text("gpt-oss-20b")
+    page.tab.evaluate("draw()")
+    expect(page.tab.locator(".acts").last).to_be_in_viewport()
+    expect(page.tab.locator("#down")).to_be_hidden()
 
 
 @test
@@ -460,7 +659,7 @@ def text_files_are_attached(page):
     tab = page.tab
     file = {"name": "notes.md", "mimeType": "text/markdown", "buffer": "Grüße\n```\nx\n```\n".encode()}
     tab.set_input_files("#pick", [file, {"name": "gone.txt", "mimeType": "text/plain", "buffer": b"gone"}, {"name": "photo.png", "mimeType": "image/png", "buffer": b"\x89PNG\x00\xff"}])
-    expect(tab.locator(".note")).to_contain_text("“photo.png” is not a text file")
+    expect(tab.locator(".note")).to_contain_text("“photo.png” is an image, and the model reads text only.")
     expect(tab.locator("#files li")).to_have_count(2)
     tab.click('[aria-label="Remove “gone.txt”"]')
     page.ask("What is this?")
@@ -540,7 +739,7 @@ def streamed_markdown_is_as_if_drawn_at_once(page):
           drawMarkdown(whole, text);
           return grown.innerHTML !== whole.innerHTML;
         })""",
-        [stub_server.SPECIMEN, stub_server.MATH, stub_server.HOSTILE, "- a\n- b\n\n\n  c\n\n1. x\n2. y\n\n> q\nr\n\n| a | b |\n|--|--|\n| 1 | 2 |\nend"],
+        [stub_server.SPECIMEN, stub_server.MATH, stub_server.NOTES, stub_server.HOSTILE, "- a\n- b\n\n\n  c\n\n1. x\n2. y\n\n> q\nr\n\n| a | b |\n|--|--|\n| 1 | 2 |\nend"],
     )
     assert different == [], different
 
@@ -590,17 +789,17 @@ def the_keyboard_reaches_everything(page):
     page.ask("hello")
     tab.evaluate("document.activeElement.blur()")
     reached = []
-    for _ in range(30):
+    for _ in range(40):
         tab.keyboard.press("Tab")
         reached.append(tab.evaluate("(document.activeElement.id || document.activeElement.getAttribute('aria-label') || document.activeElement.tagName).split(' “')[0]"))
     reached = reached[reached.index("BODY") :]  # the window's end; then from the start
-    order = ["A", "new", "find", "More for", "open-settings", "theme", "Copy", "Edit and ask again", "SUMMARY", "Copy the answer", "Answer again", "input", "attach", "effort", "sampling"]
+    order = ["A", "new", "find", "More for", "open-settings", "theme", "Copy", "Edit and ask again", "SUMMARY", "Copy the answer", "Answer again", "input", "attach", "effort", "sampling", "own"]
     places = [reached.index(name) for name in order if name in reached]
     assert len(places) == len(order) and places == sorted(places), reached
     tab.focus('[aria-label^="More for"]')
     tab.keyboard.press("Enter")
     tab.keyboard.press("ArrowDown")
-    assert tab.evaluate("document.activeElement.textContent") == "Export"
+    assert tab.evaluate("document.activeElement.textContent") == "Export as Markdown"
     tab.evaluate("draw()")  # as when an answer ends meanwhile
     tab.keyboard.press("Escape")
     expect(tab.locator('[aria-label^="More for"]')).to_be_focused()

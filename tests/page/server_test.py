@@ -50,9 +50,9 @@ class ServerPage(Page):
         """Greedy answers."""
         self.tab.evaluate("settings.temperature = 0")
 
-    def endless(self):
+    def endless(self, tokens=100_000):
         """Answers that do not end of their own accord, however fast the server is."""
-        more = {"ignore_eos": True, "max_tokens": 100_000}
+        more = {"ignore_eos": True, "max_tokens": tokens}
         self.tab.route("**/v1/chat/completions", lambda route: route.continue_(post_data=json.dumps({**route.request.post_data_json, **more})))
 
     def close(self):
@@ -110,6 +110,78 @@ def stop_ends_the_work_on_the_server(page):
     assert page.server.metric("nibble:request_success_total", finished_reason="abort") == 1
 
 
+def content(page):
+    return page.tab.evaluate("shown(chat).at(-1).content")
+
+
+@test
+def an_answer_survives_a_reload(page):
+    page.endless()
+    page.ask("Tell me a story.", wait=False)
+    page.tab.wait_for_function("() => shown(chat).at(-1).content.length > 100")
+    before = content(page)
+    page.tab.reload()
+    expect(page.tab.locator("body.busy")).to_have_count(1)
+    page.tab.wait_for_function("(length) => chat && runs.size && shown(chat).at(-1).content.length > length + 100", arg=len(before))
+    assert content(page).startswith(before), (before, content(page)[: len(before) + 20])
+    expect(page.tab.locator("#log")).not_to_contain_text("cut off")
+    page.tab.keyboard.press("Escape")
+    expect(page.tab.locator(".acts").last).to_contain_text("stopped")
+    page.server.idle()
+    page.tab.reload()
+    expect(page.tab.locator(".acts").last).to_contain_text("stopped")
+
+
+@test
+def a_stop_right_after_a_reload_holds(page):
+    page.endless()
+    page.ask("Tell me a story.", wait=False)
+    page.tab.wait_for_function("() => shown(chat).at(-1).content.length > 100")
+    page.tab.reload()
+    expect(page.tab.locator("body.busy")).to_have_count(1)
+    page.tab.keyboard.press("Escape")
+    expect(page.tab.locator(".acts").last).to_contain_text("stopped", timeout=10000)
+    page.server.idle()
+
+
+@test
+def an_answer_that_ends_while_no_page_is_open_is_there_later(page):
+    page.endless(3000)
+    page.ask("Tell me a story.", wait=False)
+    expect(page.tab.locator("details.think .inner, .turn.assistant .md").first).to_have_text(re.compile(r"\w \w"))
+    page.tab.goto("about:blank")
+    page.server.idle()
+    page.tab.go_back()
+    expect(page.tab.locator(".acts").last).to_contain_text(re.compile("3,000 tokens.* · cut at the token limit"))
+
+
+@test
+def a_stopped_answer_goes_on(page):
+    page.endless()
+    page.ask("Tell me a story.", wait=False)
+    page.tab.wait_for_function("() => shown(chat).at(-1).content.length > 100")
+    page.tab.keyboard.press("Escape")
+    expect(page.tab.locator(".acts").last).to_contain_text("stopped")
+    before = content(page)
+    page.tab.click('[aria-label="Continue the answer"]')
+    page.tab.wait_for_function("(length) => chat && shown(chat).at(-1).content.length > length + 100", arg=len(before))
+    page.tab.reload()  # and what was said before survives a reload, too
+    page.tab.wait_for_function("(length) => chat && !isBusy(chat) || runs.size && shown(chat).at(-1).content.length > length + 200", arg=len(before))
+    assert content(page).startswith(before)
+    expect(page.tab.locator("body.busy")).to_have_count(1)
+    page.tab.keyboard.press("Escape")
+    expect(page.tab.locator(".acts").last).to_contain_text("stopped")
+    expect(page.tab.locator(".versions")).to_have_count(0)
+
+
+@test
+def a_long_prompt_tells_how_far_it_is(page):
+    page.ask("The capital of France is Paris. " * 1000, wait=False)
+    expect(page.tab.locator("#speed")).to_have_text(re.compile(r"reading… [1-9]\d? %"))
+    page.tab.keyboard.press("Escape")
+    page.server.idle()
+
+
 @test
 def an_error_of_the_server_is_said(page):
     page.settings(tools=json.dumps([WEATHER, WEATHER]))
@@ -126,16 +198,37 @@ def a_key_opens_the_server(page):
     page.calm()
     page.ask("What is the capital of France?")
     expect(page.tab.locator(".note")).to_contain_text("API key")
-    page.settings(key="secret")
+    page.tab.click("text=Enter key")
+    page.tab.keyboard.type("secret")
+    page.tab.keyboard.press("Enter")
     expect(page.tab.locator("#model")).to_have_text("tiny")
-    page.tab.keyboard.press("Alt+r")
     expect(page.tab.locator(".turn.assistant .md")).to_have_text("The capital of France is Paris.")
+    expect(page.tab.locator(".note")).to_have_count(0)
+
+
+class SmallPage(ServerPage):
+    flags = ("--max-model-len", "400")
+
+
+def a_conversation_that_is_too_long_goes_on_without_its_beginning(page):
+    page.endless(150)
+    note, asked = page.tab.locator(".note"), 0
+    while not note.count():
+        page.ask("Tell me a story.")
+        asked += 1
+    expect(note).to_contain_text(re.compile(r"too long\. It has 4\d\d tokens; the model takes 399"))
+    page.tab.click("text=Leave out the oldest")
+    expect(page.tab.locator(".turn.assistant")).to_have_count(asked)
+    expect(page.tab.locator(".acts").last).to_contain_text("tokens")
+    expect(note).to_have_count(0)
 
 
 def main():
     options = arguments()
     served = run_tests(TESTS, ServerPage, options)
-    return 0 if run_tests([a_key_opens_the_server], LockedPage, options) and served else 1
+    opened = run_tests([a_key_opens_the_server], LockedPage, options)
+    went_on = run_tests([a_conversation_that_is_too_long_goes_on_without_its_beginning], SmallPage, options)
+    return 0 if served and opened and went_on else 1
 
 
 if __name__ == "__main__":

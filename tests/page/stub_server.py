@@ -1,7 +1,7 @@
 """A server that speaks as much of the API as the chat page asks for, with scripted answers. Standard library only.
 
 The last user message chooses the answer: `tool` calls a function, `slow` streams until stopped, `tale` for two
-seconds, `busy` is 429, `cut` drops the connection, `hostile` is markup, `blanks` is long and says little, `math` is LaTeX; anything else is a specimen of Markdown.
+seconds, `busy` is 429, `cut` drops the connection, `hostile` is markup, `blanks` is long and says little, `math` is LaTeX, `notes` has what documents have, `long` is read slowly; anything else is a specimen of Markdown.
 """
 
 import json
@@ -49,6 +49,20 @@ $$
 \begin{aligned} 2a &= 1 + x \\
 b &= 2 \end{aligned}
 $$"""
+NOTES = """| Offer | Price | What is in it |
+|---|---|---|
+| Note/s for an unusually long engagement | $3.50 per person/month | one<br>two, and a description that goes on for longer than a phone is wide |
+
+- [x] draft
+- [ ] send
+
+See the first note[^1] and [^two]; neither is [^abc] here. ![a map](https://example.org/map.png "Rome") and ![](plan.png)
+
+[^1]: The first,
+  on two lines.
+[^two]: The second.
+
+The end."""
 HOSTILE = "<img src=x onerror=\"window.owned=1\"> <script>window.owned=1</script>\n\n[click](javascript:window.owned=1) **bold** <b>tag</b>\n\n```html\n<script>window.owned=1</script>\n```"
 BLANKS = "a" + " " * 100000 + "x\n\n# Heading" + " " * 100000 + "x ##\n\nc|d\n" + " " * 100000 + "x\n\n" + "\\[ e\n" * 4000 + "[f" * 50000 + "\n\nThe end."
 REASONING = "The user wants a short explanation.\nI should mention ranks, pieces and cost, then show code."
@@ -99,6 +113,11 @@ class Handler(BaseHTTPRequestHandler):
             return
         last = body["messages"][-1]
         text = last["content"] or ""
+        room = self.server.state.get("room")  # letters, here
+        has = sum(len(m["content"] or "") for m in body["messages"])
+        if room and has > room:
+            self.answer(400, {"error": {"message": f"prompt is too long: {has} tokens > {room} maximum (of a context of {room + 1}, one to generate)", "code": "context_length_exceeded"}})
+            return
         if text == "busy":
             self.answer(429, {"error": {"message": "full"}}, Retry_After="7")
             return
@@ -107,10 +126,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         try:
-            self.stream(text, last["role"])
+            self.stream("goes on" if body.get("continue_final_message") else text, last["role"])
         except OSError:
             self.server.state["dropped"] += 1
         self.close_connection = True
+
+    def do_DELETE(self):
+        self.answer(404, {"error": {"message": "nothing is kept"}})
 
     def event(self, value):
         self.wfile.write(b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n")
@@ -125,8 +147,12 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(pause)
 
     def stream(self, text, role):
+        if text == "long":
+            self.event({"choices": [], "prompt_progress": {"total": 1000, "cache": 0, "processed": 425}})
+            time.sleep(1)
         self.chunk({"role": "assistant", "content": ""})
-        self.pieces("reasoning_content", REASONING)
+        if text != "goes on":
+            self.pieces("reasoning_content", REASONING)
         finish = "stop"
         if text == "tool":
             call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
@@ -142,6 +168,12 @@ class Handler(BaseHTTPRequestHandler):
             for n in range(40):
                 self.chunk({"content": f"part{n} " if n % 8 else f"\n\nparagraph{n} "})
                 time.sleep(0.05)
+        elif text == "notes":
+            self.pieces("content", NOTES)
+        elif text == "goes on":
+            self.pieces("content", "and so on.")
+        elif text == "long":
+            self.pieces("content", "I have read it.")
         elif text == "math":
             self.pieces("content", MATH)
         elif text == "cut":

@@ -1,9 +1,11 @@
 "use strict";
 // A conversation is a tree of messages: answering again and editing add a version beside the old one.
-//   conversation {id, title, named, updated, messages, chosen}  +  {changed, kept, saves, …}, of this tab
-//   message      {id, parent, role, content, reasoning?, thought_s?, tool_calls?, tool_call_id?, files?, stats?, ended?}
+//   conversation {id, title, named, updated, messages, chosen, system?, from?}  +  {changed, headed, kept, saves, …}, of this tab
+//   message      {id, parent, role, content, reasoning?, thought_s?, tool_calls?, tool_call_id?, files?, stats?, ended?, run?, base?}
 // `parent` is the message before it, "" for a first one. `chosen` says which version follows a parent; else the newest.
-// An answer without `ended` is being written, by one tab.
+// `system`: instructions of its own. `from`: the first message that is sent; without it, all are. `headed`: this tab changed
+// one of these, or the name. An answer without `ended` is being written, by one tab: under the id `run` on the server, after
+// the first `base` characters of its content.
 
 function newConversation(fields = {}) {
   return {id: newId(), title: "New chat", named: false, updated: Date.now(), messages: [], chosen: {}, changed: new Set(), kept: false, saves: 0, ...fields};
@@ -37,6 +39,12 @@ function dropMessage(c, m) {
   if (c.chosen[m.parent] === m.id) delete c.chosen[m.parent];
   c.changed.add(m.id);
 }
+// Drops `m` and all that follows it, in every version.
+function dropFrom(c, m) {
+  for (const next of versions(c, m.id)) dropFrom(c, next);
+  dropMessage(c, m);
+  touch(c, m);
+}
 function choose(c, m) { c.chosen[m.parent] = m.id; }
 function touch(c, m) {
   c.changed.add(m.id);
@@ -48,8 +56,9 @@ function mergedRecord(c, stored, changed) {
   const messages = (stored?.messages ?? []).filter((m) => !changed.has(m.id) || mine.has(m.id)).map((m) => (changed.has(m.id) ? mine.get(m.id) : m));
   const there = new Set(messages.map((m) => m.id));
   messages.push(...c.messages.filter((m) => changed.has(m.id) && !there.has(m.id)));
-  const titled = stored && !c.renamed ? stored : c;
-  return {id: c.id, title: titled.title, named: titled.named, updated: Math.max(c.updated, stored?.updated ?? 0), chosen: {...stored?.chosen, ...c.chosen}, messages};
+  const {title, named, system, from} = stored && !c.headed ? stored : c;
+  const there_too = new Set([""]);  // another tab may have dropped what these follow
+  return {id: c.id, title, named, system, from, updated: Math.max(c.updated, stored?.updated ?? 0), chosen: {...stored?.chosen, ...c.chosen}, messages: messages.filter((m) => there_too.has(m.parent) && there_too.add(m.id))};
 }
 // Takes over what another tab stored; messages that this tab is changing, and the versions it shows, stay.
 function takeOver(c, stored) {
@@ -64,7 +73,7 @@ function takeOver(c, stored) {
   const there = new Set(stored.messages.map((m) => m.id));
   c.messages.push(...[...mine.values()].filter((m) => !there.has(m.id) && (c.changed.has(m.id) || isWritingHere(m))));
   c.chosen = {...stored.chosen, ...c.chosen};
-  if (!c.renamed) { c.title = stored.title; c.named = stored.named; }
+  if (!c.headed) for (const name of ["title", "named", "system", "from"]) c[name] = stored[name];
   c.updated = Math.max(c.updated, stored.updated);
 }
 
@@ -72,6 +81,11 @@ function takeOver(c, stored) {
 const kFormat = "nibble conversations";
 function exported(records) {
   return JSON.stringify({format: kFormat, version: 1, conversations: records}, null, 1);
+}
+// What is shown, to be read elsewhere.
+function asMarkdown(c) {
+  const said = shown(c).filter((m) => m.content || m.files).map((m) => `## ${{user: "You", assistant: "Answer", tool: "Result"}[m.role]}\n\n${withFiles(m)}\n`);
+  return [`# ${c.title}\n`, ...(c.system ? [`## Instructions\n\n${c.system}\n`] : []), ...said].join("\n");
 }
 // Conversations of an exported file; throws an Error that names what does not fit.
 function imported(text) {
@@ -81,7 +95,7 @@ function imported(text) {
   return file.conversations.map((given, n) => {
     const want = (fits, what) => { if (!fits) throw new Error(`conversation ${n + 1}: want ${what}`); };
     const is = {text: (v) => typeof v === "string", optional: (v) => v === undefined || typeof v === "string"};
-    want(/^\w{1,64}$/.test(given?.id) && is.text(given.title) && Array.isArray(given.messages), "an id, a title and messages");
+    want(/^\w{1,64}$/.test(given?.id) && is.text(given.title) && is.optional(given.system) && Array.isArray(given.messages), "an id, a title and messages");
     const seen = new Set([""]);
     const messages = given.messages.map((m, k) => {
       const where = `message ${k + 1} to have `;
@@ -99,6 +113,6 @@ function imported(text) {
       return Object.fromEntries(Object.entries(kept).filter(([, value]) => value !== undefined));
     });
     const chosen = Object.fromEntries(Object.entries(given.chosen ?? {}).filter(([parent, child]) => seen.has(parent) && seen.has(child)));
-    return newConversation({id: given.id, title: given.title.slice(0, 200), named: given.named === true, updated: Number(given.updated) || Date.now(), messages, chosen, changed: seen});
+    return newConversation({id: given.id, title: given.title.slice(0, 200), named: given.named === true, system: given.system, from: seen.has(given.from) ? given.from : undefined, updated: Number(given.updated) || Date.now(), messages, chosen, changed: seen});
   });
 }

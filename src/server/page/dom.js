@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const icons = {
   copy: "M9 9h10v10H9zM5 15V5h10", edit: "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3", again: "M20 11a8 8 0 1 0-2 6M20 5v6h-6",
   right: "M9 6l6 6-6 6", left: "M15 6l-6 6 6 6", tool: "M14 7a4 4 0 0 0 5 5l-8 8-4-4 8-8a4 4 0 0 1-1-1ZM15 6l3-3",
-  more: "M6 12h.01M12 12h.01M18 12h.01", file: "M7 3h7l4 4v14H7zM14 3v4h4", close: "M6 6l12 12M18 6L6 18",
+  image: "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15 9h.01", go: "M8 5l11 7-11 7z", trash: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13", more: "M6 12h.01M12 12h.01M18 12h.01", file: "M7 3h7l4 4v14H7zM14 3v4h4", close: "M6 6l12 12M18 6L6 18",
 };
 
 // Nodes are made here and nowhere by markup: a model's text is only ever text.
@@ -50,8 +50,8 @@ async function copyText(text, from) {
   if (from?.textContent === "Copy") { from.textContent = "Copied"; setTimeout(() => { from.textContent = "Copy"; }, 1400); }
 }
 
-function download(name, text) {
-  const url = URL.createObjectURL(new Blob([text], {type: "application/json"}));
+function download(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], {type}));
   const link = el("a", {href: url, download: name});
   document.body.append(link);
   link.click();
@@ -62,6 +62,7 @@ function download(name, text) {
 // A text of a file that a person picked, dropped or pasted; throws an Error that says what is wrong with it.
 const kLongestFile = 2 * 1024 * 1024;
 async function readText(file) {
+  if (file.type.startsWith("image/")) throw new Error(`“${file.name}” is an image, and the model reads text only.`);
   if (file.size > kLongestFile) throw new Error(`“${file.name}” is longer than 2 MiB.`);
   const bytes = await file.arrayBuffer();
   let text;

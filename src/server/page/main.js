@@ -51,7 +51,7 @@ async function attach(files) {
 }
 $("attach").addEventListener("click", () => $("pick").click());
 $("pick").addEventListener("change", async ({target}) => { await attach(target.files); target.value = ""; });
-$("input").addEventListener("paste", (e) => { if (e.clipboardData.files.length) { e.preventDefault(); attach(e.clipboardData.files); } });
+$("input").addEventListener("paste", (e) => { if (e.clipboardData.files.length && !e.clipboardData.getData("text/plain")) { e.preventDefault(); attach(e.clipboardData.files); } });
 addEventListener("dragover", (e) => { if (e.dataTransfer.types.includes("Files")) e.preventDefault(); });
 addEventListener("drop", (e) => { if (e.dataTransfer.files.length) { e.preventDefault(); attach(e.dataTransfer.files); } });
 $("input").addEventListener("input", grow);
@@ -66,7 +66,8 @@ $("composer").addEventListener("submit", (e) => {
   attached = [];
   page_notice = null;
   if (!chat) {
-    chat = newConversation();
+    chat = newConversation({system: own_draft});
+    own_draft = "";
     history.pushState(null, "", "#" + chat.id);
   }
   ask(chat, text, files);

@@ -2,9 +2,12 @@
 // Markdown, LaTeX (KaTeX, as MathML, which screen readers read) and code (highlight.js) to nodes.
 
 const linkable = (url) => /^(https?:\/\/|mailto:)/i.test(url);
+const link = (href, said) => el("a", {href, target: "_blank", rel: "noopener noreferrer"}, ...said);
+const footnote = /^ {0,3}\[\^([^[\]\s]+)\]: *(.*)$/;
+let notes = new Set();  // the footnotes of the text that is being drawn
 function inline(text, depth = 0) {
   const out = document.createDocumentFragment();
-  const pattern = /\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\]|\$\$([\s\S]+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*?[^\s$\\])?)\$(?![\d$])|\\([\\`*_{}[\]()#+\-.!|$~<>])|(`+)([\s\S]+?)\6(?!`)|\*\*([^\s*](?:[\s\S]*?[^\s])?)\*\*|__([^\s_](?:[\s\S]*?[^\s])?)__(?!\w)|~~([\s\S]+?)~~|\*([^\s*](?:[^*]*?[^\s*])?)\*|(?<!\w)_([^\s_](?:[^_]*?[^\s_])?)_(?!\w)|\[([^[\]\n]+)\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)\)|(https?:\/\/[^\s<>()\[\]"'`]*[^\s<>()\[\]"'`.,;:!?])/g;
+  const pattern = /\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\]|\$\$([\s\S]+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*?[^\s$\\])?)\$(?![\d$])|\\([\\`*_{}[\]()#+\-.!|$~<>])|(`+)([\s\S]+?)\6(?!`)|\*\*([^\s*](?:[\s\S]*?[^\s])?)\*\*|__([^\s_](?:[\s\S]*?[^\s])?)__(?!\w)|~~([\s\S]+?)~~|\*([^\s*](?:[^*]*?[^\s*])?)\*|(?<!\w)_([^\s_](?:[^_]*?[^\s_])?)_(?!\w)|(!?)\[([^[\]\n]*)\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)(?: +"[^"\n]*")?\)|(<br ?\/?>)|\[\^([^[\]\s]+)\]|(https?:\/\/[^\s<>()\[\]"'`]*[^\s<>()\[\]"'`.,;:!?])/g;
   let at = 0;
   for (const m of depth > 8 ? [] : text.matchAll(pattern)) {
     out.append(text.slice(at, m.index));
@@ -17,8 +20,12 @@ function inline(text, depth = 0) {
     else if (m[8] ?? m[9]) out.append(nested("strong", m[8] ?? m[9]));
     else if (m[10]) out.append(nested("del", m[10]));
     else if (m[11] ?? m[12]) out.append(nested("em", m[11] ?? m[12]));
-    else if (m[13] && linkable(m[14])) out.append(el("a", {href: m[14], target: "_blank", rel: "noopener noreferrer"}, inline(m[13], depth + 1)));
-    else if (m[15]) out.append(el("a", {href: m[15], target: "_blank", rel: "noopener noreferrer"}, m[15]));
+    else if (m[15] && (m[13] || (m[14] && linkable(m[15])))) {  // no picture is fetched: the page talks to its server only
+      const said = m[13] ? [icon("image"), m[14] || "image"] : [inline(m[14], depth + 1)];
+      out.append(linkable(m[15]) ? link(m[15], said) : el("span", {title: m[15]}, ...said));
+    } else if (m[16]) out.append(el("br"));
+    else if (notes.has(m[17])) out.append(el("button", {class: "ref", type: "button", "aria-label": "Footnote " + m[17], onclick: ({target}) => target.closest(".md").querySelector(`[data-note="${CSS.escape(m[17])}"]`)?.focus()}, m[17]));
+    else if (m[18]) out.append(link(m[18], [m[18]]));
     else out.append(m[0]);
   }
   out.append(text.slice(at));
@@ -157,13 +164,14 @@ function blocks(lines, depth = 0, begins = () => {}) {
       const head = el("tr", {}, ...cells(line).map((c) => el("th", {scope: "col"}, inline(c))));
       const body = el("tbody");
       for (i += 2; i < lines.length && lines[i].includes("|"); i++) body.append(el("tr", {}, ...cells(lines[i]).map((c) => el("td", {}, inline(c)))));
-      out.append(el("div", {class: "table"}, el("table", {}, el("thead", {}, head), body)));
+      out.append(el("div", {class: "table", tabindex: 0}, el("table", {}, el("thead", {}, head), body)));
     } else if ((m = item.exec(line)) && m[1].length < 4) {
       const ordered = /\d/.test(m[2]);
       const list = el(ordered ? "ol" : "ul", ordered && parseInt(m[2]) !== 1 ? {start: parseInt(m[2])} : {});
       while (i < lines.length && (m = item.exec(lines[i])) && m[1].length < 4 && /\d/.test(m[2]) === ordered) {
         const indent = m[1].length + m[2].length + Math.max(1, Math.min(4, m[3].length));
-        const body = [m[4]];
+        const task = /^\[([ xX])\] +/.exec(m[4]);
+        const body = [m[4].slice(task?.[0].length ?? 0)];
         for (i++; i < lines.length; i++) {
           const next = lines[i];
           const lead = next.length - next.trimStart().length;
@@ -175,12 +183,16 @@ function blocks(lines, depth = 0, begins = () => {}) {
         const inner = blocks(body, depth + 1);
         const only = inner.firstElementChild;
         if (only?.tagName === "P") only.replaceWith(...only.childNodes);
-        list.append(el("li", {}, inner));
+        list.append(el("li", task ? {class: "task"} : {}, task && el("input", {type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": task[1] === " " ? "To do" : "Done"}), inner));
       }
       out.append(list);
+    } else if ((m = footnote.exec(line))) {
+      const body = [m[2]];
+      for (i++; i < lines.length && /^ {2,}\S/.test(lines[i]); i++) body.push(lines[i].trim());
+      out.append(el("p", {class: "footnote", "data-note": m[1], tabindex: -1}, el("sup", {}, m[1]), " ", inline(body.join("\n"))));
     } else {
       const body = [];
-      for (; i < lines.length && lines[i].trim() && !(body.length && /^ {0,3}(`{3,}|~{3,}|#{1,6} |>|[-*+] |1[.)] |\$\$|\\\[)/.test(lines[i])); i++) body.push(lines[i].trimStart());
+      for (; i < lines.length && lines[i].trim() && !(body.length && /^ {0,3}(`{3,}|~{3,}|#{1,6} |>|[-*+] |1[.)] |\$\$|\\\[|\[\^[^[\]\s]+\]:)/.test(lines[i])); i++) body.push(lines[i].trimStart());
       const p = el("p");
       body.forEach((text, n) => {
         const marked = text.endsWith("\\");
@@ -196,11 +208,11 @@ function blocks(lines, depth = 0, begins = () => {}) {
 function drawMarkdown(node, text) {
   if (node.text === text) return;
   const lines = text.replace(/\r\n?/g, "\n").replaceAll("\t", "    ").replaceAll("\u0000", "").split("\n");
-  const grown = node.text && text.startsWith(node.text);
+  notes = new Set(lines.map((line) => footnote.exec(line)?.[1]).filter(Boolean));
+  const grown = node.text && text.startsWith(node.text) && notes.size === node.notes;  // a new one draws what refers to it anew
   const starts = grown ? node.starts.slice(0, -2) : [];
   const from = grown ? node.starts.at(-2) ?? 0 : 0;
   while (node.childNodes.length > starts.length) node.lastChild.remove();
   node.append(blocks(lines.slice(from), 0, (i) => starts.push(from + i)));
-  node.text = text;
-  node.starts = starts;
+  Object.assign(node, {text, starts, notes: notes.size});
 }

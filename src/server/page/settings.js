@@ -46,11 +46,26 @@ function drawSettings() {
   $("sampling-changed").textContent = changed ? `, ${changed} changed` : "";
   checkTools();
 }
-function showSettings() {
+function showSettings(name) {
   document.body.classList.remove("drawer");
   drawSettings();
   $("settings").showModal();
+  document.querySelector(`#settings [data-setting="${name}"]`)?.select();
 }
+// Instructions of the open conversation, or of the one that begins with the next message.
+let own_draft = "";
+function drawOwn() {
+  const text = chat ? chat.system ?? "" : own_draft;
+  if ($("own-text") !== document.activeElement) $("own-text").value = text;
+  $("own").classList.toggle("changed", text.trim() !== "");
+}
+$("own-text").addEventListener("input", ({target}) => {
+  if (chat) {
+    Object.assign(chat, {system: target.value, headed: true});
+    keepSoon(chat);
+  } else own_draft = target.value;
+  drawOwn();
+});
 
 document.addEventListener("input", ({target}) => {
   const name = target.dataset.setting;
@@ -74,6 +89,7 @@ for (const panel of document.querySelectorAll("[popover]")) {
 }
 $("settings").addEventListener("close", () => { probe(); $("input").focus(); });
 $("settings").addEventListener("click", (e) => { if (e.target === $("settings")) $("settings").close(); });
-$("open-settings").addEventListener("click", showSettings);
+$("settings").addEventListener("keydown", (e) => { if (e.key === "Enter" && e.target.type === "password") { e.preventDefault(); $("settings").close(); } });
+$("open-settings").addEventListener("click", () => showSettings());
 $("theme").addEventListener("click", () => { set("theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark"); applyTheme(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);

@@ -44,7 +44,7 @@ function showMenu(head, from) {
   menu.opener = from;
   menu.of = head.id;
   const act = (label, does) => el("button", {type: "button", onclick: () => { menu.hidePopover(); does(); }}, label);
-  menu.replaceChildren(act("Rename", () => { renaming = head.id; drawChats(); }), act("Export", () => exportChats([head.id])), act("Delete", () => remove(head)));
+  menu.replaceChildren(act("Rename", () => { renaming = head.id; drawChats(); }), act("Export as Markdown", () => exportMarkdown(head.id)), act("Export", () => exportChats([head.id])), act("Delete", () => remove(head)));
   menu.showPopover();
   menu.firstChild.focus();
 }
@@ -70,13 +70,16 @@ async function stored(id) {
 async function rename(id, name) {
   const c = await open(id);
   if (!c) return;
-  Object.assign(c, {title: name, named: true, renamed: true});
+  Object.assign(c, {title: name, named: true, headed: true});
   noteHead(c);
   await keep(c);
   draw();
 }
 async function remove({id, title}) {
   if (!confirm("Delete “" + title + "”?")) return;
+  await removeNow(id);
+}
+async function removeNow(id) {
   forget(id);
   await store.remove(id);
   tabs.postMessage({kind: "removed", id});
@@ -94,8 +97,12 @@ function forget(id) {
 }
 async function exportChats(ids) {
   const records = ids ? [await store.get(ids[0])] : await store.all();
-  const name = ids ? records[0].title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) : "conversations";
-  download(`nibble-${name}.json`, exported(records));
+  download(ids ? fileName(records[0].title, "json") : "nibble-conversations.json", exported(records), "application/json");
+}
+const fileName = (title, kind) => `nibble-${title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)}.${kind}`;
+async function exportMarkdown(id) {
+  const c = await open(id);
+  download(fileName(c.title, "md"), asMarkdown(c), "text/markdown");
 }
 async function importChats(file) {
   const note = (text, problem) => { $("import-note").className = problem ? "invalid" : ""; $("import-note").textContent = text; say(text); };

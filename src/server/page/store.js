@@ -72,7 +72,7 @@ const store = (() => {
         for (const id of changed) c.changed.add(id);
         throw error;
       }
-      if (there) c.renamed = false;
+      if (there) c.headed = false;
       return there;
     },
     // A conversation of a file: what is here already stays as it is.

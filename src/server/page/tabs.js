@@ -6,16 +6,24 @@ const elsewhere = new Map();  // conversation id → true: another tab writes it
 const kReply_ms = 1200;
 const unfinished = (c) => c.messages.filter((m) => m.role === "assistant" && !m.ended && !isWritingHere(m));
 
-// An answer that nobody writes is one that a reload, a closed tab or a crash cut off.
+// An answer that no tab writes is taken up, or, where the server has none, one that a reload, a closed tab or a crash cut off.
 function findWriter(c) {
   clearTimeout(c.finding);
   if (!unfinished(c).length) { elsewhere.delete(c.id); return; }
   elsewhere.set(c.id, true);
-  c.claimed = false;
+  c.claimed = c.to_stop = false;
   tabs.postMessage({kind: "whose", id: c.id});
   c.finding = setTimeout(() => {
     if (c !== chat) { elsewhere.delete(c.id); return; }
     if (c.claimed) { findWriter(c); return; }
+    const going = unfinished(c).find((m) => m.run);
+    if (going) {  // the server may have gone on with it
+      elsewhere.delete(c.id);
+      tabs.postMessage({kind: "mine", id: c.id});
+      resume(c, going);
+      if (c.to_stop) stop(c);
+      return;
+    }
     for (const m of unfinished(c)) {
       if (m.content || m.reasoning) { m.ended = "lost"; delete m.tool_calls; touch(c, m); } else dropMessage(c, m);
     }
@@ -43,5 +51,5 @@ tabs.addEventListener("message", ({data}) => {
   else if (data.kind === "mine" && chat?.id === data.id) chat.claimed = true;
   else if (data.kind === "stop") runs.get(data.id)?.controller.abort("stopped");
 });
-// The last words before a reload; the rest of an answer is lost with the tab that read it.
+// The last words before a reload, and under which id the server has the rest.
 addEventListener("pagehide", () => { for (const run of runs.values()) keep(run.c); });

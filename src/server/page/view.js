@@ -50,9 +50,16 @@ function drawEditor(c, m) {
 }
 const drawFile = ({name, text}) => el("details", {class: "file"}, el("summary", {}, icon("file"), el("span", {}, name), el("small", {}, size(text))), el("pre", {tabindex: 0}, text));
 const size = (text) => { const bytes = new Blob([text]).size; return bytes < 1024 ? bytes + " B" : number.format(Math.round(bytes / 1024)) + " KiB"; };
+function drop(c, m) {
+  if (!confirm(versions(c, m.id).length ? "Delete this message and all that follows it?" : "Delete this message?")) return;
+  dropFrom(c, m);
+  c.notice = null;
+  if (c.messages.length) { keep(c); draw(); } else removeNow(c.id);
+}
+const drawDrop = (c, m) => button("trash", "Delete the message", () => drop(c, m));
 function drawUser(c, m) {
   if (editing === m.id) return drawEditor(c, m);
-  const acts = el("div", {class: "acts"}, drawVersions(c, m), button("copy", "Copy", () => copyText(m.content)), button("edit", "Edit and ask again", () => { editing = m.id; draw(); }));
+  const acts = el("div", {class: "acts"}, drawVersions(c, m), button("copy", "Copy", () => copyText(m.content)), button("edit", "Edit and ask again", () => { editing = m.id; draw(); }), drawDrop(c, m));
   return el("div", {class: "turn user"}, el("span", {class: "sr"}, "You:"), ...(m.files ?? []).map(drawFile), el("div", {class: "own"}, m.content && el("div", {class: "said"}, m.content), acts));
 }
 const thoughtLabel = (c, m) => isLive(c, m) && !m.content ? "Thinking…" : m.thought_s >= 1 ? `Thought for ${Math.round(m.thought_s)} s` : m.thought_s ? "Thought for a moment" : "Thoughts";
@@ -73,7 +80,8 @@ function drawAnswer(c, m, line, idx) {
   const turn = el("div", {class: "turn assistant", "aria-busy": live ? "true" : "false"}, el("span", {class: "sr"}, "Nibble:"), think,
     runs.get(c.id)?.waiting && live ? drawWaiting() : body, ...(live ? [] : m.tool_calls ?? []).map((call) => drawCall(c, line, call, idx)),
     el("div", {class: "acts" + (live ? " away" : "")}, drawVersions(c, m), m.content && button("copy", "Copy the answer", () => copyText(m.content)),
-      button("again", "Answer again", () => again(c, m)), el("span", {}, [stats, why].filter(Boolean).join(" · "))));
+      button("again", "Answer again", () => again(c, m)), ["stopped", "lost", "length"].includes(m.ended) && m.content && line.at(-1) === m && button("go", "Continue the answer", () => goOn(c, m)),
+      drawDrop(c, m), el("span", {}, [stats, why].filter(Boolean).join(" · "))));
   parts.set(m, {turn, body, label: think && label, inner, think});
   return turn;
 }
@@ -100,7 +108,7 @@ function drawEmpty() {
   return el("div", {class: "empty"}, mark, el("h2", {}, "What is on your mind?"), el("p", {}, "Nothing you write leaves this server."));
 }
 function drawNotice(notice) {
-  return el("div", {class: "note", role: "alert"}, el("p", {}, notice.text), notice.action && el("button", {class: "btn", type: "button", onclick: notice.action}, notice.label));
+  return el("div", {class: "note", role: "alert"}, el("p", {}, notice.text), ...(notice.actions ?? []).map(({label, action}) => el("button", {class: "btn", type: "button", onclick: action}, label)));
 }
 // A message that nobody answered, and nothing says why: a reload came between.
 function drawUnanswered(c, last) {
@@ -110,10 +118,11 @@ function draw() {
   const c = chat;
   const line = c ? shown(c) : [];
   const held = document.activeElement?.dataset.focus;
-  const turns = line.map((m, idx) => m.role === "user" ? drawUser(c, m) : m.role === "assistant" ? drawAnswer(c, m, line, idx) : null).filter(Boolean);
+  const at = scroller.scrollTop;  // before the turns take over what is drawn
+  const turns = line.flatMap((m, idx) => [m.id === c.from && el("p", {class: "cut"}, "The model no longer reads what is above."),
+    m.role === "user" ? drawUser(c, m) : m.role === "assistant" && drawAnswer(c, m, line, idx)]).filter(Boolean);
   const last = line.at(-1);
   const unanswered = last && last.role !== "assistant" && !isBusy(c) && !c.notice && !openCalls(line).length;
-  const at = scroller.scrollTop;
   $("log").replaceChildren(...(turns.length ? turns : [drawEmpty()]), ...(unanswered ? [drawUnanswered(c, last)] : []), ...[c?.notice, page_notice].filter(Boolean).map(drawNotice));
   scroller.scrollTop = at;
   if (held) document.querySelector(`[data-focus="${CSS.escape(held)}"]`)?.focus();
@@ -125,6 +134,7 @@ function draw() {
   drawSend();
   drawChats();
   drawUse();
+  drawOwn();
 }
 const drawSend = () => { $("send").disabled = !isBusy(chat) && !$("input").value.trim() && !attached.length; };
 function drawUse() {
@@ -132,7 +142,7 @@ function drawUse() {
   const stats = run || !chat ? null : shown(chat).findLast((m) => m.stats)?.stats;
   if (run) {
     const seconds = (performance.now() - run.first) / 1000;
-    $("speed").textContent = run.first && seconds > 0.4 ? rate((run.pieces - 1) / seconds) : run.first || run.waiting ? "" : "reading…";
+    $("speed").textContent = run.first && seconds > 0.4 && !run.taken_up ? rate((run.pieces - 1) / seconds) : run.first || run.waiting ? "" : `reading…${run.read ? ` ${Math.floor(100 * run.read.processed / run.read.total)} %` : ""}`;
   } else $("speed").textContent = stats?.speed ? rate(stats.speed) : "";
   const used = stats?.context ?? 0;
   $("context").textContent = used ? `${number.format(used)}${model.context ? " of " + number.format(model.context) : ""} tokens` : "";

@@ -92,6 +92,7 @@ inline engine::RequestId ScriptedEngine::submit(engine::Request request, engine:
     finished.message = "the device is lost";
   }
   if (endless) open_[id] = receiver;
+  if (request.progress) receiver(engine::PromptProgress{.done = 1, .total = std::ssize(request.prompt)});
   for (const int32_t token : tokens(script)) {
     if (finished.generated_tokens == request.max_tokens) {
       finished.reason = engine::FinishReason::kLength;

@@ -94,6 +94,7 @@ async function stream(run, response) {
       take(run, JSON.parse(data));
     }
     if (done) break;
+    if (run.c.to_stop) run.controller.abort("stopped");  // said while nobody wrote: with what came by then
   }
   if (!run.finish) throw new TypeError("the stream ended early");
 }
@@ -151,6 +152,7 @@ function finish(run) {
   const seconds = (performance.now() - run.first) / 1000;
   if (run.first) m.stats = {tokens: tokens + (run.had?.stats?.tokens ?? 0), speed: !run.taken_up && tokens > 1 && seconds > 0.05 ? (tokens - 1) / seconds : 0, context: run.usage?.total_tokens ?? 0};
   runs.delete(c.id);
+  c.to_stop = false;
   const id = m.run;
   if (!c.notice?.lost) { delete m.run; delete m.base; }
   if (m.content || m.reasoning || m.tool_calls) touch(c, m);

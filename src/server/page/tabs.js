@@ -21,7 +21,6 @@ function findWriter(c) {
       elsewhere.delete(c.id);
       tabs.postMessage({kind: "mine", id: c.id});
       resume(c, going);
-      if (c.to_stop) stop(c);
       return;
     }
     for (const m of unfinished(c)) {

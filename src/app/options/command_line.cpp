@@ -40,7 +40,7 @@ Argument argument_of(const ForeignWord& word) {
 // In inspect, what runs is asked for with the plan.
 bool needs_plan(CommandId command, const Option& option) {
   return command == CommandId::kInspect && std::ranges::any_of(option.place.fields, [](const Field& field) {
-           return field.part == &detail::kPart<backend::RunConfig> || field.part == &detail::kPart<backend::Ranks>;
+           return field.part == detail::kPart<backend::RunConfig> || field.part == detail::kPart<backend::Ranks>;
          });
 }
 
@@ -212,7 +212,7 @@ void Arguments::take(Argument& argument, const std::vector<std::string>& values)
       argument.values.push_back(read_value(option, slot, value));
     }
     if (TextInput* const text = std::get<TextInput*>(parts_); text != nullptr && option.place.fields.size() == 1)
-      text->given |= option.place.fields[0].part == &detail::kPart<TextInput>;
+      text->given |= option.place.fields[0].part == detail::kPart<TextInput>;
   }
   if (argument.takes == Range::Takes::kOne) argument.values.erase(argument.values.begin(), argument.values.end() - 1);
 }

@@ -297,10 +297,10 @@ std::vector<RunSetting> run_settings(const backend::RunConfig& config) {
   const Parts parts = parts_of(with), open = parts_of(without);
   std::vector<RunSetting> settings;
   for (const Option& option : option_table()) {
-    const auto is_of = [&option](const void* part) {
+    const auto is_of = [&option](uint64_t part) {
       return std::ranges::any_of(option.place.fields, [part](const Field& field) { return field.part == part; });
     };
-    const bool of_run = is_of(&detail::kPart<backend::RunConfig>) || is_of(&detail::kPart<backend::Ranks>);
+    const bool of_run = is_of(detail::kPart<backend::RunConfig>) || is_of(detail::kPart<backend::Ranks>);
     if (!of_run || !option.commands.has(CommandId::kServe)) continue;
     RunSetting setting{&option, option.name(), shown_value(option, option.place.in(parts))};
     setting.given = setting.value != shown_value(option, option.place.in(open));

@@ -87,9 +87,9 @@ using ValueRef = std::variant<std::monostate, bool*, std::optional<bool>*, int*,
                               std::vector<int64_t>*, std::vector<double>*, std::vector<VerifyLevel>*,
                               std::vector<std::pair<int32_t, float>>*, backend::DenseFormats*, Settings*, WordRef>;
 
-// Which member of which part holds an option's value.
+// Which member of which part holds an option's value: numbers that differ (detail::kPart, kMemberOf).
 struct Field {
-  const void *part, *member;
+  uint64_t part, member;
   friend constexpr bool operator==(const Field&, const Field&) = default;
 };
 struct Place {
@@ -98,10 +98,24 @@ struct Place {
 };
 
 namespace detail {
+// Of what the compiler calls a thing. Not addresses: a build with UBSan does not compare these at compile time.
+consteval uint64_t number_of(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
 template <class Part>
-inline constexpr char kPart = 0;
+consteval uint64_t number_of_part() {
+  return number_of(__PRETTY_FUNCTION__);
+}
 template <auto kMember>
-inline constexpr char kMemberOf = 0;
+consteval uint64_t number_of_member() {
+  return number_of(__PRETTY_FUNCTION__);
+}
+template <class Part>
+inline constexpr uint64_t kPart = number_of_part<Part>();
+template <auto kMember>
+inline constexpr uint64_t kMemberOf = number_of_member<kMember>();
 
 template <class Member>
 struct MemberTraits;
@@ -144,7 +158,7 @@ template <auto... kMembers>
   return slot;
 }
 template <auto... kMembers>
-inline constexpr Field kFields[] = {{&kPart<typename MemberTraits<decltype(kMembers)>::Part>, &kMemberOf<kMembers>}...};
+inline constexpr Field kFields[] = {{kPart<typename MemberTraits<decltype(kMembers)>::Part>, kMemberOf<kMembers>}...};
 }  // namespace detail
 
 // The member of the part that a command has; several where a member of the name is in several commands' options.

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -54,9 +55,9 @@ constexpr size_t count_fields() {
 template <class Part, auto... kOthers, size_t... kRows>
 consteval bool has_rows(const Option (&... tables)[kRows]) {
   constexpr size_t kFields = detail::count_fields<Part>();
-  std::array<const void*, kFields + 1> members{};
+  std::array<uint64_t, kFields + 1> members{};
   size_t count = 0;
-  const auto add = [&](const void* member) {
+  const auto add = [&](uint64_t member) {
     for (size_t i = 0; i < count; ++i)
       if (members[i] == member) return;
     members[count++] = member;
@@ -64,11 +65,11 @@ consteval bool has_rows(const Option (&... tables)[kRows]) {
   const auto add_rows = [&](std::span<const Option> rows) {
     for (const Option& row : rows)
       for (const Field& field : row.place.fields)
-        if (field.part == &detail::kPart<Part>) add(field.member);
+        if (field.part == detail::kPart<Part>) add(field.member);
   };
   (add_rows(tables), ...);
   const size_t of_rows = count;
-  (add(&detail::kMemberOf<kOthers>), ...);
+  (add(detail::kMemberOf<kOthers>), ...);
   return count == kFields && of_rows + sizeof...(kOthers) == kFields;
 }
 

@@ -33,8 +33,8 @@ struct ModelConfig {
   RopeConfig rope;
   float rms_eps = 1e-5f;
   float swiglu_limit = 7.0f;
-  std::vector<LayerKind> layer_kinds;       // [layers]
-  std::vector<int64_t> layer_experts;       // experts_of
+  std::vector<LayerKind> layer_kinds;  // [layers]
+  std::vector<int64_t> layer_experts;  // experts_of
   // Token ids as the checkpoint's files give them; OpenAI's original/ gives none.
   std::optional<int32_t> bos_id;
   std::optional<int32_t> pad_id;

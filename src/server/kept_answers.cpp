@@ -2,6 +2,8 @@
 
 #include "server/api_error.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <utility>
 
@@ -84,6 +86,9 @@ std::unique_ptr<Call> KeptAnswers::open(const std::string& id, Wake wake,
   auto reader = std::make_unique<Reader>(answer, std::move(wake));
   answer->call = make([readers = answer->readers] { readers->wake(); });
   const std::lock_guard lock(mutex_);
+  if (answers_.size() >= kMostKept)
+    throw ApiError("background", fmt::format("want at most {} answers kept at a time", kMostKept), 429,
+                   "too_many_kept_answers");
   if (!answers_.emplace(id, answer).second)
     throw ApiError("", "an answer with this X-Request-Id is kept already", 409, "conflict");
   changed_.notify_one();

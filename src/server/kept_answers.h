@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,7 +21,10 @@ class KeptAnswers {
   // An answer that nobody reads is kept for so long, whether it has ended or not; then its work is cancelled.
   explicit KeptAnswers(std::chrono::milliseconds kept_for = std::chrono::minutes(2));
 
-  // Returns a reader of the call that `make` makes. Throws ApiError for an id that is taken, and what `make` throws.
+  static constexpr size_t kMostKept = 1024;
+
+  // Returns a reader of the call that `make` makes. Throws ApiError for an id that is taken and where as many are kept,
+  // and what `make` throws.
   [[nodiscard]] std::unique_ptr<Call> open(const std::string& id, Wake wake,
                                            const std::function<std::unique_ptr<Call>(Wake wake)>& make);
   [[nodiscard]] std::unique_ptr<Call> read(const std::string& id, Wake wake);  // null: there is none

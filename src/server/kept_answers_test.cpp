@@ -137,5 +137,23 @@ TEST(KeptAnswers, one_that_nobody_comes_back_for_is_cancelled) {
   EXPECT_EQ(kept.read("one", [] {}), nullptr);
 }
 
+TEST(KeptAnswers, no_more_are_kept_than_there_is_room_for) {
+  KeptAnswers kept;
+  const auto open_as = [&](size_t id) {
+    return kept.open(
+        std::to_string(id), [] {},
+        [](const Wake&) { return std::make_unique<ScriptedCall>(std::make_shared<Script>()); });
+  };
+  for (size_t i = 0; i < KeptAnswers::kMostKept; ++i) static_cast<void>(open_as(i));
+  try {
+    static_cast<void>(open_as(KeptAnswers::kMostKept));
+    FAIL() << "kept";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 429);
+  }
+  EXPECT_TRUE(kept.remove("7"));
+  EXPECT_NE(open_as(KeptAnswers::kMostKept), nullptr);
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -18,5 +18,5 @@ foreach(page "man:share/man/man1/nibble.1" "completion bash:share/bash-completio
   string(REGEX MATCH "^([^:]*):(.*/)([^/]*)$" _ ${page})
   install(CODE "set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_MATCH_2}\")
     file(MAKE_DIRECTORY \"\${folder}\")
-    execute_process(COMMAND \"$<TARGET_FILE:nibble>\" ${CMAKE_MATCH_1} COMMAND_ERROR_IS_FATAL ANY OUTPUT_FILE \"\${folder}${CMAKE_MATCH_3}\")")
+    execute_process(COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} \"$<TARGET_FILE:nibble>\" ${CMAKE_MATCH_1} COMMAND_ERROR_IS_FATAL ANY OUTPUT_FILE \"\${folder}${CMAKE_MATCH_3}\")")
 endforeach()

@@ -7,7 +7,22 @@ mkdir -p "${2:?want a folder to work in}"
 work=$(realpath "$2")
 rows=()
 
-trap 'for root in "$work"/*/proc; do umount "$root" 2>/dev/null || true; done' EXIT
+formats=/proc/sys/fs/binfmt_misc
+registered=
+ended() {
+  for root in "$work"/*/proc; do umount "$root" 2>/dev/null || true; done
+  [ -z "$registered" ] || echo -1 >"$formats/qemu-aarch64"
+}
+trap ended EXIT
+
+# Has the kernel run arm64 programs by qemu.
+run_by_qemu() {
+  [ "$(uname -m)" = x86_64 ] || return 0
+  [ -e "$formats/register" ] || mount -t binfmt_misc none "$formats"
+  [ -e "$formats/qemu-aarch64" ] && return
+  cat /usr/lib/binfmt.d/qemu-aarch64.conf >"$formats/register"
+  registered=yes
+}
 
 # A root without nibble, with what the three kinds of packages are installed by.
 root_of() {
@@ -44,6 +59,7 @@ for arch in amd64 arm64; do
     for file in "$packages"/*"$arch".deb "$packages"/*"$machine".tar.gz "$packages"/*"$machine".whl; do
       [ -e "$file" ] || continue
       name=$(basename "$file")
+      [ "$arch" = amd64 ] || run_by_qemu
       root=$(root_of "$suite" "$arch")
       cp "$file" "$root/tmp/"
       case $name in

@@ -197,7 +197,10 @@ MaskSource turn_mask(const text::GrammarCompiler& compiler, const TurnRequest& t
   if (!tools && !binding) return {};
   const GenerationFields& fields = turn.generation;
   if (fields.ignore_eos || fields.request.min_tokens > 0) {  // both go on after the grammar has ended
-    if (!binding) return {};
+    if (!binding) {
+      for (const Tool& tool : turn.tools) told.ignore(fmt::format("tool {}#", tool.spec.name));
+      return {};
+    }
     const char* param = fields.ignore_eos ? "ignore_eos" : "min_tokens";
     throw ApiError(
         param,

@@ -10,7 +10,9 @@ rows=()
 formats=/proc/sys/fs/binfmt_misc
 registered=
 ended() {
-  for root in "$work"/*/proc; do umount "$root" 2>/dev/null || true; done
+  for root in "$work"/*/proc; do
+    if mountpoint -q "$root"; then umount "$root"; fi
+  done
   [ -z "$registered" ] || echo -1 >"$formats/qemu-aarch64"
 }
 trap ended EXIT

@@ -31,7 +31,7 @@ uint32_t u32_at(const uint8_t* at) {
 
 // A nibble of 16 bytes: element j is the low one of byte j, element j + 16 the high one.
 int nibble_of(const uint8_t* codes, int j) { return j < 16 ? codes[j] & 15 : codes[j - 16] >> 4; }
-// The same where a byte holds neighbours.
+// A nibble of 16 bytes that hold neighbours: element j is the low one of byte j / 2 where j is even, else the high one.
 int pair_nibble_of(const uint8_t* codes, int j) { return codes[j / 2] >> (j % 2 * 4) & 15; }
 
 // The five bits of Q5_0 and Q5_1: a nibble, and bit j of the word before.

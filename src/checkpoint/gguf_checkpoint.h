@@ -22,7 +22,7 @@ class GgufCheckpoint {
 
   GgufCheckpoint(GgufCheckpoint&&) noexcept = default;
 
-  // The same files in other words: what metadata() and tensors() say from now on, views of these files or of constants.
+  // Replaces what metadata() and tensors() say. The new values view the same files, or constants.
   void respell(GgufMetadata metadata, std::vector<TensorEntry> tensors) {
     metadata_ = std::move(metadata);
     tensors_ = std::move(tensors);

@@ -64,10 +64,10 @@ class GrammarRules {
 
   void emit(std::string_view name, std::string_view body);
   [[nodiscard]] std::string new_helper();
-  // Of kMaxCompileCost. False: more than is left, and nothing is spent.
+  // Takes `cost` from what is left of kMaxCompileCost. False where less is left; then nothing is taken.
   [[nodiscard]] bool spend(int64_t cost);
-  // The helper `NAMEattributes ::= body`. A body that occurs in many places is compiled once. Empty: it costs more than
-  // is left.
+  // The helper `NAMEattributes ::= body`. A body that occurs in many places is compiled once. Returns none where less
+  // than `cost` is left.
   [[nodiscard]] std::optional<std::string> helper_of(std::string_view attributes, std::string_view body, int64_t cost);
   // Whether `write` could write all its rules; if not, none of them is left.
   template <class Write>

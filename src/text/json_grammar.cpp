@@ -78,7 +78,7 @@ class SchemaGrammar {
   std::string property_chain(const SchemaPlace& at, const Object& object, const std::string& other);
 
   [[nodiscard]] JsonTypes types_of(const SchemaSet& set) const;
-  // Of enum and const, if the set has one; only those that all of it allows.
+  // The values that enum and const list, as far as all schemas of the set allow them; none where it has neither.
   std::optional<std::vector<const Json*>> values_of(const SchemaSet& set);
   Object object_of(const SchemaSet& set);
   Array array_of(const SchemaSet& set);

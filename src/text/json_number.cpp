@@ -244,7 +244,8 @@ struct Step {
   int digits = kMaxNumberDigits;
 };
 
-// Of the largest step that is served and that all multiples are multiples of.
+// The step of the numbers that are written: the least that every `multipleOf` divides. One that a grammar cannot keep
+// is widened and does not count.
 Step step_of(SchemaDocument& document, const SchemaPlaces& all, Numbers which) {
   Step out{.count = 1, .digits = which == Numbers::kWhole ? 0 : kMaxNumberDigits};
   for (const SchemaPlace& at : all) {

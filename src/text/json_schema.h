@@ -74,8 +74,8 @@ struct SchemaChoice {
 
 class SchemaDocument {
  public:
-  // Both must outlive this. Throws Error(kInvalidRequest), like every function here, for a document past the limits and
-  // a keyword whose value is none.
+  // The schema and `where` must outlive this. Throws Error(kInvalidRequest), like every function here, for a document
+  // past the limits and a keyword whose value is none.
   SchemaDocument(const nlohmann::ordered_json& root, std::string_view where);
 
   [[nodiscard]] SchemaPlace root() const { return {&root_, "#"}; }

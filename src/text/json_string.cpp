@@ -92,7 +92,7 @@ std::string expression_of(const TextSets& sets, TextSets::Id id, Text of) {
   }
 }
 
-// Of compiling that.
+// What the set's expression costs to compile, in units of kMaxCompileCost.
 int64_t expression_cost(const TextSets& sets, TextSets::Id id) {
   const TextSets::Node& node = sets.node(id);
   if (node.kind == TextSets::Kind::kCharacters) return cost_of(node.set);

@@ -57,7 +57,7 @@ class TextSets {
 
   [[nodiscard]] const Node& node(Id id) const { return nodes_[id]; }
   [[nodiscard]] bool has(Id id, std::string_view utf8);
-  // Of the texts of these characters. Empty: it has more states.
+  // The automaton of the set's texts that have only characters of `within`. None where it has more than `max_states`.
   [[nodiscard]] std::optional<TextAutomaton> automaton(Id id, const CharacterRanges& within, size_t max_states);
 
  private:

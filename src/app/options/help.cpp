@@ -227,7 +227,7 @@ std::string example_block(std::string_view text) { return fmt::format(".nf\n{}\n
 std::string man_page_text() {
   std::string out = fmt::format(
       ".TH NIBBLE 1 \"\" \"nibble {}\" \"User commands\"\n.SH NAME\nnibble \\- run and serve gpt\\-oss\n"
-      ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nThe fastest gpt\\-oss on the machine you own: "
+      ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nRuns gpt\\-oss on your own machine: "
       "engine, chat and a server of OpenAI's API, in one program.\n.SH EXAMPLES\n{}",
       NIBBLE_VERSION, example_block(examples()));
   for (size_t at = 0; at < command_texts().size(); ++at) {

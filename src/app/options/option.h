@@ -98,7 +98,8 @@ struct Place {
 };
 
 namespace detail {
-// Of what the compiler calls a thing. Not addresses: a build with UBSan does not compare these at compile time.
+// A number made of a name. The compiler's name of a thing tells it apart; its address would, too, but a build with
+// UBSan compares no addresses at compile time.
 consteval uint64_t number_of(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;

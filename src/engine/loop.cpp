@@ -41,6 +41,9 @@ Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::Mode
           .long_prompt_tokens = limits.long_prefill_tokens};
 }
 
+// OpenAI's sign for a token that is none of the likely ones; the token that came in place of the drawn one has it.
+constexpr double kUnlikely = -9999;
+
 bool allows(std::span<const uint32_t> mask, int32_t token) {
   const auto t = static_cast<size_t>(token);
   return mask.empty() || (mask[t / 32] >> (t % 32) & 1) != 0;
@@ -239,8 +242,9 @@ bool Loop::make_masks(Batch::Row& row) {
         const int32_t guess = s.draft.tokens[nth];
         if (!allows(s.masks[nth], guess)) break;
         if (grammar != nullptr) {
-          grammar->accept(guess);
+          const bool comes = grammar->take(guess) == guess;
           ++accepted;
+          if (!comes) break;
         }
         make_mask(s, nth + 1, s.masks[nth + 1]);
       }
@@ -371,9 +375,8 @@ void Loop::take_all(const Flight& flight, std::vector<backend::DrawnToken>&& dra
     const LogitUse& use = flight.uses[r];
     Sequence* const of = use.sequence;
     if (of == nullptr || of->ended || of->right < use.after) continue;
-    const bool right = use.guess >= 0 && drawn[r].token == use.guess;
     take(use, std::move(drawn[r]));
-    if (right) ++of->right;
+    if (use.guess >= 0 && of->tokens.back() == use.guess) ++of->right;
   }
 }
 
@@ -425,7 +428,13 @@ void Loop::take(const LogitUse& use, backend::DrawnToken&& drawn) {
 
 void Loop::take_token(const LogitUse& use, backend::DrawnToken&& drawn) {
   Sequence& s = *use.sequence;
-  const int32_t token = drawn.token;
+  int32_t token = drawn.token;
+  try {
+    if (s.request.mask) token = s.request.mask->take(token);
+  } catch (const std::exception& why) {
+    return fail(s, why);
+  }
+  if (token != drawn.token && drawn.logprobs) drawn.logprobs->value = kUnlikely;
   if (s.output().empty()) s.first_token = now_();
   s.tokens.push_back(token);
   if (use.after == 0) {
@@ -438,15 +447,10 @@ void Loop::take_token(const LogitUse& use, backend::DrawnToken&& drawn) {
   s.receiver(TokenEvent{.token = token, .logprobs = std::move(drawn.logprobs)});
   if (s.ended) return;
   const std::vector<int32_t>& stops = s.request.stop_ids;
-  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return end(s, FinishReason::kStop);
+  if (std::find(stops.begin(), stops.end(), token) != stops.end())
+    return end(s, s.request.mask && s.request.mask->cut() ? FinishReason::kLength : FinishReason::kStop);
   if (static_cast<int64_t>(s.output().size()) >= s.request.max_tokens) return end(s, FinishReason::kLength);
   if (static_cast<int64_t>(s.tokens.size()) >= limits_.max_context) return end(s, FinishReason::kContext);
-  if (!s.request.mask) return;
-  try {
-    s.request.mask->accept(token);
-  } catch (const std::exception& why) {
-    fail(s, why);
-  }
 }
 
 // A step that computes this sequence may still be in flight, for example if its client has gone. That step may still

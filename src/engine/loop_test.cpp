@@ -378,6 +378,43 @@ TEST_P(LoopTest, nan_of_a_cancelled_request_leaves_nothing_in_the_prefix_cache) 
   EXPECT_EQ(rig.run(ask(prompt, 40)).finished.at(0).cached_tokens, 0);
 }
 
+// Takes another token where one of some classes is drawn, and ends soon after the 20th.
+class Leading final : public TokenMask {
+ public:
+  bool fill(std::span<uint32_t> mask) override {
+    std::fill(mask.begin(), mask.end(), ~0u);
+    if (drawn_.size() >= 20) {
+      std::fill(mask.begin(), mask.end(), 0u);
+      mask[0] = 1u << (drawn_.size() - 20);
+    }
+    return true;
+  }
+  void accept(int32_t token) override { drawn_.push_back(token); }
+  int32_t take(int32_t drawn) override {
+    accept(drawn_.size() < 20 && drawn % 3 == 0 ? drawn / 2 + 1 : drawn);
+    return drawn_.back();
+  }
+  void undo(int tokens) override { drawn_.resize(drawn_.size() - static_cast<size_t>(tokens)); }
+  [[nodiscard]] bool cut() const override { return drawn_.size() > 20; }
+
+ private:
+  std::vector<int32_t> drawn_;
+};
+
+TEST_P(LoopTest, a_token_that_a_mask_puts_in_place_of_the_drawn_one_comes) {
+  Rig rig(limits());
+  Request request = ask(some(20), 50);
+  request.stop_ids = {4};
+  request.logprobs = 0;
+  request.mask = std::make_shared<Leading>();
+  const testing::Alone want = expect_alone(request, kWindow, 1024);
+  ASSERT_EQ(want.tokens.size(), 25u);
+  request.mask = std::make_shared<Leading>();
+  const Heard& heard = rig.run(request);
+  EXPECT_EQ(heard.tokens, want.tokens);
+  EXPECT_EQ(heard.finished.at(0).reason, FinishReason::kLength);
+}
+
 TEST_P(LoopTest, a_mask_is_obeyed_and_one_that_allows_nothing_fails_its_request) {
   struct Nothing final : TokenMask {
     bool fill(std::span<uint32_t> mask) override {

@@ -25,10 +25,17 @@ class TokenMask {
   virtual ~TokenMask() = default;
   // Sets bit t % 32 of word t / 32 if token t may come, and clears the others. False: all may, and nothing was written.
   virtual bool fill(std::span<uint32_t> mask) = 0;
-  virtual void accept(int32_t token) = 0;  // it was drawn
+  virtual void accept(int32_t token) = 0;
+  // What comes where `drawn` was drawn, or guessed: it, or another token in its place. Accepts that.
+  virtual int32_t take(int32_t drawn) {
+    accept(drawn);
+    return drawn;
+  }
   // Takes back the last `tokens` accepted tokens, at most kMostUndone.
   virtual void undo(int tokens) = 0;
   static constexpr int kMostUndone = 32;
+  // Whether take() led to the end, so that it came within max_tokens.
+  [[nodiscard]] virtual bool cut() const { return false; }
 };
 
 struct Request {
@@ -68,7 +75,7 @@ enum class FinishReason : uint8_t { kStop, kLength, kContext, kCancelled, kFaile
 [[nodiscard]] constexpr std::string_view name_of(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop: return "stop";            // a stop id
-    case FinishReason::kLength: return "length";        // max_tokens reached
+    case FinishReason::kLength: return "length";        // max_tokens reached, or ended because of it (TokenMask::cut)
     case FinishReason::kContext: return "context";      // no room left in the KV cache
     case FinishReason::kCancelled: return "cancelled";  // the receiver or a caller said so
     case FinishReason::kFailed: return "failed";        // see Finished::message

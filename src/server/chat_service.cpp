@@ -54,7 +54,9 @@ class MatcherMask final : public engine::TokenMask {
     return true;
   }
   void accept(int32_t token) override { matcher_.accept(token); }
+  int32_t take(int32_t drawn) override { return matcher_.take(drawn); }
   void undo(int tokens) override { matcher_.undo(tokens); }
+  [[nodiscard]] bool cut() const override { return matcher_.cut(); }
   static_assert(kMostUndone <= text::GrammarMatcher::kMostUndone);
 
  private:
@@ -68,8 +70,9 @@ using MaskSource = std::function<std::shared_ptr<engine::TokenMask>(int64_t room
 MaskSource masks_of(text::Grammar grammar, std::optional<int64_t> most_reasoning, Leniency& told) {
   for (const std::string& keyword : grammar.widened()) told.ignore(keyword);
   return [grammar = std::move(grammar), most_reasoning](int64_t room) {
-    const auto budget = most_reasoning ? std::optional(std::min(*most_reasoning, room / 2)) : std::nullopt;
-    return std::make_shared<MatcherMask>(grammar.matcher(budget));
+    text::TurnLimits limits{.all = room};
+    if (most_reasoning) limits.reasoning = std::min(*most_reasoning, room / 2);
+    return std::make_shared<MatcherMask>(grammar.matcher(limits));
   };
 }
 
@@ -348,10 +351,11 @@ std::vector<engine::Request> completion_requests(const ServedModel& model, const
     if (request.prompt.empty()) throw invalid_value("prompt", "want at least one token, found none");
     for (const int32_t id : request.prompt) check_id(model, id, "prompt");
     check_length(model, request, "prompt");
+    const int64_t room = std::min(request.max_tokens, model.max_context - std::ssize(request.prompt));
     for (int i = 0; i < fields.n; ++i) {
       request.sampling.seed = seed + static_cast<uint64_t>(i);
       requests.push_back(request);
-      if (mask) requests.back().mask = mask(request.max_tokens);
+      if (mask) requests.back().mask = mask(room);
     }
   }
   return requests;

@@ -25,6 +25,8 @@ constexpr size_t kMaxCalls = 1024;
 constexpr size_t kMaxRecipientBytes = 288;  // a space and a name of 128 each, and some
 constexpr size_t kMaxTextBytes = 64;        // of a token in a header
 constexpr int32_t kNothing = -1;
+constexpr int64_t kWatchedTokens = 4096;  // before a limit: what no fewer tokens end is cut there
+constexpr int64_t kHeaderTokens = 24;     // of a call in o200k: <|end|><|start|>assistant … json<|message|>, and some
 
 using Mask = std::vector<uint32_t>;
 
@@ -63,6 +65,30 @@ xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
   // A matcher names its own stop ids; the list may not be empty.
   const std::vector<int32_t> stop_ids = {vocabulary.ids.id_of(Special::kReturn)};
   return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
+}
+
+// The longest tokens, one after the other, that make up this text. Empty: the vocabulary lacks one of its bytes.
+std::optional<std::deque<int32_t>> tokens_of(const Vocabulary& vocabulary, std::string_view text) {
+  std::deque<int32_t> tokens;
+  while (!text.empty()) {
+    size_t size = std::min(text.size(), kMaxTextBytes);
+    const auto token = [&] { return vocabulary.tokenizer.id_of(text.substr(0, size)).value_or(kNothing); };
+    while (size > 0 && !vocabulary.is_ordinary(token())) --size;
+    if (size == 0) return std::nullopt;
+    tokens.push_back(token());
+    text.remove_prefix(size);
+  }
+  return tokens;
+}
+
+// Those that lead to an end of the content soonest; empty if they are certainly more than `most`.
+std::optional<std::deque<int32_t>> shortest_text(const Vocabulary& vocabulary, xgrammar::GrammarMatcher& content,
+                                                 int64_t most) {
+  const int64_t bytes = content.BytesToEnd();
+  if (bytes == 0) return std::deque<int32_t>();
+  if (bytes > most * static_cast<int64_t>(kMaxTextBytes)) return std::nullopt;
+  const std::string text = content.ShortestEnd();
+  return text.empty() ? std::nullopt : tokens_of(vocabulary, text);
 }
 
 // Kinds of messages, as bits. If reasoning is bounded, a message may be followed only by those with lower ones.
@@ -155,6 +181,7 @@ struct MessageRule {
   std::optional<xgrammar::CompiledGrammar> content;  // empty: text
   std::vector<int32_t> end_ids;
   Kinds kind = kLast;
+  bool whole = true;  // TurnLimits::all is for it
 };
 
 // All ways in which the models write the header of a call. `as`: what its content is.
@@ -202,6 +229,7 @@ struct Grammar::Impl {
   std::shared_ptr<const Vocabulary> vocabulary;
   std::vector<MessageRule> messages{};
   std::optional<Headers> headers{};  // empty: the content of messages[0] comes at once
+  int64_t reserve = 0;               // tokens of a turn that what must come has for itself, if it needs them
   std::vector<std::string> widened{};
 };
 
@@ -264,6 +292,11 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
   Headers& headers = grammar->headers.emplace();
   const auto add = [&](const std::vector<std::vector<Segment>>& forms, MessageRule rule) {
     for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size(), rule.kind);
+    if (rule.content && rule.whole) {
+      xgrammar::GrammarMatcher content(*rule.content, rule.end_ids);
+      if (const auto least = shortest_text(*impl_->vocabulary, content, kWatchedTokens))
+        grammar->reserve = std::max(grammar->reserve, std::ssize(*least) + kHeaderTokens);
+    }
     grammar->messages.push_back(std::move(rule));
   };
   const auto plain = [](std::string_view channel) {
@@ -287,13 +320,13 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
     }
     const std::vector<int32_t> call_ends = {impl_->id_of(Special::kCall)};
     add(call_headers(call, call.arguments.kind),
-        {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = call_ends});
+        {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = call_ends, .whole = !rules.answer});
     if (call.arguments.kind != ContentRule::Kind::kText) continue;
     const ContentRule as_json{.kind = ContentRule::Kind::kGrammar,
                               .grammar = shared_rules() + "root ::= \"{\" ws string \":\" ws string ws \"}\"\n",
                               .where = call.recipient};
     add(call_headers(call, ContentRule::Kind::kJsonObject),
-        {.content = impl_->compiled(as_json, grammar->widened), .end_ids = call_ends});
+        {.content = impl_->compiled(as_json, grammar->widened), .end_ids = call_ends, .whole = !rules.answer});
   }
   headers.sort();
   return Grammar(std::move(grammar));
@@ -310,11 +343,14 @@ struct GrammarMatcher::Impl {
     size_t message = 0;                              // kContent: its rule
     std::optional<xgrammar::GrammarMatcher> json{};  // kContent, unless it is text
     bool failed = false;
-    bool json_accepted = false;  // the token that came next, which undo() takes back
+    int64_t taken = 0;              // tokens
+    bool can_close = false;         // kContent: it can end within the limit
+    bool cut = false;               // the shortest way to the end was taken
+    std::deque<int32_t> closing{};  // the rest of the shortest way to the end, still to come
+    bool json_accepted = false;     // the token that came next, which undo() takes back
   };
 
-  Impl(std::shared_ptr<const Grammar::Impl> of, std::optional<int64_t> most_reasoning)
-      : grammar(std::move(of)), reasoning_tokens(most_reasoning) {
+  Impl(std::shared_ptr<const Grammar::Impl> of, TurnLimits most) : grammar(std::move(of)), limits(most) {
     if (grammar->headers)
       at.header = grammar->headers->after_role();
     else
@@ -328,9 +364,14 @@ struct GrammarMatcher::Impl {
     at.json.reset();
     const MessageRule& of = grammar->messages[rule];
     if (of.content) at.json.emplace(*of.content, of.end_ids);
+    at.can_close = at.json && of.whole && limits.all && shortest_end().has_value();
   }
   [[nodiscard]] const MessageRule& rule() const { return grammar->messages[at.message]; }
-  [[nodiscard]] bool is_spent() const { return reasoning_tokens && at.spent >= *reasoning_tokens; }
+  // Whether the answer or the call must come now. It has half of the limit for itself, if it needs that.
+  [[nodiscard]] bool is_spent() const {
+    if (limits.reasoning && at.spent >= *limits.reasoning) return true;
+    return grammar->reserve > 0 && limits.all && *limits.all - at.taken <= std::min(grammar->reserve, *limits.all / 2);
+  }
   [[nodiscard]] bool is_end(int32_t token) const {
     return std::find(rule().end_ids.begin(), rule().end_ids.end(), token) != rule().end_ids.end();
   }
@@ -342,23 +383,42 @@ struct GrammarMatcher::Impl {
     return grammar->vocabulary->ids.id_of(Special::kReturn);
   }
 
+  // Whether the content can end within the limit, which is looked at only near to it; and the tokens that end it
+  // soonest, its end token the last, unless they are more than may come.
+  [[nodiscard]] bool closes();
+  [[nodiscard]] std::optional<std::deque<int32_t>> shortest_end();
+
   void fill_header(std::span<uint32_t> mask) const;
   void fill_content(std::span<uint32_t> mask);
   bool accept_header(int32_t token);
-  bool accept_content(int32_t token);
+  bool accept_content(int32_t token, bool must_have_ended);
   void end_message() {
     at.json.reset();
     at.state = rule().kind == kLast ? State::kFinished : State::kHeader;
     if (!grammar->headers) return;
     at.header = grammar->headers->before_start();
-    if (reasoning_tokens) at.kinds = is_spent() ? kLast : static_cast<Kinds>(rule().kind - 1);
+    if (limits.reasoning) at.kinds = static_cast<Kinds>(rule().kind - 1);
+    if (is_spent()) at.kinds = kLast;
   }
 
   std::shared_ptr<const Grammar::Impl> grammar;
-  std::optional<int64_t> reasoning_tokens;
+  TurnLimits limits;
   Position at;
   std::deque<Position> before;  // each of the last tokens
 };
+
+bool GrammarMatcher::Impl::closes() {
+  const int64_t left = *limits.all - at.taken;
+  return left > kWatchedTokens || at.json->BytesToEnd() < left || shortest_end();
+}
+
+std::optional<std::deque<int32_t>> GrammarMatcher::Impl::shortest_end() {
+  const int64_t left = *limits.all - at.taken;
+  auto tokens = shortest_text(*grammar->vocabulary, *at.json, left);
+  if (!tokens || std::ssize(*tokens) >= left) return std::nullopt;
+  tokens->push_back(rule().end_ids.front());
+  return tokens;
+}
 
 void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
   const Vocabulary& vocabulary = *grammar->vocabulary;
@@ -407,7 +467,7 @@ bool GrammarMatcher::Impl::accept_header(int32_t token) {
   return true;
 }
 
-bool GrammarMatcher::Impl::accept_content(int32_t token) {
+bool GrammarMatcher::Impl::accept_content(int32_t token, bool must_have_ended) {
   if (at.json) {
     if (!grammar->vocabulary->is_ordinary(token) && !is_end(token)) return false;
     if (!at.json->AcceptToken(token)) return false;
@@ -419,27 +479,29 @@ bool GrammarMatcher::Impl::accept_content(int32_t token) {
     end_message();
     return true;
   }
-  if (must_end() || !grammar->vocabulary->is_ordinary(token)) return false;
+  if (must_have_ended || !grammar->vocabulary->is_ordinary(token)) return false;
   ++at.spent;
   return true;
 }
 
 const std::vector<std::string>& Grammar::widened() const { return impl_->widened; }
 
-GrammarMatcher Grammar::matcher(std::optional<int64_t> reasoning_tokens) const { return {impl_, reasoning_tokens}; }
+GrammarMatcher Grammar::matcher(TurnLimits limits) const { return {impl_, limits}; }
 
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, std::optional<int64_t> reasoning_tokens)
-    : impl_(std::make_unique<Impl>(std::move(grammar), reasoning_tokens)) {}
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, TurnLimits limits)
+    : impl_(std::make_unique<Impl>(std::move(grammar), limits)) {}
 GrammarMatcher::~GrammarMatcher() = default;
 GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
 GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
 
 bool GrammarMatcher::finished() const { return impl_->at.state == Impl::State::kFinished; }
+bool GrammarMatcher::cut() const { return impl_->at.cut; }
 bool GrammarMatcher::failed() const { return impl_->at.failed; }
 
 void GrammarMatcher::fill(std::span<uint32_t> mask) {
   check(mask.size() >= impl_->grammar->vocabulary->ordinary.size(), "the mask has a bit for every token id");
   std::fill(mask.begin(), mask.end(), 0);
+  if (!impl_->at.closing.empty()) return set(mask, impl_->at.closing.front());
   if (!impl_->at.failed && impl_->at.state == Impl::State::kHeader) impl_->fill_header(mask);
   if (!impl_->at.failed && impl_->at.state == Impl::State::kContent) impl_->fill_content(mask);
   if (std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; })) return;
@@ -451,14 +513,34 @@ bool GrammarMatcher::accept(int32_t token) {
   impl_->before.push_back(impl_->at);
   if (impl_->before.size() > kMostUndone) impl_->before.pop_front();
   if (finished()) return false;
+  const bool in_header = impl_->at.state == Impl::State::kHeader, must_have_ended = !in_header && impl_->must_end();
+  ++impl_->at.taken;
+  if (!impl_->at.closing.empty()) impl_->at.closing.pop_front();
   if (impl_->at.failed) {
     if (token == impl_->forced_end()) impl_->at.state = Impl::State::kFinished;
     return finished();
   }
-  const bool accepted =
-      impl_->at.state == Impl::State::kHeader ? impl_->accept_header(token) : impl_->accept_content(token);
+  const bool accepted = in_header ? impl_->accept_header(token) : impl_->accept_content(token, must_have_ended);
   if (!accepted) impl_->at.failed = true;
   return accepted;
+}
+
+int32_t GrammarMatcher::take(int32_t drawn) {
+  Impl::Position& at = impl_->at;
+  const bool watched = at.can_close && at.closing.empty() && at.state == Impl::State::kContent;
+  accept(drawn);
+  if (!watched || finished() || failed() || impl_->closes()) return drawn;
+  undo(1);
+  auto closing = impl_->shortest_end();
+  if (!closing) {  // equally short ways may be cut into different numbers of tokens
+    accept(drawn);
+    return drawn;
+  }
+  at.closing = *std::move(closing);
+  at.cut = true;
+  const int32_t token = at.closing.front();
+  accept(token);
+  return token;
 }
 
 void GrammarMatcher::undo(int tokens) {

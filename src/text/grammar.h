@@ -41,6 +41,17 @@ struct TurnRules {
   bool preamble = true;  // commentary without a recipient may come before the end of the turn
 };
 
+// Both in tokens; empty: none.
+struct TurnLimits {
+  // Of a turn's reasoning. Before the answer or the call come at most one analysis and then one preamble, which
+  // together have at most this many tokens; then they end, at any place.
+  std::optional<int64_t> reasoning{};
+  // Of all that is generated, its end included. An answer that follows a grammar ends within it, if it can at all, and
+  // so does a call that must come; reasoning leaves them what they need of it. A call that the model was free to make
+  // is cut there instead: half of a command must not look like a whole one.
+  std::optional<int64_t> all{};
+};
+
 class GrammarMatcher;
 
 // Rules, compiled. Immutable; copies share one.
@@ -48,9 +59,7 @@ class Grammar {
  public:
   struct Impl;
   explicit Grammar(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  // `reasoning_tokens`: limits a turn's reasoning. Before the answer or the call come at most one analysis and then one
-  // preamble, which together have at most this many tokens; then they end, at any place. Empty: no limit.
-  [[nodiscard]] GrammarMatcher matcher(std::optional<int64_t> reasoning_tokens = {}) const;
+  [[nodiscard]] GrammarMatcher matcher(TurnLimits limits = {}) const;
   // Keywords of its schemas that it does not keep: ContentRule::where and a JSON pointer, `tool f#/properties/a/not`.
   [[nodiscard]] const std::vector<std::string>& widened() const;
 
@@ -83,7 +92,7 @@ class GrammarCompiler {
 // One generation. Not thread-safe.
 class GrammarMatcher {
  public:
-  GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, std::optional<int64_t> reasoning_tokens);
+  GrammarMatcher(std::shared_ptr<const Grammar::Impl> grammar, TurnLimits limits);
   ~GrammarMatcher();
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
@@ -93,11 +102,16 @@ class GrammarMatcher {
   void fill(std::span<uint32_t> mask);
   // Takes the token that came. False: it was not allowed, and from now on only the end is.
   bool accept(int32_t token);
+  // Takes the token that was drawn. Where the content could not end within TurnLimits::all after it, takes the first
+  // token of the shortest way to its end instead, and from now on only the rest of that way may come. Returns which.
+  int32_t take(int32_t drawn);
   // Takes back the last `tokens` tokens, at most kMostUndone.
   void undo(int tokens);
   static constexpr int kMostUndone = 32;
   // Whether the last token ended the turn.
   [[nodiscard]] bool finished() const;
+  // Whether take() is leading, or has led, to the end.
+  [[nodiscard]] bool cut() const;
   // Whether the end was forced, so that the output is not valid: no token fitted (a vocabulary without some byte), or
   // one came that was not allowed.
   [[nodiscard]] bool failed() const;

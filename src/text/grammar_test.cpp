@@ -423,8 +423,8 @@ TEST_F(GrammarTest, bounded_reasoning_is_one_analysis_and_one_preamble) {
                                                                              {preamble + preamble, false},
                                                                              {preamble + analysis, false}}) {
     EXPECT_TRUE(takes(turn.matcher(), turn_tokens(before + call))) << before;
-    EXPECT_EQ(takes(turn.matcher(100), turn_tokens(before + call)), may) << before;
-    EXPECT_EQ(takes(turn.matcher(0), turn_tokens(before + call)), before.empty()) << before;
+    EXPECT_EQ(takes(turn.matcher({.reasoning = 100}), turn_tokens(before + call)), may) << before;
+    EXPECT_EQ(takes(turn.matcher({.reasoning = 0}), turn_tokens(before + call)), before.empty()) << before;
   }
 }
 
@@ -434,7 +434,7 @@ TEST_F(GrammarTest, spent_reasoning_ends_where_it_stands_and_the_call_follows) {
   const int32_t end = id("<|end|>"), word = turn_tokens(" a")[0];
   for (const std::string_view channel : {"analysis", "commentary"}) {
     for (const int64_t budget : {1, 7}) {
-      GrammarMatcher matcher = turn.matcher(budget);
+      GrammarMatcher matcher = turn.matcher({.reasoning = budget});
       for (const int32_t token : turn_tokens(fmt::format("<|channel|>{}<|message|>", channel)))
         ASSERT_TRUE(matcher.accept(token));
       for (int64_t i = 0; i < budget; ++i) {
@@ -504,6 +504,94 @@ TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
   }
 }
 
+// Draws tokens that may come, none of which closes anything while another may, until the limit leads to the end.
+struct Drawn {
+  std::string text;
+  int64_t tokens = 0;
+  bool finished = false, cut = false;
+};
+Drawn drawn_within(const Tokenizer& tokenizer, GrammarMatcher matcher, uint64_t seed, int64_t limit) {
+  std::vector<uint32_t> mask(static_cast<size_t>(tokenizer.max_id()) / 32 + 1);
+  Drawn out;
+  for (; out.tokens < limit && !matcher.finished(); ++out.tokens) {
+    matcher.fill(mask);
+    std::vector<int32_t> plain, special;
+    for (int32_t token = 0; token <= tokenizer.max_id(); ++token) {
+      if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) continue;
+      (tokenizer.is_special(token) ? special : plain).push_back(token);
+    }
+    const std::vector<int32_t>& among = plain.empty() ? special : plain;
+    const int32_t token = matcher.take(among[philox(seed, static_cast<uint64_t>(out.tokens))[0] % among.size()]);
+    EXPECT_FALSE(matcher.failed()) << out.text;
+    if (!tokenizer.is_special(token)) out.text += tokenizer.token_bytes(token);
+  }
+  out.finished = matcher.finished();
+  out.cut = matcher.cut();
+  return out;
+}
+
+TEST_F(GrammarTest, an_answer_ends_within_the_limit_wherever_that_cuts_it) {
+  struct Case {
+    std::string_view schema, shortest;
+  };
+  for (const auto& [schema, shortest] : std::vector<Case>{
+           {R"({"type":"string"})", "\"\""},
+           {R"({"type":"string","minLength":30})", "\"                              \""},
+           {R"({"type":"object","properties":{"name":{"type":"string"},"of":{"type":"array","minItems":2,
+               "items":{"type":"object","properties":{"first":{"type":"number"},"second":{"enum":["left","right"]}},
+               "required":["first","second"]}}},"required":["name","of"]})",
+            R"({"name":"","of":[{"first":0,"second":"left"},{"first":0,"second":"left"}]})"},
+           {R"({"type":"array","items":{"type":"array","items":{"type":"integer"}}})", "[]"},
+           {R"({"$ref":"#/$defs/tree","$defs":{"tree":{"type":"object","properties":{"value":{"type":"boolean"},
+               "next":{"anyOf":[{"$ref":"#/$defs/tree"},{"type":"null"}]}},"required":["value","next"]}}})",
+            R"({"value":true,"next":null})"}}) {
+    const Grammar grammar = of_schema(schema);
+    const int64_t least = std::ssize(shared_tokenizer->encode(shortest)) + 1;
+    for (int64_t limit = least + 2; limit < least + 30; limit += 9) {
+      const auto seed = static_cast<uint64_t>(limit);
+      const Drawn drawn = drawn_within(*shared_tokenizer, grammar.matcher({.all = limit}), seed, limit);
+      EXPECT_TRUE(drawn.finished && drawn.tokens <= limit) << schema << " within " << limit << ": " << drawn.text;
+      EXPECT_TRUE(Json::accept(drawn.text)) << drawn.text;
+      EXPECT_TRUE(takes_document(schema, drawn.text)) << drawn.text;
+    }
+    const Drawn hopeless = drawn_within(*shared_tokenizer, grammar.matcher({.all = 1}), 1, 1);
+    EXPECT_FALSE(hopeless.finished || hopeless.cut) << schema;
+  }
+}
+
+TEST_F(GrammarTest, a_call_ends_within_the_limit_only_where_one_must_come) {
+  const std::vector<CallRule> calls = {{"functions.f", {.kind = ContentRule::Kind::kJsonObject}}};
+  const std::vector<int32_t> header = turn_tokens("<|channel|>commentary to=functions.f<|message|>");
+  for (const bool forced : {true, false}) {
+    const Grammar turn =
+        shared_compiler->turn({.answer = forced ? std::nullopt : std::optional(ContentRule{}), .calls = calls});
+    GrammarMatcher matcher = turn.matcher({.all = std::ssize(header) + 12});
+    for (const int32_t token : header) ASSERT_EQ(matcher.take(token), token);
+    const Drawn drawn = drawn_within(*shared_tokenizer, std::move(matcher), 7, 12);
+    EXPECT_EQ(drawn.finished, forced) << drawn.text;
+    EXPECT_EQ(drawn.cut, forced);
+    EXPECT_EQ(Json::accept(drawn.text), forced) << drawn.text;
+  }
+}
+
+TEST_F(GrammarTest, the_way_to_the_end_is_undone_like_any_token) {
+  const Grammar grammar = of_schema(R"({"type":"array","items":{"type":"string"}})");
+  GrammarMatcher matcher = grammar.matcher({.all = 8});
+  const int32_t open = turn_tokens("[")[0], quote = turn_tokens("\"")[0], word = turn_tokens(" a")[0];
+  for (const int32_t token : {open, quote, word, word, word}) ASSERT_EQ(matcher.take(token), token);
+  const int32_t end = turn_tokens("\"]")[0];
+  EXPECT_EQ(matcher.take(word), word);  // "] and the end are left
+  EXPECT_EQ(matcher.take(word), end);
+  EXPECT_TRUE(matcher.cut());
+  EXPECT_FALSE(may_come(matcher, word));
+  matcher.undo(2);
+  EXPECT_FALSE(matcher.cut());
+  EXPECT_TRUE(may_come(matcher, word));
+  for (const int32_t token : {word, end, id("<|return|>")}) ASSERT_EQ(matcher.take(token), token);
+  EXPECT_TRUE(matcher.finished());
+  EXPECT_FALSE(matcher.cut());
+}
+
 // Alone each would be 20 MB.
 TEST_F(GrammarTest, grammars_share_what_is_equal_in_them) {
   std::vector<Grammar> kept = {of_schema(R"({"type":"object","properties":{"first":{"type":"integer"}}})")};
@@ -541,7 +629,7 @@ TEST_F(GrammarTest, what_is_undone_never_came) {
     const std::vector<int32_t> tokens =
         turn_tokens(reasoning ? "<|channel|>analysis<|message|>So it<|end|><|start|>assistant" + answer
                               : thought + thought + answer);
-    GrammarMatcher plain = turn.matcher(reasoning), tried = turn.matcher(reasoning);
+    GrammarMatcher plain = turn.matcher({.reasoning = reasoning}), tried = turn.matcher({.reasoning = reasoning});
     std::vector<uint32_t> want(words), got(words);
     for (size_t i = 0; i < tokens.size(); ++i) {
       plain.fill(want);

@@ -199,6 +199,21 @@ class ChatCompletions(Shared):
         fields["tools"][0] = tool("odd", {"type": 5}, strict=True)
         self.refusal(self.server.chat("digit", **fields, response_format={"type": "json_schema", "json_schema": {"name": "d", "schema": digit}}), 400, "tools")
 
+    def test_what_must_come_is_whole_however_few_tokens_there_are(self):
+        schema = {"type": "object", "properties": {"name": {"type": "string"}, "lines": {"type": "array", "minItems": 1, "items": {"type": "string"}}},
+                  "required": ["name", "lines"], "additionalProperties": False}
+        wish = {"response_format": {"type": "json_schema", "json_schema": {"name": "d", "schema": schema}}}
+        call = {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}], "tool_choice": "required"}
+        for fields, text in ((wish, lambda m: m["content"]), (call, lambda m: m["tool_calls"][0]["function"]["arguments"])):
+            for limit in (60, 80, 120):
+                choices = self.server.chat("A long list", **fields, temperature=2, seed=limit, n=4, max_tokens=limit).json()["choices"]
+                for choice in choices:
+                    value = json.loads(text(choice["message"]))
+                    self.assertTrue(isinstance(value["name"], str) and value["lines"], value)
+                self.assertIn("length", [choice["finish_reason"] for choice in choices])
+        text = self.server.post("/v1/completions", {"prompt": "digits:", "max_tokens": 12, "temperature": 2, "seed": 1, "guided_regex": "([0-9]{3} )+end"}).json()
+        self.assertRegex(text["choices"][0]["text"], r"^([0-9]{3} )+end$")
+
     def test_tool_choice_none_and_no_tools_give_no_calls(self):
         body = {"messages": [HELPFUL, {"role": "user", "content": "What is the weather in Trondheim?"}], "temperature": 0, "max_tokens": 200}
         for fields in ({"tools": [WEATHER], "tool_choice": "none"}, {}):

@@ -125,9 +125,10 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
       alone.reason = FinishReason::kFailed;
       return alone;
     }
-    alone.tokens.push_back(drawn.token);
-    all.push_back(drawn.token);
-    if (std::count(request.stop_ids.begin(), request.stop_ids.end(), drawn.token) != 0) {
+    const int32_t token = request.mask ? request.mask->take(drawn.token) : drawn.token;
+    alone.tokens.push_back(token);
+    all.push_back(token);
+    if (std::count(request.stop_ids.begin(), request.stop_ids.end(), token) != 0) {
       alone.reason = FinishReason::kStop;
       return alone;
     }
@@ -136,7 +137,6 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
       alone.reason = FinishReason::kContext;
       return alone;
     }
-    if (request.mask) request.mask->accept(drawn.token);
   }
   alone.reason = FinishReason::kLength;
   return alone;
@@ -389,7 +389,8 @@ class Mailbox {
   Heard heard_;
 };
 
-// Allows the tokens of one residue class, which follows from all that was drawn.
+// Allows the tokens of one residue class, which follows from all that was drawn. Puts another one of the class in the
+// place of some.
 class ResidueMask final : public TokenMask {
  public:
   explicit ResidueMask(int32_t classes) : classes_(classes) {}
@@ -404,6 +405,11 @@ class ResidueMask final : public TokenMask {
   void accept(int32_t token) override {
     before_.push_back(last_);
     last_ = (3 * last_ + token) % 1009;
+  }
+  int32_t take(int32_t drawn) override {
+    const int32_t token = last_ % 7 != 3 ? drawn : drawn >= classes_ ? drawn - classes_ : drawn + classes_;
+    accept(token);
+    return token;
   }
   void undo(int tokens) override {
     for (; tokens > 0; --tokens) {

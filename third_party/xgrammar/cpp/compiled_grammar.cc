@@ -185,7 +185,7 @@ std::optional<SerializationError> DeserializeJSONValue(
 constexpr std::size_t kMaskEntryBytes = sizeof(ParserState) + 8 * sizeof(void*);
 
 std::size_t MemorySize(const CompiledGrammar::Impl& impl) {
-  return MemorySize(impl.grammar) + impl.adaptive_token_mask_cache.size() * kMaskEntryBytes;
+  return MemorySize(impl.grammar) + MemorySize(impl.end_distances) + impl.adaptive_token_mask_cache.size() * kMaskEntryBytes;
 }
 
 std::size_t CompiledGrammar::MemorySizeBytes() const { return MemorySize(*pimpl_); }

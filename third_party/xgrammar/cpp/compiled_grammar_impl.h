@@ -123,6 +123,9 @@ class CompiledGrammar::Impl {
       StateEqualForCache>
       adaptive_token_mask_cache;
 
+  /*! \brief Nibble's: how near the ends of rules are. */
+  EndDistances end_distances;
+
   Grammar GetGrammar() const { return grammar; }
 
   TokenizerInfo GetTokenizerInfo() const { return tokenizer_info; }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <ostream>
 #include <queue>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "grammar_impl.h"
+#include "shortest_end.h"
 #include "support/compact_2d_array.h"
 #include "support/utils.h"
 #include "xgrammar/grammar.h"
@@ -414,6 +416,11 @@ class EarleyParser {
   /*! \brief Entry-history value for the row currently being expanded. */
   bool tmp_char_budget_entered_ = false;
 
+  using KnownBytes = std::map<std::pair<int32_t, int32_t>, int64_t>;  // by rule and position
+  int64_t BytesAbove(
+      const EndDistances& distances, int32_t rule, int32_t position, KnownBytes* known, int depth = 0
+  ) const;
+
   /*! \brief Whether the state's derivation may not consume the next token. */
   bool IsExpiredState(const ParserState& state) const {
     return state.budget_deadline >= 0 && current_token_index_ > state.budget_deadline;
@@ -784,6 +791,11 @@ class EarleyParser {
       capture_event_history_.PushBack(events);
     }
   }
+
+  // Nibble's (shortest_end.cc). The fewest bytes that end the text from here, and the first of them; 0: it may end now.
+  std::pair<int64_t, uint8_t> NextToEnd(const EndDistances& distances) const;
+  // Nibble's. Those bytes; empty if the text may end now, or if no way was found.
+  std::string ShortestEnd(const EndDistances& distances);
 
   std::string PrintStates() const {
     std::string result;

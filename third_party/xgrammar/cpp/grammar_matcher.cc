@@ -523,6 +523,9 @@ class GrammarMatcher::Impl : public EarleyParser {
 
   std::string FindJumpForwardString();
 
+  int64_t BytesToEnd() const { return NextToEnd(compiled_grammar_->end_distances).first; }
+  std::string ShortestEnd() { return EarleyParser::ShortestEnd(compiled_grammar_->end_distances); }
+
   void Rollback(int num_tokens);
 
   bool IsTerminated() const;
@@ -2764,6 +2767,9 @@ bool GrammarMatcher::TraverseDraftTree(
 }
 
 std::string GrammarMatcher::FindJumpForwardString() { return pimpl_->FindJumpForwardString(); }
+
+int64_t GrammarMatcher::BytesToEnd() const { return pimpl_->BytesToEnd(); }
+std::string GrammarMatcher::ShortestEnd() { return pimpl_->ShortestEnd(); }
 
 void GrammarMatcher::Rollback(int num_tokens) { pimpl_->Rollback(num_tokens); }
 

@@ -152,6 +152,18 @@ class GrammarMatcher {
   std::string FindJumpForwardString();
 
   /*!
+   * \brief Nibble's. The fewest bytes after which the text may end; 0: it may end now. May be larger than that where
+   * rules of a grammar are nested some thousand deep.
+   */
+  int64_t BytesToEnd() const;
+
+  /*!
+   * \brief Nibble's. Bytes that lead to such an end. Empty if the text may end now, or if no way was found.
+   * \note This method does not change the grammar state.
+   */
+  std::string ShortestEnd();
+
+  /*!
    * \brief Rollback the matcher to a previous state.
    * \param num_tokens The number of tokens to rollback. It cannot exceed the current number of
    * steps, nor can it exceed the specified maximum number of rollback tokens.

@@ -862,6 +862,26 @@ def take_screenshots(browser, folder):
         page.ask("busy")
         page.tab.locator("details.think summary").last.click()
         page.tab.screenshot(path=folder / f"{name}-busy.png")
+        page.ask("notes")
+        page.tab.screenshot(path=folder / f"{name}-notes.png")
+        page.stub.state["key"] = "secret"
+        page.ask("hello")
+        page.tab.screenshot(path=folder / f"{name}-key.png")
+        page.tab.click("text=Enter key")
+        page.tab.screenshot(path=folder / f"{name}-key-entry.png")
+        page.tab.fill('[data-setting="key"]', "secret")
+        page.tab.keyboard.press("Enter")
+        expect(page.tab.locator("body.busy")).to_have_count(0, timeout=20000)
+        page.stub.state["room"] = 700
+        page.ask("second " + "x" * 300)
+        page.tab.screenshot(path=folder / f"{name}-too-long.png")
+        page.stub.state["room"] = 0
+        page.tab.goto(page.url)
+        page.ask("slow", wait=False)
+        expect(page.tab.locator(".md").last).to_contain_text(" ".join(["word"] * 22))
+        page.tab.reload()
+        expect(page.tab.locator(".acts").last).to_contain_text("cut off")
+        page.tab.screenshot(path=folder / f"{name}-reload.png")
         if "phone" in name:
             page.tab.click("#menu")
             page.tab.wait_for_timeout(300)

@@ -29,13 +29,6 @@ std::string taken_by(const Option& feature) {
       ->value;
 }
 
-// Our variable, and others' that mean it.
-std::vector<std::string> variables_of(const Option& feature) {
-  std::vector<std::string> names = foreign_variables(feature);
-  names.insert(names.begin(), variable_of(feature.name()));
-  return names;
-}
-
 std::string values_of(const Option& feature) {
   std::string words;
   for (const Word& value : feature.range.words) words += fmt::format("{}{}", words.empty() ? "" : ", ", value.word);
@@ -44,23 +37,33 @@ std::string values_of(const Option& feature) {
   return taken.empty() || feature.range.kind == Range::Kind::kWords ? words : taken;
 }
 
-std::string quoted(std::string_view text) { return text.empty() ? "" : fmt::format("`{}`", text); }
+// A row of a table; neighbours that differ in their item alone are shown as one.
+struct Row {
+  std::string group, item, rest;
+};
 
-// What a value needs, in its own words.
+std::string shown(const std::vector<Row>& rows) {
+  std::string out;
+  for (size_t i = 0; i < rows.size();) {
+    const Row& row = rows[i];
+    std::string items = row.item;
+    while (++i < rows.size() && rows[i].group == row.group && rows[i].rest == row.rest) items += ", " + rows[i].item;
+    out += fmt::format("| {} | {}{} |\n", row.group, items, row.rest);
+  }
+  return out;
+}
+
+// What must stand beside a value.
 std::string beside(const Word& value) {
-  std::string text = quoted(value.with);
-  if (!value.with_on_cards.empty())
-    text += fmt::format("{}on a card {}", text.empty() ? "" : ", ", quoted(value.with_on_cards));
+  std::string text = value.with.empty() ? "" : fmt::format(" with `{}`", value.with);
+  if (!value.with_on_cards.empty()) text += fmt::format(", on a card with `{}`", value.with_on_cards);
   return text;
 }
 
-std::string effects_of(const Option& feature) {
-  std::string text;
-  for (const Effect effect : {Effect::kUnrounded, Effect::kRounded, Effect::kAsChosen}) {
-    if (std::ranges::find(feature.range.words, effect, &Word::effect) == feature.range.words.end()) continue;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", name_of(effect));
-  }
-  return text;
+// What the validator wants, of its words.
+std::string wanted(const std::string& answer) {
+  const size_t want = answer.find("want ");
+  return want == answer.npos ? answer : answer.substr(want + 5, answer.find(", found") - want - 5);
 }
 
 constexpr std::string_view kHead =
@@ -69,37 +72,32 @@ constexpr std::string_view kHead =
 
 std::string features_page() {
   std::string out(kHead);
-  out +=
-      "\n## Flags\n| feature | flag | default | values | variables | needs or excludes | effect |\n"
-      "|---|---|---|---|---|---|---|\n";
+  out += "\n## Flags\n| feature | flag | default | needs or excludes |\n|---|---|---|---|\n";
+  std::vector<Row> values;
   for (const Option* const f : features()) {
-    std::string variables;
-    for (const std::string& name : variables_of(*f))
-      variables += fmt::format("{}`{}`", variables.empty() ? "" : ", ", name);
     const FeatureFacts& facts = f->traits.feature;
-    out += fmt::format("| {} | `{}` | {} | {} | {} | {} | {} |\n", facts.name, f->name(), f->usual(), values_of(*f),
-                       variables, facts.needs, effects_of(*f));
+    const std::string taken = f->range.kind == Range::Kind::kWords || f->is_switch() ? "" : " " + taken_by(*f);
+    out += fmt::format("| {} | `{}{}` | {} | {} |\n", facts.name, f->name(), taken, f->usual(), facts.needs);
+    for (const Word& v : f->range.words)
+      values.push_back({std::string(facts.name), std::string(v.word),
+                        fmt::format("{} | {} | {} | {} | {}", beside(v), name_of(v.effect), name_of(v.on.cpu),
+                                    name_of(v.on.neutral), name_of(v.on.sm90))});
   }
   out +=
-      "\n## Values, and where they run\n| feature | value | numbers | CPU | every card | SM90 | SM121 | with |\n"
-      "|---|---|---|---|---|---|---|---|\n";
-  for (const Option* const f : features())
-    for (const Word& v : f->range.words)
-      out +=
-          fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", f->traits.feature.name, v.word, name_of(v.effect),
-                      name_of(v.on.cpu), name_of(v.on.neutral), name_of(v.on.sm90), name_of(v.on.sm121), beside(v));
-  out += "\n## Known issues\n| feature | issue |\n|---|---|\n";
+      "\n## Values, and where they run\n| feature | values | numbers | CPU | every card | SM90 |\n"
+      "|---|---|---|---|---|---|\n" +
+      shown(values) + "\n## Known issues\n| feature | issue |\n|---|---|\n";
   for (const Option* const f : features())
     if (const FeatureFacts& facts = f->traits.feature; !facts.issues.empty())
       out += fmt::format("| {} | {} |\n", facts.name, facts.issues);
-  out +=
-      "\n## Refused\nWith gpt-oss-20b's shapes, in the validator's words.\n\n| backend | flags | answer |\n|---|---|---|\n";
+  std::vector<Row> refused;
   for (const Refusal& r : refusals())
-    out += fmt::format("| {}{} | `{}` | {} |\n", r.backend, r.card.empty() ? "" : fmt::format(" ({})", r.card), r.words,
-                       refusal_of(r));
+    if (r.card.empty())
+      refused.push_back({std::string(r.backend), fmt::format("`{}`", r.words), " | " + wanted(refusal_of(r))});
+  out += "\n## Refused\nWith gpt-oss-20b's shapes.\n\n| backend | flags | wanted |\n|---|---|---|\n" + shown(refused);
   out +=
-      "\n## Presets\n`nibble serve --preset C2`, `nibble verify --preset B1,C1,C2`. Flags that you give count before them. Sinks are on in all: gpt-oss was "
-      "trained with them.\n\n| preset | flags | |\n|---|---|---|\n";
+      "\n## Presets\n`nibble serve --preset C2`, `nibble verify --preset B1,C1,C2`. Flags that you give count before "
+      "them.\n\n| preset | flags | |\n|---|---|---|\n";
   for (const Preset& p : presets()) out += fmt::format("| {} | `{}` | {} |\n", p.name, p.words, p.what);
   return out;
 }
@@ -114,6 +112,8 @@ std::string features_text() {
 Json features_json() {
   Json all = Json::array();
   for (const Option* const f : features()) {
+    std::vector<std::string> variables = foreign_variables(*f);
+    variables.insert(variables.begin(), variable_of(f->name()));
     Json values = Json::array();
     for (const Word& v : f->range.words)
       values.push_back({{"value", v.word},
@@ -128,7 +128,7 @@ Json features_json() {
                    {"flag", f->name()},
                    {"default", f->usual()},
                    {"takes", taken_by(*f)},
-                   {"variables", variables_of(*f)},
+                   {"variables", variables},
                    {"values", values},
                    {"needs", f->traits.feature.needs},
                    {"issues", f->traits.feature.issues}});

@@ -74,6 +74,16 @@ TEST(features, are_taken_where_the_table_says) {
   }
 }
 
+// The head of the page says so, in place of a column.
+TEST(features, nothing_has_run_on_sm121_which_takes_what_every_card_takes_and_tiles) {
+  for (const Option* const feature : features()) {
+    for (const Word& value : feature->range.words) {
+      const bool taken = value.on.neutral != Runs::kNo || feature->traits.feature.name == "tile";
+      EXPECT_EQ(value.on.sm121, taken ? Runs::kNotRun : Runs::kNo) << feature->name() << " " << value.word;
+    }
+  }
+}
+
 TEST(features, what_must_stand_beside_a_value_must) {
   for (const Option* const feature : features()) {
     for (const Word& value : feature->range.words) {

@@ -25,8 +25,9 @@ constexpr size_t kMaxCalls = 1024;
 constexpr size_t kMaxRecipientBytes = 288;  // a space and a name of 128 each, and some
 constexpr size_t kMaxTextBytes = 64;        // of a token in a header
 constexpr int32_t kNothing = -1;
-constexpr int64_t kWatchedTokens = 4096;  // before a limit: what no fewer tokens end is cut there
-constexpr int64_t kHeaderTokens = 24;     // of a call in o200k: <|end|><|start|>assistant … json<|message|>, and some
+// Content is ended within a limit if so many bytes end it; it is watched for the last so many tokens.
+constexpr int64_t kMostEndBytes = 16'384, kWatchedTokens = 4096;
+constexpr int64_t kHeaderTokens = 24;  // of a call in o200k: <|end|><|start|>assistant … json<|message|>, and some
 
 using Mask = std::vector<uint32_t>;
 
@@ -81,13 +82,11 @@ std::optional<std::deque<int32_t>> tokens_of(const Vocabulary& vocabulary, std::
   return tokens;
 }
 
-// Those that lead to an end of the content soonest; empty if they are certainly more than `most`.
-std::optional<std::deque<int32_t>> shortest_text(const Vocabulary& vocabulary, xgrammar::GrammarMatcher& content,
-                                                 int64_t most) {
+// Those that lead to an end of the content soonest; empty if they are too many.
+std::optional<std::deque<int32_t>> shortest_text(const Vocabulary& vocabulary, xgrammar::GrammarMatcher& content) {
   const int64_t bytes = content.BytesToEnd();
   if (bytes == 0) return std::deque<int32_t>();
-  if (bytes > most * static_cast<int64_t>(kMaxTextBytes)) return std::nullopt;
-  const std::string text = content.ShortestEnd();
+  const std::string text = bytes <= kMostEndBytes ? content.ShortestEnd() : std::string();
   return text.empty() ? std::nullopt : tokens_of(vocabulary, text);
 }
 
@@ -294,7 +293,7 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
     for (const std::vector<Segment>& form : forms) headers.add(form, grammar->messages.size(), rule.kind);
     if (rule.content && rule.whole) {
       xgrammar::GrammarMatcher content(*rule.content, rule.end_ids);
-      if (const auto least = shortest_text(*impl_->vocabulary, content, kWatchedTokens))
+      if (const auto least = shortest_text(*impl_->vocabulary, content))
         grammar->reserve = std::max(grammar->reserve, std::ssize(*least) + kHeaderTokens);
     }
     grammar->messages.push_back(std::move(rule));
@@ -343,11 +342,12 @@ struct GrammarMatcher::Impl {
     size_t message = 0;                              // kContent: its rule
     std::optional<xgrammar::GrammarMatcher> json{};  // kContent, unless it is text
     bool failed = false;
-    int64_t taken = 0;              // tokens
-    bool can_close = false;         // kContent: it can end within the limit
-    bool cut = false;               // the shortest way to the end was taken
-    std::deque<int32_t> closing{};  // the rest of the shortest way to the end, still to come
-    bool json_accepted = false;     // the token that came next, which undo() takes back
+    int64_t taken = 0;                            // tokens
+    bool can_close = false;                       // kContent: it can end within the limit
+    bool cut = false;                             // the shortest way to the end was taken
+    std::deque<int32_t> closing{};                // the rest of the shortest way to the end, still to come
+    int64_t walked_bytes = 0, walked_tokens = 0;  // of the shortest way when it was last walked
+    bool json_accepted = false;                   // the token that came next, which undo() takes back
   };
 
   Impl(std::shared_ptr<const Grammar::Impl> of, TurnLimits most) : grammar(std::move(of)), limits(most) {
@@ -408,16 +408,20 @@ struct GrammarMatcher::Impl {
 };
 
 bool GrammarMatcher::Impl::closes() {
-  const int64_t left = *limits.all - at.taken;
-  return left > kWatchedTokens || at.json->BytesToEnd() < left || shortest_end();
+  const int64_t left = *limits.all - at.taken, bytes = at.json->BytesToEnd();
+  if (left > kWatchedTokens || bytes < left) return true;
+  // The way is walked only where it may be too long: a quarter for ways whose bytes make more tokens than that one's.
+  const int64_t about = at.walked_tokens + std::max(int64_t{0}, bytes - at.walked_bytes);
+  return about + about / 4 < left || shortest_end();
 }
 
 std::optional<std::deque<int32_t>> GrammarMatcher::Impl::shortest_end() {
-  const int64_t left = *limits.all - at.taken;
-  auto tokens = shortest_text(*grammar->vocabulary, *at.json, left);
-  if (!tokens || std::ssize(*tokens) >= left) return std::nullopt;
+  auto tokens = shortest_text(*grammar->vocabulary, *at.json);
+  if (!tokens) return std::nullopt;
   tokens->push_back(rule().end_ids.front());
-  return tokens;
+  at.walked_bytes = at.json->BytesToEnd();
+  at.walked_tokens = std::ssize(*tokens);
+  return at.walked_tokens <= *limits.all - at.taken ? std::move(tokens) : std::nullopt;
 }
 
 void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {

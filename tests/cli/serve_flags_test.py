@@ -354,6 +354,7 @@ class Flags(Case):
         if not SANITIZED:  # several times 1 GiB
             self.refused(2, "serve", TINY, "--config", "/dev/zero", says="want at most")
         self.refused(2, "serve", TINY, "--api-key", "", says="--api-key")
+        self.refused(2, "serve", TINY, "--api-key", "pass wörd", says=("--api-key", "of ASCII"))
         self.refused(2, "serve", TINY, "--host", "", says="--host")
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

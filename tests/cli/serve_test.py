@@ -46,6 +46,21 @@ class Shared(Case):
         return error
 
 
+class Addresses(Case):
+    def test_a_server_for_others_says_where_they_find_it_and_that_nobody_needs_a_key(self):
+        for flags, warned in ((("--host", "0.0.0.0"), True), (("--host", "0.0.0.0", "--api-key", "k"), False), ((), False)):
+            server = Server(*flags)
+            try:
+                chat = server.wait_log("chat  ")[0] and next(line for line in server.log if "  chat  " in line)
+                self.assertIn(f"http://127.0.0.1:{server.port}/", chat)
+                outside = re.search(r"for others: http://([0-9.]+):", chat)
+                self.assertEqual(bool(outside), bool(flags) and bool(outside))  # a machine may have no other address
+                self.assertFalse(outside and outside[1].startswith("127."))
+                self.assertEqual(any("whoever reaches this address" in line for line in server.log), warned, server.log)
+            finally:
+                server.stop()
+
+
 class ChatCompletions(Shared):
     def test_a_whole_answer(self):
         body = self.server.chat().json()

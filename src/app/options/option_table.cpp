@@ -65,6 +65,12 @@ std::string wrong_origin(const std::string& found) {
   return found.starts_with("[") ? "want one origin, found the list " + found : "";
 }
 
+// A header's value that every client sends alike; browsers send other letters in Latin-1, curl as it finds them.
+std::string wrong_key(const std::string& found) {
+  const bool plain = std::ranges::all_of(found, [](char c) { return c >= ' ' && c <= '~'; });
+  return plain ? "" : "want letters, digits and signs of ASCII, which every client can send, found others";
+}
+
 std::string wrong_report(const std::string& found) {
   return found.ends_with(".md") ? "" : "want a name that ends in .md (bench/page.py makes HTML of it), found " + found;
 }
@@ -215,8 +221,9 @@ constexpr Option kServeRows[] = {
            "Begin a step before the last one's tokens are read; default: on cuda",
            kPlace<&ServeOptions::async_scheduling>, such_as(kSwitch, kOnByDefault), {kServe}, kPerformance,
            {.feature = {"async", "on cuda", "serve", "On a CPU it only costs"}}),
-    Option("--api-key", "Key that clients must give; repeatable", kPlace<&ServeOptions::api_keys>, repeated(kFilled),
-           {kServe}, kCommon, {.foreign = "VLLM_API_KEY", .secret = true}),
+    Option("--api-key", "Key that clients must give; repeatable", kPlace<&ServeOptions::api_keys>,
+           repeated({.filled = true, .wrong = wrong_key}), {kServe}, kCommon,
+           {.foreign = "VLLM_API_KEY", .secret = true}),
     Option("--ssl-certfile", "Certificate chain (PEM): serve HTTPS", kPlace<&ServeOptions::certificate_file>, kFilled,
            {kServe}, kCommon, {.foreign = "--ssl-cert-file"}),
     Option("--ssl-keyfile", "Its private key (PEM)", kPlace<&ServeOptions::key_file>, kFilled, {kServe}, kCommon,

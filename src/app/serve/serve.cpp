@@ -44,6 +44,9 @@
 #include <utility>
 #include <vector>
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <unistd.h>
 
 namespace nibble::app {
@@ -123,17 +126,34 @@ std::string http_address(const ServeOptions& o, std::string_view host, int port)
                      v6 ? "]" : "", port);
 }
 
+bool on_all_addresses(const ServeOptions& o) { return o.host == "0.0.0.0" || o.host == "::"; }
+
 std::string local_address(const ServeOptions& o, int port) {
-  const bool all = o.host == "0.0.0.0" || o.host == "::";
-  return http_address(o, all ? "127.0.0.1" : o.host, port);
+  return http_address(o, on_all_addresses(o) ? "127.0.0.1" : o.host, port);
 }
 
-// The addresses of a ready model on this machine, one line each.
+// An IPv4 address at which others find this machine; empty if it has none.
+std::string network_address() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::array<char, INET_ADDRSTRLEN> text{};
+  for (const ifaddrs* each = all; each != nullptr && text[0] == 0; each = each->ifa_next) {
+    const bool serves = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET &&
+                        (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
+    if (serves)
+      inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text.data(), text.size());
+  }
+  freeifaddrs(all);
+  return text.data();
+}
+
+// The addresses of a ready model, one line each.
 std::vector<std::string> ways_in(const ServeOptions& o, int port) {
-  const std::string address = local_address(o, port);
+  const std::string address = local_address(o, port), outside = on_all_addresses(o) ? network_address() : "";
   const std::string_view key = o.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'";
   const std::string_view body = R"({"messages": [{"role": "user", "content": "Hello"}]})";
-  return {fmt::format("  chat  {}/", address), fmt::format("  API   {}/v1", address),
+  const std::string others = outside.empty() ? "" : fmt::format("   for others: {}/", http_address(o, outside, port));
+  return {fmt::format("  chat  {}/{}", address, others), fmt::format("  API   {}/v1", address),
           fmt::format("  try   curl {}/v1/chat/completions{} -d '{}'", address, key, body)};
 }
 
@@ -435,6 +455,8 @@ int execute(const ServeOptions& asked) {
     return api.handle(request, std::move(wake));
   });
   terminal.note("listening on " + http_address(o, o.host, http.port()));
+  if (o.host != "127.0.0.1" && o.host != "localhost" && o.host != "::1" && o.api_keys.empty())
+    terminal.note("whoever reaches this address may use the model: --api-key, or NIBBLE_API_KEY, asks for a key");
   std::optional<RecordedServer> record(std::in_place, o.records, local_address(o, http.port()), name);
   if (!record->problem().empty())
     terminal.note(fmt::format("nibble ps will not see this server: {}: {}", o.records.string(), record->problem()));

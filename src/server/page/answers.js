@@ -165,6 +165,7 @@ function finish(run) {
   if (m.tool_calls) document.querySelector(".tool textarea")?.focus();
   else if (document.activeElement === document.body || document.activeElement === $("send")) $("input").focus();
 }
+const aboutKey = () => settings.key ? "The server does not take this API key." : "The server asks for an API key.";
 function explain(c, error, m) {
   const retry = {action: () => again(c), label: "Try again"};
   const notice = (text, ...actions) => { c.notice = {text, actions}; };
@@ -181,7 +182,7 @@ function explain(c, error, m) {
   const {status, wait} = error;
   if (status === 0) notice(error.message, {action: () => showSettings("tools"), label: "Settings"});
   else if (status === 401 || status === 403) {
-    notice(settings.key ? "The server does not take this API key." : "The server asks for an API key.", {action: () => showSettings("key"), label: "Enter key"});
+    notice(aboutKey(), {action: () => showSettings("key"), label: "Enter key"});
     c.notice.locked = true;
   } else if (error.code === "context_length_exceeded") {
     const line = sent(c, lineTo(c, m.parent));
@@ -263,6 +264,10 @@ async function probe() {
   }
   const was = model.state;
   model.state = state;
+  if (state === "locked" && chat?.notice?.locked && chat.notice.text !== aboutKey()) {
+    chat.notice.text = aboutKey();
+    draw();
+  }
   if (state === "ready") {
     for (const go of waiting_for_model.splice(0)) go();
     const {locked, lost} = chat?.notice ?? {};

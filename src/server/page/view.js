@@ -151,7 +151,7 @@ function drawUse() {
 }
 function drawModel(was) {
   $("model").dataset.state = model.state;
-  $("model").textContent = {ready: model.id, loading: `loading, ${model.percent} %`, away: "no connection", locked: "API key needed"}[model.state];
+  $("model").textContent = {ready: model.id, loading: `loading, ${model.percent} %`, away: "no connection", locked: settings.key ? "API key refused" : "API key needed"}[model.state];
   for (const text of document.querySelectorAll(".loading-text")) text.textContent = loadingText();
   for (const bar of document.querySelectorAll(".waiting progress")) bar.value = model.percent;
   if (was !== model.state) draw(); else drawUse();

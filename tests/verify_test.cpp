@@ -254,7 +254,7 @@ class VerifyStress : public Verify {
  protected:
   VerifyStress() : be_(make_(options_.run, config())), model_(model::load(*be_, source_.config, source_.weights)) {
     engine_.emplace(*be_, model_, kLimits);
-    port_ = stress_port(*engine_);
+    port_ = server::port_of(*engine_);
   }
   static constexpr engine::EngineLimits kLimits{
       .max_context = 512, .max_sequences = 32, .max_batched_tokens = 128, .kv_tokens = 512, .async_scheduling = false};

@@ -1,6 +1,7 @@
 #include "hub/http.h"
 
 #include "base/error.h"
+#include "base/number_in.h"
 #include "base/shared_library.h"
 
 #include <curl/curl.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <ctime>
 #include <exception>
 #include <fstream>
@@ -117,22 +117,20 @@ bool is_hopeless(CURLcode code) {
          code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT || code == CURLE_COULDNT_RESOLVE_PROXY;
 }
 
-std::optional<double> number_of(const std::string& text) {
-  double seconds = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || rest != text.data() + text.size() || !(seconds >= 0)) return std::nullopt;
-  return seconds;
+std::optional<double> seconds_in(std::string_view text) {
+  const auto seconds = number_in<double>(text);
+  return seconds && *seconds >= 0 ? seconds : std::nullopt;
 }
 
 // Retry-After in seconds or as a date; or what the Hub says in RateLimit: "api";r=0;t=55.
 std::optional<double> asked_wait(const HttpAnswer& answer) {
   const std::string after = answer.header("retry-after");
-  if (const auto seconds = number_of(after)) return seconds;
+  if (const auto seconds = seconds_in(after)) return seconds;
   if (const time_t date = after.empty() ? -1 : curl().getdate(after.c_str(), nullptr); date >= 0)
     return std::max(0.0, static_cast<double>(date - time(nullptr)));
   const std::string limit = answer.header("ratelimit");
   const size_t at = limit.find(";t=");
-  return at == std::string::npos ? std::nullopt : number_of(trimmed(limit.substr(at + 3)));
+  return at == std::string::npos ? std::nullopt : seconds_in(trimmed(limit.substr(at + 3)));
 }
 
 }  // namespace

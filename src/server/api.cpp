@@ -53,6 +53,21 @@ bool has_grammar(const TurnRequest& turn) {
 }
 bool has_grammar(const ResponsesRequest& request) { return has_grammar(request.turn); }
 
+using Today = std::function<std::string()>;
+std::vector<engine::Request> engine_requests(const ServedModel& model, const CompletionRequest& request,
+                                             const Today& /*date*/, Leniency& told) {
+  return completion_requests(model, request, told);
+}
+std::vector<engine::Request> engine_requests(const ServedModel& model, const TurnRequest& turn, const Today& date,
+                                             Leniency& told) {
+  const bool says_nothing = turn.history.empty() && turn.instructions.empty();
+  return says_nothing ? std::vector<engine::Request>() : turn_requests(model, turn, date(), told);
+}
+std::vector<engine::Request> engine_requests(const ServedModel& model, const ResponsesRequest& request,
+                                             const Today& date, Leniency& told) {
+  return engine_requests(model, request.turn, date, told);
+}
+
 Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
   int32_t ordinary = model.tokenizer->max_id() + 1;  // tokens; special ones and gaps are behind them
   while (ordinary > 0 && (!model.tokenizer->contains(ordinary - 1) || model.tokenizer->is_special(ordinary - 1)))
@@ -72,29 +87,18 @@ Json model_entry(const ServedModel& model, int64_t since, const std::string& nam
 
 // A model as Codex wants to know it; without these fields it offers no patches and counts no context.
 Json codex_entry(const ServedModel& model, const std::string& name) {
-  Json efforts = Json::array();
-  for (const char* effort : {"low", "medium", "high"}) efforts.push_back({{"effort", effort}, {"description", effort}});
-  return {
-      {"slug", name},
-      {"display_name", name},
-      {"description", "served by Nibble"},
-      {"default_reasoning_level", "medium"},
-      {"supported_reasoning_levels", std::move(efforts)},
-      {"shell_type", "unified_exec"},
-      {"visibility", "list"},
-      {"supported_in_api", true},
-      {"priority", 1},
-      {"base_instructions", "You work in a terminal on the user's files. Use the tools, and say briefly what you did."},
-      {"supports_reasoning_summaries", true},
-      {"default_reasoning_summary", "none"},
-      {"support_verbosity", true},
-      {"apply_patch_tool_type", "freeform"},
-      {"truncation_policy", {{"mode", "tokens"}, {"limit", 10000}}},
-      {"context_window", model.max_context},
-      {"effective_context_window_percent", 95},
-      {"experimental_supported_tools", Json::array()},
-      {"input_modalities", {"text"}},
-      {"supports_parallel_tool_calls", false}};
+  Json entry = {{"slug", name}, {"display_name", name}, {"context_window", model.max_context}};
+  entry.update(parse_json(R"({
+    "description": "served by Nibble", "visibility": "list", "supported_in_api": true, "priority": 1,
+    "base_instructions": "You work in a terminal on the user's files. Use the tools, and say briefly what you did.",
+    "default_reasoning_level": "medium",
+    "supported_reasoning_levels": [{"effort": "low", "description": "low"}, {"effort": "medium", "description": "medium"},
+                                   {"effort": "high", "description": "high"}],
+    "supports_reasoning_summaries": true, "default_reasoning_summary": "none", "support_verbosity": true,
+    "shell_type": "unified_exec", "apply_patch_tool_type": "freeform", "supports_parallel_tool_calls": false,
+    "truncation_policy": {"mode": "tokens", "limit": 10000}, "effective_context_window_percent": 95,
+    "experimental_supported_tools": [], "input_modalities": ["text"]})"));
+  return entry;
 }
 
 // A path in OpenAPI's words.
@@ -112,6 +116,10 @@ Json openapi_path(std::string_view path, std::string_view methods) {
     item[method] = {{"responses", {{"200", {{"description", "docs/api.md says what is in it"}}}}}};
   }
   return item;
+}
+
+ApiError not_found(fmt::format_string<std::string> text, std::string what) {
+  return {"", fmt::format(text, std::move(what)), 404, "not_found"};
 }
 
 bool allows(std::string_view methods, std::string_view method) {
@@ -207,21 +215,13 @@ std::span<const Api::Route> Api::routes() {
       {"/v1/chat/completions", "POST",
        [](Api& a, Visit& v) {
          const Json body = parse_json(v.http.body);
-         return a.answer_turn(v, body, parse_chat(body, a.options_.defaults), "chatcmpl-", present_chat);
+         return a.generate(v, body, parse_chat(body, a.options_.defaults), "chatcmpl-", present_chat);
        }},
       {"/v1/chat/completions/{id}", "DELETE, GET, HEAD", [](Api& a, Visit& v) { return a.kept_answer(v); }},
       {"/v1/completions", "POST",
        [](Api& a, Visit& v) {
          const Json body = parse_json(v.http.body);
-         const ServedModel& model = v.service->model;
-         return a.generate(
-             v, body, parse_completion(body, a.options_.defaults), "cmpl-",
-             [&model](const CompletionRequest& request, Leniency& told) {
-               return completion_requests(model, request, told);
-             },
-             [&model](AnswerId id, const CompletionRequest& request) {
-               return present_completion(model, std::move(id), request);
-             });
+         return a.generate(v, body, parse_completion(body, a.options_.defaults), "cmpl-", present_completion);
        }},
       {"/v1/responses", "POST", [](Api& a, Visit& v) { return a.create_response(v); }},
       {"/v1/responses/input_tokens", "POST",
@@ -233,8 +233,8 @@ std::span<const Api::Route> Api::routes() {
       {"/v1/messages", "POST",
        [](Api& a, Visit& v) {
          const Json body = parse_json(v.http.body);
-         return a.answer_turn(v, body, parse_messages(body, MessagesFor::kAnswer, a.options_.defaults), "msg_",
-                              present_message);
+         return a.generate(v, body, parse_messages(body, MessagesFor::kAnswer, a.options_.defaults), "msg_",
+                           present_message);
        }},
       {"/v1/messages/count_tokens", "POST",
        [](Api& a, Visit& v) {
@@ -364,11 +364,9 @@ void Api::check_key(const HttpRequest& request) const {
 std::unique_ptr<Call> Api::route(Visit& visit) {
   const HttpRequest& http = visit.http;
   const Route* const route = route_of(http.path);
-  if (route == nullptr)
-    throw ApiError("", fmt::format("there is no {} here", http.path.substr(0, 200)), 404, "not_found");
+  if (route == nullptr) throw not_found("there is no {} here", http.path.substr(0, 200));
   if (route->needs_key) check_key(http);
-  if (!route->is_family() && !allows(route->methods, http.method))  // a family first looks for what it has
-    throw ApiError("", fmt::format("{} takes {}", http.path, route->methods), 405, "method_not_allowed");
+  if (!route->is_family()) expect_method(http, http.path);  // a family first looks for what it has
   if (!http.content_encoding.empty() && http.content_encoding != "identity")
     throw ApiError("", "the body must not be compressed", 415, "unsupported_encoding");
   visit.service = service_;
@@ -435,17 +433,20 @@ std::unique_ptr<Call> Api::health(Visit& visit) {
   return answer(visit, std::move(head), to_text(json));
 }
 
+void Api::expect_method(const HttpRequest& http, std::string_view what) {
+  if (!allows(methods_of(http.path), http.method))
+    throw ApiError("", fmt::format("{} takes {}", what, methods_of(http.path)), 405, "method_not_allowed");
+}
+
 std::unique_ptr<Call> Api::model(Visit& visit) {
-  if (!allows(methods_of(visit.http.path), visit.http.method))
-    throw ApiError("", fmt::format("a model takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
-  const std::string name = member_of(visit.http.path);
-  const std::string& served = served_name(name, visit);
+  expect_method(visit.http, "a model");
+  const std::string& served = served_name(member_of(visit.http.path), visit);
   return answer(visit, model_entry(visit.service->model, visit.service->since, served));
 }
 
-template <class Request, class Compute, class Present>
+template <class Request, class Present>
 std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
-                                    Compute compute, Present present) {
+                                    Present present) {
   const GenerationFields& fields = generation_in(request);
   AnswerId id{make_id(id_prefix), served_name(fields.model, visit), now_seconds()};
   tell_ignored(fields.leniency);
@@ -459,14 +460,15 @@ std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request requ
                             .arrived = visit.arrived};
   const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
   const bool kept = fields.background;
-  const auto make = [this, context, id = std::move(id), request = std::move(request), compute, present](Wake wake) {
+  const auto make = [this, context, &model = visit.service->model, id = std::move(id), request = std::move(request),
+                     present](Wake wake) {
     CallContext with_told = context;
-    std::unique_ptr<Presenter> presenter = present(id, request);
+    std::unique_ptr<Presenter> presenter = present(model, id, request);
     const bool stream = generation_in(request).stream;
     std::vector<engine::Request> requests;
     std::optional<ApiError> failure;
     try {
-      requests = compute(request, with_told.leniency);
+      requests = engine_requests(model, request, options_.date, with_told.leniency);
       tell_ignored(with_told.leniency);
     } catch (const ApiError& e) {
       if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
@@ -482,21 +484,9 @@ std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request requ
   });
 }
 
-std::unique_ptr<Call> Api::answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,
-                                       decltype(&present_chat) present) {
-  const ServedModel& model = visit.service->model;
-  return generate(
-      visit, body, std::move(turn), id_prefix,
-      [this, &model](const TurnRequest& request, Leniency& told) {
-        const bool says_nothing = request.history.empty() && request.instructions.empty();
-        return says_nothing ? std::vector<engine::Request>() : turn_requests(model, request, options_.date(), told);
-      },
-      [&model, present](AnswerId id, const TurnRequest& request) { return present(model, std::move(id), request); });
-}
-
 std::unique_ptr<Call> Api::ollama_answer(Visit& visit, OllamaFor what) {
   const Json body = parse_json(visit.http.body);
-  return answer_turn(visit, body, parse_ollama(body, what, options_.defaults), "", present_ollama);
+  return generate(visit, body, parse_ollama(body, what, options_.defaults), "", present_ollama);
 }
 
 std::unique_ptr<Call> Api::ollama_model(Visit& visit) {
@@ -528,16 +518,11 @@ PreviousResponse Api::kept_turns() const {
 
 std::unique_ptr<Call> Api::create_response(Visit& visit) {
   const Json body = parse_json(visit.http.body);
-  const ServedModel& model = visit.service->model;
-  return generate(
-      visit, body, parse_responses(body, kept_turns(), options_.defaults), "resp_",
-      [this, &model](const ResponsesRequest& request, Leniency& told) {
-        return turn_requests(model, request.turn, options_.date(), told);
-      },
-      [this, &model](AnswerId id, const ResponsesRequest& request) {
-        KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
-        return present_response(model, std::move(id), request, std::move(keep));
-      });
+  return generate(visit, body, parse_responses(body, kept_turns(), options_.defaults), "resp_",
+                  [this](const ServedModel& model, AnswerId id, const ResponsesRequest& request) {
+                    KeepResponse keep = request.store ? keep_response(id.id, request) : KeepResponse();
+                    return present_response(model, std::move(id), request, std::move(keep));
+                  });
 }
 
 KeepResponse Api::keep_response(const std::string& id, const ResponsesRequest& request) {
@@ -561,10 +546,9 @@ std::unique_ptr<Call> Api::stored_response(Visit& visit) {
     return found;
   };
   const bool cancel = takes(kCancel), input = !cancel && takes(kInputItems);
-  if (id.find('/') != std::string::npos)
-    throw ApiError("", fmt::format("there is no {} here", visit.http.path.substr(0, 200)), 404, "not_found");
+  if (id.find('/') != std::string::npos) throw not_found("there is no {} here", visit.http.path.substr(0, 200));
   const auto entry = store_.get(id);
-  if (!entry) throw ApiError("", fmt::format("there is no response {}", id.substr(0, 100)), 404, "not_found");
+  if (!entry) throw not_found("there is no response {}", id.substr(0, 100));
   const std::string& method = visit.http.method;
   if (cancel && method == "POST")  // none is running: closing the connection ends a running one
     throw ApiError("", "only background responses can be cancelled, and there are none", 400, "not_cancellable");
@@ -575,25 +559,20 @@ std::unique_ptr<Call> Api::stored_response(Visit& visit) {
       throw unsupported_value("stream", "a kept response is given whole");
     return answer(visit, entry->response);
   }
-  if (cancel || input || method != "DELETE")
-    throw ApiError("", fmt::format("a response takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
+  expect_method(visit.http, "a response");
   store_.remove(id);
   return answer(visit, {{"id", id}, {"object", "response.deleted"}, {"deleted", true}});
 }
 
 std::unique_ptr<Call> Api::kept_answer(Visit& visit) {
   const std::string id = member_of(visit.http.path), &method = visit.http.method;
-  const auto missing = [&id] {
-    return ApiError("", fmt::format("no answer {} is kept", id.substr(0, 100)), 404, "not_found");
-  };
   if (method == "DELETE") {
-    if (!kept_.remove(id)) throw missing();
+    if (!kept_.remove(id)) throw not_found("no answer {} is kept", id.substr(0, 100));
     return answer(visit, {{"id", id}, {"object", "chat.completion.deleted"}, {"deleted", true}});
   }
-  if (!allows(methods_of(visit.http.path), method))
-    throw ApiError("", fmt::format("an answer takes {}", methods_of(visit.http.path)), 405, "method_not_allowed");
+  expect_method(visit.http, "an answer");
   auto call = kept_.read(id, visit.wake);
-  if (!call) throw missing();
+  if (!call) throw not_found("no answer {} is kept", id.substr(0, 100));
   metrics_.response_sent(route_name(visit.http.path), 200);
   return call;
 }
@@ -601,21 +580,17 @@ std::unique_ptr<Call> Api::kept_answer(Visit& visit) {
 std::unique_ptr<Call> Api::tokenize(Visit& visit) {
   const ServedModel& model = visit.service->model;
   const Json body = parse_json(visit.http.body);
+  Fields fields(body, "");
+  const bool with_text = fields.boolean("return_token_strs").value_or(false);
   std::vector<int32_t> ids;
-  bool with_text = false;
-  if (body.is_object() && body.contains("messages")) {
-    Fields fields(body, "");
-    with_text = fields.boolean("return_token_strs").value_or(false);
+  if (body.contains("messages")) {
     Json chat = body;
     chat.erase("return_token_strs");
-    const TurnRequest turn = parse_chat(chat, options_.defaults);
-    ids = prompt_of(visit, turn);
+    ids = prompt_of(visit, parse_chat(chat, options_.defaults));
   } else {
-    Fields fields(body, "");
     static_cast<void>(served_name(fields.string("model").value_or(""), visit));
     const std::string text = fields.required_string("prompt");
     const bool special = fields.boolean("add_special_tokens").value_or(true);
-    with_text = fields.boolean("return_token_strs").value_or(false);
     fields.done();
     ids = model.tokenizer->encode(text, special ? text::SpecialTokens::kAllowed : text::SpecialTokens::kAsText);
   }
@@ -632,14 +607,13 @@ std::unique_ptr<Call> Api::detokenize(Visit& visit) {
   const Json body = parse_json(visit.http.body);
   Fields fields(body, "");
   static_cast<void>(served_name(fields.string("model").value_or(""), visit));
-  const Json& tokens = array_of(fields.required("tokens", "an array of token ids"), "tokens");
+  const Json& tokens = fields.required("tokens", "an array of token ids");
   fields.done();
   std::string text;
-  for (const Json& item : tokens) {
-    const int64_t id = integer_of(item, "tokens");
-    if (id < 0 || id >= model.vocab || !model.tokenizer->contains(static_cast<int32_t>(id)))
+  for (const int32_t id : token_ids_of(tokens, "tokens")) {
+    if (id >= model.vocab || !model.tokenizer->contains(id))
       throw invalid_value("tokens", "want token ids, found {}", id);
-    text += model.tokenizer->token_bytes(static_cast<int32_t>(id));
+    text += model.tokenizer->token_bytes(id);
   }
   return answer(visit, {{"prompt", text}});
 }

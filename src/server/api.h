@@ -92,6 +92,8 @@ class Api {
   static std::string_view route_name(std::string_view path);  // for metrics: few names, whatever paths clients try
   static std::string_view methods_of(std::string_view path);  // REQUIRES a route
   static std::string member_of(const std::string& path);      // what stands for {…}; REQUIRES a family
+  // Throws ApiError for a method that `what` does not take. REQUIRES a route.
+  static void expect_method(const HttpRequest& http, std::string_view what);
 
   std::unique_ptr<Call> route(Visit& visit);
   std::unique_ptr<Call> page(Visit& visit);
@@ -104,12 +106,10 @@ class Api {
   std::unique_ptr<Call> kept_answer(Visit& visit);
   std::unique_ptr<Call> tokenize(Visit& visit);
   std::unique_ptr<Call> detokenize(Visit& visit);
-  // The call of a request for answers: what the engine computes, and present(id), a presenter of it.
-  template <class Request, class Compute, class Present>
+  // The call of a request for answers, which `present` makes a presenter of.
+  template <class Request, class Present>
   std::unique_ptr<Call> generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
-                                 Compute compute, Present present);
-  std::unique_ptr<Call> answer_turn(Visit& visit, const Json& body, TurnRequest turn, std::string_view id_prefix,
-                                    decltype(&present_chat) present);
+                                 Present present);
 
   std::unique_ptr<Call> answer(const Visit& visit, HttpHead head, std::string body);
   std::unique_ptr<Call> answer(const Visit& visit, const Json& json);

@@ -1,7 +1,8 @@
 #include "server/api_error.h"
 
+#include "text/text_stream.h"
+
 #include <algorithm>
-#include <cstdint>
 #include <new>
 #include <string_view>
 #include <utility>
@@ -31,11 +32,9 @@ int status_of(Code code) {
   return 500;
 }
 
-std::string beginning_of(std::string_view text) {
-  constexpr size_t kMost = 1000;
-  size_t end = std::min(text.size(), kMost);
-  while (end > 0 && end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) --end;  // whole characters
-  std::string out = std::string(text.substr(0, end)) + (end < text.size() ? "…" : "");
+std::string shortened(std::string_view text) {
+  std::string out(text::beginning_of(text, 1000));
+  if (out.size() < text.size()) out += "…";
   std::replace(out.begin(), out.end(), '\0', '?');  // what() would end there
   return out;
 }
@@ -43,8 +42,8 @@ std::string beginning_of(std::string_view text) {
 }  // namespace
 
 ApiError::ApiError(std::string_view param, std::string_view message, int status, std::string code)
-    : Error(Code::kInvalidRequest, beginning_of(message)),
-      param_(beginning_of(param)),
+    : Error(Code::kInvalidRequest, shortened(message)),
+      param_(shortened(param)),
       code_(code.empty() && !param.empty() ? "invalid_value" : std::move(code)),
       status_(status) {}
 

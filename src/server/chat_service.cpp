@@ -21,28 +21,14 @@ namespace nibble::server {
 namespace {
 
 text::Conversation conversation_of(const TurnRequest& turn, const std::string& date) {
-  text::SystemOptions system_options;
-  system_options.effort = turn.effort;
-  if (turn.identity) system_options.identity = turn.identity;
-  if (!date.empty()) system_options.current_date = date;
-  text::Message system;
-  system.role = text::Role::kSystem;
-  system.content = {std::move(system_options)};
-  text::Conversation conversation{{std::move(system)}};
-
+  text::SystemOptions system{.current_date = date.empty() ? std::nullopt : std::optional(date), .effort = turn.effort};
+  if (turn.identity) system.identity = turn.identity;
   text::DeveloperOptions options;
   if (!turn.instructions.empty()) options.instructions = fmt::format("{}", fmt::join(turn.instructions, "\n\n"));
   for (const Tool& tool : turn.tools)
     if (turn.tool_choice != ToolChoice::kNone && tool.told == Tool::Told::kAtStart) options.tools.push_back(tool.spec);
   if (turn.format.kind == OutputFormat::Kind::kJsonSchema) options.response_formats = {turn.format.schema};
-  if (options.instructions || !options.tools.empty() || !options.response_formats.empty()) {
-    text::Message developer;
-    developer.role = text::Role::kDeveloper;
-    developer.content = {std::move(options)};
-    conversation.messages.push_back(std::move(developer));
-  }
-  conversation.messages.insert(conversation.messages.end(), turn.history.begin(), turn.history.end());
-  return conversation;
+  return text::conversation_of(std::move(system), std::move(options), turn.history);
 }
 
 class MatcherMask final : public engine::TokenMask {
@@ -155,19 +141,15 @@ text::TurnRules rules_of(const TurnRequest& turn, const Bound& bound) {
 // Before the prompt tells the schemas: rendering and tokenizing them costs more. Throws ApiError.
 void check_schema_sizes(const TurnRequest& turn) {
   const text::TurnRules rules = rules_of(turn, is_strict);
-  const auto check = [](const text::ContentRule& rule) {
-    if (rule.kind == text::ContentRule::Kind::kJsonSchema) text::expect_schema_within_limits(rule.schema, rule.where);
+  const auto check = [](const text::ContentRule& rule, const auto& refusal) {
+    try {
+      if (rule.kind == text::ContentRule::Kind::kJsonSchema) text::expect_schema_within_limits(rule.schema, rule.where);
+    } catch (const Error& e) {
+      throw refusal(e);
+    }
   };
-  try {
-    if (rules.answer) check(*rules.answer);
-  } catch (const Error& e) {
-    throw bad_schema(turn.format, e);
-  }
-  try {
-    for (const text::CallRule& call : rules.calls) check(call.arguments);
-  } catch (const Error& e) {
-    throw bad_tools(e);
-  }
+  if (rules.answer) check(*rules.answer, [&](const Error& e) { return bad_schema(turn.format, e); });
+  for (const text::CallRule& call : rules.calls) check(call.arguments, bad_tools);
 }
 
 std::optional<text::Grammar> compiled(const text::GrammarCompiler& compiler, const text::TurnRules& rules) {

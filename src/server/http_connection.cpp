@@ -21,21 +21,11 @@ bool has_gone(int fd) {
 }  // namespace
 
 asio::awaitable<HttpStream::Some> HttpStream::read_some(asio::mutable_buffer into) {
-  if (plain_) {
-    const Some some = co_await plain_->async_read_some(into, kTuple);
-    co_return some;
-  }
-  const Some some = co_await secure_->async_read_some(into, kTuple);
-  co_return some;
+  return plain_ ? plain_->async_read_some(into, kTuple) : secure_->async_read_some(into, kTuple);
 }
 
 asio::awaitable<HttpStream::Some> HttpStream::write_some(asio::const_buffer bytes) {
-  if (plain_) {
-    const Some some = co_await plain_->async_write_some(bytes, kTuple);
-    co_return some;
-  }
-  const Some some = co_await secure_->async_write_some(bytes, kTuple);
-  co_return some;
+  return plain_ ? plain_->async_write_some(bytes, kTuple) : secure_->async_write_some(bytes, kTuple);
 }
 
 asio::awaitable<bool> HttpStream::begin() {

@@ -136,6 +136,16 @@ const Json& array_of(const Json& value, std::string_view path) {
   return value;
 }
 
+std::vector<int32_t> token_ids_of(const Json& value, const std::string& path) {
+  std::vector<int32_t> ids;
+  for (const Json& item : array_of(value, path)) {
+    const int64_t id = integer_of(item, path);
+    if (id < 0 || id > INT32_MAX) throw invalid_value(path, "want token ids from 0 on, found {}", id);
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
 void Leniency::ignore(std::string_view path) {
   constexpr size_t kMost = 32, kMostBytes = 160;
   std::string name;

@@ -23,6 +23,7 @@ namespace nibble::server {
 [[nodiscard]] double number_of(const Json& value, const std::string& path);    // finite
 [[nodiscard]] std::string string_of(const Json& value, const std::string& path);
 [[nodiscard]] const Json& array_of(const Json& value, std::string_view path);
+[[nodiscard]] std::vector<int32_t> token_ids_of(const Json& value, const std::string& path);  // from 0 on
 
 template <class T>
 struct Range {

@@ -1,6 +1,7 @@
 #include "server/kv_publisher.h"
 
 #include "base/error.h"
+#include "base/number_in.h"
 #include "base/shared_library.h"
 
 #include <fmt/format.h>
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -73,15 +73,10 @@ Socket bound(const Context& context, int type, std::string_view flag, const std:
 // Replica n uses a port that is n higher; an address without a port gets the number appended.
 std::string endpoint_of(const std::string& endpoint, int replica) {
   if (replica == 0) return endpoint;
-  const size_t colon = endpoint.rfind(':');
-  uint32_t port = 0;
-  const char* const end = endpoint.data() + endpoint.size();
-  if (endpoint.starts_with("tcp://") && colon != std::string::npos) {
-    const auto [rest, error] = std::from_chars(endpoint.data() + colon + 1, end, port);
-    if (error == std::errc() && rest == end)
-      return fmt::format("{}:{}", endpoint.substr(0, colon), port + static_cast<uint32_t>(replica));
-  }
-  return fmt::format("{}_{}", endpoint, replica);
+  const size_t port_at = endpoint.rfind(':') + 1;
+  const auto port = number_in<uint32_t>(std::string_view(endpoint).substr(port_at));
+  if (!port || !endpoint.starts_with("tcp://")) return fmt::format("{}_{}", endpoint, replica);
+  return fmt::format("{}{}", endpoint.substr(0, port_at), *port + static_cast<uint32_t>(replica));
 }
 
 constexpr int64_t kMostKeptBytes = int64_t{256} << 20;  // of batches that can be sent again

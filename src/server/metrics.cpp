@@ -148,38 +148,28 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
   const double used =
       stats.kv_pages > 0 ? static_cast<double>(stats.kv_pages_used) / static_cast<double>(stats.kv_pages) : 0;
   const std::lock_guard lock(state_.mutex);
-  const struct {
-    std::string_view name, kind_and_help;
-    double value;
-  } singles[] = {
-      {"num_requests_running", "gauge Requests being computed", static_cast<double>(stats.running)},
-      {"num_requests_waiting", "gauge Requests in the queue", static_cast<double>(stats.waiting)},
-      {"kv_cache_usage_perc", "gauge Share of the KV pages in use; 1 is all", used},
-      {"prefix_cache_queries_total", "counter Prompt tokens looked up in the prefix cache",
-       static_cast<double>(stats.prefix_queries)},
-      {"prefix_cache_hits_total", "counter Prompt tokens found there", static_cast<double>(stats.prefix_hits)},
-      {"num_preemptions_total", "counter Sequences put back for want of pages", static_cast<double>(stats.preemptions)},
-      {"engine_steps_total", "counter Forward passes", static_cast<double>(stats.steps)},
-      {"prompt_tokens_total", "counter Prompt tokens computed or found in the prefix cache, step by step",
-       static_cast<double>(stats.prompt_tokens + stats.prefix_hits)},
-      {"generation_tokens_total", "counter Tokens generated, step by step",
-       static_cast<double>(stats.generated_tokens)},
-      {"spec_decode_num_drafts_total", "counter Drafts verified, of a sequence in one step",
-       static_cast<double>(stats.drafts.drafts)},
-      {"spec_decode_num_draft_tokens_total", "counter Guesses verified", static_cast<double>(stats.drafts.tokens)},
-      {"spec_decode_num_accepted_tokens_total", "counter Guesses that were drawn",
-       static_cast<double>(stats.drafts.accepted)},
-      {"connections_dropped_total", "counter Connections closed unanswered, since --max-connections were open",
-       static_cast<double>(state_.dropped)},
-      {"log_lines_dropped_total", "counter Lines of the log that nobody read in time",
-       static_cast<double>(dropped_log_lines)},
-      {"harmony_repairs_total", "counter Deviations from the Harmony format that were repaired",
-       static_cast<double>(state_.repairs)}};
   std::string out;
-  for (const auto& one : singles) {
-    family(out, one.name, one.kind_and_help,
-           [&](const std::string& name) { out += fmt::format("{}{{{}}} {}\n", name, labels, one.value); });
-  }
+  const auto single = [&](std::string_view name, std::string_view kind_and_help, auto value) {
+    family(out, name, kind_and_help,
+           [&](const std::string& full) { out += fmt::format("{}{{{}}} {}\n", full, labels, value); });
+  };
+  single("num_requests_running", "gauge Requests being computed", stats.running);
+  single("num_requests_waiting", "gauge Requests in the queue", stats.waiting);
+  single("kv_cache_usage_perc", "gauge Share of the KV pages in use; 1 is all", used);
+  single("prefix_cache_queries_total", "counter Prompt tokens looked up in the prefix cache", stats.prefix_queries);
+  single("prefix_cache_hits_total", "counter Prompt tokens found there", stats.prefix_hits);
+  single("num_preemptions_total", "counter Sequences put back for want of pages", stats.preemptions);
+  single("engine_steps_total", "counter Forward passes", stats.steps);
+  single("prompt_tokens_total", "counter Prompt tokens computed or found in the prefix cache, step by step",
+         stats.prompt_tokens + stats.prefix_hits);
+  single("generation_tokens_total", "counter Tokens generated, step by step", stats.generated_tokens);
+  single("spec_decode_num_drafts_total", "counter Drafts verified, of a sequence in one step", stats.drafts.drafts);
+  single("spec_decode_num_draft_tokens_total", "counter Guesses verified", stats.drafts.tokens);
+  single("spec_decode_num_accepted_tokens_total", "counter Guesses that were drawn", stats.drafts.accepted);
+  single("connections_dropped_total", "counter Connections closed unanswered, since --max-connections were open",
+         state_.dropped);
+  single("log_lines_dropped_total", "counter Lines of the log that nobody read in time", dropped_log_lines);
+  single("harmony_repairs_total", "counter Deviations from the Harmony format that were repaired", state_.repairs);
   for (size_t i = 0; i < std::size(kHistograms); ++i) {
     family(out, kHistograms[i].name, kHistograms[i].kind_and_help,
            [&](const std::string& name) { state_.histograms[i].print(name, labels, out); });

@@ -76,9 +76,7 @@ class ChatPresenter final : public TurnPresenter {
     const auto& [type, text] = form_of(item);
     item.json = {{"id", make_id("call_")}, {"type", type}, {type, {{"name", item.callee.name}, {text, ""}}}};
     if (!stream_) return;
-    Json call = {{"index", before}};
-    call.update(item.json);
-    send_delta(choice, {{"tool_calls", Json::array({std::move(call)})}});
+    send_delta(choice, {{"tool_calls", Json::array({merged({{"index", before}}, item.json)})}});
   }
 
   void item_grown(size_t choice, TurnItem& item, const std::string& by) override {

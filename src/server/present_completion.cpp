@@ -136,9 +136,7 @@ class CompletionPresenter final : public Presenter {
                 : std::get<std::vector<int32_t>>(prompt);
     std::string bytes;
     for (const int32_t id : ids) bytes += bytes_of(id);
-    text::Utf8Stream utf8;
-    c.text = utf8.push(bytes);
-    c.text += utf8.finish();
+    c.text = text::valid_utf8(bytes);
     if (frame_.logprobs() && !ids.empty())
       add_entry(c, {.token = ids[0], .of_prompt = true, .logprobs = {}}, 0, bytes_of(ids[0]));
   }

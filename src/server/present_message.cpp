@@ -60,16 +60,9 @@ class MessagePresenter final : public TurnPresenter {
   }
 
  private:
-  void event(std::string_view type, Json fields) {
-    Json json = {{"type", type}};
-    json.update(fields);
-    send(type, json);
-  }
-  void block_event(std::string_view type, Json fields) {
-    if (!stream_) return;
-    Json all = {{"index", only().items.size() - 1}};
-    all.update(fields);
-    event(type, std::move(all));
+  void event(std::string_view type, const Json& fields) { send(type, merged({{"type", type}}, fields)); }
+  void block_event(std::string_view type, const Json& fields) {
+    if (stream_) event(type, merged({{"index", only().items.size() - 1}}, fields));
   }
 
   [[nodiscard]] Json usage_json() const {
@@ -81,22 +74,28 @@ class MessagePresenter final : public TurnPresenter {
             {"output_tokens_details", {{"thinking_tokens", usage.reasoning_tokens}}}};
   }
 
+  // A block of each kind: its type and the field that grows, and the same of the events by which that grows.
+  struct BlockForm {
+    const char *type, *field, *delta, *delta_field;
+  };
+  static const BlockForm& form_of(const TurnItem& item) {
+    static constexpr BlockForm kForms[] = {{"thinking", "thinking", "thinking_delta", "thinking"},
+                                           {"text", "text", "text_delta", "text"},
+                                           {"tool_use", "input", "input_json_delta", "partial_json"}};
+    return kForms[static_cast<size_t>(item.kind)];
+  }
+
   void item_begun(size_t, TurnItem& item) override {
-    switch (item.kind) {
-      case ItemKind::kReasoning: item.json = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}; break;
-      case ItemKind::kContent: item.json = {{"type", "text"}, {"text", ""}}; break;
-      case ItemKind::kCall:
-        item.json = {
-            {"type", "tool_use"}, {"id", make_id("toolu_")}, {"name", item.callee.name}, {"input", Json::object()}};
-    }
+    const BlockForm& form = form_of(item);
+    item.json = {{"type", form.type}};
+    if (item.kind == ItemKind::kCall) item.json.update({{"id", make_id("toolu_")}, {"name", item.callee.name}});
+    item.json[form.field] = item.kind == ItemKind::kCall ? Json::object() : Json("");
+    if (item.kind == ItemKind::kReasoning) item.json["signature"] = "";
     block_event("content_block_start", {{"content_block", item.json}});
     if (!stream_) return;
-    const char* const types[] = {"thinking_delta", "text_delta", "input_json_delta"};
-    const char* const names[] = {"thinking", "text", "partial_json"};
-    const auto kind = static_cast<size_t>(item.kind);
     delta_.emplace(Json{{"type", "content_block_delta"},
                         {"index", only().items.size() - 1},
-                        {"delta", {{"type", types[kind]}, {names[kind], ChunkTemplate::kHole}}}});
+                        {"delta", {{"type", form.delta}, {form.delta_field, ChunkTemplate::kHole}}}});
   }
 
   void item_grown(size_t, TurnItem&, const std::string& by) override {
@@ -108,11 +107,8 @@ class MessagePresenter final : public TurnPresenter {
       block_event("content_block_delta", {{"delta", {{"type", "signature_delta"}, {"signature", kSignature}}}});
     block_event("content_block_stop", Json::object());
     if (stream_) return;
-    switch (item.kind) {
-      case ItemKind::kReasoning: item.json["thinking"] = item.text, item.json["signature"] = kSignature; break;
-      case ItemKind::kContent: item.json["text"] = item.text; break;
-      case ItemKind::kCall: item.json["input"] = object_of(item.text); break;
-    }
+    item.json[form_of(item).field] = item.kind == ItemKind::kCall ? object_of(item.text) : Json(item.text);
+    if (item.kind == ItemKind::kReasoning) item.json["signature"] = kSignature;
   }
 
   void choice_ended(size_t) override {

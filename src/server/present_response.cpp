@@ -68,22 +68,15 @@ class ResponsePresenter final : public TurnPresenter {
     return finish_reason(only().finish->reason, false) == "length" ? "incomplete" : "completed";
   }
 
-  void event(std::string_view type, Json fields) {
-    Json json = {{"type", type}, {"sequence_number", sequence_++}};
-    json.update(fields);
-    send(type, json);
+  void event(std::string_view type, const Json& fields) {
+    send(type, merged({{"type", type}, {"sequence_number", sequence_++}}, fields));
   }
   // Events about an item, and about its only part.
-  void item_event(std::string_view type, const TurnItem& item, Json fields) {
-    if (!stream_) return;
-    Json all = {{"item_id", item.json["id"]}, {"output_index", only().items.size() - 1}};
-    all.update(fields);
-    event(type, std::move(all));
+  void item_event(std::string_view type, const TurnItem& item, const Json& fields) {
+    if (stream_) event(type, merged({{"item_id", item.json["id"]}, {"output_index", only().items.size() - 1}}, fields));
   }
-  void part_event(std::string_view type, const TurnItem& item, Json fields) {
-    Json all = {{"content_index", 0}};
-    all.update(fields);
-    item_event(type, item, std::move(all));
+  void part_event(std::string_view type, const TurnItem& item, const Json& fields) {
+    item_event(type, item, merged({{"content_index", 0}}, fields));
   }
   // How a call of each kind of tool is told.
   struct CallForm {
@@ -95,8 +88,8 @@ class ResponsePresenter final : public TurnPresenter {
                                           {"tsc_", "tool_search_call", "arguments", nullptr}};
     return kForms[static_cast<size_t>(item.callee.kind)];
   }
-  void call_event(std::string_view what, const TurnItem& item, Json fields) {
-    if (const char* events = form_of(item).events) item_event(events + std::string(what), item, std::move(fields));
+  void call_event(std::string_view what, const TurnItem& item, const Json& fields) {
+    if (const char* events = form_of(item).events) item_event(events + std::string(what), item, fields);
   }
   void whole_event(std::string_view type, const TurnItem& item) {
     if (stream_) event(type, {{"output_index", only().items.size() - 1}, {"item", item.json}});

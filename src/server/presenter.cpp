@@ -48,6 +48,11 @@ std::string_view finish_reason(engine::FinishReason reason, bool called) {
   return called ? "tool_calls" : "stop";
 }
 
+Json merged(Json fields, const Json& more) {
+  fields.update(more);
+  return fields;
+}
+
 double finite_logprob(double value) { return std::isfinite(value) ? value : -9999.0; }
 
 namespace {

@@ -119,6 +119,8 @@ class Presenter {
 // "stop", "tool_calls" or "length".
 [[nodiscard]] std::string_view finish_reason(engine::FinishReason reason, bool called);
 [[nodiscard]] double finite_logprob(double value);  // JSON has no minus infinity
+// The fields of one object, then the other's.
+[[nodiscard]] Json merged(Json fields, const Json& more);
 
 // What chat completions and completions have around their choices.
 struct CompletionFrame {

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <utility>
 
 namespace nibble::server {
@@ -112,17 +111,6 @@ void read_background(Fields& fields, GenerationFields& into) {
     throw invalid_value("background", "want stream true as well, and no logprobs");
 }
 
-std::vector<int32_t> ids_of(const Json& list) {
-  std::vector<int32_t> ids;
-  for (const Json& item : list) {
-    const int64_t id = integer_of(item, "prompt");
-    if (id < 0 || id > std::numeric_limits<int32_t>::max())
-      throw invalid_value("prompt", "want token ids, found {}", id);
-    ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
 void read_prompts(Fields& fields, CompletionRequest& into) {
   const Json& prompt = fields.required("prompt", "a text or token ids");
   if (prompt.is_string()) {
@@ -132,7 +120,7 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
   const Json& list = array_of(prompt, "prompt");
   if (list.empty()) throw invalid_value("prompt", "want a text or token ids, found an empty array");
   if (list[0].is_number()) {
-    into.prompts.emplace_back(ids_of(list));
+    into.prompts.emplace_back(token_ids_of(list, "prompt"));
     return;
   }
   if (list.size() > kMostPrompts)
@@ -141,7 +129,7 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
     if (item.is_string())
       into.prompts.emplace_back(item.get<std::string>());
     else
-      into.prompts.emplace_back(ids_of(array_of(item, "prompt")));
+      into.prompts.emplace_back(token_ids_of(item, "prompt"));
   }
 }
 

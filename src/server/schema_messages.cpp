@@ -22,7 +22,7 @@ std::vector<std::string> read_texts(const Json& content, const Place& place, std
                                     TurnRequest* turn = nullptr) {
   if (content.is_string()) return {content.get<std::string>()};
   std::vector<std::string> texts;
-  for_each_object(array_of(content, place.path), place, [&](Fields& block) {
+  for_each_object(content, place, [&](Fields& block) {
     const std::string type = block.required_string("type");
     if (type != "tool_reference" || loaded == nullptr) return texts.push_back(text_of_block(block, type, "text"));
     const std::string name = block.required_string("tool_name");
@@ -42,7 +42,7 @@ void read_user(const Json& content, const Place& place, TurnRequest& turn, Histo
     if (!texts.empty()) history.add(text::Role::kUser, joined(std::exchange(texts, {})));
   };
   if (content.is_string()) return history.add(text::Role::kUser, content.get<std::string>());
-  for_each_object(array_of(content, place.path), place, [&](Fields& block) {
+  for_each_object(content, place, [&](Fields& block) {
     const std::string type = block.required_string("type");
     if (type != "tool_result") return texts.push_back(text_of_block(block, type, "text or tool_result"));
     add_texts();

@@ -45,8 +45,7 @@ void read_message(Fields& message, History& history, OpenCalls& open) {
   const size_t role = message.required_choice("role", {"system", "developer", "user", "assistant", "tool"});
   std::string text = message.string("content").value_or("");
   message.refuse({"images"}, "gpt-oss reads text only");
-  if (role < 2) return history.instructions(std::move(text));
-  if (role == 2) return history.add(text::Role::kUser, std::move(text));
+  if (role < 3) return history.say(role == 2 ? text::Role::kUser : text::Role::kSystem, std::move(text), false);
   if (role == 4) return read_result(message, std::move(text), history, open);
   const Json* calls = message.array("tool_calls");
   const bool calls_any = calls != nullptr && !calls->empty();

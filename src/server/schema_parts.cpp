@@ -1,5 +1,6 @@
 #include "server/schema_parts.h"
 
+#include "base/number_in.h"
 #include "server/json_fields.h"
 #include "text/raw_grammar.h"
 
@@ -7,8 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -44,20 +43,13 @@ std::vector<std::string> read_stops(Fields& fields, std::string_view name) {
 
 namespace {
 
-std::vector<int32_t> read_ids(Fields& fields, std::string_view name) {
-  std::vector<int32_t> ids;
-  const Json* value = fields.array(name);
-  if (value == nullptr) return ids;
-  const std::string path = fields.path(name);
+std::vector<int32_t> read_stop_ids(Fields& fields) {
+  const Json* value = fields.array("stop_token_ids");
+  if (value == nullptr) return {};
+  const std::string path = fields.path("stop_token_ids");
   if (value->size() > kMostStopIds)
     throw invalid_value(path, "want at most {} token ids, found {}", kMostStopIds, value->size());
-  for (const Json& item : *value) {
-    const int64_t id = integer_of(item, path);
-    if (id < 0 || id > std::numeric_limits<int32_t>::max())
-      throw invalid_value(path, "want token ids from 0 on, found {}", id);
-    ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
+  return token_ids_of(*value, path);
 }
 
 std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
@@ -68,20 +60,14 @@ std::vector<std::pair<int32_t, float>> read_logit_bias(Fields& fields) {
   if (value->size() > kMostBiases)
     throw invalid_value(path, "want at most {} entries, found {}", kMostBiases, value->size());
   for (const auto& [name, bias] : value->items()) {
-    int32_t id = -1;
-    const char* end = name.data() + name.size();
-    const auto [rest, error] = std::from_chars(name.data(), end, id);
+    const int32_t id = number_in<int32_t>(name).value_or(-1);
     const double number = number_of(bias, fmt::format("{}.{}", path, name));
-    if (error != std::errc() || rest != end || id < 0 || number < -100 || number > 100)
+    if (id < 0 || number < -100 || number > 100)
       throw invalid_value(path, "want token ids with values from -100 to 100, found \"{}\": {}", name, to_text(bias));
     biases.emplace_back(id, static_cast<float>(number));
   }
   return biases;
 }
-
-}  // namespace
-
-namespace {
 
 // OpenAI's. Whatever can be cached is, and that changes no answer.
 void check_cache_options(Fields& fields) {
@@ -147,7 +133,7 @@ void read_sampling(Fields& fields, GenerationFields& into) {
   });
   sampling.logit_bias = read_logit_bias(fields);
   if (const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX})) into.seed = static_cast<uint64_t>(*seed);
-  into.request.stop_ids = read_ids(fields, "stop_token_ids");
+  into.request.stop_ids = read_stop_ids(fields);
   into.request.min_tokens = fields.integer("min_tokens", {0, kMostTokens}).value_or(0);
   into.request.prefix_cache = fields.boolean("cache_prompt").value_or(true);
   into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
@@ -265,8 +251,8 @@ void read_response_tool(Fields& tool, const text::ToolSpace* space, std::vector<
     if (inner.name == "browser" || inner.name == "python")
       throw invalid_value(tool.path("name"), "want another name than {}, which gpt-oss knows as a built-in tool",
                           inner.name);
-    const Json& tools = array_of(tool.required("tools", "an array of tools"), tool.path("tools"));
-    for_each_object(tools, tool.place("tools"), [&](Fields& one) { read_response_tool(one, &inner, into); });
+    for_each_object(tool.required("tools", "an array of tools"), tool.place("tools"),
+                    [&](Fields& one) { read_response_tool(one, &inner, into); });
   } else if (type == "tool_search" && space == nullptr) {
     tool.only("execution", "client", "there is no search of tools here");
     into.push_back(
@@ -521,6 +507,12 @@ std::string text_of(const Json& content, const Place& place, std::initializer_li
 
 void History::add(text::Role role, std::string text, std::string name) {
   into_.history.push_back({.role = role, .name = std::move(name), .content = {std::move(text)}});
+}
+
+void History::say(text::Role role, std::string text, bool before_call) {
+  if (role == text::Role::kAssistant) return answer(std::move(text), before_call);
+  if (role == text::Role::kUser) return add(role, std::move(text));
+  instructions(std::move(text));
 }
 
 void History::instructions(std::string text) {

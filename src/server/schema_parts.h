@@ -72,10 +72,10 @@ std::string grammar_of(const Make& make, const Value& value, const std::string& 
   }
 }
 
-// Calls visit(Fields&) for each object of an array; each must have read all of it.
+// Calls visit(Fields&) for each object of an array; each must have read all of it. Throws ApiError for no array.
 template <class Visit>
 void for_each_object(const Json& array, const Place& place, Visit&& visit) {
-  for (size_t i = 0; i < array.size(); ++i) {
+  for (size_t i = 0; i < array_of(array, place.path).size(); ++i) {
     Fields object(array[i], place.item(i));
     visit(object);
     object.done();
@@ -97,6 +97,7 @@ class History {
   History(TurnRequest& into, CallNames& calls) : into_(into), calls_(calls) {}
 
   void add(text::Role role, std::string text, std::string name = {});
+  void say(text::Role role, std::string text, bool before_call);  // by anybody but a tool
   void instructions(std::string text);  // in the middle of a conversation they stay where they are
   void reasoning(std::string text);     // no text: nothing
   void answer(std::string text, bool before_call);

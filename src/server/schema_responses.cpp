@@ -29,12 +29,7 @@ void read_message_item(Fields& item, bool before_call, History& history) {
                              {"input_text", "output_text", "text", "refusal"});
   const std::string phase = item.string("phase").value_or("");
   if (phase == "commentary" || phase == "final_answer") before_call = phase == "commentary";
-  if (*role == text::Role::kAssistant)
-    history.answer(std::move(text), before_call);
-  else if (*role == text::Role::kUser)
-    history.add(*role, std::move(text));
-  else
-    history.instructions(std::move(text));
+  history.say(*role, std::move(text), before_call);
 }
 
 // Whether a call comes next, reasoning apart.

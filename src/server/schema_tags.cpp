@@ -125,7 +125,7 @@ TagWriter::Tag TagWriter::tag(Fields& fields) {
 std::vector<TagWriter::Tag> TagWriter::tags(Fields& fields, std::string_view name) {
   std::vector<Tag> out;
   const std::string path = fields.path(name);
-  for_each_object(array_of(fields.required(name, "tags"), path), {path}, [&](Fields& one) { out.push_back(tag(one)); });
+  for_each_object(fields.required(name, "tags"), {path}, [&](Fields& one) { out.push_back(tag(one)); });
   if (out.empty() || (formats_ += out.size()) > kMostFormats)
     throw invalid_value(path, "want a tag, and at most {} formats in all", kMostFormats);
   return out;
@@ -205,7 +205,7 @@ std::string TagWriter::format(Fields& fields, const Texts& ends) {
   } else if (type == "sequence" || type == "or") {
     Texts elements;
     const std::string path = fields.path("elements");
-    for_each_object(array_of(fields.required("elements", "formats"), path), {path},
+    for_each_object(fields.required("elements", "formats"), {path},
                     [&](Fields& one) { elements.push_back(format(one, ends)); });
     if (elements.empty()) throw invalid_value(path, "want at least one format");
     out = rule(elements, type == "or" ? " | " : " ");

@@ -150,16 +150,10 @@ class SchemaStrings {
     std::string_view keyword;
     TextSets::Id set;
   };
-  struct Lengths {
-    int64_t least = 0;
-    std::optional<int64_t> most{};
-  };
   std::vector<Part> parts_of(const SchemaPlaces& all, Formats formats);
-  Lengths lengths(const SchemaPlaces& all);
   std::optional<std::string> within(const SchemaPlaces& all, TextSets::Id set);
   std::optional<std::string> quoted(std::string_view expression, int64_t cost, std::optional<int64_t> most);
   std::optional<std::string> long_string(int64_t least, std::optional<int64_t> most);
-  void widen(const SchemaPlaces& all, std::string_view keyword);
 
   SchemaDocument& document_;
   GrammarRules& rules_;

@@ -35,12 +35,6 @@ bool is_tool_like(std::string_view word) {
 // Sloppy endings of a channel name, `commentary?`. Anything else after the name is the message's text.
 bool is_sloppy_ending(std::string_view text) { return text.find_first_not_of("?!.,:;|<>") == std::string_view::npos; }
 
-std::string valid_utf8(std::string_view bytes) {
-  Utf8Stream stream;
-  std::string out = stream.push(bytes);
-  return out + stream.finish();
-}
-
 class HeaderReader {
  public:
   HeaderReader(const HeaderText& text, HeaderEnd end) : text_(text), end_(end) {}

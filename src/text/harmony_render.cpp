@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <utility>
 
 namespace nibble::text {
 
@@ -108,6 +109,14 @@ void render(const Message& message, size_t message_idx, FunctionTools functions,
 bool is_final(const Message& message) { return message.channel == kFinalChannel; }
 
 }  // namespace
+
+Conversation conversation_of(SystemOptions system, DeveloperOptions developer, const std::vector<Message>& history) {
+  Conversation out{{{.role = Role::kSystem, .content = {std::move(system)}}}};
+  if (developer.instructions || !developer.tools.empty() || !developer.response_formats.empty())
+    out.messages.push_back({.role = Role::kDeveloper, .content = {std::move(developer)}});
+  out.messages.insert(out.messages.end(), history.begin(), history.end());
+  return out;
+}
 
 std::vector<Segment> render_for_completion(const Conversation& conversation) {
   const std::vector<Message>& messages = conversation.messages;

@@ -9,6 +9,10 @@
 
 namespace nibble::text {
 
+// A conversation that begins with these; a developer message only where it says something.
+[[nodiscard]] Conversation conversation_of(SystemOptions system, DeveloperOptions developer,
+                                           const std::vector<Message>& history);
+
 // The conversation and the opening `<|start|>assistant` of the turn to generate. Every message ends with <|end|>, or
 // <|call|> for an assistant message with a recipient; a stored <|return|> does not exist.
 // When the last assistant message is final, analysis messages before the *first* final of the conversation are left

@@ -95,7 +95,6 @@ class SchemaGrammar {
   // Whether it is proven that nothing satisfies the set.
   bool is_empty(const SchemaSet& set);
   bool is_empty_of(const SchemaSet& set, JsonType type);
-  void widen(const SchemaSet& set, std::initializer_list<std::string_view> keywords);
   std::string dumped(const SchemaPlace& at, const Json& value) const;
 
   SchemaDocument document_;
@@ -112,13 +111,6 @@ std::string SchemaGrammar::dumped(const SchemaPlace& at, const Json& value) cons
     return value.dump();
   } catch (const nlohmann::ordered_json::exception&) {
     document_.fail(at, "a text that is not UTF-8");
-  }
-}
-
-void SchemaGrammar::widen(const SchemaSet& set, std::initializer_list<std::string_view> keywords) {
-  for (const SchemaPlace& at : set.of(Facet::kOwn)) {
-    for (const std::string_view keyword : keywords)
-      if (at.schema->contains(keyword)) document_.widen(at, keyword);
   }
 }
 
@@ -159,10 +151,8 @@ bool SchemaGrammar::allows(const SchemaPlace& at, const Json& value) {
   if (schema.contains("const") && !is_same(schema.at("const"))) return false;
   if (schema.contains("enum") && std::ranges::none_of(schema.at("enum"), is_same)) return false;
   if (value.is_number()) return allows_number(document_, at, value);
-  if (value.is_structured()) {
-    for (const std::string_view keyword : keywords_of(value.is_object() ? JsonType::kObject : JsonType::kArray))
-      if (schema.contains(keyword)) document_.widen(at, keyword);
-  }
+  if (value.is_structured())
+    document_.widen({at}, keywords_of(value.is_object() ? JsonType::kObject : JsonType::kArray));
   if (!value.is_string()) return true;
   const auto& text = value.get_ref<const std::string&>();
   // A format is narrower here than elsewhere, so that the value counts.
@@ -184,10 +174,7 @@ bool SchemaGrammar::is_empty(const SchemaSet& set) {
   } else if (const auto values = values_of(set)) {
     out = values->empty();
   } else {
-    const JsonTypes types = types_of(set);
-    out = true;
-    for (int i = 0; i < kJsonTypes; ++i)
-      out = out && (!types.has(static_cast<JsonType>(i)) || is_empty_of(set, static_cast<JsonType>(i)));
+    out = std::ranges::all_of(types_of(set).list(), [&](JsonType type) { return is_empty_of(set, type); });
   }
   --proofs_;
   return empty_[set.key()] = out;
@@ -214,8 +201,8 @@ std::string SchemaGrammar::body_of(size_t rule) {
   const SchemaSet set = rules_.set(rule);
   if (set.is_false) document_.fail(set.begin, "false allows nothing");
   if (const auto choice = document_.choice(set)) return alternatives(rule, *choice);
-  widen(set, {"not", "then", "else", "$dynamicRef", "dependentRequired", "dependentSchemas", "dependencies",
-              "unevaluatedProperties", "unevaluatedItems", "contains"});
+  document_.widen(set.of(Facet::kOwn), {"not", "then", "else", "$dynamicRef", "dependentRequired", "dependentSchemas",
+                                        "dependencies", "unevaluatedProperties", "unevaluatedItems", "contains"});
   if (const auto values = values_of(set)) {
     if (values->empty()) document_.fail(set.begin, "no value of enum or const is allowed by what stands beside it");
     std::vector<std::string> literals;
@@ -232,10 +219,9 @@ std::string SchemaGrammar::body_of(size_t rule) {
   }
   const JsonTypes types = types_of(set);
   std::vector<JsonType> some, none;
-  for (int i = 0; i < kJsonTypes; ++i) {
-    const auto type = static_cast<JsonType>(i);
+  for (const JsonType type : types.list()) {
     const bool covered = type == JsonType::kInteger && types.has(JsonType::kNumber);
-    if (types.has(type) && !covered) (is_empty_of(set, type) ? none : some).push_back(type);
+    if (!covered) (is_empty_of(set, type) ? none : some).push_back(type);
   }
   std::vector<std::string> bodies;
   for (const JsonType type : some.empty() ? none : some) bodies.push_back(body_of_type(rule, type));
@@ -316,7 +302,8 @@ SchemaPlaces SchemaGrammar::values_of_name(const SchemaSet& set, const std::stri
 
 SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
   const SchemaPlaces all = set.of(Facet::kOwn);
-  Object out;
+  const auto [least, most] = document_.counts(all, "minProperties", "maxProperties");
+  Object out{.least = least, .most = most};
   std::vector<std::string> order;
   std::set<std::string> known, required;
   const auto add = [&](const std::string& name) {
@@ -324,9 +311,6 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
   };
   SchemaPlaces of_names;
   for (const SchemaPlace& at : all) {
-    out.least = std::max(out.least, document_.count(at, "minProperties").value_or(0));
-    const auto most = document_.count(at, "maxProperties");
-    if (most) out.most = std::min(out.most.value_or(*most), *most);
     for (const auto& member : document_.members(at, "properties")) add(member.first);
     if (at.schema->contains("propertyNames")) of_names.push_back(document_.child(at, "propertyNames"));
   }
@@ -343,7 +327,7 @@ SchemaGrammar::Object SchemaGrammar::object_of(const SchemaSet& set) {
     if (allowed.is_false || !types_of(allowed).has(JsonType::kString)) {
       names = TextSets::kNone;
     } else if (document_.choice(allowed)) {
-      widen(set, {"propertyNames"});
+      document_.widen(all, {"propertyNames"});
     } else if (const auto values = values_of(allowed)) {
       std::vector<TextSets::Id> texts;
       for (const Json* value : *values) {
@@ -395,7 +379,7 @@ void SchemaGrammar::add_others(const SchemaSet& set, TextSets::Id names, const s
     }
   }
   if (patterns.size() > kMaxPatterns) {
-    widen(set, {"patternProperties"});
+    document_.widen(all, {"patternProperties"});
     out.others.emplace_back(sets.all_of({names, sets.others_than(sets.any_of(literals))}),
                             SchemaSet{.begin = set.begin});
     return;
@@ -416,6 +400,7 @@ void SchemaGrammar::add_others(const SchemaSet& set, TextSets::Id names, const s
 
 std::string SchemaGrammar::object_body(size_t rule) {
   const SchemaSet set = rules_.set(rule);
+  const SchemaPlaces all = set.of(Facet::kOwn);
   Object object = object_of(set);
   if (object.impossible) document_.fail(set.begin, *object.impossible);
   Rules needs, may;
@@ -426,7 +411,7 @@ std::string SchemaGrammar::object_body(size_t rule) {
     may.push_back(rules_.rule_of(value));
     auto name = strings_.written(key, {});
     if (!name) {  // of names that are known, or of patterns: too many
-      widen(set, {"propertyNames", "patternProperties", "additionalProperties"});
+      document_.widen(all, {"propertyNames", "patternProperties", "additionalProperties"});
       name = "string";
     }
     others.push_back(fmt::format("{} \":\" ws {}", *name, GrammarRules::name_of(may.back())));
@@ -444,7 +429,7 @@ std::string SchemaGrammar::object_body(size_t rule) {
   // Others may repeat one name, so that only one of them counts.
   const int64_t most_names = std::ssize(object.named) + (others.empty() ? 0 : 1);
   if (object.least > most_names) {
-    widen(set, {"minProperties"});
+    document_.widen(all, {"minProperties"});
     object.least = most_names;
   }
   if (object.least <= std::ssize(needs))
@@ -524,13 +509,11 @@ SchemaGrammar::Items SchemaGrammar::items_of(const SchemaPlace& at) const {
 
 SchemaGrammar::Array SchemaGrammar::array_of(const SchemaSet& set) {
   const SchemaPlaces all = set.of(Facet::kOwn);
-  Array out;
+  const auto [least, most] = document_.counts(all, "minItems", "maxItems");
+  Array out{.least = least, .most = most};
   std::vector<Items> items;
   size_t first = 0;
   for (const SchemaPlace& at : all) {
-    out.least = std::max(out.least, document_.count(at, "minItems").value_or(0));
-    const auto most = document_.count(at, "maxItems");
-    if (most) out.most = std::min(out.most.value_or(*most), *most);
     items.push_back(items_of(at));
     first = std::max(first, items.back().first.size());
   }
@@ -569,11 +552,10 @@ bool SchemaGrammar::is_unique(const SchemaSet& set) const {
 std::optional<std::vector<const Json*>> SchemaGrammar::few_values(const SchemaSet& items) {
   if (document_.choice(items)) return std::nullopt;
   auto out = values_of(items);
-  const JsonTypes types = types_of(items);
-  const bool many = types.has(JsonType::kString) || types.has(JsonType::kInteger) || types.has(JsonType::kNumber) ||
-                    types.has(JsonType::kArray) || types.has(JsonType::kObject);
-  if (!out && many) return std::nullopt;
   if (!out) {
+    const JsonTypes types = types_of(items);
+    const auto has_many = [](JsonType type) { return type != JsonType::kNull && type != JsonType::kBoolean; };
+    if (std::ranges::any_of(types.list(), has_many)) return std::nullopt;
     out.emplace();
     for (const Json& value : constants_)
       if (types.holds(value)) out->push_back(&value);
@@ -615,7 +597,7 @@ std::string SchemaGrammar::array_body(size_t rule) {
         return unique_body(rule, array, *values);
       }
     }
-    widen(set, {"uniqueItems"});
+    document_.widen(set.of(Facet::kOwn), {"uniqueItems"});
   }
   const auto prefix = static_cast<int64_t>(first.size());
   Rules needs;

@@ -219,13 +219,12 @@ std::optional<Wide> bound_of(SchemaDocument& document, const SchemaPlaces& all, 
     for (const bool exclusive : {false, true}) {
       const std::string_view name =
           exclusive ? (lower ? "exclusiveMinimum" : "exclusiveMaximum") : (lower ? "minimum" : "maximum");
-      if (!at.schema->contains(name)) continue;
-      nlohmann::ordered_json value = *at.schema->find(name);
-      if (!value.is_number()) document.fail(at, fmt::format("{}: want a number, found {}", name, value.type_name()));
+      const nlohmann::ordered_json* value = document.number(at, name);
+      if (value == nullptr) continue;
       const Towards inwards = lower ? Towards::kAbove : Towards::kBelow;
-      Wide least = sign * *decimal_of(value, inwards);
+      Wide least = sign * *decimal_of(*value, inwards);
       if (exclusive) {
-        const double next = std::nextafter(value.get<double>(), lower ? HUGE_VAL : -HUGE_VAL);
+        const double next = std::nextafter(value->get<double>(), lower ? HUGE_VAL : -HUGE_VAL);
         if (std::isfinite(next)) least = std::max(least + 1, sign * *decimal_of(next, inwards));
       }
       if (least >= kBeyond) document.widen(at, name);
@@ -296,11 +295,9 @@ bool has_no_number(SchemaDocument& document, const SchemaPlaces& all, Numbers wh
 }
 
 bool allows_number(SchemaDocument& document, const SchemaPlace& at, const nlohmann::ordered_json& value) {
-  const auto bound = [&](std::string_view name) -> std::optional<double> {
-    const auto it = at.schema->find(name);
-    if (it == at.schema->end()) return std::nullopt;
-    if (!it->is_number()) document.fail(at, fmt::format("{}: want a number, found {}", name, it->type_name()));
-    return it->get<double>();
+  const auto bound = [&](std::string_view name) {
+    const nlohmann::ordered_json* found = document.number(at, name);
+    return found != nullptr ? std::optional(found->get<double>()) : std::nullopt;
   };
   const auto number = value.get<double>();
   const auto step = bound("multipleOf");
@@ -324,18 +321,12 @@ std::string number_rule(SchemaDocument& document, GrammarRules& rules, const Sch
     name = rules.helper_of("", expression, static_cast<int64_t>(expression.size()) / kNumberBytesPerCost);
     return name.has_value();
   };
-  const auto widen = [&](std::initializer_list<std::string_view> keywords) {
-    for (const SchemaPlace& at : all) {
-      for (const std::string_view keyword : keywords)
-        if (at.schema->contains(keyword)) document.widen(at, keyword);
-    }
-  };
   const Step step = step_of(document, all, which);
   if (rules.try_to([&] { return write(step, true); })) return *name;
-  widen({"multipleOf"});
+  document.widen(all, {"multipleOf"});
   const Step any{.count = 1, .digits = step.digits};
   if (rules.try_to([&] { return write(any, true); })) return *name;
-  widen({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
+  document.widen(all, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
   return unbounded_expression(step.digits);
 }
 

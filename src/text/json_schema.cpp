@@ -36,9 +36,8 @@ constexpr int kMaxReferences = 256;  // that lead to one another
 constexpr size_t kMaxChoices = 256;  // of a set's anyOf and oneOf together
 
 std::optional<JsonType> type_named(std::string_view name) {
-  for (int i = 0; i < kJsonTypes; ++i) {
-    if (name_of(static_cast<JsonType>(i)) == name) return static_cast<JsonType>(i);
-  }
+  for (const JsonType type : JsonTypes::all().list())
+    if (name_of(type) == name) return type;
   return std::nullopt;
 }
 
@@ -55,13 +54,10 @@ bool has_own_keyword(const Json& schema) {
 }  // namespace
 
 std::string shortened(std::string_view text) {
-  size_t end = std::min<size_t>(text.size(), 80);
-  const auto is_inside = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80; };  // of a character
-  while (end > 0 && end < text.size() && is_inside(text[end])) --end;
-  std::string out(text.substr(0, end));
+  std::string out(beginning_of(text, 80));
   const auto controls = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7F; };
   std::replace_if(out.begin(), out.end(), controls, '?');
-  return end < text.size() ? out + "…" : out;
+  return out.size() < text.size() ? out + "…" : out;
 }
 
 std::string_view name_of(JsonType type) {
@@ -84,26 +80,23 @@ bool JsonTypes::holds(const Json& value) const {
          (!value.is_number_float() || std::floor(value.get<double>()) == value.get<double>());
 }
 
-JsonTypes JsonTypes::all() {
-  JsonTypes out;
-  for (int i = 0; i < kJsonTypes; ++i) out.add(static_cast<JsonType>(i));
+std::vector<JsonType> JsonTypes::list() const {
+  std::vector<JsonType> out;
+  for (int i = 0; i < kJsonTypes; ++i)
+    if (has(static_cast<JsonType>(i))) out.push_back(static_cast<JsonType>(i));
   return out;
 }
+
 JsonTypes JsonTypes::both(JsonTypes other) const {
-  JsonTypes out;
-  out.bits_ = bits_ & other.bits_;
+  JsonTypes out(bits_ & other.bits_);
   const auto has_number = [](JsonTypes of) { return of.has(JsonType::kInteger) || of.has(JsonType::kNumber); };
   if (has_number(*this) && has_number(other)) out.add(JsonType::kInteger);
   return out;
 }
-JsonTypes JsonTypes::either(JsonTypes other) const {
-  JsonTypes out;
-  out.bits_ = bits_ | other.bits_;
-  return out;
-}
 
-std::span<const std::string_view> keywords_of(JsonType type) {
-  return std::ranges::find(kTyped, type, &TypedKeywords::type)->keywords;
+std::vector<std::string_view> keywords_of(JsonType type) {
+  const auto& keywords = std::ranges::find(kTyped, type, &TypedKeywords::type)->keywords;
+  return {keywords.begin(), std::ranges::find(keywords, "")};
 }
 
 JsonTypes implied_types(const Json& schema) {
@@ -144,6 +137,12 @@ void SchemaDocument::fail(const SchemaPlace& at, std::string_view what) const {
 void SchemaDocument::widen(const SchemaPlace& at, std::string_view keyword) {
   std::string pointer = fmt::format("{}/{}", at.path, keyword);
   if (std::ranges::find(widened_, pointer) == widened_.end()) widened_.push_back(std::move(pointer));
+}
+
+void SchemaDocument::widen(const SchemaPlaces& all, const std::vector<std::string_view>& keywords) {
+  for (const SchemaPlace& at : all)
+    for (const std::string_view keyword : keywords)
+      if (at.schema->contains(keyword)) widen(at, keyword);
 }
 
 void SchemaDocument::expect_within_limits() {
@@ -335,11 +334,27 @@ std::optional<int64_t> SchemaDocument::count(const SchemaPlace& at, std::string_
   return kMaxRepetitions;
 }
 
+Counts SchemaDocument::counts(const SchemaPlaces& all, std::string_view least, std::string_view most) {
+  Counts out;
+  for (const SchemaPlace& at : all) {
+    out.least = std::max(out.least, count(at, least).value_or(0));
+    if (const auto here = count(at, most)) out.most = std::min(out.most.value_or(*here), *here);
+  }
+  return out;
+}
+
 const std::string* SchemaDocument::text(const SchemaPlace& at, std::string_view keyword) const {
   const Json* value = find(*at.schema, keyword);
   if (value == nullptr) return nullptr;
   if (!value->is_string()) fail(at, fmt::format("{}: want a string, found {}", keyword, value->type_name()));
   return &value->get_ref<const std::string&>();
+}
+
+const Json* SchemaDocument::number(const SchemaPlace& at, std::string_view keyword) const {
+  const Json* value = find(*at.schema, keyword);
+  if (value != nullptr && !value->is_number())
+    fail(at, fmt::format("{}: want a number, found {}", keyword, value->type_name()));
+  return value;
 }
 
 }  // namespace nibble::text

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,16 +20,19 @@ std::string_view name_of(JsonType type);
 
 class JsonTypes {  // a set
  public:
+  JsonTypes() = default;
   void add(JsonType type) { bits_ |= bit(type); }
   [[nodiscard]] bool has(JsonType type) const { return (bits_ & bit(type)) != 0; }
   [[nodiscard]] bool empty() const { return bits_ == 0; }
   // An integer is a number.
   [[nodiscard]] bool holds(const nlohmann::ordered_json& value) const;
-  [[nodiscard]] static JsonTypes all();
+  [[nodiscard]] static JsonTypes all() { return JsonTypes((1U << kJsonTypes) - 1); }
   [[nodiscard]] JsonTypes both(JsonTypes other) const;
-  [[nodiscard]] JsonTypes either(JsonTypes other) const;
+  [[nodiscard]] JsonTypes either(JsonTypes other) const { return JsonTypes(bits_ | other.bits_); }
+  [[nodiscard]] std::vector<JsonType> list() const;
 
  private:
+  explicit JsonTypes(unsigned bits) : bits_(bits) {}
   static unsigned bit(JsonType type) { return 1U << static_cast<unsigned>(type); }
   unsigned bits_ = 0;
 };
@@ -72,6 +74,11 @@ struct SchemaChoice {
   bool exclusive = false;  // oneOf
 };
 
+struct Counts {
+  int64_t least = 0;
+  std::optional<int64_t> most{};
+};
+
 class SchemaDocument {
  public:
   // The schema and `where` must outlive this. Throws Error(kInvalidRequest), like every function here, for a document
@@ -82,6 +89,7 @@ class SchemaDocument {
   [[noreturn]] void fail(const SchemaPlace& at, std::string_view what) const;
   // The keyword is not kept.
   void widen(const SchemaPlace& at, std::string_view keyword);
+  void widen(const SchemaPlaces& all, const std::vector<std::string_view>& keywords);  // those that stand there
   // Pointers to the keywords that are not kept, each once.
   [[nodiscard]] const std::vector<std::string>& widened() const { return widened_; }
 
@@ -105,12 +113,15 @@ class SchemaDocument {
   [[nodiscard]] JsonTypes types(const SchemaPlace& at) const;
   // The values of enum or const; empty: neither is there.
   [[nodiscard]] std::vector<const nlohmann::ordered_json*> values(const SchemaPlace& at) const;
-  // Clipped at kMaxRepetitions.
-  [[nodiscard]] std::optional<int64_t> count(const SchemaPlace& at, std::string_view keyword);
+  // What the two keywords leave, of which each may stand in several schemas. Clipped at kMaxRepetitions.
+  [[nodiscard]] Counts counts(const SchemaPlaces& all, std::string_view least, std::string_view most);
+  // Null: the keyword is absent.
   [[nodiscard]] const std::string* text(const SchemaPlace& at, std::string_view keyword) const;
+  [[nodiscard]] const nlohmann::ordered_json* number(const SchemaPlace& at, std::string_view keyword) const;
 
  private:
   void expect_within_limits();
+  std::optional<int64_t> count(const SchemaPlace& at, std::string_view keyword);
   void add(SchemaSet& set, const SchemaPlace& at, struct Visited& visited);
   const nlohmann::ordered_json& root_;
   std::string_view where_;
@@ -118,8 +129,8 @@ class SchemaDocument {
   std::vector<std::string> widened_;
 };
 
-// The keywords about values of the type; empty ones fill the list.
-[[nodiscard]] std::span<const std::string_view> keywords_of(JsonType type);
+// The keywords about values of the type.
+[[nodiscard]] std::vector<std::string_view> keywords_of(JsonType type);
 // The types that the keywords of a schema are about.
 [[nodiscard]] JsonTypes implied_types(const nlohmann::ordered_json& schema);
 

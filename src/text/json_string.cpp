@@ -472,18 +472,8 @@ std::vector<SchemaStrings::Part> SchemaStrings::parts_of(const SchemaPlaces& all
   return out;
 }
 
-SchemaStrings::Lengths SchemaStrings::lengths(const SchemaPlaces& all) {
-  Lengths out;
-  for (const SchemaPlace& at : all) {
-    out.least = std::max(out.least, document_.count(at, "minLength").value_or(0));
-    const auto most = document_.count(at, "maxLength");
-    if (most) out.most = std::min(out.most.value_or(*most), *most);
-  }
-  return out;
-}
-
 TextSets::Id SchemaStrings::texts(const SchemaPlaces& all, Formats formats) {
-  const auto [least, most] = lengths(all);
+  const auto [least, most] = document_.counts(all, "minLength", "maxLength");
   std::vector<TextSets::Id> sets;
   if (least > 0 || most) sets.push_back(sets_.repeated(TextSets::kAnyCharacter, least, most.value_or(kUnbounded)));
   for (const Part& part : parts_of(all, formats)) sets.push_back(part.set);
@@ -549,7 +539,7 @@ std::optional<std::string> SchemaStrings::long_string(int64_t least, std::option
 
 // The strings of the set within the lengths; what of the lengths costs too much is widened. Empty: the set does itself.
 std::optional<std::string> SchemaStrings::within(const SchemaPlaces& all, TextSets::Id set) {
-  const auto [least, most] = lengths(all);
+  const auto [least, most] = document_.counts(all, "minLength", "maxLength");
   const TextSets::Node node = sets_.node(set);
   const bool short_enough = !most || (node.longest != kUnbounded && node.longest <= *most);
   if (node.shortest >= least && short_enough) return written(set, {});
@@ -571,22 +561,17 @@ std::optional<std::string> SchemaStrings::within(const SchemaPlaces& all, TextSe
     }
     if (auto out = written(with(least, *most), {})) return out;
     if (auto out = written(long_enough, {})) {
-      widen(all, "maxLength");
+      document_.widen(all, {"maxLength"});
       return out;
     }
   }
   auto out = most ? written(with(0, *most), {}) : std::nullopt;
   if (!out) {
     out = written(set, {});
-    if (most && out) widen(all, "maxLength");
+    if (most && out) document_.widen(all, {"maxLength"});
   }
-  if (least > 0 && out) widen(all, "minLength");
+  if (least > 0 && out) document_.widen(all, {"minLength"});
   return out;
-}
-
-void SchemaStrings::widen(const SchemaPlaces& all, std::string_view keyword) {
-  for (const SchemaPlace& at : all)
-    if (at.schema->contains(keyword)) document_.widen(at, keyword);
 }
 
 std::string SchemaStrings::expression(const SchemaPlaces& all) {
@@ -595,7 +580,7 @@ std::string SchemaStrings::expression(const SchemaPlaces& all) {
     std::vector<TextSets::Id> sets;
     for (const Part& part : parts) sets.push_back(part.set);
     const TextSets::Id set = sets_.all_of(sets);
-    const auto [least, most] = lengths(all);
+    const auto [least, most] = document_.counts(all, "minLength", "maxLength");
     sets.push_back(sets_.repeated(TextSets::kAnyCharacter, least, most.value_or(kUnbounded)));
     const bool none = (most && *most < least) || is_none(sets_.all_of(std::move(sets)));
     if (!none) {

@@ -1,11 +1,10 @@
 #include "text/tokenizer_parts.h"
 
 #include "base/error.h"
+#include "base/number_in.h"
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <system_error>
 #include <utility>
 
 namespace nibble::text {
@@ -57,10 +56,8 @@ std::vector<RankedToken> parse_ranks(std::string_view file, std::string_view nam
     if (line.empty()) continue;
     const size_t space = std::min(line.find(' '), line.size());
     std::string bytes = from_base64(line.substr(0, space));
-    const std::string_view number = line.substr(std::min(space + 1, line.size()));
-    int32_t rank = -1;
-    const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
-    if (bytes.empty() || error != std::errc() || stop != number.data() + number.size() || rank < 0) {
+    const int32_t rank = number_in<int32_t>(line.substr(std::min(space + 1, line.size()))).value_or(-1);
+    if (bytes.empty() || rank < 0) {
       throw Error(Code::kCorrupt, "{}, line {}: want \"<base64> <rank>\", found \"{}\"", name, line_number,
                   line.substr(0, 80));
     }

@@ -73,6 +73,12 @@ size_t valid_utf8_prefix(std::string_view bytes) {
   return at;
 }
 
+std::string_view beginning_of(std::string_view text, size_t bytes) {
+  size_t end = std::min(text.size(), bytes);
+  while (end > 0 && end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end);
+}
+
 std::string percent_decoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -126,6 +132,12 @@ std::string Utf8Stream::push(std::string_view bytes) {
 
 std::string Utf8Stream::finish() {
   return std::exchange(pending_, {}).empty() ? std::string() : std::string(kReplacement);
+}
+
+std::string valid_utf8(std::string_view bytes) {
+  Utf8Stream stream;
+  std::string out = stream.push(bytes);
+  return out + stream.finish();
 }
 
 StopStrings::StopStrings(std::vector<std::string> stops, Match match)

@@ -12,6 +12,8 @@ namespace nibble::text {
 
 // The length of the longest prefix that is valid UTF-8 (no surrogates, no overlong forms, whole characters).
 [[nodiscard]] size_t valid_utf8_prefix(std::string_view bytes);
+// As many whole characters as fit into so many bytes.
+[[nodiscard]] std::string_view beginning_of(std::string_view text, size_t bytes);
 // %2F and the like decoded.
 [[nodiscard]] std::string percent_decoded(std::string_view text);
 // The character that begins at `at`, which moves behind it. REQUIRES valid UTF-8.
@@ -30,6 +32,9 @@ class Utf8Stream {
  private:
   std::string pending_;  // an incomplete but so far valid character: at most 3 bytes
 };
+
+// The text as valid UTF-8.
+[[nodiscard]] std::string valid_utf8(std::string_view bytes);
 
 // A stop may straddle pieces; only text that may still become one waits.
 class StopStrings {

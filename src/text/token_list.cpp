@@ -1,5 +1,7 @@
 #include "text/tokenizer_parts.h"
 
+#include "text/text_stream.h"
+
 #include "base/error.h"
 
 #include <nlohmann/json.hpp>
@@ -153,27 +155,14 @@ class ListReader {
 std::string to_byte_level(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size() * 2);
-  for (const char byte : bytes) {
-    const unsigned c = kCharacterOf[static_cast<uint8_t>(byte)];
-    if (c < 0x80) {
-      out += static_cast<char>(c);
-    } else {
-      out += static_cast<char>(0xC0 | c >> 6);
-      out += static_cast<char>(0x80 | (c & 0x3F));
-    }
-  }
+  for (const char byte : bytes) append_character(out, kCharacterOf[static_cast<uint8_t>(byte)]);
   return out;
 }
 
 bool from_byte_level(std::string_view text, std::string& out) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned c = static_cast<uint8_t>(text[i]);
-    if (c >= 0x80) {
-      if (c < 0xC2 || c > 0xDF || i + 1 >= text.size()) return false;
-      const unsigned tail = static_cast<uint8_t>(text[++i]);
-      if ((tail & 0xC0) != 0x80) return false;
-      c = (c & 0x1F) << 6 | (tail & 0x3F);
-    }
+  if (valid_utf8_prefix(text) < text.size()) return false;
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t c = next_character(text, at);
     if (c >= kAlphabetEnd || kByteOf[c] < 0) return false;
     out += static_cast<char>(kByteOf[c]);
   }

@@ -47,12 +47,6 @@ std::vector<int32_t> parse_ids(std::string_view text) {
   return ids;
 }
 
-std::string printable(std::string_view bytes) {
-  text::Utf8Stream utf8;  // a token may hold half a character: JSON wants whole ones
-  std::string text = utf8.push(bytes);
-  return text + utf8.finish();
-}
-
 }  // namespace
 
 int execute(const TokenizeOptions& options) {
@@ -60,8 +54,8 @@ int execute(const TokenizeOptions& options) {
   const text::Tokenizer tokenizer = open(path_of(options.tokenizer, options.hub));
   const std::string input = read_text(options.input);
   if (options.decode) {
-    const std::string text = tokenizer.decode(parse_ids(input));
-    terminal.print(options.output.json ? nlohmann::ordered_json{{"text", printable(text)}}.dump() + "\n" : text);
+    const std::string text = tokenizer.decode(parse_ids(input));  // may end inside a character; JSON wants whole ones
+    terminal.print(options.output.json ? nlohmann::ordered_json{{"text", text::valid_utf8(text)}}.dump() + "\n" : text);
     return kExitOk;
   }
   const std::vector<int32_t> ids =
@@ -73,13 +67,13 @@ int execute(const TokenizeOptions& options) {
   }
   if (options.output.json) {
     nlohmann::ordered_json json = {{"count", ids.size()}, {"ids", ids}, {"pieces", nlohmann::ordered_json::array()}};
-    for (const int32_t id : ids) json["pieces"].push_back(printable(tokenizer.token_bytes(id)));
+    for (const int32_t id : ids) json["pieces"].push_back(text::valid_utf8(tokenizer.token_bytes(id)));
     terminal.print(json.dump() + "\n");
     return kExitOk;
   }
   std::string out;
   for (const int32_t id : ids)
-    out += fmt::format("{:>7}  {}\n", id, nlohmann::ordered_json(printable(tokenizer.token_bytes(id))).dump());
+    out += fmt::format("{:>7}  {}\n", id, nlohmann::ordered_json(text::valid_utf8(tokenizer.token_bytes(id))).dump());
   terminal.print(out);
   terminal.note(fmt::format("{} tokens", ids.size()));
   return kExitOk;

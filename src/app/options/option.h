@@ -5,8 +5,8 @@
 // verify` combines.
 
 #include "app/options/options.h"
+#include "base/number_in.h"
 
-#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
@@ -14,7 +14,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 #include <type_traits>
 #include <variant>
@@ -312,14 +311,6 @@ std::string read_value(const Option& option, const ValueRef& into, const std::st
 
 // At every such character; of "" one empty part.
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char at);
-// The number that a whole text is.
-template <class Number>
-[[nodiscard]] std::optional<Number> number_in(std::string_view text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && rest == end ? std::optional(value) : std::nullopt;
-}
 // "; did you mean …?", or nothing where no name is near.
 [[nodiscard]] std::string suggestion(std::string_view found, const std::vector<std::string>& names);
 

@@ -73,13 +73,6 @@ bool is_command(const std::string& line) {
          std::any_of(std::begin(kChatCommands), std::end(kChatCommands), [&](const auto& c) { return c.name == name; });
 }
 
-text::Message text_message(text::Role role, std::string text) {
-  text::Message message;
-  message.role = role;
-  message.content = {std::move(text)};
-  return message;
-}
-
 // One turn of the model while it arrives: printed, and kept as messages.
 class TurnPrinter {
  public:
@@ -180,7 +173,7 @@ class Chat {
         tools_(std::move(tools)) {}
 
   int ask_once(const std::string& question) {
-    const std::vector<text::Message> turn = answer(text_message(text::Role::kUser, question));
+    const std::vector<text::Message> turn = answer({.role = text::Role::kUser, .content = {question}});
     if (options_.output.json)
       terminal_.print_json(turn_json(turn));
     else
@@ -215,12 +208,13 @@ class Chat {
 
  private:
   void turn(const std::string& line) {
-    text::Message input = text_message(waiting_for_ ? text::Role::kTool : text::Role::kUser, line);
-    if (waiting_for_) {
-      input.name = *waiting_for_;
-      input.recipient = "assistant";
-      input.channel = std::string(text::kCommentaryChannel);
-    }
+    text::Message input{.role = text::Role::kUser, .content = {line}};
+    if (waiting_for_)
+      input = {.role = text::Role::kTool,
+               .name = *waiting_for_,
+               .recipient = "assistant",
+               .channel = std::string(text::kCommentaryChannel),
+               .content = {line}};
     const size_t before = history_.size();
     try {
       answer(std::move(input));
@@ -273,19 +267,9 @@ class Chat {
   }
 
   [[nodiscard]] text::Conversation conversation() const {
-    text::Message system = text_message(text::Role::kSystem, "");
-    system.content = {text::SystemOptions{.current_date = options_.date, .effort = effort_}};
-    text::Conversation conversation{{system}};
-    if (!instructions_.empty() || !tools_.empty()) {
-      text::Message developer = text_message(text::Role::kDeveloper, "");
-      developer.content = {
-          text::DeveloperOptions{.instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_),
-                                 .tools = tools_,
-                                 .response_formats = {}}};
-      conversation.messages.push_back(developer);
-    }
-    conversation.messages.insert(conversation.messages.end(), history_.begin(), history_.end());
-    return conversation;
+    const auto instructions = instructions_.empty() ? std::nullopt : std::optional(instructions_);
+    return text::conversation_of({.current_date = options_.date, .effort = effort_},
+                                 {.instructions = instructions, .tools = tools_, .response_formats = {}}, history_);
   }
 
   void show_reasoning() {

@@ -1,6 +1,7 @@
 #include "app/setup/terminal.h"
 
 #include "base/error.h"
+#include "text/text_stream.h"
 
 #include <fmt/format.h>
 
@@ -130,10 +131,7 @@ size_t Terminal::columns() {
 }
 
 void Terminal::draw(std::string_view line) {
-  size_t end = std::min(line.size(), columns());
-  const auto within = [&] { return end < line.size() && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80; };
-  while (end > 0 && within()) --end;  // whole characters
-  to_stderr(fmt::format("\r\x1b[K{}", line.substr(0, end)));
+  to_stderr(fmt::format("\r\x1b[K{}", text::beginning_of(line, columns())));
   line_open_ = true;
 }
 

@@ -2,6 +2,7 @@
 #include "lab/client/http_requests.h"
 
 #include "base/error.h"
+#include "base/number_in.h"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
@@ -17,7 +18,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -62,12 +62,9 @@ Endpoint parse_base_url(std::string_view url) {
     endpoint.host = authority.substr(0, colon);
   }
   if (colon != std::string_view::npos) {
-    const std::string_view port = authority.substr(colon + 1);
-    int number = 0;
-    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-    if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535)
+    endpoint.port = authority.substr(colon + 1);
+    if (const int port = number_in<int>(endpoint.port).value_or(0); port < 1 || port > 65535)
       throw refuse("a port from 1 to 65535 in a URL");
-    endpoint.port = port;
   }
   if (endpoint.host.empty() || (!in_brackets && endpoint.host.find(':') != std::string::npos)) throw refuse("a URL");
   while (path.ends_with('/')) path.remove_suffix(1);
@@ -201,20 +198,10 @@ struct Stream {
   using Some = std::tuple<error_code, size_t>;
 
   asio::awaitable<Some> read_some(asio::mutable_buffer into) const {
-    if (secure == nullptr) {
-      const Some some = co_await plain->async_read_some(into, kAwait);
-      co_return some;
-    }
-    const Some some = co_await secure->async_read_some(into, kAwait);
-    co_return some;
+    return secure == nullptr ? plain->async_read_some(into, kAwait) : secure->async_read_some(into, kAwait);
   }
   asio::awaitable<Some> write_some(asio::const_buffer bytes) const {
-    if (secure == nullptr) {
-      const Some some = co_await plain->async_write_some(bytes, kAwait);
-      co_return some;
-    }
-    const Some some = co_await secure->async_write_some(bytes, kAwait);
-    co_return some;
+    return secure == nullptr ? plain->async_write_some(bytes, kAwait) : secure->async_write_some(bytes, kAwait);
   }
 
   beast::tcp_stream* plain;

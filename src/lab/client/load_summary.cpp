@@ -147,6 +147,12 @@ std::string milliseconds(const Spread& spread, double seconds) {
   return ms < 10 ? fmt::format("{:.2f}", ms) : ms < 1000 ? fmt::format("{:.1f}", ms) : fmt::format("{:.0f}", ms);
 }
 
+// Mean, in a cell of this width, p50, p90 and p99: the end of a row.
+std::string spread_cells(const Spread& s, int width) {
+  return fmt::format(" {:>{}} | {:>8} | {:>8} | {:>8} |\n", milliseconds(s, s.mean), width, milliseconds(s, s.p50),
+                     milliseconds(s, s.p90), milliseconds(s, s.p99));
+}
+
 }  // namespace
 
 std::string throughput_table(std::span<const LoadSummary> points) {
@@ -170,9 +176,7 @@ std::string latency_table(std::span<const LoadSummary> points) {
       "-------: | -------: | -------: |\n";
   for (const LoadSummary& s : points) {
     for (const auto& [name, spread] : {std::pair{"TTFT", s.ttft}, {"TPOT", s.tpot}, {"ITL", s.itl}, {"E2E", s.e2e}}) {
-      out += fmt::format("| {:>11} | {:<11} | {:>8} | {:>8} | {:>8} | {:>8} |\n", point_name(s), name,
-                         milliseconds(spread, spread.mean), milliseconds(spread, spread.p50),
-                         milliseconds(spread, spread.p90), milliseconds(spread, spread.p99));
+      out += fmt::format("| {:>11} | {:<11} |{}", point_name(s), name, spread_cells(spread, 8));
     }
   }
   return out;
@@ -188,10 +192,9 @@ std::string turn_table(std::span<const LoadSummary> points) {
       const auto& [prompt_tokens, ttft] = s.turns[turn];
       const bool known = s.counted_by_server && ttft.count > 0;
       out += fmt::format(
-          "| {:>11} | {:>4} | {:>5} | {:>13} | {:>14} | {:>8} | {:>8} | {:>8} |\n", point_name(s), turn + 1, ttft.count,
+          "| {:>11} | {:>4} | {:>5} | {:>13} |{}", point_name(s), turn + 1, ttft.count,
           known ? fmt::format("{:.0f}", static_cast<double>(prompt_tokens) / static_cast<double>(ttft.count)) : "—",
-          milliseconds(ttft, ttft.mean), milliseconds(ttft, ttft.p50), milliseconds(ttft, ttft.p90),
-          milliseconds(ttft, ttft.p99));
+          spread_cells(ttft, 14));
     }
   }
   return out;

@@ -212,14 +212,6 @@ class Stress {
 
 }  // namespace
 
-server::EnginePort stress_port(engine::Engine& engine) {
-  return {
-      .submit = [&engine](engine::Request request,
-                          engine::Receiver receiver) { return engine.submit(std::move(request), std::move(receiver)); },
-      .cancel = [&engine](engine::RequestId id) { engine.cancel(id); },
-      .stats = [&engine] { return engine.stats(); }};
-}
-
 void verify_stress(const server::EnginePort& port, const StressPlan& plan, VerifyChecks& checks) {
   checks.begin(VerifyLevel::kStress);
   Stress(port, plan, checks).verify();

@@ -135,7 +135,7 @@ void stress(const VerifySubject& subject, VerifyChecks& checks) {
   const backend::RunConfig& run = subject.model.run;
   const OnBackend on = load(subject, run, engine::step_limits(limits, config.dims));
   engine::Engine engine(*on.backend, on.model, limits);
-  const server::EnginePort port = stress_port(engine);
+  const server::EnginePort port = server::port_of(engine);
   const bool exact =
       run.backend == BackendKind::kReference || (run.backend == BackendKind::kCpu && !backend::rounds(run.activations));
   verify_stress(

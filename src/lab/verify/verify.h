@@ -176,8 +176,6 @@ struct StressPlan {
 };
 // The port of an engine; tests pass one that loses events.
 void verify_stress(const server::EnginePort& port, const StressPlan& plan, VerifyChecks& checks);
-// A port to this engine, which must outlive it.
-[[nodiscard]] server::EnginePort stress_port(engine::Engine& engine);
 
 // Levels 1, 3 and 4 against any server with OpenAI's API.
 struct ServerSubject {

@@ -39,7 +39,7 @@ dist: ## packages of every kind (DIST="cpu arm": these alone)
 	@for kind in $(DIST); do $(MAKE) package PACKAGE=$$kind || exit 1; done
 
 dist-try: ## install and run each of them in a clean Debian 12 and 13; wants root, debootstrap and, for arm64, qemu
-	@tools/setup.sh try arm
+	@tools/setup.sh try
 	@tools/try_packages.sh build/packages build/try
 
 demo: setup ## build, then let the small model of the repository tell a story

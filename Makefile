@@ -39,7 +39,7 @@ dist: ## packages of every kind (DIST="cpu arm": these alone)
 	@for kind in $(DIST); do $(MAKE) package PACKAGE=$$kind || exit 1; done
 
 dist-try: ## install and run each of them in a clean Debian 12 and 13; wants root, debootstrap and, for arm64, qemu
-	@tools/setup.sh try arm
+	@tools/setup.sh try
 	@tools/try_packages.sh build/packages build/try
 
 demo: setup ## build, then let the small model of the repository tell a story
@@ -95,15 +95,15 @@ test-schemas: setup ## grammars of schemas beside the jsonschema package: its su
 	@for part in suite fuzz; do NIBBLE_SCHEMAS="$$PWD/build/cpu/tests/schemas_main" NIBBLE_SUITE=build/schemas-suite/json/tests/draft2020-12 \
 	  .venv-schemas/bin/python tests/schemas/schemas_test.py $$part || exit; done
 
-asan: setup ## the tests under AddressSanitizer and UBSan
+asan: setup ## the tests under AddressSanitizer and UBSan (ROOMS="base text": these rooms' unit tests alone)
 	$(call configure,asan)
-	$(call compile,asan)
-	$(call run_tests,asan)
+	$(call compile,asan,$(ROOMS:%=%_test))
+	$(if $(ROOMS),$(call run_room_tests,asan),$(call run_tests,asan))
 
-tsan: setup ## the tests under ThreadSanitizer
+tsan: setup ## the tests under ThreadSanitizer (ROOMS="engine server")
 	$(call configure,tsan)
-	$(call compile,tsan)
-	$(call run_tests,tsan)
+	$(call compile,tsan,$(ROOMS:%=%_test))
+	$(if $(ROOMS),$(call run_room_tests,tsan),$(call run_tests,tsan))
 
 fuzz: ## run each fuzz target for SECONDS (60)
 	@tools/setup.sh fuzz
@@ -146,4 +146,8 @@ endef
 # $(2): more for ctest.
 define run_tests
 	@JOBS=$(JOBS) tools/run_tests.sh build/$(1) $(2)
+endef
+
+define run_room_tests
+	@for room in $(ROOMS); do JOBS=$(JOBS) tools/run_tests.sh build/$(1)/src/$$room || exit; done
 endef

@@ -8,5 +8,9 @@ namespace fmt {
 template auto detail::thousands_sep_impl<char>(locale_ref) -> thousands_sep_result<char>;
 template auto detail::decimal_point_impl<char>(locale_ref) -> char;
 template void detail::buffer<char>::append(const char*, const char*);
+template void detail::vformat_to<char>(detail::buffer<char>&, string_view, basic_format_args<format_context>,
+                                       detail::locale_ref);
+template auto detail::dragonbox::to_decimal<float>(float) noexcept -> dragonbox::decimal_fp<float>;
+template auto detail::dragonbox::to_decimal<double>(double) noexcept -> dragonbox::decimal_fp<double>;
 
 }  // namespace fmt

@@ -170,7 +170,7 @@ void wait_until(const std::function<bool()>& holds) {
   yield();
 }
 
-const WarpOperands& exchange(const Operands& own) {
+const WarpOperands& exchange(Operands own) {
   Meeting& warp = cta->warps[threadIdx.x / kLanes];
   warp.coming.lane[lane_idx()] = own;
   if (++warp.arrived == kLanes) {

@@ -63,7 +63,7 @@ struct WarpOperands {
 };
 
 // Meets the other 31 lanes of the warp; all get everybody's operands.
-const WarpOperands& exchange(const Operands& own);
+const WarpOperands& exchange(Operands own);
 int lane_idx();
 void sync_block();
 void wait_until(const std::function<bool()>& holds);  // lets other lanes run

@@ -7,7 +7,7 @@
 //      (64 %), 8 98 us (85 %); down: 10.7 us (54 %), 52.7 us (79 %)
 // bytes, flops: cost()     rounding: int32 within a block, f32 in the order of k, then over lanes and warps
 
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/layout/small_floats.h"
@@ -91,8 +91,8 @@ __device__ __forceinline__ void multiply_slices(const uint8_t* tile, int slices,
 }
 
 // What the two products do around the loop. finish: one of the tile's results, `of(row)` their sums.
-struct Int8Up {
-  using Args = GroupedUpArgs;
+struct Int8UpOp {
+  using Args = GroupedUp::Args;
   static constexpr int kResults = layout::kTileRows / 2;  // of a tile and pair
   const Args& a;
   __device__ int cols() const { return a.hidden; }
@@ -105,8 +105,8 @@ struct Int8Up {
                   swiglu_f16(of(i) + bias[0].to_float(), of(i + 8) + bias[1].to_float(), a.swiglu_limit));
   }
 };
-struct Int8Down {
-  using Args = GroupedDownArgs;
+struct Int8DownOp {
+  using Args = GroupedDown::Args;
   static constexpr int kResults = layout::kTileRows;
   const Args& a;
   __device__ int cols() const { return a.inter; }

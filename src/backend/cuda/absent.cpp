@@ -86,8 +86,12 @@ void CardGroup::meet(ProcessGroup& /*group*/, const std::string& /*card*/) {
 const Comm& CardGroup::comm() const { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 void CardGroup::give_up() {}
 
+namespace {
+
 // Programs are made for `inspect --plan`, and never executed.
-static void absent() { check(false, "a build without CUDA executes no program"); }
+void absent() { check(false, "a build without CUDA executes no program"); }
+
+}  // namespace
 
 void AnyGemm::launch(const GemmArgs&, const GemmPlan&, const Launch&) { absent(); }
 void Attend::launch(const Args&, const Launch&) { absent(); }

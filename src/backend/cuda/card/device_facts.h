@@ -63,7 +63,7 @@ struct CardArch {
 [[nodiscard]] DeviceFacts taken_for(const DeviceFacts& card, const CardArch& arch);
 
 // From now on this process takes its cards for ones of this architecture; none: of their own. Their kernels must be
-// compiled for it: kernels_for refuses others. Once, before other threads.
+// compiled for it: require_kernels refuses others. Once, before other threads.
 void mask_card(const std::optional<CardArch>& arch);
 [[nodiscard]] const std::optional<CardArch>& card_mask();
 

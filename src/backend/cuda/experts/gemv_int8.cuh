@@ -1,6 +1,6 @@
 #pragma once
 // y = W·x for up to 8 of an expert's pairs, W MXFP4, x int8     source: torch/model.py, MLPBlock
-// arguments: grouped_plan.h     W: layout/mx_a_m16k32.h     x: round_blocks.h
+// arguments: experts.h     W: layout/mx_a_m16k32.h     x: round_blocks.h
 // grid row tiles x tiles of pairs; 4 warps take the tile's slices in turn and add up their sums in shared memory
 // dp4a on a lane's 8 k of rows g and g + 8 of a block; bytes of weights by layout/small_floats.h
 // measured 2026-11-22 (H100, 120b, share of read bandwidth, the rounding before it included), gate_up: 1 token 18.0 us

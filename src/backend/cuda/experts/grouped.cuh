@@ -1,6 +1,6 @@
 #pragma once
 // y = W·x for the pairs of each expert, up to 24 at a time, W MXFP4     source: torch/model.py, MLPBlock
-// arguments: grouped_plan.h     main loop: row_warps.cuh
+// arguments: experts.h     main loop: row_warps.cuh
 // grid one CTA per SM; all (expert tile, row tile) in the order of expert tiles, a range of equal cost per CTA, whose
 //      warps take them in turn: so a CTA sees few experts, and waits for new activations seldom. Its warps meet only
 //      there.

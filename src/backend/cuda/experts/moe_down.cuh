@@ -1,6 +1,6 @@
 #pragma once
 // y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), e the k-th choice, of own ones
-// source: torch/model.py, MLPBlock     arguments: gemv_plan.h MoeDown::Args     main loop: row_warps.cuh
+// source: torch/model.py, MLPBlock     arguments: experts.h MoeDown::Args     main loop: row_warps.cuh
 // grid one CTA per SM; the row tiles of all chosen experts in the order of experts, a range of equal length per CTA, so
 //      that it sees few experts; its warps take them in turn; columns: the expert's pairs
 // A row tile's experts lie in several CTAs. Each leaves its sums in global memory; the last one of a row tile adds

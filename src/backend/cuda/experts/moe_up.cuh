@@ -1,6 +1,6 @@
 #pragma once
 // u[t, k] = swiglu(W1[e] · x[t] + b1[e]) of the experts that up to 8 tokens choose     source: torch/model.py, MLPBlock
-// arguments: gemv_plan.h MoeUp::Args     main loop: row_runs.cuh
+// arguments: experts.h MoeUp::Args     main loop: row_runs.cuh
 // grid one CTA per SM; the row tiles of all chosen experts in turn; column t = token t of every expert, so that the
 //      activations are loaded once
 // nothing starts, not even the next kernel, before the dependency wait: after this kernel the logits are complete

@@ -1,6 +1,6 @@
 #pragma once
 // route_sums: x[t] += bias + sums[t]; inverse[t] = 1 / rms(x[t]); logits[t, e] = inverse[t] (norm * x[t]) · W[e]
-// + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: around_gemm.h
+// + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: route.h
 // RouteSums::Args
 // x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles, of one split or two     W bf16 [experts,
 // hidden] row-major grid one CTA per 32 or 64 tokens warps four by columns, 16 of a step's 64; the others by tokens, 16

@@ -1,6 +1,6 @@
 #pragma once
 // route_tokens: logits[t, e] = x[t] · W[e] + b[e]; the topk largest and their softmax       source: torch/model.py
-// MLPBlock; arguments: around_gemm.h RouteTokens::Args
+// MLPBlock; arguments: route.h RouteTokens::Args
 // x f32 [tokens, hidden]     W bf16 [experts, hidden] row-major     logits f32 [tokens, experts]
 // grid one CTA per (part of K, up to 128 experts, tile of tokens), a warp per slice of K and 16 experts:
 //      weights are in registers, x comes through shared memory, where the warps' sums meet, too; who finishes a tile's

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kSampleThreads) any_sample_mask_f32(const __gr
 }
 
 // sample_adjust: bias, then repetition, presence and frequency penalty, on the tokens that have any (sampling.h)
-// logits f32 [rows, vocab]     shifts: kernel_table.h, a token once per row     grid (shifts / 256, rows)
+// logits f32 [rows, vocab]     shifts: sample.h, a token once per row     grid (shifts / 256, rows)
 // rounding: each step as the host rounds it, no fused multiply-add
 __global__ void __launch_bounds__(kSampleThreads) any_sample_adjust_f32(const __grid_constant__ Sample::Args args) {
   const int row = blockIdx.y, i = blockIdx.x * kSampleThreads + threadIdx.x;

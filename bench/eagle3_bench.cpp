@@ -106,7 +106,7 @@ void time_head(int64_t draft_vocab, double read_bytes_per_s) {
 }
 
 void time_products(double read_bytes_per_s) {
-  using Then = Eagle3LinearArgs::Then;
+  using Then = Eagle3Linear::Args::Then;
   struct Product {
     const char* name;
     Then then;
@@ -131,19 +131,19 @@ void time_products(double read_bytes_per_s) {
   for (const Product& p : kProducts) {
     const int64_t bytes = int64_t{2} * p.rows * p.cols;
     for (const int tokens : {1, 8, 64}) {
-      Eagle3LinearArgs args{.then = p.then, .x = reinterpret_cast<const Bf16*>(x.get())};
+      Eagle3Linear::Args args{.then = p.then, .x = reinterpret_cast<const Bf16*>(x.get())};
       args.tokens = tokens, args.rows = p.rows, args.cols = p.cols;
       if (p.then == Then::kAdd) args.out = reinterpret_cast<float*>(out.get());
       if (p.then == Then::kGate) args.gated = reinterpret_cast<Bf16*>(out.get());
       std::printf("%-15s %6d ", p.name, tokens);
       const int links = static_cast<int>(std::min<int64_t>(32, kPool / bytes));
       args.weight = reinterpret_cast<const Bf16*>(pool.get());
-      const int planned = plan(args, sms).parts;
+      const int planned = Eagle3Linear::plan(args, sms).parts;
       for (const int parts : {1, 2, 4, 8}) {
         const double us = median_link_us({.stream = stream.get(), .links = links, .repetitions = 5}, [&](int link) {
-          Eagle3LinearArgs own = args;
+          Eagle3Linear::Args own = args;
           own.weight = reinterpret_cast<const Bf16*>(pool.get() + link * bytes);
-          any_eagle3_linear(own, cut(own, parts), on);
+          Eagle3Linear::launch(own, Eagle3Linear::cut(own, parts), on);
         });
         std::printf("  %d%s: %6.1f (%3.0f %%)", parts, parts == planned ? "*" : " ", us,
                     100 * static_cast<double>(bytes) / read_bytes_per_s * 1e6 / us);
@@ -166,20 +166,20 @@ void time_rows() {
   const LinkChain chain{.stream = stream.get(), .links = 16, .repetitions = 5};
   for (const int tokens : {1, 8, 64}) {
     const double norm = median_link_us(chain, [&](int) {
-      any_eagle3_norm({.x = floats, .scale = floats, .rounded = bf16s, .rows = tokens, .width = kHidden}, on);
+      Eagle3Norm::launch({.x = floats, .scale = floats, .rounded = bf16s, .rows = tokens, .width = kHidden}, on);
     });
     const double enter = median_link_us(chain, [&](int) {
-      any_eagle3_enter({.ids = ints,
-                        .sampled = ints,
-                        .features = floats,
-                        .embedding = bf16s,
-                        .input_norm = floats,
-                        .hidden_norm = floats,
-                        .x = bf16s,
-                        .residual = floats,
-                        .tokens = tokens,
-                        .hidden = kHidden},
-                       on);
+      Eagle3Enter::launch({.ids = ints,
+                           .sampled = ints,
+                           .features = floats,
+                           .embedding = bf16s,
+                           .input_norm = floats,
+                           .hidden_norm = floats,
+                           .x = bf16s,
+                           .residual = floats,
+                           .tokens = tokens,
+                           .hidden = kHidden},
+                          on);
     });
     std::printf("%2d tokens: norm %5.1f us, enter %5.1f us\n", tokens, norm, enter);
   }

@@ -5,8 +5,10 @@
 // repetitions.
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/testing/costs.h"
 #include "base/random.h"
 #include "graph_timer.h"
 
@@ -100,14 +102,14 @@ Peak measure_read(const uint8_t* pool, int sms, cudaStream_t stream, uint32_t* s
 
 // How a chain's kernels are launched.
 struct Link {
-  GemvDevice device;
+  PlanDevice device;
   bool chained = false;
   int stages = 0;  // of gemv's ring; 0: the plan decides
   cudaStream_t stream = nullptr;
   [[nodiscard]] Launch on() const { return {.stream = stream, .chained = chained}; }
-  template <class Args>
-  [[nodiscard]] GemvPlan gemv(const Args& args) const {
-    return plan_gemv(shape_of(args), device, stages);
+  template <class Kernel>
+  [[nodiscard]] GemvPlan gemv(const typename Kernel::Args& args) const {
+    return plan_gemv(Kernel::shape_of(args), device, stages);
   }
 };
 
@@ -115,7 +117,7 @@ struct Link {
 struct Subject {
   std::string name;
   int tokens;
-  GemvCost cost;
+  KernelCost cost;
   int links;
   std::function<void(int, const Link&)> link;
 };
@@ -124,7 +126,7 @@ struct Result {
   std::string name;
   int tokens, stages;
   double chain_us, graph_us;
-  GemvCost cost;
+  KernelCost cost;
 };
 
 double time_links(const Subject& subject, Link launch, cudaStream_t stream) {
@@ -145,7 +147,7 @@ struct Buffers {
 constexpr const char* kPackings[] = {"bf16", "mxfp8", "mxfp4"};
 
 // qkv, o and lm_head as a step has them: norm in front of the first and the last.
-Subject dense_subject(const std::string& name, const Buffers& b, DenseArgs args) {
+Subject dense_subject(const std::string& name, const Buffers& b, GemvDense::Args args) {
   const int64_t bytes = layout::packed_bytes(args.packing, args.rows, args.cols);
   args.in.x = b.x;
   if (name != "o") args.in.norm = b.norm;
@@ -155,30 +157,30 @@ Subject dense_subject(const std::string& name, const Buffers& b, DenseArgs args)
   const int links = static_cast<int>(std::max<int64_t>(1, kPoolBytes / 2 / bytes));
   return {name + " " + kPackings[static_cast<size_t>(args.packing)], args.tokens, cost(args), links,
           [=](int i, const Link& launch) {
-            DenseArgs own = args;
+            GemvDense::Args own = args;
             own.weights = b.pool + i * bytes;
-            gemv_dense(own, launch.gemv(own), launch.on());
+            GemvDense::launch(own, launch.gemv<GemvDense>(own), launch.on());
           }};
 }
 
 Subject router_subject(const Buffers& b, int tokens) {
-  const RouterArgs args{.x = b.x,
-                        .delta = b.x,
-                        .sum = b.y + int64_t{16} * kHidden,
-                        .norm = b.norm,
-                        .bias = b.bias,
-                        .normed = b.y,
-                        .rounded = b.u,
-                        .logits = b.y + int64_t{8} * kHidden,
-                        .hidden = kHidden,
-                        .experts = 128,
-                        .tokens = tokens,
-                        .eps = 1e-5f};
+  const Router::Args args{.x = b.x,
+                          .delta = b.x,
+                          .sum = b.y + int64_t{16} * kHidden,
+                          .norm = b.norm,
+                          .bias = b.bias,
+                          .normed = b.y,
+                          .rounded = b.u,
+                          .logits = b.y + int64_t{8} * kHidden,
+                          .hidden = kHidden,
+                          .experts = 128,
+                          .tokens = tokens,
+                          .eps = 1e-5f};
   const int64_t bytes = int64_t{2} * args.experts * kHidden;
   return {"router bf16", tokens, cost(args), 1000, [=](int i, const Link& launch) {
-            RouterArgs own = args;
+            Router::Args own = args;
             own.weight = reinterpret_cast<const Bf16*>(b.pool + i * bytes);
-            route_logits(own, launch.on());
+            Router::launch(own, launch.on());
           }};
 }
 
@@ -223,25 +225,25 @@ Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffer
   auto* finished = device_array<int>(kRowTiles);
   cuda_check(cudaMemset(finished, 0, kRowTiles * sizeof(int)), "zeros");
   const ExpertChoice choice{.experts = kExperts, .topk = kTopk};
-  const MoeUpArgs up{
+  const MoeUp::Args up{
       .bias = b.bias, .x = b.half_x, .choice = choice, .u = b.u, .hidden = kHidden, .inter = inter, .tokens = tokens};
-  const MoeDownArgs down{.bias = b.bias,
-                         .u = b.u,
-                         .choice = choice,
-                         .y = b.y,
-                         .sums = device_array<float>(int64_t{kGemvRoutes} * kHidden),
-                         .finished = finished,
-                         .hidden = kHidden,
-                         .inter = width,
-                         .tokens = tokens};
-  const GemvDownArgs few{.bias = b.bias,
-                         .u = b.u,
-                         .choice = choice,
-                         .y = {b.y, b.y + int64_t{8} * kHidden},
-                         .hidden = kHidden,
-                         .inter = width,
-                         .tokens = tokens,
-                         .parts = 2};
+  const MoeDown::Args down{.bias = b.bias,
+                           .u = b.u,
+                           .choice = choice,
+                           .y = b.y,
+                           .sums = device_array<float>(int64_t{kGemvRoutes} * kHidden),
+                           .finished = finished,
+                           .hidden = kHidden,
+                           .inter = width,
+                           .tokens = tokens};
+  const GemvMoeDown::Args few{.bias = b.bias,
+                              .u = b.u,
+                              .choice = choice,
+                              .y = {b.y, b.y + int64_t{8} * kHidden},
+                              .hidden = kHidden,
+                              .inter = width,
+                              .tokens = tokens,
+                              .parts = 2};
   const bool has_up = which != Moe::kDown, has_down = which == Moe::kDown || which == Moe::kPair;
   const bool few_pairs = tokens * kTopk <= kGemvTokens;
   const auto placed = [=](auto args, int i, const uint8_t* weights) {
@@ -252,22 +254,24 @@ Subject moe_subject(const std::string& name, Moe which, int tokens, const Buffer
   const auto link = [=](int i, const Link& launch) {
     const uint8_t* weights = b.pool + i % layers * layer_bytes;
     const uint8_t* down_weights = has_up ? weights + up_bytes : weights;
-    if (has_up) moe_up_rows(placed(up, i, weights), plan_row_warps(kHidden, kMoeUpWish, launch.device), launch.on());
-    if (has_down && few_pairs) gemv_moe_down(placed(few, i, down_weights), launch.gemv(few), launch.on());
+    if (has_up)
+      MoeUp::launch(placed(up, i, weights), plan_row_warps(kHidden, MoeUp::kWish, launch.device), launch.on());
+    if (has_down && few_pairs)
+      GemvMoeDown::launch(placed(few, i, down_weights), launch.gemv<GemvMoeDown>(few), launch.on());
     if (has_down && !few_pairs)
-      moe_down_rows(placed(down, i, down_weights), plan_row_warps(width, kMoeDownWish, launch.device), launch.on());
+      MoeDown::launch(placed(down, i, down_weights), plan_row_warps(width, MoeDown::kWish, launch.device), launch.on());
   };
   // The mean over the layers: their numbers of distinct experts differ.
   const int links = layers * rounds;
   const auto mean = [&](const auto& args) {
-    GemvCost base = cost(args, 0);
+    KernelCost base = cost(args, 0);
     base.bytes += (cost(args, 1).bytes - base.bytes) * distinct / links;
     return base;
   };
-  GemvCost total;
+  KernelCost total;
   if (has_up) total = mean(up);
   if (has_down) {
-    const GemvCost own = few_pairs ? mean(few) : mean(down);
+    const KernelCost own = few_pairs ? mean(few) : mean(down);
     total = {total.bytes + own.bytes, total.flops + own.flops};
   }
   return {name, tokens, total, links, link};
@@ -287,17 +291,17 @@ struct Grouped {
         if (std::find(ids.begin() + t * kTopk, ids.end(), e) == ids.end()) ids.push_back(e);
       }
     distinct = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
-    GroupArgs args{.expert_ids = device_array<int32_t>(std::ssize(ids)),
-                   .pairs = device_array<int32_t>(max_places(std::ssize(ids), kAll)),
-                   .tiles = device_array<ExpertTile>(max_expert_tiles(std::ssize(ids), kAll, 8)),
-                   .tile_counts = device_array<int32_t>(kTileCounts),
-                   .tokens = tokens,
-                   .topk = kTopk,
-                   .experts = kAll,
-                   .tile_tokens = tile_tokens};
+    GroupTiles::Args args{.expert_ids = device_array<int32_t>(std::ssize(ids)),
+                          .pairs = device_array<int32_t>(max_places(std::ssize(ids), kAll)),
+                          .tiles = device_array<ExpertTile>(max_expert_tiles(std::ssize(ids), kAll, 8)),
+                          .tile_counts = device_array<int32_t>(kTileCounts),
+                          .tokens = tokens,
+                          .topk = kTopk,
+                          .experts = kAll,
+                          .tile_tokens = tile_tokens};
     cuda_check(cudaMemcpy(const_cast<int32_t*>(args.expert_ids), ids.data(), ids.size() * 4, cudaMemcpyHostToDevice),
                "ids");
-    any_moe_group_tiles(args, {});
+    GroupTiles::launch(args, {});
     cuda_check(cudaDeviceSynchronize(), "groups");
     groups = {args.pairs, args.tiles, args.tile_counts, kTopk};
   }
@@ -309,41 +313,41 @@ F16* random_f16(int64_t count) {
   return values;
 }
 
-std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const GemvDevice& device) {
+std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const PlanDevice& device) {
   const Grouped step(tokens, grouped_tokens(kHidden, kInter, device));
   const int64_t up_expert = layout::packed_bytes(2 * kInter, kHidden),
                 down_expert = layout::packed_bytes(kHidden, kInter);
   const auto pairs = int64_t{tokens} * kTopk;
-  const GroupedUpArgs up{.bias = b.bias,
-                         .x = random_f16(int64_t{tokens} * kHidden),
-                         .groups = step.groups,
-                         .u = device_array<F16>(pairs * kInter),
-                         .hidden = kHidden,
-                         .inter = kInter};
-  const GroupedDownArgs down{.bias = b.bias,
-                             .u = random_f16(pairs * kInter),
-                             .groups = step.groups,
-                             .y = device_array<float>(pairs * kHidden),
-                             .hidden = kHidden,
-                             .inter = kInter};
+  const GroupedUp::Args up{.bias = b.bias,
+                           .x = random_f16(int64_t{tokens} * kHidden),
+                           .groups = step.groups,
+                           .u = device_array<F16>(pairs * kInter),
+                           .hidden = kHidden,
+                           .inter = kInter};
+  const GroupedDown::Args down{.bias = b.bias,
+                               .u = random_f16(pairs * kInter),
+                               .groups = step.groups,
+                               .y = device_array<float>(pairs * kHidden),
+                               .hidden = kHidden,
+                               .inter = kInter};
   const auto layers = [](int64_t expert_bytes) {
     return static_cast<int>(kPoolBytes / (Grouped::kAll * expert_bytes));
   };
   const auto cost_of = [&](int64_t expert_bytes, int64_t in, int64_t out, int64_t rows) {
-    return GemvCost{step.distinct * expert_bytes + in + out, 2 * pairs * rows * kHidden};
+    return KernelCost{step.distinct * expert_bytes + in + out, 2 * pairs * rows * kHidden};
   };
   return {{"grouped gate_up", tokens, cost_of(up_expert, tokens * 2 * kHidden, pairs * 2 * kInter, 2 * kInter),
            4 * layers(up_expert),
            [=](int i, const Link& launch) {
-             GroupedUpArgs own = up;
+             GroupedUp::Args own = up;
              own.weights = b.pool + i % layers(up_expert) * Grouped::kAll * up_expert;
-             grouped_up(own, plan_row_warps(kHidden, kGrouped, launch.device), launch.on());
+             GroupedUp::launch(own, plan_row_warps(kHidden, kGrouped, launch.device), launch.on());
            }},
           {"grouped down", tokens, cost_of(down_expert, pairs * 2 * kInter, pairs * 4 * kHidden, kHidden),
            4 * layers(down_expert), [=](int i, const Link& launch) {
-             GroupedDownArgs own = down;
+             GroupedDown::Args own = down;
              own.weights = b.pool + i % layers(down_expert) * Grouped::kAll * down_expert;
-             grouped_down(own, plan_row_warps(kInter, kGrouped, launch.device), launch.on());
+             GroupedDown::launch(own, plan_row_warps(kInter, kGrouped, launch.device), launch.on());
            }}};
 }
 
@@ -351,34 +355,34 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const GemvDe
 std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
   const Grouped step(tokens, kMoeTileTokens);
   const int pairs = tokens * kTopk;
-  const GroupedUpArgs up{
+  const GroupedUp::Args up{
       .bias = b.bias, .x = b.half_x, .groups = step.groups, .u = b.u, .hidden = kHidden, .inter = kInter};
-  const GroupedDownArgs down{.bias = b.bias,
-                             .u = b.u,
-                             .groups = step.groups,
-                             .y = device_array<float>(int64_t{pairs} * kHidden),
-                             .hidden = kHidden,
-                             .inter = kInter};
-  const auto add = [&](const char* name, const auto& args, const RoundBlocksArgs& round, const auto& launch_product) {
-    const GemvCost total = cost(args, pairs, step.distinct), one = cost(args, pairs, 1);
+  const GroupedDown::Args down{.bias = b.bias,
+                               .u = b.u,
+                               .groups = step.groups,
+                               .y = device_array<float>(int64_t{pairs} * kHidden),
+                               .hidden = kHidden,
+                               .inter = kInter};
+  const auto add = [&](const char* name, const auto& args, const RoundBlocks::Args& round, const auto& launch_product) {
+    const KernelCost total = cost(args, pairs, step.distinct), one = cost(args, pairs, 1);
     const int64_t layer = Grouped::kAll * (cost(args, pairs, 2).bytes - one.bytes) / 16 * 16;
     const auto layers = static_cast<int>(kPoolBytes / layer);
     return Subject{name, tokens, total, 60 * layers, [=](int i, const Link& launch) {
                      const Launch on = launch.on();
                      auto own = args;
                      own.weights = b.pool + i % layers * layer;
-                     any_round_blocks(round, on);
+                     RoundBlocks::launch(round, on);
                      launch_product(own, on);
                    }};
   };
   return {add("gate_up x4 int8", up,
               {.form = Activations::kInt8, .from = b.x, .to = b.half_x, .values = int64_t{tokens} * kHidden},
-              [=](const GroupedUpArgs& args, const Launch& on) {
-                any_gemv_int8_up(args, plan_gemv_int8(2 * kInter, pairs, Grouped::kAll), on);
+              [=](const GroupedUp::Args& args, const Launch& on) {
+                Int8Up::launch(args, plan_int8(2 * kInter, pairs, Grouped::kAll), on);
               }),
           add("down x4 int8", down, {.form = Activations::kInt8, .to = b.u, .values = int64_t{pairs} * kInter},
-              [=](const GroupedDownArgs& args, const Launch& on) {
-                any_gemv_int8_down(args, plan_gemv_int8(kHidden, pairs, Grouped::kAll), on);
+              [=](const GroupedDown::Args& args, const Launch& on) {
+                Int8Down::launch(args, plan_int8(kHidden, pairs, Grouped::kAll), on);
               })};
 }
 
@@ -438,7 +442,7 @@ void print_table(const char* device, const Peak& peak, const std::vector<Result>
 int run(const char* path, std::string_view only) {
   cudaDeviceProp prop{};
   cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
-  const GemvDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
+  const PlanDevice device{prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
                           static_cast<int64_t>(prop.sharedMemPerMultiprocessor)};
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreate(&stream), "stream");

@@ -7,9 +7,12 @@
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/testing/costs.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/dense/linear.h"
+#include "backend/cuda/experts/route.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/card/measure.h"
 #include "base/random.h"
@@ -111,8 +114,7 @@ class Bench {
     cuda_check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, 0));
     int smem = 0;
     cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
-    attend_device_ = {.sms = sms_, .sm_smem_bytes = smem};
-    gemm_device_ = {.sms = sms_, .sm_smem_bytes = smem};
+    device_ = {.sms = sms_, .sm_smem_bytes = smem};
     on_ = {stream_.get(), &counts_};
     fill(pool_, kPoolBytes, noise(int64_t{1} << 22));
     fill(experts_, kPoolBytes, packed_experts());
@@ -158,8 +160,7 @@ class Bench {
   DevicePeaks peaks_;
   Stream stream_;
   int sms_ = 0;
-  AttendDevice attend_device_;
-  GemmDevice gemm_device_;
+  PlanDevice device_;
   LaunchCounts counts_{};
   Launch on_;
   std::vector<Row> rows_;
@@ -200,7 +201,7 @@ void Bench::decode(int keys, int tokens, KvDtype type, int window) {
   std::vector<backend::Row> rows;
   for (int i = 0; i < tokens; ++i) rows.push_back({i, 1, keys});
   FlashArgs args = attention(rows, keys, window);
-  const DecodePlan plan = plan_decode({tokens, kKvHeads, row_bytes, window}, attend_device_);
+  const DecodePlan plan = plan_decode({tokens, kKvHeads, row_bytes, window}, device_);
   const DecodeScratch scratch = decode_scratch(plan.target, kKvHeads);
   args.decode_count = tokens;
   args.target = plan.target;
@@ -209,7 +210,7 @@ void Bench::decode(int keys, int tokens, KvDtype type, int window) {
   AttendShares shares;
   share_tokens(rows, shares);
   const std::vector<int32_t> positions(static_cast<size_t>(tokens), keys - 1);
-  const AttendCost c = cost(shares, positions, window, {kHeads, kKvHeads, row_bytes});
+  const KernelCost c = cost(shares, positions, window, {kHeads, kKvHeads, row_bytes});
   const int64_t half = int64_t{tokens} * args.pages_per_row * kPageTokens * kKvHeads * row_bytes;
   const int layers = static_cast<int>(std::clamp<int64_t>(kPoolBytes / (2 * half), 1, 64));
   add({"attend_decode " + std::string(backend::name_of(type)) + ", keys " + std::to_string(keys) +
@@ -218,7 +219,7 @@ void Bench::decode(int keys, int tokens, KvDtype type, int window) {
       layers, [&](int i) {
         args.keys = pool_ + i * 2 * half;
         args.values = pool_ + (i * 2 + 1) * half;
-        any_attend_decode(args, type, plan, on_);
+        AttendDecode::launch(args, type, plan, on_);
       });
 }
 
@@ -229,7 +230,7 @@ void Bench::prefill(int tokens, int window) {
     KvDtype type = KvDtype::kBf16;
     bool fp8 = false;
     int tile_tokens = kPrefillTokens;
-    void (*launch)(const FlashArgs&, KvDtype, const Launch&) = any_attend_prefill;
+    void (*launch)(const FlashArgs&, KvDtype, const Launch&) = AttendPrefill::launch;
     bool rounds = false;  // into what o's GEMM multiplies, as in steps
   };
   std::vector<Way> ways = {{"any_attend_prefill bf16"},
@@ -238,7 +239,7 @@ void Bench::prefill(int tokens, int window) {
   if (sm90_attend_serves(KvDtype::kBf16))
     for (const bool rounds : {false, true})
       ways.push_back({rounds ? "sm90_attend_prefill bf16, rounds" : "sm90_attend_prefill bf16", KvDtype::kBf16, false,
-                      kSm90PrefillTokens, sm90_attend_prefill, rounds});
+                      kSm90PrefillTokens, Sm90AttendPrefill::launch, rounds});
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
   FlashArgs args = attention(rows, tokens, window);
   for (const Way& way : ways) {
@@ -250,7 +251,7 @@ void Bench::prefill(int tokens, int window) {
     args.tile_count = static_cast<int>(shares.prefill.size());
     args.ctas = std::min(args.tile_count * kKvHeads, sms_);
     const auto row_bytes = static_cast<int>(page_row_bytes(way.type, kHeadDim));
-    const AttendCost c = cost(shares, {}, window, {kHeads, kKvHeads, row_bytes});
+    const KernelCost c = cost(shares, {}, window, {kHeads, kKvHeads, row_bytes});
     const int64_t half = int64_t{args.pages_per_row} * kPageTokens * kKvHeads * row_bytes;
     // What has to move is each key and value, query and result once: cost() counts what tiles read, mostly from L2.
     const double rows_bytes = 1.0 * tokens * kHeads * kHeadDim * (way.rounds ? 6 : 8);
@@ -278,17 +279,17 @@ void Bench::dense(const char* name, int rows, int cols, int tokens) {
       args.parts[0] = {y_, 0, rows};
     }
     const GemmShape shape{rows, cols, tokens, 1, layout::Packing::kBf16};
-    const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, gemm_device_);
-    const GemmCost c = cost(args, 1);
+    const GemmPlan plan = wgmma ? plan_sm90_gemm(shape, sms_) : plan_gemm(shape, device_);
+    const KernelCost c = cost(args, 1);
     add({std::string(wgmma ? "sm90_gemm bf16 " : "any_gemm bf16 ") + name, tokens, 0, static_cast<double>(c.bytes),
          static_cast<double>(c.flops)},
         16, [&](int i) {
           args.weights = pool_ + i * bytes;
-          wgmma ? sm90_gemm(args, plan, on_) : any_gemm(args, plan, on_);
+          wgmma ? Sm90Gemm::launch(args, plan, on_) : AnyGemm::launch(args, plan, on_);
         });
   }
   add({"round", tokens, 0, 6.0 * tokens * cols, 0}, 4, [&](int) {
-    any_round({.from = x_, .to = {x16_, InputType::kBf16, tokens}, .tokens = tokens, .cols = cols}, on_);
+    Round::launch({.from = x_, .to = {x16_, InputType::kBf16, tokens}, .tokens = tokens, .cols = cols}, on_);
   });
 }
 
@@ -297,19 +298,19 @@ void Bench::rope(int tokens) {
   std::vector<int32_t> slots(static_cast<size_t>(tokens));
   std::iota(slots.begin(), slots.end(), 0);
   auto* const table = device_array<float>(int64_t{tokens} * kHeadDim / 2);
-  const RopeSumsArgs args{.sums = {pool_, 1, sums_order()},
-                          .bias = bias_,
-                          .q = y_ + int64_t{kMaxTokens} * kTopk * kHidden / 2,  // what nobody reads here
-                          .cosine = table,
-                          .sine = table,
-                          .kv_slots = device_copy(slots),
-                          .kv = {pool_ + kPoolBytes / 2, pool_ + kPoolBytes / 4 * 3, KvDtype::kBf16},
-                          .tokens = tokens,
-                          .heads = kHeads,
-                          .kv_heads = kKvHeads};
-  const GemmCost c = cost(args);
+  const RopeSums::Args args{.sums = {pool_, 1, sums_order()},
+                            .bias = bias_,
+                            .q = y_ + int64_t{kMaxTokens} * kTopk * kHidden / 2,  // what nobody reads here
+                            .cosine = table,
+                            .sine = table,
+                            .kv_slots = device_copy(slots),
+                            .kv = {pool_ + kPoolBytes / 2, pool_ + kPoolBytes / 4 * 3, KvDtype::kBf16},
+                            .tokens = tokens,
+                            .heads = kHeads,
+                            .kv_heads = kKvHeads};
+  const KernelCost c = cost(args);
   add({"rope_sums", tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)}, 4,
-      [&](int) { any_rope_sums(args, on_); });
+      [&](int) { RopeSums::launch(args, on_); });
 }
 
 // Of a decode step of 9 to 256 tokens: the dense products, and what routes.
@@ -325,45 +326,46 @@ void Bench::few(int tokens) {
                        .tokens = tokens,
                        .x_rows = rows16};
     const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
-    const GemmCost c = cost(args, plan);
+    const KernelCost c = cost(args, plan);
     add({std::string("split_gemm ") + name, tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)}, 16,
         [&](int i) {
           args.weights = pool_ + i * bytes;
-          sm90_split_gemm(args, plan, on_);
+          Sm90SplitGemm::launch(args, plan, on_);
         });
-    return SplitSums{y_, plan.splits, SplitSums::Order::kTiles};
+    return SplitSums{y_, plan.cut.splits, SplitSums::Order::kTiles};
   };
   split("qkv", 5120, kHidden);
   const SplitSums o = split("o", kHidden, 4096);
   auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
-  const NormSumsArgs norm{.x = device_array<float>(int64_t{tokens} * kHidden),
-                          .sums = o,
+  const NormSums::Args norm{.x = device_array<float>(int64_t{tokens} * kHidden),
+                            .sums = o,
+                            .bias = bias_,
+                            .norm = bias_,
+                            .normed = x_,
+                            .rounded = {u_, InputType::kF16},
+                            .tokens = tokens,
+                            .hidden = kHidden,
+                            .eps = 1e-5f};
+  RouteTokens::Args route{.x = x_,
                           .bias = bias_,
-                          .norm = bias_,
-                          .normed = x_,
-                          .rounded = {u_, InputType::kF16},
+                          .logits = device_array<float>(int64_t{tokens} * kExperts),
+                          .ids = ids,
+                          .weights = device_array<float>(int64_t{tokens} * kTopk),
+                          .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
+                          .finished = device_array<int>(route_tiles(tokens)),
                           .tokens = tokens,
                           .hidden = kHidden,
-                          .eps = 1e-5f};
-  RouteTokensArgs route{.x = x_,
-                        .bias = bias_,
-                        .logits = device_array<float>(int64_t{tokens} * kExperts),
-                        .ids = ids,
-                        .weights = device_array<float>(int64_t{tokens} * kTopk),
-                        .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
-                        .finished = device_array<int>(route_tiles(tokens)),
-                        .tokens = tokens,
-                        .hidden = kHidden,
-                        .experts = kExperts,
-                        .topk = kTopk};
+                          .experts = kExperts,
+                          .topk = kTopk};
   const RoutePlan apart = plan_route({tokens, kHidden, kExperts}, sms_);
   const double bytes = static_cast<double>(cost(norm).bytes + cost(route).bytes);
   const auto weight = [&](int i) { return reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden; };
-  add({"norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16, [&](int) { any_norm_sums(norm, on_); });
+  add({"norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16,
+      [&](int) { NormSums::launch(norm, on_); });
   add({"norm_sums, route_tokens", tokens, 0, bytes, 0}, 16, [&](int i) {
-    any_norm_sums(norm, on_);
+    NormSums::launch(norm, on_);
     route.weight = weight(i);
-    any_route_tokens(route, apart, on_);
+    RouteTokens::launch(route, apart, on_);
   });
   if (!norm_route_serves({tokens, kHidden, kExperts})) return;
   const NormRouteArgs both{norm, route};
@@ -371,7 +373,7 @@ void Bench::few(int tokens) {
       [&](int i) {
         NormRouteArgs args = both;
         args.route.weight = weight(i);
-        sm90_norm_route(args, plan_norm_route({tokens, kHidden, kExperts}), on_);
+        Sm90NormRoute::launch(args, plan_norm_route({tokens, kHidden, kExperts}), on_);
       });
 }
 
@@ -381,57 +383,57 @@ void Bench::route(int tokens) {
   auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
   const double width = 1.0 * tokens * kHidden;
   add({"rmsnorm", tokens, 0, 8 * width, 0}, 4, [&](int) {
-    any_rmsnorm({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
+    Rmsnorm::launch({.x = x_, .scale = bias_, .out = y_, .rows = tokens, .hidden = kHidden, .eps = 1e-5f}, on_);
   });
-  const RouteSumsArgs router{.x = x_,
-                             .sums = {y_, 1, sums_order()},
-                             .bias = bias_,
-                             .norm = bias_,
-                             .weight = reinterpret_cast<const Bf16*>(pool_),
-                             .router_bias = bias_,
-                             .inverse = device_array<float>(tokens),
-                             .logits = logits,
-                             .ids = ids,
-                             .weights = device_array<float>(int64_t{tokens} * kTopk),
-                             .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts),
-                                        device_array<int32_t>(kExperts), device_copy(std::vector<int>{0})},
-                             .tokens = tokens,
-                             .hidden = kHidden,
-                             .experts = kExperts,
-                             .topk = kTopk,
-                             .eps = 1e-5f};
-  const GemmCost route_cost = cost(router);
+  const RouteSums::Args router{.x = x_,
+                               .sums = {y_, 1, sums_order()},
+                               .bias = bias_,
+                               .norm = bias_,
+                               .weight = reinterpret_cast<const Bf16*>(pool_),
+                               .router_bias = bias_,
+                               .inverse = device_array<float>(tokens),
+                               .logits = logits,
+                               .ids = ids,
+                               .weights = device_array<float>(int64_t{tokens} * kTopk),
+                               .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts),
+                                          device_array<int32_t>(kExperts), device_copy(std::vector<int>{0})},
+                               .tokens = tokens,
+                               .hidden = kHidden,
+                               .experts = kExperts,
+                               .topk = kTopk,
+                               .eps = 1e-5f};
+  const KernelCost route_cost = cost(router);
   add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
-      [&](int) { any_route_sums(router, on_); });
+      [&](int) { RouteSums::launch(router, on_); });
   if (tokens <= kRouteMaxTokens) {
-    const RouteTokensArgs few{.x = x_,
-                              .weight = router.weight,
-                              .bias = bias_,
-                              .logits = logits,
-                              .ids = ids,
-                              .weights = router.weights,
-                              .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
-                              .finished = device_array<int>(route_tiles(tokens)),
-                              .tokens = tokens,
-                              .hidden = kHidden,
-                              .experts = kExperts,
-                              .topk = kTopk};
-    const GemmCost few_cost = cost(few);
+    const RouteTokens::Args few{.x = x_,
+                                .weight = router.weight,
+                                .bias = bias_,
+                                .logits = logits,
+                                .ids = ids,
+                                .weights = router.weights,
+                                .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
+                                .finished = device_array<int>(route_tiles(tokens)),
+                                .tokens = tokens,
+                                .hidden = kHidden,
+                                .experts = kExperts,
+                                .topk = kTopk};
+    const KernelCost few_cost = cost(few);
     const RoutePlan plan = plan_route({tokens, kHidden, kExperts}, sms_);
     add({"route_tokens", tokens, 0, static_cast<double>(few_cost.bytes), static_cast<double>(few_cost.flops)}, 4,
-        [&](int) { any_route_tokens(few, plan, on_); });
+        [&](int) { RouteTokens::launch(few, plan, on_); });
   }
-  const LinearLaunch plain{.weight = router.weight,
+  const Linear::Args plain{.weight = router.weight,
                            .bias = bias_,
                            .x = x_,
                            .out = logits,
                            .tokens = tokens,
                            .rows = kExperts,
                            .cols = kHidden};
-  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { any_linear(plain, on_); });
+  add({"any_linear router", tokens, 0, 4 * width, 2 * width * kExperts}, 1, [&](int) { Linear::launch(plain, on_); });
   add({"top_experts", tokens, 0, 4.0 * tokens * kExperts, 0}, 4, [&](int) {
-    any_top_experts({.logits = logits, .ids = ids, .weights = y_, .tokens = tokens, .experts = kExperts, .topk = kTopk},
-                    on_);
+    TopExperts::launch(
+        {.logits = logits, .ids = ids, .weights = y_, .tokens = tokens, .experts = kExperts, .topk = kTopk}, on_);
   });
 }
 
@@ -489,59 +491,59 @@ void Bench::moe(const Routing& r) {
   step.ranges = ranges_of(ids, experts);
   for (const bool wgmma : {false, true})
     if (!wgmma || sm90_gemm_serves(layout::Packing::kMxfp4)) experts_gemms(step, wgmma);
-  const NormSumsArgs norm{.x = x_,
-                          .sums = {},
-                          .experts = {y_, ExpertSums::Type::kBf16, y_, kTopk},
-                          .norm = bias_,
-                          .rounded = {x16_, InputType::kBf16, tokens},
-                          .tokens = tokens,
-                          .hidden = kHidden};
+  const NormSums::Args norm{.x = x_,
+                            .sums = {},
+                            .experts = {y_, ExpertSums::Type::kBf16, y_, kTopk},
+                            .norm = bias_,
+                            .rounded = {x16_, InputType::kBf16, tokens},
+                            .tokens = tokens,
+                            .hidden = kHidden};
   add({"norm_sums of experts", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 4,
-      [&](int) { any_norm_sums(norm, on_); });
+      [&](int) { NormSums::launch(norm, on_); });
 }
 
 void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
   const int pairs = s.pairs();
   const auto places = static_cast<int>(max_places(pairs, s.experts));
   const GemmShape up{2 * kInter, kHidden, pairs, s.experts};
-  const GemmPlan plan = wgmma ? plan_sm90_gemm(up, sms_) : plan_gemm(up, gemm_device_);
+  const GemmPlan plan = wgmma ? plan_sm90_gemm(up, sms_) : plan_gemm(up, device_);
   const auto group = [&] {
-    any_moe_group_tiles({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
-                        on_);
+    GroupTiles::launch({s.ids, s.pair_of, s.place_of, s.tiles, s.tile_counts, s.tokens, kTopk, s.experts, plan.tokens},
+                       on_);
   };
   group();  // for what follows, whatever is timed
   add({"moe_group, tiles of " + std::to_string(plan.tokens), s.tokens, 0, 12.0 * pairs, 0}, 4, [&](int) { group(); });
   if (wgmma) {
     add({"round for experts", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
-      any_round({.from = x_,
-                 .to = {x16_, InputType::kF16, places},
-                 .tokens = s.tokens,
-                 .cols = kHidden,
-                 .places = s.place_of,
-                 .copies = kTopk},
-                on_);
+      Round::launch({.from = x_,
+                     .to = {x16_, InputType::kF16, places},
+                     .tokens = s.tokens,
+                     .cols = kHidden,
+                     .places = s.place_of,
+                     .copies = kTopk},
+                    on_);
     });
     const float* const inverse = device_copy(std::vector<float>(static_cast<size_t>(s.tokens), 1.0f));
     const Bf16* const norm = device_copy(std::vector<Bf16>(kHidden, Bf16::from_float(1)));
     add({"group_round, by ranges", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
-      any_group_round({.expert_ids = s.ids,
-                       .pairs = s.pair_of,
-                       .places = s.place_of,
-                       .tiles = s.tiles,
-                       .tile_counts = s.tile_counts,
-                       .tokens = s.tokens,
-                       .topk = kTopk,
-                       .experts = s.experts,
-                       .tile_tokens = plan.tokens,
-                       .ranges = s.ranges},
-                      {.from = x_,
-                       .to = {x16_, InputType::kF16, places},
-                       .tokens = s.tokens,
-                       .cols = kHidden,
-                       .inverse = inverse,
-                       .norm = norm,
-                       .copies = kTopk},
-                      on_);
+      GroupRound::launch({{.expert_ids = s.ids,
+                           .pairs = s.pair_of,
+                           .places = s.place_of,
+                           .tiles = s.tiles,
+                           .tile_counts = s.tile_counts,
+                           .tokens = s.tokens,
+                           .topk = kTopk,
+                           .experts = s.experts,
+                           .tile_tokens = plan.tokens,
+                           .ranges = s.ranges},
+                          {.from = x_,
+                           .to = {x16_, InputType::kF16, places},
+                           .tokens = s.tokens,
+                           .cols = kHidden,
+                           .inverse = inverse,
+                           .norm = norm,
+                           .copies = kTopk}},
+                         on_);
     });
   }
   GemmArgs args{.packing = layout::Packing::kMxfp4,
@@ -566,14 +568,14 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
     const int64_t bytes = s.experts * layout::packed_bytes(args.packing, args.rows, args.cols),
                   more = s.experts * layout::packed_bytes(args.packing, args.cols, args.rows / 2);
     const bool both = args.down.weights != nullptr;
-    const GemmCost c = cost(args, s.distinct);
+    const KernelCost c = cost(args, s.distinct);
     add({(wgmma ? "sm90_gemm mxfp4 " : "any_gemm mxfp4 ") + (name + s.name), s.tokens, 0, static_cast<double>(c.bytes),
          static_cast<double>(c.flops)},
         static_cast<int>(kPoolBytes / (both ? bytes + more : bytes)), [&](int i) {
           args.weights = experts_ + i * (both ? bytes + more : bytes);
           if (both) args.down.weights = args.weights + bytes;
           if (both) group();
-          wgmma ? sm90_gemm(args, own, on_) : any_gemm(args, own, on_);
+          wgmma ? Sm90Gemm::launch(args, own, on_) : AnyGemm::launch(args, own, on_);
         });
   };
   time("gate_up");

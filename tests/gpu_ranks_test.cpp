@@ -30,7 +30,7 @@ class RanksOnOneCard final : public backend::Backend {
       own.shard = shard_of(dims_, ranks, rank);
       own.reduce = {.ranks = ranks.count,
                     .fused = false,
-                    .launch = [&own](const DeltaValues& values, const backend::cuda::CombineArgs* /*parts*/,
+                    .launch = [&own](const DeltaValues& values, const backend::cuda::Combine::Args* /*parts*/,
                                      const backend::cuda::Launch&) { own.left.push_back(values); }};
       own.be = make_cuda_backend(config_of(config, backend::cuda_shard(own.shard)), run, {.reduce = &own.reduce});
     }

@@ -89,7 +89,7 @@ struct Path {
   double tolerance = 1e-4;
   Activations activations = Activations::kAuto, dense_activations = Activations::kAuto;
   bool attention_sinks = true;
-  std::vector<backend::cuda::Arch> architectures = backend::cuda::built_architectures();
+  std::vector<backend::cuda::Arch> architectures = backend::cuda::architectures();
 };
 
 // One model on both.
@@ -225,7 +225,7 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
 // The kernels of GB10 with an emulated instruction: as above, but u is f32 before it is rounded, so fewer lie on the
 // other side of a tie.
 std::vector<backend::cuda::Arch> emulated_spark() {
-  return {backend::cuda::sm121_emulated(), backend::cuda::built_architectures().back()};
+  return {backend::cuda::sm121_emulated(), backend::cuda::architectures().back()};
 }
 bool launched(const backend::Backend& cuda, std::string_view kernel) {
   const std::vector<backend::KernelLaunches> all = cuda.launches();
@@ -304,8 +304,7 @@ TEST_F(Gpu, block_scaled_products_lose_what_those_of_rounded_values_do) {
       double losses[2] = {};
       for (const bool block_scaled : {false, true}) {
         const auto be = backend::make_cuda_backend(
-            config, run, {},
-            block_scaled ? emulated_spark() : std::vector{backend::cuda::built_architectures().back()});
+            config, run, {}, block_scaled ? emulated_spark() : std::vector{backend::cuda::architectures().back()});
         const model::GptOss gpt = model::load(*be, source.config, source.weights);
         losses[block_scaled ? 1 : 0] = mean_loss(test::all_logits(*be, gpt, tokens, count), tokens);
         EXPECT_EQ(launched(*be, c.kernel), block_scaled) << c.kernel;

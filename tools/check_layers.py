@@ -151,7 +151,7 @@ def check_source(path, text, room, allowed, report):
             report.problems.append(f"{name}:{number}: only {ENVIRONMENT_READER} reads the environment")
 
 
-KERNEL_NAME = re.compile(r'Kernel \w+(?:\[\])?\s*(?:=\s*)?\{.*?;', re.DOTALL)
+KERNEL_NAME = re.compile(r'static constexpr (?:Page)?Kernel \w+(?:\[\])?\s*(?:=\s*)?\{.*?;', re.DOTALL)
 KERNEL_FUNCTION = re.compile(r"__global__\s+void\s+(?:__(?:launch_bounds|cluster_dims)__\((?:[^()]|\([^()]*\))*\)\s*)*(\w+)\(")
 
 
@@ -161,7 +161,7 @@ def check_kernel_names(root, report):
     texts = {f: without_comments(f.read_text(encoding="utf-8")) for f in sorted(room.rglob("*")) if f.suffix in SUFFIXES and f.is_file()}
     functions = {name for text in texts.values() for name in KERNEL_FUNCTION.findall(text)}
     for file, text in texts.items():
-        if is_test_file(file.relative_to(root)) or "namespace kernel" not in text and "::kernel {" not in text:
+        if is_test_file(file.relative_to(root)):
             continue
         for constants in KERNEL_NAME.findall(text):
             for name in re.findall(r'"([^"]*)"', constants):

@@ -57,7 +57,7 @@ class CheckLayersTest(unittest.TestCase):
         )
 
     def test_a_kernel_is_called_as_its_function_is(self):
-        names = '#pragma once\nnamespace kernel {\ninline constexpr Kernel kA{"any_a"}, kB{"any_b<bf16>"};\n}\n'
+        names = '#pragma once\nstruct A {\n  static constexpr Kernel kA{"any_a"}, kB{"any_b<bf16>"};\n};\n'
         functions = "__global__ void __launch_bounds__(f(1), 2) any_a(int x) {}\n"
         self.assert_one({"src/backend/cuda/names.h": names, "src/backend/cuda/a.cu": functions}, "kernel any_b<bf16>: no __global__")
         both = functions + "template <class T>\n__global__ void any_b(T x) {}\n"

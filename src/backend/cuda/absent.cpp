@@ -1,5 +1,15 @@
 // Built instead of the backend where CMake found no CUDA or was told not to use it.
 
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/dense/linear.h"
+#include "backend/cuda/eagle3/kernels.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/experts/route.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/measure.h"
@@ -75,6 +85,53 @@ void CardGroup::meet(ProcessGroup& /*group*/, const std::string& /*card*/) {
 }
 const Comm& CardGroup::comm() const { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 void CardGroup::give_up() {}
+
+namespace {
+
+// Programs are made for `inspect --plan`, and never executed.
+void absent() { check(false, "a build without CUDA executes no program"); }
+
+}  // namespace
+
+void AnyGemm::launch(const GemmArgs&, const GemmPlan&, const Launch&) { absent(); }
+void Attend::launch(const Args&, const Launch&) { absent(); }
+void AttendDecode::launch(const FlashArgs&, KvDtype, const DecodePlan&, const Launch&) { absent(); }
+void AttendPrefill::launch(const FlashArgs&, KvDtype, const Launch&) { absent(); }
+void Combine::launch(const Args&, const Launch&) { absent(); }
+void Eagle3Enter::launch(const Args&, const Launch&) { absent(); }
+void Eagle3Linear::launch(const Args&, const Eagle3LinearPlan&, const Launch&) { absent(); }
+void Eagle3Norm::launch(const Args&, const Launch&) { absent(); }
+void Embed::launch(const Args&, const Launch&) { absent(); }
+void GemvDense::launch(const Args&, const GemvPlan&, const Launch&) { absent(); }
+void GemvMoeDown::launch(const Args&, const GemvPlan&, const Launch&) { absent(); }
+void GemvQkv::launch(const Args&, const GemvPlan&, const Launch&) { absent(); }
+void GroupRound::launch(const Args&, const Launch&) { absent(); }
+void GroupTiles::launch(const Args&, const Launch&) { absent(); }
+void GroupedDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
+void GroupedUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
+void Int8Down::launch(const Args&, const Plan&, const Launch&) { absent(); }
+void Int8Up::launch(const Args&, const Plan&, const Launch&) { absent(); }
+void Linear::launch(const Args&, const Launch&) { absent(); }
+void MoeDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
+void MoeUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
+void NormSums::launch(const Args&, const Launch&) { absent(); }
+void PlainCombine::launch(const Args&, const Launch&) { absent(); }
+void PlainDown::launch(const Args&, const Launch&) { absent(); }
+void PlainGateUp::launch(const Args&, const Launch&) { absent(); }
+void PlainGroup::launch(const Args&, const Launch&) { absent(); }
+void Rmsnorm::launch(const Args&, const Launch&) { absent(); }
+void RopeKv::launch(const Args&, const Launch&) { absent(); }
+void RopeSums::launch(const Args&, const Launch&) { absent(); }
+void RopeTable::launch(const Args&, const Launch&) { absent(); }
+void Round::launch(const Args&, const Launch&) { absent(); }
+void RoundBlocks::launch(const Args&, const Launch&) { absent(); }
+void RoundRows::launch(const Args&, const Launch&) { absent(); }
+void RouteSums::launch(const Args&, const Launch&) { absent(); }
+void RouteTokens::launch(const Args&, const RoutePlan&, const Launch&) { absent(); }
+void Router::launch(const Args&, const Launch&) { absent(); }
+void Tap::launch(const Args&, const Launch&) { absent(); }
+void TopExperts::launch(const Args&, const Launch&) { absent(); }
+double any_peak_mma(const PeakLaunch&, CUstream_st*) { return 0; }
 
 }  // namespace cuda
 

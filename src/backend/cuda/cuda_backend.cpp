@@ -7,13 +7,13 @@
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/sampling/sample_inputs.h"
+#include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/program/step_inputs.h"
 #include "backend/cuda/program/step_outputs.h"
@@ -50,11 +50,11 @@ class CudaBackend final : public Member {
         rank_(rank),
         family_(run_.family),
         card_(open_device(rank.device), architectures),
-        kernels_(kernels_for(card_.facts)),
         stream_(make_stream()),
         weights_({config_, matrices_of(family_), setup_.files, run_.threads,
                   card_.facts.integrated ? Uploader::PageCache::kDropped : Uploader::PageCache::kUsed},
                  stream_.get()) {
+    require_kernels(card_.facts);
     require_moe_tile(config_, run_, card_);
     const ArenaNeeds needs = arena_needs(config_, run_, card_);
     Carver measure(nullptr);
@@ -280,7 +280,7 @@ class CudaBackend final : public Member {
       reduce_->places = near->places();
       reduce_->exchange = near->exchange();
     }
-    reduce_->launch = [comm, near = peers()](const DeltaValues& values, const CombineArgs* parts, const Launch& on) {
+    reduce_->launch = [comm, near = peers()](const DeltaValues& values, const Combine::Args* parts, const Launch& on) {
       parts == nullptr ? comm->reduce(values, on) : near->reduce(*parts, on);
     };
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
@@ -389,7 +389,6 @@ class CudaBackend final : public Member {
     program_->execute(stage,
                       {.config = config_,
                        .at = at_,
-                       .kernels = kernels_,
                        .step = step_,
                        .w = layers_[static_cast<size_t>(layer)],
                        .layer = layer,
@@ -402,22 +401,22 @@ class CudaBackend final : public Member {
   void enqueue_draw(Launch on) {
     on.stage = Stage::kLogits;
     tickets_->keep(all_logits());
-    SampleLaunch args = draw_args();
+    Sample::Args args = draw_args();
     args.logits = all_logits();
     args.tokens = at_.sampled;
     args.vocab = to_int(vocab());
-    kernels_.sample(args, on);
+    Sample::launch(args, on);
   }
 
   // From the rank's columns, and the first of all ranks'.
   void enqueue_pick(Launch on) {
     on.stage = Stage::kLogits;
     const Range& columns = columns_[static_cast<size_t>(rank_.comm->rank())];
-    SampleLaunch args = draw_args();
+    Sample::Args args = draw_args();
     args.logits = at_.logits;
     args.vocab = to_int(columns.count);
     args.first = to_int(columns.first);
-    kernels_.sample(args, on);
+    Sample::launch(args, on);
     peers()->pick({.value = at_.sample_part_value,
                    .token = at_.sample_part_token,
                    .tokens = at_.sampled,
@@ -428,7 +427,7 @@ class CudaBackend final : public Member {
   }
 
   // All but where the logits lie.
-  [[nodiscard]] SampleLaunch draw_args() const {
+  [[nodiscard]] Sample::Args draw_args() const {
     return {.params = params_,
             .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
             .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
@@ -625,7 +624,6 @@ class CudaBackend final : public Member {
   const CudaRank rank_;
   const KernelFamily family_;
   const Card card_;
-  const KernelTable kernels_;
   const Stream stream_;
   LaunchCounts counts_{};
   LaunchTrace trace_;
@@ -664,7 +662,7 @@ class CudaBackend final : public Member {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup) {
-  return make_cuda_backend(config, run, std::move(setup), built_architectures());
+  return make_cuda_backend(config, run, std::move(setup), architectures());
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const BackendConfig& config, const RunConfig& run, CudaSetup setup,
@@ -680,8 +678,7 @@ std::unique_ptr<Member> make_cuda_member(const BackendConfig& whole, const RunCo
   RunConfig own = run;
   own.ranks = {};
   const CudaRank rank{.comm = &comm, .whole = whole.dims, .ranks = run.ranks};
-  return make_card_member(cuda_config(whole, run.ranks, comm.rank()), own, std::move(setup), built_architectures(),
-                          rank);
+  return make_card_member(cuda_config(whole, run.ranks, comm.rank()), own, std::move(setup), architectures(), rank);
 }
 
 std::unique_ptr<Member> cuda::make_card_member(const BackendConfig& config, const RunConfig& run, CudaSetup setup,

@@ -3,34 +3,26 @@
 // card's architectures in order; the first kernel that serves a shape takes it. Nothing else asks what card it is.
 //
 // A new architecture is a folder beside this file that exports one Arch; README.md lists what else names it. Plain C++:
-// programs are made where there is neither CUDA nor a card, so launchers stand in an Arch only where their kernels are
-// compiled in.
+// programs are made where there is neither CUDA nor a card.
 
 #include "backend/activations.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/experts/route.h"
 
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble::backend::cuda {
 
-// A kernel of an operation and its plan for a shape. serve() is empty for a shape that the kernel does not take.
-template <class Plan>
-struct KernelPlan {
-  Kernel kernel;
-  Plan plan;
-};
+// An operation's kernel. serve() names it in a plan for a shape, and is empty for a shape that it does not take.
 
 // y = W · x for more than kGemvTokens tokens.
 struct GemmKernel {
-  std::optional<KernelPlan<GemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  std::optional<GemmPlan> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
   bool codes = false;   // x is in codes of MXFP8 (InputType); it serves only such shapes
@@ -40,7 +32,7 @@ struct GemmKernel {
 
 // A GEMM with K split among CTAs; whoever reads the result adds the parts. Takes panels.
 struct SplitGemmKernel {
-  std::optional<KernelPlan<SplitGemmPlan>> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
+  std::optional<SplitGemmPlan> (*serve)(const GemmShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) = nullptr;
   // How many bf16 values it leaves in the largest step that it takes, of up to `tokens` tokens.
   int64_t (*most_values)(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts&) = nullptr;
@@ -48,8 +40,8 @@ struct SplitGemmKernel {
 
 // Norm and router of a step in one launch; where there is none, any_norm_sums and any_route_tokens.
 struct NormRouteKernel {
-  std::optional<KernelPlan<NormRoutePlan>> (*serve)(const RouteShape&, const DeviceFacts&) = nullptr;
-  void (*launch)(const NormRouteArgs&, const NormRoutePlan&, const Launch&) = nullptr;
+  std::optional<Plan> (*serve)(const RouteShape&, const DeviceFacts&) = nullptr;
+  void (*launch)(const NormRouteArgs&, const Plan&, const Launch&) = nullptr;
 };
 
 // Both products of the experts on GEMMs.
@@ -63,8 +55,7 @@ struct ExpertsShape {
   bool shares_card = false;                      // with another rank: CTAs must not wait for others of their launch
 };
 struct ExpertsPlan {
-  Kernel gate_up, down;
-  GemmPlan first, second;  // both with the same number of tokens to a tile
+  GemmPlan first, second;  // gate and up, down: both with the same number of tokens to a tile
   bool at_once = false;    // one launch makes both products; there is no second
   // What both products multiply. Codes are made by the kernel before, and do not go with by_place.
   InputType input = InputType::kF16;
@@ -74,21 +65,18 @@ struct ExpertsPlan {
 struct ExpertsGemm {
   std::optional<ExpertsPlan> (*serve)(const ExpertsShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
-  bool by_place = false;  // x and u lie in panels, a row per place (GroupArgs); else x has a row per token, u per pair
+  bool by_place =
+      false;  // x and u lie in panels, a row per place (GroupTiles::Args); else x has a row per token, u per pair
 };
 
 // Attention of rows with many new tokens.
-struct PrefillPlan {
-  int ctas = 0;      // FlashArgs
-  std::string tile;  // for people
-};
 struct PrefillShape {
   PageType pages;
   bool fp8 = false;  // FlashArgs
 };
 struct PrefillKernel {
   std::optional<Kernel> (*serve)(const PrefillShape&) = nullptr;
-  PrefillPlan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
+  Plan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
   void (*launch)(const FlashArgs&, KvDtype, const Launch&) = nullptr;
   int tile_tokens = 0;  // of one row, to a tile
   bool codes = false;   // can leave its result in codes of MXFP8
@@ -118,25 +106,8 @@ struct Arch {
 [[nodiscard]] Arch neutral();  // mma.sync: sm_80 and later
 [[nodiscard]] Arch sm90();     // wgmma: Hopper
 [[nodiscard]] Arch sm121();    // block-scaled mma.sync: GB10 and others of compute capability 12
-// All architectures, without launchers, the most particular first. The last one runs on every card. The only list.
+// All architectures, the most particular first. The last one runs on every card. The only list.
 [[nodiscard]] std::vector<Arch> architectures();
-
-// The launchers of one architecture, which is found by its name.
-struct Launchers {
-  std::string_view of;
-  decltype(GemmKernel::launch) gemm = nullptr;
-  decltype(SplitGemmKernel::launch) split_gemm = nullptr;
-  decltype(NormRouteKernel::launch) norm_route = nullptr;
-  decltype(ExpertsGemm::launch) experts_gemm = nullptr;
-  decltype(PrefillKernel::launch) prefill = nullptr;
-  decltype(PeakKernel::launch) peak = nullptr;
-};
-// The first operation of an architecture that has serve() and no launcher: "sm90: gemm". Empty where all have one.
-[[nodiscard]] std::string missing_launcher(const Arch& arch);
-// `all` with these launchers. Aborts where an operation has none.
-[[nodiscard]] std::vector<Arch> with_launchers(std::vector<Arch> all, std::span<const Launchers> launchers);
-// architectures() with the launchers of this build (launch/all_kernels.cpp).
-[[nodiscard]] std::vector<Arch> built_architectures();
 
 // A card, and which of `all` run on it.
 struct Card {

@@ -5,6 +5,7 @@
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/program/program.h"
+#include "backend/cuda/testing/costs.h"
 #include "backend/testing/dims.h"
 
 #include <gtest/gtest.h>
@@ -79,13 +80,13 @@ TEST(arch, block_scaled_tiles_fit_an_sm_and_grow_with_an_expert_s_pairs) {
   EXPECT_EQ(plan(64, 128).tokens, 128);
   for (const int tile : kMxGemmTokens) {
     const GemmPlan wide = plan(32768, tile);
-    EXPECT_EQ(wide.grid_x, kSpark.multiprocessors * mx_ctas(tile));
+    EXPECT_EQ(wide.grid, kSpark.multiprocessors * mx_ctas(tile));
     EXPECT_LE(mx_ctas(tile) * (wide.smem_bytes + 1024), kSpark.sm_smem_bytes);
     const GemmPlan o =
         plan_mx_gemm({.rows = 2880, .cols = 4096, .tokens = 8192, .experts = 1, .activations = kMxfp8}, kSpark, tile);
     EXPECT_LE(mx_ctas(tile) * (o.smem_bytes + 1024), kSpark.sm_smem_bytes);
   }
-  EXPECT_EQ(plan_mx_gemm({.rows = 192, .cols = 192, .tokens = 4, .experts = 4, .activations = kMxfp8}, kSpark).grid_x,
+  EXPECT_EQ(plan_mx_gemm({.rows = 192, .cols = 192, .tokens = 4, .experts = 4, .activations = kMxfp8}, kSpark).grid,
             2 * 4);
 }
 
@@ -131,9 +132,9 @@ int fake_launches = 0;
 Arch fake() {
   return {.name = "fake",
           .runs_on = [](const DeviceFacts& card) { return card.major == kFakeMajor; },
-          .gemm = {.serve = [](const GemmShape& s, const DeviceFacts&) -> std::optional<KernelPlan<GemmPlan>> {
+          .gemm = {.serve = [](const GemmShape& s, const DeviceFacts&) -> std::optional<GemmPlan> {
                      if (s.packing != layout::Packing::kBf16) return std::nullopt;
-                     return KernelPlan<GemmPlan>{{"fake_gemm"}, {.rows = 1, .tokens = 7, .grid_x = 3, .grid_y = 2}};
+                     return plan_tiles({.kernel = {"fake_gemm"}, .grid = 3, .grid_y = 2}, 1, 7);
                    },
                    .launch =
                        [](const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
@@ -163,16 +164,13 @@ TEST(arch, on_hopper_the_memory_says_up_to_where_experts_are_grouped) {
   EXPECT_EQ(Card(card).tuned().grouped_pairs_apart, 8) << "a rank's two GEMMs";
 }
 
-TEST(arch, every_operation_that_serves_wants_a_launcher) {
-  EXPECT_EQ(missing_launcher(fake()), "");
-  Arch without = fake();
-  without.gemm.launch = nullptr;
-  EXPECT_EQ(missing_launcher(without), "fake: gemm");
-  EXPECT_EQ(missing_launcher(sm90()), "sm90: gemm");
-  EXPECT_EQ(missing_launcher(sm121()), "sm121: gemm");
-  EXPECT_DEATH(static_cast<void>(with_launchers({without}, {})), "has a launcher of fake: gemm");
-  const Launchers unknown[] = {{.of = "nobody"}};
-  EXPECT_DEATH(static_cast<void>(with_launchers({fake()}, unknown)), "in architectures");
+TEST(arch, every_operation_that_serves_has_a_launcher) {
+  const auto whole = [](const auto& op) { return (op.serve == nullptr) == (op.launch == nullptr); };
+  for (const Arch& arch : architectures()) {
+    EXPECT_TRUE(whole(arch.gemm) && whole(arch.split_gemm) && whole(arch.norm_route)) << arch.name;
+    EXPECT_TRUE(whole(arch.experts_gemm) && whole(arch.prefill)) << arch.name;
+    EXPECT_EQ(arch.peak.of.empty(), arch.peak.launch == nullptr) << arch.name;
+  }
 }
 
 TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {
@@ -192,16 +190,14 @@ TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {
   };
   EXPECT_EQ(of(Stage::kAttnIn, "fake_gemm"), 1);
   EXPECT_EQ(of(Stage::kAttnOut, "fake_gemm"), 1);
-  EXPECT_EQ(of(Stage::kMoe, kernel::kGemmGateUp.name), 1);  // the neutral one's
+  EXPECT_EQ(of(Stage::kMoe, AnyGemm::kGateUp.name), 1);  // the neutral one's
   EXPECT_EQ(program.attn_input.rows, 304);
 
   const Arena at{};
-  const KernelTable kernels{};
   const StepPointers step;
   const LayerPointers weights;
   LaunchCounts counts;
-  program.execute(Stage::kAttnOut,
-                  {.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
+  program.execute(Stage::kAttnOut, {.config = config, .at = at, .step = step, .w = weights, .layer = 1},
                   {.counts = &counts});
   EXPECT_EQ(fake_launches, 1);
   EXPECT_EQ(counts.at("fake_gemm"), 1);

@@ -2,7 +2,7 @@
 // Attention for any shape and any type of pages, without tensor cores.
 
 #include "backend/cuda/attention/page_rows.cuh"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/launch/warp.cuh"
 
 namespace nibble::backend::cuda {
@@ -54,7 +54,7 @@ struct Running {
 
 // Adds the keys [from, to] of the tile whose first key and value rows are given.
 template <class Row, int kDims>
-__device__ void add_tile(const AttendLaunch& args, const float* q, const TileRows<Row>& keys,
+__device__ void add_tile(const Attend::Args& args, const float* q, const TileRows<Row>& keys,
                          const TileRows<Row>& values, int from, int to, Running<kDims>& state) {
   const int lane = threadIdx.x % kWarpLanes;
   const bool seen = lane >= from && lane <= to;
@@ -93,7 +93,7 @@ struct AttendShared {
 // heads * keys * 2 rows per token, from L2 for all but the first of a group of heads flops 4 * heads
 // * keys * head_dim per token     rounding: f32, order fixed by the first and last key
 template <class Row, int kDims>
-__global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __grid_constant__ AttendLaunch args) {
+__global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __grid_constant__ Attend::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   using Shared = AttendShared<kDims>;
   auto& [q, tops, sums, outs] = *reinterpret_cast<Shared*>(smem);

@@ -40,7 +40,7 @@ void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, cons
 using KvBf16 = PageRow<KvDtype::kBf16>;
 using KvE4m3 = PageRow<KvDtype::kE4m3>;
 
-constexpr AttendDevice kDevice{.sms = 3, .sm_smem_bytes = 233472};
+constexpr PlanDevice kDevice{.sms = 3, .sm_smem_bytes = 233472};
 
 // A fixture with a place for the result and what the kernels need beside it.
 struct Attempt {
@@ -87,7 +87,7 @@ struct Attempt {
     a.finished = finished.data();
     emulation::Launch launch{.grid = f.shape.kv_heads,
                              .threads = plan.ring.warps * kAttendLanes,
-                             .grid_y = plan.grid,
+                             .grid_y = static_cast<int>(plan.grid_y),
                              .seed = seed,
                              .predecessor = {}};
     launch.predecessor = [&, whole_keys = keys, whole_values = values] {
@@ -439,7 +439,7 @@ void check_any(const AttendShape& shape, int window, const std::vector<AttendSeq
   std::vector<uint8_t> keys = f.page_bytes(f.keys), values = f.page_bytes(f.values);
   std::vector<float> out(f.q.size(), std::nanf(""));
   const auto tokens = static_cast<int>(f.positions.size());
-  const AttendLaunch args{.q = f.q.data(),
+  const Attend::Args args{.q = f.q.data(),
                           .out = out.data(),
                           .sinks = f.sinks.data(),
                           .token_row = f.token_row.data(),

@@ -12,12 +12,8 @@ namespace {
 template <class Tile>
 void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
-  auto* const kernel = any_attend_decode<Tile>;
-  allow_shared(kernel, Tile::kSharedBytes, name);
-  const LaunchShape shape{dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(plan.grid)), Tile::kThreads,
-                          Tile::kSharedBytes, on.stream};
-  static_cast<void>(enqueue(kernel, shape, args));  // launched() sees the error
-  launched(name, on);
+  launch_chained(any_attend_decode<Tile>, {name, on, args.kv_heads, Tile::kThreads, Tile::kSharedBytes, plan.grid_y},
+                 args);
 }
 
 template <class Kv>
@@ -36,31 +32,31 @@ void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
 
 }  // namespace
 
-void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
-  const Kernel name = decode_kernel(page_type(type).dtype, args.fp8);
-  check_heads(args, name);
-  require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, name, "1 to 16384 tokens",
+void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
+  const Kernel kernel = name(page_type(type).dtype, args.fp8);
+  check_heads(args, kernel);
+  require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, kernel, "1 to 16384 tokens",
                 args.decode_count);
-  require_shape(args.target == plan.target && plan.target > 0, name, "the plan's target", args.target);
+  require_shape(args.target == plan.target && plan.target > 0, kernel, "the plan's target", args.target);
   if (args.fp8) {
-    require_shape(type == KvDtype::kE4m3, name, "pages of e4m3", static_cast<int64_t>(type));
-    return launch_ring<Fp8Row>(args, plan, name, on);
+    require_shape(type == KvDtype::kE4m3, kernel, "pages of e4m3", static_cast<int64_t>(type));
+    return launch_ring<Fp8Row>(args, plan, kernel, on);
   }
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.decode; },
-      [&]<KvDtype kType>() { launch_ring<PageRow<kType>>(args, plan, name, on); });
-  require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
+      [&]<KvDtype kType>() { launch_ring<PageRow<kType>>(args, plan, kernel, on); });
+  require_shape(taken, kernel, "pages that it takes", static_cast<int64_t>(type));
 }
 
-void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
-  if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, type, kernel::kAttendPrefillFp8, on);
-  const Kernel name = kernel::kAttendPrefill.of(page_type(type).dtype);
-  check_heads(args, name);
-  require_shape(args.tile_count > 0, name, "at least one tile", args.tile_count);
+void AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
+  const Kernel kernel = name(page_type(type).dtype, args.fp8);
+  if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, type, kernel, on);
+  check_heads(args, kernel);
+  require_shape(args.tile_count > 0, kernel, "at least one tile", args.tile_count);
   const bool taken = with_page_type(
       type, [](const PageType& t) { return t.prefill; },
-      [&]<KvDtype kType>() { launch_prefill<PageRow<kType>>(args, name, on); });
-  require_shape(taken, name, "pages that it takes", static_cast<int64_t>(type));
+      [&]<KvDtype kType>() { launch_prefill<PageRow<kType>>(args, kernel, on); });
+  require_shape(taken, kernel, "pages that it takes", static_cast<int64_t>(type));
 }
 
 }  // namespace nibble::backend::cuda

@@ -16,7 +16,7 @@ namespace {
 
 class AttendFlash : public CudaTest {
  protected:
-  [[nodiscard]] static AttendDevice device() {
+  [[nodiscard]] static PlanDevice device() {
     int sms = 0, smem = 0;
     cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
     cuda_check(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0));
@@ -65,8 +65,9 @@ class AttendFlash : public CudaTest {
                    .tile_count = static_cast<int>(shares.prefill.size()),
                    .ctas = std::min(static_cast<int>(std::ssize(shares.prefill)) * f.shape.kv_heads, 5)};
     const auto launch = [&] {
-      if (!shares.decode.empty()) any_attend_decode(args, type, plan, on_);
-      if (!shares.prefill.empty()) hopper ? sm90_attend_prefill(args, type, on_) : any_attend_prefill(args, type, on_);
+      if (!shares.decode.empty()) AttendDecode::launch(args, type, plan, on_);
+      if (!shares.prefill.empty())
+        hopper ? Sm90AttendPrefill::launch(args, type, on_) : AttendPrefill::launch(args, type, on_);
     };
     const auto once = [&] {
       cuda_check(cudaMemset(out.get(), 0xff, f.q.size() * sizeof(float)));
@@ -210,7 +211,7 @@ TEST_F(AttendFlash, a_huge_sink_leaves_almost_nothing) {
 
 TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
   const DecodePlan plan = plan_decode({1, 1, 128}, device());
-  const auto decode = [&](FlashArgs args, KvDtype type) { any_attend_decode(args, type, plan, on_); };
+  const auto decode = [&](FlashArgs args, KvDtype type) { AttendDecode::launch(args, type, plan, on_); };
   const FlashArgs good{.heads = 8, .kv_heads = 1, .decode_count = 1, .target = plan.target};
   EXPECT_THROW(decode(good, KvDtype::kF32), Error);
   FlashArgs bad = good;
@@ -219,15 +220,15 @@ TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
   bad = good;
   bad.decode_count = 0;
   EXPECT_THROW(decode(bad, KvDtype::kBf16), Error);
-  EXPECT_THROW(any_attend_prefill(good, KvDtype::kBf16, on_), Error);
-  EXPECT_THROW(sm90_attend_prefill(good, KvDtype::kE4m3, on_), Error);
+  EXPECT_THROW(AttendPrefill::launch(good, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(Sm90AttendPrefill::launch(good, KvDtype::kE4m3, on_), Error);
   FlashArgs fp8 = good;
   fp8.fp8 = true;
   EXPECT_THROW(decode(fp8, KvDtype::kBf16), Error);
   fp8.tile_count = 1;
-  EXPECT_THROW(any_attend_prefill(fp8, KvDtype::kBf16, on_), Error);
-  EXPECT_THROW(sm121_attend_prefill(fp8, KvDtype::kBf16, on_), Error);
-  EXPECT_THROW(sm90_attend_prefill(good, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(AttendPrefill::launch(fp8, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(Sm121AttendPrefill::launch(fp8, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(Sm90AttendPrefill::launch(good, KvDtype::kBf16, on_), Error);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/chained_launch.cuh"
 
 #include <cuda_runtime.h>
 
@@ -12,13 +12,6 @@ namespace nibble::backend::cuda {
 inline void check_heads(const FlashArgs& args, Kernel kernel) {
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
                 kernel, "1 to 8 query heads per kv head", args.heads);
-}
-
-// Shared memory above 48 KB has to be asked for, once per device; asking again costs nothing that shows.
-template <class Body>
-void allow_shared(Body* kernel, int bytes, Kernel name) {
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", bytes);
 }
 
 // A CTA for each tile and kv head.

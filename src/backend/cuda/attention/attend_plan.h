@@ -1,10 +1,11 @@
 #pragma once
-// Attention on tensor cores: which tokens of a step each kernel takes, how keys are split, cost, launchers. Plain
-// C++. They take head_dim 64 and up to 8 query heads per kv head; AttendLaunch (launch/kernel_table.h) serves the rest.
+// Attention: the plain kernel; and on tensor cores, for head_dim 64 and up to 8 query heads per kv head: which tokens
+// of a step each kernel takes, and how keys are split. Plain C++.
 
 #include "backend/args.h"
 #include "backend/cuda/attention/page_types.h"
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/launch/launch.h"
 #include "base/dtype.h"
 
 #include <algorithm>
@@ -15,9 +16,26 @@
 
 namespace nibble::backend::cuda {
 
-struct Launch;  // launch/kernel_table.h
+// Any shape.
+struct Attend {
+  static constexpr PageKernel kNames{"any_attend"};
+  struct Args {
+    const float* q = nullptr;     // [tokens, heads, head_dim]
+    float* out = nullptr;         // [tokens, heads, head_dim]
+    GemmInput rounded{};          // [tokens, heads * head_dim]: of attend_plan.h, instead of out, where it is given
+    const Bf16* sinks = nullptr;  // [heads]; may be none
+    const int32_t* token_row = nullptr;  // [tokens] the row of the page table
+    const int32_t* positions = nullptr;  // [tokens] each sees the keys up to its own
+    const int32_t* pages = nullptr;      // [rows, pages_per_row]
+    KvPages kv;
+    int pages_per_row = 0;
+    int tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+    int window = 0;  // keys seen, the own included; 0: all
+  };
+  static void launch(const Args& args, const Launch& on);
+};
 
-inline constexpr int kHeadDim = 64;            // the only one that the attention kernels take
+inline constexpr int kHeadDim = 64;            // the only one that the kernels on tensor cores take
 inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
 inline constexpr int kMaxDecodeTokens = 8;     // a row with more new tokens goes to the prefill kernel
 inline constexpr int kPrefillTokens = 16;      // of one row, that a CTA of the prefill kernel takes
@@ -120,28 +138,19 @@ struct FlashArgs {
   int ctas = 0;  // that share them, where the architecture plans so (PrefillPlan)
 };
 
-struct AttendDevice {
-  int sms = 0;
-  int64_t sm_smem_bytes = 0;  // cudaDeviceProp sharedMemPerMultiprocessor
-};
-struct DecodePlan {
-  int target = 0;      // chunks that fill the device, per kv head
-  int grid = 0;        // chunks that there may be: CTAs per kv head
-  int smem_bytes = 0;  // per CTA
+// Grid: kv heads x chunks that there may be.
+struct DecodePlan : Plan {
+  int target = 0;  // chunks that fill the device, per kv head
   DecodeRing ring;
-  friend bool operator==(const DecodePlan&, const DecodePlan&) = default;
 };
-// What inspect prints of a launch.
-[[nodiscard]] std::string decode_tile(const DecodePlan& plan, int tokens, int kv_heads);
-[[nodiscard]] std::string prefill_tile(int64_t tiles, int64_t kv_heads);  // of kPrefillTokens
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
   int row_bytes = 0;  // of a key or a value
   int window = 0;     // FlashArgs
 };
-[[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const AttendDevice& device);
+[[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const PlanDevice& device);
 // The largest target of any step.
-[[nodiscard]] int most_target(int kv_heads, int row_bytes, const AttendDevice& device);
+[[nodiscard]] int most_target(int kv_heads, int row_bytes, const PlanDevice& device);
 
 // Only units of tokens in several chunks leave partials. Such a token has more than 1 / target of the
 // step's pages, so there are at most `target` of them and at most 2 * target units of theirs, whatever the step.
@@ -154,26 +163,34 @@ struct DecodeScratch {
   return {.floats = units * kGroupHeads * (kHeadDim + 2), .counters = units};
 }
 
-struct AttendCost {
-  int64_t bytes = 0;  // keys and values of each kv head once per decode token or prefill tile, q and out once
-  int64_t flops = 0;  // 4 * head_dim per visible key, query head and token
-};
-struct AttendHeads {
-  int heads = 0, kv_heads = 0, row_bytes = 0;
-};
-[[nodiscard]] AttendCost cost(const AttendShares& shares, std::span<const int32_t> positions, int window,
-                              const AttendHeads& heads);
-
 // Whether the kernels take these shapes; the launchers throw Error(kUnsupported) where this is false.
 [[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvDtype type) {
   return head_dim == kHeadDim && kv_heads > 0 && heads % kv_heads == 0 && heads / kv_heads <= kGroupHeads &&
          std::ranges::any_of(kPageTypes, [&](const PageType& t) { return t.dtype == type && t.decode; });
 }
 
-// Launchers. Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and
-// decode_scratch say.
-void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
+// Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and decode_scratch say.
+struct AttendDecode {
+  [[nodiscard]] static constexpr Kernel name(KvDtype type, bool fp8) {
+    return fp8 ? Kernel{"any_attend_decode<e4m3, fp8>"} : kNames.of(type);
+  }
+  static void launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
+
+ private:
+  static constexpr PageKernel kNames{"any_attend_decode"};
+};
 // args.tile_count tiles.
-void any_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on);
+struct AttendPrefill {
+  [[nodiscard]] static constexpr Kernel name(KvDtype type, bool fp8) {
+    return fp8 ? Kernel{"any_attend_prefill_fp8<mma>"} : kNames.of(type);
+  }
+  static void launch(const FlashArgs& args, KvDtype type, const Launch& on);
+
+ private:
+  static constexpr PageKernel kNames{"any_attend_prefill"};
+};
+struct DeviceFacts;  // card/device_facts.h
+// A CTA per tile of kPrefillTokens and kv head.
+[[nodiscard]] Plan plan_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& card);
 
 }  // namespace nibble::backend::cuda

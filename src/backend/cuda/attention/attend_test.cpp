@@ -1,6 +1,6 @@
 // Attention over pages against double loops: window edges, sinks, scattered and released pages.
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/testing/attend.h"
 #include "backend/cuda/testing/card.h"
 
@@ -13,7 +13,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-class Attend : public CudaTest {};
+class AttendTest : public CudaTest {};
 
 enum class Sinks { kNone, kUsual, kHuge };
 
@@ -21,12 +21,12 @@ const std::vector<AttendSequence> kSequences = {{1, 1},   {2, 1},   {31, 3},  {3
                                                 {63, 1},  {64, 7},  {65, 1},  {127, 1}, {128, 2},
                                                 {129, 3}, {130, 1}, {191, 1}, {257, 4}, {1000, 2}};
 
-std::vector<float> run(const AttendFixture& f, Sinks sinks, const KernelTable& kernels, const Launch& on) {
+std::vector<float> run(const AttendFixture& f, Sinks sinks, const Launch& on) {
   const DeviceArray<float> q(f.q), out(f.q.size());
   const DeviceArray<uint8_t> keys(f.page_bytes(f.keys)), values(f.page_bytes(f.values));
   const DeviceArray<Bf16> on_sinks(f.sinks);
   const DeviceArray<int32_t> row(f.token_row), positions(f.positions), pages(f.pages);
-  kernels.attend({.q = q.get(),
+  Attend::launch({.q = q.get(),
                   .out = out.get(),
                   .sinks = sinks == Sinks::kNone ? nullptr : on_sinks.get(),
                   .token_row = row.get(),
@@ -43,15 +43,15 @@ std::vector<float> run(const AttendFixture& f, Sinks sinks, const KernelTable& k
   return out.host();
 }
 
-TEST_F(Attend, matches_double_at_window_edges_with_and_without_sinks) {
+TEST_F(AttendTest, matches_double_at_window_edges_with_and_without_sinks) {
   for (const AttendShape shape : {AttendShape{64, 8, 64}, {8, 1, 32}, {4, 2, 128}, {6, 3, 8}}) {
     for (const int window : {0, 128, 1}) {
       for (const Sinks sinks : {Sinks::kNone, Sinks::kUsual, Sinks::kHuge}) {
         for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages}) {
           AttendFixture f(shape, window, kSequences, 21, *pages);
           if (sinks == Sinks::kHuge) std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));
-          const std::vector<float> got = run(f, sinks, kernels_, on_);
-          ASSERT_EQ(got, run(f, sinks, kernels_, on_)) << "not repeatable";
+          const std::vector<float> got = run(f, sinks, on_);
+          ASSERT_EQ(got, run(f, sinks, on_)) << "not repeatable";
           const auto dim = static_cast<size_t>(shape.head_dim), heads = static_cast<size_t>(shape.heads);
           for (size_t t = 0; t < f.positions.size(); ++t) {
             for (const int head : {0, static_cast<int>(t) % shape.heads, shape.heads - 1}) {
@@ -68,8 +68,8 @@ TEST_F(Attend, matches_double_at_window_edges_with_and_without_sinks) {
   }
 }
 
-TEST_F(Attend, refuses_a_head_dim_that_its_loads_do_not_divide) {
-  EXPECT_THROW(kernels_.attend({.kv = {}, .tokens = 1, .heads = 1, .kv_heads = 1, .head_dim = 12}, on_), Error);
+TEST_F(AttendTest, refuses_a_head_dim_that_its_loads_do_not_divide) {
+  EXPECT_THROW(Attend::launch({.kv = {}, .tokens = 1, .heads = 1, .kv_heads = 1, .head_dim = 12}, on_), Error);
 }
 
 }  // namespace

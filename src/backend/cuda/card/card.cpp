@@ -4,7 +4,7 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/memory/device_weights.h"
-#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/card_member.h"
@@ -16,15 +16,13 @@
 namespace nibble::backend {
 namespace cuda {
 
-KernelTable kernels_for(const DeviceFacts& facts) {
-  const cudaError_t status = any_kernels_code().status;
+void require_kernels(const DeviceFacts& facts) {
+  const auto status = static_cast<cudaError_t>(any_kernels_code().status);
   if (status == cudaSuccess && card_mask() && card_mask()->code() != facts.code)
     throw Error(Code::kUnsupported, why_no_masked_kernels(facts, *card_mask()));
-  if (status == cudaSuccess) return all_kernels();
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction)
     throw Error(Code::kUnsupported, why_no_kernels(facts, NIBBLE_CUDA_ARCHS));
   cuda_check(status);
-  return {};
 }
 
 }  // namespace cuda
@@ -34,7 +32,7 @@ using namespace cuda;  // NOLINT: this file is the room's own
 CudaAvailable cuda_available(int device) {
   const CurrentDevice before;
   try {
-    static_cast<void>(kernels_for(open_device(device)));
+    require_kernels(open_device(device));
     return {.yes = true, .reason = {}};
   } catch (const Error& error) {
     return {.yes = false, .reason = error.what()};
@@ -48,7 +46,7 @@ std::optional<DeviceFacts> cuda_plan_device() {
 
 CudaMemory cuda_memory(int device) {
   const CurrentDevice before;
-  static_cast<void>(kernels_for(open_device(device)));
+  require_kernels(open_device(device));
   return device_memory();
 }
 

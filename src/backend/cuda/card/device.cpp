@@ -2,8 +2,8 @@
 
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/launch/launch.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "base/machine.h"
 
 #include <algorithm>

@@ -62,8 +62,7 @@ using Event = std::unique_ptr<CUevent_st, EventDestroy>;
 [[nodiscard]] Event make_event();  // without a time
 [[nodiscard]] Event make_timer();  // with one
 
-struct KernelTable;  // launch/kernel_table.h
 // Throws Error(kUnsupported) when the build has no machine code for the card, or not that of the mask (device_facts.h).
-[[nodiscard]] KernelTable kernels_for(const DeviceFacts& facts);
+void require_kernels(const DeviceFacts& facts);
 
 }  // namespace nibble::backend::cuda

@@ -2,8 +2,7 @@
 // What plans and choices need to know of a card (cudaDeviceProp), what it may be taken for, and why there is none to
 // run on. Plain C++.
 
-#include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/launch/launch.h"
 
 #include <cstdint>
 #include <optional>
@@ -23,15 +22,12 @@ struct DeviceFacts {
   bool integrated = false;                        // its memory is the machine's
 };
 
-[[nodiscard]] inline GemvDevice gemv_device(const DeviceFacts& facts) {
+[[nodiscard]] inline PlanDevice plan_device(const DeviceFacts& facts) {
   const int code = facts.code != 0 ? facts.code : 10 * facts.major + facts.minor;
   return {.sms = facts.multiprocessors,
           .cta_smem_bytes = facts.cta_smem_bytes,
           .sm_smem_bytes = facts.sm_smem_bytes,
           .chained = code >= 90};
-}
-[[nodiscard]] inline AttendDevice attend_device(const DeviceFacts& facts) {
-  return {.sms = facts.multiprocessors, .sm_smem_bytes = facts.sm_smem_bytes};
 }
 
 // Up to which size of a step one kernel is faster than the next: what `nibble bench --tune` measures and prints, for an
@@ -67,7 +63,7 @@ struct CardArch {
 [[nodiscard]] DeviceFacts taken_for(const DeviceFacts& card, const CardArch& arch);
 
 // From now on this process takes its cards for ones of this architecture; none: of their own. Their kernels must be
-// compiled for it: kernels_for refuses others. Once, before other threads.
+// compiled for it: require_kernels refuses others. Once, before other threads.
 void mask_card(const std::optional<CardArch>& arch);
 [[nodiscard]] const std::optional<CardArch>& card_mask();
 

@@ -81,7 +81,7 @@ DevicePeaks measure_cuda(int device) {
   const DeviceFacts facts = open_device(device);
   const Stream stream = make_stream();
   DevicePeaks peaks{.device = facts.name, .read_bytes_per_s = measure_read(facts, stream.get()), .matrix = {}};
-  const std::vector<Arch> arches = Card(facts, built_architectures()).arches;
+  const std::vector<Arch> arches = Card(facts).arches;
   for (auto arch = arches.rbegin(); arch != arches.rend(); ++arch) {
     if (arch->peak.launch == nullptr) continue;
     if (const double flops = measure_peak(arch->peak.launch, facts, stream.get()); flops > 0)

@@ -1,7 +1,7 @@
 #pragma once
 // The profile of a backend's one stream: its launches in order, each with the time that CUPTI gives it.
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/plan.h"
 

@@ -46,7 +46,7 @@ void PeerComm::reduce(const DeltaValues& values, const Launch& on) const {
   reduce_by(reduce_plan(values).way, values, on);
 }
 
-void PeerComm::reduce(const CombineArgs& parts, const Launch& on) const {
+void PeerComm::reduce(const Combine::Args& parts, const Launch& on) const {
   const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
   check(sum_way(ranks(), values.bytes()) == SumWay::kPush, "others add up what is combined");
   push(values, &parts, on);
@@ -76,19 +76,19 @@ void PeerComm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on
   }
 }
 
-void PeerComm::push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const {
+void PeerComm::push(const DeltaValues& values, const Combine::Args* parts, const Launch& on) const {
   const int64_t words = values.words();
   for (int64_t at = 0; at < words; at += links_.push.shape.words) {
-    const PushReduceArgs args{.link = links_.push,
-                              .values = static_cast<uint32_t*>(values.at) + at,
-                              .rest = values.rest == nullptr ? nullptr : values.rest + at,
-                              .into = values.into == nullptr ? nullptr : values.into + at,
-                              .words = std::min(words - at, links_.push.shape.words)};
-    const PushPlan plan = plan_push(args.words, sms_, ranks_on_card_);
+    const PushReduce::Args args{.link = links_.push,
+                                .values = static_cast<uint32_t*>(values.at) + at,
+                                .rest = values.rest == nullptr ? nullptr : values.rest + at,
+                                .into = values.into == nullptr ? nullptr : values.into + at,
+                                .words = std::min(words - at, links_.push.shape.words)};
+    const Plan plan = plan_push(args.words, sms_, ranks_on_card_);
     if (parts == nullptr) {
-      reduce_by_push(args, values.type, plan, on);
+      PushReduce::launch(args, values.type, plan, on);
     } else {
-      combine_by_push(args, {*parts, at / kVectorWords}, plan, on);
+      PushCombine::launch({args, {*parts, at / kVectorWords}}, plan, on);
     }
   }
 }
@@ -98,11 +98,11 @@ void PeerComm::share(const DeltaValues& values, const Launch& on) const {
   const bool sent = values.sent == DeltaValues::Sending::kToOwners;
   check(!sent || words <= most, "what is sent before is one message");
   for (int64_t at = 0; at < words; at += most) {
-    const ShareReduceArgs args{.link = links_.shares,
-                               .values = static_cast<uint32_t*>(values.at) + at,
-                               .words = std::min(words - at, most),
-                               .sent = sent};
-    reduce_by_shares(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
+    const ShareReduce::Args args{.link = links_.shares,
+                                 .values = static_cast<uint32_t*>(values.at) + at,
+                                 .words = std::min(words - at, most),
+                                 .sent = sent};
+    ShareReduce::launch(args, values.type, plan_shares(args.words, sms_, ranks_on_card_), on);
   }
 }
 
@@ -113,31 +113,31 @@ void PeerComm::gather(const GatheredColumns& of, const Launch& on) const {
   const int64_t at_once = std::max<int64_t>(1, links_.push.shape.words / most);
   const int64_t own = of.columns[static_cast<size_t>(rank())].count;
   for (int64_t row = 0; row < of.rows; row += at_once) {
-    PushGatherArgs args{.link = links_.push,
-                        .own = of.own + row * own,
-                        .all = of.all + row * of.width,
-                        .rows = std::min(of.rows - row, at_once),
-                        .width = of.width};
+    PushGather::Args args{.link = links_.push,
+                          .own = of.own + row * own,
+                          .all = of.all + row * of.width,
+                          .rows = std::min(of.rows - row, at_once),
+                          .width = of.width};
     for (size_t s = 0; s < of.columns.size(); ++s) {
       args.first[s] = of.columns[s].first;
       args.count[s] = of.columns[s].count;
     }
-    gather_by_push(args, plan_push(args.rows * most, sms_, ranks_on_card_), on);
+    PushGather::launch(args, plan_push(args.rows * most, sms_, ranks_on_card_), on);
   }
 }
 
 void PeerComm::pick(const Candidates& of, const Launch& on) const {
-  pick_by_push({.link = links_.push,
-                .value = of.value,
-                .token = of.token,
-                .tokens = of.tokens,
-                .rows = of.rows,
-                .parts = of.parts,
-                .pitch = of.pitch},
-               plan_pick(of.rows, sms_, ranks_on_card_), on);
+  PushPick::launch({.link = links_.push,
+                    .value = of.value,
+                    .token = of.token,
+                    .tokens = of.tokens,
+                    .rows = of.rows,
+                    .parts = of.parts,
+                    .pitch = of.pitch},
+                   plan_pick(of.rows, sms_, ranks_on_card_), on);
 }
 
-void PeerComm::barrier(const Launch& on) const { meet_by_push(links_.push, on); }
+void PeerComm::barrier(const Launch& on) const { PushBarrier::launch(links_.push, on); }
 
 CommMemory::CommMemory(std::span<const int> cards)
     : shape_{.words = kMessageWords, .ranks = static_cast<int>(cards.size())} {

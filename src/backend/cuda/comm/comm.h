@@ -38,7 +38,7 @@ class Comm {
   [[nodiscard]] virtual const PeerComm* peers() const { return nullptr; }
 
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own. REQUIRES
-  // that values with more to do (delta_values.h) are short. Throws Error(kUnsupported) where a push or shares would be
+  // that values with more to do (push.h) are short. Throws Error(kUnsupported) where a push or shares would be
   // of other than whole vectors of 16 bytes.
   virtual void reduce(const DeltaValues& values, const Launch& on) const = 0;
   // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Throws what reduce() throws, and where a row that is
@@ -70,7 +70,7 @@ class PeerComm final : public Comm {
 
   void reduce(const DeltaValues& values, const Launch& on) const override;
   // Adds up values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them (sum_way.h).
-  void reduce(const CombineArgs& parts, const Launch& on) const;
+  void reduce(const Combine::Args& parts, const Launch& on) const;
   // For a kernel that makes values and sends them itself: where each goes (DeltaValues::sent); of those that two ranks
   // exchange, the memory.
   [[nodiscard]] PartPlaces places() const;
@@ -87,7 +87,7 @@ class PeerComm final : public Comm {
     int32_t* tokens = nullptr;       // [rows] out
     int rows = 0, parts = 0, pitch = 0;
   };
-  // For each row the best of all ranks' candidates (push.h PushPickArgs). Throws where there are more rows than a
+  // For each row the best of all ranks' candidates (push.h PushPick::Args). Throws where there are more rows than a
   // message holds.
   void pick(const Candidates& of, const Launch& on) const;
   // All that any rank has enqueued before is done, and visible to all, before what is enqueued next.
@@ -95,7 +95,7 @@ class PeerComm final : public Comm {
 
  private:
   // parts: where the values are still to be made; else null.
-  void push(const DeltaValues& values, const CombineArgs* parts, const Launch& on) const;
+  void push(const DeltaValues& values, const Combine::Args* parts, const Launch& on) const;
   void share(const DeltaValues& values, const Launch& on) const;
 
   Links links_;

@@ -7,6 +7,7 @@
 #include "backend/cuda/comm/testing/push.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/program/step_graph.h"
 #include "backend/cuda/testing/card.h"
 #include "base/error.h"
@@ -263,7 +264,7 @@ class CommTest : public CudaTest {
       DeviceArray<Bf16> bf16, bias;
       DeviceArray<int32_t> ids;
       DeviceArray<uint16_t> both[kExchangedSums];
-      CombineArgs args;
+      Combine::Args args;
     };
     std::vector<Rank> all(static_cast<size_t>(ranks.count()));
     ranks.each([&](size_t r) {
@@ -302,23 +303,23 @@ class CommTest : public CudaTest {
       if (whole_experts) own.args.own = {share * static_cast<int>(r), share};
     });
     ranks.each([&](size_t r) {
-      CombineArgs args = all[r].args;
+      Combine::Args args = all[r].args;
       args.tiles = all[r].combined.get();
-      any_combine(args, ranks.on(r));
+      Combine::launch(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
       if (sent == Sending::kNot) return ranks.end(r).reduce(args, ranks.on(r));
       args.places = ranks.end(r).places();
       DeltaValues values{
           .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sending::kToOwners};
-      any_combine(args, ranks.on(r));
+      Combine::launch(args, ranks.on(r));
       ranks.end(r).reduce(values, ranks.on(r));
       if (sent != Sending::kToAll) return;
       const Exchange& exchange = ranks.end(r).exchange();
       values.sent = Sending::kToAll;
       for (int sum = 0; sum < kExchangedSums; ++sum) {
         args.places = PartPlaces::exchanged(exchange, sum, values.words());
-        any_combine(args, ranks.on(r));
+        Combine::launch(args, ranks.on(r));
         ranks.end(r).reduce(values, ranks.on(r));
         cuda_check(cudaMemcpyAsync(all[r].both[sum].get(), exchange.both(static_cast<int>(r), sum), 4 * tiles,
                                    cudaMemcpyDeviceToDevice, ranks.stream(r)));
@@ -396,21 +397,21 @@ class CommTest : public CudaTest {
       const DeviceArray<SampleRowParams> on_params(params);
       const DeviceArray<LogitShift> on_shifts(shifts);
       const DeviceArray<uint32_t> on_masks(masks);
-      kernels_.sample({.logits = own.get(),
-                       .params = on_params.get(),
-                       .shifts = on_shifts.get(),
-                       .biases = on_biases.get(),
-                       .masks = on_masks.get(),
-                       .tokens = tokens,
-                       .part_value = value.get(),
-                       .part_token = token.get(),
-                       .rows = rows,
-                       .vocab = static_cast<int>(columns.count),
-                       .first = static_cast<int>(columns.first),
-                       .mask_vocab = vocab,
-                       .most_shifts = 2,
-                       .masked = true},
-                      on);
+      Sample::launch({.logits = own.get(),
+                      .params = on_params.get(),
+                      .shifts = on_shifts.get(),
+                      .biases = on_biases.get(),
+                      .masks = on_masks.get(),
+                      .tokens = tokens,
+                      .part_value = value.get(),
+                      .part_token = token.get(),
+                      .rows = rows,
+                      .vocab = static_cast<int>(columns.count),
+                      .first = static_cast<int>(columns.first),
+                      .mask_vocab = vocab,
+                      .most_shifts = 2,
+                      .masked = true},
+                     on);
       cuda_check(cudaStreamSynchronize(on.stream));
     };
     const size_t count = static_cast<size_t>(rows);

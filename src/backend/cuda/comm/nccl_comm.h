@@ -3,7 +3,7 @@
 // asks for it, never linked: a program starts without. A build that found no nccl.h has nccl_absent.cpp in its place.
 
 #include "backend/cuda/comm/comm.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 
 #include <array>
 #include <cstdint>

@@ -8,9 +8,9 @@
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/launch/warp.cuh"
-#include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/memory.cuh"
+#include "backend/cuda/sampling/sample.h"
 
 namespace nibble::backend::cuda {
 
@@ -58,7 +58,7 @@ __device__ __forceinline__ void sweep(const PushLink& link, uint32_t round, int 
 // own_words(vector): the rank's values; where they are made here, they are kept in a.values until the others' have
 // come.
 template <DeltaValues::Type kType, class Own>
-__device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& own_words, const PushShare& share) {
+__device__ __forceinline__ void push_reduce(const PushReduce::Args& a, const Own& own_words, const PushShare& share) {
   const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks;
   auto* const values = static_cast<uint4*>(a.values);
@@ -104,19 +104,19 @@ __device__ __forceinline__ void push_reduce(const PushReduceArgs& a, const Own& 
 }
 
 template <DeltaValues::Type kType>
-__global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_constant__ PushReduceArgs a) {
+__global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_constant__ PushReduce::Args a) {
   push_reduce<kType>(a, OwnValues{static_cast<const uint4*>(a.values), reinterpret_cast<const uint4*>(a.rest)},
                      {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 template <NormDelta kDelta>
 __global__ void __launch_bounds__(kPushThreads)
-    any_push_combine(const __grid_constant__ PushReduceArgs a, const __grid_constant__ OwnParts parts) {
+    any_push_combine(const __grid_constant__ PushReduce::Args a, const __grid_constant__ OwnParts parts) {
   push_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kDelta>{parts.of, parts.first},
                                         {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
-__device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushShare& share) {
+__device__ __forceinline__ void push_gather(const PushGather::Args& a, const PushShare& share) {
   const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks, rank = a.link.rank;
   const auto* const own = reinterpret_cast<const uint4*>(a.own);
@@ -141,13 +141,13 @@ __device__ __forceinline__ void push_gather(const PushGatherArgs& a, const PushS
   end_round(a.link, round, share);
 }
 
-__global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGatherArgs a) {
+__global__ void __launch_bounds__(kPushThreads) any_push_gather(const __grid_constant__ PushGather::Args a) {
   push_gather(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 // Rows go by in the same order on all ranks: who waits for a row's candidates waits for nobody who waits for a later
 // one.
-__device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare& share) {
+__device__ __forceinline__ void push_pick(const PushPick::Args& a, const PushShare& share) {
   const uint32_t round = begin_round(a.link, share.cta);
   const int ranks = a.link.shape.ranks, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   if (share.cta == 0)
@@ -177,7 +177,7 @@ __device__ __forceinline__ void push_pick(const PushPickArgs& a, const PushShare
   end_round(a.link, round, share);
 }
 
-__global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_constant__ PushPickArgs a) {
+__global__ void __launch_bounds__(kPushThreads) any_push_pick(const __grid_constant__ PushPick::Args a) {
   push_pick(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 

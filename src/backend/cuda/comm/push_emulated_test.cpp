@@ -50,7 +50,7 @@ struct HostRanks {
 };
 
 template <DeltaValues::Type kType>
-void reduce(const PushReduceArgs& args, const PushShare& share) {
+void reduce(const PushReduce::Args& args, const PushShare& share) {
   push_reduce<kType>(args, OwnValues{static_cast<const uint4*>(args.values), reinterpret_cast<const uint4*>(args.rest)},
                      share);
 }
@@ -197,8 +197,8 @@ TEST(push_emulated, what_makes_the_values_is_combined_on_the_way) {
                              [&] {
                                const int rank = static_cast<int>(blockIdx.x) / kCtas;
                                const PushShare share{static_cast<int>(blockIdx.x) % kCtas, kCtas};
-                               const CombineArgs own = parts.args(rank);
-                               const PushReduceArgs args{
+                               const Combine::Args own = parts.args(rank);
+                               const PushReduce::Args args{
                                    .link = ranks.link(rank), .values = own.tiles, .words = parts.words()};
                                switch (c.delta) {
                                  case NormDelta::kSplits:
@@ -229,11 +229,11 @@ TEST(push_emulated, a_row_is_gathered_from_uneven_columns) {
   ASSERT_EQ(emulation::run({.grid = 3, .threads = kPushThreads, .predecessor = {}},
                            [&] {
                              const auto rank = static_cast<int>(blockIdx.x);
-                             PushGatherArgs args{.link = ranks.link(rank),
-                                                 .own = own[rank].data(),
-                                                 .all = all[rank].data(),
-                                                 .rows = kRows,
-                                                 .width = kWidth};
+                             PushGather::Args args{.link = ranks.link(rank),
+                                                   .own = own[rank].data(),
+                                                   .all = all[rank].data(),
+                                                   .rows = kRows,
+                                                   .width = kWidth};
                              std::copy_n(kFirst, 3, args.first);
                              std::copy_n(kCount, 3, args.count);
                              push_gather(args, {0, 1});
@@ -310,10 +310,10 @@ TEST(push_emulated, a_rank_alone_gives_up_when_the_host_says_so) {
   PushLink link = ranks.link(0);
   link.given_up = &given_up;
   link.looks_between = 2;
-  const PushGatherArgs gather{
+  const PushGather::Args gather{
       .link = link, .own = own.data(), .all = all.data(), .first = {0, 4}, .count = {4, 4}, .rows = 1, .width = 8};
   int32_t token = 3;
-  const PushPickArgs pick{
+  const PushPick::Args pick{
       .link = link, .value = own.data(), .token = &token, .tokens = &token, .rows = 1, .parts = 1, .pitch = 1};
   EXPECT_EQ(emulation::run({.grid = 1, .threads = kPushThreads, .predecessor = {}},
                            [&] {

@@ -39,7 +39,7 @@ __device__ __forceinline__ uint4 load_vector(const uint64_t* from) {
 }
 
 // Whose part of a chunk is there, and the address that the sum is to go to.
-__device__ __forceinline__ void flag_part(const ShareReduceArgs& a, uint64_t round, int64_t chunk) {
+__device__ __forceinline__ void flag_part(const ShareReduce::Args& a, uint64_t round, int64_t chunk) {
   const ShareShape& shape = a.link.shape;
   uint64_t* const flag = a.link.boxes[shape.owner(chunk)] + shape.part_flag(a.link.rank, chunk);
   ptx::store_peer2(flag, 0, reinterpret_cast<uint64_t>(a.values));
@@ -47,7 +47,7 @@ __device__ __forceinline__ void flag_part(const ShareReduceArgs& a, uint64_t rou
 }
 
 // Its part of every chunk that another rank adds up, to that rank.
-__device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
+__device__ __forceinline__ void send_parts(const ShareReduce::Args& a, uint64_t round, const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   for (int64_t chunk = share.cta; chunk < chunks_of(a.words); chunk += share.ctas) {
     if (shape.owner(chunk) == a.link.rank) continue;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void send_parts(const ShareReduceArgs& a, uint64_t ro
 }
 
 // For a part that the launch before has sent.
-__device__ __forceinline__ void flag_parts(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
+__device__ __forceinline__ void flag_parts(const ShareReduce::Args& a, uint64_t round, const PushShare& share) {
   for (int64_t chunk = share.first(); chunk < chunks_of(a.words); chunk += share.step())
     if (a.link.shape.owner(chunk) != a.link.rank) flag_part(a, round, chunk);
 }
@@ -75,7 +75,7 @@ __device__ __forceinline__ void await_flag(const ShareLink& link, const uint64_t
 
 // All ranks' parts of a chunk, added up and written where each rank has its values; nothing where one has given up.
 template <DeltaValues::Type kType>
-__device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t round, int64_t chunk) {
+__device__ __forceinline__ void sum_chunk(const ShareReduce::Args& a, uint64_t round, int64_t chunk) {
   const ShareShape& shape = a.link.shape;
   const int ranks = shape.ranks;
   const uint64_t* const box = a.link.boxes[a.link.rank];
@@ -109,7 +109,7 @@ __device__ __forceinline__ void sum_chunk(const ShareReduceArgs& a, uint64_t rou
 }
 
 template <DeltaValues::Type kType>
-__device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
+__device__ __forceinline__ void sum_share(const ShareReduce::Args& a, uint64_t round, const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   const int64_t chunks = chunks_of(a.words), step = int64_t{share.ctas} * shape.ranks;
   for (int64_t chunk = int64_t{share.cta} * shape.ranks + a.link.rank; chunk < chunks; chunk += step) {
@@ -124,14 +124,14 @@ __device__ __forceinline__ void sum_share(const ShareReduceArgs& a, uint64_t rou
   }
 }
 
-__device__ __forceinline__ void await_sums(const ShareReduceArgs& a, uint64_t round, const PushShare& share) {
+__device__ __forceinline__ void await_sums(const ShareReduce::Args& a, uint64_t round, const PushShare& share) {
   const ShareShape& shape = a.link.shape;
   for (int64_t chunk = share.first(); chunk < chunks_of(a.words); chunk += share.step())
     if (shape.owner(chunk) != a.link.rank) await_flag(a.link, a.link.boxes[a.link.rank] + shape.sum_flag(chunk), round);
 }
 
 template <DeltaValues::Type kType, bool kSent = false>
-__device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const PushShare& share) {
+__device__ __forceinline__ void share_reduce(const ShareReduce::Args& a, const PushShare& share) {
   if (!a.link.shares_card) ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const uint64_t round = ptx::load_relaxed(a.link.rounds->of_cta + share.cta);
@@ -148,11 +148,11 @@ __device__ __forceinline__ void share_reduce(const ShareReduceArgs& a, const Pus
 
 template <DeltaValues::Type kType>
 __global__ void __launch_bounds__(kPushThreads, kShareCtas)
-    any_share_reduce(const __grid_constant__ ShareReduceArgs a) {
+    any_share_reduce(const __grid_constant__ ShareReduce::Args a) {
   share_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
-__global__ void __launch_bounds__(kPushThreads, kShareCtas) any_share_sum(const __grid_constant__ ShareReduceArgs a) {
+__global__ void __launch_bounds__(kPushThreads, kShareCtas) any_share_sum(const __grid_constant__ ShareReduce::Args a) {
   share_reduce<DeltaValues::Type::kBf16, true>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 

@@ -54,7 +54,7 @@ struct alignas(16) Vector {
 };
 
 template <DeltaValues::Type kType>
-void reduce(const ShareReduceArgs& args, const PushShare& share) {
+void reduce(const ShareReduce::Args& args, const PushShare& share) {
   share_reduce<kType>(args, share);
 }
 
@@ -112,7 +112,7 @@ TEST(share_emulated, parts_are_sent_as_they_are_combined) {
     for (const uint64_t seed : {90, 91}) {
       PartsOfRanks parts(c, kRanks, seed);
       for (int rank = 0; rank < kRanks; ++rank) {
-        CombineArgs args = parts.args(rank);
+        Combine::Args args = parts.args(rank);
         args.places = ranks.places(rank);
         ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
       }
@@ -146,7 +146,7 @@ TEST(share_emulated, parts_are_exchanged_as_they_are_combined) {
       exchange.memory[card] = cards[card].front().words;
     }
     for (int rank = 0; rank < 2; ++rank) {
-      CombineArgs args = parts.args(rank);
+      Combine::Args args = parts.args(rank);
       exchange.rank = rank;
       for (const bool alone : {false, true}) {
         args.places = alone ? PartPlaces{} : PartPlaces::exchanged(exchange, 1, parts.words());

@@ -1,7 +1,6 @@
 #pragma once
 // What the kernels that add up messages of ranks share.
 
-#include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/ptx/convert.cuh"
@@ -42,7 +41,7 @@ struct OwnValues {
 template <NormDelta kDelta>
 struct OwnCombined {
   static constexpr bool kMade = true;
-  const CombineArgs& parts;
+  const Combine::Args& parts;
   int64_t first;  // vector of all, of this message
   __device__ uint4 operator()(int64_t vector) const {
     const HalfTile half = half_tile_at(parts.tokens, parts.hidden, first + vector);

@@ -1,5 +1,6 @@
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share.h"
+#include "backend/cuda/comm/sum_way.h"
 
 #include "backend/cuda/dense/gemm_plan.h"
 
@@ -19,37 +20,31 @@ void check_link(const PushLink& link, Kernel kernel) {
                 link.shape.words);
 }
 
+Plan plan_ctas(int64_t wanted, int most) {
+  const int64_t ctas = std::clamp<int64_t>(wanted, 1, most);
+  return {.tile = fmt::format("4 words per thread, {} threads, {} CTAs", kPushThreads, ctas),
+          .grid = ctas,
+          .threads = kPushThreads};
+}
+
 }  // namespace
 
-std::string PushPlan::to_string() const {
-  return fmt::format("4 words per thread, {} threads, {} CTAs", kPushThreads, ctas);
-}
-
-PushPlan plan_push(int64_t words, int sms, int ranks_on_card) {
+Plan plan_push(int64_t words, int sms, int ranks_on_card) {
   constexpr int64_t kCtaWords = int64_t{kPushThreads} * kVectorWords;
-  const int64_t most = most_ctas(sms, ranks_on_card), ctas = (words + kCtaWords - 1) / kCtaWords;
-  return {static_cast<int>(std::clamp<int64_t>(ctas, 1, most))};
+  return plan_ctas(ceil_div(words, kCtaWords), most_ctas(sms, ranks_on_card));
 }
 
-PushPlan plan_pick(int rows, int sms, int ranks_on_card) {
+Plan plan_pick(int rows, int sms, int ranks_on_card) {
   constexpr int kRows = kPushThreads / 32;
-  return {std::clamp((rows + kRows - 1) / kRows, 1, most_ctas(sms, ranks_on_card))};
+  return plan_ctas(ceil_div(rows, kRows), most_ctas(sms, ranks_on_card));
 }
 
-PushCost cost(const PushReduceArgs& a) {
+PushCost cost(const PushReduce::Args& a) {
   return {.bytes = 8 * a.words * (a.link.shape.ranks - 1), .flops = a.words * (a.link.shape.ranks - 1)};
 }
 
-PushCost cost(const PushGatherArgs& a) {
-  return {.bytes = 8 * a.rows * a.count[a.link.rank] * (a.link.shape.ranks - 1)};
-}
-
-PushCost cost(const PushPickArgs& a) {
-  return {.bytes = 8 * kVectorWords * int64_t{a.rows} * (a.link.shape.ranks - 1)};
-}
-
-void check_args(const PushReduceArgs& a) {
-  const Kernel name = kernel::kPushReduce[0];
+void check_args(const PushReduce::Args& a) {
+  const Kernel name = PushReduce::kNames[0];
   check_link(a.link, name);
   require_shape(a.words > 0 && a.words % kVectorWords == 0, name, "whole vectors of 16 bytes", a.words);
   require_shape(a.words <= a.link.shape.words, name, "a message that the mailbox holds", a.words);
@@ -59,17 +54,19 @@ void check_args(const PushReduceArgs& a) {
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.values) % 16));
 }
 
-void check_parts(const OwnParts& parts, const void* values, int64_t words) {
-  const Kernel name = push_combine_kernel(norm_delta(parts.of));
+void check_args(const PushCombine::Args& a) {
+  const auto& [message, parts] = a;
+  const Kernel name = PushCombine::name(norm_delta(parts.of));
+  check_args(message);
   check_args(parts.of);
-  require_shape(parts.first >= 0 && values == parts.of.tiles + 8 * parts.first, name, "values where the tiles are",
-                parts.first);
-  require_shape(2 * words + 8 * parts.first <= split_pitch(parts.of.tokens, parts.of.hidden), name,
-                "no more than the tiles", words);
+  require_shape(parts.first >= 0 && message.values == parts.of.tiles + 8 * parts.first, name,
+                "values where the tiles are", parts.first);
+  require_shape(2 * message.words + 8 * parts.first <= split_pitch(parts.of.tokens, parts.of.hidden), name,
+                "no more than the tiles", message.words);
 }
 
-void check_args(const PushGatherArgs& a) {
-  const Kernel name = kernel::kPushGather;
+void check_args(const PushGather::Args& a) {
+  const Kernel name = PushGather::kName;
   check_link(a.link, name);
   require_shape(a.rows > 0, name, "at least one row", a.rows);
   require_shape(a.width % kVectorWords == 0, name, "rows of whole vectors of 16 bytes", a.width);
@@ -85,27 +82,26 @@ void check_args(const PushGatherArgs& a) {
                 static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.own) % 16));
 }
 
-void check_args(const PushPickArgs& a) {
-  const Kernel name = kernel::kPushPick;
+void check_args(const PushPick::Args& a) {
+  const Kernel name = PushPick::kName;
   check_link(a.link, name);
   require_shape(a.rows > 0, name, "at least one row", a.rows);
   require_shape(a.parts > 0 && a.parts <= a.pitch, name, "parts of a row's pitch", a.parts);
   require_shape(kVectorWords * int64_t{a.rows} <= a.link.shape.words, name, "a message that the mailbox holds", a.rows);
 }
 
-PushPlan plan_shares(int64_t words, int sms, int ranks_on_card) {
-  return {static_cast<int>(
-      std::clamp<int64_t>(chunks_of(words), 1, most_ctas(ranks_on_card == 1 ? kShareCtas * sms : sms, ranks_on_card)))};
+Plan plan_shares(int64_t words, int sms, int ranks_on_card) {
+  return plan_ctas(chunks_of(words), most_ctas(ranks_on_card == 1 ? kShareCtas * sms : sms, ranks_on_card));
 }
 
-PushCost cost(const ShareReduceArgs& a) {
+PushCost cost(const ShareReduce::Args& a) {
   const int64_t ranks = a.link.shape.ranks, chunks = chunks_of(a.words);
   const int64_t own = std::min(a.words, (chunks + ranks - 1) / ranks * kChunkWords);
   return {.bytes = 4 * ((a.sent ? 0 : a.words - own) + own * (ranks - 1)), .flops = own * (ranks - 1)};
 }
 
-void check_args(const ShareReduceArgs& a) {
-  const Kernel name = kernel::kShareReduce[0];
+void check_args(const ShareReduce::Args& a) {
+  const Kernel name = ShareReduce::name(DeltaValues::Type::kF32, a.sent);
   const ShareShape& shape = a.link.shape;
   require_shape(shape.ranks >= 2 && shape.ranks <= kMaxPushRanks, name, "2 to 8 ranks", shape.ranks);
   require_shape(a.link.rank >= 0 && a.link.rank < shape.ranks, name, "a rank of these", a.link.rank);
@@ -115,6 +111,59 @@ void check_args(const ShareReduceArgs& a) {
   require_shape(a.words <= shape.words(), name, "a message that the box holds", a.words);
   const auto at = reinterpret_cast<uintptr_t>(a.values);
   require_shape(at % 16 == 0, name, "values at a multiple of 16 bytes", static_cast<int64_t>(at % 16));
+}
+
+SumPlan plan_sum(const SumShape& shape) {
+  const int64_t words = shape.values.words(), bytes = shape.values.bytes();
+  using Sending = DeltaValues::Sending;
+  const Sending sent = shape.values.sent;
+  const SumWay way = shape.by_nccl                ? SumWay::kNccl
+                     : sent == Sending::kToAll    ? SumWay::kExchange
+                     : sent == Sending::kToOwners ? SumWay::kShares
+                                                  : sum_way(shape.ranks, bytes);
+  SumPlan plan{.way = way, .kernel = {}, .tile = {}, .cost = {}};
+  const auto in_messages_of = [&](int64_t most) {
+    plan.launches = (words + most - 1) / most;
+    return std::min(words, most);
+  };
+  switch (plan.way) {
+    case SumWay::kPush:
+      plan.kernel = shape.combines ? PushCombine::name(*shape.combines) : PushReduce::name(shape.values.type);
+      plan.tile = plan_push(in_messages_of(kMessageWords), shape.sms, shape.ranks_on_card).tile;
+      plan.cost = cost(PushReduce::Args{.link = {.shape = {.ranks = shape.ranks}}, .words = words});
+      break;
+    case SumWay::kShares: {
+      const ShareShape box = share_shape(shape.ranks);
+      plan.kernel = ShareReduce::name(shape.values.type, sent == Sending::kToOwners);
+      plan.tile = plan_shares(in_messages_of(box.words()), shape.sms, shape.ranks_on_card).tile;
+      plan.cost = cost(ShareReduce::Args{.link = {.shape = box}, .words = words, .sent = sent == Sending::kToOwners});
+      break;
+    }
+    case SumWay::kExchange:
+      plan.kernel = PushBarrier::kName;
+      plan.tile = "a CTA";
+      plan.cost = cost(PushReduce::Args{.link = {.shape = {.ranks = shape.ranks}}, .words = kVectorWords});
+      plan.cost.flops = 0;
+      break;
+    case SumWay::kNccl:
+      in_messages_of(kNcclBytes / 4);
+      plan.kernel = nccl_reduce_kernel();
+      plan.tile = "NCCL's";
+      plan.cost = {.bytes = 2 * bytes * (shape.ranks - 1) / shape.ranks,  // a ring's
+                   .flops = shape.values.count * (shape.ranks - 1) / shape.ranks};
+      break;
+  }
+  plan.tile += fmt::format(", {} B of each of {} ranks", bytes, shape.ranks);
+  return plan;
+}
+
+std::optional<SumWay> way_of(std::string_view kernel) {
+  for (const std::string_view pushed : {"any_push_reduce", "any_push_combine"})
+    if (kernel.starts_with(pushed)) return SumWay::kPush;
+  if (kernel.starts_with("any_share_")) return SumWay::kShares;
+  if (kernel == PushBarrier::kName.name) return SumWay::kExchange;
+  if (kernel == nccl_reduce_kernel().name) return SumWay::kNccl;
+  return std::nullopt;
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,7 +1,6 @@
 #pragma once
 // The way in which ranks add up a message, by its length, and its launches. Pure.
 
-#include "backend/cuda/comm/delta_values.h"
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/share_box.h"
 

@@ -63,21 +63,21 @@ TEST(sum_plan, names_what_is_launched_and_how_often) {
 }
 
 TEST(share_plan, ranks_of_one_card_fit_it_together) {
-  EXPECT_EQ(plan_shares(4, 132, 1).ctas, 1);
-  EXPECT_EQ(plan_shares(kChunkWords + 4, 132, 1).ctas, 2);
-  EXPECT_EQ(plan_shares(kMega, 120, 1).ctas, 240);
-  EXPECT_EQ(plan_shares(kMega, 132, 1).ctas, kMostPushCtas);
-  EXPECT_EQ(plan_shares(kMega, 132, 2).ctas, 66);
+  EXPECT_EQ(plan_shares(4, 132, 1).grid, 1);
+  EXPECT_EQ(plan_shares(kChunkWords + 4, 132, 1).grid, 2);
+  EXPECT_EQ(plan_shares(kMega, 120, 1).grid, 240);
+  EXPECT_EQ(plan_shares(kMega, 132, 1).grid, kMostPushCtas);
+  EXPECT_EQ(plan_shares(kMega, 132, 2).grid, 66);
 }
 
 // Half of the message there, the sums of the other half back.
 TEST(share_plan, two_ranks_send_the_message_once) {
   const ShareLink link{.shape = {.chunks = 8, .ranks = 2}};
-  EXPECT_EQ(cost(ShareReduceArgs{.link = link, .words = 8 * kChunkWords}).bytes, 4 * 8 * kChunkWords);
+  EXPECT_EQ(cost(ShareReduce::Args{.link = link, .words = 8 * kChunkWords}).bytes, 4 * 8 * kChunkWords);
 }
 TEST(share_plan, eight_ranks_send_it_less_than_twice) {
   const ShareLink link{.shape = {.chunks = 8, .ranks = 8}};
-  EXPECT_EQ(cost(ShareReduceArgs{.link = link, .words = 8 * kChunkWords}).bytes, 4 * 14 * kChunkWords);
+  EXPECT_EQ(cost(ShareReduce::Args{.link = link, .words = 8 * kChunkWords}).bytes, 4 * 14 * kChunkWords);
 }
 
 TEST(share_plan, no_two_things_lie_in_one_place) {
@@ -101,7 +101,7 @@ TEST(share_plan, no_two_things_lie_in_one_place) {
 }
 
 TEST(share_plan, refuses_what_it_cannot_serve) {
-  const auto refusal = [](const ShareReduceArgs& args) {
+  const auto refusal = [](const ShareReduce::Args& args) {
     try {
       check_args(args);
     } catch (const Error& error) {
@@ -109,7 +109,7 @@ TEST(share_plan, refuses_what_it_cannot_serve) {
     }
     return std::string();
   };
-  ShareReduceArgs args{.link = {.shape = {.chunks = 2, .ranks = 2}}, .words = 2 * kChunkWords};
+  ShareReduce::Args args{.link = {.shape = {.chunks = 2, .ranks = 2}}, .words = 2 * kChunkWords};
   EXPECT_EQ(refusal(args), "");
   args.words = 6;
   EXPECT_NE(refusal(args).find("want whole vectors of 16 bytes, found 6"), std::string::npos) << refusal(args);

@@ -1,6 +1,8 @@
 // The kernels around the matrices, and the dense matrices themselves, against double loops.
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/dense/linear.h"
+#include "backend/cuda/experts/route.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/testing/card.h"
 
@@ -13,13 +15,13 @@
 namespace nibble::backend::cuda {
 namespace {
 
-class Embed : public CudaTest {};
-class Rmsnorm : public CudaTest {};
-class Linear : public CudaTest {};
-class RopeKv : public CudaTest {};
-class TopExperts : public CudaTest {};
+class EmbedTest : public CudaTest {};
+class RmsnormTest : public CudaTest {};
+class LinearTest : public CudaTest {};
+class RopeKvTest : public CudaTest {};
+class TopExpertsTest : public CudaTest {};
 
-TEST_F(Embed, copies_the_rows_of_its_ids_and_of_what_was_sampled) {
+TEST_F(EmbedTest, copies_the_rows_of_its_ids_and_of_what_was_sampled) {
   for (const int hidden : {64, 2880}) {
     Values random(1);
     const std::vector<Bf16> table = random.bf16s(50 * hidden);
@@ -28,13 +30,13 @@ TEST_F(Embed, copies_the_rows_of_its_ids_and_of_what_was_sampled) {
     const DeviceArray<Bf16> on_table(table);
     const DeviceArray<int32_t> on_ids(ids), on_sampled(sampled);
     const DeviceArray<float> out(ids.size() * static_cast<size_t>(hidden));
-    kernels_.embed({.table = on_table.get(),
-                    .ids = on_ids.get(),
-                    .sampled = on_sampled.get(),
-                    .out = out.get(),
-                    .tokens = 5,
-                    .hidden = hidden},
-                   on_);
+    Embed::launch({.table = on_table.get(),
+                   .ids = on_ids.get(),
+                   .sampled = on_sampled.get(),
+                   .out = out.get(),
+                   .tokens = 5,
+                   .hidden = hidden},
+                  on_);
     ids = {49, 0, 7, 7, 48};
     const std::vector<float> got = out.host();
     for (size_t i = 0; i < got.size(); ++i) {
@@ -44,7 +46,7 @@ TEST_F(Embed, copies_the_rows_of_its_ids_and_of_what_was_sampled) {
   }
 }
 
-TEST_F(Rmsnorm, matches_double_at_small_and_real_widths) {
+TEST_F(RmsnormTest, matches_double_at_small_and_real_widths) {
   for (const int hidden : {64, 96, 256, 2880}) {
     Values random(2);
     const int rows = 9;
@@ -54,13 +56,13 @@ TEST_F(Rmsnorm, matches_double_at_small_and_real_widths) {
     const DeviceArray<float> on_x(x), all(x.size()), some(which.size() * static_cast<size_t>(hidden));
     const DeviceArray<Bf16> on_scale(scale);
     const DeviceArray<int32_t> on_which(which);
-    RmsnormLaunch args{.x = on_x.get(), .scale = on_scale.get(), .out = all.get(), .rows = rows, .hidden = hidden};
+    Rmsnorm::Args args{.x = on_x.get(), .scale = on_scale.get(), .out = all.get(), .rows = rows, .hidden = hidden};
     args.eps = 1e-5f;
-    kernels_.rmsnorm(args, on_);
+    Rmsnorm::launch(args, on_);
     args.which = on_which.get();
     args.out = some.get();
     args.rows = 5;
-    kernels_.rmsnorm(args, on_);
+    Rmsnorm::launch(args, on_);
     const std::vector<float> got = all.host(), picked = some.host();
     // With a delta, in place, the norm is that of the sum.
     const std::vector<float> delta = random.floats(rows * hidden, 2);
@@ -71,11 +73,11 @@ TEST_F(Rmsnorm, matches_double_at_small_and_real_widths) {
     args.rows = rows;
     args.x = on_sum.get();
     args.out = of_sum.get();
-    kernels_.rmsnorm(args, on_);
+    Rmsnorm::launch(args, on_);
     args.x = args.sum = on_x.get();
     args.delta = on_delta.get();
     args.out = added.get();
-    kernels_.rmsnorm(args, on_);
+    Rmsnorm::launch(args, on_);
     ASSERT_EQ(on_x.host(), sum);
     ASSERT_EQ(added.host(), of_sum.host());
     for (int r = 0; r < rows; ++r) {
@@ -99,7 +101,7 @@ struct LinearCase {
   int rows, cols;
 };
 
-TEST_F(Linear, matches_double_on_edges_and_repeats_bitwise) {
+TEST_F(LinearTest, matches_double_on_edges_and_repeats_bitwise) {
   for (const LinearCase c : {LinearCase{96, 64}, {160, 96}, {201, 256}, {32, 2880}, {5120, 2880}, {2880, 4096}}) {
     Values random(3);
     const std::vector<Bf16> weight = random.bf16s(int64_t{c.rows} * c.cols), bias = random.bf16s(c.rows);
@@ -110,16 +112,16 @@ TEST_F(Linear, matches_double_on_edges_and_repeats_bitwise) {
     for (auto tokens = std::rbegin(kEdgeTokens); tokens != std::rend(kEdgeTokens); ++tokens) {
       const auto size = static_cast<size_t>(*tokens) * static_cast<size_t>(c.rows);
       const DeviceArray<float> set(size), again(size), plain(size);
-      LinearLaunch args{.weight = on_weight.get(), .bias = on_bias.get(), .x = on_x.get(), .out = set.get()};
+      Linear::Args args{.weight = on_weight.get(), .bias = on_bias.get(), .x = on_x.get(), .out = set.get()};
       args.tokens = *tokens;
       args.rows = c.rows;
       args.cols = c.cols;
-      kernels_.linear(args, on_);
+      Linear::launch(args, on_);
       args.out = again.get();
-      kernels_.linear(args, on_);
+      Linear::launch(args, on_);
       args.bias = nullptr;
       args.out = plain.get();
-      kernels_.linear(args, on_);
+      Linear::launch(args, on_);
       const std::vector<float> got = set.host(), sums = plain.host();
       if (of_most.empty()) of_most = got;
       ASSERT_EQ(got, again.host());
@@ -143,11 +145,11 @@ TEST_F(Linear, matches_double_on_edges_and_repeats_bitwise) {
   }
 }
 
-TEST_F(Linear, refuses_columns_that_its_loads_do_not_divide) {
-  EXPECT_THROW(kernels_.linear({.tokens = 1, .rows = 1, .cols = 12}, on_), Error);
+TEST_F(LinearTest, refuses_columns_that_its_loads_do_not_divide) {
+  EXPECT_THROW(Linear::launch({.tokens = 1, .rows = 1, .cols = 12}, on_), Error);
 }
 
-TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
+TEST_F(RopeKvTest, turns_pairs_and_fills_only_the_slots_named) {
   constexpr int kTokens = 3, kHeads = 8, kKvHeads = 2, kPages = 3;
   for (const int head_dim : {32, 64}) {
     Values random(4);
@@ -160,19 +162,19 @@ TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
     const DeviceArray<float> on_q(q), on_k(k), on_v(v), on_freq(freq);
     const auto size = static_cast<size_t>(kPages * kKvHeads * kPageTokens * head_dim);
     const DeviceArray<float> keys(size), values(size);
-    kernels_.rope_kv({.q = on_q.get(),
-                      .k = on_k.get(),
-                      .v = on_v.get(),
-                      .positions = on_positions.get(),
-                      .kv_slots = on_slots.get(),
-                      .rope_inv_freq = on_freq.get(),
-                      .kv = {.keys = keys.get(), .values = values.get(), .type = KvDtype::kF32},
-                      .tokens = kTokens,
-                      .heads = kHeads,
-                      .kv_heads = kKvHeads,
-                      .head_dim = head_dim,
-                      .rope_concentration = 1.25f},
-                     on_);
+    RopeKv::launch({.q = on_q.get(),
+                    .k = on_k.get(),
+                    .v = on_v.get(),
+                    .positions = on_positions.get(),
+                    .kv_slots = on_slots.get(),
+                    .rope_inv_freq = on_freq.get(),
+                    .kv = {.keys = keys.get(), .values = values.get(), .type = KvDtype::kF32},
+                    .tokens = kTokens,
+                    .heads = kHeads,
+                    .kv_heads = kKvHeads,
+                    .head_dim = head_dim,
+                    .rope_concentration = 1.25f},
+                   on_);
     const std::vector<float> got_q = on_q.host(), got_k = keys.host(), got_v = values.host();
     const auto rotated = [&](const std::vector<float>& x, size_t head, size_t t, size_t d) {
       const size_t half = freq.size(), pair = d % half;
@@ -205,7 +207,7 @@ TEST_F(RopeKv, turns_pairs_and_fills_only_the_slots_named) {
   }
 }
 
-TEST_F(TopExperts, takes_the_largest_and_the_lower_id_on_a_tie) {
+TEST_F(TopExpertsTest, takes_the_largest_and_the_lower_id_on_a_tie) {
   for (const int experts : {4, 8, 32, 128}) {
     constexpr int kTopk = 4;
     for (const int tokens : kEdgeTokens) {
@@ -214,13 +216,13 @@ TEST_F(TopExperts, takes_the_largest_and_the_lower_id_on_a_tie) {
       for (float& v : logits) v = std::round(v * 4) / 4;  // many ties
       const DeviceArray<float> on_logits(logits), weights(static_cast<size_t>(tokens * kTopk));
       const DeviceArray<int32_t> ids(static_cast<size_t>(tokens * kTopk));
-      kernels_.top_experts({.logits = on_logits.get(),
-                            .ids = ids.get(),
-                            .weights = weights.get(),
-                            .tokens = tokens,
-                            .experts = experts,
-                            .topk = kTopk},
-                           on_);
+      TopExperts::launch({.logits = on_logits.get(),
+                          .ids = ids.get(),
+                          .weights = weights.get(),
+                          .tokens = tokens,
+                          .experts = experts,
+                          .topk = kTopk},
+                         on_);
       const std::vector<int32_t> got = ids.host();
       const std::vector<float> shares = weights.host();
       for (int t = 0; t < tokens; ++t) {

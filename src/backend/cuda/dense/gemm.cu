@@ -14,15 +14,13 @@ template <class Tile>
 void launch_gemm(void (*kernel)(GemmArgs), Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   require_shape(plan.grid_y <= 65535, name, "at most 65535 tiles of tokens", plan.grid_y);
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, name, "a card with enough shared memory per block", Tile::kSharedBytes);
-  kernel<<<dim3(static_cast<unsigned>(plan.grid_x), static_cast<unsigned>(plan.grid_y)), Tile::kThreads,
+  allow_shared(kernel, Tile::kSharedBytes, name);
+  kernel<<<dim3(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.grid_y)), Tile::kThreads,
            Tile::kSharedBytes, on.stream>>>(args);
   launched(name, on);
 }
 
-void require_round(const RoundArgs& args, Kernel name) {
+void require_round(const Round::Args& args, Kernel name) {
   const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
   require_shape(args.tokens > 0, name, "at least one token", args.tokens);
   require_shape(args.cols > 0 && args.cols % block == 0, name, "cols a multiple of 32, in panels of 64", args.cols);
@@ -40,7 +38,7 @@ template <layout::Packing kPacking, GemmTileSize kSize, layout::RowOrder kOrder>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using Tile = GemmTile<kPacking, kSize>;
   constexpr Kernel kName =
-      kOrder == layout::RowOrder::kGateUp ? kernel::kGemmGateUp : by_packing(kernel::kGemm, kPacking);
+      kOrder == layout::RowOrder::kGateUp ? AnyGemm::kGateUp : by_packing(AnyGemm::kNames, kPacking);
   launch_gemm<Tile>(any_gemm<Tile, kOrder>, kName, args, plan, on);
 }
 
@@ -59,12 +57,12 @@ void launch_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   const bool taken = try_tile.template operator()<kGemmFew>() || try_tile.template operator()<kGemmMany>() ||
                      try_tile.template operator()<kGemmWide>() || try_tile.template operator()<kGemmExperts>() ||
                      try_tile.template operator()<kGemmExpertsTall>() || try_tile.template operator()<kGemmWideTall>();
-  require_shape(taken, by_packing(kernel::kGemm, kPacking), "a tile that there is", plan.rows);
+  require_shape(taken, by_packing(AnyGemm::kNames, kPacking), "a tile that there is", plan.rows);
 }
 
 }  // namespace
 
-void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;
   using layout::RowOrder;
   check_args(args);
@@ -76,21 +74,18 @@ void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   }
 }
 
-void any_moe_group_tiles(const GroupArgs& args, const Launch& on) {
+void GroupTiles::launch(const Args& args, const Launch& on) {
   check_args(args);
-  void (*const kernel)(GroupArgs) = any_moe_group_tiles;
-  launch_chained(kernel, {kernel::kGroupTiles, on, args.experts, kGroupThreads, sizeof(GroupShared)}, args);
+  launch_chained(any_moe_group_tiles, {kName, on, args.experts, kGroupThreads, sizeof(GroupShared)}, args);
 }
 
-void any_round(const RoundArgs& args, const Launch& on) {
-  constexpr Kernel kName = kernel::kRound;
+void Round::launch(const Args& args, const Launch& on) {
   require_round(args, kName);
-  void (*const kernel)(RoundArgs) = any_round_f32;
-  launch_chained(kernel, {kName, on, args.tokens, round_threads(args.cols)}, args);
+  launch_chained(any_round_f32, {kName, on, args.tokens, round_threads(args.cols)}, args);
 }
 
-void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on) {
-  constexpr Kernel kName = kernel::kGroupRound;
+void GroupRound::launch(const Args& both, const Launch& on) {
+  const auto& [group, args] = both;
   check_args(group);
   require_round(args, kName);
   require_shape(group.topk <= 32 && group.topk == args.copies && group.tokens == args.tokens, kName,
@@ -98,13 +93,11 @@ void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch
   require_shape(!args.to.in_mxfp8, kName, "values as they are", args.cols);
   require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
                 "up to 4096 cols, in panels", args.cols);
-  void (*const kernel)(GroupArgs, RoundArgs) =
+  void (*const kernel)(GroupTiles::Args, Round::Args) =
       group.ranges.starts != nullptr ? any_group_round_ranges_f32 : any_group_round_f32;
   // The router leaves most SMs idle (256 tokens of 20b on an H100: 5.5 µs instead of 6.2).
   const int smem = std::max(static_cast<int>(sizeof(GroupRoundShared)),
                             args.tokens > multiprocessors() ? spreading_bytes(args.tokens) : 0);
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
-  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", smem);
   const int threads = group.ranges.starts != nullptr ? round_ranges_threads(args.cols) : round_threads(args.cols);
   launch_chained(kernel, {kName, on, args.tokens, threads, smem}, group, args);
 }

@@ -79,8 +79,10 @@ struct Sm90Both {
 template <int kSliceBlockPairs>
 void run_grouped(const GemmArgs& args, const GemmPlan& plan) {
   check_args(args);
-  const emulation::Launch launch{
-      .grid = plan.grid_x, .threads = Sm90GroupedTile<kSliceBlockPairs>::kThreads, .seed = 1, .predecessor = {}};
+  const emulation::Launch launch{.grid = static_cast<int>(plan.grid),
+                                 .threads = Sm90GroupedTile<kSliceBlockPairs>::kThreads,
+                                 .seed = 1,
+                                 .predecessor = {}};
   ASSERT_EQ(emulation::run(launch, [&] { sm90_grouped<kSliceBlockPairs>(args); }), "");
 }
 
@@ -90,7 +92,7 @@ void run_tile(const GemmArgs& args, const GemmPlan& plan) {
   if constexpr (std::is_same_v<Arch, Sm90>) Arch::tile_tokens = plan.tokens;
   ASSERT_LE(plan.tokens, Tile::kTokens);
   ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
-  const emulation::Launch launch{.grid = plan.grid_x,
+  const emulation::Launch launch{.grid = static_cast<int>(plan.grid),
                                  .threads = Tile::kThreads,
                                  .grid_y = static_cast<int>(plan.grid_y),
                                  .seed = 1,
@@ -295,17 +297,17 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
   std::vector<int32_t> known(ids.size(), -1);
   PlainRanges ranges = plain_ranges(ids, topk, experts);
-  const GroupArgs args{.expert_ids = known.data(),
-                       .pairs = g.pairs.data(),
-                       .places = g.places.data(),
-                       .tiles = g.tiles.data(),
-                       .tile_counts = g.tile_counts.data(),
-                       .tokens = static_cast<int>(count) / topk,
-                       .topk = topk,
-                       .experts = experts,
-                       .tile_tokens = tile_tokens,
-                       .own = own,
-                       .ranges = {ranges.starts.data(), ranges.counts.data(), nullptr}};
+  const GroupTiles::Args args{.expert_ids = known.data(),
+                              .pairs = g.pairs.data(),
+                              .places = g.places.data(),
+                              .tiles = g.tiles.data(),
+                              .tile_counts = g.tile_counts.data(),
+                              .tokens = static_cast<int>(count) / topk,
+                              .topk = topk,
+                              .experts = experts,
+                              .tile_tokens = tile_tokens,
+                              .own = own,
+                              .ranges = {ranges.starts.data(), ranges.counts.data(), nullptr}};
   check_args(args);
   emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   if (round == nullptr) {
@@ -313,13 +315,13 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   } else {
     const auto rows = static_cast<int>(g.pairs.size());
     round->rounded.assign(g.pairs.size() * static_cast<size_t>(round->cols), 0xffff);
-    const RoundArgs to{.from = round->values.data(),
-                       .to = {round->rounded.data(), InputType::kF16, rows},
-                       .tokens = args.tokens,
-                       .cols = round->cols,
-                       .inverse = round->norm.empty() ? nullptr : round->inverse.data(),
-                       .norm = round->norm.empty() ? nullptr : round->norm.data(),
-                       .copies = topk};
+    const Round::Args to{.from = round->values.data(),
+                         .to = {round->rounded.data(), InputType::kF16, rows},
+                         .tokens = args.tokens,
+                         .cols = round->cols,
+                         .inverse = round->norm.empty() ? nullptr : round->inverse.data(),
+                         .norm = round->norm.empty() ? nullptr : round->norm.data(),
+                         .copies = topk};
     launch.grid = args.tokens;
     launch.threads = round->by_ranges ? round_ranges_threads(round->cols) : round_threads(round->cols);
     EXPECT_EQ(emulation::run(launch,
@@ -334,7 +336,7 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
 }
 
 TEST(gemm_emulated, rounds_in_blocks_of_mxfp8_to_codes_and_to_values) {
-  const auto run = [](const RoundArgs& args) {
+  const auto run = [](const Round::Args& args) {
     const emulation::Launch launch{.grid = args.tokens, .threads = round_threads(args.cols), .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { any_round_f32(args); }), "");
   };
@@ -404,12 +406,12 @@ TEST(gemm_emulated, groups_of_a_rank_hold_the_pairs_of_its_experts) {
       const std::vector<uint16_t> panels = in_panels(bits, kCols, static_cast<int>(want.pairs.size()), token_at);
       ASSERT_EQ(round.rounded, panels);
       std::vector<uint16_t> again(panels.size(), 0xffff);
-      const RoundArgs args{.from = round.values.data(),
-                           .to = {again.data(), InputType::kF16, static_cast<int>(want.pairs.size())},
-                           .tokens = tokens,
-                           .cols = kCols,
-                           .places = want.places.data(),
-                           .copies = 4};
+      const Round::Args args{.from = round.values.data(),
+                             .to = {again.data(), InputType::kF16, static_cast<int>(want.pairs.size())},
+                             .tokens = tokens,
+                             .cols = kCols,
+                             .places = want.places.data(),
+                             .copies = 4};
       const emulation::Launch launch{.grid = tokens, .threads = round_threads(kCols), .predecessor = {}};
       ASSERT_EQ(emulation::run(launch, [&] { any_round_f32(args); }), "");
       ASSERT_EQ(again, panels);

@@ -23,8 +23,11 @@ constexpr int64_t kCtaOwnBytes = 1024;  // of shared memory, that a CTA takes it
 
 }  // namespace
 
-std::string GemmPlan::to_string() const {
-  return fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, grid_x, grid_y, smem_bytes);
+GemmPlan plan_tiles(const Plan& launch, int rows, int tokens) {
+  GemmPlan plan{launch, rows, tokens};
+  plan.tile = fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, plan.grid, plan.grid_y,
+                          plan.smem_bytes);
+  return plan;
 }
 
 void require_tiles(const GemmShape& s) {
@@ -39,14 +42,14 @@ GemmPlan plan_gemm_tile(const GemmShape& s, GemmTileSize tile) {
   require_tiles(s);
   const int64_t tiles =
       s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tile.tokens) : ceil_div(s.tokens, tile.tokens);
-  return {.rows = tile.rows,
-          .tokens = tile.tokens,
-          .grid_x = static_cast<int>(ceil_div(s.rows, tile.rows)),
-          .grid_y = tiles,
-          .smem_bytes = gemm_stages(s.packing, tile) * gemm_stage_bytes(s.packing, tile)};
+  return plan_tiles({.kernel = by_packing(AnyGemm::kNames, s.packing),
+                     .grid = ceil_div(s.rows, tile.rows),
+                     .grid_y = tiles,
+                     .smem_bytes = gemm_stages(s.packing, tile) * gemm_stage_bytes(s.packing, tile)},
+                    tile.rows, tile.tokens);
 }
 
-GemmPlan plan_gemm(const GemmShape& s, const GemmDevice& device) {
+GemmPlan plan_gemm(const GemmShape& s, const PlanDevice& device) {
   require_tiles(s);
   const bool tall = 2 * (plan_gemm_tile(s, kGemmExpertsTall).smem_bytes + kCtaOwnBytes) <= device.sm_smem_bytes;
   if (s.experts > 1) return plan_gemm_tile(s, tall ? kGemmExpertsTall : kGemmExperts);
@@ -76,18 +79,6 @@ GemmArgs down_alone(const GemmArgs& args) {
   own.u = nullptr;
   own.down = {};
   return own;
-}
-
-GemmCost cost(const GemmArgs& a, int distinct_experts) {
-  const GemmCost down = a.down.weights == nullptr ? GemmCost{} : cost(down_alone(a), distinct_experts);
-  const int64_t results = int64_t{a.tokens} * a.rows *
-                          (a.u != nullptr                          ? 1
-                           : a.y16 != nullptr || a.sums != nullptr ? 2
-                                                                   : 4);
-  const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
-  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
-                   int64_t{a.x_scales == nullptr ? 2 : 1} * a.tokens / a.x_share * a.cols + results + down.bytes,
-          .flops = int64_t{2} * a.tokens * a.rows * a.cols + down.flops};
 }
 
 void check_args(const GemmArgs& a) {
@@ -136,7 +127,7 @@ void check_args(const GemmArgs& a) {
   require(row == a.rows, "parts that hold all rows", a);
 }
 
-void check_args(const GroupArgs& a) {
+void check_args(const GroupTiles::Args& a) {
   const bool tiles = a.tile_tokens >= 8 && a.tile_tokens <= 256 && a.tile_tokens % 8 == 0;
   if (a.tokens > 0 && a.topk > 0 && a.experts > 0 && a.experts <= kGroupMaxExperts && tiles) return;
   throw Error(Code::kUnsupported,
@@ -163,11 +154,6 @@ void require_shape(const GemmShape& s) {
 
 }  // namespace
 
-std::string SplitGemmPlan::to_string() const {
-  return fmt::format("{} rows x {} tokens, K in {}, grid {} x {} x {}, {} B shared", kSplitRowTiles * layout::kTileRows,
-                     tokens, splits, token_tiles, row_blocks, splits, smem_bytes);
-}
-
 int split_count(int64_t rows, int64_t cols, int sms) {
   const int64_t pairs = cols / (2 * layout::kBlockK);
   return static_cast<int>(std::clamp<int64_t>(sms / row_blocks(rows), 1, std::min<int64_t>(kMaxSplits, pairs)));
@@ -177,17 +163,17 @@ SplitGemmPlan plan_split_gemm(const GemmShape& s, int sms) {
   require_shape(s);
   const int* const tile = std::find_if(std::begin(kSplitTokens), std::end(kSplitTokens) - 1,
                                        [&](int tokens) { return s.tokens <= tokens; });
-  return {.tokens = *tile,
-          .token_tiles = static_cast<int>(ceil_div(s.tokens, *tile)),
-          .row_blocks = static_cast<int>(row_blocks(s.rows)),
-          .splits = split_count(s.rows, s.cols, sms),
-          .smem_bytes = split_shared_bytes(*tile)};
-}
-
-GemmCost cost(const SplitGemmArgs& a, const SplitGemmPlan& plan) {
-  return {.bytes = layout::packed_bytes(layout::Packing::kBf16, a.rows, a.cols) + int64_t{2} * a.tokens * a.cols +
-                   int64_t{2} * plan.splits * a.tokens * a.rows,
-          .flops = int64_t{2} * a.tokens * a.rows * a.cols};
+  const SplitCut cut{.tokens = *tile,
+                     .token_tiles = static_cast<int>(ceil_div(s.tokens, *tile)),
+                     .row_blocks = static_cast<int>(row_blocks(s.rows)),
+                     .splits = split_count(s.rows, s.cols, sms),
+                     .smem_bytes = split_shared_bytes(*tile)};
+  return {{.tile = fmt::format("{} rows x {} tokens, K in {}, grid {} x {} x {}, {} B shared",
+                               kSplitRowTiles * layout::kTileRows, cut.tokens, cut.splits, cut.token_tiles,
+                               cut.row_blocks, cut.splits, cut.smem_bytes),
+           .grid = int64_t{cut.token_tiles} * cut.row_blocks * cut.splits,
+           .smem_bytes = cut.smem_bytes},
+          cut};
 }
 
 void check_args(const SplitGemmArgs& a) {

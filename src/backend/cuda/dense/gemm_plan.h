@@ -1,15 +1,15 @@
 #pragma once
-// Matrix products for many tokens (9 and more) and what the MoE needs around them: arguments, checks, plan, cost
-// and launchers. Plain C++.
+// Matrix products for many tokens (9 and more) and what the MoE needs around them. Plain C++.
 
 #include "backend/activations.h"
 #include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/launch/launch.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
 
 #include <cstdint>
 #include <limits>
-#include <string>
+#include <string_view>
 
 namespace nibble::backend::cuda {
 
@@ -46,6 +46,10 @@ enum class InputType : uint8_t {
   kMxfp6,
   kMxfp4,
 };
+// The kernel of an instance by the packing of its weights.
+[[nodiscard]] constexpr Kernel by_packing(const Kernel (&kernels)[3], layout::Packing packing) {
+  return kernels[static_cast<size_t>(packing)];
+}
 [[nodiscard]] constexpr InputType input_type(layout::Packing packing) {
   return packing == layout::Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
 }
@@ -70,8 +74,6 @@ struct GemmInput {
   int rows = 0;           // of the panels (layout/wgmma_b.h), a multiple of 8 that holds the tokens; 0: row-major
   bool in_mxfp8 = false;  // of kBf16 and kF16: values are rounded as MXFP8 before (backend/activations.h)
 };
-
-struct Launch;  // launch/kernel_table.h
 
 inline constexpr int kGemmMaxParts = 3;
 inline constexpr int kGroupMaxExperts = 256;
@@ -100,12 +102,12 @@ inline constexpr int kShortestTiles = 8;
   return y % 2 == 0 ? y / 2 : turns - 1 - y / 2;
 }
 
-// What any_route_sums leaves of a step's pairs, for who puts each at its place: ranges of tokens, and where the pairs
+// What RouteSums leaves of a step's pairs, for who puts each at its place: ranges of tokens, and where the pairs
 // of one with an expert begin.
 struct ExpertRanges {
   int32_t* starts = nullptr;  // [expert_ranges(tokens), experts], places; null: there are none
   int32_t* counts = nullptr;  // [experts], pairs of all ranges
-  int* finished = nullptr;    // scratch of any_route_sums: zero before and after
+  int* finished = nullptr;    // scratch of RouteSums: zero before and after
 };
 inline constexpr int kRangeTokens = 32;
 [[nodiscard]] constexpr int64_t expert_ranges(int64_t tokens) { return (tokens + kRangeTokens - 1) / kRangeTokens; }
@@ -113,16 +115,22 @@ inline constexpr int kRangeTokens = 32;
 inline constexpr int kTileCounts = 3;
 // The pairs of own experts by expert, rising within one, and their tiles, which have the experts' own numbers; all on
 // the device.
-struct GroupArgs {
-  const int32_t* expert_ids = nullptr;  // [tokens, topk], the router's
-  int32_t* pairs = nullptr;             // [max_places]: the pair at each place; -1 in gaps
-  int32_t* places = nullptr;            // [tokens * topk]: each pair's place, or null; -1: another rank's expert
-  ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
-  int32_t* tile_counts = nullptr;       // [kTileCounts]: how many tiles hold more than 8 * i pairs
-  int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;  // experts: own ones
-  OwnExperts own{};
-  ExpertRanges ranges{};  // for any_group_round, which counts all pairs without them
+struct GroupTiles {
+  static constexpr Kernel kName{"any_moe_group_tiles"};
+  static constexpr std::string_view kTile = "a CTA per expert";
+  struct Args {
+    const int32_t* expert_ids = nullptr;  // [tokens, topk], the router's
+    int32_t* pairs = nullptr;             // [max_places]: the pair at each place; -1 in gaps
+    int32_t* places = nullptr;            // [tokens * topk]: each pair's place, or null; -1: another rank's expert
+    ExpertTile* tiles = nullptr;          // [max_expert_tiles], by falling size
+    int32_t* tile_counts = nullptr;       // [kTileCounts]: how many tiles hold more than 8 * i pairs
+    int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;  // experts: own ones
+    OwnExperts own{};
+    ExpertRanges ranges{};  // for GroupRound, which counts all pairs without them
+  };
+  static void launch(const Args& args, const Launch& on);
 };
+void check_args(const GroupTiles::Args& args);
 
 // A range of result rows and where it goes: to[token, row - first_row].
 struct GemmPart {
@@ -140,9 +148,10 @@ struct GemmDown {
 
 // y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its expert, and x's row
 // is pair / x_share. Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte
-// aligned. sm90_gemm: x and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place (GroupArgs)
-// instead of a pair. sm121_mx_gemm: x and u are codes, in rows of layout/mx_b_n8k64.h. Products are exact (sm90_gemm:
-// but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise repeatable, whatever the other tokens.
+// aligned. sm90_gemm: x and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place
+// (GroupTiles::Args) instead of a pair. sm121_mx_gemm: x and u are codes, in rows of layout/mx_b_n8k64.h. Products are
+// exact (sm90_gemm: but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise repeatable, whatever
+// the other tokens.
 struct GemmArgs {
   layout::Packing packing = layout::Packing::kBf16;
   layout::RowOrder order = layout::RowOrder::kPlain;
@@ -177,27 +186,42 @@ struct GemmArgs {
 // Rounds activations to the type and order that a GEMM takes. In panels (cols a multiple of 64) row t goes to places[t
 // * copies + i] unless that is -1, and to t without places. Otherwise cols is a multiple of 32. Places that get no row
 // are not written.
-struct RoundArgs {
-  const float* from = nullptr;  // [tokens, cols]
-  GemmInput to{};
-  int tokens = 0, cols = 0;
-  const float* inverse = nullptr;  // [tokens], with norm [cols]: from * inverse * norm is rounded
-  const Bf16* norm = nullptr;
-  const int32_t* places = nullptr;
-  int copies = 1;
+struct Round {
+  static constexpr Kernel kName{"any_round_f32"};
+  static constexpr std::string_view kTile = "8 values per thread";
+  struct Args {
+    const float* from = nullptr;  // [tokens, cols]
+    GemmInput to{};
+    int tokens = 0, cols = 0;
+    const float* inverse = nullptr;  // [tokens], with norm [cols]: from * inverse * norm is rounded
+    const Bf16* norm = nullptr;
+    const int32_t* places = nullptr;
+    int copies = 1;
+  };
+  static void launch(const Args& args, const Launch& on);
+};
+// Grouping and rounding in one launch: rounded to the places that it finds, a copy for each of a token's pairs; for
+// group_while_rounding.
+struct GroupRound {
+  static constexpr Kernel kName{"any_group_round_f32"};
+  static constexpr std::string_view kTile = Round::kTile;
+  struct Args {
+    GroupTiles::Args group;
+    Round::Args round;
+  };
+  static void launch(const Args& args, const Launch& on);
 };
 // Whether a step has so few pairs that each token's CTA finds the token's places itself, without ranges.
 [[nodiscard]] constexpr bool group_while_rounding(bool by_place, int64_t pairs) { return by_place && pairs <= 1024; }
 
-struct GemmPlan {
-  int rows = 0;        // of a tile
-  int tokens = 0;      // of a tile, at most
-  int grid_x = 0;      // blocks of rows; sm90_gemm: CTAs, which take tiles in turn
-  int64_t grid_y = 0;  // tiles of tokens that there may be; sm90_gemm: 1
-  int smem_bytes = 0;
-  [[nodiscard]] std::string to_string() const;
-  friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
+// Grid: blocks of rows x tiles of tokens that there may be; sm90_gemm and sm121_mx_gemm: CTAs, which take tiles in
+// turn.
+struct GemmPlan : Plan {
+  int rows = 0, tokens = 0;  // of a tile; tokens: at most
 };
+// With the text of its tile.
+[[nodiscard]] GemmPlan plan_tiles(const Plan& launch, int rows, int tokens);
+
 struct GemmShape {
   int64_t rows = 0, cols = 0;
   int64_t tokens = 0;  // grouped: pairs
@@ -250,38 +274,24 @@ inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kG
 }
 // Throws Error(kUnsupported) for a shape that has no tiles.
 void require_tiles(const GemmShape& shape);
-// What a plan of any_gemm has to know of the card.
-struct GemmDevice {
-  int sms = 0;
-  int64_t sm_smem_bytes = 0;
-};
 // any_gemm's tile that should finish first: waves of CTAs over the SMs times a tile's work. All of a step's grouped
 // launches must use the same tile: plan with the larger rows. Throws as require_tiles.
-[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const GemmDevice& device);
+[[nodiscard]] GemmPlan plan_gemm(const GemmShape& shape, const PlanDevice& device);
 [[nodiscard]] GemmPlan plan_gemm_tile(const GemmShape& shape, GemmTileSize tile);
 
-struct GemmCost {
-  int64_t bytes = 0;  // weights of each distinct expert once, activations and results once
-  int64_t flops = 0;
-};
-[[nodiscard]] GemmCost cost(const GemmArgs& args, int distinct_experts);
-
-// Throw Error(kInvalidRequest or kUnsupported) that prints the arguments when a launch cannot serve them.
+// Throws Error(kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const GemmArgs& args);
-void check_args(const GroupArgs& args);
 
-// Launchers. They check the arguments (Error as check_args says), launch, return.
 // plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
-void any_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
-void any_moe_group_tiles(const GroupArgs& args, const Launch& on);
-void any_round(const RoundArgs& args, const Launch& on);
-// Grouping and rounding in one launch: `args` rounded to the places that it finds, a copy for each of a token's pairs;
-// for group_while_rounding.
-void any_group_round(const GroupArgs& group, const RoundArgs& args, const Launch& on);
+struct AnyGemm {
+  static constexpr Kernel kNames[] = {{"any_gemm<bf16>"}, {"any_gemm<mxfp8>"}, {"any_gemm<mxfp4>"}};
+  static constexpr Kernel kGateUp{"any_gemm<gate_up>"};
+  static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+};
 
 // Dense matrix products for 9 to 256 tokens, where a GEMM's row blocks would leave most of a card idle: K is split
-// among CTAs too, and whoever reads the result adds the splits. Arguments, checks, plan and cost. Plain C++; launcher:
-// arch/sm90/kernels.h.
+// among CTAs too, and whoever reads the result adds the splits. The
+// kernel: arch/sm90/kernels.h.
 inline constexpr int kSplitRowTiles = 8;                   // of 16 rows, per CTA: two warpgroups
 inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may take
 inline constexpr int kSplitRingBytes = 200 * 1024;         // at most
@@ -313,13 +323,13 @@ struct SplitGemmArgs {
 
 // Splits depend on the shape and the card only, and so does the order of a sum: bitwise repeatable, whatever the other
 // tokens.
-struct SplitGemmPlan {
+struct SplitCut {
   int tokens = 0;  // of a CTA, at most: an entry of kSplitTokens
   int token_tiles = 0, row_blocks = 0, splits = 0;
   int smem_bytes = 0;
-  [[nodiscard]] int grid() const { return token_tiles * row_blocks * splits; }
-  [[nodiscard]] std::string to_string() const;
-  friend bool operator==(const SplitGemmPlan&, const SplitGemmPlan&) = default;
+};
+struct SplitGemmPlan : Plan {
+  SplitCut cut;  // for the kernel
 };
 // Parts of K: as many as give each SM a CTA, for all tokens that one CTA takes.
 [[nodiscard]] int split_count(int64_t rows, int64_t cols, int sms);
@@ -333,8 +343,6 @@ struct SplitGemmPlan {
 [[nodiscard]] constexpr int split_shared_bytes(int tile_tokens) {  // 1024: to align the ring
   return 1024 + split_stages(tile_tokens) * (tile_tokens * 128 + kSplitWeightBytes) + kSplitBarrierBytes;
 }
-
-[[nodiscard]] GemmCost cost(const SplitGemmArgs& args, const SplitGemmPlan& plan);
 
 // Throws Error(kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const SplitGemmArgs& args);

@@ -3,8 +3,10 @@
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/arch/sm90/grouped_walk.h"
 #include "backend/cuda/arch/sm90/mxfp4_waves.h"
+#include "backend/cuda/testing/costs.h"
 #include "base/error.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,12 +18,11 @@ namespace nibble::backend::cuda {
 namespace {
 
 constexpr int kSms = 132;
-constexpr GemmDevice kCard{.sms = kSms, .sm_smem_bytes = 100 * 1024};
+constexpr PlanDevice kCard{.sms = kSms, .sm_smem_bytes = 100 * 1024};
 
 TEST(gemm_plan, experts_take_tiles_of_96_tokens_and_dense_layers_what_finishes_first) {
   const GemmPlan large = plan_gemm({5760, 2880, 4 * 8192, 128}, kCard);
-  EXPECT_EQ(large, (GemmPlan{.rows = 128, .tokens = 96, .grid_x = 45, .grid_y = 469, .smem_bytes = 49920}));
-  EXPECT_EQ(large.to_string(), "128 rows x 96 tokens, grid 45 x 469, 49920 B shared");
+  EXPECT_EQ(large.tile, "128 rows x 96 tokens, grid 45 x 469, 49920 B shared");
   EXPECT_EQ(plan_gemm({5760, 2880, 64, 128}, kCard).tokens, 96);
   const auto dense = [](int64_t rows, int64_t cols, int64_t tokens) {
     const GemmPlan plan = plan_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kCard);
@@ -47,12 +48,12 @@ TEST(gemm_plan, every_tile_fits_every_card_from_sm_80_on) {
 
 TEST(gemm_plan, experts_take_tall_tiles_where_two_fit_an_sm) {
   const GemmShape shape{5760, 2880, 4 * 2048, 128};
-  const GemmPlan tall = plan_gemm(shape, {kSms, 164 * 1024});
-  EXPECT_EQ(tall, (GemmPlan{.rows = 192, .tokens = 96, .grid_x = 30, .grid_y = 213, .smem_bytes = 75264}));
-  EXPECT_EQ(plan_gemm(shape, {kSms, 2 * (75264 + 1024)}).rows, 192);
-  EXPECT_EQ(plan_gemm(shape, {kSms, 2 * (75264 + 1024) - 1}).rows, 128);
+  const GemmPlan tall = plan_gemm(shape, {.sms = kSms, .sm_smem_bytes = 164 * 1024});
+  EXPECT_EQ(tall.tile, "192 rows x 96 tokens, grid 30 x 213, 75264 B shared");
+  EXPECT_EQ(plan_gemm(shape, {.sms = kSms, .sm_smem_bytes = 2 * (75264 + 1024)}).rows, 192);
+  EXPECT_EQ(plan_gemm(shape, {.sms = kSms, .sm_smem_bytes = 2 * (75264 + 1024) - 1}).rows, 128);
   const GemmShape dense{5760, 2880, 8192};
-  EXPECT_EQ(plan_gemm(dense, {kSms, 164 * 1024}).rows, 192);
+  EXPECT_EQ(plan_gemm(dense, {.sms = kSms, .sm_smem_bytes = 164 * 1024}).rows, 192);
   EXPECT_EQ(plan_gemm(dense, kCard).rows, 128);
 }
 
@@ -78,7 +79,7 @@ TEST(gemm_plan, experts_on_wgmma_share_a_tile_chosen_by_their_mean) {
     EXPECT_EQ(plan_sm90_gemm({256, 4096, 4 * tokens, 128}, kSms).smem_bytes, mxfp4_shared_bytes(4, Mxfp4Input::kF16));
   }
   for (const int pairs : {3, 4}) EXPECT_LE(mxfp4_shared_bytes(pairs, Mxfp4Input::kF16), 227 * 1024);
-  EXPECT_EQ(plan_sm90_gemm({128, 384, 9}, kSms).grid_x, 2);  // a warpgroup each
+  EXPECT_EQ(plan_sm90_gemm({128, 384, 9}, kSms).grid, 2);  // a warpgroup each
 }
 
 TEST(gemm_plan, waves_take_every_row_of_every_tile_once) {
@@ -157,8 +158,7 @@ TEST(gemm_plan, sm90_grouped_takes_few_pairs_of_an_expert_whose_x_fits) {
   const auto plan = [](int64_t cols, int64_t pairs, int64_t experts, int64_t rows = 0) {
     return plan_sm90_grouped({rows > 0 ? rows : 2 * cols, cols, pairs, experts}, kSms);
   };
-  EXPECT_EQ(plan(2880, 1024, 128),
-            (GemmPlan{.rows = 64, .tokens = 24, .grid_x = kSms, .grid_y = 1, .smem_bytes = 218112}));
+  EXPECT_EQ(plan(2880, 1024, 128)->tile, "64 rows x 24 tokens, grid 132 x 1, 218112 B shared");
   EXPECT_EQ(plan(2880, 512, 32)->tokens, 24);
   EXPECT_FALSE(plan(2880, 513, 32).has_value());
   EXPECT_FALSE(plan(2880, 64, 32, 2880).has_value());  // down of other widths
@@ -188,8 +188,9 @@ TEST(gemm_plan, dense_bf16_takes_the_rows_that_read_l2_least_and_fill_the_last_w
   const auto planned = [](int64_t rows, int64_t cols, int64_t tokens) {
     return plan_sm90_gemm({rows, cols, tokens, 1, layout::Packing::kBf16}, kSms);
   };
-  const GemmPlan o{.rows = 256, .tokens = 192, .grid_x = 132, .grid_y = 1, .smem_bytes = dense_shared_bytes(192)};
-  EXPECT_EQ(planned(2880, 4096, 2048), o);  // one whole wave
+  const GemmPlan o = planned(2880, 4096, 2048);
+  EXPECT_EQ(o.tile,
+            fmt::format("256 rows x 192 tokens, grid 132 x 1, {} B shared", dense_shared_bytes(192)));  // a wave
   for (const auto& [rows, cols, tokens, tile] : {std::array{5120, 2880, 2048, 160},
                                                  {5120, 2880, 4096, 160},
                                                  {5120, 2880, 8192, 192},
@@ -264,8 +265,8 @@ TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
   EXPECT_THROW(check_args(codes), Error);
   codes.scale_top = layout::kMaxNarrowScaleCode;
   EXPECT_NO_THROW(check_args(codes));
-  EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
-  EXPECT_THROW(check_args(GroupArgs{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
+  EXPECT_THROW(check_args(GroupTiles::Args{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
+  EXPECT_THROW(check_args(GroupTiles::Args{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
 }
 
 TEST(gemm_plan, cost_counts_weights_once_per_expert) {

@@ -30,7 +30,7 @@ struct Groups {
   DeviceArray<ExpertTile> tiles{
       static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(chosen.size()), experts, tile))};
 
-  [[nodiscard]] GroupArgs args() const {
+  [[nodiscard]] GroupTiles::Args args() const {
     return {.expert_ids = ids.get(),
             .pairs = pairs.get(),
             .places = places.get(),
@@ -90,8 +90,8 @@ class Gemm : public CudaTest {
     return {0, 1};
   }
   void gemm(const GemmArgs& args, const GemmPlan& plan, bool hopper) {
-    if (hopper) return sm90_gemm(args, plan, on_);
-    any_gemm(args, plan, on_);
+    if (hopper) return Sm90Gemm::launch(args, plan, on_);
+    AnyGemm::launch(args, plan, on_);
   }
 
   struct Dense {
@@ -241,7 +241,7 @@ void Gemm::check_moe(const Moe& c) {
   const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
                            routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
   const MoeOnDevice moe{plain, c.hopper, c.tile};
-  any_moe_group_tiles(moe.groups.args(), on_);
+  GroupTiles::launch(moe.groups.args(), on_);
   ASSERT_NO_FATAL_FAILURE(moe.groups.expect());
   GemmArgs first = moe.args();
   const GemmArgs second = down_alone(first);
@@ -261,17 +261,17 @@ void Gemm::check_at_once(const Moe& c) {
   const PlainExperts plain{c.tokens, c.experts, c.hidden, c.inter,
                            routed(c.routing, c.tokens, PlainExperts::kTopk, c.experts, 16)};
   const MoeOnDevice moe{plain, true, c.tile};
-  any_moe_group_tiles(moe.groups.args(), on_);
+  GroupTiles::launch(moe.groups.args(), on_);
   const GemmArgs both = moe.args(), second = down_alone(both);
   GemmArgs first = both;
   first.down = {};
-  sm90_gemm(first, plan_of(moe.shape(first), true, c.sms, c.tile), on_);
-  sm90_gemm(second, plan_of(moe.shape(second), true, c.sms, c.tile), on_);
+  Sm90Gemm::launch(first, plan_of(moe.shape(first), true, c.sms, c.tile), on_);
+  Sm90Gemm::launch(second, plan_of(moe.shape(second), true, c.sms, c.tile), on_);
   const std::vector<uint16_t> want_u = moe.u_by_pair(), want_y = moe.y.host();
   const auto at_once = [&] {
     moe.poison(stream_.get());
-    any_moe_group_tiles(moe.groups.args(), on_);
-    sm90_gemm(both, plan_at_once(moe.shape(both), c.sms, c.tile), on_);
+    GroupTiles::launch(moe.groups.args(), on_);
+    Sm90Gemm::launch(both, plan_at_once(moe.shape(both), c.sms, c.tile), on_);
   };
   for (int i = 0; i < 3; ++i) {
     at_once();
@@ -376,7 +376,7 @@ void Gemm::check_codes(const Moe& c) {
   const RowCodes x(floats_of_f16(plain.x), c.hidden);
   plain.x = x.halves();
   const MoeOnDevice moe{plain, true, c.tile};
-  any_moe_group_tiles(moe.groups.args(), on_);
+  GroupTiles::launch(moe.groups.args(), on_);
   const PlacedCodes placed(x, moe.rows, [&](int64_t place) { return moe.groups.token_at(place); });
   const DeviceArray<uint8_t> codes(placed.codes),
       u_codes(static_cast<size_t>(moe.rows) * static_cast<size_t>(plain.width()));
@@ -396,16 +396,16 @@ void Gemm::check_codes(const Moe& c) {
   };
   const auto run = [&] {
     moe.poison(stream_.get());
-    sm90_gemm(first, plan(first), on_);
-    any_round_rows({.panels = moe.u.get(),
-                    .places = moe.groups.places.get(),
-                    .codes = u_codes.get(),
-                    .scales = u_scales.get(),
-                    .tokens = plain.pairs(),
-                    .cols = plain.width(),
-                    .rows = moe.rows},
-                   on_);
-    sm90_gemm(second, plan(second), on_);
+    Sm90Gemm::launch(first, plan(first), on_);
+    RoundRows::launch({.panels = moe.u.get(),
+                       .places = moe.groups.places.get(),
+                       .codes = u_codes.get(),
+                       .scales = u_scales.get(),
+                       .tokens = plain.pairs(),
+                       .cols = plain.width(),
+                       .rows = moe.rows},
+                      on_);
+    Sm90Gemm::launch(second, plan(second), on_);
   };
   run();
   const std::vector<uint16_t> u = moe.u_by_pair(), y = moe.y.host();
@@ -509,7 +509,7 @@ TEST_F(Gemm, groups_thousands_of_tokens) {
   for (const int tokens : {2048, 8192}) {
     const std::vector<int32_t> ids = routed(GemmRouting::kRandom, tokens, 4, 128, 9);
     const Groups groups{tokens, 128, 64, ids};
-    any_moe_group_tiles(groups.args(), on_);
+    GroupTiles::launch(groups.args(), on_);
     groups.expect();
   }
 }
@@ -536,17 +536,17 @@ TEST_F(Gemm, groups_and_rounds_a_step_s_tokens_at_once) {
         const auto rows = static_cast<int>(groups.want.pairs.size());
         const DeviceArray<uint16_t> to(
             std::vector<uint16_t>(groups.want.pairs.size() * static_cast<size_t>(cols), 0xffff));
-        GroupArgs args = groups.args();
+        GroupTiles::Args args = groups.args();
         if (by_ranges) args.ranges = {groups.starts.get(), groups.counts.get()};
-        any_group_round(args,
-                        {.from = from.get(),
-                         .to = {to.get(), InputType::kF16, rows},
-                         .tokens = tokens,
-                         .cols = cols,
-                         .inverse = on_inverse.get(),
-                         .norm = on_norm.get(),
-                         .copies = kTopk},
-                        on_);
+        GroupRound::launch({args,
+                            {.from = from.get(),
+                             .to = {to.get(), InputType::kF16, rows},
+                             .tokens = tokens,
+                             .cols = cols,
+                             .inverse = on_inverse.get(),
+                             .norm = on_norm.get(),
+                             .copies = kTopk}},
+                           on_);
         ASSERT_NO_FATAL_FAILURE(groups.expect());
         std::vector<uint16_t> bits;
         const auto width = static_cast<size_t>(cols);
@@ -563,25 +563,25 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
   const DeviceArray<float> from(values);
   for (const InputType type : {InputType::kBf16, InputType::kF16}) {
     const DeviceArray<uint16_t> to(values.size());
-    any_round({.from = from.get(), .to = {to.get(), type}, .tokens = kTokens, .cols = kCols}, on_);
+    Round::launch({.from = from.get(), .to = {to.get(), type}, .tokens = kTokens, .cols = kCols}, on_);
     const std::vector<uint16_t> got = to.host();
     for (size_t i = 0; i < values.size(); ++i)
       ASSERT_EQ(got[i], type == InputType::kF16 ? F16::from_float(values[i]).bits : Bf16::from_float(values[i]).bits);
   }
-  check_rounds_mxfp8<DeviceArray>(kTokens, kCols, [&](const RoundArgs& args) { any_round(args, on_); });
-  check_rounds_mxfp8<DeviceArray>(3, 4096, [&](const RoundArgs& args) { any_round(args, on_); });
+  check_rounds_mxfp8<DeviceArray>(kTokens, kCols, [&](const Round::Args& args) { Round::launch(args, on_); });
+  check_rounds_mxfp8<DeviceArray>(3, 4096, [&](const Round::Args& args) { Round::launch(args, on_); });
   const std::vector<Bf16> norm = gemm_bias(kCols, 5);
   const std::vector<float> inverse = Values(6).floats(kTokens, 1);
   const DeviceArray<Bf16> on_norm(norm);
   const DeviceArray<float> on_inverse(inverse);
   const DeviceArray<uint16_t> normed(values.size());
-  any_round({.from = from.get(),
-             .to = {normed.get(), InputType::kF16},
-             .tokens = kTokens,
-             .cols = kCols,
-             .inverse = on_inverse.get(),
-             .norm = on_norm.get()},
-            on_);
+  Round::launch({.from = from.get(),
+                 .to = {normed.get(), InputType::kF16},
+                 .tokens = kTokens,
+                 .cols = kCols,
+                 .inverse = on_inverse.get(),
+                 .norm = on_norm.get()},
+                on_);
   const std::vector<uint16_t> got_normed = normed.host();
   for (size_t i = 0; i < values.size(); ++i)
     ASSERT_EQ(got_normed[i], F16::from_float(values[i] * (inverse[i / kCols] * norm[i % kCols].to_float())).bits);
@@ -590,13 +590,13 @@ TEST_F(Gemm, rounds_to_the_type_that_goes_with_the_weights) {
   const DeviceArray<int32_t> on_places(places);
   for (const InputType type : {InputType::kBf16, InputType::kF16}) {
     const DeviceArray<uint16_t> to(std::vector<uint16_t>(size_t{kRows} * kCols, 0xffff));
-    any_round({.from = from.get(),
-               .to = {to.get(), type, kRows},
-               .tokens = kTokens,
-               .cols = kCols,
-               .places = on_places.get(),
-               .copies = kCopies},
-              on_);
+    Round::launch({.from = from.get(),
+                   .to = {to.get(), type, kRows},
+                   .tokens = kTokens,
+                   .cols = kCols,
+                   .places = on_places.get(),
+                   .copies = kCopies},
+                  on_);
     std::vector<uint16_t> rounded;
     for (const float value : values)
       rounded.push_back(type == InputType::kF16 ? F16::from_float(value).bits : Bf16::from_float(value).bits);
@@ -612,7 +612,7 @@ TEST_F(Gemm, refuses_a_plan_of_another_tile) {
   alignas(16) static uint8_t bytes[16] = {};
   GemmArgs args{.weights = bytes, .x = reinterpret_cast<const uint16_t*>(bytes), .rows = 128, .cols = 384, .tokens = 9};
   args.parts[0] = {reinterpret_cast<float*>(bytes), 0, 128};
-  EXPECT_THROW(any_gemm(args, plan, on_), Error);
+  EXPECT_THROW(AnyGemm::launch(args, plan, on_), Error);
 }
 
 }  // namespace

@@ -8,16 +8,21 @@ namespace {
 
 template <class Tile, class Op>
 void launch_instance(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
-  const GemvKernelArgs<typename Op::Args> kernel_args{
-      args,           args.weights,   plan.stages,      plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
-      plan.epilogues, plan.under_way, plan.tile.missing};
-  launch_chained(gemv<Tile, Op>, {name, on, plan.grid, plan.threads, static_cast<int>(plan.smem_bytes)}, kernel_args);
+  const GemvKernelArgs<typename Op::Args> kernel_args{args,
+                                                      args.weights,
+                                                      plan.stages,
+                                                      plan.geometry.slices,
+                                                      static_cast<int>(plan.geometry.chunk_bytes),
+                                                      plan.epilogues,
+                                                      plan.under_way,
+                                                      plan.geometry.missing};
+  launch_chained(gemv<Tile, Op>, planned(name, plan, on), kernel_args);
 }
 
 // The list of instances: slices of 6 or 8 blocks, packing, columns, operation.
 template <layout::Packing kPacking, Columns kColumns, class Op>
 void launch_op(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
-  if (plan.tile.blocks == 6) {
+  if (plan.geometry.blocks == 6) {
     launch_instance<GemvTile<kPacking, 6, kColumns>, Op>(args, plan, name, on);
   } else {
     launch_instance<GemvTile<kPacking, 8, kColumns>, Op>(args, plan, name, on);
@@ -38,22 +43,22 @@ void launch_rows(const typename Op<1>::Args& args, const GemvPlan& plan, Kernel 
 
 }  // namespace
 
-void gemv_dense(const DenseArgs& args, const GemvPlan& plan, const Launch& on) {
+void GemvDense::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  launch_rows<DenseOp>(args, plan, by_packing(kernel::kGemvDense, args.packing), on);
+  launch_rows<DenseOp>(args, plan, by_packing(kNames, args.packing), on);
 }
 
-void gemv_qkv(const QkvArgs& args, const GemvPlan& plan, const Launch& on) {
+void GemvQkv::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  launch_rows<QkvOp>(args, plan, by_packing(kernel::kGemvQkv, args.packing), on);
+  launch_rows<QkvOp>(args, plan, by_packing(kNames, args.packing), on);
 }
 
-void gemv_moe_down(const GemvDownArgs& args, const GemvPlan& plan, const Launch& on) {
+void GemvMoeDown::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  if (plan.tile.missing > 0)
+  if (plan.geometry.missing > 0)
     return launch_instance<GemvTile<layout::Packing::kMxfp4, layout::kShortSliceBlocks, Columns::kVectors, true>,
-                           MoeDownOp>(args, plan, kernel::kGemvMoeDown, on);
-  launch_op<layout::Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan, kernel::kGemvMoeDown, on);
+                           MoeDownOp>(args, plan, kName, on);
+  launch_op<layout::Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan, kName, on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -25,7 +25,7 @@ struct DenseCase {
   ScaleRange scales = {};
   bool with_bias = true;  // a bias would hide results near zero
   bool in_mxfp8 = false;  // RowsIn
-  bool halves = false;    // DenseArgs rest
+  bool halves = false;    // GemvDense::Args rest
 };
 
 void check_dense(const DenseCase& test) {
@@ -39,15 +39,15 @@ void check_dense(const DenseCase& test) {
   std::vector<float> x(want_x.size(), kNan);  // until the kernel before has run
   const std::vector<Bf16> bias = random_bf16(static_cast<size_t>(rows), 7);
   std::vector<float> y(static_cast<size_t>(tokens * rows), kNan), rest(halves ? y.size() : 0, kNan);
-  const DenseArgs args{.packing = packing,
-                       .weights = w.packed.data(),
-                       .bias = with_bias ? bias.data() : nullptr,
-                       .in = {.x = x.data(), .in_mxfp8 = in_mxfp8},
-                       .y = y.data(),
-                       .rest = halves ? rest.data() : nullptr,
-                       .rows = static_cast<int>(rows),
-                       .cols = static_cast<int>(cols),
-                       .tokens = tokens};
+  const GemvDense::Args args{.packing = packing,
+                             .weights = w.packed.data(),
+                             .bias = with_bias ? bias.data() : nullptr,
+                             .in = {.x = x.data(), .in_mxfp8 = in_mxfp8},
+                             .y = y.data(),
+                             .rest = halves ? rest.data() : nullptr,
+                             .rows = static_cast<int>(rows),
+                             .cols = static_cast<int>(cols),
+                             .tokens = tokens};
   const emulation::Launch launch{.predecessor = [&] { std::copy(given.begin(), given.end(), x.begin()); }};
   run_rows<DenseOp>(args, plan_gemv({rows, cols, 1, packing}, kDevice, stages), launch);
   for (int t = 0; t < tokens; ++t)
@@ -106,19 +106,20 @@ void check_normed_rows(Packing packing, int tokens, int64_t cols, int parts, boo
   std::vector<int32_t> which(8, 1 << 28);
   std::vector<float> x(rows.residual.size(), kNan), delta[2] = {x, x}, sum(static_cast<size_t>(tokens * cols), kNan);
   std::vector<float> y(static_cast<size_t>(tokens * 64), kNan);
-  const DenseArgs args{.packing = packing,
-                       .weights = w.packed.data(),
-                       .in = {.x = x.data(),
-                              .delta = {parts > 0 ? delta[0].data() : nullptr, parts > 1 ? delta[1].data() : nullptr},
-                              .sum = sum.data(),
-                              .which = which.data(),
-                              .norm = rows.norm.data(),
-                              .eps = NormedRows::kEps,
-                              .in_mxfp8 = in_mxfp8},
-                       .y = y.data(),
-                       .rows = 64,
-                       .cols = static_cast<int>(cols),
-                       .tokens = tokens};
+  const GemvDense::Args args{
+      .packing = packing,
+      .weights = w.packed.data(),
+      .in = {.x = x.data(),
+             .delta = {parts > 0 ? delta[0].data() : nullptr, parts > 1 ? delta[1].data() : nullptr},
+             .sum = sum.data(),
+             .which = which.data(),
+             .norm = rows.norm.data(),
+             .eps = NormedRows::kEps,
+             .in_mxfp8 = in_mxfp8},
+      .y = y.data(),
+      .rows = 64,
+      .cols = static_cast<int>(cols),
+      .tokens = tokens};
   const emulation::Launch launch{.predecessor = [&] {
     x = rows.residual;
     for (size_t part = 0; part < 2; ++part) delta[part] = rows.delta[part];
@@ -181,22 +182,22 @@ void check_qkv(Packing packing, int tokens, KvDtype type) {
   std::vector<float> q(static_cast<size_t>(tokens * kHeads * 64), kNan);
   const size_t kv_count = kPages * kKvHeads * kPageTokens * 64;
   std::vector<uint8_t> keys(kv_count * static_cast<size_t>(row_bytes(type_of(type), 1)), 0xff), values(keys);
-  const QkvArgs args{.packing = packing,
-                     .weights = w.packed.data(),
-                     .bias = bias.data(),
-                     .in = {.x = rows.residual.data(),
-                            .delta = {rows.delta[0].data(), rows.delta[1].data()},
-                            .norm = rows.norm.data(),
-                            .eps = NormedRows::kEps},
-                     .q = q.data(),
-                     .cosine = cosine.data(),
-                     .sine = sine.data(),
-                     .kv_slots = slots.data(),
-                     .kv = {keys.data(), values.data(), type},
-                     .heads = kHeads,
-                     .kv_heads = kKvHeads,
-                     .cols = kCols,
-                     .tokens = tokens};
+  const GemvQkv::Args args{.packing = packing,
+                           .weights = w.packed.data(),
+                           .bias = bias.data(),
+                           .in = {.x = rows.residual.data(),
+                                  .delta = {rows.delta[0].data(), rows.delta[1].data()},
+                                  .norm = rows.norm.data(),
+                                  .eps = NormedRows::kEps},
+                           .q = q.data(),
+                           .cosine = cosine.data(),
+                           .sine = sine.data(),
+                           .kv_slots = slots.data(),
+                           .kv = {keys.data(), values.data(), type},
+                           .heads = kHeads,
+                           .kv_heads = kKvHeads,
+                           .cols = kCols,
+                           .tokens = tokens};
   run_rows<QkvOp>(args, plan_gemv({kRows, kCols, 1, packing}, kDevice), {});
   const double rounding = type == KvDtype::kF32 ? 0 : type == KvDtype::kBf16 ? 0x1p-8 : 0x1p-4;
   size_t written = 0;
@@ -246,20 +247,20 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
     std::vector<float> x(rows.residual.size(), kNan), delta(x), rest(x), sum(x), normed(x),
         logits(static_cast<size_t>(tokens * experts), kNan);
     std::vector<F16> rounded(x.size(), F16::from_float(kNan));
-    const RouterArgs args{.x = x.data(),
-                          .delta = added ? nullptr : delta.data(),
-                          .rest = parts == 2 ? rest.data() : nullptr,
-                          .sum = added ? nullptr : sum.data(),
-                          .norm = rows.norm.data(),
-                          .weight = weight.data(),
-                          .bias = bias.data(),
-                          .normed = normed.data(),
-                          .rounded = rounded.data(),
-                          .logits = logits.data(),
-                          .hidden = hidden,
-                          .experts = experts,
-                          .tokens = tokens,
-                          .eps = NormedRows::kEps};
+    const Router::Args args{.x = x.data(),
+                            .delta = added ? nullptr : delta.data(),
+                            .rest = parts == 2 ? rest.data() : nullptr,
+                            .sum = added ? nullptr : sum.data(),
+                            .norm = rows.norm.data(),
+                            .weight = weight.data(),
+                            .bias = bias.data(),
+                            .normed = normed.data(),
+                            .rounded = rounded.data(),
+                            .logits = logits.data(),
+                            .hidden = hidden,
+                            .experts = experts,
+                            .tokens = tokens,
+                            .eps = NormedRows::kEps};
     check_args(args);
     const emulation::Launch launch{.grid = experts, .threads = kRouterThreads, .predecessor = [&] {
                                      x = added ? rows.sum : rows.residual;

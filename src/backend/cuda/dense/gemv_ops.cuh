@@ -60,7 +60,7 @@ struct RowsOp {
 
 // kTokenColumns: how many of a lane's two columns can be tokens'; one token alone has one.
 template <int kTokenColumns>
-struct DenseOp : RowsOp<DenseArgs> {
+struct DenseOp : RowsOp<GemvDense::Args> {
   struct Fetched {
     float bias[2] = {};  // rows g and g + 8
   };
@@ -95,7 +95,7 @@ struct DenseOp : RowsOp<DenseArgs> {
 };
 
 template <int kTokenColumns>
-struct QkvOp : RowsOp<QkvArgs> {
+struct QkvOp : RowsOp<GemvQkv::Args> {
   static constexpr int kHalfHead = kGemvHeadDim / 2, kHeadTiles = kGemvHeadDim / layout::kTileRows;
   struct Fetched {
     float bias[2] = {}, cosine[kTokenColumns] = {}, sine[kTokenColumns] = {};  // bias of rows g and g + 8
@@ -146,7 +146,7 @@ struct QkvOp : RowsOp<QkvArgs> {
 
 // Column p = pair p: activations stay in registers.
 struct MoeDownOp {
-  using Args = GemvDownArgs;
+  using Args = GemvMoeDown::Args;
   using Fetched = BiasPair;
   static constexpr bool kChooses = true;
   const Args& a;

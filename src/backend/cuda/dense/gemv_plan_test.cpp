@@ -1,5 +1,9 @@
 #include "backend/cuda/dense/gemv_plan.h"
 
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/route.h"
+#include "backend/cuda/testing/costs.h"
+
 #include "base/error.h"
 
 #include <gmock/gmock.h>
@@ -8,15 +12,15 @@
 namespace nibble::backend::cuda {
 namespace {
 
-constexpr GemvDevice kH200{.sms = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
-constexpr GemvDevice kGb10{.sms = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
+constexpr PlanDevice kH200{.sms = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
+constexpr PlanDevice kGb10{.sms = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
 
 using layout::Packing;
 
 TEST(gemv_plan, real_shapes_on_both_cards) {
   struct Want {
     GemvShape shape;
-    GemvDevice device;
+    PlanDevice device;
     int grid, threads, stages, under_way, chunks;
     int64_t chunk_bytes, smem_bytes;
   };
@@ -31,20 +35,20 @@ TEST(gemv_plan, real_shapes_on_both_cards) {
                            Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 576, 6, 4, 3, 15840, 126784},
                            Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 3, 4, 16896, 101376}}) {
     const GemvPlan plan = plan_gemv(want.shape, want.device);
-    SCOPED_TRACE(plan.to_string());
+    SCOPED_TRACE(plan.tile);
     EXPECT_EQ(plan.grid, want.grid);
     EXPECT_EQ(plan.threads, want.threads);
     EXPECT_EQ(plan.stages, want.stages);
     EXPECT_EQ(plan.under_way, want.under_way);
-    EXPECT_EQ(plan.tile.chunks, want.chunks);
-    EXPECT_EQ(plan.tile.chunk_bytes, want.chunk_bytes);
+    EXPECT_EQ(plan.geometry.chunks, want.chunks);
+    EXPECT_EQ(plan.geometry.chunk_bytes, want.chunk_bytes);
     EXPECT_EQ(plan.smem_bytes, want.smem_bytes);
   }
   EXPECT_EQ(plan_gemv({16, 2880, 4}, kH200).grid, 4);
 }
 
 TEST(gemv_plan, asks_for_the_whole_ring_where_nobody_else_runs) {
-  GemvDevice alone = kH200;
+  PlanDevice alone = kH200;
   alone.chained = false;
   const GemvPlan plan = plan_gemv({5120, 2880, 1, Packing::kBf16}, alone);
   EXPECT_EQ(plan.stages, 6);
@@ -52,13 +56,13 @@ TEST(gemv_plan, asks_for_the_whole_ring_where_nobody_else_runs) {
 }
 
 TEST(gemv_plan, never_more_than_the_card_has_and_never_two_ctas_on_one_sm) {
-  for (const GemvDevice& device : {kH200, kGb10})
+  for (const PlanDevice& device : {kH200, kGb10})
     for (const GemvShape& shape : {GemvShape{5760, 2880, 4}, GemvShape{2880, 4096}, GemvShape{384, 256, 8},
                                    GemvShape{2880, 4096, 1, Packing::kBf16}, GemvShape{64, 192, 1, Packing::kMxfp8}})
       for (int stages = 0; stages <= 8; ++stages) {
         const GemvPlan plan = plan_gemv(shape, device, stages);
-        EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes) << plan.to_string();
-        EXPECT_GT(2 * (plan.smem_bytes + 1024), device.sm_smem_bytes) << plan.to_string();
+        EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes) << plan.tile;
+        EXPECT_GT(2 * (plan.smem_bytes + 1024), device.sm_smem_bytes) << plan.tile;
         EXPECT_GE(plan.stages, 2);
         EXPECT_GE(plan.under_way, 2);
         EXPECT_LE(plan.under_way, plan.stages);
@@ -75,16 +79,16 @@ TEST(gemv_plan, refuses_what_it_cannot_serve) {
 TEST(gemv_plan, equal_runs_have_a_part_for_each_warp) {
   const int64_t warp = kRunStages * layout::slice_bytes(6) + kRowPartBytes, rows = 8 * row_pitch(2880);
   for (const auto& [device, warps] : {std::pair{kH200, 16}, {kGb10, 8}}) {
-    const RowWarpsPlan plan = plan_row_warps(2880, kMoeUpWish, device);
-    EXPECT_EQ(plan.warps, warps);
+    const RowWarpsPlan plan = plan_row_warps(2880, MoeUp::kWish, device);
+    EXPECT_EQ(plan.threads, warps * layout::kWarpLanes);
     EXPECT_EQ(plan.smem_bytes, rows + kRowExtraBytes + warps * warp);
     EXPECT_LE(plan.smem_bytes, device.cta_smem_bytes);
-    EXPECT_THAT(plan.to_string(), testing::HasSubstr("equal runs"));
+    EXPECT_THAT(plan.tile, testing::HasSubstr("equal runs"));
   }
 }
 
 TEST(gemv_plan, prints_itself) {
-  EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).to_string(),
+  EXPECT_EQ(plan_gemv({5120, 2880}, kGb10).tile,
             "grid 48 x 576 threads, 15 slices, 2 epilogues, ring of 2 chunks of 24480 B, 2 under way, 80704 B shared");
 }
 
@@ -93,7 +97,7 @@ alignas(16) F16 activations[8];
 alignas(16) float test_sums[4];
 constexpr Bf16 kBias[1] = {};
 
-DenseArgs dense() {
+GemvDense::Args dense() {
   return {.weights = kBytes,
           .bias = kBias,
           .in = {.x = test_sums},
@@ -103,7 +107,7 @@ DenseArgs dense() {
           .tokens = 8};
 }
 
-GemvDownArgs down() {
+GemvMoeDown::Args down() {
   return {.weights = kBytes,
           .bias = kBias,
           .u = activations,
@@ -127,21 +131,21 @@ std::string refusal(const Args& args) {
 
 TEST(gemv_plan, arguments_are_checked_and_printed) {
   EXPECT_EQ(refusal(dense()), "accepted");
-  DenseArgs args = dense();
+  GemvDense::Args args = dense();
   args.tokens = 9;
-  EXPECT_THAT(refusal(args), testing::HasSubstr("want 1 to 8 tokens: dense [5120, 2880], 9 tokens"));
+  EXPECT_THAT(refusal(args), testing::HasSubstr("cuda: gemv<dense, mxfp4>: want 1 to 8 tokens, found 9"));
   args = dense();
   args.tokens = 0;
-  EXPECT_THAT(refusal(args), testing::HasSubstr("0 tokens"));
+  EXPECT_THAT(refusal(args), testing::HasSubstr("want 1 to 8 tokens, found 0"));
   args = dense();
   args.weights += 1;
   EXPECT_THAT(refusal(args), testing::HasSubstr("16-byte aligned"));
   args = dense();
   args.cols = 2880 + 32;
-  EXPECT_THAT(refusal(args), testing::HasSubstr("[5120, 2912]"));
+  EXPECT_THAT(refusal(args), testing::HasSubstr("slices of 6 or 8 blocks of 32, found 2912"));
 
   EXPECT_EQ(refusal(down()), "accepted");
-  GemvDownArgs moe = down();
+  GemvMoeDown::Args moe = down();
   moe.tokens = 8, moe.choice.topk = 5;
   EXPECT_THAT(refusal(moe), testing::HasSubstr("tokens * topk in 1 to 32"));
   moe = down();
@@ -158,16 +162,16 @@ TEST(gemv_plan, arguments_are_checked_and_printed) {
   EXPECT_THAT(refusal(moe), testing::HasSubstr("topk to 128 experts"));
 
   int finished[1] = {};
-  MoeDownArgs rows{.weights = kBytes,
-                   .bias = kBias,
-                   .u = activations,
-                   .choice = {.logits = test_sums, .experts = 128, .topk = 4},
-                   .y = test_sums,
-                   .sums = test_sums,
-                   .finished = finished,
-                   .hidden = 2880,
-                   .inter = 2880,
-                   .tokens = 8};
+  MoeDown::Args rows{.weights = kBytes,
+                     .bias = kBias,
+                     .u = activations,
+                     .choice = {.logits = test_sums, .experts = 128, .topk = 4},
+                     .y = test_sums,
+                     .sums = test_sums,
+                     .finished = finished,
+                     .hidden = 2880,
+                     .inter = 2880,
+                     .tokens = 8};
   EXPECT_EQ(refusal(rows), "accepted");
   rows.finished = nullptr;
   EXPECT_THAT(refusal(rows), testing::HasSubstr("sums and finished"));
@@ -182,7 +186,7 @@ TEST(gemv_plan, o_is_read_in_halves_where_that_balances_the_sms) {
 }
 
 TEST(gemv_plan, cost_counts_each_expert_once) {
-  const MoeUpArgs up{.choice = {.topk = 4}, .hidden = 2880, .inter = 2880, .tokens = 1};
+  const MoeUp::Args up{.choice = {.topk = 4}, .hidden = 2880, .inter = 2880, .tokens = 1};
   EXPECT_EQ(cost(up, 4).bytes - cost(up, 3).bytes, 5760 * 90 * 17 + 2 * 5760);
   EXPECT_EQ(cost(up, 4).flops, int64_t{2} * 4 * 5760 * 2880);
   EXPECT_EQ(cost(down(), 4).flops, int64_t{2} * 8 * 2880 * 2880);

@@ -3,8 +3,7 @@
 
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/testing/gemv.h"
-#include "backend/cuda/experts/grouped_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/experts/experts.h"
 
 #include <exception>
 #include <string>
@@ -42,7 +41,7 @@ struct DenseCase {
   bool with_bias = true;  // a bias would hide results near zero
 };
 
-void test_dense(const DenseCase& test, const GemvDevice& device) {
+void test_dense(const DenseCase& test, const PlanDevice& device) {
   const std::vector<HostMatrix> w{HostMatrix(test.packing, test.rows, test.cols, RowOrder::kPlain, 11, test.scales)};
   const std::vector<float> x = random_floats(kGemvTokens * test.cols, 12);
   const std::vector<Bf16> bias = random_bf16(test.rows, 13);
@@ -59,16 +58,16 @@ void test_dense(const DenseCase& test, const GemvDevice& device) {
     for (const int stages : {0, 2}) {
       const auto count = static_cast<size_t>(tokens * test.rows);
       Device<float> y(count);
-      const DenseArgs args{.packing = test.packing,
-                           .weights = d_w.data(),
-                           .bias = test.with_bias ? d_bias.data() : nullptr,
-                           .in = {.x = d_x.data()},
-                           .y = y.data(),
-                           .rows = static_cast<int>(test.rows),
-                           .cols = static_cast<int>(test.cols),
-                           .tokens = tokens};
+      const GemvDense::Args args{.packing = test.packing,
+                                 .weights = d_w.data(),
+                                 .bias = test.with_bias ? d_bias.data() : nullptr,
+                                 .in = {.x = d_x.data()},
+                                 .y = y.data(),
+                                 .rows = static_cast<int>(test.rows),
+                                 .cols = static_cast<int>(test.cols),
+                                 .tokens = tokens};
       const auto run = [&](bool chained) {
-        gemv_dense(args, plan_gemv(shape_of(args), device, stages), {.chained = chained});
+        GemvDense::launch(args, plan_gemv(GemvDense::shape_of(args), device, stages), {.chained = chained});
         cuda_check(cudaDeviceSynchronize(), "dense");
         return y.get();
       };
@@ -86,7 +85,7 @@ void test_dense(const DenseCase& test, const GemvDevice& device) {
 }
 
 // 64 products of the one before's norm: each kernel must wait for its predecessor's end before it reads.
-void test_chain(const GemvDevice& device) {
+void test_chain(const PlanDevice& device) {
   const PackedMatrices d_w({HostMatrix(Packing::kMxfp4, 2880, 2880, RowOrder::kPlain, 31)});
   const Device<Bf16> norm(random_bf16(2880, 33));
   cudaStream_t stream = nullptr;
@@ -96,13 +95,13 @@ void test_chain(const GemvDevice& device) {
     x[0].set(random_floats(2880, 32));
     constexpr int kLinks = 64;
     for (int i = 0; i < kLinks; ++i)
-      gemv_dense({.weights = d_w.data(),
-                  .in = {.x = x[i % 2].data(), .norm = norm.data(), .eps = 1e-5f},
-                  .y = x[(i + 1) % 2].data(),
-                  .rows = 2880,
-                  .cols = 2880,
-                  .tokens = 1},
-                 plan_gemv({2880, 2880}, device), {.stream = stream, .chained = chained});
+      GemvDense::launch({.weights = d_w.data(),
+                         .in = {.x = x[i % 2].data(), .norm = norm.data(), .eps = 1e-5f},
+                         .y = x[(i + 1) % 2].data(),
+                         .rows = 2880,
+                         .cols = 2880,
+                         .tokens = 1},
+                        plan_gemv({2880, 2880}, device), {.stream = stream, .chained = chained});
     cuda_check(cudaStreamSynchronize(stream), "chain");
     return x[kLinks % 2].get();
   };
@@ -178,7 +177,7 @@ struct Logits {
   }
 };
 
-void test_up(const std::vector<Routes>& cases, const GemvDevice& device) {
+void test_up(const std::vector<Routes>& cases, const PlanDevice& device) {
   const std::vector<HostMatrix> host = experts(2 * kInter, kHidden, RowOrder::kGateUp, 200);
   const std::vector<F16> x = random_f16(kGemvTokens * kHidden, 21);
   const std::vector<Bf16> bias = random_bf16(kExperts * 2 * kInter, 22);
@@ -190,16 +189,16 @@ void test_up(const std::vector<Routes>& cases, const GemvDevice& device) {
     const Device<float> logits(Logits(routes).logits);
     const Device<int32_t> ids(routes.ids.size());
     const Device<F16> u(routes.ids.size() * kInter);
-    const MoeUpArgs args{.weights = w.data(),
-                         .bias = d_bias.data(),
-                         .x = d_x.data(),
-                         .choice = {logits.data(), ids.data(), nullptr, kExperts, kTopk},
-                         .u = u.data(),
-                         .hidden = kHidden,
-                         .inter = kInter,
-                         .tokens = routes.tokens};
+    const MoeUp::Args args{.weights = w.data(),
+                           .bias = d_bias.data(),
+                           .x = d_x.data(),
+                           .choice = {logits.data(), ids.data(), nullptr, kExperts, kTopk},
+                           .u = u.data(),
+                           .hidden = kHidden,
+                           .inter = kInter,
+                           .tokens = routes.tokens};
     const auto run = [&](bool chained) {
-      moe_up_rows(args, plan_row_warps(kHidden, kMoeUpWish, device), {.chained = chained});
+      MoeUp::launch(args, plan_row_warps(kHidden, MoeUp::kWish, device), {.chained = chained});
       cuda_check(cudaDeviceSynchronize(), "moe_up");
       return u.get();
     };
@@ -232,7 +231,7 @@ struct Down {
 };
 
 // parts 0: moe_down; else gemv_moe_down, whose parts are added here.
-void test_down_case(const Routes& routes, int parts, const GemvDevice& device, const Down& down) {
+void test_down_case(const Routes& routes, int parts, const PlanDevice& device, const Down& down) {
   const auto& bias = down.bias;
   const std::vector<F16> u_used(down.u.begin(), down.u.begin() + static_cast<int64_t>(routes.ids.size()) * down.inter);
   const Device<F16> u(u_used);
@@ -247,28 +246,28 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
     y.set(std::vector<float>(count, NAN));
     second.set(std::vector<float>(count, parts == 2 ? NAN : 0.0f));
     if (parts == 0) {
-      moe_down_rows({.weights = down.d_weights.data(),
-                     .bias = down.d_bias.data(),
-                     .u = u.data(),
-                     .choice = choice,
-                     .y = y.data(),
-                     .sums = sums.data(),
-                     .finished = finished.data(),
-                     .hidden = kHidden,
-                     .inter = down.inter,
-                     .tokens = routes.tokens},
-                    plan_row_warps(down.inter, kMoeDownWish, device), {.chained = chained});
+      MoeDown::launch({.weights = down.d_weights.data(),
+                       .bias = down.d_bias.data(),
+                       .u = u.data(),
+                       .choice = choice,
+                       .y = y.data(),
+                       .sums = sums.data(),
+                       .finished = finished.data(),
+                       .hidden = kHidden,
+                       .inter = down.inter,
+                       .tokens = routes.tokens},
+                      plan_row_warps(down.inter, MoeDown::kWish, device), {.chained = chained});
     } else {
-      const GemvDownArgs args{.weights = down.d_weights.data(),
-                              .bias = down.d_bias.data(),
-                              .u = u.data(),
-                              .choice = choice,
-                              .y = {y.data(), second.data()},
-                              .hidden = kHidden,
-                              .inter = down.inter,
-                              .tokens = routes.tokens,
-                              .parts = parts};
-      gemv_moe_down(args, plan_gemv(shape_of(args), device), {.chained = chained});
+      const GemvMoeDown::Args args{.weights = down.d_weights.data(),
+                                   .bias = down.d_bias.data(),
+                                   .u = u.data(),
+                                   .choice = choice,
+                                   .y = {y.data(), second.data()},
+                                   .hidden = kHidden,
+                                   .inter = down.inter,
+                                   .tokens = routes.tokens,
+                                   .parts = parts};
+      GemvMoeDown::launch(args, plan_gemv(GemvMoeDown::shape_of(args), device), {.chained = chained});
     }
     cuda_check(cudaDeviceSynchronize(), "moe_down");
     std::vector<float> all = y.get();
@@ -296,7 +295,7 @@ void test_down_case(const Routes& routes, int parts, const GemvDevice& device, c
            std::memcmp(got.data(), again.data(), got.size() * 4) == 0);
 }
 
-void test_down(const std::vector<Routes>& cases, const GemvDevice& device, int inter = kInter) {
+void test_down(const std::vector<Routes>& cases, const PlanDevice& device, int inter = kInter) {
   const Down down{inter};
   for (const Routes& routes : cases)
     for (const int parts : {0, 1, 2})
@@ -310,7 +309,7 @@ int verdict() {
 
 // For sanitizers: every packing and slice width, experts of one and of three tokens, little work.
 int run_small() {
-  const GemvDevice device = device_facts();
+  const PlanDevice device = device_facts();
   test_pack(128, 192, RowOrder::kHeads64);
   for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
     test_dense({"192 columns", packing, 512, 192}, device);
@@ -324,8 +323,8 @@ int run_small() {
 }
 
 int run_all() {
-  const GemvDevice device = device_facts();
-  std::printf("%s\n", plan_gemv({5120, 2880}, device).to_string().c_str());
+  const PlanDevice device = device_facts();
+  std::printf("%s\n", plan_gemv({5120, 2880}, device).tile.c_str());
   test_pack(2880, 2880, RowOrder::kPlain);
   test_pack(5760, 2880, RowOrder::kGateUp);
   test_pack(2880, 4096, RowOrder::kPlain);

@@ -1,7 +1,6 @@
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/dense/linear.h"
 
 #include "backend/cuda/dense/dot.cuh"
-#include "backend/cuda/launch/launchers.h"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -14,7 +13,7 @@ constexpr int kWarps = kLinearWarps;
 // tokens * rows * cols rounding: f32, order fixed by cols: the same bits whatever the other tokens and the instance
 template <int kRows, int kTokens>
 __global__ void __launch_bounds__(kWarps* kWarpLanes, kRows* kTokens > 8 ? 3 : 6)
-    any_linear_f32_bf16(const __grid_constant__ LinearLaunch args) {
+    any_linear_f32_bf16(const __grid_constant__ Linear::Args args) {
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   const int first_row = (blockIdx.x * kWarps + warp) * kRows, first_token = blockIdx.y * kTokens;
   if (first_row >= args.rows) return;
@@ -39,24 +38,24 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes, kRows* kTokens > 8 ? 3 : 6
 }
 
 template <int kRows, int kTokens>
-void launch(const LinearLaunch& args, const Launch& on) {
+void launch_tile(const Linear::Args& args, const Launch& on) {
   static_assert(kRows * kTokens <= kWarpLanes, "a lane stores one result");
   const dim3 grid((args.rows + kWarps * kRows - 1) / (kWarps * kRows), (args.tokens + kTokens - 1) / kTokens);
   any_linear_f32_bf16<kRows, kTokens><<<grid, kWarps * kWarpLanes, 0, on.stream>>>(args);
-  launched(kernel::kLinear, on);
+  launched(Linear::kName, on);
 }
 
 }  // namespace
 
-void any_linear(const LinearLaunch& args, const Launch& on) {
-  require_shape(args.tokens > 0 && args.tokens <= 65535 * 8, kernel::kLinear, "1 to 524280 tokens", args.tokens);
-  require_shape(args.cols > 0 && args.cols % kDotStep == 0, kernel::kLinear, "cols a multiple of 8", args.cols);
-  require_shape(args.rows > 0, kernel::kLinear, "at least one row", args.rows);
+void Linear::launch(const Args& args, const Launch& on) {
+  require_shape(args.tokens > 0 && args.tokens <= 65535 * 8, kName, "1 to 524280 tokens", args.tokens);
+  require_shape(args.cols > 0 && args.cols % kDotStep == 0, kName, "cols a multiple of 8", args.cols);
+  require_shape(args.rows > 0, kName, "at least one row", args.rows);
   switch (linear_tile(args.tokens).tokens) {
-    case 1: return launch<1, 1>(args, on);
-    case 2: return launch<1, 2>(args, on);
-    case 4: return launch<2, 4>(args, on);
-    default: return launch<4, 8>(args, on);
+    case 1: return launch_tile<1, 1>(args, on);
+    case 2: return launch_tile<1, 2>(args, on);
+    case 4: return launch_tile<2, 4>(args, on);
+    default: return launch_tile<4, 8>(args, on);
   }
 }
 

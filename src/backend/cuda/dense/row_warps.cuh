@@ -8,7 +8,7 @@
 //      no faster)
 // rounding: f32 sums in the order of k: bitwise repeatable, whatever the other columns
 
-#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/layout/mma_fragments.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/mma.cuh"

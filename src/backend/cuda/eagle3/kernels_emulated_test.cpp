@@ -11,9 +11,9 @@
 namespace nibble::backend::cuda {
 namespace {
 
-void run_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan) {
+void run_linear(const Eagle3Linear::Args& args, const Eagle3LinearPlan& plan) {
   const emulation::Launch launch{
-      .grid = plan.grid, .threads = kEagle3LinearWarps * kWarpLanes, .predecessor = {}, .after_cta = {}};
+      .grid = static_cast<int>(plan.grid), .threads = plan.threads, .predecessor = {}, .after_cta = {}};
   const auto run = [&] {
     switch (plan.token_tiles) {
       case 1: return any_eagle3_linear_bf16<1>(args, plan.parts);
@@ -32,7 +32,7 @@ TEST(eagle3_emulated, products_of_every_kind_and_number_of_tokens) {
 
 TEST(eagle3_emulated, norms_of_segments_go_where_they_are_told) {
   for (const Eagle3NormCase& c : kEagle3NormCases) {
-    check_eagle3_norm<HostArray>(c, [](const Eagle3NormArgs& args) {
+    check_eagle3_norm<HostArray>(c, [](const Eagle3Norm::Args& args) {
       check_args(args);
       const emulation::Launch launch{
           .grid = args.rows, .threads = kEagle3RowThreads, .grid_y = args.segments, .predecessor = {}, .after_cta = {}};
@@ -43,7 +43,7 @@ TEST(eagle3_emulated, norms_of_segments_go_where_they_are_told) {
 
 TEST(eagle3_emulated, enter_takes_the_token_and_norms_both_halves) {
   for (const Eagle3EnterCase& c : kEagle3EnterCases) {
-    check_eagle3_enter<HostArray>(c, [](const Eagle3EnterArgs& args) {
+    check_eagle3_enter<HostArray>(c, [](const Eagle3Enter::Args& args) {
       check_args(args);
       const emulation::Launch launch{
           .grid = args.tokens, .threads = kEagle3RowThreads, .predecessor = {}, .after_cta = {}};

@@ -9,13 +9,14 @@
 namespace nibble::backend::cuda {
 namespace {
 
-using Then = Eagle3LinearArgs::Then;
+using Then = Eagle3Linear::Args::Then;
 
 class Eagle3Kernels : public CudaTest {
  protected:
   void check(const Eagle3LinearCase& c) {
-    check_eagle3_linear<DeviceArray>(
-        c, [&](const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan) { any_eagle3_linear(args, plan, on_); });
+    check_eagle3_linear<DeviceArray>(c, [&](const Eagle3Linear::Args& args, const Eagle3LinearPlan& plan) {
+      Eagle3Linear::launch(args, plan, on_);
+    });
   }
 };
 
@@ -31,12 +32,12 @@ TEST_F(Eagle3Kernels, products_of_every_kind_and_number_of_tokens) {
 
 TEST_F(Eagle3Kernels, norms_of_segments_go_where_they_are_told) {
   for (const Eagle3NormCase& c : kEagle3NormCases)
-    check_eagle3_norm<DeviceArray>(c, [&](const Eagle3NormArgs& args) { any_eagle3_norm(args, on_); });
+    check_eagle3_norm<DeviceArray>(c, [&](const Eagle3Norm::Args& args) { Eagle3Norm::launch(args, on_); });
 }
 
 TEST_F(Eagle3Kernels, enter_takes_the_token_and_norms_both_halves) {
   for (const Eagle3EnterCase& c : kEagle3EnterCases)
-    check_eagle3_enter<DeviceArray>(c, [&](const Eagle3EnterArgs& args) { any_eagle3_enter(args, on_); });
+    check_eagle3_enter<DeviceArray>(c, [&](const Eagle3Enter::Args& args) { Eagle3Enter::launch(args, on_); });
 }
 
 }  // namespace

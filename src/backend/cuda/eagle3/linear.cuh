@@ -27,9 +27,9 @@ struct Eagle3RowPair {
 __device__ __forceinline__ float eagle3_silu(float x) { return x / (1.0f + __expf(-x)); }
 
 // A token's results of rows a and b.
-__device__ __forceinline__ void eagle3_store(const Eagle3LinearArgs& args, const Eagle3RowPair& rows, int token,
+__device__ __forceinline__ void eagle3_store(const Eagle3Linear::Args& args, const Eagle3RowPair& rows, int token,
                                              float a, float b) {
-  using Then = Eagle3LinearArgs::Then;
+  using Then = Eagle3Linear::Args::Then;
   const bool has_a = rows.a < args.rows, has_b = rows.b < args.rows;
   if (token >= args.tokens || !has_a) return;
   if (args.bias != nullptr) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void eagle3_store(const Eagle3LinearArgs& args, const
 
 template <int kTiles>
 __global__ void __launch_bounds__(kEagle3LinearWarps* kWarpLanes, kTiles <= 2 ? 2 : 1)
-    any_eagle3_linear_bf16(const __grid_constant__ Eagle3LinearArgs args, const int parts) {
+    any_eagle3_linear_bf16(const __grid_constant__ Eagle3Linear::Args args, const int parts) {
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kDepth = kTiles <= 2 ? 4 : 2;  // chunks that are fetched at once
   constexpr int kValues = kTiles * 4;          // of a lane

@@ -69,7 +69,7 @@ __device__ __forceinline__ void eagle3_round(Bf16* to, int four, const float4& v
 
 // grid (rows, segments)     bytes rows * segments * width * (4 + 2 and 4 of the results)
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
-    any_eagle3_norm_f32(const __grid_constant__ Eagle3NormArgs args) {
+    any_eagle3_norm_f32(const __grid_constant__ Eagle3Norm::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   using Row = Eagle3Row<8>;
   static_assert(Row::kWidth == kEagle3MostWidth);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kEagle3RowThreads, 1)
 
 // grid a CTA per token     bytes tokens * hidden * 14
 __global__ void __launch_bounds__(kEagle3RowThreads, 1)
-    any_eagle3_enter_bf16(const __grid_constant__ Eagle3EnterArgs args) {
+    any_eagle3_enter_bf16(const __grid_constant__ Eagle3Enter::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   using Row = Eagle3Row<4>;
   static_assert(Row::kWidth == kEagle3MostHidden);

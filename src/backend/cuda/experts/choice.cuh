@@ -2,7 +2,8 @@
 // The choice of a step's experts, by every CTA for itself, which all its warps read from shared memory.
 
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
 #include "backend/cuda/ptx/memory.cuh"
@@ -169,7 +170,7 @@ inline constexpr int kMaxTopk = kWarpLanes;
 
 // Chooses one token's experts, by one warp: any_top_experts, and the end of any_route_tokens. ids and weights of
 // `token`, whose logits every lane can see.
-__device__ inline void choose_experts(const TopExpertsLaunch& args, int64_t token, int lane) {
+__device__ inline void choose_experts(const TopExperts::Args& args, int64_t token, int lane) {
   constexpr int32_t kNone = 0x7fffffff;
   const float* logits = args.logits + token * args.experts;
   RankedValue found = {INFINITY, -1};  // before every expert

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/launch/warp.cuh"
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/registers.cuh"
 
@@ -33,7 +33,7 @@ struct RangeShared {
 
 // A thread has an expert and a part of the ranges, whose counts become places.
 template <class Tile>
-__device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) {
+__device__ void place_ranges(const RouteSums::Args& a, RangeShared<Tile>& shared) {
   constexpr int kParts = Tile::kThreads / Tile::kExperts, kTogether = 32;  // loads under way
   const int thread = static_cast<int>(threadIdx.x), expert = thread % Tile::kExperts, part = thread / Tile::kExperts;
   const int ranges = static_cast<int>(expert_ranges(a.tokens)), share = (ranges + kParts - 1) / kParts;
@@ -84,7 +84,7 @@ __device__ void place_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) 
 
 // After the choice of all of the CTA's tokens.
 template <class Tile>
-__device__ void store_ranges(const RouteSumsArgs& a, RangeShared<Tile>& shared) {
+__device__ void store_ranges(const RouteSums::Args& a, RangeShared<Tile>& shared) {
   const int thread = static_cast<int>(threadIdx.x), first = static_cast<int>(blockIdx.x) * Tile::kRanges;
   __syncthreads();
   for (int i = thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) {

@@ -1,13 +1,13 @@
 #pragma once
 // y = W·x for up to 8 of an expert's pairs, W MXFP4, x int8     source: torch/model.py, MLPBlock
-// arguments: grouped_plan.h     W: layout/mx_a_m16k32.h     x: round_blocks.h
+// arguments: experts.h     W: layout/mx_a_m16k32.h     x: round_blocks.h
 // grid row tiles x tiles of pairs; 4 warps take the tile's slices in turn and add up their sums in shared memory
 // dp4a on a lane's 8 k of rows g and g + 8 of a block; bytes of weights by layout/small_floats.h
 // measured 2026-11-22 (H100, 120b, share of read bandwidth, the rounding before it included), gate_up: 1 token 18.0 us
 //      (64 %), 8 98 us (85 %); down: 10.7 us (54 %), 52.7 us (79 %)
 // bytes, flops: cost()     rounding: int32 within a block, f32 in the order of k, then over lanes and warps
 
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/layout/small_floats.h"
@@ -91,8 +91,8 @@ __device__ __forceinline__ void multiply_slices(const uint8_t* tile, int slices,
 }
 
 // What the two products do around the loop. finish: one of the tile's results, `of(row)` their sums.
-struct Int8Up {
-  using Args = GroupedUpArgs;
+struct Int8UpOp {
+  using Args = GroupedUp::Args;
   static constexpr int kResults = layout::kTileRows / 2;  // of a tile and pair
   const Args& a;
   __device__ int cols() const { return a.hidden; }
@@ -105,8 +105,8 @@ struct Int8Up {
                   swiglu_f16(of(i) + bias[0].to_float(), of(i + 8) + bias[1].to_float(), a.swiglu_limit));
   }
 };
-struct Int8Down {
-  using Args = GroupedDownArgs;
+struct Int8DownOp {
+  using Args = GroupedDown::Args;
   static constexpr int kResults = layout::kTileRows;
   const Args& a;
   __device__ int cols() const { return a.inter; }

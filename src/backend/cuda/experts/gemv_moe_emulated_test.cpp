@@ -98,20 +98,20 @@ void check_up(const MoeCase& test) {
   std::vector<float> logits(chosen.logits.size(), kNan), weights(test.ids.size(), kNan);
   std::vector<int32_t> ids(test.ids.size(), -1);
   std::vector<F16> u(static_cast<size_t>(test.routes() * test.width()), F16::from_float(kNan));
-  const MoeUpArgs args{.weights = moe.packed.data(),
-                       .bias = bias.data(),
-                       .x = x.data(),
-                       .choice = {.logits = logits.data(),
-                                  .expert_ids = ids.data(),
-                                  .expert_weights = weights.data(),
-                                  .experts = moe.experts,
-                                  .topk = test.topk},
-                       .u = u.data(),
-                       .hidden = test.hidden,
-                       .inter = test.inter,
-                       .tokens = test.tokens};
-  const RowWarpsPlan plan = plan_row_warps(test.hidden, kMoeUpWish, kDevice);
-  const emulation::Launch launch{.grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] {
+  const MoeUp::Args args{.weights = moe.packed.data(),
+                         .bias = bias.data(),
+                         .x = x.data(),
+                         .choice = {.logits = logits.data(),
+                                    .expert_ids = ids.data(),
+                                    .expert_weights = weights.data(),
+                                    .experts = moe.experts,
+                                    .topk = test.topk},
+                         .u = u.data(),
+                         .hidden = test.hidden,
+                         .inter = test.inter,
+                         .tokens = test.tokens};
+  const RowWarpsPlan plan = plan_row_warps(test.hidden, MoeUp::kWish, kDevice);
+  const emulation::Launch launch{.grid = static_cast<int>(plan.grid), .threads = plan.threads, .predecessor = [&] {
                                    x = want_x;
                                    logits = chosen.logits;
                                  }};
@@ -168,40 +168,40 @@ void check_gemv_down(const MoeCase& test) {
   SCOPED_TRACE(testing::Message() << test.name << ", " << test.parts << " parts");
   DownInputs in(test);
   std::vector<float> second(in.y.size(), test.parts == 1 ? 0.0f : kNan);
-  const GemvDownArgs args{.weights = in.moe.packed.data(),
-                          .bias = in.bias.data(),
-                          .u = in.u.data(),
-                          .choice = in.choice(test),
-                          .y = {in.y.data(), second.data()},
-                          .hidden = test.hidden,
-                          .inter = test.inter,
-                          .tokens = test.tokens,
-                          .parts = test.parts};
+  const GemvMoeDown::Args args{.weights = in.moe.packed.data(),
+                               .bias = in.bias.data(),
+                               .u = in.u.data(),
+                               .choice = in.choice(test),
+                               .y = {in.y.data(), second.data()},
+                               .hidden = test.hidden,
+                               .inter = test.inter,
+                               .tokens = test.tokens,
+                               .parts = test.parts};
   run_op<Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan_gemv({test.hidden, test.inter, test.parts}, kDevice),
                                                         {.predecessor = [&] { in.u = in.want_u; }});
   for (size_t i = 0; i < second.size(); ++i) in.y[i] += second[i];
   expect_down(test, in.moe, in.chosen.weights, in.bias, in.want_u, in.y);
 }
 
-void check_down(const MoeCase& test, const GemvDevice& device = kDevice) {
+void check_down(const MoeCase& test, const PlanDevice& device = kDevice) {
   SCOPED_TRACE(test.name);
   DownInputs in(test);
   std::vector<float> sums(static_cast<size_t>(test.routes() * test.hidden), kNan);
   std::vector<int> finished(static_cast<size_t>(test.hidden / layout::kTileRows), 0);
-  const MoeDownArgs args{.weights = in.moe.packed.data(),
-                         .bias = in.bias.data(),
-                         .u = in.u.data(),
-                         .choice = in.choice(test),
-                         .y = in.y.data(),
-                         .sums = sums.data(),
-                         .finished = finished.data(),
-                         .hidden = test.hidden,
-                         .inter = test.inter,
-                         .tokens = test.tokens};
+  const MoeDown::Args args{.weights = in.moe.packed.data(),
+                           .bias = in.bias.data(),
+                           .u = in.u.data(),
+                           .choice = in.choice(test),
+                           .y = in.y.data(),
+                           .sums = sums.data(),
+                           .finished = finished.data(),
+                           .hidden = test.hidden,
+                           .inter = test.inter,
+                           .tokens = test.tokens};
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(test.inter, kMoeDownWish, device);
+  const RowWarpsPlan plan = plan_row_warps(test.inter, MoeDown::kWish, device);
   const emulation::Launch launch{
-      .grid = plan.grid, .threads = plan.warps * layout::kWarpLanes, .predecessor = [&] { in.u = in.want_u; }};
+      .grid = static_cast<int>(plan.grid), .threads = plan.threads, .predecessor = [&] { in.u = in.want_u; }};
   ASSERT_EQ(emulation::run(launch,
                            [&] {
                              const layout::Slices slices = layout::slices_of(test.inter);
@@ -215,11 +215,11 @@ void check_down(const MoeCase& test, const GemvDevice& device = kDevice) {
 }
 
 template <class Op>
-void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& device, emulation::Launch launch) {
+void run_grouped(const typename Op::Args& args, int64_t cols, const PlanDevice& device, emulation::Launch launch) {
   check_args(args);
   const RowWarpsPlan plan = plan_row_warps(cols, kGrouped, device);
-  launch.grid = plan.grid;
-  launch.threads = plan.warps * layout::kWarpLanes;
+  launch.grid = static_cast<int>(plan.grid);
+  launch.threads = plan.threads;
   const auto run = [&](auto tile) {
     ASSERT_EQ(emulation::run(launch, [&] { grouped<decltype(tile), Op>(args, plan.rows); }), "");
   };
@@ -228,7 +228,7 @@ void run_grouped(const typename Op::Args& args, int64_t cols, const GemvDevice& 
   slices.blocks == 6 ? run(RowTile<6, kGrouped.stages>{}) : run(RowTile<8, kGrouped.stages>{});
 }
 
-void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std::vector<float>* result = nullptr) {
+void check_grouped(const MoeCase& test, const PlanDevice& device = kDevice, std::vector<float>* result = nullptr) {
   SCOPED_TRACE(test.name);
   const Moe up(test.ids, 2 * test.inter, test.hidden, RowOrder::kGateUp);
   const Moe down(test.ids, test.hidden, test.width(), RowOrder::kPlain);
@@ -241,23 +241,23 @@ void check_grouped(const MoeCase& test, const GemvDevice& device = kDevice, std:
   std::vector<int32_t> counts(kTileCounts, 1 << 20);
   const MoeGroups device_groups{groups.pairs.data(), groups.tiles.data(), counts.data(), test.topk};
   const emulation::Launch launch{.predecessor = [&] { counts = groups.tile_counts; }};
-  run_grouped<GroupedUp>({.weights = up.packed.data(),
-                          .bias = bias.data(),
-                          .x = x.data(),
-                          .groups = device_groups,
-                          .u = u.data(),
-                          .hidden = test.hidden,
-                          .inter = test.inter},
-                         test.hidden, device, launch);
-  expect_u(test, up, bias, x, u);
-  run_grouped<GroupedDown>({.weights = down.packed.data(),
-                            .bias = down_bias.data(),
-                            .u = u.data(),
+  run_grouped<GroupedUpOp>({.weights = up.packed.data(),
+                            .bias = bias.data(),
+                            .x = x.data(),
                             .groups = device_groups,
-                            .y = y.data(),
+                            .u = u.data(),
                             .hidden = test.hidden,
-                            .inter = test.width()},
-                           test.width(), device, {});
+                            .inter = test.inter},
+                           test.hidden, device, launch);
+  expect_u(test, up, bias, x, u);
+  run_grouped<GroupedDownOp>({.weights = down.packed.data(),
+                              .bias = down_bias.data(),
+                              .u = u.data(),
+                              .groups = device_groups,
+                              .y = y.data(),
+                              .hidden = test.hidden,
+                              .inter = test.width()},
+                             test.width(), device, {});
   for (int pair = 0; pair < test.routes(); ++pair)
     for (int r = 0; r < test.hidden; ++r) {
       const int e = test.ids[static_cast<size_t>(pair)];
@@ -355,8 +355,8 @@ TEST(gemv_emulated, moe_down_is_the_weighted_sum) {
   check_down({"real width", 3, 4, random_ids(3, 4, 6, 20), 32, 2880});
   for (const int inter : kRanksInter) check_down({"a rank's", 3, 4, random_ids(3, 4, 6, 20), 32, inter});
   check_down({"more row tiles than lanes for a warp", 2, 1, {0, 1}, 16 * 540, 192});
-  const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
-  ASSERT_EQ(plan_row_warps(2880, kMoeDownWish, small).rows, 8);
+  const PlanDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
+  ASSERT_EQ(plan_row_warps(2880, MoeDown::kWish, small).rows, 8);
   check_down({"room for the activations of one expert", 3, 4, random_ids(3, 4, 6, 20), 32, 2880}, small);
 }
 
@@ -381,7 +381,7 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
   for (const int inter : kRanksInter) check_grouped({"a rank's", 20, 4, random_ids(20, 4, 6, 70), 192, inter});
   check_grouped({"a rank's, in three columns", 23, 1, std::vector<int32_t>(23, 1), 192, 704});
   check_grouped({"one row tile for many warps", 2, 1, {0, 5}, 192, 192});
-  const GemvDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
+  const PlanDevice small{.sms = 2, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
   ASSERT_EQ(grouped_tokens(2880, 2880, small), 8);
   check_grouped({"little shared memory", 11, 1, std::vector<int32_t>(11, 2), 192, 2880}, small);
 }
@@ -389,7 +389,7 @@ TEST(gemv_emulated, grouped_moe_serves_any_number_of_tokens) {
 TEST(gemv_emulated, grouped_moe_gives_a_pair_the_same_bits_in_tiles_of_any_size) {
   const std::vector<int32_t> ids = lopsided_ids();
   const MoeCase test{"tiles of every size", static_cast<int>(ids.size()), 1, ids, 192, 192};
-  const GemvDevice narrow{.sms = 5, .cta_smem_bytes = 24000, .sm_smem_bytes = 25000};
+  const PlanDevice narrow{.sms = 5, .cta_smem_bytes = 24000, .sm_smem_bytes = 25000};
   ASSERT_EQ(grouped_tokens(192, 192, kDevice), 24);
   ASSERT_EQ(grouped_tokens(192, 192, narrow), 8);
   std::vector<float> wide_y, narrow_y;

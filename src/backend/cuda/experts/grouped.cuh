@@ -1,6 +1,6 @@
 #pragma once
 // y = W·x for the pairs of each expert, up to 24 at a time, W MXFP4     source: torch/model.py, MLPBlock
-// arguments: grouped_plan.h     main loop: row_warps.cuh
+// arguments: experts.h     main loop: row_warps.cuh
 // grid one CTA per SM; all (expert tile, row tile) in the order of expert tiles, a range of equal cost per CTA, whose
 //      warps take them in turn: so a CTA sees few experts, and waits for new activations seldom. Its warps meet only
 //      there.
@@ -8,7 +8,7 @@
 // measured 2026-11-22 (H100, 120b, share of read bandwidth), gate_up: 16 tokens 173 us (88 %), 32 258 us (90 %), 64
 //      338 us (91 %), 256 420 us (88 %), 512 461 us (80 %); down: 92 (83 %), 135 (86 %), 177 (87 %), 222 (83 %), 255 us
 
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -33,8 +33,8 @@ struct GroupedWalk {
 // What the two products do around the loop. fetch: biases of rows g and g + 8 of a row tile; finish: their sums for a
 // pair.
 
-struct GroupedUp {
-  using Args = GroupedUpArgs;
+struct GroupedUpOp {
+  using Args = GroupedUp::Args;
   const Args& a;
   __device__ int cols() const { return a.hidden; }
   __device__ int row_tiles() const { return 2 * a.inter / layout::kTileRows; }
@@ -48,8 +48,8 @@ struct GroupedUp {
   }
 };
 
-struct GroupedDown {
-  using Args = GroupedDownArgs;
+struct GroupedDownOp {
+  using Args = GroupedDown::Args;
   const Args& a;
   __device__ int cols() const { return a.inter; }
   __device__ int row_tiles() const { return a.hidden / layout::kTileRows; }

@@ -1,4 +1,4 @@
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 
 #include "base/error.h"
 
@@ -41,7 +41,9 @@ TEST(grouped_plan, ranges_hold_every_row_tile_once_and_cost_the_same) {
 // Warps keep weights under way; columns only save reading some of them again from L2.
 TEST(grouped_plan, columns_give_way_to_8_warps) {
   const auto plan = [](int64_t bytes) { return plan_row_warps(2880, kGrouped, {108, bytes, 0}); };
-  const auto is = [](const RowWarpsPlan& own, int rows, int warps) { return own.rows == rows && own.warps == warps; };
+  const auto is = [](const RowWarpsPlan& own, int rows, int warps) {
+    return own.rows == rows && own.threads == warps * layout::kWarpLanes;
+  };
   EXPECT_TRUE(is(plan(227 * 1024), 24, 16));
   EXPECT_TRUE(is(plan(163 * 1024), 16, 8));  // an A100
   EXPECT_TRUE(is(plan(99 * 1024), 8, 8));

@@ -1,6 +1,6 @@
 // The grouped experts on the device, against double products.
 
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 
 #include "backend/cuda/testing/gemm.h"
 #include "backend/cuda/testing/card.h"
@@ -22,7 +22,7 @@ struct Case {
 class Grouped : public CudaTest {
  protected:
   void check(const Case& c);
-  [[nodiscard]] static GemvDevice device() {
+  [[nodiscard]] static PlanDevice device() {
     cudaDeviceProp prop{};
     cuda_check(cudaGetDeviceProperties(&prop, 0));
     return {prop.multiProcessorCount, static_cast<int64_t>(prop.sharedMemPerBlockOptin),
@@ -52,22 +52,22 @@ void Grouped::check(const Case& c) {
     };
     const DeviceArray<uint16_t> u(pairs * static_cast<size_t>(plain.width()));
     const DeviceArray<float> y(pairs * static_cast<size_t>(c.hidden));
-    grouped_up({.weights = on_up.get(),
-                .bias = on_up_bias.get(),
-                .x = reinterpret_cast<const F16*>(on_x.get()),
-                .groups = on_groups,
-                .u = reinterpret_cast<F16*>(u.get()),
-                .hidden = c.hidden,
-                .inter = c.inter},
-               plan(c.hidden), on_);
-    grouped_down({.weights = on_down.get(),
-                  .bias = on_down_bias.get(),
-                  .u = reinterpret_cast<const F16*>(u.get()),
-                  .groups = on_groups,
-                  .y = y.get(),
-                  .hidden = c.hidden,
-                  .inter = plain.width()},
-                 plan(plain.width()), on_);
+    GroupedUp::launch({.weights = on_up.get(),
+                       .bias = on_up_bias.get(),
+                       .x = reinterpret_cast<const F16*>(on_x.get()),
+                       .groups = on_groups,
+                       .u = reinterpret_cast<F16*>(u.get()),
+                       .hidden = c.hidden,
+                       .inter = c.inter},
+                      plan(c.hidden), on_);
+    GroupedDown::launch({.weights = on_down.get(),
+                         .bias = on_down_bias.get(),
+                         .u = reinterpret_cast<const F16*>(u.get()),
+                         .groups = on_groups,
+                         .y = y.get(),
+                         .hidden = c.hidden,
+                         .inter = plain.width()},
+                        plan(plain.width()), on_);
     if (warps == 0) {
       first_u = u.host();
       first_y = y.host();

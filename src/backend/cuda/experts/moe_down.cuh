@@ -1,6 +1,6 @@
 #pragma once
 // y[t] = Σ_k weights[t, k] (W2[e] · u[t, k] + b2[e]), e the k-th choice, of own ones
-// source: torch/model.py, MLPBlock     arguments: gemv_plan.h MoeDownArgs     main loop: row_warps.cuh
+// source: torch/model.py, MLPBlock     arguments: experts.h MoeDown::Args     main loop: row_warps.cuh
 // grid one CTA per SM; the row tiles of all chosen experts in the order of experts, a range of equal length per CTA, so
 //      that it sees few experts; its warps take them in turn; columns: the expert's pairs
 // A row tile's experts lie in several CTAs. Each leaves its sums in global memory; the last one of a row tile adds
@@ -32,7 +32,7 @@ struct RangeWalk {
 
 // The activations of `count` experts from `first` on, by one warp: a row per pair, expert after expert.
 template <class Tile>
-__device__ void copy_pairs(const MoeDownArgs& args, const Routing& routing, const RowShared<Tile>& shared,
+__device__ void copy_pairs(const MoeDown::Args& args, const Routing& routing, const RowShared<Tile>& shared,
                            uint32_t rows_there, int first, int count) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   int pair = 0, rows = 0;  // pair: of row `lane`
@@ -53,7 +53,7 @@ __device__ void copy_pairs(const MoeDownArgs& args, const Routing& routing, cons
 // A row of a token's result. A branch between the loads would have each wait for the one before it, so a card that has
 // all experts has a loop of its own.
 template <bool kAll>
-__device__ __forceinline__ float sum_of_experts(const MoeDownArgs& args, const RouteShared& routes, int token,
+__device__ __forceinline__ float sum_of_experts(const MoeDown::Args& args, const RouteShared& routes, int token,
                                                 int row) {
   float sum = 0;
   for (int k = 0; k < args.choice.topk; ++k) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ float sum_of_experts(const MoeDownArgs& args, const R
 }
 
 // What tokens get of a rank that has none of their experts.
-__device__ __forceinline__ void store_zeros(const MoeDownArgs& args) {
+__device__ __forceinline__ void store_zeros(const MoeDown::Args& args) {
   const auto threads = static_cast<int>(gridDim.x * blockDim.x);
   for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < args.tokens * args.hidden; i += threads)
     args.y[i] = 0;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_zeros(const MoeDownArgs& args) {
 
 // The warp has left its sums of the row tiles that `walk` gives. Of those that all experts have left theirs of, it adds
 // them. A lane counts for a row tile, so that all wait together, and none while there is something to multiply.
-__device__ __forceinline__ void add_experts(const MoeDownArgs& args, const RouteShared& routes, RangeWalk walk,
+__device__ __forceinline__ void add_experts(const MoeDown::Args& args, const RouteShared& routes, RangeWalk walk,
                                             int experts) {
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int step = walk.step;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void add_experts(const MoeDownArgs& args, const Route
 
 template <class Tile>
 __global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
-    moe_down(const __grid_constant__ MoeDownArgs args, const int rows) {
+    moe_down(const __grid_constant__ MoeDown::Args args, const int rows) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes, g = lane / 4, t = lane % 4,
             warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes,

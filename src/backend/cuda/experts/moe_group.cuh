@@ -1,5 +1,5 @@
 #pragma once
-// moe_group: gemm_plan.h GroupArgs     expert_ids int32 [tokens, topk]
+// moe_group: gemm_plan.h GroupTiles::Args     expert_ids int32 [tokens, topk]
 // grid one CTA of 1024 threads per expert; each counts all pairs and lists its own     bytes 3 * tokens * topk * 4, and
 // experts * tokens * topk * 8 from L2     measured 2026-11-21 (H200): 8192 tokens 14 µs, 2048 6 µs,
 // 512 4 µs
@@ -26,7 +26,7 @@ struct GroupShared {
 
 // The warp's range of pairs, 32 at a time: visit(pair, its expert's own number or -1), by all lanes together.
 template <class Visit>
-__device__ void each_pair(const GroupArgs& args, const Visit& visit) {
+__device__ void each_pair(const GroupTiles::Args& args, const Visit& visit) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int pairs = args.tokens * args.topk, range = (pairs + kGroupThreads - 1) / kGroupThreads * 32;
 #pragma unroll 8
@@ -36,7 +36,7 @@ __device__ void each_pair(const GroupArgs& args, const Visit& visit) {
 
 // The expert's tiles, and -1 in the gap after its last place; by a warp. Tiles lie by falling size, so that the last
 // work tiles of a launch are its shortest.
-__device__ inline void store_tiles(const GroupArgs& args, const int* counts, int expert, int first) {
+__device__ inline void store_tiles(const GroupTiles::Args& args, const int* counts, int expert, int first) {
   const int own = counts[expert], lane = static_cast<int>(threadIdx.x) % 32;
   const int own_size = even_tile(max(own, 1), args.tile_tokens);
   int before = 0, tile_counts[kTileCounts] = {};
@@ -56,7 +56,7 @@ __device__ inline void store_tiles(const GroupArgs& args, const int* counts, int
   }
 }
 
-__global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __grid_constant__ GroupArgs args) {
+__global__ void __launch_bounds__(kGroupThreads) any_moe_group_tiles(const __grid_constant__ GroupTiles::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   auto& shared = *reinterpret_cast<GroupShared*>(smem);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32,

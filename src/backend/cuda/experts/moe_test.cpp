@@ -1,6 +1,6 @@
 // The plain MoE against double loops over the shipped bytes, at sampled outputs.
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/experts/plain_moe.h"
 #include "backend/cuda/testing/card.h"
 #include "base/mx.h"
 
@@ -87,33 +87,34 @@ struct Case {
   std::vector<int32_t> ids;
   std::vector<float> x, shares;
 
-  [[nodiscard]] Result run(const KernelTable& kernels, const Launch& on) const {
+  [[nodiscard]] Result run(const Launch& on) const {
     const auto pairs = static_cast<size_t>(tokens) * kTopk;
     const DeviceArray<float> on_x(x), on_shares(shares), delta(x.size());
     const DeviceArray<int32_t> on_ids(ids), list(pairs), tile_count(1);
-    const DeviceArray<ExpertTile> tiles(static_cast<size_t>(max_moe_tiles(static_cast<int64_t>(pairs), shape.experts)));
+    const DeviceArray<ExpertTile> tiles(
+        static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(pairs), shape.experts, kMoeTileTokens)));
     const DeviceArray<float> hidden(pairs * static_cast<size_t>(shape.inter));
     const DeviceArray<float> out(pairs * static_cast<size_t>(shape.hidden));
-    const MoeLaunch args{.x = on_x.get(),
-                         .expert_ids = on_ids.get(),
-                         .expert_weights = on_shares.get(),
-                         .gate_up = {up.on_codes.get(), up.on_scales.get()},
-                         .down = {down.on_codes.get(), down.on_scales.get()},
-                         .gate_up_bias = up.on_bias.get(),
-                         .down_bias = down.on_bias.get(),
-                         .hidden_out = hidden.get(),
-                         .delta = delta.get(),
-                         .pairs = list.get(),
-                         .tiles = tiles.get(),
-                         .tile_count = tile_count.get(),
-                         .down_out = out.get(),
-                         .tokens = tokens,
-                         .topk = kTopk,
-                         .experts = shape.experts,
-                         .hidden = shape.hidden,
-                         .inter = shape.inter,
-                         .swiglu_limit = kLimit};
-    for (const auto launch : {kernels.plain_group, kernels.plain_gate_up, kernels.plain_down, kernels.plain_combine})
+    const PlainMoeArgs args{.x = on_x.get(),
+                            .expert_ids = on_ids.get(),
+                            .expert_weights = on_shares.get(),
+                            .gate_up = {up.on_codes.get(), up.on_scales.get()},
+                            .down = {down.on_codes.get(), down.on_scales.get()},
+                            .gate_up_bias = up.on_bias.get(),
+                            .down_bias = down.on_bias.get(),
+                            .hidden_out = hidden.get(),
+                            .delta = delta.get(),
+                            .pairs = list.get(),
+                            .tiles = tiles.get(),
+                            .tile_count = tile_count.get(),
+                            .down_out = out.get(),
+                            .tokens = tokens,
+                            .topk = kTopk,
+                            .experts = shape.experts,
+                            .hidden = shape.hidden,
+                            .inter = shape.inter,
+                            .swiglu_limit = kLimit};
+    for (const auto launch : {PlainGroup::launch, PlainGateUp::launch, PlainDown::launch, PlainCombine::launch})
       launch(args, on);
     return {hidden.host(), delta.host()};
   }
@@ -160,8 +161,7 @@ void expect_clean(const Result& got) {
 }
 
 // One set of weights, every routing and token count.
-void check_shape(const Shape& shape, std::initializer_list<int> token_counts, const KernelTable& kernels,
-                 const Launch& on) {
+void check_shape(const Shape& shape, std::initializer_list<int> token_counts, const Launch& on) {
   const Weights up(int64_t{shape.experts} * 2 * shape.inter, shape.hidden, 11);
   const Weights down(int64_t{shape.experts} * shape.hidden, shape.inter, 12);
   for (const Routing routing : {Routing::kRandom, Routing::kOneTakesAll, Routing::kFewUsed}) {
@@ -172,11 +172,11 @@ void check_shape(const Shape& shape, std::initializer_list<int> token_counts, co
       Case c{shape, up, down, tokens, route(routing, shape, tokens, random), {}, {}};
       c.x = random.floats(int64_t{tokens} * shape.hidden);
       for (size_t i = 0; i < c.ids.size(); ++i) c.shares.push_back(0.1f + 0.8f * uniform_float(random.bits()));
-      const Result got = c.run(kernels, on);
+      const Result got = c.run(on);
       expect_clean(got);
       check_hidden(c, got, random);
       check_delta(c, got, random);
-      const Result again = c.run(kernels, on);
+      const Result again = c.run(on);
       ASSERT_EQ(got.hidden, again.hidden);
       ASSERT_EQ(got.delta, again.delta);
       // The last token alone has the bits it had among the others.
@@ -184,22 +184,22 @@ void check_shape(const Shape& shape, std::initializer_list<int> token_counts, co
         return std::vector(all.end() - static_cast<std::ptrdiff_t>(width), all.end());
       };
       const Case alone{shape, up, down, 1, last(c.ids, kTopk), last(c.x, shape.hidden), last(c.shares, kTopk)};
-      ASSERT_EQ(alone.run(kernels, on).delta, last(got.delta, shape.hidden));
+      ASSERT_EQ(alone.run(on).delta, last(got.delta, shape.hidden));
       if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
 TEST_F(Moe, matches_double_at_small_widths_and_edge_counts) {
-  check_shape({.experts = 8, .hidden = 64, .inter = 96}, {1, 2, 3, 7, 8, 9, 17, 64, 65, 129}, kernels_, on_);
+  check_shape({.experts = 8, .hidden = 64, .inter = 96}, {1, 2, 3, 7, 8, 9, 17, 64, 65, 129}, on_);
 }
 
 TEST_F(Moe, matches_double_with_many_experts) {
-  check_shape({.experts = 128, .hidden = 96, .inter = 32}, {1, 9, 65, 129}, kernels_, on_);
+  check_shape({.experts = 128, .hidden = 96, .inter = 32}, {1, 9, 65, 129}, on_);
 }
 
 TEST_F(Moe, matches_double_at_real_widths) {
-  check_shape({.experts = 8, .hidden = 2880, .inter = 2880}, {1, 2, 9, 65}, kernels_, on_);
+  check_shape({.experts = 8, .hidden = 2880, .inter = 2880}, {1, 2, 9, 65}, on_);
 }
 
 TEST_F(Moe, decodes_every_code_and_scale_as_the_format_says) {
@@ -217,7 +217,7 @@ TEST_F(Moe, decodes_every_code_and_scale_as_the_format_says) {
     c.x[static_cast<size_t>(t * 32 + t)] = 1;
     for (int k = 0; k < 4; ++k) c.ids.push_back(k);
   }
-  const Result got = c.run(kernels_, on_);
+  const Result got = c.run(on_);
   for (int64_t pair = 0; pair < 128; ++pair) {
     for (int64_t i = 0; i < 32; ++i) {
       const int64_t row = pair % 4 * 64 + 2 * i, col = pair / 4;

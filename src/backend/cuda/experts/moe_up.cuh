@@ -1,6 +1,6 @@
 #pragma once
 // u[t, k] = swiglu(W1[e] · x[t] + b1[e]) of the experts that up to 8 tokens choose     source: torch/model.py, MLPBlock
-// arguments: gemv_plan.h MoeUpArgs     main loop: row_runs.cuh
+// arguments: experts.h MoeUp::Args     main loop: row_runs.cuh
 // grid one CTA per SM; the row tiles of all chosen experts in turn; column t = token t of every expert, so that the
 //      activations are loaded once
 // nothing starts, not even the next kernel, before the dependency wait: after this kernel the logits are complete
@@ -45,14 +45,14 @@ struct UpWalk {
 };
 
 struct UpOp {
-  const MoeUpArgs& args;
+  const MoeUp::Args& args;
   const Routing& routing;
   int lane;
   int channel = 0;  // of the open tile, as the others are
   uint32_t pairs = 0;
   float gate_bias = 0, up_bias = 0;
 
-  __device__ UpOp(const MoeUpArgs& the_args, const Routing& of_step, int lane_idx)
+  __device__ UpOp(const MoeUp::Args& the_args, const Routing& of_step, int lane_idx)
       : args(the_args), routing(of_step), lane(lane_idx) {}
   __device__ void open(const UpWalk& at) {
     channel = at.row_tile * 8 + lane / 4;
@@ -72,7 +72,8 @@ struct UpOp {
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1) moe_up(const __grid_constant__ MoeUpArgs args) {
+__global__ void __launch_bounds__(kRowMaxWarps* layout::kWarpLanes, 1)
+    moe_up(const __grid_constant__ MoeUp::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
             warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes,

@@ -177,17 +177,17 @@ Made nothing_yet(const Step& step, int width) {
 }
 
 void run_up(const Rank& rank, const Step& step, Made& made) {
-  const MoeUpArgs args{.weights = rank.up.data(),
-                       .bias = rank.up_bias.data(),
-                       .x = step.x.data(),
-                       .choice = step.choice(rank.own),
-                       .u = made.u.data(),
-                       .hidden = step.hidden,
-                       .inter = rank.inter,
-                       .tokens = step.tokens};
+  const MoeUp::Args args{.weights = rank.up.data(),
+                         .bias = rank.up_bias.data(),
+                         .x = step.x.data(),
+                         .choice = step.choice(rank.own),
+                         .u = made.u.data(),
+                         .hidden = step.hidden,
+                         .inter = rank.inter,
+                         .tokens = step.tokens};
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(step.hidden, kMoeUpWish, kDevice);
-  emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
+  const RowWarpsPlan plan = plan_row_warps(step.hidden, MoeUp::kWish, kDevice);
+  emulate(static_cast<int>(plan.grid), plan.threads, [&] {
     if (layout::slice_blocks(step.hidden) == 6) return moe_up<RowTile<6, kRunStages>>(args);
     moe_up<RowTile<8, kRunStages>>(args);
   });
@@ -199,19 +199,19 @@ Made by_decode(const Rank& rank, const Step& step) {
   run_up(rank, step, made);
   std::vector<float> sums(static_cast<size_t>(step.pairs() * step.hidden), kNan);
   std::vector<int> finished(static_cast<size_t>(step.hidden / layout::kTileRows), 0);
-  const MoeDownArgs args{.weights = rank.down.data(),
-                         .bias = rank.down_bias.data(),
-                         .u = made.u.data(),
-                         .choice = step.choice(rank.own),
-                         .y = made.y.data(),
-                         .sums = sums.data(),
-                         .finished = finished.data(),
-                         .hidden = step.hidden,
-                         .inter = rank.width(),
-                         .tokens = step.tokens};
+  const MoeDown::Args args{.weights = rank.down.data(),
+                           .bias = rank.down_bias.data(),
+                           .u = made.u.data(),
+                           .choice = step.choice(rank.own),
+                           .y = made.y.data(),
+                           .sums = sums.data(),
+                           .finished = finished.data(),
+                           .hidden = step.hidden,
+                           .inter = rank.width(),
+                           .tokens = step.tokens};
   check_args(args);
-  const RowWarpsPlan plan = plan_row_warps(rank.width(), kMoeDownWish, kDevice);
-  emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
+  const RowWarpsPlan plan = plan_row_warps(rank.width(), MoeDown::kWish, kDevice);
+  emulate(static_cast<int>(plan.grid), plan.threads, [&] {
     const layout::Slices slices = layout::slices_of(rank.width());
     if (slices.missing > 0) return moe_down<RowTile<6, kRowStages, true>>(args, plan.rows);
     if (slices.blocks == 6) return moe_down<RowTile<6>>(args, plan.rows);
@@ -226,15 +226,15 @@ Made by_few_pairs(const Rank& rank, const Step& step) {
   Made made = nothing_yet(step, rank.width());
   run_up(rank, step, made);
   std::vector<float> rest(made.y.size(), kNan);
-  const GemvDownArgs args{.weights = rank.down.data(),
-                          .bias = rank.down_bias.data(),
-                          .u = made.u.data(),
-                          .choice = step.choice(rank.own),
-                          .y = {made.y.data(), rest.data()},
-                          .hidden = step.hidden,
-                          .inter = rank.width(),
-                          .tokens = step.tokens,
-                          .parts = 2};
+  const GemvMoeDown::Args args{.weights = rank.down.data(),
+                               .bias = rank.down_bias.data(),
+                               .u = made.u.data(),
+                               .choice = step.choice(rank.own),
+                               .y = {made.y.data(), rest.data()},
+                               .hidden = step.hidden,
+                               .inter = rank.width(),
+                               .tokens = step.tokens,
+                               .parts = 2};
   run_op<Packing::kMxfp4, Columns::kVectors, MoeDownOp>(args, plan_gemv({step.hidden, rank.width(), 2}, kDevice),
                                                         {.predecessor = {}});
   for (size_t i = 0; i < rest.size(); ++i) made.y[i] += rest[i];
@@ -245,7 +245,7 @@ template <class Op>
 void run_grouped(const typename Op::Args& args, int64_t cols) {
   check_args(args);
   const RowWarpsPlan plan = plan_row_warps(cols, kGrouped, kDevice);
-  emulate(plan.grid, plan.warps * layout::kWarpLanes, [&] {
+  emulate(static_cast<int>(plan.grid), plan.threads, [&] {
     const layout::Slices slices = layout::slices_of(cols);
     if (slices.missing > 0) return grouped<RowTile<6, kGrouped.stages, true>, Op>(args, plan.rows);
     if (slices.blocks == 6) return grouped<RowTile<6, kGrouped.stages>, Op>(args, plan.rows);
@@ -261,29 +261,29 @@ Made by_groups(const Rank& rank, const Step& step) {
   sorted.tiles.resize(sorted.tiles.size() + 1);  // room, where there is none
   std::vector<float> y(static_cast<size_t>(step.pairs() * step.hidden), kNan);
   const MoeGroups groups{sorted.pairs.data(), sorted.tiles.data(), sorted.tile_counts.data(), step.topk};
-  run_grouped<GroupedUp>({.weights = rank.up.data(),
-                          .bias = rank.up_bias.data(),
-                          .x = step.x.data(),
-                          .groups = groups,
-                          .u = made.u.data(),
-                          .hidden = step.hidden,
-                          .inter = rank.inter},
-                         step.hidden);
-  run_grouped<GroupedDown>({.weights = rank.down.data(),
-                            .bias = rank.down_bias.data(),
-                            .u = made.u.data(),
+  run_grouped<GroupedUpOp>({.weights = rank.up.data(),
+                            .bias = rank.up_bias.data(),
+                            .x = step.x.data(),
                             .groups = groups,
-                            .y = y.data(),
+                            .u = made.u.data(),
                             .hidden = step.hidden,
-                            .inter = rank.width()},
-                           rank.width());
+                            .inter = rank.inter},
+                           step.hidden);
+  run_grouped<GroupedDownOp>({.weights = rank.down.data(),
+                              .bias = rank.down_bias.data(),
+                              .u = made.u.data(),
+                              .groups = groups,
+                              .y = y.data(),
+                              .hidden = step.hidden,
+                              .inter = rank.width()},
+                             rank.width());
   std::vector<uint16_t> combined(static_cast<size_t>(split_pitch(step.tokens, step.hidden)), 0xffff);
-  const CombineArgs combined_args{.experts = {.at = y.data(), .weights = step.weights.data(), .topk = step.topk},
-                                  .ids = step.ids.data(),
-                                  .own = rank.own,
-                                  .tiles = combined.data(),
-                                  .tokens = step.tokens,
-                                  .hidden = step.hidden};
+  const Combine::Args combined_args{.experts = {.at = y.data(), .weights = step.weights.data(), .topk = step.topk},
+                                    .ids = step.ids.data(),
+                                    .own = rank.own,
+                                    .tiles = combined.data(),
+                                    .tokens = step.tokens,
+                                    .hidden = step.hidden};
   check_args(combined_args);
   EXPECT_EQ(emulation::run(combine_launch(combined_args), [&] { combine(combined_args); }), "");
   for (int t = 0; t < step.tokens; ++t)
@@ -414,15 +414,15 @@ TEST(ranks_emulated, parts_of_o_add_up) {
           std::vector<float> own_x, y(sum.size(), kNan);
           for (int t = 0; t < kTokens; ++t)
             own_x.insert(own_x.end(), x.begin() + t * cols + rank * own, x.begin() + t * cols + (rank + 1) * own);
-          const DenseArgs args{.packing = packing,
-                               .weights = part.packed.data(),
-                               .bias = (rank == 0 ? bias : zeros).data(),
-                               .in = {.x = own_x.data()},
-                               .y = y.data(),
-                               .rows = kHidden,
-                               .cols = static_cast<int>(own),
-                               .tokens = kTokens};
-          run_rows<DenseOp>(args, plan_gemv(shape_of(args), kDevice), {.predecessor = {}});
+          const GemvDense::Args args{.packing = packing,
+                                     .weights = part.packed.data(),
+                                     .bias = (rank == 0 ? bias : zeros).data(),
+                                     .in = {.x = own_x.data()},
+                                     .y = y.data(),
+                                     .rows = kHidden,
+                                     .cols = static_cast<int>(own),
+                                     .tokens = kTokens};
+          run_rows<DenseOp>(args, plan_gemv(GemvDense::shape_of(args), kDevice), {.predecessor = {}});
           for (size_t i = 0; i < sum.size(); ++i) sum[i] += y[i];
         }
         for (int t = 0; t < kTokens; ++t)

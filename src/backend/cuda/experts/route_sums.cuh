@@ -1,7 +1,7 @@
 #pragma once
 // route_sums: x[t] += bias + sums[t]; inverse[t] = 1 / rms(x[t]); logits[t, e] = inverse[t] (norm * x[t]) · W[e]
-// + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: around_gemm.h
-// RouteSumsArgs
+// + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: route.h
+// RouteSums::Args
 // x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles, of one split or two     W bf16 [experts,
 // hidden] row-major grid one CTA per 32 or 64 tokens warps four by columns, 16 of a step's 64; the others by tokens, 16
 // each. Some steps ahead a warp copies what it
@@ -59,15 +59,15 @@ static_assert(RouteSumsAny<16>::kSharedBytes <= 99 * 1024, "the least that any c
 
 // Known when compiled where sums come by tiles alone: a tenth of a prompt's time (H100, 2048 tokens).
 template <class Tile>
-__device__ __forceinline__ bool has_sums(const RouteSumsArgs& a) {
+__device__ __forceinline__ bool has_sums(const RouteSums::Args& a) {
   return Tile::kSplits > 0 || a.sums.splits > 0;
 }
 template <class Tile>
-__device__ __forceinline__ bool by_tiles(const RouteSumsArgs& a) {
+__device__ __forceinline__ bool by_tiles(const RouteSums::Args& a) {
   return Tile::kSplits > 0 || a.sums.order == SplitSums::Order::kTiles;
 }
 template <class Tile>
-__device__ __forceinline__ bool in_two(const RouteSumsArgs& a) {
+__device__ __forceinline__ bool in_two(const RouteSums::Args& a) {
   return Tile::kSplits > 0 ? Tile::kSplits == 2 : a.sums.splits == 2;
 }
 
@@ -118,14 +118,14 @@ struct RouteLane {
 template <class Tile>
 struct RouteCopies {
   static constexpr int kWeights = Tile::kExperts * 8 / Tile::kThreads > 0 ? Tile::kExperts * 8 / Tile::kThreads : 1;
-  const RouteSumsArgs& a;
+  const RouteSums::Args& a;
   RouteStage<Tile> weights_stage, rows_stage;
   uint32_t own_weight, own_input, own_tile;
   int weights_k, rows_k;           // of the next step
   int weight_at, x_at[2], sum_at;  // elements of W, x, sums by tiles
   bool has_expert[kWeights];
 
-  __device__ RouteCopies(const RouteSumsArgs& args, uint32_t shared, int first_token)
+  __device__ RouteCopies(const RouteSums::Args& args, uint32_t shared, int first_token)
       : a(args), weights_stage(shared), rows_stage(shared) {
     const RouteLane<Tile> own;
     const int expert = own.thread / 8, chunk = own.thread % 8, row_chunk = own.lane % 4;
@@ -197,15 +197,15 @@ struct RouteCopies {
 };
 
 template <class Tile>
-struct RouteSums {
-  const RouteSumsArgs& a;
+struct RouteSumsCta {
+  const RouteSums::Args& a;
   const uint32_t shared;
   const RouteLane<Tile> own{};
   const int first_token = static_cast<int>(blockIdx.x) * Tile::kTokens;
   float logits[Tile::kExpertTiles][4] = {};
   float squares[2] = {};
 
-  __device__ RouteSums(const RouteSumsArgs& args, uint32_t shared_address) : a(args), shared(shared_address) {}
+  __device__ RouteSumsCta(const RouteSums::Args& args, uint32_t shared_address) : a(args), shared(shared_address) {}
 
   // The lane's columns of a token, of norm or of bias, in their order; at: of the first.
   [[nodiscard]] __device__ static Quad floats(uint32_t low_at, uint32_t high_at) {
@@ -443,11 +443,11 @@ struct RouteSums {
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 1) any_route_sums(const __grid_constant__ RouteSumsArgs a) {
+__global__ void __launch_bounds__(Tile::kThreads, 1) any_route_sums(const __grid_constant__ RouteSums::Args a) {
   extern __shared__ __align__(128) uint8_t smem[];
   static_assert(Tile::kCountsAt + sizeof(RangeShared<Tile>) <= Tile::kSharedBytes);
   auto& ranges = *reinterpret_cast<RangeShared<Tile>*>(smem + Tile::kCountsAt);
-  RouteSums<Tile> cta(a, ptx::shared_address(smem));
+  RouteSumsCta<Tile> cta(a, ptx::shared_address(smem));
   ptx::grid_dependency_launch();
   cta.multiply();
   for (int i = cta.own.thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) ranges.counts[i] = 0;

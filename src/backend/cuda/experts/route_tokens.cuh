@@ -1,6 +1,6 @@
 #pragma once
 // route_tokens: logits[t, e] = x[t] · W[e] + b[e]; the topk largest and their softmax       source: torch/model.py
-// MLPBlock; arguments: around_gemm.h RouteTokensArgs
+// MLPBlock; arguments: route.h RouteTokens::Args
 // x f32 [tokens, hidden]     W bf16 [experts, hidden] row-major     logits f32 [tokens, experts]
 // grid one CTA per (part of K, up to 128 experts, tile of tokens), a warp per slice of K and 16 experts:
 //      weights are in registers, x comes through shared memory, where the warps' sums meet, too; who finishes a tile's
@@ -11,7 +11,7 @@
 // rounding: f32, slices by themselves, a part's added in their order, then the parts: bitwise repeatable, whatever the
 //      other tokens
 
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/dense/gemv_tile.cuh"
 #include "backend/cuda/dense/quad.cuh"
 #include "backend/cuda/experts/choice.cuh"
@@ -30,7 +30,7 @@ struct RouteWeights16 {
   uint4 rows[2][kBlocks];
 
   // Experts beyond the last are copies of it, and not stored.
-  __device__ void load(const RouteTokensArgs& a, int first_expert, int first_k, int lane) {
+  __device__ void load(const RouteTokens::Args& a, int first_expert, int first_k, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t expert = min(first_expert + lane / 4 + 8 * half, a.experts - 1);
@@ -53,7 +53,7 @@ template <int kTokens>
 struct RouteTileShared {
   static constexpr int kEights = kTokens / kRouteTokens;
   uint32_t base;
-  const RoutePlan& plan;
+  const RouteCut& plan;
 
   [[nodiscard]] __device__ uint32_t x(int part, int token) const {
     return base + static_cast<uint32_t>((part * kTokens + token) * plan.pitch);
@@ -64,7 +64,7 @@ struct RouteTileShared {
   [[nodiscard]] __device__ uint32_t is_last() const { return sums(plan.threads / layout::kWarpLanes, 0); }
 
   // `columns` of the tile's tokens from first_k on, a warp a token; of tokens that there are not, zeros.
-  __device__ void load_x(const RouteTokensArgs& a, int first_token, int first_k, int columns) const {
+  __device__ void load_x(const RouteTokens::Args& a, int first_token, int first_k, int columns) const {
     constexpr int kTogether = 3;  // loads under way
     const auto thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
     for (int token = thread / layout::kWarpLanes; token < kTokens; token += plan.threads / layout::kWarpLanes) {
@@ -88,7 +88,8 @@ struct RouteTileShared {
   }
 
   // Adds the slices' sums in their order, as this CTA's part of the logits.
-  __device__ void store_part(const RouteTokensArgs& a, int first_token, int first_expert, int part, int slices) const {
+  __device__ void store_part(const RouteTokens::Args& a, int first_token, int first_expert, int part,
+                             int slices) const {
     for (auto i = static_cast<int>(threadIdx.x); i < plan.groups * kEights * layout::kWarpLanes; i += plan.threads) {
       const int group = i / layout::kWarpLanes / kEights, eight = i / layout::kWarpLanes % kEights,
                 lane = i % layout::kWarpLanes;
@@ -109,7 +110,7 @@ struct RouteTileShared {
 };
 
 // The choice of a token whose parts are complete.
-__device__ inline void choose(const RouteTokensArgs& a, int parts, int token, int lane) {
+__device__ inline void choose(const RouteTokens::Args& a, int parts, int token, int lane) {
   const float* const from = a.parts + int64_t{token} * parts * a.experts;
   float* const logits = a.logits + int64_t{token} * a.experts;
   if (a.experts > kGemvExperts || a.experts % 4 != 0) {
@@ -151,7 +152,7 @@ __device__ inline void choose(const RouteTokensArgs& a, int parts, int token, in
 // kTokens: of a tile.
 template <int kBlocks, int kTokens>
 __global__ void __launch_bounds__(kRouteWarps* layout::kWarpLanes, 1)
-    any_route_tokens_f32_bf16(const __grid_constant__ RouteTokensArgs a, const __grid_constant__ RoutePlan plan) {
+    any_route_tokens_f32_bf16(const __grid_constant__ RouteTokens::Args a, const __grid_constant__ RouteCut plan) {
   extern __shared__ __align__(128) uint8_t smem[];
   constexpr int kSliceK = kBlocks * layout::kBlockK;
   using Shared = RouteTileShared<kTokens>;

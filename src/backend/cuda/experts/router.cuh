@@ -2,7 +2,7 @@
 // router: sum = x, or x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
 // source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
 // hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
-// reduction bytes, flops: cost(RouterArgs)     rounding: f32, order fixed by hidden
+// reduction bytes, flops: cost(Router::Args)     rounding: f32, order fixed by hidden
 
 #include "backend/cuda/dense/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -29,7 +29,7 @@ __device__ __forceinline__ float lanes_sum(float value) {
 struct RouterRow {
   float x[8], delta[8] = {}, rest[8] = {};
 
-  __device__ __forceinline__ void load(const RouterArgs& a, int64_t at) {
+  __device__ __forceinline__ void load(const Router::Args& a, int64_t at) {
     read_floats(a.x + at, x);
     if (a.delta != nullptr) read_floats(a.delta + at, delta);
     if (a.rest != nullptr) read_floats(a.rest + at, rest);
@@ -40,7 +40,7 @@ struct RouterRow {
 // sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …,
 // a warp those of a token.
 template <class Inverse>
-__device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse& inverse_of) {
+__device__ __forceinline__ void write_normed(const Router::Args& a, const Inverse& inverse_of) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int grid = static_cast<int>(gridDim.x), groups = a.hidden / 8;
   for (int t = thread / layout::kWarpLanes; t < a.tokens; t += kRouterWarps)
@@ -64,7 +64,7 @@ __device__ __forceinline__ void write_normed(const RouterArgs& a, const Inverse&
 // Each warp's parts of the sums of squares and products of tokens first, first + 1, …, at most kTokens, into shared
 // memory. All loads go out before the first use.
 template <int kTokens>
-__device__ __forceinline__ void add_tokens(const RouterArgs& a, int first, const float (&weight)[kRouterParts][8],
+__device__ __forceinline__ void add_tokens(const Router::Args& a, int first, const float (&weight)[kRouterParts][8],
                                            uint32_t sums) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes;
   const int warp = thread / layout::kWarpLanes, groups = a.hidden / 8;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void add_tokens(const RouterArgs& a, int first, const
   }
 }
 
-__global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ RouterArgs a) {
+__global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __grid_constant__ Router::Args a) {
   extern __shared__ __align__(128) uint8_t smem[];
   const uint32_t sums = ptx::shared_address(smem);  // [tokens][warps] {squares, dot}
   const int thread = static_cast<int>(threadIdx.x), expert = static_cast<int>(blockIdx.x), groups = a.hidden / 8;

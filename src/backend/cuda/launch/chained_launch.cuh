@@ -2,7 +2,7 @@
 // A launch that may begin while the kernel before it drains (programmatic dependent launch): what it does before its
 // ptx::grid_dependency_wait overlaps that one's end.
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,15 +10,6 @@
 #include <type_traits>
 
 namespace nibble::backend::cuda {
-
-// One launch, where it starts and whether it may begin early.
-struct LaunchShape {
-  dim3 grid;
-  int threads = 32;
-  int64_t smem_bytes = 0;  // dynamic
-  CUstream_st* stream = nullptr;
-  bool chained = true;
-};
 
 // Whether what the card runs of the kernel waits for the one before (ptx/grid_dependency.cuh): code for sm_90 and
 // later. Only a build that has older code, too, needs to ask.
@@ -31,22 +22,6 @@ template <class... Args>
     cudaFuncAttributes code{};
     return cudaFuncGetAttributes(&code, kernel) == cudaSuccess && code.ptxVersion >= kFirst;
   }
-}
-
-template <class... Args>
-[[nodiscard]] cudaError_t enqueue(void (*kernel)(Args...), const LaunchShape& shape,
-                                  const std::type_identity_t<Args>&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
-  config.stream = shape.stream;
-  config.attrs = &attribute;
-  config.numAttrs = shape.chained && waits_for_the_one_before(kernel) ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
 inline int attribute(cudaDeviceAttr which) {
@@ -79,9 +54,12 @@ struct ChainedLaunch {
   const Launch& on;
   int64_t grid = 1;
   int threads = 32;
-  int smem_bytes = 0;  // dynamic
+  int64_t smem_bytes = 0;  // dynamic
   int64_t grid_y = 1;
 };
+[[nodiscard]] inline ChainedLaunch planned(Kernel name, const Plan& plan, const Launch& on) {
+  return {name, on, plan.grid, plan.threads, plan.smem_bytes, plan.grid_y};
+}
 
 template <class... Args>
 void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const std::type_identity_t<Args>&... args) {
@@ -89,9 +67,17 @@ void launch_chained(void (*kernel)(Args...), const ChainedLaunch& launch, const 
   if (launch.smem_bytes > kWithoutAsking) allow_shared(kernel, launch.smem_bytes, launch.name);
   require_shape(launch.grid > 0 && launch.grid <= 0x7fffffff, launch.name, "1 to 2^31 - 1 CTAs", launch.grid);
   require_shape(launch.grid_y > 0 && launch.grid_y <= 65535, launch.name, "up to 65535 rows of CTAs", launch.grid_y);
-  const LaunchShape shape{dim3(static_cast<unsigned>(launch.grid), static_cast<unsigned>(launch.grid_y)),
-                          launch.threads, launch.smem_bytes, launch.on.stream, launch.on.chained};
-  static_cast<void>(enqueue(kernel, shape, args...));  // launched() sees the error
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(launch.grid), static_cast<unsigned>(launch.grid_y));
+  config.blockDim = dim3(static_cast<unsigned>(launch.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(launch.smem_bytes);
+  config.stream = launch.on.stream;
+  config.attrs = &attribute;
+  config.numAttrs = launch.on.chained && waits_for_the_one_before(kernel) ? 1 : 0;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));  // launched() sees the error
   launched(launch.name, launch.on);
 }
 

@@ -1,4 +1,8 @@
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
+
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 
 #include "base/error.h"
 
@@ -9,9 +13,9 @@ namespace {
 
 // Two steps of a layer: the third launch begins before the second ends, the fourth lies within it.
 const std::vector<LaunchRecord> kLaunches = {
-    {Stage::kEmbed, kernel::kEmbed},         {Stage::kAttnOut, kernel::kGemvDense[0]}, {Stage::kMoe, kernel::kMoeUp},
-    {Stage::kMoe, kernel::kMoeDown},         {Stage::kLogits, kernel::kGemvDense[0]},  {Stage::kEmbed, kernel::kEmbed},
-    {Stage::kAttnOut, kernel::kGemvDense[0]}};
+    {Stage::kEmbed, Embed::kName},          {Stage::kAttnOut, GemvDense::kNames[0]}, {Stage::kMoe, MoeUp::kName},
+    {Stage::kMoe, MoeDown::kName},          {Stage::kLogits, GemvDense::kNames[0]},  {Stage::kEmbed, Embed::kName},
+    {Stage::kAttnOut, GemvDense::kNames[0]}};
 const std::vector<KernelSpan> kSpans = {{1000, 2000},  {2500, 6000},   {5000, 9000},  {8000, 8500},
                                         {9000, 10000}, {20000, 21000}, {21000, 24000}};
 
@@ -28,7 +32,7 @@ TEST(kernel_account, tells_the_stages_of_a_kernel_apart_and_counts_overlap_once)
   ASSERT_EQ(profile.kernels.size(), 5u);
   const KernelTime& out = profile.kernels[1];
   EXPECT_EQ(out.stage, Stage::kAttnOut);
-  EXPECT_EQ(out.kernel, kernel::kGemvDense[0].name);
+  EXPECT_EQ(out.kernel, GemvDense::kNames[0].name);
   EXPECT_EQ(out.launches, 2);
   EXPECT_DOUBLE_EQ(out.us, 6.5);
   EXPECT_DOUBLE_EQ(out.own_us, 6.5);

@@ -5,7 +5,7 @@
 #include "backend/cuda/layout/wgmma_b.h"
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 
 #include <algorithm>
 #include <utility>
@@ -65,7 +65,7 @@ void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
 void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
   const Dims& d = needs.config.dims;
   const auto row_bytes = static_cast<int>(page_row_bytes(needs.kv, d.head_dim));
-  const int target = most_target(static_cast<int>(d.kv_heads), row_bytes, attend_device(needs.card.facts));
+  const int target = most_target(static_cast<int>(d.kv_heads), row_bytes, plan_device(needs.card.facts));
   const DecodeScratch scratch = decode_scratch(target, d.kv_heads);
   a.attend_partials = carver.take<float>(scratch.floats);
   a.attend_finished = carver.take<int>(scratch.counters);
@@ -135,7 +135,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   }
   a.expert_out = carver.take<float>(pairs * d.hidden);
   a.moe_pairs = carver.take<int32_t>(max_places(pairs, d.experts));
-  a.moe_tiles = carver.take<ExpertTile>(max_moe_tiles(pairs, d.experts));
+  a.moe_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kMoeTileTokens));
   a.moe_tile_counts = carver.take<int32_t>(kTileCounts);
   a.logits = carver.take<float>(rows * d.vocab);
   if (needs.gemms) carve_gemms(needs, a, carver);

@@ -4,7 +4,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 
 #include <cstddef>
@@ -74,7 +74,7 @@ struct Arena {
   float* route_parts = nullptr;      // [route_parts_floats(min(tokens, 512))], with packed matrices
   int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
   int32_t* moe_pairs = nullptr;      // [max_places]
-  ExpertTile* moe_tiles = nullptr;   // [max_moe_tiles]
+  ExpertTile* moe_tiles = nullptr;   // [max_expert_tiles]
   int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
   float* logits = nullptr;             // [rows, vocab]
   // Around GEMMs; only where the step may run on them

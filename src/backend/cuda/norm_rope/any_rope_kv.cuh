@@ -2,7 +2,7 @@
 // Rope, and keys and values into their slots, for any head_dim and any type of pages.
 
 #include "backend/cuda/attention/page_rows.cuh"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 
 namespace nibble::backend::cuda {
 
@@ -32,7 +32,7 @@ __device__ void store_block(void* pages, int64_t at, int head_dim, const Value& 
 // grid one CTA per token     bytes tokens * (head_dim * (8 heads + 8 kv_heads) + 2 rows)
 // rounding: the angle to f32 first, as the model's authors do; its sine and cosine are those of that f32
 template <class Row>
-__global__ void __launch_bounds__(kRopeKvThreads) any_rope_kv(const __grid_constant__ RopeKvLaunch args) {
+__global__ void __launch_bounds__(kRopeKvThreads) any_rope_kv(const __grid_constant__ RopeKv::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   float* const cosine = reinterpret_cast<float*>(smem);
   float* const sine = cosine + kMaxHalfHead;

@@ -1,10 +1,10 @@
 #pragma once
-// Norm, rope and router of steps of many tokens, which run on GEMMs. Decode kernels have them fused in. Arguments, cost
-// and launchers. All pointers are device memory, rows of floats 16-byte aligned.
+// Norm and rope of steps of many tokens, which run on GEMMs. Decode kernels have them fused in. All pointers are device
+// memory, rows of floats 16-byte aligned. Plain C++.
 
 #include "backend/cuda/comm/share_box.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/dense/gemv_plan.h"
 
 #include <cstdint>
 
@@ -32,32 +32,42 @@ enum class NormDelta : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
 
 // x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
 // Then rmsnorm(x[t]) * norm, in f32 or rounded as a GEMM or the experts take it, or both.
-struct NormSumsArgs {
-  float* x = nullptr;          // [tokens, hidden]
-  SplitSums sums{};            // rows: hidden
-  const Bf16* bias = nullptr;  // [hidden], with sums
-  ExpertSums experts{};        // not with sums
-  const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
-  float* normed = nullptr;     // [tokens, hidden]
-  GemmInput rounded{};
-  int tokens = 0, hidden = 0;  // hidden: a multiple of 8, without experts of 16, up to kNormHidden
-  float eps = 0;
+struct NormSums {
+  static constexpr Kernel kName{"any_norm_sums_f32"};
+  struct Args {
+    float* x = nullptr;          // [tokens, hidden]
+    SplitSums sums{};            // rows: hidden
+    const Bf16* bias = nullptr;  // [hidden], with sums
+    ExpertSums experts{};        // not with sums
+    const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
+    float* normed = nullptr;     // [tokens, hidden]
+    GemmInput rounded{};
+    int tokens = 0, hidden = 0;  // hidden: a multiple of 8, without experts of 16, up to kNormHidden
+    float eps = 0;
+  };
+  static void launch(const Args& args, const Launch& on);
 };
+void check_args(const NormSums::Args& args);
 inline constexpr int kNormHidden = 4096;
 
 // One rank's delta as a row per token, for the sum over ranks: bias + Σ_s sums[s, t], the bias first; or Σ_k
 // weights[t, k] experts[t, k] over the rank's own experts, in the order of k.
-struct CombineArgs {
-  SplitSums sums{};              // rows: hidden
-  const Bf16* bias = nullptr;    // [hidden], with sums
-  ExpertSums experts{};          // not with sums
-  const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
-  OwnExperts own{};
-  float* rows = nullptr;       // [tokens, hidden] out, or
-  uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says, unless `places` sends it away
-  PartPlaces places{};         // where tiles are sent
-  int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden
+struct Combine {
+  static constexpr Kernel kName{"any_combine_f32"};
+  struct Args {
+    SplitSums sums{};              // rows: hidden
+    const Bf16* bias = nullptr;    // [hidden], with sums
+    ExpertSums experts{};          // not with sums
+    const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
+    OwnExperts own{};
+    float* rows = nullptr;       // [tokens, hidden] out, or
+    uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says, unless `places` sends it away
+    PartPlaces places{};         // where tiles are sent
+    int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden
+  };
+  static void launch(const Args& args, const Launch& on);
 };
+void check_args(const Combine::Args& args);
 
 template <class Args>
 [[nodiscard]] constexpr NormDelta norm_delta(const Args& args) {
@@ -67,136 +77,37 @@ template <class Args>
 
 // q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are heads of 64: q, then k, then
 // v. The rows of the sums are in RowOrder::kHeads64.
-struct RopeSumsArgs {
-  SplitSums sums = {};
-  const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
-  float* q = nullptr;                 // [tokens, heads, 64]
-  const float* cosine = nullptr;      // [tokens, 32], times the concentration
-  const float* sine = nullptr;        // [tokens, 32], times the concentration
-  const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
-  KvPages kv;
-  int tokens = 0, heads = 0, kv_heads = 0;
-  [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
+struct RopeSums {
+  static constexpr Kernel kName{"any_rope_sums_f32"};
+  static constexpr std::string_view kTile = "8 rows of a token per thread";
+  struct Args {
+    SplitSums sums = {};
+    const Bf16* bias = nullptr;         // [rows], in the checkpoint's order
+    float* q = nullptr;                 // [tokens, heads, 64]
+    const float* cosine = nullptr;      // [tokens, 32], times the concentration
+    const float* sine = nullptr;        // [tokens, 32], times the concentration
+    const int32_t* kv_slots = nullptr;  // [tokens] page * kPageTokens + offset
+    KvPages kv;
+    int tokens = 0, heads = 0, kv_heads = 0;
+    [[nodiscard]] constexpr int rows() const { return (heads + 2 * kv_heads) * kGemvHeadDim; }
+  };
+  static void launch(const Args& args, const Launch& on);
 };
-
-// logits[t, e] = x[t] · W[e] + bias[e]; the topk largest by falling logit (the lower id first on a tie), and the
-// softmax over them. x is rounded to two bf16 (16 bits). `hidden` fixes the order of a sum, so other tokens do not
-// change a token's bits.
-struct RouteTokensArgs {
-  const float* x = nullptr;                           // [tokens, hidden]
-  const Bf16* weight = nullptr;                       // [experts, hidden]
-  const Bf16* bias = nullptr;                         // [experts]
-  float* logits = nullptr;                            // [tokens, experts]
-  int32_t* ids = nullptr;                             // [tokens, topk]
-  float* weights = nullptr;                           // [tokens, topk]
-  float* parts = nullptr;                             // scratch [route_parts_floats], 16-byte aligned
-  int* finished = nullptr;                            // scratch [route_tiles(tokens)]: zero before and after
-  int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
-};
-inline constexpr int kRouteTokens = 8;                   // of a tile, or twice as many
-inline constexpr int kRouteMaxTokens = 512;              // more: any_route_sums
-inline constexpr int kRouteWarps = 16, kRouteParts = 8;  // of a CTA; of K: at most
-[[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
-
-// Adds sums and bias to x[t] as NormSumsArgs does; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps). Then chooses experts as
-// RouteTokensArgs does, for inverse[t] * x[t] * norm, which is split into two bf16.
-struct RouteSumsArgs {
-  float* x = nullptr;                                    // [tokens, hidden]
-  SplitSums sums{};                                      // rows: hidden; none, or one split; by tiles one or two
-  const Bf16* bias = nullptr;                            // [hidden], with sums
-  const Bf16* norm = nullptr;                            // [hidden]
-  const Bf16 *weight = nullptr, *router_bias = nullptr;  // [experts, hidden], [experts]
-  float* inverse = nullptr;                              // [tokens]
-  float* logits = nullptr;                               // [tokens, experts]
-  int32_t* ids = nullptr;                                // [tokens, topk]
-  float* weights = nullptr;                              // [tokens, topk]
-  ExpertRanges ranges{};                                 // out, where they are asked for
-  int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
-  float eps = 0;
-};
-inline constexpr int kRouteSumsExperts = 128;  // at most: what a warp's registers hold
-
-// Grid: parts of K x columns of experts x tiles of tokens. A CTA has a warp per slice of its part and group of 16
-// experts. Parts are fixed by hidden and experts.
-struct RouteShape {
-  int64_t tokens = 0, hidden = 0, experts = 0;
-};
-struct RoutePlan {
-  int tiles = 0, tokens = 0;              // tokens: of a tile
-  int parts = 0, slices = 0, groups = 0;  // slices of a part, groups of a column: at most
-  int columns = 0;
-  int pitch = 0;  // bytes of a token's x in shared memory
-  int threads = 0, smem_bytes = 0;
-  [[nodiscard]] int grid() const { return parts * columns * tiles; }
-  [[nodiscard]] std::string to_string() const;
-};
-[[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
-// Size of RouteTokensArgs::parts.
-[[nodiscard]] int64_t route_parts_floats(const RouteShape& shape);
-
-// Norm and router of few tokens in one launch: norm's sums and no experts, normed in f32 and rounded to 16 bits in
-// rows; route's x is what is normed.
-struct NormRouteArgs {
-  NormSumsArgs norm;
-  RouteTokensArgs route;  // without x, parts and finished
-};
-// A cluster of CTAs per eight tokens, of which each has some of the panels of 64 columns and chooses for one token.
-inline constexpr int kNormRouteCtas = 8, kNormRouteTokens = 8, kNormRouteThreads = 512;
-inline constexpr int kNormRouteExperts = 128, kNormRouteMaxTokens = 64;  // at most; beyond, W would be read too often
-inline constexpr int kNormRoutePanels = kNormHidden / 64 / kNormRouteCtas;  // of a CTA, at most
-struct NormRoutePart {
-  int first = 0, panels = 0;
-  constexpr NormRoutePart(int hidden, int rank)
-      : first(rank * (hidden / 64) / kNormRouteCtas), panels((rank + 1) * (hidden / 64) / kNormRouteCtas - first) {}
-};
-struct NormRoutePlan {
-  int clusters = 0;
-  int smem_bytes = 0;
-  [[nodiscard]] int grid() const { return clusters * kNormRouteCtas; }
-  [[nodiscard]] std::string to_string() const;
-};
-// Shared memory of a CTA: bytes of a row of W, x, norm or bias, so that rows begin in different banks; rows of W.
-[[nodiscard]] constexpr int norm_route_pitch(int hidden) {
-  return (hidden / 64 + kNormRouteCtas - 1) / kNormRouteCtas * 128 + 16;
-}
-[[nodiscard]] constexpr int norm_route_rows(int experts) { return (experts + 15) / 16 * 16; }
-// Whether it serves such a step.
-[[nodiscard]] bool norm_route_serves(const RouteShape& shape);
-[[nodiscard]] NormRoutePlan plan_norm_route(const RouteShape& shape);
-
-[[nodiscard]] GemmCost cost(const NormSumsArgs& args);
-[[nodiscard]] GemmCost cost(const CombineArgs& args);
-[[nodiscard]] GemmCost cost(const RopeSumsArgs& args);
-[[nodiscard]] GemmCost cost(const RouteTokensArgs& args);
-[[nodiscard]] GemmCost cost(const RouteSumsArgs& args);
-[[nodiscard]] GemmCost cost(const NormRouteArgs& args);
-
-// Throw Error(kUnsupported) that prints what a launch cannot serve.
-void check_args(const NormSumsArgs& args);
-void check_args(const CombineArgs& args);
-void check_args(const RopeSumsArgs& args);
-void check_args(const RouteTokensArgs& args);
-void check_args(const RouteSumsArgs& args);
-void check_args(const NormRouteArgs& args);
-
-// Check the arguments, launch chained (chained_launch.cuh), return.
-void any_norm_sums(const NormSumsArgs& args, const Launch& on);
-void any_combine(const CombineArgs& args, const Launch& on);
-void any_rope_sums(const RopeSumsArgs& args, const Launch& on);
-void any_route_tokens(const RouteTokensArgs& args, const RoutePlan& plan, const Launch& on);
-void any_route_sums(const RouteSumsArgs& args, const Launch& on);
+void check_args(const RopeSums::Args& args);
 
 // The residual stream as a head reads it: out[t] = x[t] + delta[t] + rest[t], the terms that there are.
-struct TapArgs {
-  const float* x = nullptr;      // [tokens, hidden]
-  const float* delta = nullptr;  // [tokens, hidden]
-  const float* rest = nullptr;   // [tokens, hidden], with delta
-  float* out = nullptr;          // [tokens, hidden], rows `pitch` floats apart
-  int64_t pitch = 0;
-  int tokens = 0, hidden = 0;  // hidden: a multiple of 4
+struct Tap {
+  static constexpr Kernel kName{"any_tap_f32"};
+  struct Args {
+    const float* x = nullptr;      // [tokens, hidden]
+    const float* delta = nullptr;  // [tokens, hidden]
+    const float* rest = nullptr;   // [tokens, hidden], with delta
+    float* out = nullptr;          // [tokens, hidden], rows `pitch` floats apart
+    int64_t pitch = 0;
+    int tokens = 0, hidden = 0;  // hidden: a multiple of 4
+  };
+  static void launch(const Args& args, const Launch& on);
 };
-
-void check_args(const TapArgs& args);
-void any_tap(const TapArgs& args, const Launch& on);
+void check_args(const Tap::Args& args);
 
 }  // namespace nibble::backend::cuda

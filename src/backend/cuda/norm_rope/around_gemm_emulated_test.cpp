@@ -35,7 +35,7 @@ void emulate(int64_t grid, int threads, const std::function<void()>& kernel) {
 }
 
 TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
-  const auto run = [](const NormSumsArgs& args) {
+  const auto run = [](const NormSums::Args& args) {
     emulate(args.tokens, norm_threads(args.hidden), [&] {
       if (args.experts.at == nullptr) return any_norm_sums_f32<NormDelta::kSplits>(args);
       if (args.experts.type == ExpertSums::Type::kF32) return any_norm_sums_f32<NormDelta::kExpertsF32>(args);
@@ -86,15 +86,15 @@ void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
   std::vector<float> rows(static_cast<size_t>(c.tokens) * width, std::nanf(""));
   std::vector<uint16_t> tiles(static_cast<size_t>(split_pitch(c.tokens, c.hidden)), 0x7fff);
   const void* const experts = in.of_bf16() ? static_cast<const void*>(in.y16.data()) : in.y.data();
-  const CombineArgs args{.sums = {c.splits > 0 ? in.sums.values.data() : nullptr, c.splits, c.order},
-                         .bias = c.splits > 0 ? in.bias.data() : nullptr,
-                         .experts = {c.topk == 0 ? nullptr : experts, c.experts, in.weights.data(), c.topk},
-                         .ids = ids.data(),
-                         .own = own,
-                         .rows = by_tiles ? nullptr : rows.data(),
-                         .tiles = by_tiles ? tiles.data() : nullptr,
-                         .tokens = c.tokens,
-                         .hidden = c.hidden};
+  const Combine::Args args{.sums = {c.splits > 0 ? in.sums.values.data() : nullptr, c.splits, c.order},
+                           .bias = c.splits > 0 ? in.bias.data() : nullptr,
+                           .experts = {c.topk == 0 ? nullptr : experts, c.experts, in.weights.data(), c.topk},
+                           .ids = ids.data(),
+                           .own = own,
+                           .rows = by_tiles ? nullptr : rows.data(),
+                           .tiles = by_tiles ? tiles.data() : nullptr,
+                           .tokens = c.tokens,
+                           .hidden = c.hidden};
   check_args(args);
   ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
   for (size_t pair = 0; pair < ids.size(); ++pair)
@@ -121,7 +121,7 @@ TEST(around_gemm_emulated, combine_makes_a_row_per_token_of_a_rank) {
 }
 
 TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
-  const auto run = [](const NormSumsArgs& args) {
+  const auto run = [](const NormSums::Args& args) {
     emulate(2, norm_threads(args.hidden), [&] { any_norm_experts_f32<kNormMaxThreads>(args); });
   };
   for (const int tokens : {2, 3, 9}) {
@@ -134,7 +134,7 @@ TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
 }
 
 template <class Rows>
-void emulate_rope_sums(const RopeSumsArgs& args) {
+void emulate_rope_sums(const RopeSums::Args& args) {
   if (!rope_by_heads(args)) return emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<Rows>(args); });
   const emulation::Launch launch{.grid = static_cast<int>(rope_head_groups(args)),
                                  .threads = kRopeThreads,
@@ -157,18 +157,18 @@ TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_ca
 }
 
 TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
-  const auto run = [](const RouteTokensArgs& args) {
+  const auto run = [](const RouteTokens::Args& args) {
     const RoutePlan plan = plan_route({args.tokens, args.hidden, args.experts}, 3);
     const auto with = [&]<int kTokens>() {
-      emulate(plan.grid(), plan.threads, [&] {
+      emulate(static_cast<int>(plan.grid), plan.threads, [&] {
         if (layout::slice_blocks(args.hidden) == 6) {
-          any_route_tokens_f32_bf16<6, kTokens>(args, plan);
+          any_route_tokens_f32_bf16<6, kTokens>(args, plan.cut);
         } else {
-          any_route_tokens_f32_bf16<8, kTokens>(args, plan);
+          any_route_tokens_f32_bf16<8, kTokens>(args, plan.cut);
         }
       });
     };
-    plan.tokens == 8 ? with.operator()<8>() : with.operator()<16>();
+    plan.cut.tokens == 8 ? with.operator()<8>() : with.operator()<16>();
   };
   for (const int tokens : {9, 35})  // the second part is short
     check_route<HostArray>({.tokens = tokens, .hidden = 576, .experts = 128, .topk = 4}, run);
@@ -179,7 +179,7 @@ TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_s
 }
 
 template <class Tile>
-void emulate_route_sums(const RouteSumsArgs& args) {
+void emulate_route_sums(const RouteSums::Args& args) {
   emulate((args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, [&] { any_route_sums<Tile>(args); });
 }
 
@@ -207,11 +207,11 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
 }
 
 TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
-  const auto run = [](const NormRouteArgs& args, const NormRoutePlan& plan) {
+  const auto run = [](const NormRouteArgs& args, const Plan& plan) {
     const NormRouteShared shared(smem, args.norm.hidden, args.route.experts);
     ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
     const emulation::Launch launch{
-        .grid = plan.grid(), .threads = kNormRouteThreads, .cluster = kNormRouteCtas, .predecessor = {}};
+        .grid = static_cast<int>(plan.grid), .threads = plan.threads, .cluster = kNormRouteCtas, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route(args); }), "");
   };
   check_norm_route<HostArray>({.tokens = 5, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, run);
@@ -227,11 +227,11 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
   const auto run = [](const SplitGemmArgs& args, const SplitGemmPlan& plan) {
     const auto with = [&]<class Tile>(Tile) {
       ASSERT_EQ(plan.smem_bytes, Tile::kSharedBytes);
-      emulate(plan.grid(), Tile::kThreads, [&] { sm90_split_gemm<Tile>(args, plan); });
+      emulate(static_cast<int>(plan.grid), Tile::kThreads, [&] { sm90_split_gemm<Tile>(args, plan.cut); });
     };
-    if (plan.tokens == 32) return with(SplitTile<32>());
-    if (plan.tokens == 64) return with(SplitTile<64>());
-    if (plan.tokens == 128) return with(SplitTile<128>());
+    if (plan.cut.tokens == 32) return with(SplitTile<32>());
+    if (plan.cut.tokens == 64) return with(SplitTile<64>());
+    if (plan.cut.tokens == 128) return with(SplitTile<128>());
     with(SplitTile<256>());
   };
   check_split<HostArray>({.rows = 144, .cols = 384, .tokens = 9, .sms = 6}, run);
@@ -294,7 +294,7 @@ TEST(around_gemm_emulated, rope_fills_the_slots_of_half_byte_pages) {
   const HostArray<uint8_t> on_sums(sums.values);
   for (const TestPages* pages : {&kBf16Pages, &kE4m3Pages, &kHalfBytePages})
     check_held(*pages, (c.tokens / kPageTokens + 2) * c.kv_heads * kPageTokens, kHeadDim, [&](const KvPages& to) {
-      RopeSumsArgs args = f.args({on_sums.get(), c.splits, c.order});
+      RopeSums::Args args = f.args({on_sums.get(), c.splits, c.order});
       args.kv = to;
       emulate_rope_sums<PageRowsAndHalfBytes>(args);
     });
@@ -311,7 +311,7 @@ TEST(around_gemm_emulated, the_general_rope_fills_the_slots_of_every_type) {
                              v = test_floats(int64_t{kTokens} * kKvHeads * dim, 6, 2);
     const auto write = [&](const KvPages& to) {
       std::vector<float> own = q;
-      const RopeKvLaunch args{.q = own.data(),
+      const RopeKv::Args args{.q = own.data(),
                               .k = k.data(),
                               .v = v.data(),
                               .positions = positions.data(),

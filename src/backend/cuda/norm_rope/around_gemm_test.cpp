@@ -21,13 +21,13 @@ class AroundGemm : public CudaTest {
   }
   // sms: that the plan counts on; 0: all.
   void route(const RouteCase& c, int sms = 0) {
-    check_route<DeviceArray>(c, [&](const RouteTokensArgs& args) {
-      any_route_tokens(args, plan_route({args.tokens, args.hidden, args.experts}, sms == 0 ? sms_ : sms), on_);
+    check_route<DeviceArray>(c, [&](const RouteTokens::Args& args) {
+      RouteTokens::launch(args, plan_route({args.tokens, args.hidden, args.experts}, sms == 0 ? sms_ : sms), on_);
     });
   }
   void norm_route(const NormCase& c, const RouteCase& to) {
     check_norm_route<DeviceArray>(
-        c, to, [&](const NormRouteArgs& args, const NormRoutePlan& plan) { sm90_norm_route(args, plan, on_); });
+        c, to, [&](const NormRouteArgs& args, const Plan& plan) { Sm90NormRoute::launch(args, plan, on_); });
   }
   void norm_route_of_short_rows(int tokens) {
     norm_route({.tokens = tokens, .hidden = 576, .splits = 5}, {.experts = 32, .topk = 4});
@@ -37,7 +37,7 @@ class AroundGemm : public CudaTest {
   }
   void split(const SplitCase& c) {
     check_split<DeviceArray>(
-        c, [&](const SplitGemmArgs& args, const SplitGemmPlan& plan) { sm90_split_gemm(args, plan, on_); });
+        c, [&](const SplitGemmArgs& args, const SplitGemmPlan& plan) { Sm90SplitGemm::launch(args, plan, on_); });
   }
   const int sms_ = cuda_available().yes ? attribute(cudaDevAttrMultiProcessorCount) : 0;
   const bool hopper_ = cuda_available().yes && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
@@ -45,7 +45,7 @@ class AroundGemm : public CudaTest {
 };
 
 TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
-  const auto run = [&](const NormSumsArgs& args) { any_norm_sums(args, on_); };
+  const auto run = [&](const NormSums::Args& args) { NormSums::launch(args, on_); };
   for (const int tokens : kEdgeTokens)
     for (const InputType type : {InputType::kF16, InputType::kBf16})
       for (const bool panels : {false, true}) {
@@ -90,7 +90,7 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
 }
 
 TEST_F(AroundGemm, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
-  const auto run = [&](const RopeSumsArgs& args) { any_rope_sums(args, on_); };
+  const auto run = [&](const RopeSums::Args& args) { RopeSums::launch(args, on_); };
   for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
     for (const int tokens : kEdgeTokens) {
       for (const int splits : {1, 3})
@@ -111,7 +111,7 @@ TEST_F(AroundGemm, route_chooses_the_largest_logits_whoever_shares_the_step) {
 }
 
 TEST_F(AroundGemm, route_of_many_tokens_keeps_what_16_bits_of_x_would_lose) {
-  const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
+  const auto run = [&](const RouteSums::Args& args) { RouteSums::launch(args, on_); };
   for (const RouteSumsCase of : {RouteSumsCase{},
                                  {.experts = 32},
                                  {.hidden = 192, .experts = 20, .topk = 2},
@@ -155,7 +155,7 @@ TEST_F(AroundGemm, short_rows_of_few_tokens_are_routed_in_parts) {
 
 // Small, for racecheck: every instance, rings that go round.
 TEST_F(AroundGemm, short_rows_of_many_tokens_are_routed) {
-  const auto run = [&](const RouteSumsArgs& args) { any_route_sums(args, on_); };
+  const auto run = [&](const RouteSums::Args& args) { RouteSums::launch(args, on_); };
   for (const auto order : {SplitSums::Order::kRows, SplitSums::Order::kTiles})
     for (const int experts : {20, 128}) {
       check_route_sums<DeviceArray>({.tokens = 33, .hidden = 480, .experts = experts, .order = order}, run);

@@ -1,6 +1,6 @@
 #pragma once
 // combine: bias + Σ_s sums[s, t], or Σ_k weights[t, k] experts[t, k] over a rank's own experts, a row per token: what
-// ranks add up is then no more than that     source: torch/model.py MLPBlock; arguments: around_gemm.h CombineArgs
+// ranks add up is then no more than that     source: torch/model.py MLPBlock; arguments: around_gemm.h Combine::Args
 // sums f32 [splits] of [tokens, hidden], or bf16 by tiles     experts f32 or bf16 [tokens, topk, hidden]
 // out  f32 [tokens, hidden], or bf16 by tiles
 // grid half a row tile of a token per thread: CTAs of a token, or of eight, whose tiles fill lines, by a part of the
@@ -18,7 +18,7 @@ inline constexpr int kCombineThreads = 480;
 // to += what the rank's own experts made of half a row tile of a token, as HalfTile::add; four experts' loads are under
 // way together.
 template <NormDelta kDelta>
-__device__ __forceinline__ void add_own_experts(const CombineArgs& a, const HalfTile& half, Quad (&to)[2]) {
+__device__ __forceinline__ void add_own_experts(const Combine::Args& a, const HalfTile& half, Quad (&to)[2]) {
   constexpr int kTogether = 4;
   const int64_t first = int64_t{half.token} * a.experts.topk;
   for (int e = 0; e < a.experts.topk; e += kTogether) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void add_own_experts(const CombineArgs& a, const Half
 
 // sum += half a row tile of a token.
 template <NormDelta kDelta>
-__device__ __forceinline__ void combine_half(const CombineArgs& a, const HalfTile& half, Quad (&sum)[2]) {
+__device__ __forceinline__ void combine_half(const Combine::Args& a, const HalfTile& half, Quad (&sum)[2]) {
   if constexpr (kDelta == NormDelta::kSplits) {
     for (int q = 0; q < 2; ++q)
       if (a.bias != nullptr) sum[q] = Quad::of(a.bias + half.row() + 8 * q);
@@ -75,7 +75,7 @@ __device__ __forceinline__ HalfTile half_tile_at(int tokens, int hidden, int64_t
 }
 
 template <NormDelta kDelta>
-__device__ __forceinline__ void combine_row(const CombineArgs& a) {
+__device__ __forceinline__ void combine_row(const Combine::Args& a) {
   const HalfTile half{a.tokens, a.hidden, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x)};
   if (half.row() >= a.hidden) return;
   Quad sum[2];
@@ -85,7 +85,7 @@ __device__ __forceinline__ void combine_row(const CombineArgs& a) {
 
 // Eight tokens have a block of 256 bytes of every row tile: 16 threads'.
 template <NormDelta kDelta>
-__device__ __forceinline__ void combine_tiles(const CombineArgs& a) {
+__device__ __forceinline__ void combine_tiles(const Combine::Args& a) {
   const auto blocks = static_cast<int>(gridDim.x), own = static_cast<int>(threadIdx.x) % 16;
   const int tile = static_cast<int>(blockIdx.y) * (kCombineThreads / 16) + static_cast<int>(threadIdx.x) / 16;
   if (tile >= a.hidden / layout::kTileRows) return;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void combine_tiles(const CombineArgs& a) {
 }
 
 template <NormDelta kDelta>
-__global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_constant__ CombineArgs a) {
+__global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_constant__ Combine::Args a) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   a.rows != nullptr ? combine_row<kDelta>(a) : combine_tiles<kDelta>(a);

@@ -1,7 +1,6 @@
-// The plain kernels of this folder and their launchers: embedding, norm, rope.
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
+
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/launch/launchers.h"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/norm_rope/any_rope_kv.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -14,7 +13,7 @@ constexpr int kThreads = 256;
 // embed: out[t,:] = table[ids[t],:], or of max(0, sampled[-1 - ids[t]])    source: torch/model.py Transformer.forward
 // table bf16 [vocab, hidden]     ids int32 [tokens]     out f32 [tokens, hidden], all row-major
 // grid one CTA per token, 8 values per thread     bytes tokens * hidden * (2 + 4)     rounding: none
-__global__ void __launch_bounds__(kThreads) any_embed_f32_bf16(const __grid_constant__ EmbedLaunch args) {
+__global__ void __launch_bounds__(kThreads) any_embed_f32_bf16(const __grid_constant__ Embed::Args args) {
   ptx::grid_dependency_launch();
   const int32_t named = args.ids[blockIdx.x];
   const int32_t id = named >= 0 ? named : max(0, args.sampled[-1 - named]);
@@ -34,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) any_embed_f32_bf16(const __grid_cons
 // r source: torch/model.py RMSNorm     x, delta f32 [*, hidden]     scale bf16 [hidden]     which int32 [rows] sum, out
 // f32 [rows, hidden], all row-major     grid one CTA per row bytes rows * hidden * (4 + 4, with a delta 4 + 4 more) +
 // hidden * 2     rounding: f32, order fixed by hidden
-__global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_constant__ RmsnormLaunch args) {
+__global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_constant__ Rmsnorm::Args args) {
   __shared__ float warp_sums[kThreads / kWarpLanes];
   const int64_t from = args.which == nullptr ? blockIdx.x : args.which[blockIdx.x], to = blockIdx.x;
   const auto* x = reinterpret_cast<const float4*>(args.x + from * args.hidden);
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_co
 // rope_table: what any_rope_kv works out for itself, for kernels that rotate q and k in their epilogue
 // grid one CTA per token     rounding: as any_rope_kv
 // chain depends on no kernel of its step, so it waits for the one before only so that the next one does
-__global__ void __launch_bounds__(kMaxHalfHead) any_rope_table_f32(const __grid_constant__ RopeTableLaunch args) {
+__global__ void __launch_bounds__(kMaxHalfHead) any_rope_table_f32(const __grid_constant__ RopeTable::Args args) {
   ptx::grid_dependency_launch();
   const int d = threadIdx.x;
   if (d >= args.half) return ptx::grid_dependency_wait();
@@ -84,11 +83,11 @@ __global__ void __launch_bounds__(kMaxHalfHead) any_rope_table_f32(const __grid_
 
 }  // namespace
 
-void any_embed(const EmbedLaunch& args, const Launch& on) {
-  require_shape(args.tokens > 0, kernel::kEmbed, "at least one token", args.tokens);
-  require_shape(args.hidden % 8 == 0, kernel::kEmbed, "a hidden size of a multiple of 8", args.hidden);
+void Embed::launch(const Args& args, const Launch& on) {
+  require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
+  require_shape(args.hidden % 8 == 0, kName, "a hidden size of a multiple of 8", args.hidden);
   any_embed_f32_bf16<<<args.tokens, kThreads, 0, on.stream>>>(args);
-  launched(kernel::kEmbed, on);
+  launched(kName, on);
 }
 
 // Every build has code for this one wherever it has any.
@@ -99,23 +98,21 @@ KernelCode any_kernels_code() {
   return {.status = status, .arch = attributes.ptxVersion};  // that of PTX, or that of which machine code was made
 }
 
-void any_rmsnorm(const RmsnormLaunch& args, const Launch& on) {
-  require_shape(args.rows > 0, kernel::kRmsnorm, "at least one row", args.rows);
-  require_shape(args.hidden % 4 == 0, kernel::kRmsnorm, "hidden a multiple of 4", args.hidden);
+void Rmsnorm::launch(const Args& args, const Launch& on) {
+  require_shape(args.rows > 0, kName, "at least one row", args.rows);
+  require_shape(args.hidden % 4 == 0, kName, "hidden a multiple of 4", args.hidden);
   any_rmsnorm_f32_bf16<<<args.rows, kThreads, 0, on.stream>>>(args);
-  launched(kernel::kRmsnorm, on);
+  launched(kName, on);
 }
 
-void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
-  require_shape(args.tokens > 0, kernel::kRopeTable, "at least one token", args.tokens);
-  require_shape(args.half > 0 && args.half <= kMaxHalfHead, kernel::kRopeTable, "a head_dim of at most 256",
-                2 * args.half);
-  launch_chained(any_rope_table_f32,
-                 {.name = kernel::kRopeTable, .on = on, .grid = args.tokens, .threads = kMaxHalfHead}, args);
+void RopeTable::launch(const Args& args, const Launch& on) {
+  require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
+  require_shape(args.half > 0 && args.half <= kMaxHalfHead, kName, "a head_dim of at most 256", 2 * args.half);
+  launch_chained(any_rope_table_f32, {.name = kName, .on = on, .grid = args.tokens, .threads = kMaxHalfHead}, args);
 }
 
-void any_rope_kv(const RopeKvLaunch& args, const Launch& on) {
-  const Kernel kernel = kernel::kRopeKv.of(page_type(args.kv.type).dtype);
+void RopeKv::launch(const Args& args, const Launch& on) {
+  const Kernel kernel = kNames.of(page_type(args.kv.type).dtype);
   require_shape(args.tokens > 0, kernel, "at least one token", args.tokens);
   require_shape(args.head_dim > 0 && args.head_dim % 2 == 0 && args.head_dim <= 2 * kMaxHalfHead, kernel,
                 "an even head_dim of at most 256", args.head_dim);

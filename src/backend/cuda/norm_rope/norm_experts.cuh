@@ -1,6 +1,6 @@
 #pragma once
 // norm_sums of experts in bf16, for steps of more tokens than run at once: x[t] += Σ_k weights[t, k] experts[t, k];
-// rmsnorm(x[t]) * norm     arguments: around_gemm.h NormSumsArgs; the same bits as norm_sums.cuh
+// rmsnorm(x[t]) * norm     arguments: around_gemm.h NormSums::Args; the same bits as norm_sums.cuh
 // grid as many CTAs as run at once, which take tokens in turn; a warp copies 256 columns of the next one while it sums
 //      those of this one, eight a thread
 // bytes, flops: cost()
@@ -41,7 +41,7 @@ struct NormExpertsShared {
 };
 
 // The warp's columns of a token.
-__device__ __forceinline__ void copy_token(const NormSumsArgs& a, const NormExpertsShared& shared, int64_t token,
+__device__ __forceinline__ void copy_token(const NormSums::Args& a, const NormExpertsShared& shared, int64_t token,
                                            int stage) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
   const int k = kNormColumns * thread, topk = a.experts.topk;
@@ -80,7 +80,7 @@ inline constexpr int kNormFewThreads = 384,
 // REQUIRES a topk of up to 32.
 template <int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, kNormExpertsCtas* kNormFewThreads / kMaxThreads)
-    any_norm_experts_f32(const __grid_constant__ NormSumsArgs a) {
+    any_norm_experts_f32(const __grid_constant__ NormSums::Args a) {
   extern __shared__ __align__(128) uint8_t smem[];
   const NormExpertsShared shared{ptx::shared_address(smem), a.hidden, a.experts.topk};
   const int k = kNormColumns * static_cast<int>(threadIdx.x), step = static_cast<int>(gridDim.x);

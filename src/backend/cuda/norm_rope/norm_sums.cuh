@@ -1,7 +1,7 @@
 #pragma once
 // norm_sums: x[t] += bias + Σ_s sums[s, t], or Σ_k weights[t, k] experts[t, k]; rmsnorm(x[t]) * norm, in f32 and
 // rounded     source: torch/model.py RMSNorm, the residuals of AttentionBlock and MLPBlock; arguments: around_gemm.h
-// NormSumsArgs
+// NormSums::Args
 // x, normed f32 [tokens, hidden]     sums f32 [splits] of [tokens, hidden], or bf16 by tiles
 // experts f32 or bf16 [tokens, topk, hidden]     rounded: f16 or bf16, row-major or layout/wgmma_b.h
 // grid one CTA per token, eight columns per thread: with sums, those of half a row tile
@@ -41,7 +41,7 @@ __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
 
 // x += what the experts made of the token's columns from k on; four experts' loads are under way together.
 template <NormDelta kDelta>
-__device__ __forceinline__ void add_experts(const NormSumsArgs& a, int64_t token, int k, Quad (&x)[2]) {
+__device__ __forceinline__ void add_experts(const NormSums::Args& a, int64_t token, int k, Quad (&x)[2]) {
   constexpr int kTogether = 4;
   const float* weights = a.experts.weights + token * a.experts.topk;
   const int64_t first = token * a.experts.topk * a.hidden + k;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_experts(const NormSumsArgs& a, int64_t token
 }
 
 template <NormDelta kDelta>
-__global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __grid_constant__ NormSumsArgs a) {
+__global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __grid_constant__ NormSums::Args a) {
   static_assert(kNormMaxThreads / kWarpLanes <= kWarpLanes);
   constexpr bool kSplits = kDelta == NormDelta::kSplits;
   extern __shared__ __align__(128) uint8_t smem[];

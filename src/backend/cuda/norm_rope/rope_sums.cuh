@@ -1,6 +1,6 @@
 #pragma once
 // rope_sums: q, k, v = Σ_s sums[s] + bias; (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + 32], of q and
-// k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSumsArgs
+// k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSums::Args
 // sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head, and their 8 d + 32
 // q    f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
 // grid a thread per half tile, of prompts per two; a warp has a head of the even or the odd four of eight tokens: of
@@ -49,7 +49,7 @@ struct HeadQuads {
   }
   // Where q, or the token's slot of the pages, has them. The eight lanes that have a head call it together.
   template <class Rows>
-  __device__ void store(const RopeSumsArgs& a, int slot) const {
+  __device__ void store(const RopeSums::Args& a, int slot) const {
     if (head < a.heads) {
       float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
       first.store(q);
@@ -80,14 +80,14 @@ struct HeadQuads {
 };
 
 inline constexpr int kRopeThreads = 256, kRopeRows = 8;  // rows of a thread
-[[nodiscard]] constexpr int64_t rope_ctas(const RopeSumsArgs& a) {
+[[nodiscard]] constexpr int64_t rope_ctas(const RopeSums::Args& a) {
   const int64_t items = int64_t{(a.tokens + 7) / 8 * 8} * (a.rows() / kRopeRows);
   return (items + kRopeThreads - 1) / kRopeThreads;
 }
 
 // Rows: the types of pages that a launch can meet.
 template <class Rows>
-__device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
+__device__ __forceinline__ void rope_sums(const RopeSums::Args& a) {
   constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
   const int rows = a.rows(), heads = rows / kGemvHeadDim, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   constexpr int kWarps = kRopeThreads / kWarpLanes;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void rope_sums(const RopeSumsArgs& a) {
   quads.store<Rows>(a, slot);
 }
 
-__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSumsArgs a) {
+__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSums::Args a) {
   rope_sums<PageRows>(a);
 }
 
@@ -123,18 +123,18 @@ __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_c
 // they do not is under way together. More heads are no faster (H100: 5 and 8 at 512 tokens slower). A CTA has them of
 // 32 tokens.
 inline constexpr int kRopeHeads = 2, kRopeTokens = kRopeThreads / kRopeRows;
-[[nodiscard]] constexpr bool rope_by_heads(const RopeSumsArgs& a) {
+[[nodiscard]] constexpr bool rope_by_heads(const RopeSums::Args& a) {
   return a.sums.splits == 1 && a.sums.order == SplitSums::Order::kTiles;
 }
-[[nodiscard]] constexpr int64_t rope_head_groups(const RopeSumsArgs& a) {
+[[nodiscard]] constexpr int64_t rope_head_groups(const RopeSums::Args& a) {
   return (a.rows() / kGemvHeadDim + kRopeHeads - 1) / kRopeHeads;
 }
-[[nodiscard]] constexpr int64_t rope_token_groups(const RopeSumsArgs& a) {
+[[nodiscard]] constexpr int64_t rope_token_groups(const RopeSums::Args& a) {
   return (a.tokens + kRopeTokens - 1) / kRopeTokens;
 }
 
 template <class Rows>
-__device__ __forceinline__ void rope_heads(const RopeSumsArgs& a) {
+__device__ __forceinline__ void rope_heads(const RopeSums::Args& a) {
   constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
   const unsigned lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes, own = lane % kHalves;
   const int heads = a.rows() / kGemvHeadDim, first_head = static_cast<int>(blockIdx.x) * kRopeHeads;
@@ -174,7 +174,7 @@ __device__ __forceinline__ void rope_heads(const RopeSumsArgs& a) {
   }
 }
 
-__global__ void __launch_bounds__(kRopeThreads) any_rope_heads_f32(const __grid_constant__ RopeSumsArgs a) {
+__global__ void __launch_bounds__(kRopeThreads) any_rope_heads_f32(const __grid_constant__ RopeSums::Args a) {
   rope_heads<PageRows>(a);
 }
 

@@ -38,13 +38,13 @@ TEST(tap_emulated, writes_the_sum_of_its_terms_to_its_boundary_alone) {
     Rows out(static_cast<size_t>(c.tokens * pitch));
     constexpr float kUntouched = -7777;
     for (int i = 0; i < c.tokens * pitch; ++i) out.at()[i] = kUntouched;
-    const TapArgs args{.x = terms[0].at(),
-                       .delta = c.terms > 1 ? terms[1].at() : nullptr,
-                       .rest = c.terms > 2 ? terms[2].at() : nullptr,
-                       .out = out.at() + c.column * c.hidden,
-                       .pitch = pitch,
-                       .tokens = c.tokens,
-                       .hidden = c.hidden};
+    const Tap::Args args{.x = terms[0].at(),
+                         .delta = c.terms > 1 ? terms[1].at() : nullptr,
+                         .rest = c.terms > 2 ? terms[2].at() : nullptr,
+                         .out = out.at() + c.column * c.hidden,
+                         .pitch = pitch,
+                         .tokens = c.tokens,
+                         .hidden = c.hidden};
     check_args(args);
     const emulation::Launch launch{.grid = c.tokens, .threads = kTapThreads, .predecessor = {}};
     ASSERT_EQ(emulation::run(launch, [&] { any_tap_f32(args); }), "");

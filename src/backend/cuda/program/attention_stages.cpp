@@ -3,21 +3,6 @@
 #include "backend/cuda/program/maker.h"
 
 namespace nibble::backend::cuda {
-namespace {
-
-RopeSumsArgs rope_of(const Binding& b, int tokens) {
-  return {.bias = b.w.q_bias,
-          .q = b.at.q,
-          .cosine = b.at.rope_cosine,
-          .sine = b.at.rope_sine,
-          .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
-          .kv = b.kv(),
-          .tokens = tokens,
-          .heads = to_int(b.config.dims.heads),
-          .kv_heads = to_int(b.config.dims.kv_heads)};
-}
-
-}  // namespace
 
 void Maker::choose_prefill() {
   share_tokens(args_.step.rows, program_.shares);
@@ -35,15 +20,14 @@ void Maker::choose_prefill() {
 }
 
 Node& Maker::rope_table() {
-  return add(kernel::kRopeTable, per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
-    b.kernels.rope_table({.positions = b.step.positions,
-                          .inv_freq = b.at.rope_inv_freq,
-                          .cosine = b.at.rope_cosine,
-                          .sine = b.at.rope_sine,
-                          .tokens = n,
-                          .half = to_int(b.config.dims.head_dim / 2),
-                          .concentration = b.config.rope_concentration},
-                         on);
+  return add<RopeTable>(per_token(tokens_), {}, [n = tokens()](const Binding& b) {
+    return RopeTable::Args{.positions = b.step.positions,
+                           .inv_freq = b.at.rope_inv_freq,
+                           .cosine = b.at.rope_cosine,
+                           .sine = b.at.rope_sine,
+                           .tokens = n,
+                           .half = to_int(b.config.dims.head_dim / 2),
+                           .concentration = b.config.rope_concentration};
   });
 }
 
@@ -70,79 +54,72 @@ void Maker::attn_in() {
                   .in_mxfp8 = in_mxfp8};
   };
   if (!pages_.alone) {  // whole rows: rope_sums has them
-    dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV},
-          [input](const Binding& b) { return DenseArgs{.weights = b.w.qkv.data, .in = input(b), .y = b.at.qkv}; });
+    dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV}, [input](const Binding& b) {
+      return GemvDense::Args{.weights = b.w.qkv.data, .in = input(b), .y = b.at.qkv};
+    });
     qkv_sums_ = {nullptr, 1};
     return;
   }
-  gemv(by_packing(kernel::kGemvQkv, packed), {d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
-       {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias},
-       [input, n = tokens_](const Binding& b, const GemvPlan& plan, const Launch& on) {
-         const Dims& d = b.config.dims;
-         const int64_t rope = d.head_dim / 2;
-         for (int64_t t = 0; t < n; t += kGemvTokens) {
-           RowsIn in = input(b);
-           in.x += t * d.hidden;
-           b.kernels.qkv({.packing = b.w.qkv.packing,
-                          .weights = b.w.qkv.data,
-                          .bias = b.w.q_bias,
-                          .in = in,
-                          .q = b.at.q + t * d.q_width(),
-                          .cosine = b.at.rope_cosine + t * rope,
-                          .sine = b.at.rope_sine + t * rope,
-                          .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)] + t,
-                          .kv = b.kv(),
-                          .heads = to_int(d.heads),
-                          .kv_heads = to_int(d.kv_heads),
-                          .cols = to_int(d.hidden),
-                          .tokens = to_int(std::min<int64_t>(kGemvTokens, n - t))},
-                         plan, on);
-         }
-       });
+  gemv<GemvQkv>({d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
+                {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}, [input](const Binding& b, int64_t t) {
+                  const Dims& d = b.config.dims;
+                  const int64_t rope = d.head_dim / 2;
+                  RowsIn in = input(b);
+                  in.x += t * d.hidden;
+                  return GemvQkv::Args{.weights = b.w.qkv.data,
+                                       .bias = b.w.q_bias,
+                                       .in = in,
+                                       .q = b.at.q + t * d.q_width(),
+                                       .cosine = b.at.rope_cosine + t * rope,
+                                       .sine = b.at.rope_sine + t * rope,
+                                       .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)] + t,
+                                       .kv = b.kv(),
+                                       .heads = to_int(d.heads),
+                                       .kv_heads = to_int(d.kv_heads)};
+                });
 }
 
 void Maker::plain_attn_in() {
   rmsnorm(kAttnNorm, tokens_, [](const Binding& b) {
     const bool adds = b.layer > 0;
-    return RmsnormLaunch{.x = b.at.residual,
+    return Rmsnorm::Args{.x = b.at.residual,
                          .delta = adds ? b.at.delta : nullptr,
                          .sum = adds ? b.at.residual : nullptr,
                          .scale = b.w.attn_norm};
   });
   linear("q", tokens_, {d_.q_width(), d_.hidden}, {kQ, kQBias}, [](const Binding& b) {
-    return LinearLaunch{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
+    return Linear::Args{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
   });
   linear("k", tokens_, {d_.kv_width(), d_.hidden}, {kK, kKBias}, [](const Binding& b) {
-    return LinearLaunch{.weight = b.w.k, .bias = b.w.k_bias, .x = b.at.normed, .out = b.at.k};
+    return Linear::Args{.weight = b.w.k, .bias = b.w.k_bias, .x = b.at.normed, .out = b.at.k};
   });
   linear("v", tokens_, {d_.kv_width(), d_.hidden}, {kV, kVBias}, [](const Binding& b) {
-    return LinearLaunch{.weight = b.w.v, .bias = b.w.v_bias, .x = b.at.normed, .out = b.at.v};
+    return Linear::Args{.weight = b.w.v, .bias = b.w.v_bias, .x = b.at.normed, .out = b.at.v};
   });
 }
 
 void Maker::plain_rope_kv() {
-  add(kernel::kRopeKv.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b, const Launch& on) {
+  add<RopeKv>(RopeKv::kNames.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b) {
     const Dims& d = b.config.dims;
-    b.kernels.rope_kv({.q = b.at.q,
-                       .k = b.at.k,
-                       .v = b.at.v,
-                       .positions = b.step.positions,
-                       .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
-                       .rope_inv_freq = b.at.rope_inv_freq,
-                       .kv = b.kv(),
-                       .tokens = n,
-                       .heads = to_int(d.heads),
-                       .kv_heads = to_int(d.kv_heads),
-                       .head_dim = to_int(d.head_dim),
-                       .rope_concentration = b.config.rope_concentration},
-                      on);
+    return RopeKv::Args{.q = b.at.q,
+                        .k = b.at.k,
+                        .v = b.at.v,
+                        .positions = b.step.positions,
+                        .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+                        .rope_inv_freq = b.at.rope_inv_freq,
+                        .kv = b.kv(),
+                        .tokens = n,
+                        .heads = to_int(d.heads),
+                        .kv_heads = to_int(d.kv_heads),
+                        .head_dim = to_int(d.head_dim),
+                        .rope_concentration = b.config.rope_concentration};
   });
 }
 
 void Maker::gemm_attn_in() {
   const GemmShape shape = shape_of(kQ, tokens_);
   const GemmInput in = input_of(shape, true);
-  norm_sums({kAttnNorm}, left_by_experts(), [in](const Binding& b, NormSumsArgs& args) {
+  norm_sums({kAttnNorm}, left_by_experts(), [in](const Binding& b, NormSums::Args& args) {
     if (b.layer == 0) args.experts = {}, args.sums = {};
     args.norm = b.w.attn_norm;
     args.rounded = in;
@@ -154,14 +131,18 @@ void Maker::gemm_attn_in() {
 
 void Maker::rope_sums() {
   const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_.dtype, d_.head_dim);
-  add(kernel::kRopeSums, "8 rows of a token per thread", {kQBias, kKBias, kVBias},
-      [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b, const Launch& on) {
-        RopeSumsArgs rope = rope_of(b, n);
-        rope.sums = sums;
-        rope.sums.at = gemms ? b.at.gemm_y : b.at.qkv;
-        b.kernels.rope_sums(rope, on);
-      })
-      .moved = moves(qkv_sums_.bytes() * (d_.q_width() + kv) + 4 * d_.q_width() + kv_bytes);
+  add<RopeSums>({kQBias, kKBias, kVBias}, [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b) {
+    return RopeSums::Args{.sums = {gemms ? b.at.gemm_y : b.at.qkv, sums.splits, sums.order},
+                          .bias = b.w.q_bias,
+                          .q = b.at.q,
+                          .cosine = b.at.rope_cosine,
+                          .sine = b.at.rope_sine,
+                          .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
+                          .kv = b.kv(),
+                          .tokens = n,
+                          .heads = to_int(b.config.dims.heads),
+                          .kv_heads = to_int(b.config.dims.kv_heads)};
+  }).moved = moves(qkv_sums_.bytes() * (d_.q_width() + kv) + 4 * d_.q_width() + kv_bytes);
 }
 
 void Maker::attend() {
@@ -182,24 +163,23 @@ void Maker::attend(LayerKind kind) {
   const int n = tokens(), window = to_int(d_.window_of(kind));
   const auto of_kind = static_cast<size_t>(kind);
   if (!flash_) {
-    return place(add(kernel::kAttend.of(pages_.dtype),
-                     fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
-                     [=](const Binding& b, const Launch& on) {
-                       b.kernels.attend({.q = b.at.q,
-                                         .out = b.at.attn,
-                                         .sinks = b.step.sinks ? b.w.sinks : nullptr,
-                                         .token_row = b.step.token_row,
-                                         .positions = b.step.last_key,
-                                         .pages = b.step.pages[of_kind],
-                                         .kv = b.kv(),
-                                         .pages_per_row = b.step.pages_per_row[of_kind],
-                                         .tokens = n,
-                                         .heads = to_int(b.config.dims.heads),
-                                         .kv_heads = to_int(b.config.dims.kv_heads),
-                                         .head_dim = to_int(b.config.dims.head_dim),
-                                         .window = window},
-                                        on);
-                     }),
+    return place(add<Attend>(Attend::kNames.of(pages_.dtype),
+                             fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
+                             [=](const Binding& b) {
+                               return Attend::Args{.q = b.at.q,
+                                                   .out = b.at.attn,
+                                                   .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                                                   .token_row = b.step.token_row,
+                                                   .positions = b.step.last_key,
+                                                   .pages = b.step.pages[of_kind],
+                                                   .kv = b.kv(),
+                                                   .pages_per_row = b.step.pages_per_row[of_kind],
+                                                   .tokens = n,
+                                                   .heads = to_int(b.config.dims.heads),
+                                                   .kv_heads = to_int(b.config.dims.kv_heads),
+                                                   .head_dim = to_int(b.config.dims.head_dim),
+                                                   .window = window};
+                             }),
                  {args_.step.rows.begin(), args_.step.rows.end()});
   }
   if (attend_stores_input()) {
@@ -236,23 +216,22 @@ void Maker::attend(LayerKind kind) {
                                          .kv_heads = to_int(d_.kv_heads),
                                          .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
                                          .window = window},
-                                        attend_device(args_.card.facts));
-    Node& own = add(decode_kernel(pages_.dtype, fp8), decode_tile(plan, count, to_int(d_.kv_heads)), {},
-                    [=](const Binding& b, const Launch& on) {
-                      FlashArgs args = args_of(b);
-                      args.decode_tokens = b.step.decode_tokens;
-                      args.decode_count = count;
-                      args.target = plan.target;
-                      b.kernels.attend_decode(args, b.kv().type, plan, on);
-                    });
+                                        device_);
+    Node& own = add(AttendDecode::name(pages_.dtype, fp8), plan.tile, {}, [=](const Binding& b, const Launch& on) {
+      FlashArgs args = args_of(b);
+      args.decode_tokens = b.step.decode_tokens;
+      args.decode_count = count;
+      args.target = plan.target;
+      AttendDecode::launch(args, b.kv().type, plan, on);
+    });
     own.shared_bytes = plan.smem_bytes;
     place(own, decodes);
   }
   if (program_.shares.prefill.empty()) return;
   const auto tiles = std::ssize(program_.shares.prefill);
-  const PrefillPlan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
+  const Plan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
   place(add(prefill_kernel_, plan.tile, {},
-            [=, launch = prefill_.launch, ctas = plan.ctas](const Binding& b, const Launch& on) {
+            [=, launch = prefill_.launch, ctas = to_int(plan.grid)](const Binding& b, const Launch& on) {
               FlashArgs args = args_of(b);
               args.tiles = b.step.attend_tiles;
               args.tile_count = to_int(tiles);
@@ -280,7 +259,7 @@ void Maker::attn_out() {
   delta_ = {};
   if (plain()) {
     return linear("o", tokens_, {d_.hidden, d_.q_width()}, reads, [](const Binding& b) {
-      return LinearLaunch{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta};
+      return Linear::Args{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta};
     });
   }
   const GemmShape shape = shape_of(kO, tokens_);
@@ -306,15 +285,15 @@ void Maker::attn_out() {
               is_rank()};
     return combine();
   }
-  const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, gemv_);
+  const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, device_);
   if (halves) delta_ = {Delta::Form::kParts};
   hold(Slot::kDelta, halves ? SlotForm::kParts : SlotForm::kFloats);
   dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {
-    return DenseArgs{.weights = b.w.o.data,
-                     .bias = b.w.o_bias,
-                     .in = {.x = b.at.attn},
-                     .y = b.at.delta,
-                     .rest = halves ? b.rest(n) : nullptr};
+    return GemvDense::Args{.weights = b.w.o.data,
+                           .bias = b.w.o_bias,
+                           .in = {.x = b.at.attn},
+                           .y = b.at.delta,
+                           .rest = halves ? b.rest(n) : nullptr};
   });
 }
 

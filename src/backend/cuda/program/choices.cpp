@@ -170,7 +170,7 @@ bool experts_by_gemm(KernelFamily kernel, const ExpertsPlan& gemms, const Dims& 
 
 bool logits_by_gemm(KernelFamily kernel, int64_t rows) { return has_gemms(kernel) && rows > kGemvTokens; }
 
-bool o_in_halves(const Tuned& tuned, const GemvShape& o, const GemvDevice& device) {
+bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& device) {
   return tuned.o_in_halves && balances_in_halves(o, device);
 }
 

@@ -4,7 +4,6 @@
 
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/layout/packed.h"
 
 #include <cstdint>
@@ -39,7 +38,7 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
                                    int64_t tokens);
 [[nodiscard]] bool logits_by_gemm(KernelFamily kernel, int64_t rows);
 // Whether a fused step reads o in two halves of K, whose sums the router adds.
-[[nodiscard]] bool o_in_halves(const Tuned& tuned, const GemvShape& o, const GemvDevice& device);
+[[nodiscard]] bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& device);
 // Whether any_route_tokens serves the router of so many tokens.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 // With any_route_sums: whether the kernel that rounds the experts' input also applies the norm, to the residual.

@@ -30,8 +30,8 @@ int64_t Delta::bytes(const Dims& dims) const {
   return 0;
 }
 
-NormSumsArgs Delta::sums(const Binding& b, int tokens) const {
-  NormSumsArgs args{
+NormSums::Args Delta::sums(const Binding& b, int tokens) const {
+  NormSums::Args args{
       .x = b.at.residual, .tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden), .eps = b.config.rms_eps};
   switch (form) {
     case Form::kRows: args.sums = {b.at.delta, 1}; break;
@@ -57,8 +57,8 @@ NormDelta Delta::combines() const {
   return form == Form::kExpertsF32 ? NormDelta::kExpertsF32 : NormDelta::kExpertsBf16;
 }
 
-CombineArgs Delta::combine(const Binding& b, int tokens) const {
-  CombineArgs args{.tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden)};
+Combine::Args Delta::combine(const Binding& b, int tokens) const {
+  Combine::Args args{.tokens = tokens, .hidden = static_cast<int>(b.config.dims.hidden)};
   if (form == Form::kTiles) {
     args.sums = {b.at.gemm_y, splits, SplitSums::Order::kTiles};
     args.bias = b.w.o_bias;

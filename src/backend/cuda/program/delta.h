@@ -31,11 +31,11 @@ struct Delta {
   [[nodiscard]] int64_t bytes(const Dims& dims) const;
 
   // The arguments of a norm_sums that adds it.
-  [[nodiscard]] NormSumsArgs sums(const Binding& b, int tokens) const;
+  [[nodiscard]] NormSums::Args sums(const Binding& b, int tokens) const;
 
   // On a rank it is the rank's part. The sum over ranks wants a row per token, so kTiles and experts are combined.
   [[nodiscard]] bool wants_combine() const;
-  [[nodiscard]] CombineArgs combine(const Binding& b, int tokens) const;
+  [[nodiscard]] Combine::Args combine(const Binding& b, int tokens) const;
   [[nodiscard]] NormDelta combines() const;  // what is combined. REQUIRES wants_combine()
   // What the sum over ranks adds up. REQUIRES !wants_combine().
   [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;

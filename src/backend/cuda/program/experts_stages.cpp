@@ -2,7 +2,6 @@
 
 #include "backend/cuda/program/maker.h"
 
-#include "backend/cuda/experts/grouped_plan.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "base/error.h"
 
@@ -41,15 +40,10 @@ void Maker::choose_experts() {
                            .byte_scales = args_.scales.experts.fits_bytes(),
                            .tile_tokens = tokens_of(args_.run.moe_tile),
                            .shares_card = args_.reduce != nullptr && args_.reduce->ranks_on_card > 1};
-  for (const Arch& arch : args_.card.arches) {
-    if (arch.experts_gemm.serve == nullptr) continue;
-    const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, args_.card.facts);
-    if (!plan) continue;
-    experts_ = arch.experts_gemm;
-    experts_plan_ = *plan;
-    return;
-  }
-  check(false, "the last architecture's experts serve every shape");
+  const auto chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
+  check(chosen.has_value(), "the last architecture's experts serve every shape");
+  experts_ = chosen->op;
+  experts_plan_ = chosen->plan;
 }
 
 void Maker::route() {
@@ -59,32 +53,31 @@ void Maker::route() {
   if (fused_) {
     const bool exact = !rounds(activations_);
     hold(Slot::kNormed, exact ? SlotForm::kF16 : SlotForm::kFloats);
-    add(kernel::kRouter, fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-        {kMlpNorm, kRouter, kRouterBias},
-        [n, exact, parts = delta_.form == Delta::Form::kParts, added = delta_.form == Delta::Form::kAdded](
-            const Binding& b, const Launch& on) {
-          b.kernels.router({.x = added ? b.at.residual : b.at.residual_sum,
-                            .delta = added ? nullptr : b.at.delta,
-                            .rest = parts ? b.rest(n) : nullptr,
-                            .sum = added ? nullptr : b.at.residual,
-                            .norm = b.w.mlp_norm,
-                            .weight = b.w.router,
-                            .bias = b.w.router_bias,
-                            .normed = exact ? nullptr : b.at.normed,
-                            .rounded = b.at.normed_f16,
-                            .logits = b.at.router_logits,
-                            .hidden = to_int(b.config.dims.hidden),
-                            .experts = to_int(b.config.dims.experts),
-                            .tokens = n,
-                            .eps = b.config.rms_eps},
-                           on);
-        });
+    add<Router>(fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+                {kMlpNorm, kRouter, kRouterBias},
+                [n, exact, parts = delta_.form == Delta::Form::kParts,
+                 added = delta_.form == Delta::Form::kAdded](const Binding& b) {
+                  return Router::Args{.x = added ? b.at.residual : b.at.residual_sum,
+                                      .delta = added ? nullptr : b.at.delta,
+                                      .rest = parts ? b.rest(n) : nullptr,
+                                      .sum = added ? nullptr : b.at.residual,
+                                      .norm = b.w.mlp_norm,
+                                      .weight = b.w.router,
+                                      .bias = b.w.router_bias,
+                                      .normed = exact ? nullptr : b.at.normed,
+                                      .rounded = b.at.normed_f16,
+                                      .logits = b.at.router_logits,
+                                      .hidden = to_int(b.config.dims.hidden),
+                                      .experts = to_int(b.config.dims.experts),
+                                      .tokens = n,
+                                      .eps = b.config.rms_eps};
+                });
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kNothing);  // moe_up chooses
     return;
   }
   if (plain()) {
     rmsnorm(kMlpNorm, tokens_, [](const Binding& b) {
-      return RmsnormLaunch{.x = b.at.residual, .delta = b.at.delta, .sum = b.at.residual, .scale = b.w.mlp_norm};
+      return Rmsnorm::Args{.x = b.at.residual, .delta = b.at.delta, .sum = b.at.residual, .scale = b.w.mlp_norm};
     });
     return route_plainly();
   }
@@ -93,7 +86,7 @@ void Maker::route() {
                      delta_.form == Delta::Form::kBoth || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
   if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
-                          const Binding& b, NormSumsArgs& args) {
+                          const Binding& b, NormSums::Args& args) {
     args.norm = b.w.mlp_norm;
     args.normed = b.at.normed;
     if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
@@ -101,60 +94,54 @@ void Maker::route() {
   };
   hold(Slot::kNormed, SlotForm::kFloats);
   const RouteOf route_of = [n](const Binding& b) {
-    return RouteTokensArgs{.x = b.at.normed,
-                           .weight = b.w.router,
-                           .bias = b.w.router_bias,
-                           .logits = b.at.router_logits,
-                           .ids = b.at.expert_ids,
-                           .weights = b.at.expert_weights,
-                           .parts = b.at.route_parts,
-                           .finished = b.at.route_finished,
-                           .tokens = n,
-                           .hidden = to_int(b.config.dims.hidden),
-                           .experts = to_int(b.config.dims.experts),
-                           .topk = to_int(b.config.dims.topk)};
+    return RouteTokens::Args{.x = b.at.normed,
+                             .weight = b.w.router,
+                             .bias = b.w.router_bias,
+                             .logits = b.at.router_logits,
+                             .ids = b.at.expert_ids,
+                             .weights = b.at.expert_weights,
+                             .parts = b.at.route_parts,
+                             .finished = b.at.route_finished,
+                             .tokens = n,
+                             .hidden = to_int(b.config.dims.hidden),
+                             .experts = to_int(b.config.dims.experts),
+                             .topk = to_int(b.config.dims.topk)};
   };
   if (by_tiles && !experts_take_codes() && norm_route(put, route_of)) return;
   norm_sums({kMlpNorm}, delta_, put);
   if (!by_tiles) return route_plainly();
-  const RoutePlan plan = plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors);
-  add(kernel::kRouteTokens, plan.to_string(), {kRouter, kRouterBias},
-      [route_of, plan](const Binding& b, const Launch& on) { b.kernels.route_tokens(route_of(b), plan, on); })
-      .shared_bytes = plan.smem_bytes;
+  add<RouteTokens>(plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors),
+                   {kRouter, kRouterBias}, route_of);
 }
 
 bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
-  const auto chosen = first_serving<NormRouteKernel, NormRoutePlan>(args_.card, &Arch::norm_route,
-                                                                    RouteShape{tokens_, d_.hidden, d_.experts});
+  const auto chosen = first_serving<Plan>(args_.card, &Arch::norm_route, RouteShape{tokens_, d_.hidden, d_.experts});
   if (!chosen) return false;
-  const auto launch = [put, route_of, plan = chosen->plan, kernel = chosen->op.launch, delta = delta_, n = tokens()](
-                          const Binding& b, const Launch& on) {
-    NormRouteArgs args{delta.sums(b, n), route_of(b)};
-    put(b, args.norm);
-    kernel(args, plan, on);
-  };
-  Node& own = add(chosen->kernel, chosen->plan.to_string(), {kMlpNorm, kRouter, kRouterBias}, launch);
-  own.shared_bytes = chosen->plan.smem_bytes;
+  Node& own = planned(chosen->plan.kernel, chosen->plan, {kMlpNorm, kRouter, kRouterBias}, chosen->op.launch,
+                      [put, route_of, delta = delta_, n = tokens()](const Binding& b) {
+                        NormRouteArgs args{delta.sums(b, n), route_of(b)};
+                        put(b, args.norm);
+                        return args;
+                      });
   own.moved = moves(delta_.bytes(d_) + kResidualBytes * d_.hidden + kInputBytes * d_.hidden);
   return true;
 }
 
 void Maker::route_plainly() {
   linear("router", tokens_, {d_.experts, d_.hidden}, {kRouter, kRouterBias}, [](const Binding& b) {
-    return LinearLaunch{.weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
+    return Linear::Args{.weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
   });
   top_experts();
 }
 
 void Maker::top_experts() {
-  add(kernel::kTopExperts, "a warp per token", {}, [n = tokens()](const Binding& b, const Launch& on) {
-    b.kernels.top_experts({.logits = b.at.router_logits,
-                           .ids = b.at.expert_ids,
-                           .weights = b.at.expert_weights,
-                           .tokens = n,
-                           .experts = to_int(b.config.dims.experts),
-                           .topk = to_int(b.config.dims.topk)},
-                          on);
+  add<TopExperts>({}, [n = tokens()](const Binding& b) {
+    return TopExperts::Args{.logits = b.at.router_logits,
+                            .ids = b.at.expert_ids,
+                            .weights = b.at.expert_weights,
+                            .tokens = n,
+                            .experts = to_int(b.config.dims.experts),
+                            .topk = to_int(b.config.dims.topk)};
   });
 }
 
@@ -163,7 +150,7 @@ void Maker::route_sums() {
   if (!norms_while_rounding_) {
     norm_sums({kMlpNorm}, delta_,
               [exact = !rounds(activations_), to_codes = experts_take_codes(), codes = experts_plan_.input](
-                  const Binding& b, NormSumsArgs& args) {
+                  const Binding& b, NormSums::Args& args) {
                 args.norm = b.w.mlp_norm;
                 if (to_codes) {
                   args.rounded = {.at = b.at.gemm_x, .type = codes};
@@ -177,28 +164,26 @@ void Maker::route_sums() {
   const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
   hold(Slot::kNormed, floats ? SlotForm::kFloats : SlotForm::kNothing);
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
-  add(kernel::kRouteSums, "32 or 64 tokens per CTA", {kMlpNorm, kRouter, kRouterBias},
-      [n = tokens(), adds = norms_while_rounding_, delta = delta_, ranges = leaves_ranges_](const Binding& b,
-                                                                                            const Launch& on) {
-        const NormSumsArgs left = adds ? delta.sums(b, n) : NormSumsArgs{};
-        b.kernels.route_sums({.x = b.at.residual,
-                              .sums = left.sums,
-                              .bias = left.bias,
-                              .norm = b.w.mlp_norm,
-                              .weight = b.w.router,
-                              .router_bias = b.w.router_bias,
-                              .inverse = b.at.inverse,
-                              .logits = b.at.router_logits,
-                              .ids = b.at.expert_ids,
-                              .weights = b.at.expert_weights,
-                              .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{},
-                              .tokens = n,
-                              .hidden = to_int(b.config.dims.hidden),
-                              .experts = to_int(b.config.dims.experts),
-                              .topk = to_int(b.config.dims.topk),
-                              .eps = b.config.rms_eps},
-                             on);
-      });
+  add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
+                                                    ranges = leaves_ranges_](const Binding& b) {
+    const NormSums::Args left = adds ? delta.sums(b, n) : NormSums::Args{};
+    return RouteSums::Args{.x = b.at.residual,
+                           .sums = left.sums,
+                           .bias = left.bias,
+                           .norm = b.w.mlp_norm,
+                           .weight = b.w.router,
+                           .router_bias = b.w.router_bias,
+                           .inverse = b.at.inverse,
+                           .logits = b.at.router_logits,
+                           .ids = b.at.expert_ids,
+                           .weights = b.at.expert_weights,
+                           .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{},
+                           .tokens = n,
+                           .hidden = to_int(b.config.dims.hidden),
+                           .experts = to_int(b.config.dims.experts),
+                           .topk = to_int(b.config.dims.topk),
+                           .eps = b.config.rms_eps};
+  });
   program_.nodes.back().moved =
       moves(norms_while_rounding_ ? delta_.bytes(d_) + kResidualBytes * d_.hidden : 4 * d_.hidden);
 }
@@ -233,56 +218,51 @@ Delta Maker::experts_delta() const {
 }
 
 Node& Maker::add_experts() {
-  return norm_sums({}, left_by_experts(), [](const Binding&, NormSumsArgs&) {});
+  return norm_sums({}, left_by_experts(), [](const Binding&, NormSums::Args&) {});
 }
 
 void Maker::fused_moe(const Roles& up, const Roles& down) {
   const int n = tokens();
-  row_warps(kernel::kMoeUp, d_.hidden, kMoeUpWish, up,
-            [n, own = own_](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
-              b.kernels.moe_up({.weights = b.w.gate_up.data,
-                                .bias = b.w.gate_up_bias,
-                                .x = b.at.normed_f16,
-                                .choice = choice(b, own),
-                                .u = b.at.expert_hidden_f16,
-                                .hidden = to_int(b.config.dims.hidden),
-                                .inter = to_int(b.config.dims.inter),
-                                .tokens = n,
-                                .swiglu_limit = b.config.swiglu_limit},
-                               plan, on);
-            });
+  add<MoeUp>(plan_row_warps(d_.hidden, MoeUp::kWish, device_), up, [n, own = own_](const Binding& b) {
+    return MoeUp::Args{.weights = b.w.gate_up.data,
+                       .bias = b.w.gate_up_bias,
+                       .x = b.at.normed_f16,
+                       .choice = choice(b, own),
+                       .u = b.at.expert_hidden_f16,
+                       .hidden = to_int(b.config.dims.hidden),
+                       .inter = to_int(b.config.dims.inter),
+                       .tokens = n,
+                       .swiglu_limit = b.config.swiglu_limit};
+  });
   hold(Slot::kExpertHidden, SlotForm::kF16);
   round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
-    return gemv(kernel::kGemvMoeDown, {d_.hidden, hidden_width_, kParts}, 1, down,
-                [n, own = own_](const Binding& b, const GemvPlan& plan, const Launch& on) {
-                  b.kernels.gemv_moe_down({.weights = b.w.down.data,
-                                           .bias = b.w.down_bias,
-                                           .u = b.at.expert_hidden_f16,
-                                           .choice = choice_again(b, own),
-                                           .y = {b.at.delta, b.rest(n)},
-                                           .hidden = to_int(b.config.dims.hidden),
-                                           .inter = down_cols(b),
-                                           .tokens = n,
-                                           .parts = kParts},
-                                          plan, on);
-                });
+    add<GemvMoeDown>(plan_gemv({d_.hidden, hidden_width_, kParts}, device_), down, [n, own = own_](const Binding& b) {
+      return GemvMoeDown::Args{.weights = b.w.down.data,
+                               .bias = b.w.down_bias,
+                               .u = b.at.expert_hidden_f16,
+                               .choice = choice_again(b, own),
+                               .y = {b.at.delta, b.rest(n)},
+                               .hidden = to_int(b.config.dims.hidden),
+                               .inter = down_cols(b),
+                               .tokens = n,
+                               .parts = kParts};
+    });
+    return;
   }
-  row_warps(kernel::kMoeDown, hidden_width_, kMoeDownWish, down,
-            [n, own = own_](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
-              b.kernels.moe_down({.weights = b.w.down.data,
-                                  .bias = b.w.down_bias,
-                                  .u = b.at.expert_hidden_f16,
-                                  .choice = choice_again(b, own),
-                                  .y = b.at.delta,
-                                  .sums = b.at.expert_out,
-                                  .finished = b.at.down_finished,
-                                  .hidden = to_int(b.config.dims.hidden),
-                                  .inter = down_cols(b),
-                                  .tokens = n},
-                                 plan, on);
-            });
+  add<MoeDown>(plan_row_warps(hidden_width_, MoeDown::kWish, device_), down, [n, own = own_](const Binding& b) {
+    return MoeDown::Args{.weights = b.w.down.data,
+                         .bias = b.w.down_bias,
+                         .u = b.at.expert_hidden_f16,
+                         .choice = choice_again(b, own),
+                         .y = b.at.delta,
+                         .sums = b.at.expert_out,
+                         .finished = b.at.down_finished,
+                         .hidden = to_int(b.config.dims.hidden),
+                         .inter = down_cols(b),
+                         .tokens = n};
+  });
 }
 
 void Maker::grouped_moe(const Roles& up, const Roles& down) {
@@ -290,61 +270,50 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   const int n = tokens();
   const int64_t pairs = tokens_ * d_.topk;
   if (int8 && fused_) top_experts();
-  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, hidden_width_, gemv_);
-  add(kernel::kGroupTiles, "a CTA per expert", {}, [n, tile, own = own_](const Binding& b, const Launch& on) {
-    b.kernels.group_tiles({.expert_ids = b.at.expert_ids,
-                           .pairs = b.at.moe_pairs,
-                           .tiles = b.at.moe_tiles,
-                           .tile_counts = b.at.moe_tile_counts,
-                           .tokens = n,
-                           .topk = to_int(b.config.dims.topk),
-                           .experts = own.of(to_int(b.config.dims.experts)),
-                           .tile_tokens = tile,
-                           .own = own},
-                          on);
+  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, hidden_width_, device_);
+  add<GroupTiles>({}, [n, tile, own = own_](const Binding& b) {
+    return GroupTiles::Args{.expert_ids = b.at.expert_ids,
+                            .pairs = b.at.moe_pairs,
+                            .tiles = b.at.moe_tiles,
+                            .tile_counts = b.at.moe_tile_counts,
+                            .tokens = n,
+                            .topk = to_int(b.config.dims.topk),
+                            .experts = own.of(to_int(b.config.dims.experts)),
+                            .tile_tokens = tile,
+                            .own = own};
   });
   const auto groups = [](const Binding& b) {
     return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
   };
   const auto up_args = [groups](const Binding& b) {
-    return GroupedUpArgs{.weights = b.w.gate_up.data,
-                         .bias = b.w.gate_up_bias,
-                         .x = b.at.normed_f16,
-                         .groups = groups(b),
-                         .u = b.at.expert_hidden_f16,
-                         .hidden = to_int(b.config.dims.hidden),
-                         .inter = to_int(b.config.dims.inter),
-                         .swiglu_limit = b.config.swiglu_limit};
+    return GroupedUp::Args{.weights = b.w.gate_up.data,
+                           .bias = b.w.gate_up_bias,
+                           .x = b.at.normed_f16,
+                           .groups = groups(b),
+                           .u = b.at.expert_hidden_f16,
+                           .hidden = to_int(b.config.dims.hidden),
+                           .inter = to_int(b.config.dims.inter),
+                           .swiglu_limit = b.config.swiglu_limit};
   };
   const auto down_args = [groups](const Binding& b) {
-    return GroupedDownArgs{.weights = b.w.down.data,
-                           .bias = b.w.down_bias,
-                           .u = b.at.expert_hidden_f16,
-                           .groups = groups(b),
-                           .y = b.at.expert_out,
-                           .hidden = to_int(b.config.dims.hidden),
-                           .inter = down_cols(b)};
+    return GroupedDown::Args{.weights = b.w.down.data,
+                             .bias = b.w.down_bias,
+                             .u = b.at.expert_hidden_f16,
+                             .groups = groups(b),
+                             .y = b.at.expert_out,
+                             .hidden = to_int(b.config.dims.hidden),
+                             .inter = down_cols(b)};
   };
   hold(Slot::kExpertHidden, int8 ? SlotForm::kInt8 : SlotForm::kF16);
   if (int8) {
-    const GemvInt8Plan first = plan_gemv_int8(2 * d_.inter, pairs, d_.experts),
-                       second = plan_gemv_int8(d_.hidden, pairs, d_.experts);
-    add(kernel::kInt8Up, first.to_string(), up,
-        [=](const Binding& b, const Launch& on) { b.kernels.int8_up(up_args(b), first, on); });
+    add<Int8Up>(plan_int8(2 * d_.inter, pairs, d_.experts), up, up_args);
     round_hidden(pairs);
-    add(kernel::kInt8Down, second.to_string(), down,
-        [=](const Binding& b, const Launch& on) { b.kernels.int8_down(down_args(b), second, on); });
+    add<Int8Down>(plan_int8(d_.hidden, pairs, d_.experts), down, down_args);
     return;
   }
-  row_warps(kernel::kGroupedUp, d_.hidden, kGrouped, up,
-            [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
-              b.kernels.grouped_up(up_args(b), plan, on);
-            });
+  add<GroupedUp>(plan_row_warps(d_.hidden, kGrouped, device_), up, up_args);
   round_hidden(pairs);
-  row_warps(kernel::kGroupedDown, hidden_width_, kGrouped, down,
-            [=](const Binding& b, const RowWarpsPlan& plan, const Launch& on) {
-              b.kernels.grouped_down(down_args(b), plan, on);
-            });
+  add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
 void Maker::gemm_moe(const Roles& up, const Roles& down) {
@@ -382,16 +351,15 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   hold(Slot::kExpertHidden, experts_take_codes() ? SlotForm::kCodes : by_place ? SlotForm::kPlaces : SlotForm::kF16);
   program_.hidden_codes = codes;
   program_.hidden_in_gemm = true;
-  const auto launch = experts_.launch;
   if (experts_plan_.at_once) {
-    return planned(experts_plan_.gate_up, first, {kGateUp, kGateUpBias, kDown, kDownBias},
-                   [=](const Binding& b, const Launch& on) {
-                     GemmArgs args = args_of(b);
-                     args.down = down_of(b);
-                     launch(args, first, on);
-                   });
+    planned(first.kernel, first, {kGateUp, kGateUpBias, kDown, kDownBias}, experts_.launch, [=](const Binding& b) {
+      GemmArgs args = args_of(b);
+      args.down = down_of(b);
+      return args;
+    });
+    return;
   }
-  planned(experts_plan_.gate_up, first, up, [=](const Binding& b, const Launch& on) { launch(args_of(b), first, on); });
+  planned(first.kernel, first, up, experts_.launch, args_of);
   if (row_codes()) {
     round_u();
   } else if (!experts_take_codes()) {
@@ -399,53 +367,51 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
                  [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
                  (by_place ? places : pairs) * hidden_width_);
   }
-  planned(experts_plan_.down, second, down, [=, rounded = row_codes()](const Binding& b, const Launch& on) {
+  planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);
     args.down = down_of(b);
     args = down_alone(args);
     if (rounded) args.x = b.at.gemm_placed_x;
-    launch(args, second, on);
+    return args;
   });
 }
 
 void Maker::round_u() {
   program_.hidden_to_round = true;
   const int64_t pairs = tokens_ * d_.topk;
-  add(kernel::kRoundRows, "a CTA per row", {},
-      [pairs, places = to_int(max_places(pairs, d_.experts))](const Binding& b, const Launch& on) {
-        b.kernels.round_rows({.panels = b.at.gemm_u,
-                              .places = b.at.gemm_places,
-                              .codes = reinterpret_cast<uint8_t*>(b.at.gemm_placed_x),
-                              .scales = b.at.gemm_row_scales,
-                              .tokens = to_int(pairs),
-                              .cols = down_cols(b),
-                              .rows = places},
-                             on);
-      });
+  add<RoundRows>({}, [pairs, places = to_int(max_places(pairs, d_.experts))](const Binding& b) {
+    return RoundRows::Args{.panels = b.at.gemm_u,
+                           .places = b.at.gemm_places,
+                           .codes = reinterpret_cast<uint8_t*>(b.at.gemm_placed_x),
+                           .scales = b.at.gemm_row_scales,
+                           .tokens = to_int(pairs),
+                           .cols = down_cols(b),
+                           .rows = places};
+  });
 }
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
   const auto group_of = [=, n = tokens(), own = own_, ranges = leaves_ranges_](const Binding& b) {
-    return GroupArgs{.expert_ids = b.at.expert_ids,
-                     .pairs = b.at.gemm_pairs,
-                     .places = b.at.gemm_places,
-                     .tiles = b.at.gemm_tiles,
-                     .tile_counts = b.at.gemm_tile_counts,
-                     .tokens = n,
-                     .topk = to_int(b.config.dims.topk),
-                     .experts = own.of(to_int(b.config.dims.experts)),
-                     .tile_tokens = tile_tokens,
-                     .own = own,
-                     .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{}};
+    return GroupTiles::Args{.expert_ids = b.at.expert_ids,
+                            .pairs = b.at.gemm_pairs,
+                            .places = b.at.gemm_places,
+                            .tiles = b.at.gemm_tiles,
+                            .tile_counts = b.at.gemm_tile_counts,
+                            .tokens = n,
+                            .topk = to_int(b.config.dims.topk),
+                            .experts = own.of(to_int(b.config.dims.experts)),
+                            .tile_tokens = tile_tokens,
+                            .own = own,
+                            .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{}};
   };
   const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
   const auto round_of = [=, n = tokens(), norms = norms_while_rounding_](const Binding& b) {
-    RoundArgs args{.from = norms ? b.at.residual : b.at.normed,
-                   .to = {.at = b.at.gemm_x, .type = input_type(Packing::kMxfp4)},
-                   .tokens = n,
-                   .cols = to_int(b.config.dims.hidden),
-                   .inverse = norms ? b.at.inverse : nullptr,
-                   .norm = norms ? b.w.mlp_norm : nullptr};
+    Round::Args args{.from = norms ? b.at.residual : b.at.normed,
+                     .to = {.at = b.at.gemm_x, .type = input_type(Packing::kMxfp4)},
+                     .tokens = n,
+                     .cols = to_int(b.config.dims.hidden),
+                     .inverse = norms ? b.at.inverse : nullptr,
+                     .norm = norms ? b.w.mlp_norm : nullptr};
     if (by_place) {
       args.to = {b.at.gemm_placed_x, args.to.type, places};
       args.places = b.at.gemm_places;
@@ -454,72 +420,64 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
     return args;
   };
   if (leaves_ranges_ || (!row_codes() && group_while_rounding(by_place, tokens_ * d_.topk))) {
-    add(kernel::kGroupRound, "8 values per thread", {},
-        [=](const Binding& b, const Launch& on) { b.kernels.group_round(group_of(b), round_of(b), on); });
+    add<GroupRound>({}, [=](const Binding& b) { return GroupRound::Args{group_of(b), round_of(b)}; });
     return;
   }
-  add(kernel::kGroupTiles, "a CTA per expert", {},
-      [=](const Binding& b, const Launch& on) { b.kernels.group_tiles(group_of(b), on); });
+  add<GroupTiles>({}, group_of);
   if (experts_take_codes()) return;
   if (row_codes()) {
-    add(kernel::kRoundRows, "a CTA per row", {}, [=](const Binding& b, const Launch& on) {
-      const RoundArgs of = round_of(b);
-      b.kernels.round_rows({.from = of.from,
-                            .inverse = of.inverse,
-                            .norm = of.norm,
-                            .places = of.places,
-                            .codes = reinterpret_cast<uint8_t*>(of.to.at),
-                            .scales = b.at.gemm_row_scales,
-                            .tokens = of.tokens,
-                            .cols = of.cols,
-                            .copies = of.copies,
-                            .rows = of.to.rows},
-                           on);
+    add<RoundRows>({}, [=](const Binding& b) {
+      const Round::Args of = round_of(b);
+      return RoundRows::Args{.from = of.from,
+                             .inverse = of.inverse,
+                             .norm = of.norm,
+                             .places = of.places,
+                             .codes = reinterpret_cast<uint8_t*>(of.to.at),
+                             .scales = b.at.gemm_row_scales,
+                             .tokens = of.tokens,
+                             .cols = of.cols,
+                             .copies = of.copies,
+                             .rows = of.to.rows};
     });
     return;
   }
-  add(kernel::kRound, "8 values per thread", {},
-      [=](const Binding& b, const Launch& on) { b.kernels.round(round_of(b), on); });
+  add<Round>({}, round_of);
 }
 
 void Maker::plain_moe(const Roles& up, const Roles& down) {
-  constexpr int kWarps = 4;  // moe.cu
-  const int64_t tiles = max_moe_tiles(tokens_ * d_.topk, d_.experts);
+  constexpr int kWarps = 4;  // plain_moe.cu
+  const int64_t tiles = max_expert_tiles(tokens_ * d_.topk, d_.experts, kMoeTileTokens);
   const auto grid = [&](int64_t units) {
     return fmt::format("2 rows x up to {} tokens of an expert per warp, {} x at most {} CTAs", kMoeTileTokens,
                        (units + kWarps - 1) / kWarps, tiles);
   };
   const auto args_of = [n = tokens(), own = own_](const Binding& b) {
     const Dims& d = b.config.dims;
-    return MoeLaunch{.x = b.at.normed,
-                     .expert_ids = b.at.expert_ids,
-                     .expert_weights = b.at.expert_weights,
-                     .gate_up = b.w.gate_up_rows,
-                     .down = b.w.down_rows,
-                     .gate_up_bias = b.w.gate_up_bias,
-                     .down_bias = b.w.down_bias,
-                     .hidden_out = b.at.expert_hidden,
-                     .delta = b.at.delta,
-                     .pairs = b.at.moe_pairs,
-                     .tiles = b.at.moe_tiles,
-                     .tile_count = b.at.moe_tile_counts,
-                     .down_out = b.at.expert_out,
-                     .tokens = n,
-                     .topk = to_int(d.topk),
-                     .experts = own.of(to_int(d.experts)),
-                     .hidden = to_int(d.hidden),
-                     .inter = to_int(d.inter),
-                     .swiglu_limit = b.config.swiglu_limit,
-                     .own = own};
+    return PlainMoeArgs{.x = b.at.normed,
+                        .expert_ids = b.at.expert_ids,
+                        .expert_weights = b.at.expert_weights,
+                        .gate_up = b.w.gate_up_rows,
+                        .down = b.w.down_rows,
+                        .gate_up_bias = b.w.gate_up_bias,
+                        .down_bias = b.w.down_bias,
+                        .hidden_out = b.at.expert_hidden,
+                        .delta = b.at.delta,
+                        .pairs = b.at.moe_pairs,
+                        .tiles = b.at.moe_tiles,
+                        .tile_count = b.at.moe_tile_counts,
+                        .down_out = b.at.expert_out,
+                        .tokens = n,
+                        .topk = to_int(d.topk),
+                        .experts = own.of(to_int(d.experts)),
+                        .hidden = to_int(d.hidden),
+                        .inter = to_int(d.inter),
+                        .swiglu_limit = b.config.swiglu_limit,
+                        .own = own};
   };
-  add(kernel::kPlainGroup, "1 CTA", {},
-      [=](const Binding& b, const Launch& on) { b.kernels.plain_group(args_of(b), on); });
-  add(kernel::kPlainGateUp, grid(d_.inter), up,
-      [=](const Binding& b, const Launch& on) { b.kernels.plain_gate_up(args_of(b), on); });
-  add(kernel::kPlainDown, grid(d_.hidden / 2), down,
-      [=](const Binding& b, const Launch& on) { b.kernels.plain_down(args_of(b), on); });
-  add(kernel::kPlainCombine, per_token(tokens_), {},
-      [=](const Binding& b, const Launch& on) { b.kernels.plain_combine(args_of(b), on); });
+  add<PlainGroup>({}, args_of);
+  add<PlainGateUp>(grid(d_.inter), up, args_of);
+  add<PlainDown>(grid(d_.hidden / 2), down, args_of);
+  add<PlainCombine>(per_token(tokens_), {}, args_of);
 }
 
 }  // namespace nibble::backend::cuda

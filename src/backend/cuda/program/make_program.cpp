@@ -42,7 +42,7 @@ Maker::Maker(const ProgramArgs& args)
       pages_(args.pages.value_or(page_type(args.run.kv_type()))),
       activations_(choose_activations(family_, args.run)),
       tuned_(args.tuned.value_or(args.card.tuned())),
-      gemv_(gemv_device(args.card.facts)),
+      device_(plan_device(args.card.facts)),
       cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config), 0, args.config.layer_experts} {
   if (!plain()) cost_.down_cols = hidden_width_;
   cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
@@ -99,13 +99,13 @@ GemmShape Maker::shape_of(WeightRole role, int64_t tokens) const {
 }
 
 Maker::Gemm Maker::gemm_for(const GemmShape& shape) const {
-  const auto chosen = first_serving<GemmKernel, GemmPlan>(args_.card, &Arch::gemm, shape);
+  const auto chosen = first_serving<GemmPlan>(args_.card, &Arch::gemm, shape);
   check(chosen.has_value(), "the last architecture's GEMM serves every shape");
   return *chosen;
 }
 
 std::optional<Maker::SplitGemm> Maker::split_gemm_for(const GemmShape& shape) const {
-  return first_serving<SplitGemmKernel, SplitGemmPlan>(args_.card, &Arch::split_gemm, shape);
+  return first_serving<SplitGemmPlan>(args_.card, &Arch::split_gemm, shape);
 }
 
 GemmInput Maker::input_of(const GemmShape& shape, bool sums) const {
@@ -117,14 +117,13 @@ GemmInput Maker::input_of(const GemmShape& shape, bool sums) const {
 
 void Maker::embed() {
   stage_ = Stage::kEmbed;
-  add(kernel::kEmbed, per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b, const Launch& on) {
-    b.kernels.embed({.table = b.w.embedding,
-                     .ids = b.step.ids,
-                     .sampled = b.at.sampled,
-                     .out = b.at.residual,
-                     .tokens = n,
-                     .hidden = to_int(b.config.dims.hidden)},
-                    on);
+  add<Embed>(per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b) {
+    return Embed::Args{.table = b.w.embedding,
+                       .ids = b.step.ids,
+                       .sampled = b.at.sampled,
+                       .out = b.at.residual,
+                       .tokens = n,
+                       .hidden = to_int(b.config.dims.hidden)};
   });
 }
 
@@ -167,29 +166,32 @@ void Maker::combine() {
   }
   const bool rows = delta_.form == Delta::Form::kRows;
   delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sending::kToOwners;
-  add(kernel::kCombine, rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
-      [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b, const Launch& on) {
-        CombineArgs args = made.combine(b, n);
-        args.own = own;
-        args.places = places;
-        if (rows) {
-          args.rows = b.at.delta;
-        } else {
-          args.tiles = b.at.combined;
-        }
-        b.kernels.combine(args, on);
-      });
+  add<Combine>(rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
+               [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b) {
+                 Combine::Args args = made.combine(b, n);
+                 args.own = own;
+                 args.places = places;
+                 if (rows) {
+                   args.rows = b.at.delta;
+                 } else {
+                   args.tiles = b.at.combined;
+                 }
+                 return args;
+               });
 }
 
-SumPlan Maker::sum_plan() const {
+void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {
   const Reduce& reduce = *args_.reduce;
   SumShape shape{.values = delta_.extent(d_, tokens_),
                  .ranks = reduce.ranks,
                  .ranks_on_card = reduce.ranks_on_card,
-                 .sms = args_.card.facts.multiprocessors,
+                 .sms = device_.sms,
                  .by_nccl = reduce.by_nccl};
   if (parts_) shape.combines = parts_->combines();
-  return plan_sum(shape);
+  const SumPlan plan = plan_sum(shape);
+  Node& own = add(plan.kernel, plan.tile, {}, std::move(launch));
+  own.launches = plan.launches;
+  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }
 
 bool Maker::adds_to_residual() const {
@@ -201,17 +203,12 @@ bool Maker::adds_to_residual() const {
 void Maker::add_to_residual() {
   const bool parts = delta_.form == Delta::Form::kParts;
   delta_ = {Delta::Form::kRows};  // the parts of a rank are one message
-  const SumPlan plan = sum_plan();
-  Node& own =
-      add(plan.kernel, plan.tile, {},
-          [n = tokens_, delta = delta_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
-            DeltaValues values = delta.values(b, n);
-            values.rest = parts ? b.rest(n) : nullptr;
-            values.into = b.at.residual;
-            launch(values, nullptr, on);
-          });
-  own.launches = plan.launches;
-  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
+  add_sum([n = tokens_, delta = delta_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
+    DeltaValues values = delta.values(b, n);
+    values.rest = parts ? b.rest(n) : nullptr;
+    values.into = b.at.residual;
+    launch(values, nullptr, on);
+  });
   delta_ = {Delta::Form::kAdded};
   hold(Slot::kDelta, SlotForm::kNothing);
   hold(Slot::kResidual, SlotForm::kNothing);  // it is one verb ahead
@@ -220,19 +217,15 @@ void Maker::add_to_residual() {
 void Maker::reduce_delta() {
   if (args_.reduce == nullptr) return;
   if (adds_to_residual()) return add_to_residual();
-  const SumPlan plan = sum_plan();
-  Node& own = add(plan.kernel, plan.tile, {},
-                  [n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](
-                      const Binding& b, const Launch& on) {
-                    if (!parts) return launch(delta.values(b, n), nullptr, on);
-                    CombineArgs args = parts->combine(b, n);
-                    args.own = ours;
-                    args.tiles = b.at.combined;
-                    launch(delta.values(b, n), &args, on);
-                  });
+  add_sum([n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](const Binding& b,
+                                                                                                     const Launch& on) {
+    if (!parts) return launch(delta.values(b, n), nullptr, on);
+    Combine::Args args = parts->combine(b, n);
+    args.own = ours;
+    args.tiles = b.at.combined;
+    launch(delta.values(b, n), &args, on);
+  });
   parts_.reset();
-  own.launches = plan.launches;
-  own.cost += {static_cast<double>(plan.cost.bytes), static_cast<double>(plan.cost.flops)};
 }
 
 // Where attn_in has left the sum of residual and delta.
@@ -242,7 +235,7 @@ void Maker::tap_layers() {
   std::copy_if(taps.begin(), taps.end(), std::back_inserter(layers), [&](int at) { return at < d_.layers; });
   if (layers.empty()) return;
   tap([sums = fused_ && !adds_to_residual()](const Binding& b) {
-    return TapArgs{.x = sums ? b.at.residual_sum : b.at.residual, .out = b.tap(b.layer)};
+    return Tap::Args{.x = sums ? b.at.residual_sum : b.at.residual, .out = b.tap(b.layer)};
   }).only = std::move(layers);
 }
 
@@ -256,10 +249,10 @@ void Maker::tap_last() {
     experts_added_ = true;
   }
   tap([parts, whole, n = tokens_](const Binding& b) {
-    return TapArgs{.x = b.at.residual,
-                   .delta = whole ? b.at.delta : nullptr,
-                   .rest = parts ? b.rest(n) : nullptr,
-                   .out = b.tap(to_int(b.config.dims.layers))};
+    return Tap::Args{.x = b.at.residual,
+                     .delta = whole ? b.at.delta : nullptr,
+                     .rest = parts ? b.rest(n) : nullptr,
+                     .out = b.tap(to_int(b.config.dims.layers))};
   }).only = {last};
 }
 
@@ -267,18 +260,18 @@ void Maker::logits() {
   stage_ = Stage::kLogits;
   const int64_t rows = args_.step.logit_rows;
   const auto normed_rows = [](const Binding& b) {
-    return RmsnormLaunch{.x = b.at.residual, .which = b.step.logit_tokens, .scale = b.w.final_norm};
+    return Rmsnorm::Args{.x = b.at.residual, .which = b.step.logit_tokens, .scale = b.w.final_norm};
   };
   if (plain()) {
     // The residual of rows that get logits is in normed.
     hold(Slot::kResidual, SlotForm::kNothing);
     rmsnorm(kFinalNorm, rows, [normed_rows](const Binding& b) {
-      RmsnormLaunch args = normed_rows(b);
+      Rmsnorm::Args args = normed_rows(b);
       args.delta = b.at.delta;
       return args;
     });
     return linear("lm_head", rows, {d_.vocab, d_.hidden}, {kUnembedding}, [](const Binding& b) {
-      return LinearLaunch{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
+      return Linear::Args{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
     });
   }
   const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
@@ -288,13 +281,13 @@ void Maker::logits() {
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(family_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {
-      return DenseArgs{.weights = b.w.unembedding.data,
-                       .in = {.x = b.at.residual,
-                              .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
-                              .which = b.step.logit_tokens,
-                              .norm = b.w.final_norm,
-                              .eps = b.config.rms_eps},
-                       .y = b.at.logits};
+      return GemvDense::Args{.weights = b.w.unembedding.data,
+                             .in = {.x = b.at.residual,
+                                    .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
+                                    .which = b.step.logit_tokens,
+                                    .norm = b.w.final_norm,
+                                    .eps = b.config.rms_eps},
+                             .y = b.at.logits};
     });
   }
   rmsnorm(kFinalNorm, rows, normed_rows);

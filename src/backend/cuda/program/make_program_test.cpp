@@ -212,13 +212,13 @@ TEST(make_program, up_to_eight_tokens_take_the_fused_decode_kernels) {
     }
   }
   EXPECT_EQ(tile(plan(decode(1), {.options = {.family = KernelFamily::kStreaming}}), "moe_up"),
-            cuda::plan_row_warps(kDims.hidden, cuda::kMoeUpWish, cuda::gemv_device(kH200)).to_string());
+            cuda::plan_row_warps(kDims.hidden, cuda::MoeUp::kWish, cuda::plan_device(kH200)).tile);
 }
 
 TEST(make_program, o_is_read_in_halves_where_the_architecture_gains_by_it_and_the_sms_are_balanced) {
   const auto halves = [](const cuda::DeviceFacts& card) {
     const cuda::GemvShape o{kDims.hidden, kDims.q_width(), 1, cuda::layout::Packing::kBf16};
-    return cuda::o_in_halves(cuda::Card(card).tuned(), o, cuda::gemv_device(card));
+    return cuda::o_in_halves(cuda::Card(card).tuned(), o, cuda::plan_device(card));
   };
   const cuda::DeviceFacts rtx4090 = {.name = "RTX 4090",
                                      .major = 8,
@@ -312,17 +312,15 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
     const bool both = tokens <= cuda::kNormRouteMaxTokens;
     if (both) {
       EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("sm90_norm_route"));
-      EXPECT_EQ(tile(planned, "sm90_norm_route"),
-                cuda::plan_norm_route({tokens, kDims.hidden, kDims.experts}).to_string());
+      EXPECT_EQ(tile(planned, "sm90_norm_route"), cuda::plan_norm_route({tokens, kDims.hidden, kDims.experts}).tile);
     }
     const cuda::Program apart = both ? plan(decode(tokens), {.card = kGb10}) : planned;
     EXPECT_THAT(kernels(apart, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
-    EXPECT_EQ(
-        tile(apart, "any_route_tokens_f32_bf16"),
-        cuda::plan_route({tokens, kDims.hidden, kDims.experts}, (both ? kGb10 : kH200).multiprocessors).to_string());
+    EXPECT_EQ(tile(apart, "any_route_tokens_f32_bf16"),
+              cuda::plan_route({tokens, kDims.hidden, kDims.experts}, (both ? kGb10 : kH200).multiprocessors).tile);
   }
   EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm"),
-            cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).to_string());
+            cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).tile);
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnOut), ElementsAre("sm90_dense_gemm"));
   EXPECT_THAT(kernels(plan(decode(257), {}), Stage::kAttnIn),
               ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "sm90_dense_gemm"));
@@ -342,7 +340,7 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   const std::optional<cuda::GemmPlan> up =
       cuda::plan_sm90_grouped({2 * kDims.inter, kDims.hidden, 512 * kDims.topk, kDims.experts}, kH200.multiprocessors);
   ASSERT_TRUE(up.has_value());
-  EXPECT_EQ(tile(hopper, "sm90_grouped"), up->to_string());
+  EXPECT_EQ(tile(hopper, "sm90_grouped"), up->tile);
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.family = KernelFamily::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_grouped"));
   // The router of many tokens tells where pairs lie.
@@ -398,7 +396,7 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
                                                     .activations = format},
                                                    kGb10);
       EXPECT_EQ(up.tokens, 64);
-      EXPECT_EQ(tile(spark, up_name), up.to_string());
+      EXPECT_EQ(tile(spark, up_name), up.tile);
       EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
                 cuda::SlotForm::kCodes);
       EXPECT_EQ(spark.hidden_codes, cuda::codes_of(format));
@@ -467,16 +465,16 @@ TEST(make_program, a_tile_of_experts_that_no_kernel_has_is_refused) {
 TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_they_come_in) {
   alignas(16) static float memory[4] = {};
   alignas(16) static int32_t slots[4] = {};
-  cuda::RopeSumsArgs rope{.sums = {memory, 1},
-                          .bias = reinterpret_cast<const Bf16*>(memory),
-                          .q = memory,
-                          .cosine = memory,
-                          .sine = memory,
-                          .kv_slots = slots,
-                          .kv = {memory, memory, Kv::kBf16},
-                          .tokens = 1,
-                          .heads = 1,
-                          .kv_heads = 1};
+  cuda::RopeSums::Args rope{.sums = {memory, 1},
+                            .bias = reinterpret_cast<const Bf16*>(memory),
+                            .q = memory,
+                            .cosine = memory,
+                            .sine = memory,
+                            .kv_slots = slots,
+                            .kv = {memory, memory, Kv::kBf16},
+                            .tokens = 1,
+                            .heads = 1,
+                            .kv_heads = 1};
   EXPECT_NO_THROW(cuda::check_args(rope));
   rope.kv.type = Kv::kInt8;
   try {

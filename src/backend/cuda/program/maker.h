@@ -2,10 +2,14 @@
 // Makes a program, stage by stage: what make_program.cpp, attention_stages.cpp and experts_stages.cpp share. Nobody
 // else includes it.
 
-#include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/dense/linear.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/route.h"
+#include "backend/cuda/launch/launch.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
@@ -14,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,15 +35,14 @@ namespace nibble::backend::cuda {
 template <class Op, class Plan>
 struct OpChoice {
   Op op{};
-  Kernel kernel;
   Plan plan;
 };
-template <class Op, class Plan, class Shape>
+template <class Plan, class Op, class Shape>
 std::optional<OpChoice<Op, Plan>> first_serving(const Card& card, Op Arch::* op, const Shape& shape) {
   for (const Arch& arch : card.arches)
     if ((arch.*op).serve != nullptr)
-      if (const std::optional<KernelPlan<Plan>> served = (arch.*op).serve(shape, card.facts))
-        return OpChoice<Op, Plan>{arch.*op, served->kernel, served->plan};
+      if (const std::optional<Plan> served = (arch.*op).serve(shape, card.facts))
+        return OpChoice<Op, Plan>{arch.*op, *served};
   return std::nullopt;
 }
 
@@ -67,7 +71,8 @@ class Maker {
   [[nodiscard]] Delta both(int sum) const;
   void reduce_delta();
   void add_to_residual();
-  [[nodiscard]] SumPlan sum_plan() const;
+  // The launch that adds up the ranks' deltas, or what they are made of.
+  void add_sum(std::function<void(const Binding&, const Launch&)> launch);
   // Whether the launch that adds up the ranks' deltas also adds them to the residual: in a fused step.
   [[nodiscard]] bool adds_to_residual() const;
   // The residual stream before the layers of BackendConfig::taps, and after the last.
@@ -105,8 +110,8 @@ class Maker {
   void choose_experts();
   void route_plainly();
   // Norm and router in one launch, where the card has such a kernel for the step.
-  using PutNorm = std::function<void(const Binding&, NormSumsArgs&)>;
-  using RouteOf = std::function<RouteTokensArgs(const Binding&)>;
+  using PutNorm = std::function<void(const Binding&, NormSums::Args&)>;
+  using RouteOf = std::function<RouteTokens::Args(const Binding&)>;
   bool norm_route(const PutNorm& put, const RouteOf& route_of);
   void top_experts();
   // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
@@ -155,15 +160,41 @@ class Maker {
       program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
   }
 
+  // A launch that reads matrices. `launch` gets what is bound and where to enqueue.
   template <class Do>
-  Node& add(Kernel kernel, std::string tile, const Roles& reads, Do launch) {
+  Node& add(Kernel kernel, std::string_view tile, const Roles& reads, Do launch) {
     Node& own = program_.nodes.emplace_back();
     own.stage = stage_;
     own.kernel = std::string(kernel.name);
-    own.tile = std::move(tile);
+    own.tile = std::string(tile);
     for (const WeightRole role : reads) own.cost += cost_.of(role, args_.step);
     own.launch = std::move(launch);
     return own;
+  }
+  // A launch of X; args_of makes its arguments of what is bound.
+  template <class X, class ArgsOf>
+  Node& add(Kernel kernel, std::string_view tile, const Roles& reads, ArgsOf args_of) {
+    return add(kernel, tile, reads, [=](const Binding& b, const Launch& on) { X::launch(args_of(b), on); });
+  }
+  template <class X, class ArgsOf>
+  Node& add(std::string_view tile, const Roles& reads, ArgsOf args_of) {
+    return add<X>(X::kName, tile, reads, args_of);
+  }
+  template <class X, class ArgsOf>
+  Node& add(const Roles& reads, ArgsOf args_of) {
+    return add<X>(X::kName, X::kTile, reads, args_of);
+  }
+  // A launch that is cut as planned: of X, or by a launcher of an architecture, which has named its kernel.
+  template <class Cut, class Launcher, class ArgsOf>
+  Node& planned(Kernel kernel, const Cut& plan, const Roles& reads, Launcher launch, ArgsOf args_of) {
+    Node& own =
+        add(kernel, plan.tile, reads, [=](const Binding& b, const Launch& on) { launch(args_of(b), plan, on); });
+    own.shared_bytes = plan.smem_bytes;
+    return own;
+  }
+  template <class X, std::derived_from<Plan> Cut, class ArgsOf>
+  Node& add(const Cut& plan, const Roles& reads, ArgsOf args_of) {
+    return planned(X::kName, plan, reads, X::launch, args_of);
   }
   [[nodiscard]] static std::string per_token(int64_t tokens) { return fmt::format("a CTA per token, {} CTAs", tokens); }
 
@@ -178,24 +209,24 @@ class Maker {
 
   template <class Args>
   void rmsnorm(WeightRole norm, int64_t rows, Args args_of) {
-    add(kernel::kRmsnorm, per_token(rows), {norm}, [=](const Binding& b, const Launch& on) {
-      RmsnormLaunch args = args_of(b);
+    add<Rmsnorm>(per_token(rows), {norm}, [=](const Binding& b) {
+      Rmsnorm::Args args = args_of(b);
       args.out = b.at.normed;
       args.rows = to_int(rows);
       args.hidden = to_int(b.config.dims.hidden);
       args.eps = b.config.rms_eps;
-      b.kernels.rmsnorm(args, on);
+      return args;
     });
   }
 
   template <class Args>
   Node& tap(Args args_of) {
-    return add(kernel::kTap, per_token(tokens_), {}, [=, n = tokens()](const Binding& b, const Launch& on) {
-      TapArgs args = args_of(b);
+    return add<Tap>(per_token(tokens_), {}, [=, n = tokens()](const Binding& b) {
+      Tap::Args args = args_of(b);
       args.pitch = std::ssize(b.config.taps) * b.config.dims.hidden;
       args.tokens = n;
       args.hidden = to_int(b.config.dims.hidden);
-      b.kernels.tap(args, on);
+      return args;
     });
   }
 
@@ -205,17 +236,15 @@ class Maker {
   template <class Args>
   void linear(std::string_view what, int64_t tokens, const LinearShape& shape, const Roles& reads, Args args_of) {
     const LinearTile tile = linear_tile(tokens);
-    const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-    add(kernel::kLinear,
-        fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
-                    ceil_div(shape.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
-        reads, [=](const Binding& b, const Launch& on) {
-          LinearLaunch args = args_of(b);
-          args.tokens = to_int(tokens);
-          args.rows = to_int(shape.rows);
-          args.cols = to_int(shape.cols);
-          b.kernels.linear(args, on);
-        });
+    add<Linear>(fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
+                            ceil_div(shape.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
+                reads, [=](const Binding& b) {
+                  Linear::Args args = args_of(b);
+                  args.tokens = to_int(tokens);
+                  args.rows = to_int(shape.rows);
+                  args.cols = to_int(shape.cols);
+                  return args;
+                });
   }
 
   // residual += delta; `more` sets the other arguments.
@@ -224,10 +253,10 @@ class Maker {
     // any_norm_sums finds out how many CTAs run at once.
     const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
     const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
-    Node& own = add(kernel::kNormSums, tile, reads, [=, n = tokens()](const Binding& b, const Launch& on) {
-      NormSumsArgs args = delta.sums(b, n);
+    Node& own = add<NormSums>(tile, reads, [=, n = tokens()](const Binding& b) {
+      NormSums::Args args = delta.sums(b, n);
       more(b, args);
-      b.kernels.norm_sums(args, on);
+      return args;
     });
     own.moved = moves(delta.bytes(d_) + kResidualBytes * d_.hidden + kInputBytes * d_.hidden);
     return own;
@@ -236,86 +265,76 @@ class Maker {
   template <class From, class To>
   void round_blocks(From from, To to, int64_t values) {
     if (!rounds(activations_)) return;
-    add(round_kernel(activations_), "a block of 32 per 4 threads", {},
-        [=, form = activations_](const Binding& b, const Launch& on) {
-          b.kernels.round_blocks({.form = form, .from = from(b), .to = to(b), .values = values}, on);
-        });
+    add<RoundBlocks>(RoundBlocks::name(activations_), RoundBlocks::kTile, {},
+                     [=, form = activations_](const Binding& b) {
+                       return RoundBlocks::Args{.form = form, .from = from(b), .to = to(b), .values = values};
+                     });
   }
   void round_hidden(int64_t pairs) {
     round_blocks([](const Binding&) -> float* { return nullptr; },
                  [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* hidden_width_);
   }
 
-  // One launch per kGemvTokens tokens. tokens 1: one launch, whatever it serves.
-  template <class Do>
-  void gemv(Kernel kernel, const GemvShape& shape, int64_t tokens, const Roles& reads, Do launch) {
-    const GemvPlan plan = plan_gemv(shape, gemv_);
-    Node& own = add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) { launch(b, plan, on); });
+  // A launch per kGemvTokens tokens, of the arguments from token t on.
+  template <class X, class ArgsOf>
+  void gemv(const GemvShape& shape, int64_t tokens, const Roles& reads, ArgsOf args_of) {
+    const GemvPlan plan = plan_gemv(shape, device_);
+    Node& own = add(by_packing(X::kNames, shape.packing), plan.tile, reads, [=](const Binding& b, const Launch& on) {
+      for (int64_t t = 0; t < tokens; t += kGemvTokens) {
+        typename X::Args args = args_of(b, t);
+        args.packing = shape.packing;
+        args.cols = to_int(shape.cols);
+        args.tokens = to_int(std::min<int64_t>(kGemvTokens, tokens - t));
+        X::launch(args, plan, on);
+      }
+    });
     own.launches = (tokens + kGemvTokens - 1) / kGemvTokens;
     own.shared_bytes = plan.smem_bytes;
   }
-  // In launches of eight rows; `in`, y and `which` advance with them.
+  // `in`, y and `which` advance with the tokens.
   template <class Args>
   void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
-    gemv(by_packing(kernel::kGemvDense, shape.packing), {shape.rows, shape.cols, 1, shape.packing}, tokens, reads,
-         [=](const Binding& b, const GemvPlan& plan, const Launch& on) {
-           for (int64_t t = 0; t < tokens; t += kGemvTokens) {
-             DenseArgs args = args_of(b);
-             args.packing = shape.packing;
-             args.in.in_mxfp8 = rounds(shape.activations);
-             args.rows = to_int(shape.rows);
-             args.cols = to_int(shape.cols);
-             args.tokens = to_int(std::min<int64_t>(kGemvTokens, tokens - t));
-             args.y += t * shape.rows;
-             if (args.rest != nullptr) args.rest += t * shape.rows;
-             if (args.in.which != nullptr) {
-               args.in.which += t;
-             } else {
-               args.in.x += t * shape.cols;
-             }
-             b.kernels.dense(args, plan, on);
-           }
-         });
-  }
-  template <class Do>
-  void row_warps(Kernel kernel, int64_t cols, const RowWarpsWish& wish, const Roles& reads, Do launch) {
-    const RowWarpsPlan plan = plan_row_warps(cols, wish, gemv_);
-    add(kernel, plan.to_string(), reads, [=](const Binding& b, const Launch& on) {
-      launch(b, plan, on);
-    }).shared_bytes = plan.smem_bytes;
-  }
-  template <class Do>
-  void planned(Kernel kernel, const GemmPlan& plan, const Roles& reads, Do launch) {
-    add(kernel, plan.to_string(), reads, launch).shared_bytes = plan.smem_bytes;
+    gemv<GemvDense>({shape.rows, shape.cols, 1, shape.packing}, tokens, reads, [=](const Binding& b, int64_t t) {
+      GemvDense::Args args = args_of(b);
+      args.in.in_mxfp8 = rounds(shape.activations);
+      args.rows = to_int(shape.rows);
+      args.y += t * shape.rows;
+      if (args.rest != nullptr) args.rest += t * shape.rows;
+      if (args.in.which != nullptr) {
+        args.in.which += t;
+      } else {
+        args.in.x += t * shape.cols;
+      }
+      return args;
+    });
   }
   // The input of a product of this shape.
   template <class From>
   void round(const GemmShape& shape, bool for_sums, From from) {
-    add(kernel::kRound, "8 values per thread", {},
-        [=, in = input_of(shape, for_sums)](const Binding& b, const Launch& on) {
-          b.kernels.round({.from = from(b),
-                           .to = {b.at.gemm_x, in.type, in.rows, in.in_mxfp8},
-                           .tokens = to_int(shape.tokens),
-                           .cols = to_int(shape.cols)},
-                          on);
-        });
+    add<Round>({}, [=, in = input_of(shape, for_sums)](const Binding& b) {
+      return Round::Args{.from = from(b),
+                         .to = {b.at.gemm_x, in.type, in.rows, in.in_mxfp8},
+                         .tokens = to_int(shape.tokens),
+                         .cols = to_int(shape.cols)};
+    });
   }
   using BiasOf = const Bf16* (*)(const Binding&);
   // W · Arena::gemm_x without bias, in the order of the packed rows. `put` says where it goes.
   template <class Weights, class Put>
   void gemm(const GemmShape& shape, const Roles& reads, Weights weights, Put put) {
     const Gemm chosen = gemm_for(shape);
-    planned(chosen.kernel, chosen.plan, reads, [=, in = input_of(shape, false)](const Binding& b, const Launch& on) {
-      GemmArgs args{.packing = shape.packing,
-                    .weights = weights(b),
-                    .x = b.at.gemm_x,
-                    .rows = to_int(shape.rows),
-                    .cols = to_int(shape.cols),
-                    .tokens = to_int(shape.tokens),
-                    .x_rows = in.rows};
-      put(b, args);
-      chosen.op.launch(args, chosen.plan, on);
-    });
+    planned(chosen.plan.kernel, chosen.plan, reads, chosen.op.launch,
+            [=, in = input_of(shape, false)](const Binding& b) {
+              GemmArgs args{.packing = shape.packing,
+                            .weights = weights(b),
+                            .x = b.at.gemm_x,
+                            .rows = to_int(shape.rows),
+                            .cols = to_int(shape.cols),
+                            .tokens = to_int(shape.tokens),
+                            .x_rows = in.rows};
+              put(b, args);
+              return args;
+            });
   }
   // Whether the GEMM of this shape, if it is not split, leaves tiles.
   [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const {
@@ -339,21 +358,17 @@ class Maker {
       });
       return {nullptr, 1, tiles ? SplitSums::Order::kTiles : SplitSums::Order::kRows};
     }
-    const SplitGemmPlan& plan = split->plan;
-    add(split->kernel, plan.to_string(), reads,
-        [=, plan = split->plan, launch = split->op.launch, in = input_of(shape, true)](const Binding& b,
-                                                                                       const Launch& on) {
-          launch({.weights = weights(b),
-                  .x = b.at.gemm_x,
-                  .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
-                  .rows = to_int(shape.rows),
-                  .cols = to_int(shape.cols),
-                  .tokens = to_int(shape.tokens),
-                  .x_rows = in.rows},
-                 plan, on);
-        })
-        .shared_bytes = plan.smem_bytes;
-    return {nullptr, plan.splits, SplitSums::Order::kTiles};
+    planned(split->plan.kernel, split->plan, reads, split->op.launch,
+            [=, in = input_of(shape, true)](const Binding& b) {
+              return SplitGemmArgs{.weights = weights(b),
+                                   .x = b.at.gemm_x,
+                                   .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
+                                   .rows = to_int(shape.rows),
+                                   .cols = to_int(shape.cols),
+                                   .tokens = to_int(shape.tokens),
+                                   .x_rows = in.rows};
+            });
+    return {nullptr, split->plan.cut.splits, SplitSums::Order::kTiles};
   }
 
   const ProgramArgs& args_;
@@ -365,7 +380,7 @@ class Maker {
   const PageType pages_;
   const Activations activations_;
   const Tuned tuned_;
-  const GemvDevice gemv_;
+  const PlanDevice device_;
   CostModel cost_;
   ExpertsGemm experts_{};
   ExpertsPlan experts_plan_;

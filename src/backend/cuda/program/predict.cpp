@@ -2,6 +2,8 @@
 
 #include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/sampling/sample.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -51,7 +53,7 @@ LaunchTime launch_time(const KernelShare& share, const Work& work, const KnownCa
 
 // A product's own tokens: logits are of rows.
 double tokens_of(const Program& program, const Node& node) {
-  const bool rows = node.stage == Stage::kLogits && !node.kernel.starts_with(kernel::kNormSums.name);
+  const bool rows = node.stage == Stage::kLogits && !node.kernel.starts_with(NormSums::kName.name);
   return static_cast<double>(rows ? program.logit_rows : program.tokens);
 }
 
@@ -61,11 +63,11 @@ double floor_us(const Cost& cost, const KnownCard& card, double peak) {
 
 // Not in the program: the logits are written, then read by the draw, both by rows. A rank draws from its own.
 NodeTime sampling(const PredictArgs& args) {
-  const KernelShare& share = share_of(kernel::kSampleDraw.name);
+  const KernelShare& share = share_of(Sample::kDraw.name);
   const double bytes = static_cast<double>(args.program.logit_rows * args.dims.vocab) * sizeof(float);
   const LaunchTime time = launch_time(share, {.bytes = bytes, .taken = bytes}, args.card);
   return {.stage = Stage::kLogits,
-          .kernel = std::string(kernel::kSampleDraw.name),
+          .kernel = std::string(Sample::kDraw.name),
           .launches = 1,
           .us = time.us,
           .held = time.held};
@@ -92,7 +94,7 @@ NodeTime picking(const PredictArgs& args) {
   const auto& [ranks, link] = args.between;
   const double bytes = static_cast<double>(args.program.logit_rows * kVectorWords) * sizeof(float);
   return {.stage = Stage::kLogits,
-          .kernel = std::string(kernel::kPushPick.name),
+          .kernel = std::string(PushPick::kName.name),
           .launches = 1,
           .us = sum_us(link, {.ranks = ranks, .bytes = bytes}),
           .held = HeldBy::kLink};

@@ -7,9 +7,10 @@
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/comm/delta_values.h"
+#include "backend/cuda/comm/push.h"
 #include "backend/cuda/comm/sum_way.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/launch/launch.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/plan.h"
@@ -64,7 +65,6 @@ struct StepPointers {
 struct Binding {
   const BackendConfig& config;
   const Arena& at;
-  const KernelTable& kernels;
   const StepPointers& step;
   const LayerPointers& w;
   int layer = 0;
@@ -126,7 +126,7 @@ struct Reduce {
   PartPlaces places{};
   Exchange exchange{};
   // parts: what the values are made from; null: they are already there.
-  std::function<void(const DeltaValues&, const CombineArgs* parts, const Launch&)> launch;
+  std::function<void(const DeltaValues&, const Combine::Args* parts, const Launch&)> launch;
 };
 
 // For a program that is planned but not executed. Empty for one rank.

@@ -56,7 +56,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   const Card card(c.card());
   const std::vector<Row> step_rows = c.rows();
   int64_t reduced = 0;
-  const Reduce twice{.launch = [&](const DeltaValues& values, const CombineArgs* parts, const Launch&) {
+  const Reduce twice{.launch = [&](const DeltaValues& values, const Combine::Args* parts, const Launch&) {
     if (parts != nullptr) {
       EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
     }
@@ -91,7 +91,6 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   at.gemm_y = sums.data();
   at.residual = residual.data();
   at.combined = reinterpret_cast<uint16_t*>(combined.data());
-  const KernelTable kernels{};
   const StepPointers step;
   const LayerPointers weights;
   LaunchCounts counts;
@@ -102,8 +101,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     ASSERT_NE(last, nullptr);
     ASSERT_TRUE(way_of(last->kernel)) << last->kernel << " behind all that makes the delta";
     reduced = 0;
-    last->launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1},
-                 {.counts = &counts});
+    last->launch({.config = config, .at = at, .step = step, .w = weights, .layer = 1}, {.counts = &counts});
     // A row per token, whatever made it; of a fused step in as many parts as are held.
     const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == SlotForm::kParts;
     const int64_t row_per_token = c.tokens * kShape.hidden;
@@ -132,77 +130,6 @@ INSTANTIATE_TEST_SUITE_P(
                     ReduceCase{"whole_experts_grouped", {.family = KernelFamily::kStreaming}, 8, 20, {24, 8}},
                     ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),
     [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
-
-// Who was told to add o's bias, and when.
-struct BiasUses {
-  const Bf16* bias = nullptr;
-  int count = 0;
-  void note(const Bf16* given) { count += given != nullptr && given == bias ? 1 : 0; }
-};
-BiasUses& uses() {
-  static BiasUses all;
-  return all;
-}
-
-KernelTable noting_kernels() {
-  KernelTable kernels{};
-  kernels.linear = [](const LinearLaunch& args, const Launch&) { uses().note(args.bias); };
-  kernels.dense = [](const DenseArgs& args, const GemvPlan&, const Launch&) { uses().note(args.bias); };
-  kernels.combine = [](const CombineArgs& args, const Launch&) { uses().note(args.bias); };
-  kernels.norm_sums = [](const NormSumsArgs& args, const Launch&) { uses().note(args.bias); };
-  kernels.route_sums = [](const RouteSumsArgs& args, const Launch&) { uses().note(args.bias); };
-  kernels.rmsnorm = [](const RmsnormLaunch&, const Launch&) {};
-  kernels.round = [](const RoundArgs&, const Launch&) {};
-  kernels.router = [](const RouterArgs&, const Launch&) {};
-  kernels.top_experts = [](const TopExpertsLaunch&, const Launch&) {};
-  kernels.route_tokens = [](const RouteTokensArgs&, const RoutePlan&, const Launch&) {};
-  return kernels;
-}
-
-class RankBias : public testing::TestWithParam<ReduceCase> {};
-
-// On the other ranks it is zeros; after the sum all would add it.
-TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
-  const ReduceCase& c = GetParam();
-  const BackendConfig config = c.config();
-  std::vector<Arch> arches = architectures();
-  for (Arch& arch : arches) {
-    arch.gemm.launch = [](const GemmArgs& args, const GemmPlan&, const Launch&) { uses().note(args.bias); };
-    arch.split_gemm.launch = [](const SplitGemmArgs&, const SplitGemmPlan&, const Launch&) {};
-    arch.norm_route.launch = [](const NormRouteArgs& args, const NormRoutePlan&, const Launch&) {
-      uses().note(args.norm.bias);
-    };
-  }
-  const Card card(c.card(), arches);
-  const std::vector<Row> rows = c.rows();
-  const Bf16 o_bias{};
-  uses() = {.bias = &o_bias};
-  int before = -1;
-  const Reduce reduce{.launch = [&](const DeltaValues&, const CombineArgs* parts, const Launch&) {
-    if (parts != nullptr) uses().note(parts->bias);
-    before = uses().count;
-  }};
-  const Program program = make_program(
-      {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
-  const Arena at{};
-  const KernelTable kernels = noting_kernels();
-  const StepPointers step;
-  const LayerPointers weights{.o_bias = &o_bias};
-  for (const Node& node : program.nodes)
-    if (node.stage == Stage::kAttnOut || node.stage == Stage::kRoute)
-      node.launch({.config = config, .at = at, .kernels = kernels, .step = step, .w = weights, .layer = 1}, {});
-  EXPECT_EQ(before, 1);
-  EXPECT_EQ(uses().count, 1);
-}
-
-INSTANTIATE_TEST_SUITE_P(, RankBias,
-                         testing::Values(ReduceCase{"plain", {.family = KernelFamily::kReference}, 9, 3},
-                                         ReduceCase{"decode", {}, 9, 1}, ReduceCase{"halves", {}, 8, 1},
-                                         ReduceCase{"marlin", {.family = KernelFamily::kStreaming}, 9, 8},
-                                         ReduceCase{"split_gemm", {}, 9, 20}, ReduceCase{"gemm", {}, 9, 300},
-                                         ReduceCase{"neutral_gemm", {}, 12, 20}, ReduceCase{"prompt", {}, 9, 1500},
-                                         ReduceCase{"neutral_prompt", {}, 8, 1500}),
-                         [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
 
 enum class Sum { kNone, kCombines, kOfValues, kNccl };
 

@@ -5,7 +5,7 @@
 // and is copied there before; a step whose arguments cannot lie there is not asked for.
 
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/program/program.h"
-#include "backend/cuda/sampling/sample_inputs.h"
+#include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/memory/staging.h"
 
 #include <array>

@@ -1,6 +1,6 @@
 #include "backend/cuda/program/step_outputs.h"
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/sampling/sample.h"
 #include "backend/draw.h"
 #include "base/error.h"
 

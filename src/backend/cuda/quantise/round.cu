@@ -5,27 +5,26 @@
 
 namespace nibble::backend::cuda {
 
-void any_round_blocks(const RoundBlocksArgs& args, const Launch& on) {
-  const Kernel name = round_kernel(args.form);
-  require_shape(args.values > 0 && args.values % kMxBlock == 0, name, "whole blocks of 32 values", args.values);
+void RoundBlocks::launch(const Args& args, const Launch& on) {
+  const Kernel kernel = name(args.form);
+  require_shape(args.values > 0 && args.values % kMxBlock == 0, kernel, "whole blocks of 32 values", args.values);
   const int64_t ctas = (args.values / kRoundValues + kRoundThreads - 1) / kRoundThreads;
   switch (args.form) {
     case Activations::kInt8:
-      return launch_chained(any_round_blocks_f32<Activations::kInt8>, {name, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks_f32<Activations::kInt8>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp8:
-      return launch_chained(any_round_blocks_f32<Activations::kMxfp8>, {name, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks_f32<Activations::kMxfp8>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp6:
-      return launch_chained(any_round_blocks_f32<Activations::kMxfp6>, {name, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks_f32<Activations::kMxfp6>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp4:
-      return launch_chained(any_round_blocks_f32<Activations::kMxfp4>, {name, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks_f32<Activations::kMxfp4>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kAuto:
     case Activations::kF32:
-    case Activations::kBf16: require_shape(false, name, "values to round", args.values);
+    case Activations::kBf16: require_shape(false, kernel, "values to round", args.values);
   }
 }
 
-void any_round_rows(const RoundRowsArgs& args, const Launch& on) {
-  constexpr Kernel kName = kernel::kRoundRows;
+void RoundRows::launch(const Args& args, const Launch& on) {
   require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
   require_shape(args.cols > 0 && args.cols % layout::kPanelK == 0 && args.cols <= kRoundRowsCols, kName,
                 "cols a multiple of 64 up to 4096", args.cols);

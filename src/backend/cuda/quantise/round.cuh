@@ -1,5 +1,5 @@
 #pragma once
-// round: RoundArgs (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupArgs' lists too
+// round: Round::Args (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupTiles::Args' lists too
 // grid one CTA per token, a thread per chunk of 8 slots, by ranges per four; of group_round each places its token's
 //      pairs, after those of its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's
 //      tiles each
@@ -27,7 +27,7 @@ struct RoundChunk {
   int k;
   float2 v[4];
 
-  __device__ RoundChunk(const RoundArgs& args, int64_t token, int chunk)
+  __device__ RoundChunk(const Round::Args& args, int64_t token, int chunk)
       : k(chunk / 4 * layout::kBlockK + chunk % 4 * 2) {
     const auto* from = reinterpret_cast<const float2*>(args.from + token * args.cols + k);
 #pragma unroll
@@ -51,14 +51,14 @@ struct RoundChunk {
     for (int t = 0; t < 4; ++t) v[t] = {x[2 * t], x[2 * t + 1]};
   }
   // As they are stored.
-  __device__ void pack(const RoundArgs& args, uint32_t (&words)[4]) const {
+  __device__ void pack(const Round::Args& args, uint32_t (&words)[4]) const {
     const GemmInputRow to{args.to, 0, args.cols};
 #pragma unroll
     for (int t = 0; t < 4; ++t) words[t] = to.pack(v[t].x, v[t].y);
   }
   // To each copy's row.
   template <class RowOf>
-  __device__ void store(const RoundArgs& args, const RowOf& row_of) const {
+  __device__ void store(const Round::Args& args, const RowOf& row_of) const {
     GemmInputRow to{args.to, 0, args.cols};
     uint32_t words[4];
     pack(args, words);
@@ -69,7 +69,7 @@ struct RoundChunk {
   }
 };
 
-__global__ void __launch_bounds__(kRoundTokenThreads) any_round_f32(const __grid_constant__ RoundArgs args) {
+__global__ void __launch_bounds__(kRoundTokenThreads) any_round_f32(const __grid_constant__ Round::Args args) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const int64_t token = blockIdx.x;
@@ -99,7 +99,7 @@ struct GroupRoundShared {
 
 // Lists the tiles of some experts: of as many CTAs as there are, then of their warps, the last one first, since the
 // others store beside it.
-__device__ __forceinline__ void store_own_tiles(const GroupArgs& group, const int* counts) {
+__device__ __forceinline__ void store_own_tiles(const GroupTiles::Args& group, const int* counts) {
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
   for (int e = static_cast<int>(blockIdx.x) + (warps - 1 - warp) * group.tokens; e < group.experts;
        e += warps * group.tokens)
@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_own_tiles(const GroupArgs& group, const in
 
 // REQUIRES topk up to 32, and a thread per chunk.
 __global__ void __launch_bounds__(kRoundTokenThreads)
-    any_group_round_f32(const __grid_constant__ GroupArgs group, const __grid_constant__ RoundArgs args) {
+    any_group_round_f32(const __grid_constant__ GroupTiles::Args group, const __grid_constant__ Round::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   auto& shared = *reinterpret_cast<GroupRoundShared*>(smem);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
 struct RoundEight {
   float v[kEighth];
 
-  __device__ void load(const RoundArgs& args, int64_t token, int k) {
+  __device__ void load(const Round::Args& args, int64_t token, int k) {
     const auto* const from = reinterpret_cast<const float4*>(args.from + token * args.cols + k);
     const float4 four[2] = {from[0], from[1]};
     v[0] = four[0].x, v[1] = four[0].y, v[2] = four[0].z, v[3] = four[0].w;
@@ -195,7 +195,8 @@ inline constexpr int kRoundTogether = 4;  // chunks of a thread
 // Rounding with ExpertRanges: every warp finds the places of the token's pairs for itself, that of pair k in lane k,
 // while the columns that it rounds are on their way.
 __global__ void __launch_bounds__(kRoundTokenThreads / kRoundTogether)
-    any_group_round_ranges_f32(const __grid_constant__ GroupArgs group, const __grid_constant__ RoundArgs args) {
+    any_group_round_ranges_f32(const __grid_constant__ GroupTiles::Args group,
+                               const __grid_constant__ Round::Args args) {
   constexpr unsigned kAll = 0xffffffffu;
   constexpr int kTogether = 4;  // loads of ids under way
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, token = static_cast<int>(blockIdx.x);

@@ -34,7 +34,7 @@ struct RowChunk {
   }
 };
 
-__device__ __forceinline__ void load_chunk(const RoundRowsArgs& args, int64_t token, const RowChunk& chunk,
+__device__ __forceinline__ void load_chunk(const RoundRows::Args& args, int64_t token, const RowChunk& chunk,
                                            float (&x)[kEighth]) {
   if (args.panels != nullptr) {
     const uint4 eight =
@@ -72,7 +72,8 @@ __device__ __forceinline__ uint32_t row_pair(float low, float high, float down) 
   return ptx::pack_e4m3(ptx::f16_half(halves, 0) * down, ptx::f16_half(halves, 1) * down);
 }
 
-__global__ void __launch_bounds__(kRoundRowsCols / 8) any_round_rows_e4m3(const __grid_constant__ RoundRowsArgs args) {
+__global__ void __launch_bounds__(kRoundRowsCols / 8)
+    any_round_rows_e4m3(const __grid_constant__ RoundRows::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
@@ -123,7 +124,7 @@ __device__ __forceinline__ void store_int8(const float (&x)[kRoundValues], float
 }
 
 template <Activations kForm>
-__global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __grid_constant__ RoundBlocksArgs args) {
+__global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __grid_constant__ RoundBlocks::Args args) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int64_t lane = int64_t{blockIdx.x} * kRoundThreads + threadIdx.x, at = lane * kRoundValues;

@@ -1,5 +1,5 @@
 #pragma once
-// Rounded activations: what they are, arguments, launchers. In blocks of 32 (backend/activations.h) where they lie, for
+// Rounded activations. In blocks of 32 (backend/activations.h) where they lie, for
 // experts; and as codes of rows, which wgmma multiplies in FP8:
 //
 // A row is rounded in MX blocks as MXFP8 says (backend/activations.h). Its scale is the largest of its blocks'; a code
@@ -8,7 +8,7 @@
 // 2^-18 of the row's largest value is lost.
 
 #include "backend/activations.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 #include "base/dtype.h"
 
 #include <cstdint>
@@ -21,48 +21,51 @@ namespace nibble::backend::cuda {
 // the largest is below 2^16 and a block's scale not below 2^-15 (mxfp8), 2^-21 (mxfp6) or 2^-23 (mxfp4); smaller ones
 // become multiples of 2^-24. kInt8: a block's 64 bytes become 32 int8, their scale in f32, 28 unused. Whatever order a
 // row's k have in `to`: a block must be 64 bytes at a multiple of 64, which layout/wgmma_b.h keeps.
-struct RoundBlocksArgs {
-  Activations form = Activations::kMxfp8;  // one that rounds
-  float* from = nullptr;                   // [values], 16-byte aligned; null: they are in `to`, as f16
-  F16* to = nullptr;                       // [values], 64-byte aligned
-  int64_t values = 0;                      // a multiple of 32
+struct RoundBlocks {
+  static constexpr std::string_view kTile = "a block of 32 per 4 threads";
+  struct Args {
+    Activations form = Activations::kMxfp8;  // one that rounds
+    float* from = nullptr;                   // [values], 16-byte aligned; null: they are in `to`, as f16
+    F16* to = nullptr;                       // [values], 64-byte aligned
+    int64_t values = 0;                      // a multiple of 32
+  };
+  [[nodiscard]] static constexpr Kernel name(Activations form) {
+    switch (form) {
+      case Activations::kInt8: return {"any_round_blocks_f32<int8>"};
+      case Activations::kMxfp8: return {"any_round_blocks_f32<mxfp8>"};
+      case Activations::kMxfp6: return {"any_round_blocks_f32<mxfp6>"};
+      case Activations::kMxfp4: return {"any_round_blocks_f32<mxfp4>"};
+      case Activations::kAuto:
+      case Activations::kF32:
+      case Activations::kBf16: break;
+    }
+    return {};
+  }
+  static void launch(const Args& args, const Launch& on);
 };
 inline constexpr int kInt8BlockBytes = 64, kInt8ScaleAt = 32;
-
-[[nodiscard]] constexpr Kernel round_kernel(Activations form) {
-  switch (form) {
-    case Activations::kInt8: return kernel::kRoundInt8;
-    case Activations::kMxfp8: return kernel::kRoundMxfp8;
-    case Activations::kMxfp6: return kernel::kRoundMxfp6;
-    case Activations::kMxfp4: return kernel::kRoundMxfp4;
-    case Activations::kAuto:
-    case Activations::kF32:
-    case Activations::kBf16: break;
-  }
-  return {};
-}
-
-// Checks the arguments, launches chained (chained_launch.cuh), returns.
-void any_round_blocks(const RoundBlocksArgs& args, const Launch& on);
 
 // On the host: the values of blocks that kInt8 made.
 [[nodiscard]] std::vector<float> int8_values(std::span<const F16> blocks);
 
 inline constexpr int kRoundRowsCols = 4096;
 
-struct RoundRowsArgs {
-  const float* from = nullptr;     // [tokens, cols]
-  const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
-  const Bf16* norm = nullptr;
-  const uint16_t* panels = nullptr;  // instead of from: f16 (layout/wgmma_b.h) of `rows` rows, token t's at places[t]
-  const int32_t* places = nullptr;   // [tokens, copies]: the rows that a token's codes go to
-  uint8_t* codes = nullptr;          // panels (layout/wgmma_b.h) of `rows` rows; what is no row's place is left
-  float* scales = nullptr;           // [rows]
-  int tokens = 0, cols = 0, copies = 1, rows = 0;  // cols: a multiple of 64 up to kRoundRowsCols
+struct RoundRows {
+  static constexpr Kernel kName{"any_round_rows_e4m3"};
+  static constexpr std::string_view kTile = "a CTA per row";
+  struct Args {
+    const float* from = nullptr;     // [tokens, cols]
+    const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
+    const Bf16* norm = nullptr;
+    const uint16_t* panels = nullptr;  // instead of from: f16 (layout/wgmma_b.h) of `rows` rows, token t's at places[t]
+    const int32_t* places = nullptr;   // [tokens, copies]: the rows that a token's codes go to
+    uint8_t* codes = nullptr;          // panels (layout/wgmma_b.h) of `rows` rows; what is no row's place is left
+    float* scales = nullptr;           // [rows]
+    int tokens = 0, cols = 0, copies = 1, rows = 0;  // cols: a multiple of 64 up to kRoundRowsCols
+  };
+  static void launch(const Args& args, const Launch& on);
 };
 
-// Checks the arguments, launches chained (chained_launch.cuh), returns.
-void any_round_rows(const RoundRowsArgs& args, const Launch& on);
 [[nodiscard]] constexpr int round_rows_threads(int cols) { return (cols / 8 + 31) / 32 * 32; }
 inline constexpr int kRoundRowsShared = 16 * 4;  // a word per warp
 

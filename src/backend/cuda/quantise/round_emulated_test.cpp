@@ -12,7 +12,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-void round_blocks(const RoundBlocksArgs& args) {
+void round_blocks(const RoundBlocks::Args& args) {
   const int64_t ctas = (args.values / kRoundValues + kRoundThreads - 1) / kRoundThreads;
   const emulation::Launch launch{.grid = static_cast<int>(ctas), .threads = kRoundThreads, .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,
@@ -59,8 +59,8 @@ void multiply(const typename Op::Args& args, int64_t cols, int64_t rows) {
 }
 
 TEST(gemv_int8_emulated, experts_are_the_plain_product_for_one_to_many_pairs) {
-  const auto up = [](const GroupedUpArgs& args) { multiply<Int8Up>(args, args.hidden, 2 * int64_t{args.inter}); };
-  const auto down = [](const GroupedDownArgs& args) { multiply<Int8Down>(args, args.inter, args.hidden); };
+  const auto up = [](const GroupedUp::Args& args) { multiply<Int8UpOp>(args, args.hidden, 2 * int64_t{args.inter}); };
+  const auto down = [](const GroupedDown::Args& args) { multiply<Int8DownOp>(args, args.inter, args.hidden); };
   for (const int tokens : {1, 2, 5, 9})
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
       check_int8_experts<HostArray>({.routing = routing, .tokens = tokens, .experts = 5}, up, down);
@@ -69,7 +69,7 @@ TEST(gemv_int8_emulated, experts_are_the_plain_product_for_one_to_many_pairs) {
     check_int8_experts<HostArray>({.tokens = 2, .experts = 4, .inter = inter}, up, down);
 }
 
-void round_rows(const RoundRowsArgs& args) {
+void round_rows(const RoundRows::Args& args) {
   const emulation::Launch launch{.grid = args.tokens, .threads = round_rows_threads(args.cols), .predecessor = {}};
   ASSERT_EQ(emulation::run(launch, [&] { any_round_rows_e4m3(args); }), "");
 }

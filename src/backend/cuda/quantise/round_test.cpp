@@ -1,7 +1,7 @@
 // Rounded activations, in blocks and in codes of rows, and the experts' products on dp4a, on the device: against the
 // contract's bits and double sums.
 
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/testing/round.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/testing/card.h"
@@ -11,10 +11,10 @@
 namespace nibble::backend::cuda {
 namespace {
 
-class RoundBlocks : public CudaTest {};
+class RoundBlocksTest : public CudaTest {};
 
-TEST_F(RoundBlocks, are_the_bits_of_the_contract_wherever_they_come_from) {
-  const auto run = [&](const RoundBlocksArgs& args) { any_round_blocks(args, on_); };
+TEST_F(RoundBlocksTest, are_the_bits_of_the_contract_wherever_they_come_from) {
+  const auto run = [&](const RoundBlocks::Args& args) { RoundBlocks::launch(args, on_); };
   for (const Activations form : kRounded)
     for (const bool from_f32 : {true, false})
       for (const int64_t rows : {1, 3, 129}) {
@@ -24,22 +24,20 @@ TEST_F(RoundBlocks, are_the_bits_of_the_contract_wherever_they_come_from) {
   check_round<DeviceArray>({.rows = 136, .cols = 2880, .from_f32 = false, .panels = true}, run);
 }
 
-TEST_F(RoundBlocks, leave_every_code_as_it_is_and_know_every_scale) {
+TEST_F(RoundBlocksTest, leave_every_code_as_it_is_and_know_every_scale) {
   for (const Activations form : kInMxBlocks)
-    check_codes<DeviceArray>(form, [&](const RoundBlocksArgs& args) { any_round_blocks(args, on_); });
+    check_codes<DeviceArray>(form, [&](const RoundBlocks::Args& args) { RoundBlocks::launch(args, on_); });
 }
 
-TEST_F(RoundBlocks, experts_on_int8_are_the_plain_product_for_one_to_many_pairs) {
+TEST_F(RoundBlocksTest, experts_on_int8_are_the_plain_product_for_one_to_many_pairs) {
   const auto check = [&](const Int8Case& c) {
     const int64_t pairs = int64_t{c.tokens} * 4;
     check_int8_experts<DeviceArray>(
         c,
-        [&](const GroupedUpArgs& args) {
-          any_gemv_int8_up(args, plan_gemv_int8(2 * int64_t{args.inter}, pairs, c.experts), on_);
+        [&](const GroupedUp::Args& args) {
+          Int8Up::launch(args, plan_int8(2 * int64_t{args.inter}, pairs, c.experts), on_);
         },
-        [&](const GroupedDownArgs& args) {
-          any_gemv_int8_down(args, plan_gemv_int8(args.hidden, pairs, c.experts), on_);
-        });
+        [&](const GroupedDown::Args& args) { Int8Down::launch(args, plan_int8(args.hidden, pairs, c.experts), on_); });
   };
   for (const int tokens : {1, 2, 3, 8, 9, 17, 65})
     for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
@@ -48,21 +46,21 @@ TEST_F(RoundBlocks, experts_on_int8_are_the_plain_product_for_one_to_many_pairs)
   for (const int inter : {1440, 736, 672, 32}) check({.tokens = 5, .experts = 6, .inter = inter});
 }
 
-class RoundRows : public CudaTest {
+class RoundRowsTest : public CudaTest {
  protected:
-  void round(const RoundRowsArgs& args) { any_round_rows(args, on_); }
+  void round(const RoundRows::Args& args) { RoundRows::launch(args, on_); }
 };
 
-TEST_F(RoundRows, are_the_codes_of_their_blocks_relative_to_the_row) {
+TEST_F(RoundRowsTest, are_the_codes_of_their_blocks_relative_to_the_row) {
   for (const RoundRowsCase& c : kRoundRowsCases)
-    check_round_rows<DeviceArray>(c, [&](const RoundRowsArgs& args) { round(args); });
-  check_round_rows<DeviceArray>({.tokens = 300, .copies = 4}, [&](const RoundRowsArgs& args) { round(args); });
+    check_round_rows<DeviceArray>(c, [&](const RoundRows::Args& args) { round(args); });
+  check_round_rows<DeviceArray>({.tokens = 300, .copies = 4}, [&](const RoundRows::Args& args) { round(args); });
   check_round_rows<DeviceArray>({.tokens = 300, .copies = 1, .panels = true},
-                                [&](const RoundRowsArgs& args) { round(args); });
+                                [&](const RoundRows::Args& args) { round(args); });
 }
 
-TEST_F(RoundRows, are_nan_where_a_value_is_not_finite) {
-  check_round_rows_not_finite<DeviceArray>([&](const RoundRowsArgs& args) { round(args); });
+TEST_F(RoundRowsTest, are_nan_where_a_value_is_not_finite) {
+  check_round_rows_not_finite<DeviceArray>([&](const RoundRows::Args& args) { round(args); });
 }
 
 }  // namespace

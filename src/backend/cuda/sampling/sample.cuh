@@ -1,7 +1,7 @@
 #pragma once
 // The kernels of sampling: what sampling.h says of a row of logits, on a card.
 
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/sampling/sample.h"
 
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/convert.cuh"
@@ -38,7 +38,7 @@ inline constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;
 
 // sample_mask: -infinity in place of every logit that its row's mask does not allow     source: sampling.h
 // logits f32 [rows, vocab]     masks u32 [masks, vocab / 32]     grid (kSampleParts, rows)     rounding: none
-__global__ void __launch_bounds__(kSampleThreads) any_sample_mask_f32(const __grid_constant__ SampleLaunch args) {
+__global__ void __launch_bounds__(kSampleThreads) any_sample_mask_f32(const __grid_constant__ Sample::Args args) {
   const int row = blockIdx.y, which = args.params[row].mask;
   if (which < 0) return;
   const uint32_t* mask = args.masks + which * mask_words(args.mask_vocab);
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(kSampleThreads) any_sample_mask_f32(const __gr
 }
 
 // sample_adjust: bias, then repetition, presence and frequency penalty, on the tokens that have any (sampling.h)
-// logits f32 [rows, vocab]     shifts: kernel_table.h, a token once per row     grid (shifts / 256, rows)
+// logits f32 [rows, vocab]     shifts: sample.h, a token once per row     grid (shifts / 256, rows)
 // rounding: each step as the host rounds it, no fused multiply-add
-__global__ void __launch_bounds__(kSampleThreads) any_sample_adjust_f32(const __grid_constant__ SampleLaunch args) {
+__global__ void __launch_bounds__(kSampleThreads) any_sample_adjust_f32(const __grid_constant__ Sample::Args args) {
   const int row = blockIdx.y, i = blockIdx.x * kSampleThreads + threadIdx.x;
   const SampleRowParams& p = args.params[row];
   if (i >= p.shifts) return;
@@ -169,7 +169,7 @@ __device__ inline float row_top(const RowView& row, FilterShared& shared) {
 // logits f32 [rows, vocab]     threshold u64 [rows]     grid one CTA per row; keys: sample_key
 // selection by digits of 4 bits from the top: 8 passes over the row per filter, more only when equal logits are parted
 // bytes rows * vocab * 4 * (1 to 25), from L2 after the first     rounding: shares to f32 and then 2^-44 of the largest
-__global__ void __launch_bounds__(kFilterThreads) any_sample_filter_f32(const __grid_constant__ SampleLaunch args) {
+__global__ void __launch_bounds__(kFilterThreads) any_sample_filter_f32(const __grid_constant__ Sample::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   FilterShared& shared = *reinterpret_cast<FilterShared*>(smem);
   const SampleRowParams& p = args.params[blockIdx.x];
@@ -285,7 +285,7 @@ __device__ __forceinline__ RankedValue largest(const DrawWalk& walk, const Sampl
 // logits f32 [rows, vocab], 16-byte aligned     part_value f32, part_token int32 [rows, kSampleParts]
 // grid (parts, rows); from the last token, which the GEMM has just left in L2, to the first
 // bytes rows * vocab * 4     rounding: f32; logf may differ from the host's in the last bit
-__global__ void __launch_bounds__(kSampleThreads, 4) any_sample_draw_f32(const __grid_constant__ SampleLaunch args) {
+__global__ void __launch_bounds__(kSampleThreads, 4) any_sample_draw_f32(const __grid_constant__ Sample::Args args) {
   extern __shared__ __align__(128) uint8_t smem[];
   auto* warps = reinterpret_cast<RankedValue*>(smem);
   ptx::grid_dependency_wait();
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kSampleThreads, 4) any_sample_draw_f32(const _
 
 // sample_pick: tokens[row] = the best of the row's parts     grid one warp per row     bytes rows * parts * 8
 __global__ void __launch_bounds__(kWarpLanes)
-    any_sample_pick(const __grid_constant__ SampleLaunch args, const int parts) {
+    any_sample_pick(const __grid_constant__ Sample::Args args, const int parts) {
   ptx::grid_dependency_wait();
   RankedValue own = {-INFINITY, kNoToken};
   for (int part = threadIdx.x; part < parts; part += kWarpLanes) {

@@ -3,7 +3,7 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/sampling/sample.cuh"
-#include "backend/cuda/sampling/sample_inputs.h"
+#include "backend/cuda/sampling/sample.h"
 #include "base/random.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ std::vector<int32_t> drawn_by_card(const std::vector<SampleRow>& rows) {
   std::vector<int32_t> tokens(rows.size(), -5), part_token(rows.size() * kSampleParts);
   std::vector<float> part_value(part_token.size());
   std::vector<uint64_t> threshold(rows.size());
-  const SampleLaunch args{.logits = &logits.data()->x,
+  const Sample::Args args{.logits = &logits.data()->x,
                           .params = inputs.params.data(),
                           .shifts = inputs.shifts.data(),
                           .biases = inputs.biases.data(),

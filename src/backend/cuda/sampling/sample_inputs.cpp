@@ -1,4 +1,4 @@
-#include "backend/cuda/sampling/sample_inputs.h"
+#include "backend/cuda/sampling/sample.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Sampling on the device against sample_row() of backend/sampling.h, row by row.
 
-#include "backend/cuda/launch/kernel_table.h"
-#include "backend/cuda/sampling/sample_inputs.h"
+#include "backend/cuda/sampling/sample.h"
+#include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/testing/card.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace nibble::backend::cuda {
 namespace {
 
-class Sample : public CudaTest {};
+class SampleTest : public CudaTest {};
 
 struct Batch {
   int vocab = 0;
@@ -43,7 +43,7 @@ struct Batch {
   }
 };
 
-std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const Launch& on) {
+std::vector<int32_t> run(const Batch& batch, const Launch& on) {
   SampleInputs inputs;
   fill_sample_inputs(batch.rows(), inputs);
   const size_t rows = batch.params.size();
@@ -53,7 +53,7 @@ std::vector<int32_t> run(const Batch& batch, const KernelTable& kernels, const L
   const DeviceArray<int32_t> tokens(rows), part_token(rows * kSampleParts);
   const DeviceArray<uint64_t> threshold(rows);
   const DeviceArray<uint32_t> masks(inputs.masks);
-  kernels.sample({.logits = logits.get(),
+  Sample::launch({.logits = logits.get(),
                   .params = params.get(),
                   .shifts = shifts.get(),
                   .biases = biases.get(),
@@ -149,29 +149,29 @@ size_t count_others(const Batch& batch, const std::vector<int32_t>& got) {
   return others;
 }
 
-TEST_F(Sample, draws_what_the_host_draws) {
+TEST_F(SampleTest, draws_what_the_host_draws) {
   for (const int vocab : {2, 3, 160, 1001, 4096}) {
     const Batch batch = make_batch(vocab, 1500, 31);
-    const std::vector<int32_t> got = run(batch, kernels_, on_);
+    const std::vector<int32_t> got = run(batch, on_);
     EXPECT_LE(count_others(batch, got), 1u) << "vocab " << vocab;
-    EXPECT_EQ(got, run(batch, kernels_, on_)) << "not repeatable";
+    EXPECT_EQ(got, run(batch, on_)) << "not repeatable";
   }
 }
 
-TEST_F(Sample, draws_what_the_host_draws_at_the_real_vocabulary) {
+TEST_F(SampleTest, draws_what_the_host_draws_at_the_real_vocabulary) {
   const Batch batch = make_batch(201088, 80, 32);
-  EXPECT_LE(count_others(batch, run(batch, kernels_, on_)), 1u);
+  EXPECT_LE(count_others(batch, run(batch, on_)), 1u);
 }
 
-TEST_F(Sample, greedy_alone_takes_the_largest_and_lowest) {
+TEST_F(SampleTest, greedy_alone_takes_the_largest_and_lowest) {
   Batch batch = make_batch(4096, 50, 33);
   for (SamplingParams& p : batch.params) p = {.temperature = 0};
-  EXPECT_EQ(count_others(batch, run(batch, kernels_, on_)), 0u);
-  EXPECT_EQ(counts_[kernel::kSampleFilter.name], 0);
-  EXPECT_EQ(counts_[kernel::kSampleAdjust.name], 0);
+  EXPECT_EQ(count_others(batch, run(batch, on_)), 0u);
+  EXPECT_EQ(counts_[Sample::kFilter.name], 0);
+  EXPECT_EQ(counts_[Sample::kAdjust.name], 0);
 }
 
-TEST_F(Sample, a_row_without_a_token_says_why) {
+TEST_F(SampleTest, a_row_without_a_token_says_why) {
   Batch batch = make_batch(1001, 4, 35);
   for (size_t r = 0; r < 4; ++r) {
     batch.params[r] = {.temperature = r % 2 == 0 ? 0.0f : 1.0f};
@@ -181,19 +181,19 @@ TEST_F(Sample, a_row_without_a_token_says_why) {
   batch.logits[1 * 1001 + 500] = NAN;
   batch.masks[2].assign(static_cast<size_t>(mask_words(1001)), 0);
   batch.logits[3 * 1001 + 7] = INFINITY;
-  EXPECT_EQ(run(batch, kernels_, on_), (std::vector<int32_t>{0, kNotFinite, kNothingAllowed, kNotFinite}));
+  EXPECT_EQ(run(batch, on_), (std::vector<int32_t>{0, kNotFinite, kNothingAllowed, kNotFinite}));
 }
 
-TEST_F(Sample, a_row_does_not_depend_on_the_rows_beside_it) {
+TEST_F(SampleTest, a_row_does_not_depend_on_the_rows_beside_it) {
   const Batch batch = make_batch(1001, 40, 34);
-  const std::vector<int32_t> together = run(batch, kernels_, on_);
+  const std::vector<int32_t> together = run(batch, on_);
   for (size_t r = 0; r < together.size(); ++r) {
     // Alone it stands first, so its position, which the draw depends on, has to be kept: repeat it in place.
     Batch alone = batch;
     for (size_t other = 0; other < together.size(); ++other) {
       if (other != r) alone.params[other] = {.temperature = 0};
     }
-    ASSERT_EQ(run(alone, kernels_, on_)[r], together[r]);
+    ASSERT_EQ(run(alone, on_)[r], together[r]);
   }
 }
 

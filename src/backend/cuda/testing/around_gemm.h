@@ -170,21 +170,21 @@ void check_norm(const NormCase& c, const Run& run) {
       static_cast<size_t>(rows) *
       static_cast<size_t>(codes ? layout::mx_row_bytes(element_of(c.type), c.hidden) / 2 : c.hidden));
   const void* const experts = in.of_bf16() ? static_cast<const void*>(on_y16.get()) : on_y.get();
-  const NormSumsArgs args{.x = on_x.get(),
-                          .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
-                          .bias = c.splits > 0 ? on_bias.get() : nullptr,
-                          .experts = {c.topk == 0 ? nullptr : experts, c.experts, on_weights.get(), c.topk},
-                          .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
-                          .normed = c.normed ? normed.get() : nullptr,
-                          .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0, c.in_mxfp8},
-                          .tokens = c.tokens,
-                          .hidden = c.hidden,
-                          .eps = 1e-5f};
+  const NormSums::Args args{.x = on_x.get(),
+                            .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
+                            .bias = c.splits > 0 ? on_bias.get() : nullptr,
+                            .experts = {c.topk == 0 ? nullptr : experts, c.experts, on_weights.get(), c.topk},
+                            .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
+                            .normed = c.normed ? normed.get() : nullptr,
+                            .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0, c.in_mxfp8},
+                            .tokens = c.tokens,
+                            .hidden = c.hidden,
+                            .eps = 1e-5f};
   check_args(args);
   run(args);
   if (!c.normed && c.rounded) {  // what was rounded
     const Memory<float> again(in.x);
-    NormSumsArgs only = args;
+    NormSums::Args only = args;
     only.x = again.get();
     only.normed = normed.get();
     only.rounded = {};
@@ -246,7 +246,7 @@ class RopeFixture {
     for (int t = 0; t < c.tokens; ++t) slots_.push_back(pages_ * kPageTokens - 2 - t);
     on_slots_.emplace(slots_);
   }
-  [[nodiscard]] RopeSumsArgs args(SplitSums sums) const {
+  [[nodiscard]] RopeSums::Args args(SplitSums sums) const {
     return {.sums = sums,
             .bias = on_bias_.get(),
             .q = q_.get(),
@@ -321,7 +321,7 @@ void check_rope(const RopeCase& c, const Run& run) {
   const RopeFixture<Memory> f(c);
   const TestSums sums(c.splits, c.tokens, static_cast<int>(f.bias().size()), c.order);
   const Memory<uint8_t> on_sums(sums.values);
-  const RopeSumsArgs args = f.args({on_sums.get(), c.splits, c.order});
+  const RopeSums::Args args = f.args({on_sums.get(), c.splits, c.order});
   check_args(args);
   run(args);
   f.compare([&](int t) { return row_of_sums(c, sums, f.bias(), t); }, 0);

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 #include "base/dtype.h"
 #include "base/random.h"
 
@@ -25,7 +25,6 @@ class CudaTest : public testing::Test {
     on_ = {stream_.get(), &counts_};
   }
 
-  const KernelTable kernels_ = all_kernels();
   LaunchCounts counts_{};
   Stream stream_;
   Launch on_;

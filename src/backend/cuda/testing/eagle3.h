@@ -24,7 +24,7 @@ inline constexpr double kEagle3Rounding = 0x1p-8;   // bf16
 inline double eagle3_silu_of(double x) { return x / (1 + std::exp(-x)); }
 
 struct Eagle3LinearCase {
-  Eagle3LinearArgs::Then then = Eagle3LinearArgs::Then::kAdd;
+  Eagle3Linear::Args::Then then = Eagle3Linear::Args::Then::kAdd;
   int tokens = 1, rows = 48, cols = 96;  // kRope: rows are those of heads
   bool bias = true, residual = true;
   int heads = 6, kv_heads = 2, head_dim = 8;
@@ -52,7 +52,7 @@ struct Eagle3Products {
 
 template <template <class> class Memory, class Run>
 void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
-  using Then = Eagle3LinearArgs::Then;
+  using Then = Eagle3Linear::Args::Then;
   constexpr int kPages = 3;
   if (c.then == Then::kRope) c.rows = (c.heads + 2 * c.kv_heads) * c.head_dim;
   SCOPED_TRACE(testing::Message() << "then " << static_cast<int>(c.then) << ", " << c.tokens << " tokens, " << c.rows
@@ -70,7 +70,7 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
   const Memory<Bf16> weight(weights), x(inputs), gated(outs / 2), keys(page_values), values(page_values);
   const Memory<float> bias(biases), residual(residuals), out(outs), cosine(cosines), sine(sines);
   const Memory<int32_t> on_slots(slots);
-  Eagle3LinearArgs args{.then = c.then, .weight = weight.get(), .x = x.get()};
+  Eagle3Linear::Args args{.then = c.then, .weight = weight.get(), .x = x.get()};
   args.bias = c.bias ? bias.get() : nullptr;
   args.tokens = c.tokens, args.rows = c.rows, args.cols = c.cols;
   if (c.then != Then::kGate) args.out = out.get();
@@ -79,7 +79,7 @@ void check_eagle3_linear(Eagle3LinearCase c, const Run& run) {
   args.cosine = cosine.get(), args.sine = sine.get(), args.slots = on_slots.get();
   args.keys = keys.get(), args.values = values.get();
   args.heads = c.heads, args.kv_heads = c.kv_heads, args.head_dim = c.head_dim;
-  run(args, c.parts > 0 ? cut(args, c.parts) : plan(args, 132));
+  run(args, c.parts > 0 ? Eagle3Linear::cut(args, c.parts) : Eagle3Linear::plan(args, 132));
 
   const Eagle3Products want(c, weights, inputs, biases);
   const std::vector<float> got = out.host();
@@ -137,10 +137,10 @@ inline constexpr Eagle3LinearCase kEagle3LinearCases[] = {
     {.tokens = 17, .rows = 24, .cols = 256, .parts = 4},
     {.tokens = 64, .rows = 144, .cols = 104, .parts = 1},
     {.tokens = 3, .rows = 16, .cols = 17280},
-    {.then = Eagle3LinearArgs::Then::kGate, .tokens = 5, .rows = 80, .cols = 32},
-    {.then = Eagle3LinearArgs::Then::kGate, .tokens = 33, .rows = 48, .cols = 320, .bias = false, .parts = 8},
-    {.then = Eagle3LinearArgs::Then::kRope, .tokens = 7, .cols = 64},
-    {.then = Eagle3LinearArgs::Then::kRope,
+    {.then = Eagle3Linear::Args::Then::kGate, .tokens = 5, .rows = 80, .cols = 32},
+    {.then = Eagle3Linear::Args::Then::kGate, .tokens = 33, .rows = 48, .cols = 320, .bias = false, .parts = 8},
+    {.then = Eagle3Linear::Args::Then::kRope, .tokens = 7, .cols = 64},
+    {.then = Eagle3Linear::Args::Then::kRope,
      .tokens = 12,
      .cols = 64,
      .bias = false,
@@ -165,7 +165,7 @@ void check_eagle3_norm(const Eagle3NormCase& c, const Run& run) {
   const Memory<float> x(values), scale(scales), normed(values.size() + before), plain(values.size() + before);
   const Memory<Bf16> rounded(values.size() + before);
   const Memory<int32_t> which(from);
-  Eagle3NormArgs args{.x = x.get(), .rows = c.rows, .segments = c.segments, .width = c.width, .eps = 1e-5f};
+  Eagle3Norm::Args args{.x = x.get(), .rows = c.rows, .segments = c.segments, .width = c.width, .eps = 1e-5f};
   if (c.which) args.which = which.get();
   if (c.scale) args.scale = scale.get();
   if (c.rounded) args.rounded = rounded.get() + before;
@@ -244,19 +244,19 @@ void check_eagle3_enter(const Eagle3EnterCase& c, const Run& run) {
   const Memory<Bf16> embedding(table), x(2 * tokens * hidden);
   const Memory<float> input_norm(input_norms), hidden_norm(hidden_norms), residual(residuals), fed(features);
   const Memory<int32_t> on_ids(ids), on_sampled(sampled), on_targets(targets);
-  Eagle3EnterArgs args{.ids = on_ids.get(),
-                       .sampled = on_sampled.get(),
-                       .target_ids = c.target_ids ? on_targets.get() : nullptr,
-                       .features = fed.get(),
-                       .embedding = embedding.get(),
-                       .input_norm = input_norm.get(),
-                       .hidden_norm = hidden_norm.get(),
-                       .x = x.get(),
-                       .residual = residual.get(),
-                       .tokens = c.tokens,
-                       .hidden = c.hidden,
-                       .eps = 1e-5f,
-                       .norm_before_residual = c.norm_before_residual};
+  Eagle3Enter::Args args{.ids = on_ids.get(),
+                         .sampled = on_sampled.get(),
+                         .target_ids = c.target_ids ? on_targets.get() : nullptr,
+                         .features = fed.get(),
+                         .embedding = embedding.get(),
+                         .input_norm = input_norm.get(),
+                         .hidden_norm = hidden_norm.get(),
+                         .x = x.get(),
+                         .residual = residual.get(),
+                         .tokens = c.tokens,
+                         .hidden = c.hidden,
+                         .eps = 1e-5f,
+                         .norm_before_residual = c.norm_before_residual};
   run(args);
   const std::vector<Bf16> got = x.host();
   const std::vector<float> got_residual = residual.host();

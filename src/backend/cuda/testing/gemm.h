@@ -209,7 +209,7 @@ inline std::vector<float> from_mx_rows(const std::vector<uint8_t>& rows, int col
   return values;
 }
 
-// RoundArgs in codes of MXFP8, and in the values of them as f16.
+// Round::Args in codes of MXFP8, and in the values of them as f16.
 template <template <class> class Memory, class Run>
 void check_rounds_mxfp8(int tokens, int cols, const Run& run) {
   SCOPED_TRACE(testing::Message() << tokens << " tokens, " << cols << " columns");
@@ -221,12 +221,12 @@ void check_rounds_mxfp8(int tokens, int cols, const Run& run) {
   std::vector<uint16_t> want(rows.size() / 2);
   std::memcpy(want.data(), rows.data(), rows.size());
   const Memory<uint16_t> codes(want.size());
-  run(RoundArgs{.from = from.get(), .to = {codes.get(), InputType::kMxfp8}, .tokens = tokens, .cols = cols});
+  run(Round::Args{.from = from.get(), .to = {codes.get(), InputType::kMxfp8}, .tokens = tokens, .cols = cols});
   ASSERT_EQ(codes.host(), want);
   const Memory<uint16_t> halves(values.size());
   GemmInput to{halves.get(), InputType::kF16};
   to.in_mxfp8 = true;
-  run(RoundArgs{.from = from.get(), .to = to, .tokens = tokens, .cols = cols});
+  run(Round::Args{.from = from.get(), .to = to, .tokens = tokens, .cols = cols});
   const std::vector<uint16_t> got = halves.host();
   round_activations(backend::Activations::kMxfp8, values);
   for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(F16{got[i]}.to_float(), values[i]) << i;

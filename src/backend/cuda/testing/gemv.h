@@ -226,7 +226,7 @@ inline constexpr double kSumError =
     0x1p-18;                            // of Σ|w||x|: 64 float ulps; one wrong product of 2880 is 90 times as much
 inline constexpr double kTiny = 1e-42;  // results in float's subnormal range
 
-inline GemvDevice device_facts() {
+inline PlanDevice device_facts() {
   cudaDeviceProp prop{};
   cuda_check(cudaGetDeviceProperties(&prop, 0), "device");
   std::printf("%s, %d SMs, %zu B shared per block, %zu per SM\n", prop.name, prop.multiProcessorCount,

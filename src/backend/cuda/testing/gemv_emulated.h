@@ -22,7 +22,7 @@ namespace nibble::backend::cuda {
 using layout::Packing;
 using layout::RowOrder;
 
-inline constexpr GemvDevice kDevice{.sms = 3, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
+inline constexpr PlanDevice kDevice{.sms = 3, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472};
 inline const float kNan = std::nanf("");
 inline constexpr double kSumError = 0x1p-21;  // of Σ|w||x|; the emulated mma rounds once per 16 products
 
@@ -129,10 +129,15 @@ inline std::vector<Bf16> random_bf16(size_t count, uint64_t seed) {
 
 template <class Tile, class Op>
 void run_kernel(const typename Op::Args& args, const GemvPlan& plan, emulation::Launch launch) {
-  const GemvKernelArgs<typename Op::Args> kernel_args{
-      args,           args.weights,   plan.stages,      plan.tile.slices, static_cast<int>(plan.tile.chunk_bytes),
-      plan.epilogues, plan.under_way, plan.tile.missing};
-  launch.grid = plan.grid;
+  const GemvKernelArgs<typename Op::Args> kernel_args{args,
+                                                      args.weights,
+                                                      plan.stages,
+                                                      plan.geometry.slices,
+                                                      static_cast<int>(plan.geometry.chunk_bytes),
+                                                      plan.epilogues,
+                                                      plan.under_way,
+                                                      plan.geometry.missing};
+  launch.grid = static_cast<int>(plan.grid);
   launch.threads = plan.threads;
   ASSERT_EQ(emulation::run(launch, [&] { gemv<Tile, Op>(kernel_args); }), "");
 }
@@ -141,8 +146,8 @@ template <Packing kPacking, Columns kColumns, class Op>
 void run_op(const typename Op::Args& args, const GemvPlan& plan, const emulation::Launch& launch) {
   check_args(args);
   if constexpr (kPacking == Packing::kMxfp4 && kColumns == Columns::kVectors && Op::kChooses)
-    if (plan.tile.missing > 0) return run_kernel<GemvTile<kPacking, 6, kColumns, true>, Op>(args, plan, launch);
-  if (plan.tile.blocks == 6) {
+    if (plan.geometry.missing > 0) return run_kernel<GemvTile<kPacking, 6, kColumns, true>, Op>(args, plan, launch);
+  if (plan.geometry.blocks == 6) {
     run_kernel<GemvTile<kPacking, 6, kColumns>, Op>(args, plan, launch);
   } else {
     run_kernel<GemvTile<kPacking, 8, kColumns>, Op>(args, plan, launch);

@@ -205,7 +205,7 @@ void check_mx_experts(const MxExpertsCase& c, const MxMatrices& matrices, const 
     GemmArgs first = both;
     first.down = {};
     for (const GemmArgs& args : {first, second}) {
-      check_mx_args(args);
+      Sm121MxGemm::check(args);
       run(args, plan_mx_gemm({.rows = args.rows,
                               .cols = args.cols,
                               .tokens = args.tokens,
@@ -290,7 +290,7 @@ void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
     } else {
       args.parts[0] = {y.get(), 0, c.rows};
     }
-    check_mx_args(args);
+    Sm121MxGemm::check(args);
     run(args, plan_mx_gemm({.rows = c.rows,
                             .cols = c.cols,
                             .tokens = c.tokens,

@@ -3,7 +3,6 @@
 
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/arch/sm121/kernels.h"
-#include "backend/cuda/launch/kernel_table.h"
 
 namespace nibble::backend::cuda {
 

@@ -1,9 +1,9 @@
 #pragma once
-// What the tests of round_blocks.h and of gemv_int8.cu share, on a device and emulated: cases, plain double
+// What the tests of round_blocks.h and of gemv_int8.cuh share, on a device and emulated: cases, plain double
 // results, comparisons. Memory is the kind of array that the kernels reach, run the launch. No CUDA.
 
 #include "backend/activations.h"
-#include "backend/cuda/experts/grouped_plan.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/testing/around_gemm.h"
 #include "backend/cuda/quantise/round_blocks.h"
@@ -54,10 +54,10 @@ void check_round(const RoundCase& c, const Run& run) {
   round_activations(c.form, want);
   const Memory<float> from(values);
   const Memory<uint16_t> to = c.from_f32 ? Memory<uint16_t>(values.size()) : Memory<uint16_t>(halves);
-  run(RoundBlocksArgs{.form = c.form,
-                      .from = c.from_f32 ? from.get() : nullptr,
-                      .to = reinterpret_cast<F16*>(to.get()),
-                      .values = c.rows * c.cols});
+  run(RoundBlocks::Args{.form = c.form,
+                        .from = c.from_f32 ? from.get() : nullptr,
+                        .to = reinterpret_cast<F16*>(to.get()),
+                        .values = c.rows * c.cols});
   std::vector<uint16_t> got = to.host();
   if (c.form == Activations::kInt8) {
     ASSERT_EQ(int8_values({reinterpret_cast<const F16*>(got.data()), got.size()}), want);
@@ -96,10 +96,10 @@ void check_codes(Activations form, const Run& run) {
   round_activations(form, want);
   const Memory<float> from(values);
   const Memory<uint16_t> to(values.size());
-  run(RoundBlocksArgs{.form = form,
-                      .from = from.get(),
-                      .to = reinterpret_cast<F16*>(to.get()),
-                      .values = static_cast<int64_t>(values.size())});
+  run(RoundBlocks::Args{.form = form,
+                        .from = from.get(),
+                        .to = reinterpret_cast<F16*>(to.get()),
+                        .values = static_cast<int64_t>(values.size())});
   ASSERT_EQ(from.host(), want);
   const std::vector<uint16_t> got = to.host();
   for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i], F16::from_float(want[i]).bits) << i << " " << want[i];
@@ -166,20 +166,20 @@ void check_int8_experts(const Int8Case& c, const Up& run_up, const Down& run_dow
   const Memory<uint16_t> u(static_cast<size_t>(pairs * width)), u_again(static_cast<size_t>(pairs * width));
   const Memory<float> y(static_cast<size_t>(pairs * c.hidden));
   for (const Memory<uint16_t>* to : {&u, &u_again})
-    run_up(GroupedUpArgs{.weights = on_up.get(),
-                         .bias = on_up_bias.get(),
-                         .x = reinterpret_cast<const F16*>(on_x.get()),
-                         .groups = on_groups,
-                         .u = reinterpret_cast<F16*>(to->get()),
-                         .hidden = c.hidden,
-                         .inter = c.inter});
-  run_down(GroupedDownArgs{.weights = on_down.get(),
-                           .bias = on_down_bias.get(),
-                           .u = reinterpret_cast<const F16*>(on_v.get()),
+    run_up(GroupedUp::Args{.weights = on_up.get(),
+                           .bias = on_up_bias.get(),
+                           .x = reinterpret_cast<const F16*>(on_x.get()),
                            .groups = on_groups,
-                           .y = y.get(),
+                           .u = reinterpret_cast<F16*>(to->get()),
                            .hidden = c.hidden,
-                           .inter = width});
+                           .inter = c.inter});
+  run_down(GroupedDown::Args{.weights = on_down.get(),
+                             .bias = on_down_bias.get(),
+                             .u = reinterpret_cast<const F16*>(on_v.get()),
+                             .groups = on_groups,
+                             .y = y.get(),
+                             .hidden = c.hidden,
+                             .inter = width});
   const std::vector<uint16_t> got_u = u.host();
   const std::vector<float> got_y = y.host();
   ASSERT_EQ(got_u, u_again.host());
@@ -283,13 +283,13 @@ void check_round_rows(const RoundRowsCase& c, const Run& run) {
   for (const float value : values) halves.push_back(F16::from_float(value).bits);
   const Memory<uint16_t> panels(in_panels(halves, c.cols, rows, token_at));
   const Memory<uint8_t> codes(static_cast<size_t>(rows * c.cols));
-  RoundRowsArgs args{.places = on_places.get(),
-                     .codes = codes.get(),
-                     .scales = scales.get(),
-                     .tokens = c.tokens,
-                     .cols = c.cols,
-                     .copies = c.copies,
-                     .rows = rows};
+  RoundRows::Args args{.places = on_places.get(),
+                       .codes = codes.get(),
+                       .scales = scales.get(),
+                       .tokens = c.tokens,
+                       .cols = c.cols,
+                       .copies = c.copies,
+                       .rows = rows};
   if (c.panels) {
     args.panels = panels.get();
     values = floats_of_f16(halves);
@@ -325,13 +325,13 @@ void check_round_rows_not_finite(const Run& run) {
     const Memory<float> from(values), scales(size_t{kRows});
     const Memory<int32_t> places(std::vector<int32_t>{3, 4});
     const Memory<uint8_t> codes(size_t{kRows} * kCols);
-    run(RoundRowsArgs{.from = from.get(),
-                      .places = places.get(),
-                      .codes = codes.get(),
-                      .scales = scales.get(),
-                      .tokens = 2,
-                      .cols = kCols,
-                      .rows = kRows});
+    run(RoundRows::Args{.from = from.get(),
+                        .places = places.get(),
+                        .codes = codes.get(),
+                        .scales = scales.get(),
+                        .tokens = 2,
+                        .cols = kCols,
+                        .rows = kRows});
     ASSERT_TRUE(std::isnan(scales.host()[3]));
     ASSERT_TRUE(std::isfinite(scales.host()[4]));
   }

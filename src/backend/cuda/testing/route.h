@@ -1,6 +1,7 @@
 #pragma once
 // What the tests of the routers among around_gemm.h's kernels share, as around_gemm.h here for the others. No CUDA.
 
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/testing/around_gemm.h"
 
 #include <gtest/gtest.h>
@@ -34,18 +35,18 @@ Routed run_route(const RouteCase& c, const std::vector<float>& x, const std::vec
   const Memory<Bf16> on_weight(weight), on_bias(bias);
   const Memory<int32_t> ids(chosen);
   const Memory<int> finished(std::vector<int>(static_cast<size_t>(route_tiles(c.tokens)), 0));
-  const RouteTokensArgs args{.x = on_x.get(),
-                             .weight = on_weight.get(),
-                             .bias = on_bias.get(),
-                             .logits = logits.get(),
-                             .ids = ids.get(),
-                             .weights = weights.get(),
-                             .parts = parts.get(),
-                             .finished = finished.get(),
-                             .tokens = c.tokens,
-                             .hidden = c.hidden,
-                             .experts = c.experts,
-                             .topk = c.topk};
+  const RouteTokens::Args args{.x = on_x.get(),
+                               .weight = on_weight.get(),
+                               .bias = on_bias.get(),
+                               .logits = logits.get(),
+                               .ids = ids.get(),
+                               .weights = weights.get(),
+                               .parts = parts.get(),
+                               .finished = finished.get(),
+                               .tokens = c.tokens,
+                               .hidden = c.hidden,
+                               .experts = c.experts,
+                               .topk = c.topk};
   check_args(args);
   run(args);
   EXPECT_EQ(std::ranges::count(finished.host(), 0), route_tiles(c.tokens));
@@ -158,22 +159,22 @@ std::vector<float> check_route_sums(const RouteSumsCase& c, const Run& run) {
       starts(static_cast<size_t>(expert_ranges(c.tokens)) * experts);
   const Memory<int> finished(std::vector<int>{0});
   const Memory<Bf16> on_bias(in.bias), on_norm(in.norm), on_weight(in.weight), on_router_bias(in.router_bias);
-  const RouteSumsArgs args{.x = on_x.get(),
-                           .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
-                           .bias = c.splits > 0 ? on_bias.get() : nullptr,
-                           .norm = on_norm.get(),
-                           .weight = on_weight.get(),
-                           .router_bias = on_router_bias.get(),
-                           .inverse = inverse.get(),
-                           .logits = logits.get(),
-                           .ids = ids.get(),
-                           .weights = weights.get(),
-                           .ranges = {starts.get(), counts.get(), finished.get()},
-                           .tokens = c.tokens,
-                           .hidden = c.hidden,
-                           .experts = c.experts,
-                           .topk = c.topk,
-                           .eps = 1e-5f};
+  const RouteSums::Args args{.x = on_x.get(),
+                             .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
+                             .bias = c.splits > 0 ? on_bias.get() : nullptr,
+                             .norm = on_norm.get(),
+                             .weight = on_weight.get(),
+                             .router_bias = on_router_bias.get(),
+                             .inverse = inverse.get(),
+                             .logits = logits.get(),
+                             .ids = ids.get(),
+                             .weights = weights.get(),
+                             .ranges = {starts.get(), counts.get(), finished.get()},
+                             .tokens = c.tokens,
+                             .hidden = c.hidden,
+                             .experts = c.experts,
+                             .topk = c.topk,
+                             .eps = 1e-5f};
   check_args(args);
   run(args);
   const std::vector<float> got_x = on_x.host(), got_inverse = inverse.host(), got = logits.host(),
@@ -223,7 +224,7 @@ void check_norm_route(const NormCase& c, const RouteCase& to, const Run& run) {
   const Memory<Bf16> on_weight(weight), on_bias(bias);
   const auto route = [&] {
     Routed routed;
-    check_norm<Memory>(c, [&](const NormSumsArgs& norm) {
+    check_norm<Memory>(c, [&](const NormSums::Args& norm) {
       const Memory<float> logits(out), weights(chosen);
       const Memory<int32_t> ids(chosen);
       const NormRouteArgs args{norm,

@@ -20,13 +20,13 @@ struct SplitCase {
 template <template <class> class Memory, class Run>
 void check_split(const SplitCase& c, const Run& run) {
   const SplitGemmPlan plan = plan_split_gemm({c.rows, c.cols, c.tokens}, c.sms);
-  SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens: " << plan.to_string());
+  SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens: " << plan.tile);
   const GemmMatrix w(layout::Packing::kBf16, c.rows, c.cols, layout::RowOrder::kPlain, 5);
   const std::vector<uint16_t> x = random_16(true, int64_t{c.tokens} * c.cols, 6);
   const Memory<uint8_t> weights(w.packed);
   const Memory<uint16_t> on_x(in_panels(x, c.cols, c.tokens));
   const size_t out = static_cast<size_t>(split_pitch(c.tokens, c.rows)), tail = 64;
-  const Memory<uint16_t> sums(static_cast<size_t>(plan.splits) * out + tail);
+  const Memory<uint16_t> sums(static_cast<size_t>(plan.cut.splits) * out + tail);
   const SplitGemmArgs args{.weights = weights.get(),
                            .x = on_x.get(),
                            .sums = sums.get(),
@@ -44,7 +44,7 @@ void check_split(const SplitCase& c, const Run& run) {
     for (const int r : {0, c.rows - 1, t * 7 % c.rows, t * 131 % c.rows, (t + 15) % c.rows}) {
       const GemmSum want = w.dot(r, x.data() + int64_t{t} * c.cols, true);
       double all = 0, rounding = 0;
-      for (int s = 0; s < plan.splits; ++s) {
+      for (int s = 0; s < plan.cut.splits; ++s) {
         const size_t place = static_cast<size_t>(s) * out + static_cast<size_t>(place_in_sums(c.tokens, t, r));
         const double sum = Bf16{got[place]}.to_float();
         all += sum;

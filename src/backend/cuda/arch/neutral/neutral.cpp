@@ -3,36 +3,24 @@
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/attention/attend_plan.h"
 
-#include <fmt/format.h>
-
 namespace nibble::backend::cuda {
 namespace {
 
-GemmDevice gemm_device(const DeviceFacts& card) {
-  return {.sms = card.multiprocessors, .sm_smem_bytes = card.sm_smem_bytes};
-}
-
-std::optional<KernelPlan<GemmPlan>> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
-  return KernelPlan<GemmPlan>{by_packing(kernel::kGemm, shape.packing), plan_gemm(shape, gemm_device(card))};
+std::optional<GemmPlan> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
+  return plan_gemm(shape, plan_device(card));
 }
 
 std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFacts& card) {
-  const GemmPlan first = plan_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, gemm_device(card));
-  return ExpertsPlan{.gate_up = kernel::kGemmGateUp,
-                     .down = by_packing(kernel::kGemm, layout::Packing::kMxfp4),
-                     .first = first,
+  GemmPlan first = plan_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, plan_device(card));
+  first.kernel = AnyGemm::kGateUp;
+  return ExpertsPlan{.first = first,
                      .second = plan_gemm_tile({s.hidden, layout::block_pair_width(s.inter), s.pairs, s.experts},
                                               {first.rows, first.tokens})};
 }
 
 std::optional<Kernel> serve_prefill(const PrefillShape& s) {
-  if (s.fp8) return kernel::kAttendPrefillFp8;
-  if (s.pages.prefill) return kernel::kAttendPrefill.of(s.pages.dtype);
+  if (s.fp8 || s.pages.prefill) return AttendPrefill::name(s.pages.dtype, s.fp8);
   return std::nullopt;
-}
-
-PrefillPlan plan_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*card*/) {
-  return {.tile = prefill_tile(tiles, kv_heads)};
 }
 
 }  // namespace
@@ -40,10 +28,14 @@ PrefillPlan plan_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*c
 Arch neutral() {
   return {.name = "neutral",
           .runs_on = [](const DeviceFacts&) { return true; },
-          .gemm = {.serve = serve_gemm},
-          .experts_gemm = {.serve = serve_experts},
-          .prefill = {.serve = serve_prefill, .plan = plan_prefill, .tile_tokens = kPrefillTokens, .codes = true},
-          .peak = {.of = "f16 (mma.sync)"},
+          .gemm = {.serve = serve_gemm, .launch = AnyGemm::launch},
+          .experts_gemm = {.serve = serve_experts, .launch = AnyGemm::launch},
+          .prefill = {.serve = serve_prefill,
+                      .plan = plan_prefill,
+                      .launch = AttendPrefill::launch,
+                      .tile_tokens = kPrefillTokens,
+                      .codes = true},
+          .peak = {.of = "f16 (mma.sync)", .launch = any_peak_mma},
           // On an H100 as sm_80, 120b: with 16 pairs an expert the GEMMs take 677 us and `grouped` 957, with 8
           // `grouped` 646; o in halves takes 2.9 % off a step of one token, and nothing off one of sm_90's own.
           .tuned =

@@ -6,12 +6,12 @@ namespace nibble::backend::cuda {
 
 double sm121_peak_mx(const PeakLaunch& /*args*/, CUstream_st* /*stream*/) { return 0; }
 
-void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
-  require_shape(false, kernel::sm121_mx_kernel(args), "a build for sm_120a or sm_121a", args.tokens);
+void Sm121MxGemm::launch(const GemmArgs& args, const GemmPlan& /*plan*/, const Launch& /*on*/) {
+  require_shape(false, name(args), "a build for sm_120a or sm_121a", args.tokens);
 }
 
-void sm121_attend_prefill(const FlashArgs& args, KvDtype /*type*/, const Launch& /*on*/) {
-  require_shape(false, kernel::kSm121AttendPrefill, "a build for sm_120a or sm_121a", args.tile_count);
+void Sm121AttendPrefill::launch(const FlashArgs& args, KvDtype /*type*/, const Launch& /*on*/) {
+  require_shape(false, kName, "a build for sm_120a or sm_121a", args.tile_count);
 }
 
 }  // namespace nibble::backend::cuda

@@ -6,8 +6,8 @@
 
 namespace nibble::backend::cuda {
 
-void sm121_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
-  launch_prefill_fp8<ScaledFp8<NativeMx>>(args, type, kernel::kSm121AttendPrefill, on);
+void Sm121AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
+  launch_prefill_fp8<ScaledFp8<NativeMx>>(args, type, kName, on);
 }
 
 }  // namespace nibble::backend::cuda

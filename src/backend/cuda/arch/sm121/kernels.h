@@ -1,11 +1,10 @@
 #pragma once
-// The kernels of GB10 and its like: their tiles, shared memory, plans, cost, names and launchers. Plain C++. A launcher
-// throws Error(kUnsupported) in a build without sm_120a and sm_121a (absent.cpp).
+// The kernels of GB10 and its like: their tiles, shared memory and plans. In a build without sm_120a and sm_121a a
+// launch throws Error(kUnsupported) (absent.cpp). Plain C++.
 
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 
 #include <cstdint>
@@ -47,38 +46,33 @@ static_assert(mx_ctas(128) * (mx_shared_bytes(InputType::kMxfp8, 128, 4096) + 10
 // All of a step's grouped launches must use the same tile: plan with the larger rows. shape.activations: kMxfp8, kMxfp6
 // or kMxfp4. tile_tokens 0: by the mean of an expert's pairs. Throws Error(kUnsupported) for a shape that has no tiles.
 [[nodiscard]] GemmPlan plan_mx_gemm(const GemmShape& shape, const DeviceFacts& card, int tile_tokens = 0);
-// Activations are a code and a 32nd of a byte each, u's too.
-[[nodiscard]] GemmCost mx_cost(const GemmArgs& args, int distinct_experts);
-// GemmArgs, of which x and u are codes: x of tokens / x_share rows, u of tokens. Grouped: MXFP4 weights, u or y16; else
-// MXFP4 or MXFP8 weights with MXFP8 codes, sums or one part. Throws as check_args there.
-void check_mx_args(const GemmArgs& args);
-
-namespace kernel {
-
-// By the experts' codes: mxfp8, mxfp6, mxfp4.
-inline constexpr Kernel kSm121GateUpGemm[] = {
-    {"sm121_mx_gemm<gate_up, mxfp8>"}, {"sm121_mx_gemm<gate_up, mxfp6>"}, {"sm121_mx_gemm<gate_up, mxfp4>"}};
-inline constexpr Kernel kSm121DownGemm[] = {
-    {"sm121_mx_gemm<down, mxfp8>"}, {"sm121_mx_gemm<down, mxfp6>"}, {"sm121_mx_gemm<down, mxfp4>"}};
-[[nodiscard]] constexpr Kernel by_codes(const Kernel (&kernels)[3], InputType codes) {
-  return kernels[static_cast<size_t>(codes) - static_cast<size_t>(InputType::kMxfp8)];
-}
-// By the weights, with MXFP8 codes.
-inline constexpr Kernel kSm121DenseMxfp8Gemm{"sm121_mx_gemm<mxfp8>"}, kSm121DenseMxfp4Gemm{"sm121_mx_gemm<mxfp4>"};
-[[nodiscard]] constexpr Kernel sm121_mx_kernel(const GemmArgs& args) {
-  if (args.u != nullptr) return by_codes(kSm121GateUpGemm, args.codes);
-  if (args.y16 != nullptr) return by_codes(kSm121DownGemm, args.codes);
-  return args.packing == layout::Packing::kMxfp8 ? kSm121DenseMxfp8Gemm : kSm121DenseMxfp4Gemm;
-}
-// Attention in FP8.
-inline constexpr Kernel kSm121AttendPrefill{"any_attend_prefill_fp8<mx>"};
-
-}  // namespace kernel
-
 // Attention over prompts in FP8. REQUIRES args.fp8. Throws Error(kUnsupported) for pages other than e4m3.
-void sm121_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on);
+struct Sm121AttendPrefill {
+  static constexpr Kernel kName{"any_attend_prefill_fp8<mx>"};
+  static void launch(const FlashArgs& args, KvDtype type, const Launch& on);
+};
 // plan: plan_mx_gemm of the same shape, with the tile that the groups were made with.
-void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+struct Sm121MxGemm {
+  // By the experts' codes: mxfp8, mxfp6, mxfp4.
+  static constexpr Kernel kGateUp[] = {
+      {"sm121_mx_gemm<gate_up, mxfp8>"}, {"sm121_mx_gemm<gate_up, mxfp6>"}, {"sm121_mx_gemm<gate_up, mxfp4>"}};
+  static constexpr Kernel kDown[] = {
+      {"sm121_mx_gemm<down, mxfp8>"}, {"sm121_mx_gemm<down, mxfp6>"}, {"sm121_mx_gemm<down, mxfp4>"}};
+  // By the weights, with MXFP8 codes.
+  static constexpr Kernel kMxfp8{"sm121_mx_gemm<mxfp8>"}, kMxfp4{"sm121_mx_gemm<mxfp4>"};
+  [[nodiscard]] static constexpr Kernel by_codes(const Kernel (&kernels)[3], InputType codes) {
+    return kernels[static_cast<size_t>(codes) - static_cast<size_t>(InputType::kMxfp8)];
+  }
+  [[nodiscard]] static constexpr Kernel name(const GemmArgs& args) {
+    if (args.u != nullptr) return by_codes(kGateUp, args.codes);
+    if (args.y16 != nullptr) return by_codes(kDown, args.codes);
+    return args.packing == layout::Packing::kMxfp8 ? kMxfp8 : kMxfp4;
+  }
+  // GemmArgs, of which x and u are codes: x of tokens / x_share rows, u of tokens. Grouped: MXFP4 weights, u or y16;
+  // else MXFP4 or MXFP8 weights with MXFP8 codes, sums or one part. Throws as check_args there.
+  static void check(const GemmArgs& args);
+  static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+};
 
 struct PeakLaunch;  // arch.h
 // mma.sync m16n8k32 with block scales, weights as e5m2, activations e4m3, float sums. Returns the flops of the launch;

@@ -5,7 +5,7 @@
 
 namespace nibble::backend::cuda {
 
-void sm121_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+void Sm121MxGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   launch_mx_gemm<NativeMx>(args, plan, on);
 }
 

@@ -67,7 +67,7 @@ struct MxInputCopy {
   static constexpr int kRows = Tile::kTokens / kStep;
   static_assert(kRows * kStep == Tile::kTokens && Tile::kThreads % Tile::kTokens == 0);
   const uint8_t* x;
-  uint32_t from[kRows];  // bytes; check_mx_args sees to the range
+  uint32_t from[kRows];  // bytes; Sm121MxGemm::check sees to the range
   int token, chunk, count;
 
   __device__ MxInputCopy(const GemmArgs& args, const GemmWork& work)

@@ -19,7 +19,7 @@ namespace {
 template <class Mma, class Tile, MxResults kResults>
 void run_tile(const GemmArgs& args, const GemmPlan& plan) {
   ASSERT_EQ(plan.smem_bytes, mx_shared_bytes(Tile::kCodes, Tile::kTokens, args.cols));
-  const emulation::Launch launch{.grid = plan.grid_x, .threads = kMxThreads, .predecessor = {}};
+  const emulation::Launch launch{.grid = static_cast<int>(plan.grid), .threads = kMxThreads, .predecessor = {}};
   const std::string error = emulation::run(launch, [&] { sm121_mx_gemm<Mma, Tile, kResults>(args); });
   ASSERT_EQ(error, "");
 }

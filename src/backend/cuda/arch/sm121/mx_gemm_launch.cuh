@@ -10,18 +10,18 @@ namespace nibble::backend::cuda {
 
 template <class Mma, class Tile, MxResults kResults>
 void launch_mx_tile(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  const Kernel name = kernel::sm121_mx_kernel(args);
+  const Kernel name = Sm121MxGemm::name(args);
   require_shape(plan.smem_bytes == mx_shared_bytes(Tile::kCodes, Tile::kTokens, args.cols), name,
                 "the plan's shared memory", plan.smem_bytes);
   require_shape(plan.smem_bytes <= kMxBlockBytes, name, "at most 99 KB of shared memory", plan.smem_bytes);
   auto* const kernel = sm121_mx_gemm<Mma, Tile, kResults>;
-  launch_chained(kernel, {name, on, plan.grid_x, kMxThreads, plan.smem_bytes}, args);
+  launch_chained(kernel, {name, on, plan.grid, kMxThreads, plan.smem_bytes}, args);
 }
 
 template <class Mma, layout::Packing kPacking, InputType kCodes, MxResults kResults>
 void launch_mx_tokens(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   if (plan.tokens == 64) return launch_mx_tile<Mma, MxTile<kPacking, kCodes, 64>, kResults>(args, plan, on);
-  require_shape(plan.tokens == 128, kernel::sm121_mx_kernel(args), "tiles of 64 or 128 tokens", plan.tokens);
+  require_shape(plan.tokens == 128, Sm121MxGemm::name(args), "tiles of 64 or 128 tokens", plan.tokens);
   launch_mx_tile<Mma, MxTile<kPacking, kCodes, 128>, kResults>(args, plan, on);
 }
 
@@ -35,7 +35,7 @@ void launch_mx_experts(const GemmArgs& args, const GemmPlan& plan, const Launch&
 template <class Mma>
 void launch_mx_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using enum InputType;
-  check_mx_args(args);
+  Sm121MxGemm::check(args);
   if (args.tiles == nullptr) {
     if (args.packing == layout::Packing::kMxfp8)
       return launch_mx_tokens<Mma, layout::Packing::kMxfp8, kMxfp8, MxResults::kRows>(args, plan, on);

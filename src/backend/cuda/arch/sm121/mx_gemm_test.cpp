@@ -22,13 +22,13 @@ class MxGemm : public CudaTest {
  protected:
   void check(const MxExpertsCase& c, const MxMatrices& matrices) {
     check_mx_experts<DeviceArray>(c, matrices, [&](const GemmArgs& args, const GemmPlan& plan) {
-      (native() ? sm121_mx_gemm : emulated_mx_gemm)(args, plan, on_);
+      (native() ? Sm121MxGemm::launch : emulated_mx_gemm)(args, plan, on_);
     });
   }
   void check(const MxExpertsCase& c) { check(c, {c.hidden, c.inter}); }
   void check(const MxDenseCase& c, const GemmMatrix& w) {
     check_mx_dense<DeviceArray>(c, w, [&](const GemmArgs& args, const GemmPlan& plan) {
-      (native() ? sm121_mx_gemm : emulated_mx_gemm)(args, plan, on_);
+      (native() ? Sm121MxGemm::launch : emulated_mx_gemm)(args, plan, on_);
     });
   }
   void check(const MxDenseCase& c) { check(c, mx_dense_matrix(c)); }

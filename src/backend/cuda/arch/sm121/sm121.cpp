@@ -38,24 +38,13 @@ GemmPlan plan_mx_gemm(const GemmShape& s, const DeviceFacts& card, int tile_toke
   constexpr int kReserved = 1024;  // of each CTA's shared memory
   const int64_t fit = std::max<int64_t>(1, card.sm_smem_bytes / (bytes + kReserved));
   const int64_t ctas = card.multiprocessors * std::min<int64_t>(mx_ctas(tokens), fit);
-  return {.rows = kMxRowTiles * layout::kTileRows,
-          .tokens = tokens,
-          .grid_x = static_cast<int>(std::min(ctas, works)),
-          .grid_y = 1,
-          .smem_bytes = bytes};
+  return plan_tiles({.kernel = s.packing == layout::Packing::kMxfp8 ? Sm121MxGemm::kMxfp8 : Sm121MxGemm::kMxfp4,
+                     .grid = std::min(ctas, works),
+                     .smem_bytes = bytes},
+                    kMxRowTiles * layout::kTileRows, tokens);
 }
 
-GemmCost mx_cost(const GemmArgs& a, int distinct_experts) {
-  const MxFormat codes = element_of(a.codes);
-  const int64_t results = a.u != nullptr ? layout::mx_row_bytes(codes, layout::block_pair_width(a.rows / 2))
-                                         : int64_t{a.y16 != nullptr || a.sums != nullptr ? 2 : 4} * a.rows;
-  const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
-  return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
-                   int64_t{a.tokens} / a.x_share * layout::mx_row_bytes(codes, a.cols) + a.tokens * results,
-          .flops = int64_t{2} * a.tokens * a.rows * a.cols};
-}
-
-void check_mx_args(const GemmArgs& a) {
+void Sm121MxGemm::check(const GemmArgs& a) {
   check_args(a);
   require_mx(in_codes(a.codes), "codes", a);
   require_mx(a.cols % layout::kBlockPairK == 0, "cols in pairs of blocks of 32", a);
@@ -85,30 +74,23 @@ std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const Devi
   GemmShape down = gate_up;
   down.rows = s.hidden;
   down.cols = layout::block_pair_width(s.inter);
-  const GemmPlan first = plan_mx_gemm(gate_up, card, s.tile_tokens);
-  return ExpertsPlan{.gate_up = kernel::by_codes(kernel::kSm121GateUpGemm, codes),
-                     .down = kernel::by_codes(kernel::kSm121DownGemm, codes),
-                     .first = first,
-                     .second = plan_mx_gemm(down, card, first.tokens),
-                     .input = codes};
+  ExpertsPlan plan{.first = plan_mx_gemm(gate_up, card, s.tile_tokens), .second = {}, .input = codes};
+  plan.second = plan_mx_gemm(down, card, plan.first.tokens);
+  plan.first.kernel = Sm121MxGemm::by_codes(Sm121MxGemm::kGateUp, codes);
+  plan.second.kernel = Sm121MxGemm::by_codes(Sm121MxGemm::kDown, codes);
+  return plan;
 }
 
-std::optional<KernelPlan<GemmPlan>> serve_sm121_dense(const GemmShape& s, const DeviceFacts& card) {
+std::optional<GemmPlan> serve_sm121_dense(const GemmShape& s, const DeviceFacts& card) {
   if (s.activations != Activations::kMxfp8 || s.packing == layout::Packing::kBf16 || s.experts > 1 ||
       s.cols % layout::kBlockPairK != 0)
     return std::nullopt;
-  const bool mxfp8 = s.packing == layout::Packing::kMxfp8;
-  return KernelPlan<GemmPlan>{mxfp8 ? kernel::kSm121DenseMxfp8Gemm : kernel::kSm121DenseMxfp4Gemm,
-                              plan_mx_gemm(s, card)};
+  return plan_mx_gemm(s, card);
 }
 
 std::optional<Kernel> serve_sm121_prefill(const PrefillShape& s) {
-  if (s.fp8) return kernel::kSm121AttendPrefill;
+  if (s.fp8) return Sm121AttendPrefill::kName;
   return std::nullopt;
-}
-
-PrefillPlan plan_sm121_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& /*card*/) {
-  return {.tile = prefill_tile(tiles, kv_heads)};
 }
 
 }  // namespace
@@ -118,13 +100,14 @@ Arch sm121() {
   return {
       .name = "sm121",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
-      .gemm = {.serve = serve_sm121_dense, .codes = true, .sums = true},
-      .experts_gemm = {.serve = serve_sm121_experts},
+      .gemm = {.serve = serve_sm121_dense, .launch = Sm121MxGemm::launch, .codes = true, .sums = true},
+      .experts_gemm = {.serve = serve_sm121_experts, .launch = Sm121MxGemm::launch},
       .prefill = {.serve = serve_sm121_prefill,
-                  .plan = plan_sm121_prefill,
+                  .plan = plan_prefill,
+                  .launch = Sm121AttendPrefill::launch,
                   .tile_tokens = kPrefillTokens,
                   .codes = true},
-      .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .exact16 = false},
+      .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .launch = sm121_peak_mx, .exact16 = false},
   };  // not tuned: nobody has measured
 }
 

@@ -7,17 +7,13 @@ namespace nibble::backend::cuda {
 
 bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
 
-void sm90_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on) {
-  constexpr Kernel kName = kernel::kSm90AttendPrefill;
+void Sm90AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
   using Tile = WgmmaAttend;
   require_shape(sm90_attend_serves(type), kName, "pages of operands of wgmma", static_cast<int64_t>(type));
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0 && args.heads / args.kv_heads <= kGroupHeads,
                 kName, "1 to 8 query heads per kv head", args.heads);
   require_shape(args.tile_count > 0 && args.ctas > 0, kName, "at least one tile and CTA", args.tile_count);
   auto* const kernel = sm90_attend_prefill<Tile>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  require_shape(status == cudaSuccess, kName, "a card with enough shared memory per block", Tile::kSharedBytes);
   launch_chained(kernel, {kName, on, args.ctas, Tile::kThreads, Tile::kSharedBytes}, args);
 }
 

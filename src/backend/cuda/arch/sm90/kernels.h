@@ -1,14 +1,12 @@
 #pragma once
-// Hopper's kernels: their tiles, shared memory, plans, names and launchers. Plain C++. Arguments and contracts: the
-// operations' plans. A launcher checks its arguments, enqueues and returns. In a build without sm_90a it throws
-// Error(kUnsupported) (absent.cpp).
+// Hopper's kernels: their tiles, shared memory and plans. Arguments and contracts: the operations' headers. In a build
+// without sm_90a a launch throws Error(kUnsupported) (absent.cpp). Plain C++.
 
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/launch/kernel_table.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/layout/wgmma_b.h"
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/kv_dtype.h"
 
 #include <cstdint>
@@ -109,48 +107,47 @@ inline constexpr int kWgmmaBarrierBytes = 512;
 inline constexpr KvDtype kSm90PrefillPages = KvDtype::kBf16;
 inline constexpr int kSm90PrefillTokens = 24;  // of one row, that a tile of sm90_attend_prefill takes
 
-namespace kernel {
-
-inline constexpr Kernel kSm90AttendPrefill{"sm90_attend_prefill"};
-inline constexpr Kernel kSm90DenseGemm{"sm90_dense_gemm"};
-inline constexpr Kernel kSm90SplitGemm{"sm90_split_gemm"};
-inline constexpr Kernel kSm90NormRoute{"sm90_norm_route"};
-inline constexpr Kernel kSm90Mxfp4Gemm{"sm90_mxfp4_gemm"}, kSm90GateUpGemm{"sm90_mxfp4_gemm<gate_up>"},
-    kSm90ExpertsGemm{"sm90_mxfp4_gemm<experts>"};
-inline constexpr Kernel kSm90Grouped{"sm90_grouped"};
-// Row codes: FP8 by wgmma.
-inline constexpr Kernel kSm90Mxfp4CodesGemm{"sm90_mxfp4_gemm<e4m3>"},
-    kSm90GateUpCodesGemm{"sm90_mxfp4_gemm<gate_up, e4m3>"};
-
-// Which of them a launch is.
-[[nodiscard]] constexpr Kernel sm90_mxfp4_kernel(const GemmArgs& args, const GemmPlan& plan) {
-  if (plan.rows == kSm90GroupedRows) return kSm90Grouped;
-  const bool gate_up = args.order == layout::RowOrder::kGateUp;
-  if (args.x_scales != nullptr) return gate_up ? kSm90GateUpCodesGemm : kSm90Mxfp4CodesGemm;
-  return args.down.weights != nullptr ? kSm90ExpertsGemm : gate_up ? kSm90GateUpGemm : kSm90Mxfp4Gemm;
-}
-
-}  // namespace kernel
+// Attention of many tokens: args.tile_count tiles. REQUIRES flash_serves.
+struct Sm90AttendPrefill {
+  static constexpr Kernel kName{"sm90_attend_prefill"};
+  static void launch(const FlashArgs& args, KvDtype type, const Launch& on);
+};
+// GEMMs of many tokens: of bf16 by Sm90DenseGemm, of experts with few pairs by Sm90Grouped. plan: plan_sm90_gemm.
+// REQUIRES MXFP4 scale codes up to layout::kMaxNarrowScaleCode.
+struct Sm90Gemm {
+  static constexpr Kernel kPlain{"sm90_mxfp4_gemm"}, kGateUp{"sm90_mxfp4_gemm<gate_up>"},
+      kExperts{"sm90_mxfp4_gemm<experts>"};
+  // Row codes: FP8 by wgmma.
+  static constexpr Kernel kCodes{"sm90_mxfp4_gemm<e4m3>"}, kGateUpCodes{"sm90_mxfp4_gemm<gate_up, e4m3>"};
+  // Which of all of them a launch is.
+  [[nodiscard]] static Kernel name(const GemmArgs& args, const GemmPlan& plan);
+  static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+};
+// Products of bf16 matrices.
+struct Sm90DenseGemm {
+  static constexpr Kernel kName{"sm90_dense_gemm"};
+  static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+};
+// Both products of the experts of few pairs each. args: with down, f16. plan: plan_sm90_grouped.
+struct Sm90Grouped {
+  static constexpr Kernel kName{"sm90_grouped"};
+  static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
+};
+// The dense GEMM of few tokens, launched chained. plan: plan_split_gemm of the same shape.
+struct Sm90SplitGemm {
+  static constexpr Kernel kName{"sm90_split_gemm"};
+  static void launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on);
+};
+// Norm and router of few tokens, launched chained. plan: plan_norm_route of the same shape.
+struct Sm90NormRoute {
+  static constexpr Kernel kName{"sm90_norm_route"};
+  static void launch(const NormRouteArgs& args, const Plan& plan, const Launch& on);
+};
 
 // Whether this build has them for such pages and weights: for tests and benches that call them by name. Programs ask
 // Arch::serve.
 [[nodiscard]] bool sm90_attend_serves(KvDtype type);
 [[nodiscard]] bool sm90_gemm_serves(layout::Packing packing);
-
-// Attention of many tokens: args.tile_count tiles. REQUIRES flash_serves.
-void sm90_attend_prefill(const FlashArgs& args, KvDtype type, const Launch& on);
-// GEMMs of many tokens. plan: plan_sm90_gemm. REQUIRES MXFP4 scale codes up to layout::kMaxNarrowScaleCode. It leads to
-// the two below.
-void sm90_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
-// Products of bf16 matrices.
-void sm90_dense_gemm(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
-// Both products of the experts of few pairs each. args: with down, f16. plan: plan_sm90_grouped.
-void sm90_grouped(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
-// The dense GEMM of few tokens (split_gemm_serves), launched chained. plan: plan_split_gemm of the same shape.
-void sm90_split_gemm(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on);
-
-// Norm and router of few tokens, launched chained. plan: plan_norm_route of the same shape.
-void sm90_norm_route(const NormRouteArgs& args, const NormRoutePlan& plan, const Launch& on);
 
 struct PeakLaunch;  // arch.h
 // wgmma m64n128k16, 16-bit operands, float sums. Returns the flops of the launch; 0, and launches nothing, in a build

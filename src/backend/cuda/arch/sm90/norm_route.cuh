@@ -15,7 +15,7 @@
 #include "backend/cuda/dense/gemm_input.cuh"
 #include "backend/cuda/dense/quad.cuh"
 #include "backend/cuda/experts/choice.cuh"
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/ptx/async_copy.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
@@ -66,7 +66,7 @@ struct NormRouteHalf {
   int panel, token, column;  // panel, column: of the CTA's; token: of the tile
   Quad x[2];
 
-  __device__ NormRouteHalf(const NormSumsArgs& a, const NormRoutePart& part, int first_token) {
+  __device__ NormRouteHalf(const NormSums::Args& a, const NormRoutePart& part, int first_token) {
     const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
                warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
     panel = warp / 2;
@@ -74,7 +74,7 @@ struct NormRouteHalf {
     column = panel * layout::kPanelK + lane % 8 / 2 * layout::kTileRows + lane % 2 * 4;
     mine = panel < part.panels && first_token + token < a.tokens;
   }
-  __device__ void add(const NormSumsArgs& a, const NormRouteShared& shared, int first_column, int first_token) {
+  __device__ void add(const NormSums::Args& a, const NormRouteShared& shared, int first_column, int first_token) {
     if (!mine) return;
     const int k = first_column + column;
     float* const row = a.x + int64_t{first_token + token} * a.hidden + k;
@@ -111,7 +111,7 @@ struct NormRouteHalf {
       }
     }
   }
-  __device__ void store(const NormSumsArgs& a, const NormRouteShared& shared, int first_column, int first_token,
+  __device__ void store(const NormSums::Args& a, const NormRouteShared& shared, int first_column, int first_token,
                         float inverse) const {
     if (!mine) return;
     float v[8];
@@ -133,7 +133,7 @@ struct NormRouteHalf {
 };
 
 // The norm's factor of a token of the tile, once all has come: known to each of the eight lanes that ask.
-__device__ __forceinline__ float inverse_of(const NormSumsArgs& a, const NormRouteShared& shared, int token) {
+__device__ __forceinline__ float inverse_of(const NormSums::Args& a, const NormRouteShared& shared, int token) {
   float squares = 0;
   for (auto p = static_cast<int>(threadIdx.x) % 8; p < shared.panels; p += 8)
     squares += __uint_as_float(ptx::load_shared4(shared.squares(p, token)));
@@ -166,7 +166,7 @@ __device__ __forceinline__ void multiply_part(const NormRouteShared& shared, int
 }
 
 // The experts of the CTA's own token, by a warp.
-__device__ __forceinline__ void choose_token(const RouteTokensArgs& a, const NormRouteShared& shared, int64_t row,
+__device__ __forceinline__ void choose_token(const RouteTokens::Args& a, const NormRouteShared& shared, int64_t row,
                                              float inverse) {
   const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int expert = Choice::kOwn * lane;
@@ -197,8 +197,8 @@ __device__ __forceinline__ void choose_token(const RouteTokensArgs& a, const Nor
 __global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(kNormRouteThreads, 1)
     sm90_norm_route(const __grid_constant__ NormRouteArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const NormSumsArgs& a = args.norm;
-  const RouteTokensArgs& route = args.route;
+  const NormSums::Args& a = args.norm;
+  const RouteTokens::Args& route = args.route;
   const NormRouteShared shared(smem, a.hidden, route.experts);
   const auto thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes,
              warp = thread / layout::kWarpLanes;

@@ -14,6 +14,14 @@
 
 namespace nibble::backend::cuda {
 
+Kernel Sm90Gemm::name(const GemmArgs& args, const GemmPlan& plan) {
+  if (args.packing == layout::Packing::kBf16) return Sm90DenseGemm::kName;
+  if (plan.rows == kSm90GroupedRows) return Sm90Grouped::kName;
+  const bool gate_up = args.order == layout::RowOrder::kGateUp;
+  if (args.x_scales != nullptr) return gate_up ? kGateUpCodes : kCodes;
+  return args.down.weights != nullptr ? kExperts : gate_up ? kGateUp : kPlain;
+}
+
 namespace {
 
 // Pairs of an expert, in the mean, up to which narrow tiles are faster: with more, the few experts that have most of
@@ -55,11 +63,10 @@ int dense_tile(const GemmShape& s, int sms) {
 
 GemmPlan dense_plan(const GemmShape& s, int sms, int tokens) {
   const int64_t work_tiles = dense_blocks(s.rows, tokens) * ceil_div(s.tokens, tokens);
-  return {.rows = dense_row_tiles(tokens) * layout::kTileRows,
-          .tokens = tokens,
-          .grid_x = static_cast<int>(std::min<int64_t>(sms, work_tiles)),
-          .grid_y = 1,
-          .smem_bytes = dense_shared_bytes(tokens)};
+  return plan_tiles({.kernel = Sm90DenseGemm::kName,
+                     .grid = std::min<int64_t>(sms, work_tiles),
+                     .smem_bytes = dense_shared_bytes(tokens)},
+                    dense_row_tiles(tokens) * layout::kTileRows, tokens);
 }
 
 int64_t mxfp4_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows / layout::kTileRows, row_tiles); }
@@ -68,12 +75,11 @@ GemmPlan mxfp4_plan(const GemmShape& s, int sms, int tokens) {
   if (tokens > kMxfp4Tokens)
     throw Error(Code::kUnsupported, "cuda: gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tokens);
   const int64_t tiles = s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens);
-  return {.rows = kMxfp4RowTiles * layout::kTileRows,
-          .tokens = tokens,
-          .grid_x = static_cast<int>(std::min<int64_t>(sms, tiles * mxfp4_blocks(s, kMxfp4WarpgroupTiles))),
-          .grid_y = 1,
-          .smem_bytes = mxfp4_shared_bytes(layout::slices_of(s.cols).blocks / 2,
-                                           s.row_codes ? Mxfp4Input::kRowCodes : Mxfp4Input::kF16)};
+  return plan_tiles({.kernel = s.row_codes ? Sm90Gemm::kCodes : Sm90Gemm::kPlain,
+                     .grid = std::min<int64_t>(sms, tiles * mxfp4_blocks(s, kMxfp4WarpgroupTiles)),
+                     .smem_bytes = mxfp4_shared_bytes(layout::slices_of(s.cols).blocks / 2,
+                                                      s.row_codes ? Mxfp4Input::kRowCodes : Mxfp4Input::kF16)},
+                    kMxfp4RowTiles * layout::kTileRows, tokens);
 }
 
 // The width whose waves do least; of equals the widest, which reads x and weights least.
@@ -106,11 +112,8 @@ std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& s, int sms) {
       slices.missing > 0 || slices.count < kSm90GroupedStages - 1 || bytes > kSm90SharedBytes)
     return std::nullopt;
   const int64_t groups = max_expert_tiles(s.tokens, s.experts, kSm90GroupedTokens) * (s.rows / kSm90GroupedRows);
-  return GemmPlan{.rows = kSm90GroupedRows,
-                  .tokens = kSm90GroupedTokens,
-                  .grid_x = static_cast<int>(std::min<int64_t>(sms, groups)),
-                  .grid_y = 1,
-                  .smem_bytes = static_cast<int>(bytes)};
+  return plan_tiles({.kernel = Sm90Grouped::kName, .grid = std::min<int64_t>(sms, groups), .smem_bytes = bytes},
+                    kSm90GroupedRows, kSm90GroupedTokens);
 }
 
 bool sm90_experts_at_once(int64_t hidden, int64_t inter) {
@@ -127,20 +130,23 @@ namespace {
 
 using layout::Packing;
 
-std::optional<KernelPlan<GemmPlan>> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
+std::optional<GemmPlan> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
   if (s.packing == Packing::kMxfp8 || (s.packing == Packing::kMxfp4 && s.wide_scales)) return std::nullopt;
-  return KernelPlan<GemmPlan>{s.packing == Packing::kBf16 ? kernel::kSm90DenseGemm : kernel::kSm90Mxfp4Gemm,
-                              plan_sm90_gemm(s, card.multiprocessors)};
+  return plan_sm90_gemm(s, card.multiprocessors);
 }
 
-std::optional<KernelPlan<SplitGemmPlan>> serve_sm90_split_gemm(const GemmShape& s, const DeviceFacts& card) {
+std::optional<SplitGemmPlan> serve_sm90_split_gemm(const GemmShape& s, const DeviceFacts& card) {
   if (s.packing != Packing::kBf16 || s.tokens > kSplitMaxTokens) return std::nullopt;
-  return KernelPlan<SplitGemmPlan>{kernel::kSm90SplitGemm, plan_split_gemm(s, card.multiprocessors)};
+  SplitGemmPlan plan = plan_split_gemm(s, card.multiprocessors);
+  plan.kernel = Sm90SplitGemm::kName;
+  return plan;
 }
 
-std::optional<KernelPlan<NormRoutePlan>> serve_sm90_norm_route(const RouteShape& s, const DeviceFacts& /*card*/) {
+std::optional<Plan> serve_sm90_norm_route(const RouteShape& s, const DeviceFacts& /*card*/) {
   if (!norm_route_serves(s)) return std::nullopt;
-  return KernelPlan<NormRoutePlan>{kernel::kSm90NormRoute, plan_norm_route(s)};
+  Plan plan = plan_norm_route(s);
+  plan.kernel = Sm90NormRoute::kName;
+  return plan;
 }
 
 int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts& card) {
@@ -161,27 +167,24 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
   const bool at_once = !rounds(s.activations) && !s.shares_card && sm90_experts_at_once(s.hidden, s.inter);
   if (at_once && fast_memory(card))
     if (const std::optional<GemmPlan> plan = plan_sm90_grouped(gate_up, card.multiprocessors))
-      return ExpertsPlan{.gate_up = kernel::kSm90Grouped, .down = {}, .first = *plan, .second = {}, .at_once = true};
-  const GemmPlan first = plan_sm90_gemm(gate_up, card.multiprocessors);
-  return ExpertsPlan{.gate_up = at_once ? kernel::kSm90ExpertsGemm
-                                : codes ? kernel::kSm90GateUpCodesGemm
-                                        : kernel::kSm90GateUpGemm,
-                     .down = codes ? kernel::kSm90Mxfp4CodesGemm : kernel::kSm90Mxfp4Gemm,
-                     .first = first,
+      return ExpertsPlan{.first = *plan, .second = {}, .at_once = true};
+  GemmPlan first = plan_sm90_gemm(gate_up, card.multiprocessors);
+  first.kernel = at_once ? Sm90Gemm::kExperts : codes ? Sm90Gemm::kGateUpCodes : Sm90Gemm::kGateUp;
+  return ExpertsPlan{.first = first,
                      .second = plan_sm90_gemm(down, card.multiprocessors, first.tokens),
                      .at_once = at_once,
                      .row_codes = codes};
 }
 
 std::optional<Kernel> serve_sm90_prefill(const PrefillShape& s) {
-  if (s.pages.dtype == kSm90PrefillPages) return kernel::kSm90AttendPrefill;
+  if (s.pages.dtype == kSm90PrefillPages) return Sm90AttendPrefill::kName;
   return std::nullopt;
 }
 
-PrefillPlan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& card) {
-  const auto ctas = static_cast<int>(std::min<int64_t>(tiles * kv_heads, card.multiprocessors));
-  return {.ctas = ctas,
-          .tile = fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, kSm90PrefillTokens, ctas)};
+Plan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& card) {
+  const int64_t ctas = std::min<int64_t>(tiles * kv_heads, card.multiprocessors);
+  return {.tile = fmt::format("{} x {} tiles of {} tokens, {} CTAs", tiles, kv_heads, kSm90PrefillTokens, ctas),
+          .grid = ctas};
 }
 
 // Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there the card is at its power limit
@@ -200,12 +203,15 @@ Arch sm90() {
   return {
       .name = "sm90",
       .runs_on = [](const DeviceFacts& card) { return card.major == kMajor && (card.code == 0 || card.code >= kCode); },
-      .gemm = {.serve = serve_sm90_gemm, .panels = true, .sums = true},
-      .split_gemm = {.serve = serve_sm90_split_gemm, .most_values = most_split_values},
-      .norm_route = {.serve = serve_sm90_norm_route},
-      .experts_gemm = {.serve = serve_sm90_experts, .by_place = true},
-      .prefill = {.serve = serve_sm90_prefill, .plan = plan_sm90_prefill, .tile_tokens = kSm90PrefillTokens},
-      .peak = {.of = "bf16 (wgmma)"},
+      .gemm = {.serve = serve_sm90_gemm, .launch = Sm90Gemm::launch, .panels = true, .sums = true},
+      .split_gemm = {.serve = serve_sm90_split_gemm, .launch = Sm90SplitGemm::launch, .most_values = most_split_values},
+      .norm_route = {.serve = serve_sm90_norm_route, .launch = Sm90NormRoute::launch},
+      .experts_gemm = {.serve = serve_sm90_experts, .launch = Sm90Gemm::launch, .by_place = true},
+      .prefill = {.serve = serve_sm90_prefill,
+                  .plan = plan_sm90_prefill,
+                  .launch = Sm90AttendPrefill::launch,
+                  .tile_tokens = kSm90PrefillTokens},
+      .peak = {.of = "bf16 (wgmma)", .launch = sm90_peak_wgmma},
       .tuned = tuned_sm90};
 }
 

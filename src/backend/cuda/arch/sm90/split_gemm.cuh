@@ -72,7 +72,7 @@ struct SplitWork {
   int split, first_row_tile, first_token, count;  // count: tokens
   int first, positions;                           // of K, 64 k each, in the weights' order
 
-  __device__ SplitWork(const SplitGemmArgs& args, const SplitGemmPlan& plan) {
+  __device__ SplitWork(const SplitGemmArgs& args, const SplitCut& plan) {
     const auto cta = static_cast<int>(blockIdx.x), block = cta / plan.token_tiles;
     const int pairs = args.cols / layout::kPanelK;
     split = block / plan.row_blocks;
@@ -195,7 +195,7 @@ struct SplitConsumer {
 // reads.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    sm90_split_gemm(const __grid_constant__ SplitGemmArgs args, const __grid_constant__ SplitGemmPlan plan) {
+    sm90_split_gemm(const __grid_constant__ SplitGemmArgs args, const __grid_constant__ SplitCut plan) {
   extern __shared__ __align__(128) uint8_t smem[];
   const SplitRing<Tile> ring(smem);
   if (threadIdx.x == 0) ring.init();

@@ -24,14 +24,14 @@ struct CombineCase {
 };
 
 // any_combine's launch.
-[[nodiscard]] inline emulation::Launch combine_launch(const CombineArgs& args) {
+[[nodiscard]] inline emulation::Launch combine_launch(const Combine::Args& args) {
   if (args.rows != nullptr) return {.grid = args.tokens, .threads = norm_threads(args.hidden), .predecessor = {}};
   return {.grid = (args.tokens + 7) / 8,
           .threads = kCombineThreads,
           .grid_y = combine_parts(args.hidden),
           .predecessor = {}};
 }
-inline void combine(const CombineArgs& args) {
+inline void combine(const Combine::Args& args) {
   switch (norm_delta(args)) {
     case NormDelta::kSplits: return any_combine_f32<NormDelta::kSplits>(args);
     case NormDelta::kExpertsF32: return any_combine_f32<NormDelta::kExpertsF32>(args);
@@ -66,13 +66,13 @@ class PartsOfRanks {
     }
   }
 
-  [[nodiscard]] CombineArgs args(int rank) { return args_to(rank, ranks_[static_cast<size_t>(rank)].tiles); }
+  [[nodiscard]] Combine::Args args(int rank) { return args_to(rank, ranks_[static_cast<size_t>(rank)].tiles); }
   [[nodiscard]] int64_t words() const { return split_pitch(c_.tokens, c_.hidden) / 2; }
 
   // The sum of all ranks, bit for bit, which is the same on each.
   void expect_sums() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      const CombineArgs args = args_to(static_cast<int>(r), ranks_[r].alone);
+      const Combine::Args args = args_to(static_cast<int>(r), ranks_[r].alone);
       ASSERT_EQ(emulation::run(combine_launch(args), [&] { combine(args); }), "");
     }
     for (int t = 0; t < c_.tokens; ++t)
@@ -97,9 +97,9 @@ class PartsOfRanks {
     std::vector<Vector> tiles, alone;  // with the others' parts, and without
   };
 
-  [[nodiscard]] CombineArgs args_to(int rank, std::vector<Vector>& tiles) {
+  [[nodiscard]] Combine::Args args_to(int rank, std::vector<Vector>& tiles) {
     Rank& own = ranks_[static_cast<size_t>(rank)];
-    CombineArgs args{.own = own.own, .tiles = tiles.front().values, .tokens = c_.tokens, .hidden = c_.hidden};
+    Combine::Args args{.own = own.own, .tiles = tiles.front().values, .tokens = c_.tokens, .hidden = c_.hidden};
     if (c_.delta == NormDelta::kSplits) {
       args.sums = {own.sums.data(), c_.splits, SplitSums::Order::kTiles};
       args.bias = own.bias.data();

@@ -6,6 +6,8 @@
 #include "backend/cuda/quantise/pack.cuh"
 #include "base/error.h"
 
+#include <cuda_runtime_api.h>  // the emulated one
+
 namespace nibble::backend::cuda {
 
 using layout::Packing;

@@ -1,7 +1,6 @@
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/experts/plain_moe.h"
 
 #include "backend/cuda/dense/dot.cuh"
-#include "backend/cuda/launch/launchers.h"
 
 namespace nibble::backend::cuda {
 namespace {
@@ -14,7 +13,7 @@ constexpr float kAlpha = 1.702f;  // torch/model.py swiglu
 
 // The pairs of expert `e`, in rising order: visits each with its rank among them. All lanes call it together.
 template <class Visit>
-__device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
+__device__ int each_pair_of(const PlainMoeArgs& args, int e, const Visit& visit) {
   const int lane = threadIdx.x % kWarpLanes, pairs = args.tokens * args.topk;
   int found = 0;
   for (int base = 0; base < pairs; base += kWarpLanes) {
@@ -28,9 +27,10 @@ __device__ int each_pair_of(const MoeLaunch& args, int e, const Visit& visit) {
 }
 
 // moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
-// expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: kernel_table.h
+// expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: plain_moe.h
 // grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
-__global__ void __launch_bounds__(kGroupWarps* kWarpLanes) any_moe_group_pairs(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kGroupWarps* kWarpLanes)
+    any_moe_group_pairs(const __grid_constant__ PlainMoeArgs args) {
   __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   for (int e = warp; e < args.experts; e += kGroupWarps) {
@@ -66,7 +66,7 @@ __device__ float swiglu(float gate, float up, float limit) {
 
 // hidden_out[pair][i] of the tile's pairs: rows 2i (gate) and 2i + 1 (up) of one expert.
 template <int kTokens>
-__device__ void gate_up_unit(const MoeLaunch& args, const ExpertTile& tile, int i) {
+__device__ void gate_up_unit(const PlainMoeArgs& args, const ExpertTile& tile, int i) {
   const int lane = threadIdx.x % kWarpLanes;
   const int64_t row = int64_t{tile.expert} * 2 * args.inter + 2 * i;
   const int64_t rows[2] = {row, row + 1};
@@ -90,7 +90,7 @@ __device__ void gate_up_unit(const MoeLaunch& args, const ExpertTile& tile, int 
 
 // down_out[pair][2i, 2i + 1] of the tile's pairs.
 template <int kTokens>
-__device__ void down_unit(const MoeLaunch& args, const ExpertTile& tile, int i) {
+__device__ void down_unit(const PlainMoeArgs& args, const ExpertTile& tile, int i) {
   const int lane = threadIdx.x % kWarpLanes;
   const int64_t row = int64_t{tile.expert} * args.hidden + 2 * i;
   const int64_t rows[2] = {row, row + 1};
@@ -115,19 +115,19 @@ __device__ void down_unit(const MoeLaunch& args, const ExpertTile& tile, int i) 
 // Calls the unit's instance for the tile's tokens; every instance gives the same bits.
 struct GateUp {
   template <int kTokens>
-  static __device__ void run(const MoeLaunch& args, const ExpertTile& tile, int i) {
+  static __device__ void run(const PlainMoeArgs& args, const ExpertTile& tile, int i) {
     gate_up_unit<kTokens>(args, tile, i);
   }
 };
 struct Down {
   template <int kTokens>
-  static __device__ void run(const MoeLaunch& args, const ExpertTile& tile, int i) {
+  static __device__ void run(const PlainMoeArgs& args, const ExpertTile& tile, int i) {
     down_unit<kTokens>(args, tile, i);
   }
 };
 
 template <class Unit>
-__device__ void run_tile(const MoeLaunch& args, int units) {
+__device__ void run_tile(const PlainMoeArgs& args, int units) {
   if (static_cast<int>(blockIdx.y) >= *args.tile_count) return;
   const ExpertTile tile = args.tiles[blockIdx.y];
   const int i = blockIdx.x * kWarps + threadIdx.x / kWarpLanes;
@@ -148,7 +148,7 @@ __device__ void run_tile(const MoeLaunch& args, int units) {
 // h f32 [tokens, topk, inter] grid one warp per (tile of pairs, gate and up row)     bytes per tile
 // 2*inter*hidden*17/32 + 8*(hidden + inter)*4 flops 4 * tokens * topk * inter * hidden     rounding: f32, order fixed
 // by hidden
-__global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const __grid_constant__ PlainMoeArgs args) {
   run_tile<GateUp>(args, args.inter);
 }
 
@@ -156,14 +156,14 @@ __global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const _
 // MLPBlock h f32 [tokens, topk, inter]     W mxfp4 [experts, hidden, inter] as shipped     y f32 [tokens, topk, hidden]
 // grid one warp per (tile of pairs, two rows)     bytes per tile hidden*inter*17/32 + 8*(hidden + inter)*4
 // flops 2 * tokens * topk * inter * hidden     rounding: f32, order fixed by inter
-__global__ void __launch_bounds__(kThreads, 5) any_moe_down_f32_mxfp4(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kThreads, 5) any_moe_down_f32_mxfp4(const __grid_constant__ PlainMoeArgs args) {
   run_tile<Down>(args, args.hidden / 2);
 }
 
 // moe_combine: delta[t,:] = Σ_k weights[t,k] * y[t,k,:], k rising                         source: torch/model.py
 // MLPBlock y f32 [tokens, topk, hidden]     grid one CTA per token     bytes tokens * hidden * 4 * (topk + 1) rounding:
 // f32
-__global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_constant__ MoeLaunch args) {
+__global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_constant__ PlainMoeArgs args) {
   const int64_t token = blockIdx.x;
   const float* weights = args.expert_weights + token * args.topk;
   for (int d = threadIdx.x; d < args.hidden; d += kThreads) {
@@ -175,13 +175,15 @@ __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_con
   }
 }
 
-int64_t plain_tiles(const MoeLaunch& args) { return max_moe_tiles(int64_t{args.tokens} * args.topk, args.experts); }
+int64_t plain_tiles(const PlainMoeArgs& args) {
+  return max_expert_tiles(int64_t{args.tokens} * args.topk, args.experts, kMoeTileTokens);
+}
 
-dim3 plain_grid(const MoeLaunch& args, int units) {
+dim3 plain_grid(const PlainMoeArgs& args, int units) {
   return dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(plain_tiles(args)));
 }
 
-void require_plain(const MoeLaunch& args, Kernel name) {
+void require_plain(const PlainMoeArgs& args, Kernel name) {
   constexpr int kBlock = 32;
   require_shape(args.hidden % kBlock == 0, name, "hidden a multiple of 32", args.hidden);
   require_shape(args.inter % kBlock == 0, name, "inter a multiple of 32", args.inter);
@@ -192,28 +194,28 @@ void require_plain(const MoeLaunch& args, Kernel name) {
 
 }  // namespace
 
-void any_moe_group(const MoeLaunch& args, const Launch& on) {
-  require_plain(args, kernel::kPlainGroup);
+void PlainGroup::launch(const Args& args, const Launch& on) {
+  require_plain(args, kName);
   any_moe_group_pairs<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
-  launched(kernel::kPlainGroup, on);
+  launched(kName, on);
 }
 
-void any_moe_gate_up(const MoeLaunch& args, const Launch& on) {
-  require_plain(args, kernel::kPlainGateUp);
+void PlainGateUp::launch(const Args& args, const Launch& on) {
+  require_plain(args, kName);
   any_moe_gate_up_f32_mxfp4<<<plain_grid(args, args.inter), kThreads, 0, on.stream>>>(args);
-  launched(kernel::kPlainGateUp, on);
+  launched(kName, on);
 }
 
-void any_moe_down(const MoeLaunch& args, const Launch& on) {
-  require_plain(args, kernel::kPlainDown);
+void PlainDown::launch(const Args& args, const Launch& on) {
+  require_plain(args, kName);
   any_moe_down_f32_mxfp4<<<plain_grid(args, args.hidden / 2), kThreads, 0, on.stream>>>(args);
-  launched(kernel::kPlainDown, on);
+  launched(kName, on);
 }
 
-void any_moe_combine(const MoeLaunch& args, const Launch& on) {
-  require_plain(args, kernel::kPlainCombine);
+void PlainCombine::launch(const Args& args, const Launch& on) {
+  require_plain(args, kName);
   any_moe_combine_f32<<<args.tokens, kThreads, 0, on.stream>>>(args);
-  launched(kernel::kPlainCombine, on);
+  launched(kName, on);
 }
 
 }  // namespace nibble::backend::cuda

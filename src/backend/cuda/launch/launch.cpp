@@ -1,6 +1,6 @@
-#include "backend/cuda/launch/kernel_table.h"
+#include "backend/cuda/launch/launch.h"
 
-#include "backend/cuda/attention/page_types.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -15,14 +15,6 @@ void note_launch(Kernel kernel, const Launch& on) {
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {
   if (!holds) [[unlikely]]
     throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", kernel.name, want, found);
-}
-
-const PageType& page_type(KvDtype type) {
-  for (const PageType& pages : kPageTypes)
-    if (pages.dtype == type) return pages;
-  require_taken(type_of(type), BackendKind::kCuda);
-  check(false, "kPageTypes has every type of cuda's");
-  return kPageTypes[0];
 }
 
 namespace {
@@ -49,7 +41,7 @@ KernelProfile account(std::span<const LaunchRecord> launches, std::vector<Kernel
   uint64_t busy_until = skipped < spans.size() ? spans[skipped].start_ns : 0;
   for (size_t i = skipped; i < spans.size(); ++i) {
     const KernelSpan& span = spans[i];
-    const bool opens_step = launches[i].kernel == kernel::kEmbed;
+    const bool opens_step = launches[i].kernel == Embed::kName;
     (opens_step ? profile.between_steps_us : profile.between_kernels_us) += us(busy_until, span.start_ns);
     profile.steps += opens_step ? 1 : 0;
     KernelTime& time = entry_of(profile, launches[i]);

@@ -7,7 +7,8 @@
 #include "backend/cuda/attention/attend_decode.cuh"
 #include "backend/cuda/eagle3/linear.cuh"
 #include "backend/cuda/eagle3/rows.cuh"
-#include "backend/cuda/launch/launchers.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
+#include "backend/cuda/sampling/sample.h"
 #include "base/error.h"
 
 #include <algorithm>
@@ -24,46 +25,49 @@ void run_lanes(Kernel name, const emulation::Launch& launch, const Launch& on, c
 
 }  // namespace
 
-void any_rope_table(const RopeTableLaunch& args, const Launch& on) {
+void RopeTable::launch(const Args& args, const Launch& on) {
   for (int i = 0; i < args.tokens * args.half; ++i) {
     const float angle = static_cast<float>(args.positions[i / args.half]) * args.inv_freq[i % args.half];
     args.cosine[i] = static_cast<float>(std::cos(double{angle})) * args.concentration;
     args.sine[i] = static_cast<float>(std::sin(double{angle})) * args.concentration;
   }
-  launched(kernel::kRopeTable, on);
+  launched(kName, on);
 }
 
 // The likeliest: a head draws no other.
-void any_sample(const SampleLaunch& args, const Launch& on) {
+void Sample::launch(const Args& args, const Launch& on) {
   for (int r = 0; r < args.rows; ++r) {
     const float* const row = args.logits + int64_t{r} * args.vocab;
     args.tokens[r] = static_cast<int32_t>(std::max_element(row, row + args.vocab) - row);
   }
-  launched(kernel::kSampleDraw, on);
+  launched(kDraw, on);
 }
 
-void any_attend(const AttendLaunch& args, const Launch& on) {
+void Attend::launch(const Args& args, const Launch& on) {
   using Row = PageRow<KvDtype::kBf16>;
   const emulation::Launch launch{.grid = args.heads,
                                  .threads = kAttendWarps * kWarpLanes,
                                  .grid_y = args.tokens,
                                  .predecessor = {},
                                  .after_cta = {}};
-  run_lanes(kernel::kAttend.of(args.kv.type), launch, on, [&] { any_attend<Row, 4>(args); });
+  run_lanes(kNames.of(args.kv.type), launch, on, [&] { any_attend<Row, 4>(args); });
 }
 
-void any_attend_decode(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
+void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
   using Tile = DecodeTile<PageRow<KvDtype::kBf16>, kDecodeRing.warps, kDecodeRing.stages>;
-  const emulation::Launch launch{
-      .grid = args.kv_heads, .threads = Tile::kThreads, .grid_y = plan.grid, .predecessor = {}, .after_cta = {}};
-  run_lanes(decode_kernel(type, args.fp8), launch, on, [&] { any_attend_decode<Tile>(args); });
+  const emulation::Launch launch{.grid = args.kv_heads,
+                                 .threads = Tile::kThreads,
+                                 .grid_y = static_cast<int>(plan.grid_y),
+                                 .predecessor = {},
+                                 .after_cta = {}};
+  run_lanes(name(type, args.fp8), launch, on, [&] { any_attend_decode<Tile>(args); });
 }
 
-void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& plan, const Launch& on) {
+void Eagle3Linear::launch(const Args& args, const Eagle3LinearPlan& plan, const Launch& on) {
   check_args(args);
   const emulation::Launch launch{
-      .grid = plan.grid, .threads = kEagle3LinearWarps * kWarpLanes, .predecessor = {}, .after_cta = {}};
-  run_lanes(eagle3_linear_kernel(args.tokens), launch, on, [&] {
+      .grid = static_cast<int>(plan.grid), .threads = plan.threads, .predecessor = {}, .after_cta = {}};
+  run_lanes(name(args.tokens), launch, on, [&] {
     switch (plan.token_tiles) {
       case 1: return any_eagle3_linear_bf16<1>(args, plan.parts);
       case 2: return any_eagle3_linear_bf16<2>(args, plan.parts);
@@ -73,18 +77,17 @@ void any_eagle3_linear(const Eagle3LinearArgs& args, const Eagle3LinearPlan& pla
   });
 }
 
-void any_eagle3_norm(const Eagle3NormArgs& args, const Launch& on) {
+void Eagle3Norm::launch(const Args& args, const Launch& on) {
   check_args(args);
   run_lanes(
-      kernel::kEagle3Norm,
+      kName,
       {.grid = args.rows, .threads = kEagle3RowThreads, .grid_y = args.segments, .predecessor = {}, .after_cta = {}},
       on, [&] { any_eagle3_norm_f32(args); });
 }
 
-void any_eagle3_enter(const Eagle3EnterArgs& args, const Launch& on) {
+void Eagle3Enter::launch(const Args& args, const Launch& on) {
   check_args(args);
-  run_lanes(kernel::kEagle3Enter,
-            {.grid = args.tokens, .threads = kEagle3RowThreads, .predecessor = {}, .after_cta = {}}, on,
+  run_lanes(kName, {.grid = args.tokens, .threads = kEagle3RowThreads, .predecessor = {}, .after_cta = {}}, on,
             [&] { any_eagle3_enter_bf16(args); });
 }
 

@@ -1,0 +1,77 @@
+#include "backend/cuda/comm/push.cuh"
+#include "backend/cuda/comm/share.cuh"
+
+#include "backend/cuda/launch/chained_launch.cuh"
+
+namespace nibble::backend::cuda {
+
+void PushReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
+  check_args(args);
+  require_shape(type == DeltaValues::Type::kF32 || (args.rest == nullptr && args.into == nullptr), name(type),
+                "floats where something is added", args.words);
+  const ChainedLaunch launch = planned(name(type), plan, on);
+  switch (type) {
+    case DeltaValues::Type::kF32: return launch_chained(any_push_reduce<DeltaValues::Type::kF32>, launch, args);
+    case DeltaValues::Type::kBf16: return launch_chained(any_push_reduce<DeltaValues::Type::kBf16>, launch, args);
+  }
+}
+
+void PushCombine::launch(const Args& args, const Plan& plan, const Launch& on) {
+  check_args(args);
+  const auto& [message, parts] = args;
+  const NormDelta delta = norm_delta(parts.of);
+  const ChainedLaunch launch = planned(name(delta), plan, on);
+  switch (delta) {
+    case NormDelta::kSplits: return launch_chained(any_push_combine<NormDelta::kSplits>, launch, message, parts);
+    case NormDelta::kExpertsF32:
+      return launch_chained(any_push_combine<NormDelta::kExpertsF32>, launch, message, parts);
+    case NormDelta::kExpertsBf16:
+      return launch_chained(any_push_combine<NormDelta::kExpertsBf16>, launch, message, parts);
+  }
+}
+
+void PushGather::launch(const Args& args, const Plan& plan, const Launch& on) {
+  check_args(args);
+  launch_chained(any_push_gather, planned(kName, plan, on), args);
+}
+
+void PushPick::launch(const Args& args, const Plan& plan, const Launch& on) {
+  check_args(args);
+  launch_chained(any_push_pick, planned(kName, plan, on), args);
+}
+
+void PushBarrier::launch(const Args& args, const Launch& on) {
+  launch_chained(any_push_barrier, {kName, on, 1, kPushThreads}, args);
+}
+
+void load_push_kernels() {
+  cudaFuncAttributes code{};
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kF32>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kBf16>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kSplits>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kExpertsF32>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kExpertsBf16>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_gather));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_pick));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_barrier));
+}
+
+void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
+  check_args(args);
+  const ChainedLaunch launch = planned(name(type, args.sent), plan, on);
+  require_shape(!args.sent || type == DeltaValues::Type::kBf16, launch.name, "bf16", args.words);
+  if (args.sent) return launch_chained(any_share_sum, launch, args);
+  switch (type) {
+    case DeltaValues::Type::kF32: return launch_chained(any_share_reduce<DeltaValues::Type::kF32>, launch, args);
+    case DeltaValues::Type::kBf16: return launch_chained(any_share_reduce<DeltaValues::Type::kBf16>, launch, args);
+  }
+}
+
+void load_share_kernels() {
+  cudaFuncAttributes code{};
+  static_cast<void>(cudaFuncGetAttributes(&code, any_share_sum));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kF32>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kBf16>));
+}
+
+}  // namespace nibble::backend::cuda

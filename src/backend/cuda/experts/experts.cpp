@@ -1,0 +1,128 @@
+#include "backend/cuda/experts/experts.h"
+
+#include "backend/cuda/experts/plain_moe.h"
+
+#include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/layout/packed.h"
+#include "base/error.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace nibble::backend::cuda {
+namespace {
+
+void check_choice(Kernel kernel, const ExpertChoice& c, int tokens) {
+  require_shape(c.topk >= 1 && tokens * c.topk <= kGemvRoutes, kernel, "tokens * topk in 1 to 32", tokens * c.topk);
+  require_shape(c.experts >= c.topk && c.experts <= kGemvExperts && c.experts % 4 == 0, kernel,
+                "topk to 128 experts, a multiple of 4", c.experts);
+  require_shape(c.logits != nullptr, kernel, "router logits", tokens);
+}
+
+// short_slice: the first one may be.
+template <class Args>
+void check_grouped(Kernel kernel, const Args& a, const GemvShape& matrix, bool short_slice) {
+  check_gemv(kernel, matrix, 1, short_slice);
+  require_shape(aligned(a.weights) && aligned(a.u) && a.bias != nullptr, kernel,
+                "weights and activations 16-byte aligned, and bias", a.hidden);
+  require_shape(
+      a.groups.pairs != nullptr && a.groups.tiles != nullptr && a.groups.tile_counts != nullptr && a.groups.topk > 0,
+      kernel, "groups", a.groups.topk);
+}
+
+}  // namespace
+
+RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const PlanDevice& device) {
+  const int blocks = layout::slices_of(cols).blocks;
+  if (blocks == 0 || device.sms <= 0)
+    throw Error(Code::kUnsupported, "cuda: no plan for experts of {} columns on {} SMs", cols, device.sms);
+  int64_t bytes = 0;
+  // Warps before columns, down to 8. A warp has stages - 1 slices of 1.6 KB under way: 3.2 KB of `grouped`, 26 KB an SM
+  // with 8 warps. An A100 (2 TB/s, 108 SMs) needs 15 to 18 KB for a latency of 0.8 to 1 us, an H100 20 to 24.
+  for (const auto& [most, least] : {std::pair{16, 8}, {4, 4}})
+    for (int rows = wish.rows; rows > 0; rows -= kMmaColumns)
+      for (int own = most; own >= least; own /= 2) {
+        if (wish.warps != 0 && own != wish.warps) continue;
+        bytes = int64_t{rows} * row_pitch(cols) + kRowExtraBytes +
+                int64_t{own} * (wish.stages * layout::slice_bytes(blocks) + (wish.runs ? kRowPartBytes : 0));
+        if (bytes <= device.cta_smem_bytes)
+          return {{.tile = fmt::format("grid {} x {} warps, {}, up to {} columns, {} B shared", device.sms, own,
+                                       wish.runs ? "equal runs of the row tiles" : "a row tile each", rows, bytes),
+                   .grid = device.sms,
+                   .threads = own * layout::kWarpLanes,
+                   .smem_bytes = bytes},
+                  rows};
+      }
+  throw Error(Code::kUnsupported, "cuda: experts of {} columns: want {} B of shared memory per block, the card has {}",
+              cols, bytes, device.cta_smem_bytes);
+}
+
+int grouped_tokens(int64_t hidden, int64_t inter, const PlanDevice& device) {
+  return std::min(plan_row_warps(hidden, kGrouped, device).rows, plan_row_warps(inter, kGrouped, device).rows);
+}
+
+void check_args(const MoeUp::Args& a) {
+  check_gemv(MoeUp::kName, {2 * int64_t{a.inter}, a.hidden}, a.tokens, false);
+  check_choice(MoeUp::kName, a.choice, a.tokens);
+  require_shape(aligned(a.weights) && aligned(a.x) && aligned(a.u) && a.bias != nullptr, MoeUp::kName,
+                "weights, x and u 16-byte aligned, and bias", a.tokens);
+}
+
+void check_args(const MoeDown::Args& a) {
+  check_gemv(MoeDown::kName, {a.hidden, a.inter}, a.tokens, true);
+  check_choice(MoeDown::kName, a.choice, a.tokens);
+  require_shape(aligned(a.weights) && aligned(a.u) && a.bias != nullptr && a.y != nullptr && a.sums != nullptr &&
+                    a.finished != nullptr,
+                MoeDown::kName, "weights and u 16-byte aligned, bias, y, sums and finished", a.tokens);
+}
+
+void check_args(const GemvMoeDown::Args& a) {
+  constexpr Kernel kName = GemvMoeDown::kName;
+  check_gemv(kName, {a.hidden, a.inter}, a.tokens, true);
+  check_choice(kName, a.choice, a.tokens);
+  require_shape(a.tokens * a.choice.topk <= kGemvTokens, kName, "tokens * topk in 1 to 8", a.tokens * a.choice.topk);
+  require_shape(a.choice.own.all(), kName, "all experts", a.choice.own.count);
+  require_shape(a.parts >= 1 && a.parts <= std::min(2, a.choice.topk), kName, "1 or 2 parts, at most topk", a.parts);
+  require_shape(aligned(a.weights) && aligned(a.u) && a.y[0] != nullptr && a.bias != nullptr &&
+                    (a.parts == 1 || a.y[1] != nullptr),
+                kName, "weights and u 16-byte aligned, bias, and y for each part", a.parts);
+}
+
+void check_args(const GroupedUp::Args& a) {
+  check_grouped(GroupedUp::kName, a, {2 * int64_t{a.inter}, a.hidden}, false);
+  require_shape(aligned(a.x), GroupedUp::kName, "x 16-byte aligned", a.hidden);
+}
+void check_args(const GroupedDown::Args& a) {
+  check_grouped(GroupedDown::kName, a, {a.hidden, a.inter}, true);
+  require_shape(aligned(a.y), GroupedDown::kName, "y 16-byte aligned", a.hidden);
+}
+
+Plan plan_int8(int64_t rows, int64_t pairs, int64_t experts) {
+  constexpr int64_t kMostGridY = 65535;
+  const int64_t row_tiles = rows / layout::kTileRows, tiles = max_expert_tiles(pairs, experts, kMoeTileTokens);
+  if (tiles > kMostGridY)
+    throw Error(Code::kUnsupported, "--moe-kernel gemv: want a step of up to {} tiles of pairs, found {}", kMostGridY,
+                tiles);
+  return {.tile = fmt::format("16 rows x up to {} tokens of an expert per CTA of {} warps, {} x at most {} CTAs",
+                              kMoeTileTokens, kInt8Warps, row_tiles, tiles),
+          .grid = row_tiles,
+          .grid_y = tiles};
+}
+
+std::vector<float> int8_values(std::span<const F16> blocks) {
+  std::vector<float> values;
+  values.reserve(blocks.size());
+  const auto* bytes = reinterpret_cast<const uint8_t*>(blocks.data());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const uint8_t* block = bytes + i / kMxBlock * kInt8BlockBytes;
+    float scale = 0;
+    std::memcpy(&scale, block + kInt8ScaleAt, sizeof(scale));
+    values.push_back(static_cast<float>(static_cast<int8_t>(block[i % kMxBlock])) * scale);
+  }
+  return values;
+}
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,184 @@
+#include "backend/cuda/emulation/launchers.h"
+
+#include "backend/cuda/arch/arch.h"
+#include "backend/cuda/arch/sm121/kernels.h"
+#include "backend/cuda/arch/sm90/kernels.h"
+#include "backend/cuda/attention/attend_plan.h"
+#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/share.h"
+#include "backend/cuda/dense/gemm_plan.h"
+#include "backend/cuda/dense/linear.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/experts/route.h"
+#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/norm_rope/embed_norm_rope.h"
+#include "backend/cuda/quantise/round_blocks.h"
+
+#include <cuda_runtime_api.h>  // the emulated one
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace nibble::backend::cuda {
+
+namespace {
+
+// Ranks' threads launch at the same time.
+std::mutex& of_ranks() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void note_bias(const Bf16* bias) {
+  const std::lock_guard lock(of_ranks());
+  emulated_biases().push_back(bias);
+}
+
+}  // namespace
+
+void note(Kernel kernel, std::string tile) {
+  const std::lock_guard lock(of_ranks());
+  emulated_tiles()[std::string(kernel.name)].insert(std::move(tile));
+}
+
+namespace {
+
+// What stands in for a launch of X: the checks, and the noting of how it is cut.
+template <class Args>
+void counted(Kernel kernel, const Args& args, const Launch& on, std::string tile = {}) {
+  if constexpr (requires { check_args(args); }) check_args(args);
+  if constexpr (requires { note_bias(args.bias); }) note_bias(args.bias);
+  if constexpr (requires { args.norm.bias; }) note_bias(args.norm.bias);
+  if (!tile.empty()) note(kernel, std::move(tile));
+  launched(kernel, on);
+}
+
+}  // namespace
+
+std::vector<const Bf16*>& emulated_biases() {
+  static std::vector<const Bf16*> biases;
+  return biases;
+}
+EmulatedCuda& emulated_cuda() {
+  static EmulatedCuda cuda;
+  return cuda;
+}
+std::map<std::string, std::set<std::string>, std::less<>>& emulated_tiles() {
+  static std::map<std::string, std::set<std::string>, std::less<>> tiles;
+  return tiles;
+}
+
+KernelCode any_kernels_code() { return {emulated_cuda().kernels, emulated_cuda().code}; }
+
+void Embed::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void Rmsnorm::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void Linear::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void RopeKv::launch(const Args& args, const Launch& on) { counted(kNames.of(args.kv.type), args, on); }
+void TopExperts::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void PlainGroup::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void PlainGateUp::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void PlainDown::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void PlainCombine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void Router::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+
+void GemvDense::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
+  counted(by_packing(kNames, args.packing), args, on, plan.tile);
+}
+void GemvQkv::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
+  counted(by_packing(kNames, args.packing), args, on, plan.tile);
+}
+void MoeUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void GemvMoeDown::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void MoeDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void GroupedUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void GroupedDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void Int8Up::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
+void Int8Down::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
+void RoundBlocks::launch(const Args& args, const Launch& on) { counted(name(args.form), args, on); }
+void RoundRows::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+
+void Sm90SplitGemm::launch(const SplitGemmArgs& args, const SplitGemmPlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void Sm90NormRoute::launch(const NormRouteArgs& args, const Plan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+void NormSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void Combine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void RouteTokens::launch(const Args& args, const RoutePlan& plan, const Launch& on) {
+  counted(kName, args, on, plan.tile);
+}
+
+bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
+void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  counted(name(args, plan), args, on, plan.tile);
+}
+void Sm121MxGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  check(args);
+  counted(name(args), args, on, plan.tile);
+}
+void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  counted(args.order == layout::RowOrder::kGateUp ? kGateUp : by_packing(kNames, args.packing), args, on, plan.tile);
+}
+void GroupTiles::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void Round::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void GroupRound::launch(const Args& args, const Launch& on) {
+  check_args(args.group);
+  launched(kName, on);
+}
+
+bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
+void Sm90AttendPrefill::launch(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) { launched(kName, on); }
+void Sm121AttendPrefill::launch(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) { launched(kName, on); }
+void AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
+  launched(name(type, args.fp8), on);
+}
+
+void PushReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
+  on_card(on.stream);
+  counted(name(type), args, on, plan.tile);
+}
+void PushCombine::launch(const Args& args, const Plan& plan, const Launch& on) {
+  on_card(on.stream);
+  counted(name(norm_delta(args.parts.of)), args, on, plan.tile);
+}
+void PushGather::launch(const Args& args, const Plan& plan, const Launch& on) {
+  on_card(on.stream);
+  for (int64_t row = 0; row < args.rows; ++row)  // what one rank has; no test reads the others'
+    std::copy_n(args.own + row * args.count[args.link.rank], args.count[args.link.rank],
+                args.all + row * args.width + args.first[args.link.rank]);
+  counted(kName, args, on, plan.tile);
+}
+void PushPick::launch(const Args& args, const Plan& plan, const Launch& on) {
+  on_card(on.stream);
+  std::fill_n(args.tokens, args.rows, 0);
+  counted(kName, args, on, plan.tile);
+}
+void PushBarrier::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void load_push_kernels() {}
+void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
+  on_card(on.stream);
+  counted(name(type, args.sent), args, on, plan.tile);
+}
+void load_share_kernels() {}
+
+double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+double sm90_peak_wgmma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
+
+}  // namespace nibble::backend::cuda

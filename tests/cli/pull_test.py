@@ -469,7 +469,7 @@ class Names(HubCase):
         """What is shown to somebody who types this reply once asked."""
         main, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        with subprocess.Popen([NIBBLE, *args], env=self.env, cwd=self.dir, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal) as process:
+        with subprocess.Popen([NIBBLE, *args], env={**self.env, "TERM": "xterm"}, cwd=self.dir, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal) as process:
             os.close(terminal)
             shown = b""
             while True:

@@ -97,7 +97,9 @@ def debian(build, out, package, version, arch):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         os.utime(path, (int(os.environ["SOURCE_DATE_EPOCH"]),) * 2)
     file = out / f"{package}_{version}_{arch}.deb"
-    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", stage, file, stdout=subprocess.DEVNULL)
+    print(f"packing {file.name}, which may take minutes", flush=True)
+    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", stage, stage.with_suffix(".part"), stdout=subprocess.DEVNULL)
+    stage.with_suffix(".part").rename(file)
     shutil.rmtree(stage)
     return file
 

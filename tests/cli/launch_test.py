@@ -12,7 +12,7 @@ import tomllib
 
 import support
 from serve_support import Server
-from support import IO, NIBBLE, USAGE, Case
+from support import IO, NIBBLE, USAGE, Case, nibble
 
 PROGRAMS = ("codex", "claude", "opencode", "vibe", "aider", "llm")
 # Says what it got, then asks the server that its variables or its file name.
@@ -61,6 +61,19 @@ class Launch(Case):
                 self.assertTrue(file.startswith(str(self.profiles / name)), file)
         self.assertFalse(self.state.exists())
         self.assertTrue(self.none_listens())
+
+    def test_a_server_s_key_is_passed_on_and_shown_nowhere(self):
+        server = Server("--api-key", "open sesame")
+        self.addCleanup(server.stop)
+        self.port = server.port
+        self.program()
+        self.refused(USAGE, "launch", "codex", "--port", self.port, env=self.env, says="asks for its key: NIBBLE_API_KEY")
+        env = {**self.env, "NIBBLE_API_KEY": "open sesame"}
+        self.assertEqual(nibble("launch", "codex", "--port", self.port, env=env).code, 7)
+        self.assertIn('args = ["open sesame"]', (self.profiles / "codex/config.toml").read_text())
+        self.env = env
+        self.assertIn('args = ["YOUR_KEY"]', self.printed("codex")[1])
+        self.refused(support.UNSUPPORTED, "launch", "llm", "--port", self.port, "--print", env=env, says="without a key")
 
     def test_values_are_those_of_a_server_that_runs(self):
         """Whatever its name: files and lines stay what they are."""

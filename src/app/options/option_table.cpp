@@ -343,6 +343,8 @@ constexpr Option kFileRows[] = {
            kPlace<&LaunchOptions::model>, kFilled, {kLaunch}),
     Option("--port", "Of the server on this machine", kPlace<&LaunchOptions::port>, whole(1, 65535), {kLaunch}, kCommon,
            {.shown = true}),
+    Option("--api-key", "Of that server", kPlace<&LaunchOptions::api_key>, kFilled, {kLaunch}, kCommon,
+           {.secret = true}),
     Option("--print", "Show what would be written and run, and do nothing", kPlace<&LaunchOptions::print>, kSwitch,
            {kLaunch}),
     Option("--markdown", "Print the page docs/feature-matrix.md", kPlace<&FeaturesOptions::markdown>, kSwitch,

@@ -147,24 +147,42 @@ int execute(const LaunchOptions& o) {
   const std::string url = fmt::format("http://127.0.0.1:{}", o.port);
   std::vector<std::string> serve = {"nibble", "serve", "--port", fmt::format("{}", o.port)}, command = {"env"};
   if (!o.model.empty()) serve.insert(serve.end(), {"--model", o.model});
+  if (!o.api_key.empty() && (recipe->variables + recipe->text).find("{key}") == std::string::npos)
+    throw Error(Code::kUnsupported, "nibble launch: {} can only be given a server without a key", o.program);
 
-  hub::Http http(o.hub, [] { return false; });
+  hub::Settings settings = o.hub;
+  settings.endpoint = url;
+  settings.token = o.api_key;
+  hub::Http http(settings, [] { return false; });
   std::optional<Server> server;
   const bool runs = http.get({.url = url + "/health", .here = true}).status != 0;
-  Facts facts = {{"{url}", url}, {"{profile}", profile.string()}, {"{context}", "CONTEXT"}, {"{model}", "MODEL"}};
-  if (!o.print) fs::create_directories(profile);
+  Facts facts = {{"{url}", url},
+                 {"{profile}", profile.string()},
+                 {"{context}", "CONTEXT"},
+                 {"{model}", "MODEL"},
+                 {"{key}", o.api_key.empty() ? "none"
+                           : o.print         ? "YOUR_KEY"
+                                             : o.api_key}};
+  if (!o.print) {
+    fs::create_directories(profile);
+    fs::permissions(profile, fs::perms::owner_all);  // its files may hold the key
+  }
   if (!o.print && !runs) {
     fs::remove(log);
+    if (!o.api_key.empty()) setenv("NIBBLE_API_KEY", o.api_key.c_str(), 1);  // other users read a command line
     server.emplace(serve, log);
   }
   if (runs || server) {
     wait_for(http, url, server ? &*server : nullptr, log, terminal);
-    const auto models = read_json(http.get({.url = url + "/v1/models", .here = true}).body);
+    const hub::HttpAnswer answer = http.get({.url = url + "/v1/models", .here = true});
+    if (answer.status == 401)
+      throw Error(Code::kInvalidRequest, "{} asks for its key: NIBBLE_API_KEY, or --api-key", url);
+    const auto models = read_json(answer.body);
     try {
       facts[2].second = models.at("data").at(0).at("max_model_len").dump();
       facts[3].second = models.at("data").at(0).at("id");
     } catch (const nlohmann::json::exception&) {
-      throw Error(Code::kIo, "{}/v1/models: want a model and its context, without a key; found none", url);
+      throw Error(Code::kIo, "{}/v1/models: want a model and its context, found none", url);
     }
   }
   const std::string text = filled(recipe->text, facts, In::kFile);

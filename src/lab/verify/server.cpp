@@ -100,8 +100,8 @@ ListedModel listed_model(const client::Server& server, std::string_view name) {
   const client::PlainAnswer answer = client::get(server, path, kAnswerPatience);
   const auto json = read_json(answer.body);
   if (answer.status != 200 || !json.is_object() || !json.contains("data") || !json["data"].is_array())
-    throw Error(Code::kIo, "{}{}: want a list of models, found HTTP {}; name one", server.endpoint.root_url(), path,
-                answer.status);
+    throw Error(Code::kIo, "{}{}: want a list of models, found HTTP {}{}", server.endpoint.root_url(), path,
+                answer.status, answer.status == 401 ? ", which asks for --api-key" : "; name one");
   for (const auto& entry : json["data"]) {
     if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
     if (!name.empty() && entry["id"] != name) continue;

@@ -329,7 +329,8 @@ TEST_F(ApiTest, a_turn_that_must_end_in_json_reasons_within_its_budget) {
   };
   const int64_t context = testing::model().max_context;
   for (const std::string& fields : {forced, named, json, json + "," + tool}) {
-    EXPECT_EQ(reasoned(fields + R"(,"max_tokens":41)"), 20) << fields;
+    EXPECT_EQ(reasoned(fields + R"(,"max_tokens":101)"), 50) << fields;
+    EXPECT_EQ(reasoned(fields + R"(,"max_tokens":41)"), 41 - 3 - 20) << fields;  // the header, and what the rest needs
     const int64_t most = reasoned(fields);  // half of what the context holds beside the prompt
     EXPECT_EQ(most, (context - static_cast<int64_t>(engine_->requests.back().prompt.size())) / 2) << fields;
   }

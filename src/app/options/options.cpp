@@ -117,6 +117,7 @@ void add_surroundings(Options& o) {
   if constexpr (requires { o.records; }) o.records = server_records_path();
   if constexpr (requires { o.history; }) o.history = history_path(), o.date = today();
   if constexpr (requires { o.api_key; }) o.api_key = environment("OPENAI_API_KEY").value_or("");
+  if constexpr (requires { o.server_key; }) o.server_key = environment("NIBBLE_API_KEY").value_or("");
   if constexpr (requires { o.environment; }) o.environment = telling_variables();
   if constexpr (requires { o.output; }) {
     o.output.dumb_terminal = environment("TERM") == "dumb";

@@ -193,7 +193,7 @@ struct LaunchOptions {
   std::vector<std::string> arguments;
   std::string model;  // to serve where no server runs; empty: the one that comes with nibble
   int port = 8000;
-  std::string api_key;  // of the server; empty: it asks for none
+  std::string server_key;  // empty: the server asks for none
   bool print = false;
   std::filesystem::path profiles;  // a folder in it for each program; empty: nowhere
 };

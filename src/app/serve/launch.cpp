@@ -147,12 +147,12 @@ int execute(const LaunchOptions& o) {
   const std::string url = fmt::format("http://127.0.0.1:{}", o.port);
   std::vector<std::string> serve = {"nibble", "serve", "--port", fmt::format("{}", o.port)}, command = {"env"};
   if (!o.model.empty()) serve.insert(serve.end(), {"--model", o.model});
-  if (!o.api_key.empty() && (recipe->variables + recipe->text).find("{key}") == std::string::npos)
+  if (!o.server_key.empty() && (recipe->variables + recipe->text).find("{key}") == std::string::npos)
     throw Error(Code::kUnsupported, "nibble launch: {} can only be given a server without a key", o.program);
 
   hub::Settings settings = o.hub;
   settings.endpoint = url;
-  settings.token = o.api_key;
+  settings.token = o.server_key;
   hub::Http http(settings, [] { return false; });
   std::optional<Server> server;
   const bool runs = http.get({.url = url + "/health", .here = true}).status != 0;
@@ -160,16 +160,16 @@ int execute(const LaunchOptions& o) {
                  {"{profile}", profile.string()},
                  {"{context}", "CONTEXT"},
                  {"{model}", "MODEL"},
-                 {"{key}", o.api_key.empty() ? "none"
-                           : o.print         ? "YOUR_KEY"
-                                             : o.api_key}};
+                 {"{key}", o.server_key.empty() ? "none"
+                           : o.print            ? "YOUR_KEY"
+                                                : o.server_key}};
   if (!o.print) {
     fs::create_directories(profile);
     fs::permissions(profile, fs::perms::owner_all);  // its files may hold the key
   }
   if (!o.print && !runs) {
     fs::remove(log);
-    if (!o.api_key.empty()) setenv("NIBBLE_API_KEY", o.api_key.c_str(), 1);  // other users read a command line
+    if (!o.server_key.empty()) setenv("NIBBLE_API_KEY", o.server_key.c_str(), 1);  // other users read a command line
     server.emplace(serve, log);
   }
   if (runs || server) {

@@ -107,7 +107,7 @@ std::string token_of(const Settings& settings) {
     std::getline(file, token);
   }
   token = trimmed(token);
-  if (!std::ranges::all_of(token, [](unsigned char c) { return c > 0x20 && c < 0x7F; }))
+  if (!std::ranges::all_of(token, [](unsigned char c) { return c >= 0x20 && c < 0x7F; }))
     throw Error(Code::kInvalidRequest, "HF_TOKEN: want a token such as hf_…, found other characters in it");
   return token;
 }

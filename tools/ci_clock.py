@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""What still fits into CI's time: a CUDA build, "cuda" (all architectures) or "h100" (one), then "arm", Arm's kernels, then
-"asan", tests under sanitizers.
+"""What still fits into CI's time: a CUDA build, "cuda" (all architectures) or "h100" (one), and then "arm", Arm's kernels.
 
     tools/ci_clock.py <seconds left> [--no-cuda] [--jobs N] [--probe SECONDS]
 
@@ -21,9 +20,7 @@ PROBE = "src/checkpoint/strict_json.cpp"
 # CPU seconds of a build, nothing of it cached, over those of the probe: "cuda" in a cold run of CI on 2026-11-26, 665 s on
 # two cores where the probe took 5.6; "h100" in its old proportion to that.
 COSTS = (("cuda", 240), ("h100", 120))
-# The same of what comes after it: (part, what it is, cost). "arm": make test-arm-kernels, of which the tests under qemu are 3:
-# estimated from some of its files, 2026-11-25. "asan": make asan of the rooms that .ci/run names, estimated likewise, 2026-11-30.
-LATER = (("arm", "Arm's kernels", 30), ("asan", "tests under sanitizers", 40))
+ARM_COST = 30  # the same of make test-arm-kernels, of which the tests under qemu are 3: estimated from some of its files, 2026-11-25
 SPARE_SECONDS = 300  # to link, and because an estimate is one
 
 
@@ -50,14 +47,12 @@ def choose(left, seconds, jobs, cuda=True):
             break
     if cuda and not fits:
         lines.append(f"CUDA build left out: {left} s are left, for one architecture it wants about {estimates[-1][1] + SPARE_SECONDS} s")
-    for part, what, cost in LATER:
-        estimate = round(cost * seconds / jobs)
-        if estimate + spent <= left:
-            fits.append(part)
-            lines.append(f"{what} take about {estimate} s")
-            spent += estimate
-        else:
-            lines.append(f"{what} left out: they want about {estimate} s")
+    arm = round(ARM_COST * seconds / jobs)
+    if arm + spent <= left:
+        fits.append("arm")
+        lines.append(f"Arm's kernels take about {arm} s")
+    else:
+        lines.append(f"Arm's kernels left out: they want about {arm} s")
     return fits, lines
 
 

@@ -108,7 +108,9 @@ std::string token_of(const Settings& settings) {
   }
   token = trimmed(token);
   if (!std::ranges::all_of(token, [](unsigned char c) { return c >= 0x20 && c < 0x7F; }))
-    throw Error(Code::kInvalidRequest, "HF_TOKEN: want a token such as hf_…, found other characters in it");
+    throw Error(Code::kInvalidRequest,
+                "want a token or key of ASCII for {} (HF_TOKEN, NIBBLE_API_KEY), found other characters in it",
+                settings.endpoint);
   return token;
 }
 

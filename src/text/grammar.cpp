@@ -27,7 +27,8 @@ constexpr size_t kMaxTextBytes = 64;        // of a token in a header
 constexpr int32_t kNothing = -1;
 // Content is ended within a limit if so many bytes end it; it is watched for the last so many tokens.
 constexpr int64_t kMostEndBytes = 16'384, kWatchedTokens = 4096;
-constexpr int64_t kHeaderTokens = 24;  // of a call in o200k: <|end|><|start|>assistant … json<|message|>, and some
+// A call's header has fewer in o200k, with what ends the message before it and begins this one.
+constexpr int64_t kHeaderTokens = 24;
 
 using Mask = std::vector<uint32_t>;
 
@@ -68,7 +69,7 @@ xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
   return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
 }
 
-// The longest tokens, one after the other, that make up this text. Empty: the vocabulary lacks one of its bytes.
+// Cuts a text into tokens, each the longest that fits. Empty where the vocabulary lacks one of its bytes.
 std::optional<std::deque<int32_t>> tokens_of(const Vocabulary& vocabulary, std::string_view text) {
   std::deque<int32_t> tokens;
   while (!text.empty()) {
@@ -82,7 +83,7 @@ std::optional<std::deque<int32_t>> tokens_of(const Vocabulary& vocabulary, std::
   return tokens;
 }
 
-// Those that lead to an end of the content soonest; empty if they are too many.
+// Returns the tokens that end the content soonest, without the one that ends the message; empty if they are too many.
 std::optional<std::deque<int32_t>> shortest_text(const Vocabulary& vocabulary, xgrammar::GrammarMatcher& content) {
   const int64_t bytes = content.BytesToEnd();
   if (bytes == 0) return std::deque<int32_t>();
@@ -180,7 +181,7 @@ struct MessageRule {
   std::optional<xgrammar::CompiledGrammar> content;  // empty: text
   std::vector<int32_t> end_ids;
   Kinds kind = kLast;
-  bool whole = true;  // TurnLimits::all is for it
+  bool whole = true;  // ends within TurnLimits::all, rather than being cut
 };
 
 // All ways in which the models write the header of a call. `as`: what its content is.

@@ -41,14 +41,14 @@ struct TurnRules {
   bool preamble = true;  // commentary without a recipient may come before the end of the turn
 };
 
-// Both in tokens; empty: none.
+// Limits in tokens; an empty one limits nothing.
 struct TurnLimits {
-  // Of a turn's reasoning. Before the answer or the call come at most one analysis and then one preamble, which
-  // together have at most this many tokens; then they end, at any place.
+  // Reasoning has at most so many: before the answer or the call come at most one analysis and then one preamble, which
+  // share them; then they end, at any place.
   std::optional<int64_t> reasoning{};
-  // Of all that is generated, its end included. An answer that follows a grammar ends within it, if it can at all, and
-  // so does a call that must come; reasoning leaves them what they need of it. A call that the model was free to make
-  // is cut there instead: half of a command must not look like a whole one.
+  // A turn, its end included, has at most so many. An answer that follows a grammar ends within them, if it can at all,
+  // and so does a call that must come; reasoning leaves them what they need. A call that the model was free to make is
+  // cut there instead: half of a command must not look like a whole one.
   std::optional<int64_t> all{};
 };
 

@@ -1,4 +1,5 @@
 """nibble launch: what it shows, and programs of our own that it starts in the place of agents."""
+import http.server
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import threading
 import time
 import tomllib
 
@@ -74,6 +76,27 @@ class Launch(Case):
         self.env = env
         self.assertIn('args = ["YOUR_KEY"]', self.printed("codex")[1])
         self.refused(support.UNSUPPORTED, "launch", "llm", "--port", self.port, "--print", env=env, says="without a key")
+
+    def test_the_hubs_token_goes_to_no_server(self):
+        seen = []
+
+        class Asked(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                seen.append(self.headers.get("Authorization"))
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"data": [{"id": "m", "max_model_len": 99}]}')
+
+            def log_message(self, *args):
+                pass
+
+        server = http.server.HTTPServer(("127.0.0.1", self.port), Asked)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.shutdown)
+        (self.dir / "token").write_text("hf_file")
+        for variables in ({"HF_TOKEN": "hf_variable"}, {"HF_TOKEN_PATH": str(self.dir / "token")}):
+            self.ok("launch", "codex", "--port", self.port, "--print", env={**self.env, **variables})
+        self.assertEqual(seen and set(seen), {None})
 
     def test_values_are_those_of_a_server_that_runs(self):
         """Whatever its name: files and lines stay what they are."""

@@ -71,6 +71,8 @@ std::string wrong_key(const std::string& found) {
   return plain ? "" : "want letters, digits and signs of ASCII, which every client can send, found others";
 }
 
+constexpr Range kKey{.filled = true, .wrong = wrong_key};
+
 std::string wrong_report(const std::string& found) {
   return found.ends_with(".md") ? "" : "want a name that ends in .md (bench/page.py makes HTML of it), found " + found;
 }
@@ -221,9 +223,8 @@ constexpr Option kServeRows[] = {
            "Begin a step before the last one's tokens are read; default: on cuda",
            kPlace<&ServeOptions::async_scheduling>, such_as(kSwitch, kOnByDefault), {kServe}, kPerformance,
            {.feature = {"async", "on cuda", "serve", "On a CPU it only costs"}}),
-    Option("--api-key", "Key that clients must give; repeatable", kPlace<&ServeOptions::api_keys>,
-           repeated({.filled = true, .wrong = wrong_key}), {kServe}, kCommon,
-           {.foreign = "VLLM_API_KEY", .secret = true}),
+    Option("--api-key", "Key that clients must give; repeatable", kPlace<&ServeOptions::api_keys>, repeated(kKey),
+           {kServe}, kCommon, {.foreign = "VLLM_API_KEY", .secret = true}),
     Option("--ssl-certfile", "Certificate chain (PEM): serve HTTPS", kPlace<&ServeOptions::certificate_file>, kFilled,
            {kServe}, kCommon, {.foreign = "--ssl-cert-file"}),
     Option("--ssl-keyfile", "Its private key (PEM)", kPlace<&ServeOptions::key_file>, kFilled, {kServe}, kCommon,
@@ -343,8 +344,8 @@ constexpr Option kFileRows[] = {
            kPlace<&LaunchOptions::model>, kFilled, {kLaunch}),
     Option("--port", "Of the server on this machine", kPlace<&LaunchOptions::port>, whole(1, 65535), {kLaunch}, kCommon,
            {.shown = true}),
-    Option("--api-key", "Of that server; default: NIBBLE_API_KEY", kPlace<&LaunchOptions::server_key>, kFilled,
-           {kLaunch}, kCommon, {.secret = true}),
+    Option("--api-key", "Of that server; default: NIBBLE_API_KEY", kPlace<&LaunchOptions::server_key>, kKey, {kLaunch},
+           kCommon, {.secret = true}),
     Option("--print", "Show what would be written and run, and do nothing", kPlace<&LaunchOptions::print>, kSwitch,
            {kLaunch}),
     Option("--markdown", "Print the page docs/feature-matrix.md", kPlace<&FeaturesOptions::markdown>, kSwitch,
@@ -361,7 +362,7 @@ static_assert(
 static_assert(has_rows<PullOptions, &PullOptions::output, &PullOptions::hub>(kFileRows));
 static_assert(has_rows<RemoveOptions, &RemoveOptions::output, &RemoveOptions::hub>(kFileRows));
 static_assert(has_rows<FeaturesOptions>(kFileRows));
-static_assert(has_rows<LaunchOptions, &LaunchOptions::hub, &LaunchOptions::profiles>(kFileRows));
+static_assert(has_rows<LaunchOptions, &LaunchOptions::profiles>(kFileRows));
 static_assert(has_rows<CompletionOptions>(kFileRows));
 
 constexpr Option kPlanRows[] = {

@@ -188,7 +188,6 @@ struct PsOptions {
 };
 
 struct LaunchOptions {
-  hub::Settings hub;
   std::string program;
   std::vector<std::string> arguments;
   std::string model;  // to serve where no server runs; empty: the one that comes with nibble

@@ -455,7 +455,7 @@ int execute(const ServeOptions& asked) {
     return api.handle(request, std::move(wake));
   });
   terminal.note("listening on " + http_address(o, o.host, http.port()));
-  if (o.host != "127.0.0.1" && o.host != "localhost" && o.host != "::1" && o.api_keys.empty())
+  if (!o.host.starts_with("127.") && o.host != "localhost" && o.host != "::1" && o.api_keys.empty())
     terminal.note("whoever reaches this address may use the model: --api-key, or NIBBLE_API_KEY, asks for a key");
   std::optional<RecordedServer> record(std::in_place, o.records, local_address(o, http.port()), name);
   if (!record->problem().empty())

@@ -147,7 +147,7 @@ std::string milliseconds(const Spread& spread, double seconds) {
   return ms < 10 ? fmt::format("{:.2f}", ms) : ms < 1000 ? fmt::format("{:.1f}", ms) : fmt::format("{:.0f}", ms);
 }
 
-// Mean, in a cell of this width, p50, p90 and p99: the end of a row.
+// A row ends with the mean, in a cell of this width, and p50, p90 and p99.
 std::string spread_cells(const Spread& s, int width) {
   return fmt::format(" {:>{}} | {:>8} | {:>8} | {:>8} |\n", milliseconds(s, s.mean), width, milliseconds(s, s.p50),
                      milliseconds(s, s.p90), milliseconds(s, s.p99));

@@ -290,8 +290,7 @@ struct AnyGemm {
 };
 
 // Dense matrix products for 9 to 256 tokens, where a GEMM's row blocks would leave most of a card idle: K is split
-// among CTAs too, and whoever reads the result adds the splits. The
-// kernel: arch/sm90/kernels.h.
+// among CTAs too, and whoever reads the result adds the splits. The kernel stands in arch/sm90/kernels.h.
 inline constexpr int kSplitRowTiles = 8;                   // of 16 rows, per CTA: two warpgroups
 inline constexpr int kSplitTokens[] = {32, 64, 128, 256};  // that a CTA may take
 inline constexpr int kSplitRingBytes = 200 * 1024;         // at most

@@ -125,7 +125,7 @@ struct GroupedRanges {
       cost += row_tiles[i] * grouped_cost(i);
     }
   }
-  // The first row tile of range `idx`; idx = count: the end.
+  // Returns the row tile with which range `idx` begins; range `count` begins at the end.
   [[nodiscard]] constexpr int first(int idx, int count) const {
     const int rest = cost % count;
     int left = cost / count * idx + (idx < rest ? idx : rest), before = 0;

@@ -1,7 +1,7 @@
 #pragma once
 // tap: out[t] = x[t] + delta[t] + rest[t]     source: the residual stream between layers; arguments: around_gemm.h
-// Tap::Args x, delta, rest f32 [tokens, hidden]     out f32, rows at a pitch grid one CTA per token, 4 values per
-// thread bytes tokens * hidden * (8 to 16)     rounding: f32, in this order
+// Tap::Args     x, delta, rest f32 [tokens, hidden]     out f32, rows at a pitch
+// grid one CTA per token, 4 values per thread     bytes tokens * hidden * (8 to 16)     rounding: f32, in this order
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"

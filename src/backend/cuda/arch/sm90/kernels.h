@@ -128,7 +128,7 @@ struct Sm90DenseGemm {
   static constexpr Kernel kName{"sm90_dense_gemm"};
   static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 };
-// Both products of the experts of few pairs each. args: with down, f16. plan: plan_sm90_grouped.
+// One launch makes both products of experts with few pairs each. args: with down, f16. plan: plan_sm90_grouped.
 struct Sm90Grouped {
   static constexpr Kernel kName{"sm90_grouped"};
   static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);

@@ -150,7 +150,10 @@ int execute(const LaunchOptions& o) {
   if (!o.server_key.empty() && (recipe->variables + recipe->text).find("{key}") == std::string::npos)
     throw Error(Code::kUnsupported, "nibble launch: {} can only be given a server without a key", o.program);
 
-  hub::Http http({.endpoint = url, .token = o.server_key}, [] { return false; });  // not the Hub, so not its token
+  hub::Settings settings;  // no Hub's: its token goes to no server
+  settings.endpoint = url;
+  settings.token = o.server_key;
+  hub::Http http(settings, [] { return false; });
   std::optional<Server> server;
   const bool runs = http.get({.url = url + "/health", .here = true}).status != 0;
   Facts facts = {{"{url}", url},

@@ -110,6 +110,11 @@ struct SlotData {
 // A slot's rows where they lie, in the type that the backend computes with.
 using SlotRows = std::variant<std::vector<std::span<float>>, std::vector<std::span<double>>>;
 
+// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that were computed in them.
+struct ScreenCounts {
+  int64_t steps = 0, tiles = 0;
+};
+
 using Ticket = int64_t;
 using TapTicket = int64_t;
 
@@ -203,6 +208,8 @@ class Backend {
   // none.
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const { return {}; }
   [[nodiscard]] virtual int64_t graph_replays() const { return 0; }
+  // So far; steps that are under way may be in it.
+  [[nodiscard]] virtual ScreenCounts screen_counts() const { return {}; }
   [[nodiscard]] virtual KernelFamily kernel_family() const;  // what kAuto became, on a device
 
  private:

@@ -106,7 +106,10 @@ Cost CostModel::of(WeightRole role, const StepShape& step, const Dims& d) const 
     case kGateUpBias:
     case kDownBias: return {bytes * used, 0};
     case kFinalNorm: return {rows > 0 ? bytes : 0, 0};
-    case kUnembedding: return {rows > 0 ? bytes : 0, twice * rows};
+    case kUnembedding: {
+      const bool screened = screened_bytes > 0 && step.logit_rows <= kScreenedRows;
+      return {rows == 0 ? 0 : screened ? static_cast<double>(screened_bytes) : bytes, twice * rows};
+    }
     default: return {bytes, 0};
   }
 }

@@ -64,12 +64,17 @@ struct StepShape {
   int64_t logit_rows = 0;
 };
 
+inline constexpr int kScreenedRows = 8;  // most rows of logits that are screened
+
 struct CostModel {
   Dims dims;  // of the whole model
   StoredFormats formats;
   std::optional<Shard> shard{};          // what one rank reads, computes and holds; none: all of it
   int64_t down_cols = 0;                 // that are held of down where they are filled up; 0: they are not
   std::vector<int64_t> layer_experts{};  // experts_of
+  // Of the copy of the unembedding that a step of few rows of logits reads instead of it (Program::screened); 0: of
+  // all.
+  int64_t screened_bytes = 0;
 
   // What one tensor makes of a step, in one layer; on average, where layers differ in their experts.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;

@@ -57,6 +57,13 @@ enum class AttentionActivations : uint8_t { kAuto, kBf16, kFp8 };
   return kNames[static_cast<size_t>(activations)];
 }
 
+// Which logits are computed where only the draw reads them. kAuto: a card's, of few tokens, through a short copy of the
+// unembedding where its memory has the room: the same tokens (cuda/sampling/screen.h). kOff: all of them.
+enum class ScreenedHead : uint8_t { kAuto, kOff };
+[[nodiscard]] constexpr std::string_view name_of(ScreenedHead screened) {
+  return screened == ScreenedHead::kAuto ? "auto" : "off";
+}
+
 // The instruction sets of a CPU.
 enum class CpuIsa : uint8_t {
   kAuto,      // the best that this CPU has
@@ -95,6 +102,7 @@ struct RunConfig {
   Activations dense_activations = Activations::kAuto;
   AttentionActivations attention_activations = AttentionActivations::kAuto;
   MoeTile moe_tile = MoeTile::kAuto;  // of a card
+  ScreenedHead screened_head = ScreenedHead::kAuto;  // of a card
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed
   bool sinks = true;          // false: attention without its sinks

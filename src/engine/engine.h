@@ -58,6 +58,7 @@ struct EngineStats {
   int64_t prefix_queries = 0, prefix_hits = 0;      // tokens
   int64_t prompt_tokens = 0, generated_tokens = 0;  // computed and drawn so far
   int64_t preemptions = 0, steps = 0;
+  int64_t screened_steps = 0, screened_tiles = 0;  // backend::ScreenCounts
   DraftStats drafts{};
   double turn_seconds = 0;  // since the engine's thread last ended a step; 0: it waits for requests
 };

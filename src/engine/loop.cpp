@@ -491,6 +491,9 @@ EngineStats Loop::stats() const {
   stats.kv_pages_used = stats.kv_pages - cache_.available(LayerKind::kFull);
   stats.preemptions = scheduler_.preemptions();
   if (speculation_) stats.drafts = speculation_->stats();
+  const backend::ScreenCounts screened = be_.screen_counts();
+  stats.screened_steps = screened.steps;
+  stats.screened_tiles = screened.tiles;
   return stats;
 }
 

@@ -14,6 +14,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/sampling/screen.h"
 
 #include <cuda_runtime_api.h>  // the emulated one
 
@@ -81,10 +82,16 @@ void PlainGroup::launch(const Args& args, const Launch& on) { counted(kName, arg
 void PlainGateUp::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainDown::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainCombine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void make_screen_copy(const ScreenCopy& /*copy*/, cudaStream_t /*stream*/) {}
+void Screen::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
+void ScreenPick::launch(const Args& args, const Launch& on) {
+  check_args(args.of);
+  counted(kName, args, on);
+}
 void Router::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
 void GemvDense::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
-  counted(by_packing(kNames, args.packing), args, on, plan.tile);
+  counted(args.tiles != nullptr ? kListed : by_packing(kNames, args.packing), args, on, plan.tile);
 }
 void GemvQkv::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
   counted(by_packing(kNames, args.packing), args, on, plan.tile);

@@ -119,6 +119,7 @@ class Planner {
     if (options.model.run.backend == BackendKind::kCuda) {
       card_ = card_of(options.card);
       backend_config_ = backend::cuda_config(backend_config_, options.model.run.ranks);
+      cost_.screened_bytes = backend::cuda::screened_bytes(backend_config_, options.model.run, *card_);
       conversions_ = weight_conversions(weights, options.model);
       ThreadPool pool(options.model.run.threads);
       scales_ = scales_of(weights, pool);
@@ -159,7 +160,8 @@ class Planner {
                                                                           .step = step,
                                                                           .card = *card_,
                                                                           .reduce = reduce_ ? &*reduce_ : nullptr,
-                                                                          .scales = scales_.codes});
+                                                                          .scales = scales_.codes,
+                                                                          .screened = true});
       json["moe_kernel"] = name_of(program.family);
       json["moe_activation"] = name_of(program.activations);
       json["dense_activation"] = name_of(program.dense_activations);

@@ -24,6 +24,7 @@ using backend::KernelFamily;
 using backend::KvDtype;
 using backend::MoeTile;
 using backend::RunConfig;
+using backend::ScreenedHead;
 using backend::WeightFormat;
 using engine::DraftMethod;
 using engine::SpeculationLimits;
@@ -88,6 +89,7 @@ constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
     word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kInt8, kRounded, kOnCards),
     word(KernelFamily::kReference, kUnrounded, kOnCards)};
+constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};
@@ -329,6 +331,14 @@ constexpr Option kRunRows[] = {
          .alike = Alike::kInAllRanks,
          .feature = {"tile", "", "a card of compute capability 12, --moe-kernel auto or gemm",
                      "Not measured: where 128 tokens are the better tile"}}),
+    Option(
+        "--screened-head",
+        "cuda: up to 8 tokens drawn by temperature alone: auto: only rows of the unembedding that may win are computed, "
+        "found by a copy in 7 bits (0.5 GB, on cards with the room); the same tokens; off: all rows",
+        kPlace<&RunConfig::screened_head>, words(kScreenedHeads), kComputes | kPlans, kExpert,
+        {.on = kCudaOnly,
+         .alike = Alike::kInAllRanks,
+         .feature = {"screened-head", "", "bf16 lm_head, one card, 20 GB of memory or more"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
            {.on = kCudaOnly, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),

@@ -10,6 +10,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/quantise/round_blocks.h"
+#include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/card_group.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/card/measure.h"
@@ -129,6 +130,8 @@ void RoundRows::launch(const Args&, const Launch&) { absent(); }
 void RouteSums::launch(const Args&, const Launch&) { absent(); }
 void RouteTokens::launch(const Args&, const RoutePlan&, const Launch&) { absent(); }
 void Router::launch(const Args&, const Launch&) { absent(); }
+void Screen::launch(const Args&, const Plan&, const Launch&) { absent(); }
+void ScreenPick::launch(const Args&, const Launch&) { absent(); }
 void Tap::launch(const Args&, const Launch&) { absent(); }
 void TopExperts::launch(const Args&, const Launch&) { absent(); }
 double any_peak_mma(const PeakLaunch&, CUstream_st*) { return 0; }

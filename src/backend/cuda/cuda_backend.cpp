@@ -7,6 +7,7 @@
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
+#include "backend/cuda/memory/screen_weights.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
@@ -23,6 +24,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -72,6 +74,11 @@ class CudaBackend final : public Member {
     if (!run_.eager && has_graphs(config_, needs))
       graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens) + drafts_begin());
     if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
+    if (needs.screen) {
+      screen_.emplace(dims_.vocab, dims_.hidden);
+      at_.screen.shown = screen_->counts();
+      zero(reinterpret_cast<int*>(at_.screen.state), sizeof(ScreenState) / sizeof(int));
+    }
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
@@ -105,6 +112,12 @@ class CudaBackend final : public Member {
   }
   [[nodiscard]] int64_t graph_replays() const override { return graphs_ ? graphs_->replays() : 0; }
 
+  [[nodiscard]] ScreenCounts screen_counts() const override {
+    if (!screen_) return {};
+    const auto now = [](int64_t& count) { return std::atomic_ref(count).load(); };  // the card writes it
+    return {now(screen_->counts()->steps), now(screen_->counts()->tiles)};
+  }
+
   [[nodiscard]] std::vector<KernelLaunches> launches() const override {
     std::vector<KernelLaunches> result;
     for (const auto& [kernel, count] : counts_) result.push_back({kernel, count});
@@ -115,9 +128,15 @@ class CudaBackend final : public Member {
     HostWeight part = weight;
     if (rank_.comm != nullptr)
       part.slice = slice_of(weight, rank_.whole, shard_of(rank_.whole, rank_.ranks, rank_.comm->rank()));
-    return weights_.upload(part);
+    const WeightHandle handle = weights_.upload(part);
+    if (part.role == WeightRole::kUnembedding) unembedding_ = handle;
+    return handle;
   }
-  void finish_upload() override { weights_.finish(); }
+  void finish_upload() override {
+    const bool news = !weights_.finished();
+    weights_.finish();
+    if (news && screen_ && unembedding_.idx >= 0) screen_->make(weights_.matrix(unembedding_), stream_.get());
+  }
 
   void copy_page(const PageCopy& copy) override {
     for (size_t l = 0; l < at_.kv.size(); ++l) {
@@ -139,7 +158,7 @@ class CudaBackend final : public Member {
     graph_ = graph_of(step);
     next_ = graph_ > 0 ? graphs_->next(graph_) : StepGraphs::Next::kRun;
     if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(graph_));
-    begin(step);
+    plan(step, draws_by_temperature(step));
     if (next_ == StepGraphs::Next::kRun) return;
     program_ = &(graph_programs_[graph_] = *program_);
     graphs_->begin_capture(graph_);
@@ -159,7 +178,10 @@ class CudaBackend final : public Member {
     return {tickets_->hand_out(at_.sampled)};
   }
 
-  void begin(const StepArgs& step) override {
+  void begin(const StepArgs& step) override { plan(step, false); }
+
+  // screened: nobody reads its logits but a draw by temperature.
+  void plan(const StepArgs& step, bool screened) {
     eager_program_ = make_program({.config = config_,
                                    .run = run_,
                                    .step = {.rows = step.rows, .logit_rows = std::ssize(step.logit_tokens)},
@@ -167,6 +189,7 @@ class CudaBackend final : public Member {
                                    .reduce = reduce_ ? &*reduce_ : setup_.reduce,
                                    .scales = weights_.scales(),
                                    .tuned = setup_.tuned,
+                                   .screened = screened && screen_.has_value(),
                                    .fed_back = step.taps.empty()});
     open(step, &eager_program_);
     if (peers() != nullptr) load_kernels();
@@ -322,11 +345,16 @@ class CudaBackend final : public Member {
     if (tokens > (begins ? drafts_begin() : others)) return 0;
     for (const Row& row : step.rows)
       if (row.tokens > kMaxDecodeTokens) return 0;
-    for (const SampleRow& row : step.sample_rows)
-      if (row.logprobs >= 0 || row.given >= 0) return 0;
-    fill_sample_inputs(step.sample_rows, samples_);
-    if (samples_.filters || samples_.most_shifts > 0 || !samples_.masks.empty()) return 0;
+    if (!draws_by_temperature(step)) return 0;
     return begins ? others + tokens : tokens;
+  }
+  // Whether a step draws, and no draw has a filter, a penalty, a bias, a mask or log-probabilities.
+  [[nodiscard]] bool draws_by_temperature(const StepArgs& step) {
+    if (step.sample_rows.empty()) return false;
+    for (const SampleRow& row : step.sample_rows)
+      if (row.logprobs >= 0 || row.given >= 0) return false;
+    fill_sample_inputs(step.sample_rows, samples_);
+    return !samples_.filters && samples_.most_shifts == 0 && samples_.masks.empty();
   }
   // Most tokens of a step with which a head's draft begins and that has a graph.
   [[nodiscard]] int drafts_begin() const { return config_.head ? kMaxDecodeTokens : 0; }
@@ -463,6 +491,7 @@ class CudaBackend final : public Member {
                         .down_bias = bf16(w[WeightRole::kDownBias])};
       if (packed) {
         own.unembedding = weights_.matrix(outer[WeightRole::kUnembedding]);
+        if (screen_) own.screen = screen_->copy();
         own.qkv = weights_.matrix(w[WeightRole::kQ]);
         own.o = weights_.matrix(w[WeightRole::kO]);
         own.gate_up = weights_.matrix(w[WeightRole::kGateUp]);
@@ -629,6 +658,8 @@ class CudaBackend final : public Member {
   LaunchTrace trace_;
   Launch on_{stream_.get(), &counts_, &trace_};
   DeviceWeights weights_;
+  WeightHandle unembedding_{-1};
+  std::optional<ScreenWeights> screen_;  // where logits are screened
   DeviceBytes memory_;
   Arena at_;
   std::vector<LayerPointers> layers_;

@@ -177,6 +177,7 @@ class Bench {
     show("warming up", 0);
     if (!warm_up(row)) return false;
     measure_beside(row);
+    const backend::ScreenCounts before = subject_.backend.screen_counts();
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
       const auto seconds = loop_.time(row, go_on_);
@@ -184,6 +185,8 @@ class Bench {
       row.seconds.push_back(*seconds);
       measure_beside(row);
     }
+    const backend::ScreenCounts after = subject_.backend.screen_counts();
+    row.screened = {after.steps - before.steps, after.tiles - before.tiles};
     for (const BenchLoop::TimedStep& step : loop_.steps()) {
       const backend::StageCosts own = subject_.cost.by_stage(subject_.config.layer_kinds, step.shape());
       for (size_t s = 0; s < own.size(); ++s) row.costs[s] += own[s];
@@ -248,7 +251,8 @@ class Bench {
                                             .run = ran,
                                             .step = step.shape(),
                                             .card = *card,
-                                            .reduce = reduce ? &*reduce : nullptr}),
+                                            .reduce = reduce ? &*reduce : nullptr,
+                                            .screened = true}),
                subject_.config);
     }
     const backend::DevicePeaks own = backend::share_of(subject_.peaks, ran.ranks.count);  // of the first card
@@ -355,6 +359,11 @@ int execute(const BenchOptions& asked) {
   LoadedModel loaded(source, options.model, steps_of(shape, source.config), {terminal, {}});
   backend::CostModel cost = model::cost_of(source.config, stored_formats(options.model, source.weights));
   cost.formats.kv_row_bytes = kv_row_bytes(options.model, source.config.dims);
+  const backend::RunConfig& run = options.model.run;
+  if (const auto card = backend::cuda_plan_device(); card && run.backend == BackendKind::kCuda) {
+    const backend::BackendConfig whole = model::backend_config(source.config, {}, run.dense);
+    cost.screened_bytes = backend::cuda::screened_bytes(backend::cuda_config(whole, run.ranks), run, *card);
+  }
   BenchJson json = head_of(options, source.config, cost, peaks);
   json["backend"] = loaded.backend().name();
   const double startup = seconds_since(start);

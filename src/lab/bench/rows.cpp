@@ -157,6 +157,9 @@ Json json_of(const BenchRow& row, const backend::DevicePeaks& of_head) {
                {"of_read", row.cost().bytes / seconds / peaks.read_bytes_per_s},
                {"of_matrix", peak == nullptr ? 0 : row.cost().flops / seconds / peak->flops_per_s},
                {"of_limit", ideal / seconds}});
+  if (row.screened.steps > 0)
+    json["screened_tiles_of_a_step"] =
+        static_cast<double>(row.screened.tiles) / static_cast<double>(row.screened.steps);
   for (const backend::ClockReading& clock : row.clocks) {
     json["clock_mhz"].push_back(clock.mhz);
     json["celsius"].push_back(clock.celsius);

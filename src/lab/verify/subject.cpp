@@ -139,6 +139,7 @@ backend::RunConfig exact_run(const backend::RunConfig& run) {
   exact.activations = run.backend == BackendKind::kCpu ? backend::Activations::kF32 : backend::Activations::kBf16;
   exact.isa = run.isa;
   exact.eager = run.eager;
+  exact.screened_head = run.screened_head;
   exact.sinks = run.sinks;
   exact.max_model_len = run.max_model_len;
   exact.max_num_batched_tokens = run.max_num_batched_tokens;

@@ -91,7 +91,7 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run, 
   const int64_t shared = !several                     ? 0
                          : in == RanksIn::kOneProcess ? comm_bytes(run.ranks.count) + gathered
                                                       : kNcclCardBytes + 2 * gathered;
-  return {.weights = config.head ? head_weight_bytes(config) : 0,
+  return {.weights = config.head ? head_weight_bytes(config) : screened_bytes(config, run, card.facts),
           .kv = kv,
           .activations = measure.bytes() - kv + shared,
           .graphs = graphs ? graph : 0,

@@ -29,6 +29,9 @@ void launch_op(const typename Op::Args& args, const GemvPlan& plan, Kernel name,
   }
 }
 
+template <int kTokenColumns>
+using AnyDenseOp = DenseOp<kTokenColumns>;
+
 template <template <int> class Op>
 void launch_rows(const typename Op<1>::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
   using layout::Packing;
@@ -45,7 +48,9 @@ void launch_rows(const typename Op<1>::Args& args, const GemvPlan& plan, Kernel 
 
 void GemvDense::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
   check_args(args);
-  launch_rows<DenseOp>(args, plan, by_packing(kNames, args.packing), on);
+  if (args.tiles != nullptr)
+    return launch_op<layout::Packing::kBf16, Columns::kVectors, DenseOp<2, true>>(args, plan, kListed, on);
+  launch_rows<AnyDenseOp>(args, plan, by_packing(kNames, args.packing), on);
 }
 
 void GemvQkv::launch(const Args& args, const GemvPlan& plan, const Launch& on) {

@@ -117,6 +117,8 @@ __device__ void produce(const KernelArgs& args, const GemvShared& shared, int la
     if (args.op.tokens == 1) return choose_and_produce<Tile, Op>(args, shared, lane);
     await_choice<Op>(shared);
   }
+  if constexpr (requires { Op::kListed; })
+    if (Op::kListed) ptx::grid_dependency_wait();
   const Op op(args.op, shared, lane);
   const auto walk = op.walk();
   Feeder<Tile, KernelArgs> feed{args, shared, lane};

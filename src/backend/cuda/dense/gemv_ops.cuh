@@ -2,6 +2,7 @@
 // What the decode kernels do around the common main loop (gemv.cuh): which tiles, which activations stand in the mma's
 // columns, what becomes of a tile's sums. Every warp holds its own copy; methods are called by whole warps.
 //
+//   kListed      of an Op that has it: whether its walk waits for the kernel before
 //   takes        whether a cursor's tile is read in that one of its chunks
 //   kChooses     the CTA chooses experts; an Op made with an empty Routing knows all that does not depend on them
 //   column       a column's row of f16 activations, or null; RowsIn: read8, rows of floats
@@ -58,9 +59,11 @@ struct RowsOp {
   }
 };
 
-// kTokenColumns: how many of a lane's two columns can be tokens'; one token alone has one.
-template <int kTokenColumns>
+// kTokenColumns: how many of a lane's two columns can be tokens'; one token alone has one. kTheListed: of tiles that a
+// kernel before has listed.
+template <int kTokenColumns, bool kTheListed = false>
 struct DenseOp : RowsOp<GemvDense::Args> {
+  static constexpr bool kListed = kTheListed;
   struct Fetched {
     float bias[2] = {};  // rows g and g + 8
   };
@@ -68,7 +71,15 @@ struct DenseOp : RowsOp<GemvDense::Args> {
 
   // With `rest`, slots are halves of K.
   __device__ TileWalk walk() const {
+    if constexpr (kListed) {
+      const int count = a.listed->count;
+      return {max(count, 1), min(count, 1), static_cast<int>(gridDim.x)};
+    }
     return {a.rows / layout::kTileRows, a.rest == nullptr ? 1 : 2, static_cast<int>(gridDim.x)};
+  }
+  __device__ int64_t tile(const Cursor& c) const {
+    if constexpr (kListed) return a.tiles[c.row_tile];
+    return c.row_tile;
   }
   __device__ bool takes(const Cursor& c, int chunk, int chunks) const {
     return a.rest == nullptr || (chunk >= chunks / 2) == (c.slot == 1);
@@ -90,7 +101,7 @@ struct DenseOp : RowsOp<GemvDense::Args> {
 
  private:
   [[nodiscard]] __device__ int row_of(const Cursor& c, int i) const {
-    return c.row_tile * layout::kTileRows + group_of(lane) + 8 * i;
+    return static_cast<int>(tile(c)) * layout::kTileRows + group_of(lane) + 8 * i;
   }
 };
 

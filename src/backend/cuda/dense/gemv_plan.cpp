@@ -85,6 +85,8 @@ void check_args(const GemvDense::Args& a) {
                 a.tokens);
   require_shape(a.rest == nullptr || a.packing != layout::Packing::kMxfp4, name,
                 "one y of MXFP4 weights, whose tiles are one chunk", a.tokens);
+  require_shape(a.tiles == nullptr || (a.packing == layout::Packing::kBf16 && a.rest == nullptr && a.listed != nullptr),
+                GemvDense::kListed, "bf16 weights, one y and a count of the tiles", a.tokens);
 }
 
 void check_args(const GemvQkv::Args& a) {

@@ -65,10 +65,16 @@ struct RowsIn {
   bool in_mxfp8 = false;  // rounded as MXFP8 in the end (backend/activations.h)
 };
 
+// How many of a launch's tiles there are, as a kernel before it has counted them (sampling/screen.h).
+struct TileCount {
+  int count = 0;
+};
+
 // y[t, r] = W[r] · x[t] + bias[r]; with `rest`, y has the first chunks of each slice of K and the bias, `rest` the
 // others, and the reader adds (balances_in_halves).
 struct GemvDense {
   static constexpr Kernel kNames[] = {{"gemv<dense, bf16>"}, {"gemv<dense, mxfp8>"}, {"gemv<dense, mxfp4>"}};
+  static constexpr Kernel kListed{"gemv<listed, bf16>"};
   struct Args {
     layout::Packing packing = layout::Packing::kMxfp4;
     const uint8_t* weights = nullptr;  // [rows, cols] RowOrder::kPlain
@@ -77,6 +83,9 @@ struct GemvDense {
     float* y = nullptr;     // [tokens, rows]
     float* rest = nullptr;  // [tokens, rows], or null; not of MXFP4
     int rows = 0, cols = 0, tokens = 0;
+    // Only these tiles of 16 rows, of bf16, where there is a list; the bits are those of all.
+    const int32_t* tiles = nullptr;
+    const TileCount* listed = nullptr;
   };
   [[nodiscard]] static constexpr GemvShape shape_of(const Args& a) { return {a.rows, a.cols, 1, a.packing}; }
   static void launch(const Args& args, const GemvPlan& plan, const Launch& on);

@@ -96,6 +96,7 @@ ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const 
           .matrices = family == KernelFamily::kReference ? Matrices::kRowOrder : Matrices::kPacked,
           .gemms = has_gemms(family),
           .flash = choose_flash(config, run),
+          .screen = screens_logits(config, run, card.facts),
           .card = card};
 }
 
@@ -159,6 +160,15 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.sample_part_value = carver.take<float>(rows * kSampleParts);
   a.sample_part_token = carver.take<int32_t>(rows * kSampleParts);
   a.sampled = carver.take<int32_t>(rows);
+  if (needs.screen) {
+    const int64_t screened = std::min<int64_t>(rows, kGemvTokens);
+    a.screen = {.v = carver.take<float>(screened * d.hidden),
+                .tokens = carver.take<ScreenedToken>(screened),
+                .part_value = carver.take<float>(screened * kScreenParts),
+                .part_token = carver.take<int32_t>(screened * kScreenParts),
+                .tiles = carver.take<int32_t>(d.vocab / layout::kTileRows),
+                .state = carver.take<ScreenState>(1)};
+  }
   for (const LayerKind kind : config.layer_kinds)
     a.kv.push_back(carve_pages(d, config.kv_pages[static_cast<size_t>(kind)], needs.kv, carver));
   return a;

@@ -5,6 +5,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
 #include "backend/cuda/sampling/sample.h"
+#include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 
 #include <cstddef>
@@ -114,6 +115,7 @@ struct Arena {
   float* sample_part_value = nullptr;        // [rows, kSampleParts]
   int32_t* sample_part_token = nullptr;      // [rows, kSampleParts]
   int32_t* sampled = nullptr;                // [rows]
+  ScreenScratch screen{};                    // where logits are screened: of up to kGemvTokens rows
   std::vector<KvPages> kv;                   // per layer
   HeadArena head{};
 };
@@ -125,7 +127,7 @@ struct ArenaNeeds {
   const BackendConfig& config;
   KvDtype kv = KvDtype::kBf16;
   Matrices matrices = Matrices::kPacked;
-  bool gemms = false, flash = false;  // choices.h
+  bool gemms = false, flash = false, screen = false;  // choices.h
   Card card;
 };
 // What a run needs. Throws Error(kUnsupported) as choices.h does.

@@ -4,6 +4,7 @@
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/eagle3/kernels.h"
+#include "backend/cuda/sampling/screen.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -172,6 +173,16 @@ bool logits_by_gemm(KernelFamily kernel, int64_t rows) { return has_gemms(kernel
 
 bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& device) {
   return tuned.o_in_halves && balances_in_halves(o, device);
+}
+
+bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card) {
+  static_assert(kScreenedRows == kGemvTokens);
+  constexpr int64_t kPart = 40;  // of the card's memory, at most
+  const Dims& d = config.dims;
+  return run.screened_head == ScreenedHead::kAuto && !config.own_experts && !config.head &&
+         choose_family(config, run) != KernelFamily::kReference &&
+         packing_of(WeightRole::kUnembedding, config.dense) == Packing::kBf16 && layout::screens(d.vocab, d.hidden) &&
+         screen_copy_bytes(d.vocab, d.hidden) <= card.memory_bytes / kPart;
 }
 
 bool router_by_tiles(const Tuned& tuned, int64_t tokens) {

@@ -39,6 +39,9 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 [[nodiscard]] bool logits_by_gemm(KernelFamily kernel, int64_t rows);
 // Whether a fused step reads o in two halves of K, whose sums the router adds.
 [[nodiscard]] bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& device);
+// Whether logits that only a draw by temperature reads are screened, where a step has few of them: of one card, in
+// bf16, where the copy is a small part of the memory (sampling/screen.h).
+[[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
 // Whether any_route_tokens serves the router of so many tokens.
 [[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
 // With any_route_sums: whether the kernel that rounds the experts' input also applies the norm, to the residual.

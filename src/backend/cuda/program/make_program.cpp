@@ -279,15 +279,18 @@ void Maker::logits() {
   if (!whole && !added && !experts_added_) add_experts();
   if (whole || added) hold(Slot::kResidual, added ? SlotForm::kFloats : SlotForm::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
+  const InOf in_of = [parts, whole, n = tokens_](const Binding& b) {
+    return RowsIn{.x = b.at.residual,
+                  .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
+                  .which = b.step.logit_tokens,
+                  .norm = b.w.final_norm,
+                  .eps = b.config.rms_eps};
+  };
+  if (args_.screened && rows <= kGemvTokens && screens_logits(args_.config, args_.run, args_.card.facts))
+    return screened_logits(shape, rows, in_of);
   if (!logits_by_gemm(family_, rows)) {
-    return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {
-      return GemvDense::Args{.weights = b.w.unembedding.data,
-                             .in = {.x = b.at.residual,
-                                    .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
-                                    .which = b.step.logit_tokens,
-                                    .norm = b.w.final_norm,
-                                    .eps = b.config.rms_eps},
-                             .y = b.at.logits};
+    return dense(shape, rows, {kFinalNorm, kUnembedding}, [in_of](const Binding& b) {
+      return GemvDense::Args{.weights = b.w.unembedding.data, .in = in_of(b), .y = b.at.logits};
     });
   }
   rmsnorm(kFinalNorm, rows, normed_rows);
@@ -295,6 +298,44 @@ void Maker::logits() {
   gemm(
       shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
       [](const Binding& b, GemmArgs& args) { args.parts[0] = {b.at.logits, 0, args.rows}; });
+}
+
+void Maker::screened_logits(const GemmShape& shape, int64_t rows, const InOf& in_of) {
+  hold(Slot::kLogits, SlotForm::kNothing);
+  const Plan plan = Screen::plan(shape.rows, shape.cols, to_int(rows), device_);
+  const auto args_of = [=, n = to_int(rows)](const Binding& b) {
+    return Screen::Args{.copy = b.w.screen,
+                        .at = b.at.screen,
+                        .in = in_of(b),
+                        .params = b.at.sample_params,
+                        .y = b.at.logits,
+                        .tokens = n};
+  };
+  Node& own = add(Screen::kName, plan.tile, {kFinalNorm},
+                  [=](const Binding& b, const Launch& on) { Screen::launch(args_of(b), plan, on); });
+  own.shared_bytes = plan.smem_bytes;
+  const double values = static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
+  own.cost += {static_cast<double>(screen_copy_bytes(shape.rows, shape.cols)), 2 * values * static_cast<double>(rows)};
+  add<ScreenPick>(ScreenPick::kTile, {},
+                  [=](const Binding& b) { return ScreenPick::Args{args_of(b), to_int(plan.grid)}; });
+  // How many tiles it reads is the step's.
+  const GemvPlan listed = plan_gemv({shape.rows, shape.cols, 1, shape.packing}, device_);
+  add(GemvDense::kListed, listed.tile, {}, [=](const Binding& b, const Launch& on) {
+    GemvDense::launch({.packing = shape.packing,
+                       .weights = b.w.unembedding.data,
+                       .in = in_of(b),
+                       .y = b.at.logits,
+                       .rows = to_int(shape.rows),
+                       .cols = to_int(shape.cols),
+                       .tokens = to_int(rows),
+                       .tiles = b.at.screen.tiles,
+                       .listed = b.at.screen.state},
+                      listed, on);
+  }).shared_bytes = listed.smem_bytes;
+}
+
+int64_t screened_bytes(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card) {
+  return screens_logits(config, run, card) ? screen_copy_bytes(config.dims.vocab, config.dims.hidden) : 0;
 }
 
 Program make_program(const ProgramArgs& args) { return Maker(args).make(); }

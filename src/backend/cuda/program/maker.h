@@ -81,6 +81,9 @@ class Maker {
   void route();
   void moe();
   void logits();
+  // Of rows that InOf makes: only those that may win a draw, all others -infinity.
+  using InOf = std::function<RowsIn(const Binding&)>;
+  void screened_logits(const GemmShape& shape, int64_t rows, const InOf& in_of);
 
   // All stages of a head, in head_stages.cpp.
   void head();

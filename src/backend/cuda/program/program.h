@@ -12,6 +12,7 @@
 #include "backend/cuda/experts/plain_moe.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/plan.h"
 
@@ -37,6 +38,7 @@ struct LayerPointers {
   const Bf16* embedding = nullptr;
   const Bf16* final_norm = nullptr;
   PackedMatrix unembedding{};
+  ScreenCopy screen{};  // where there is one
   const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
   PackedMatrix qkv{}, o{}, gate_up{}, down{};                                                           // packed
   const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
@@ -144,10 +146,13 @@ struct ProgramArgs {
   layout::ModelScales scales{};     // of the MXFP4 matrices
   std::optional<Tuned> tuned{};     // instead of the card's
   std::optional<PageType> pages{};  // instead of the one of run's KV type
+  bool screened = false;            // the step's logits are for draws by temperature alone
   bool fed_back = false;            // of a head: the step has no taps (EmbedArgs)
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);
+// CostModel::screened_bytes on this card.
+[[nodiscard]] int64_t screened_bytes(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
 
 }  // namespace nibble::backend::cuda
 

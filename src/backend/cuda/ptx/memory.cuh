@@ -47,6 +47,16 @@ __device__ __forceinline__ float4 load_l2x4(const float* global) {  // 16-byte a
   return __ldcg(reinterpret_cast<const float4*>(global));
 }
 
+// What is read once, 8-byte aligned: not kept in L1, and in L2 as `policy` (evict_first_policy) says. PTX ISA §9.7.9.10
+// (ld.global.nc).
+__device__ __forceinline__ uint2 load_once8(const void* global, uint64_t policy) {
+  uint2 v;
+  asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0,%1}, [%2], %3;"
+      : "=r"(v.x), "=r"(v.y)
+      : "l"(global), "l"(policy));
+  return v;
+}
+
 // Fetches the line that holds it to L2. PTX ISA §9.7.9.16 (prefetch).
 __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));

@@ -1,12 +1,12 @@
 #pragma once
 // The kernels of sampling: what sampling.h says of a row of logits, on a card.
 
+#include "backend/cuda/sampling/gumbel.cuh"
 #include "backend/cuda/sampling/sample.h"
 
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "base/random.h"
 
 #include <bit>
 #include <cmath>
@@ -17,20 +17,20 @@ namespace nibble::backend::cuda {
 // The order in which sampling ranks tokens, as integers: a larger key is a larger logit, or the lower id on a tie.
 
 // Rises with the value; -0 and +0 give the same.
-__host__ __device__ inline uint32_t rank_of(float value) {
+__host__ __device__ inline uint32_t order_of(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
 __host__ __device__ inline uint64_t sample_key(float logit, int32_t token) {
-  return (uint64_t{rank_of(logit)} << 32) | (0xffffffffu - static_cast<uint32_t>(token));
+  return (uint64_t{order_of(logit)} << 32) | (0xffffffffu - static_cast<uint32_t>(token));
 }
 
 // Every key of a logit of at least `least` is at least this.
-__host__ __device__ inline uint64_t first_key_of(float least) { return uint64_t{rank_of(least)} << 32; }
+__host__ __device__ inline uint64_t first_key_of(float least) { return uint64_t{order_of(least)} << 32; }
 
 // Every key of a logit above -infinity is at least this.
-__host__ __device__ inline uint64_t first_finite_key() { return (uint64_t{rank_of(-INFINITY)} + 1) << 32; }
+__host__ __device__ inline uint64_t first_finite_key() { return (uint64_t{order_of(-INFINITY)} + 1) << 32; }
 
 inline constexpr int kSampleThreads = 256, kSampleWarps = kSampleThreads / kWarpLanes;
 inline constexpr int kFilterThreads = 512, kFilterWarps = kFilterThreads / kWarpLanes;
@@ -194,11 +194,6 @@ __global__ void __launch_bounds__(kFilterThreads) any_sample_filter_f32(const __
     }
   }
   if (threadIdx.x == 0) args.threshold[blockIdx.x] = least;
-}
-
-__device__ inline float gumbel(uint32_t word) {
-  const float u = (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f;  // never 0 or 1
-  return -logf(-logf(u));
 }
 
 // The block's first value by rank; thread 0 has it.

@@ -38,6 +38,8 @@ inline void add(float* global, float value) { *global += value; }
 inline float load_l2(const float* global) { return *global; }
 inline float4 load_l2x4(const float* global) { return {global[0], global[1], global[2], global[3]}; }
 
+inline uint2 load_once8(const void* global, uint64_t /*policy*/) { return *static_cast<const uint2*>(global); }
+
 inline void prefetch_l2(const void* /*global*/) {}
 
 // A store to another card lands late: some other word of those that are on their way with each word

@@ -40,22 +40,32 @@ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
 inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulated_mma<Bf16>(d, a, b0, b1);
 }
-inline void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// Elements of bytes, as `value` reads a place of a lane's registers; sums as `Sum`.
+template <class Sum, class D, class ReadA, class ReadB>
+void emulated_mma_bytes(D (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, ReadA of_a, ReadB of_b) {
   using layout::kMxK32;
   const emulation::WarpOperands& all = emulation::exchange({.a = {a[0], a[1], a[2], a[3]}, .b = {b0, b1}});
-  const auto value = [](const uint32_t* regs, const layout::MxPlace& place) {
-    return double{E4m3{static_cast<uint8_t>(regs[place.reg] >> 8 * place.at)}.to_float()};
+  const auto byte = [](const uint32_t* regs, const layout::MxPlace& place) {
+    return static_cast<uint8_t>(regs[place.reg] >> 8 * place.at);
   };
   const int lane = emulation::lane_idx();
   for (int i = 0; i < 4; ++i) {
-    double sum = d[i];
+    Sum sum = d[i];
     for (int k = 0; k < kMxK32.k; ++k) {
-      const layout::MxPlace of_a = layout::mx_a_place(kMxK32, {layout::d_row(lane, i), k});
-      const layout::MxPlace of_b = layout::mx_b_place(kMxK32, {layout::d_col(lane, i), k});
-      sum += value(all.lane[of_a.lane].a, of_a) * value(all.lane[of_b.lane].b, of_b);
+      const layout::MxPlace at_a = layout::mx_a_place(kMxK32, {layout::d_row(lane, i), k});
+      const layout::MxPlace at_b = layout::mx_b_place(kMxK32, {layout::d_col(lane, i), k});
+      sum += of_a(byte(all.lane[at_a.lane].a, at_a)) * of_b(byte(all.lane[at_b.lane].b, at_b));
     }
-    d[i] = static_cast<float>(sum);
+    d[i] = static_cast<D>(sum);
   }
+}
+inline void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const auto value = [](uint8_t byte) { return double{E4m3{byte}.to_float()}; };
+  emulated_mma_bytes<double>(d, a, b0, b1, value, value);
+}
+inline void mma_m16n8k32_u8s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_mma_bytes<int>(
+      d, a, b0, b1, [](uint8_t byte) { return int{byte}; }, [](uint8_t byte) { return int{static_cast<int8_t>(byte)}; });
 }
 
 }  // namespace nibble::backend::cuda::ptx

@@ -1,0 +1,92 @@
+#pragma once
+// A screen: the token of a draw, bit for bit, from half of the unembedding's bytes (docs/decisions/0074). A short copy
+// of the matrix gives every logit but for an error that is bounded; whoever's bound reaches the best row's exact logit
+// is a candidate, and only candidates' tiles are multiplied as the whole matrix would be, by the same kernel. All other
+// logits become -infinity, which no draw takes. For draws of a temperature alone: filters, penalties and masks, and
+// whoever reads logits, want all of them.
+//
+// y = W · v, columns of W shifted by their mean m and divided by their rms s: w' = (w - m) / s, x' = v · s. Then
+// y = x' · w' + v · m, and the last term is the same for all rows: it decides nothing. With codes q, x' in steps of X:
+//   |x' · w' - X · q| <= |x'| |w' - q| + |x' - X| |q|
+// Bounds are of exact numbers; floats' rounding, the full product's too, is in `Rounding` (screen.cuh).
+
+#include "backend/backend.h"
+#include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/launch/launch.h"
+#include "backend/cuda/layout/screen_codes.h"
+#include "backend/cuda/sampling/sample.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// A matrix [rows, cols] beside its short copy. Device memory.
+struct ScreenCopy {
+  const uint8_t* matrix = nullptr;         // bf16, layout/packed.h, RowOrder::kPlain
+  uint8_t* codes = nullptr;                // [layout::screen_bytes(rows, cols)]
+  float *mean = nullptr, *rms = nullptr;   // [cols]
+  float* scale = nullptr;                  // [rows] w' of a code
+  float *lost = nullptr, *kept = nullptr;  // [rows] |w' - q| and |q|, rounded up
+  float* length = nullptr;                 // [rows] |w|
+  float longest = 0;                       // of them; infinity or NaN: every tile is a candidate
+  int rows = 0, cols = 0;
+};
+// Bytes of all that is beside the matrix.
+[[nodiscard]] constexpr int64_t screen_copy_bytes(int64_t rows, int64_t cols) {
+  return layout::screen_bytes(rows, cols) + 4 * (2 * cols + 4 * rows);
+}
+// Makes a copy from its matrix: all but `longest`.
+void make_screen_copy(const ScreenCopy& copy, CUstream_st* stream);
+
+// Between the launches of a screen, and from step to step.
+struct ScreenState : TileCount {  // of the candidates, tiles of 16 rows
+  ScreenCounts total{};           // steps that did not rest
+  int done = 0;                   // CTAs of a launch
+  int resting = 0;                // steps until the next one that is screened: after one with too many candidates
+};
+struct ScreenScratch {
+  float* v = nullptr;                      // [tokens, cols] 16-byte aligned
+  struct ScreenedToken* tokens = nullptr;  // [tokens]
+  float* part_value = nullptr;             // [tokens, kScreenParts] the best of some rows, by the short copy
+  int32_t* part_token = nullptr;           // [tokens, kScreenParts]
+  int32_t* tiles = nullptr;                // [rows / 16] the candidates
+  ScreenState* state = nullptr;            // zeros before the first step
+  ScreenCounts* shown = nullptr;           // in the host's memory: state->total
+};
+// Of a row of activations.
+struct ScreenedToken {
+  float common = 0;    // v · m
+  float length = 0;    // |x'|
+  float missed = 0;    // |x' - X|, rounded up
+  float rounding = 0;  // what floats may lose of two logits, and of their draw
+};
+inline constexpr int kScreenParts = 512;
+
+// Logits by the short copy, and the best of each CTA's.
+struct Screen {
+  static constexpr Kernel kName{"any_screen"};
+  struct Args {
+    ScreenCopy copy;
+    ScreenScratch at;
+    RowsIn in;
+    const SampleRowParams* params = nullptr;  // [tokens]
+    float* y = nullptr;                       // [tokens, rows]
+    int tokens = 0;
+  };
+  [[nodiscard]] static Plan plan(int64_t rows, int64_t cols, int tokens, const PlanDevice& device);
+  static void launch(const Args& args, const Plan& plan, const Launch& on);
+};
+void check_args(const Screen::Args& args);
+
+// The candidates; -infinity in y for all other rows.
+struct ScreenPick {
+  static constexpr Kernel kName{"any_screen_pick"};
+  static constexpr std::string_view kTile = "four rows per thread";
+  struct Args {
+    Screen::Args of;
+    int parts = 0;  // CTAs of the screen
+  };
+  static void launch(const Args& args, const Launch& on);
+};
+
+}  // namespace nibble::backend::cuda

@@ -79,9 +79,11 @@ struct OwnParts {
 };
 // Throws where the parts have another place than args.values, too.
 struct PushCombine {
-  static constexpr Kernel kNames[] = {
-      {"any_push_combine<sums>"}, {"any_push_combine<experts f32>"}, {"any_push_combine<experts bf16>"}};
-  [[nodiscard]] static constexpr Kernel name(NormDelta delta) { return kNames[static_cast<size_t>(delta)]; }
+  [[nodiscard]] static constexpr Kernel name(SplitSums::Order order) {
+    if (order == SplitSums::Order::kTiles) return {"any_push_combine<sums>"};
+    return {order == SplitSums::Order::kExpertsF32 ? "any_push_combine<experts f32>"
+                                                   : "any_push_combine<experts bf16>"};
+  }
   struct Args {
     PushReduce::Args message;
     OwnParts parts;

@@ -37,17 +37,15 @@ void Maker::attn_in() {
   rope_table().layers = InLayers::kFirst;
   if (dense_gemms_) return gemm_attn_in();
   const Packing packed = packing(kQ);
-  const Delta::Form left = left_by_experts().form;
-  const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
-  const bool added = left == Delta::Form::kAdded;
-  if (!rows && !added) add_experts().layers = InLayers::kAfterFirst;
-  if (fused_ && !added) hold(Slot::kResidual, SlotForm::kSum);
+  const Delta left = left_by_experts();
+  if (!left.in_rows() && !left.added()) add_experts().layers = InLayers::kAfterFirst;
+  const bool sums = fused_ && !left.added();
+  if (sums) hold(Slot::kResidual, SlotForm::kSum);
   for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
-  const auto input = [parts, rows, n = tokens_, sums = fused_ && !added,
-                      in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
-    const bool adds = rows && b.layer > 0;
+  const auto input = [left, sums, n = tokens_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+    const bool adds = b.layer > 0;
     return RowsIn{.x = b.at.residual,
-                  .delta = {adds ? b.at.delta : nullptr, adds && parts ? b.rest(n) : nullptr},
+                  .delta = {adds ? left.rows(b, 0, n) : nullptr, adds ? left.rows(b, 1, n) : nullptr},
                   .sum = sums ? b.at.residual_sum : nullptr,
                   .norm = b.w.attn_norm,
                   .eps = b.config.rms_eps,
@@ -120,7 +118,7 @@ void Maker::gemm_attn_in() {
   const GemmShape shape = shape_of(kQ, tokens_);
   const GemmInput in = input_of(shape, true);
   norm_sums({kAttnNorm}, left_by_experts(), [in](const Binding& b, NormSums::Args& args) {
-    if (b.layer == 0) args.experts = {}, args.sums = {};
+    if (b.layer == 0) args.sums = {};
     args.norm = b.w.attn_norm;
     args.rounded = in;
     args.rounded.at = b.at.gemm_x;
@@ -270,7 +268,8 @@ void Maker::attn_out() {
     using Sending = DeltaValues::Sending;
     const Sending sent = sent_as_made();
     if (sent != Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
-      delta_ = sent == Sending::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
+      delta_ = sent == Sending::kToAll ? both() : row_per_token();
+      delta_.sent = sent;
       return gemm(
           shape, reads, [](const Binding& b) { return b.w.o.data; },
           [places = places_of(delta_)](const Binding& b, GemmArgs& args) {
@@ -281,12 +280,13 @@ void Maker::attn_out() {
     }
     const BiasOf bias = [](const Binding& b) { return b.w.o_bias; };
     const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; }, is_rank() ? bias : nullptr);
-    delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits,
-              is_rank()};
+    delta_ = {.sums = left,
+              .at = [](const Binding& b) { return b.at.gemm_y; },
+              .wants_bias = left.order == SplitSums::Order::kTiles || !is_rank()};
     return combine();
   }
   const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, device_);
-  if (halves) delta_ = {Delta::Form::kParts};
+  if (halves) delta_.sums.splits = 2;
   hold(Slot::kDelta, halves ? SlotForm::kParts : SlotForm::kFloats);
   dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {
     return GemvDense::Args{.weights = b.w.o.data,

@@ -54,13 +54,11 @@ void Maker::route() {
     const bool exact = !rounds(activations_);
     hold(Slot::kNormed, exact ? SlotForm::kF16 : SlotForm::kFloats);
     add<Router>(fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-                {kMlpNorm, kRouter, kRouterBias},
-                [n, exact, parts = delta_.form == Delta::Form::kParts,
-                 added = delta_.form == Delta::Form::kAdded](const Binding& b) {
-                  return Router::Args{.x = added ? b.at.residual : b.at.residual_sum,
-                                      .delta = added ? nullptr : b.at.delta,
-                                      .rest = parts ? b.rest(n) : nullptr,
-                                      .sum = added ? nullptr : b.at.residual,
+                {kMlpNorm, kRouter, kRouterBias}, [n, exact, delta = delta_](const Binding& b) {
+                  return Router::Args{.x = delta.added() ? b.at.residual : b.at.residual_sum,
+                                      .delta = delta.rows(b, 0, n),
+                                      .rest = delta.rows(b, 1, n),
+                                      .sum = delta.added() ? nullptr : b.at.residual,
                                       .norm = b.w.mlp_norm,
                                       .weight = b.w.router,
                                       .bias = b.w.router_bias,
@@ -82,8 +80,7 @@ void Maker::route() {
     return route_plainly();
   }
   const bool by_tiles = router_by_tiles(tuned_, tokens_);
-  const bool whole = delta_.form == Delta::Form::kSums || delta_.form == Delta::Form::kCombined ||
-                     delta_.form == Delta::Form::kBoth || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
+  const bool whole = dense_gemms_ && (delta_.sums.splits == 1 || delta_.sent == DeltaValues::Sending::kToAll);
   if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                           const Binding& b, NormSums::Args& args) {
@@ -119,7 +116,7 @@ bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
   if (!chosen) return false;
   Node& own = planned(chosen->plan.kernel, chosen->plan, {kMlpNorm, kRouter, kRouterBias}, chosen->op.launch,
                       [put, route_of, delta = delta_, n = tokens()](const Binding& b) {
-                        NormRouteArgs args{delta.sums(b, n), route_of(b)};
+                        NormRouteArgs args{delta.norm(b, n), route_of(b)};
                         put(b, args.norm);
                         return args;
                       });
@@ -166,7 +163,7 @@ void Maker::route_sums() {
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
                                                     ranges = leaves_ranges_](const Binding& b) {
-    const NormSums::Args left = adds ? delta.sums(b, n) : NormSums::Args{};
+    const NormSums::Args left = adds ? delta.norm(b, n) : NormSums::Args{};
     return RouteSums::Args{.x = b.at.residual,
                            .sums = left.sums,
                            .bias = left.bias,
@@ -205,16 +202,20 @@ void Maker::moe() {
     grouped_moe(up, down);
   }
   combine();
-  hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? SlotForm::kParts
-                     : delta_.form == Delta::Form::kRows ? SlotForm::kFloats
-                                                         : SlotForm::kNothing);
+  hold(Slot::kDelta, !delta_.in_rows()         ? SlotForm::kNothing
+                     : delta_.sums.splits == 2 ? SlotForm::kParts
+                                               : SlotForm::kFloats);
 }
 
 Delta Maker::experts_delta() const {
+  using enum SplitSums::Order;
+  const int topk = to_int(d_.topk);
   if (plain()) return {};
-  if (experts_gemms_) return {Delta::Form::kExpertsBf16};
-  if (!fused_ || family_ == KernelFamily::kInt8) return {Delta::Form::kExpertsF32};
-  return {few_pairs() ? Delta::Form::kParts : Delta::Form::kRows};
+  if (experts_gemms_)
+    return {.sums = {nullptr, topk, kExpertsBf16}, .at = [](const Binding& b) { return b.at.gemm_y; }};
+  if (!fused_ || family_ == KernelFamily::kInt8)
+    return {.sums = {nullptr, topk, kExpertsF32}, .at = [](const Binding& b) { return b.at.expert_out; }};
+  return {.sums = {nullptr, few_pairs() ? 2 : 1}};
 }
 
 Node& Maker::add_experts() {

@@ -129,43 +129,47 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
-  if (sent_as_made() == DeltaValues::Sending::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
-  return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
+  if (sent_as_made() == DeltaValues::Sending::kToAll) return both();
+  return fused_ ? Delta{} : row_per_token();
 }
 
-Delta Maker::both(int sum) const {
+Delta Maker::both() const {
   const Exchange& exchange = args_.reduce->exchange;
-  return {.form = Delta::Form::kBoth, .sum = sum, .both = exchange.both(exchange.rank, sum)};
+  return {.sums = {nullptr, 2, SplitSums::Order::kTiles},
+          .at = [both = exchange.both(exchange.rank, next_sum())](const Binding&) { return both; },
+          .sent = DeltaValues::Sending::kToAll};
 }
 
 bool Maker::combines_in_sum() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
+  if (args_.reduce == nullptr || !args_.reduce->fused || delta_.in_rows() || delta_.sent != DeltaValues::Sending::kNot)
+    return false;
   const int64_t bytes = delta_.extent(d_, tokens_).bytes();
   return sum_way(args_.reduce->ranks, bytes) == SumWay::kPush;
 }
 
 DeltaValues::Sending Maker::sent_as_made() const {
   if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sending::kNot;
-  const int64_t bytes = Delta{Delta::Form::kCombined}.extent(d_, tokens_).bytes();
+  const int64_t bytes = row_per_token().extent(d_, tokens_).bytes();
   return cuda::sent_as_made(args_.reduce->ranks, bytes);
 }
 
 PartPlaces Maker::places_of(const Delta& delta) const {
-  if (delta.form == Delta::Form::kBoth)
-    return PartPlaces::exchanged(args_.reduce->exchange, delta.sum, delta.extent(d_, tokens_).words());
-  return delta.sent ? args_.reduce->places : PartPlaces{};
+  using enum DeltaValues::Sending;
+  if (delta.sent == kToAll)
+    return PartPlaces::exchanged(args_.reduce->exchange, next_sum(), delta.extent(d_, tokens_).words());
+  return delta.sent == kToOwners ? args_.reduce->places : PartPlaces{};
 }
 
 void Maker::combine() {
   const Delta made = delta_;
+  if (!is_rank() || !made.wants_combine()) return;
   delta_ = combined(made);
-  if (delta_.form == made.form) return;
   if (combines_in_sum()) {
     parts_ = made;
     return;
   }
-  const bool rows = delta_.form == Delta::Form::kRows;
-  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sending::kToOwners;
+  const bool rows = delta_.in_rows();
+  delta_.sent = sent_as_made();
   add<Combine>(rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
                [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b) {
                  Combine::Args args = made.combine(b, n);
@@ -187,7 +191,7 @@ void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {
                  .ranks_on_card = reduce.ranks_on_card,
                  .sms = device_.sms,
                  .by_nccl = reduce.by_nccl};
-  if (parts_) shape.combines = parts_->combines();
+  if (parts_) shape.combines = parts_->sums.order;
   const SumPlan plan = plan_sum(shape);
   Node& own = add(plan.kernel, plan.tile, {}, std::move(launch));
   own.launches = plan.launches;
@@ -201,15 +205,14 @@ bool Maker::adds_to_residual() const {
 }
 
 void Maker::add_to_residual() {
-  const bool parts = delta_.form == Delta::Form::kParts;
-  delta_ = {Delta::Form::kRows};  // the parts of a rank are one message
-  add_sum([n = tokens_, delta = delta_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
-    DeltaValues values = delta.values(b, n);
-    values.rest = parts ? b.rest(n) : nullptr;
+  const Delta parts = std::exchange(delta_, {});  // those of a rank are one message
+  add_sum([n = tokens_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
+    DeltaValues values = Delta().values(b, n);
+    values.rest = parts.rows(b, 1, n);
     values.into = b.at.residual;
     launch(values, nullptr, on);
   });
-  delta_ = {Delta::Form::kAdded};
+  delta_.sums = {};
   hold(Slot::kDelta, SlotForm::kNothing);
   hold(Slot::kResidual, SlotForm::kNothing);  // it is one verb ahead
 }
@@ -243,15 +246,13 @@ void Maker::tap_layers() {
 void Maker::tap_last() {
   const int last = to_int(d_.layers) - 1;
   if (args_.config.taps.empty() || args_.config.taps.back() != d_.layers) return;
-  const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
-  if (!whole && delta_.form != Delta::Form::kAdded) {
+  if (!delta_.in_rows() && !delta_.added()) {
     add_experts().only = {last};
     experts_added_ = true;
   }
-  tap([parts, whole, n = tokens_](const Binding& b) {
+  tap([delta = delta_](const Binding& b) {
     return Tap::Args{.x = b.at.residual,
-                     .delta = whole ? b.at.delta : nullptr,
-                     .rest = parts ? b.rest(n) : nullptr,
+                     .sums = delta.in_rows() ? delta.bound(b) : SplitSums{},
                      .out = b.tap(to_int(b.config.dims.layers))};
   }).only = {last};
 }
@@ -274,16 +275,15 @@ void Maker::logits() {
       return Linear::Args{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
     });
   }
-  const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
-  const bool added = delta_.form == Delta::Form::kAdded;
+  const bool whole = delta_.in_rows(), added = delta_.added();
   if (!whole && !added && !experts_added_) add_experts();
   if (whole || added) hold(Slot::kResidual, added ? SlotForm::kFloats : SlotForm::kNothing);
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(family_, rows)) {
-    return dense(shape, rows, {kFinalNorm, kUnembedding}, [parts, whole, n = tokens_](const Binding& b) {
+    return dense(shape, rows, {kFinalNorm, kUnembedding}, [delta = delta_, n = tokens_](const Binding& b) {
       return GemvDense::Args{.weights = b.w.unembedding.data,
                              .in = {.x = b.at.residual,
-                                    .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
+                                    .delta = {delta.rows(b, 0, n), delta.rows(b, 1, n)},
                                     .which = b.step.logit_tokens,
                                     .norm = b.w.final_norm,
                                     .eps = b.config.rms_eps},

@@ -67,8 +67,13 @@ class Maker {
   // Whether the kernel that makes a rank's values also sends them, and where a delta's lie then.
   [[nodiscard]] DeltaValues::Sending sent_as_made() const;
   [[nodiscard]] PartPlaces places_of(const Delta& delta) const;
-  // The delta of the layer's first sum, o's, or of the second.
-  [[nodiscard]] Delta both(int sum) const;
+  // Which of the layer's sums over ranks is next: o's, or the experts'.
+  [[nodiscard]] int next_sum() const { return stage_ == Stage::kAttnOut ? 0 : 1; }
+  // A row per token, in bf16: a rank's own, or those of both ranks, which have sent them to each other.
+  [[nodiscard]] static Delta row_per_token() {
+    return {.sums = {nullptr, 1, SplitSums::Order::kTiles}, .at = [](const Binding& b) { return b.at.combined; }};
+  }
+  [[nodiscard]] Delta both() const;
   void reduce_delta();
   void add_to_residual();
   // The launch that adds up the ranks' deltas, or what they are made of.
@@ -119,7 +124,7 @@ class Maker {
   [[nodiscard]] Delta experts_delta() const;
   // As its reader finds it: on a rank it is combined.
   [[nodiscard]] Delta left_by_experts() const {
-    return adds_to_residual() ? Delta{Delta::Form::kAdded} : combined(experts_delta());
+    return adds_to_residual() ? Delta{.sums = {}} : combined(experts_delta());
   }
   [[nodiscard]] Delta combined(const Delta& delta) const;
   // Adds the experts' results to the residual, for a kernel that does not do it itself.
@@ -251,10 +256,10 @@ class Maker {
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
     // any_norm_sums finds out how many CTAs run at once.
-    const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
+    const bool in_turn = delta.sums.order == SplitSums::Order::kExpertsBf16;
     const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
     Node& own = add<NormSums>(tile, reads, [=, n = tokens()](const Binding& b) {
-      NormSums::Args args = delta.sums(b, n);
+      NormSums::Args args = delta.norm(b, n);
       more(b, args);
       return args;
     });

@@ -64,7 +64,8 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   std::vector<std::byte> memory(static_cast<size_t>(measure.bytes()) + 256);
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   Carver carver(memory.data() + (256 - begin % 256) % 256);
-  const Arena at = carve(needs, carver);
+  Arena at = carve(needs, carver);
+  at.both_of_o = at.both_of_experts = exchanged;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(others);
   const StepPointers step;
   const LayerPointers weights{.mlp_norm = others,

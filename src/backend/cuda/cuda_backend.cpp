@@ -8,9 +8,6 @@
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/launch/launch.h"
-#include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/layout/mx_b_n8k64.h"
-#include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/sampling/sample.h"
@@ -26,11 +23,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 namespace nibble::backend {
@@ -207,47 +202,19 @@ class CudaBackend final : public Member {
   [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
-    const Program& program = *program_;
-    const int64_t tokens = program.tokens, pairs = tokens * dims_.topk;
-    const SlotForm held = program.held[static_cast<size_t>(ran_)][static_cast<size_t>(slot)];
-    if (held == SlotForm::kNothing) return {};
-    switch (slot) {
-      case Slot::kResidual:
-        return read(held == SlotForm::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
-      case Slot::kDelta: {
-        SlotData delta = read(at_.delta, {tokens, dims_.hidden});
-        if (held == SlotForm::kParts) {
-          const SlotData more = read(at_.delta + tokens * dims_.hidden, delta.shape);
-          std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
-                         std::plus());
-        }
-        return delta;
-      }
-      case Slot::kNormed:
-        return held == SlotForm::kF16 ? read(at_.normed_f16, {tokens, dims_.hidden})
-                                      : read(at_.normed, {tokens, dims_.hidden});
-      case Slot::kQkv: return plain_qkv();
-      case Slot::kQ: return read(at_.q, {tokens, dims_.q_width()});
-      case Slot::kAttn: return held == SlotForm::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
-      case Slot::kRouterLogits: return read(at_.router_logits, {tokens, dims_.experts});
-      case Slot::kExpertIds: return read(at_.expert_ids, {tokens, dims_.topk});
-      case Slot::kExpertWeights: return read(at_.expert_weights, {tokens, dims_.topk});
-      case Slot::kExpertHidden: {
-        const Shape shape = {tokens, dims_.topk, layout::block_pair_width(dims_.inter)};
-        if (held == SlotForm::kPlaces) return placed_hidden();
-        if (held == SlotForm::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
-        if (held == SlotForm::kInt8)
-          return channels({shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * shape.back()))});
-        if (held == SlotForm::kF16)
-          return channels(
-              read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape));
-        return read(at_.expert_hidden, {tokens, dims_.topk, dims_.inter});
-      }
-      case Slot::kLogits:
-        if (picks_) return {};  // nobody has all of them
-        return read(all_logits(), {program.logit_rows, vocab()});
+    const Held& held = program_->held(ran_, slot);
+    if (held.at == nullptr) return {};
+    if (slot == Slot::kLogits) {
+      if (picks_) return {};  // nobody has all of them
+      return {{held.rows, vocab()}, host_copy(all_logits(), held.rows * vocab())};
     }
-    return {};
+    if (slot == Slot::kQkv) return plain_qkv();
+    const auto memory = host_copy(static_cast<const std::byte*>(held.at(at_)), held.bytes());
+    std::vector<int32_t> places;
+    if (held.places != nullptr) places = host_copy(static_cast<const int32_t*>(held.places(at_)), held.rows);
+    Shape shape = {held.rows, held.cols};
+    if (slot == Slot::kExpertHidden) shape = {held.rows / dims_.topk, dims_.topk, held.cols};
+    return {std::move(shape), held.values(memory, places)};
   }
 
  private:
@@ -279,6 +246,10 @@ class CudaBackend final : public Member {
       reduce_->ranks_on_card = near->ranks_on_card();
       reduce_->places = near->places();
       reduce_->exchange = near->exchange();
+      if (rank_.ranks.count == 2) {
+        at_.both_of_o = reduce_->exchange.both(comm->rank(), 0);
+        at_.both_of_experts = reduce_->exchange.both(comm->rank(), 1);
+      }
     }
     reduce_->launch = [comm, near = peers()](const DeltaValues& values, const Combine::Args* parts, const Launch& on) {
       parts == nullptr ? comm->reduce(values, on) : near->reduce(*parts, on);
@@ -539,82 +510,6 @@ class CudaBackend final : public Member {
       for (const auto& [part, width] : {std::pair{&q, dims_.q_width()}, {&k, dims_.kv_width()}, {&v, dims_.kv_width()}})
         all.values.insert(all.values.end(), part->begin() + t * width, part->begin() + (t + 1) * width);
     return all;
-  }
-
-  template <class T>
-  [[nodiscard]] SlotData read(const T* device, Shape shape) {
-    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    const std::vector<T> values = host_copy(device, count);
-    SlotData data{std::move(shape), std::vector<float>(values.size())};
-    std::transform(values.begin(), values.end(), data.values.begin(), [](T value) {
-      if constexpr (std::is_same_v<T, F16> || std::is_same_v<T, Bf16>) {
-        return value.to_float();
-      } else {
-        return static_cast<float>(value);
-      }
-    });
-    return data;
-  }
-
-  // What attention made, as o's GEMM takes it.
-  [[nodiscard]] SlotData attn_input() {
-    const GemmInput& input = program_->attn_input;
-    const int64_t tokens = program_->tokens, cols = dims_.q_width(), rows = input.rows > 0 ? input.rows : tokens;
-    const std::vector<uint16_t> bits = host_copy(at_.gemm_x, rows * cols);
-    std::vector<float> values;
-    values.reserve(static_cast<size_t>(tokens * cols));
-    for (int64_t t = 0; t < tokens; ++t)
-      for (int64_t k = 0; k < cols; ++k) {
-        const int64_t at = input.rows > 0 ? layout::place_in_panels(rows, t, k) : t * cols + k;
-        const uint16_t own = bits[static_cast<size_t>(at)];
-        values.push_back(input.type == InputType::kF16 ? F16{own}.to_float() : Bf16{own}.to_float());
-      }
-    return {{tokens, cols}, std::move(values)};
-  }
-
-  // Rows of codes; cols: the last of shape.
-  [[nodiscard]] SlotData mx_rows(const GemmInput& input, int64_t rows, Shape shape) {
-    const MxFormat element = element_of(input.type);
-    const int cols = to_int(shape.back()), pitch = layout::mx_row_bytes(element, cols);
-    const std::vector<uint8_t> bytes = host_copy(reinterpret_cast<const uint8_t*>(input.at), rows * pitch);
-    const int mask = (1 << layout::mx_code_bits(element)) - 1;
-    SlotData data{std::move(shape), {}};
-    data.values.reserve(static_cast<size_t>(rows * cols));
-    for (int64_t row = 0; row < rows; ++row)
-      for (int k = 0; k < cols; ++k) {
-        const uint8_t* own = bytes.data() + row * pitch;
-        const E8m0 scale{own[layout::mx_scale_offset(element, cols, k / layout::kBlockK)]};
-        const int code = own[layout::mx_code_offset(element, k)] >> layout::mx_code_shift(element, k) & mask;
-        data.values.push_back(mx_decode(element, static_cast<uint8_t>(code), scale));
-      }
-    return data;
-  }
-
-  // Without what is filled up after the last channel.
-  [[nodiscard]] SlotData channels(SlotData rows) const {
-    const int64_t width = std::exchange(rows.shape.back(), dims_.inter);
-    const int64_t count = std::ssize(rows.values) / width;
-    for (int64_t row = 0; row < count; ++row)
-      std::copy_n(rows.values.begin() + row * width, dims_.inter, rows.values.begin() + row * dims_.inter);
-    rows.values.resize(static_cast<size_t>(count * dims_.inter));
-    return rows;
-  }
-
-  // What the experts' first product left by place.
-  [[nodiscard]] SlotData placed_hidden() {
-    const int64_t pairs = program_->tokens * dims_.topk, rows = max_places(pairs, dims_.experts);
-    const std::vector<uint16_t> u = host_copy(at_.gemm_u, rows * layout::block_pair_width(dims_.inter));
-    const std::vector<int32_t> places = host_copy(at_.gemm_places, pairs);
-    std::vector<float> values;
-    values.reserve(static_cast<size_t>(pairs * dims_.inter));
-    for (int64_t pair = 0; pair < pairs; ++pair)
-      for (int64_t i = 0; i < dims_.inter; ++i) {
-        const int32_t place = places[static_cast<size_t>(pair)];  // -1: another rank's expert
-        values.push_back(place < 0 ? 0
-                                   : F16{u[static_cast<size_t>(layout::place_in_panels(rows, place, i))]}.to_float());
-      }
-    if (program_->hidden_to_round) round_activations(program_->activations, values);
-    return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 
   const BackendConfig config_;

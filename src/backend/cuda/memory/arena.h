@@ -69,12 +69,14 @@ struct Arena {
   F16* expert_hidden_f16 = nullptr;  // [tokens, topk, layout::block_pair_width(inter)], instead of expert_hidden
   F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
   float* expert_out = nullptr;       // [tokens, topk, hidden]
-  uint16_t* combined = nullptr;      // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
-  int* down_finished = nullptr;      // [hidden / 16] zero between launches; with packed matrices
-  float* route_parts = nullptr;      // [route_parts_floats(min(tokens, 512))], with packed matrices
-  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
-  int32_t* moe_pairs = nullptr;      // [max_places]
-  ExpertTile* moe_tiles = nullptr;   // [max_expert_tiles]
+  // Of two ranks that exchange their parts whole, each sum's (comm/share_box.h)
+  uint32_t *both_of_o = nullptr, *both_of_experts = nullptr;
+  uint16_t* combined = nullptr;     // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
+  int* down_finished = nullptr;     // [hidden / 16] zero between launches; with packed matrices
+  float* route_parts = nullptr;     // [route_parts_floats(min(tokens, 512))], with packed matrices
+  int* route_finished = nullptr;    // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
+  int32_t* moe_pairs = nullptr;     // [max_places]
+  ExpertTile* moe_tiles = nullptr;  // [max_expert_tiles]
   int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
   float* logits = nullptr;             // [rows, vocab]
   // Around GEMMs; only where the step may run on them
@@ -117,6 +119,13 @@ struct Arena {
   std::vector<KvPages> kv;                   // per layer
   HeadArena head{};
 };
+
+// Where in an arena something begins.
+using Place = void* (*)(const Arena&);
+template <auto kMember>
+void* in(const Arena& at) {
+  return at.*kMember;
+}
 
 // How the matrices are held: in row order for the plain kernels, or packed for the streaming ones.
 enum class Matrices : uint8_t { kRowOrder, kPacked };

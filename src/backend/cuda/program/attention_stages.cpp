@@ -40,8 +40,8 @@ void Maker::attn_in() {
   const Delta left = left_by_experts();
   if (!left.in_rows() && !left.added()) add_experts().layers = InLayers::kAfterFirst;
   const bool sums = fused_ && !left.added();
-  if (sums) hold(Slot::kResidual, SlotForm::kSum);
-  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
+  if (sums) hold(Slot::kResidual, floats(in<&Arena::residual_sum>, d_.hidden));
+  hold_nothing({Slot::kNormed, Slot::kQkv});
   const auto input = [left, sums, n = tokens_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
     const bool adds = b.layer > 0;
     return RowsIn{.x = b.at.residual,
@@ -123,7 +123,7 @@ void Maker::gemm_attn_in() {
     args.rounded = in;
     args.rounded.at = b.at.gemm_x;
   });
-  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
+  hold_nothing({Slot::kNormed, Slot::kQkv});
   qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
 }
 
@@ -180,14 +180,15 @@ void Maker::attend(LayerKind kind) {
                              }),
                  {args_.step.rows.begin(), args_.step.rows.end()});
   }
-  if (attend_stores_input()) {
+  const bool fp8 = args_.run.fp8_attention(), to_input = attend_stores_input();
+  GemmInput input;  // without a pointer
+  if (to_input) {
     const bool head = args_.config.head.has_value();
-    program_.attn_input = head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
-    const bool hides = head || in_codes(program_.attn_input.type);
-    hold(Slot::kAttn, hides ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
+    if (!head) input = input_of(shape_of(kO, tokens_), true);
+    const bool hides = head || in_codes(input.type);  // others are not rounded
+    hold(Slot::kAttn, hides ? Held{} : Held::input(in<&Arena::gemm_x>, input, tokens_, d_.q_width()));
   }
-  const bool fp8 = args_.run.fp8_attention();
-  const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
+  const auto args_of = [=](const Binding& b) {
     FlashArgs args{.q = b.at.q,
                    .out = b.at.attn,
                    .sinks = b.step.sinks ? b.w.sinks : nullptr,
@@ -204,7 +205,8 @@ void Maker::attend(LayerKind kind) {
                    .partials = b.at.attend_partials,
                    .finished = b.at.attend_finished};
     if (to_input)
-      args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head.attended) : b.at.gemm_x, in.type, in.rows};
+      args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head.attended) : b.at.gemm_x, input.type,
+                      input.rows};
     return args;
   };
   std::vector<Row> decodes, prefills;
@@ -239,8 +241,7 @@ void Maker::attend(LayerKind kind) {
         prefills);
   int64_t read = 0;
   for (const Row& row : prefills) read += row.tokens;
-  program_.nodes.back().moved =
-      static_cast<double>(read * d_.q_width() * (4 + (attend_stores_input() ? kInputBytes : 4)));
+  program_.nodes.back().moved = static_cast<double>(read * d_.q_width() * (4 + (to_input ? kInputBytes : 4)));
 }
 
 bool Maker::attend_stores_input() const {
@@ -263,7 +264,7 @@ void Maker::attn_out() {
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
     if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
-    hold(Slot::kDelta, SlotForm::kNothing);
+    hold_nothing({Slot::kDelta});
     // Tiles of codes are not sent as they are made.
     using Sending = DeltaValues::Sending;
     const Sending sent = sent_as_made();
@@ -280,14 +281,13 @@ void Maker::attn_out() {
     }
     const BiasOf bias = [](const Binding& b) { return b.w.o_bias; };
     const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; }, is_rank() ? bias : nullptr);
-    delta_ = {.sums = left,
-              .at = [](const Binding& b) { return b.at.gemm_y; },
-              .wants_bias = left.order == SplitSums::Order::kTiles || !is_rank()};
+    delta_ = {
+        .sums = left, .at = in<&Arena::gemm_y>, .wants_bias = left.order == SplitSums::Order::kTiles || !is_rank()};
     return combine();
   }
   const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, device_);
   if (halves) delta_.sums.splits = 2;
-  hold(Slot::kDelta, halves ? SlotForm::kParts : SlotForm::kFloats);
+  hold_delta();
   dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {
     return GemvDense::Args{.weights = b.w.o.data,
                            .bias = b.w.o_bias,

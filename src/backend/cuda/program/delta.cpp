@@ -6,14 +6,14 @@ namespace nibble::backend::cuda {
 
 SplitSums Delta::bound(const Binding& b) const {
   SplitSums all = sums;
-  all.at = at(b);
+  all.at = at(b.at);
   if (sums.of_experts()) all.weights = b.at.expert_weights;
   return all;
 }
 
 const float* Delta::rows(const Binding& b, int split, int64_t tokens) const {
   if (!in_rows() || split >= sums.splits) return nullptr;
-  return static_cast<const float*>(at(b)) + split * tokens * b.config.dims.hidden;
+  return static_cast<const float*>(at(b.at)) + split * tokens * b.config.dims.hidden;
 }
 
 NormSums::Args Delta::norm(const Binding& b, int tokens) const {
@@ -35,7 +35,7 @@ Combine::Args Delta::combine(const Binding& b, int tokens) const {
 
 DeltaValues Delta::values(const Binding& b, int64_t tokens) const {
   DeltaValues all = extent(b.config.dims, tokens);
-  all.at = at(b);
+  all.at = at(b.at);
   return all;
 }
 

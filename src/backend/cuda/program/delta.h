@@ -5,16 +5,14 @@
 #include "backend/cuda/program/program.h"
 
 #include <cstdint>
-#include <functional>
 
 namespace nibble::backend::cuda {
 
 // The next stage adds them to the residual.
 struct Delta {
-  SplitSums sums{nullptr, 1};                // without pointers; no splits: they are in the residual already
-  std::function<void*(const Binding&)> at =  // where they lie
-      [](const Binding& b) { return b.at.delta; };
-  bool wants_bias = false;  // o's is still to be added
+  SplitSums sums{nullptr, 1};    // without pointers; no splits: they are in the residual already
+  Place at = in<&Arena::delta>;  // where they lie
+  bool wants_bias = false;       // o's is still to be added
   // On a rank it is the rank's part. Of two that send all, it has both ranks' parts.
   DeltaValues::Sending sent = DeltaValues::Sending::kNot;
 

@@ -49,10 +49,12 @@ void Maker::choose_experts() {
 void Maker::route() {
   stage_ = Stage::kRoute;
   const int n = tokens();
-  hold(Slot::kResidual, SlotForm::kFloats);
+  hold(Slot::kResidual, floats(in<&Arena::residual>, d_.hidden));
+  const Held normed = floats(in<&Arena::normed>, d_.hidden);
   if (fused_) {
     const bool exact = !rounds(activations_);
-    hold(Slot::kNormed, exact ? SlotForm::kF16 : SlotForm::kFloats);
+    const Held rounded = Held::input(in<&Arena::normed_f16>, {.type = InputType::kF16}, tokens_, d_.hidden);
+    hold(Slot::kNormed, exact ? rounded : normed);
     add<Router>(fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
                 {kMlpNorm, kRouter, kRouterBias}, [n, exact, delta = delta_](const Binding& b) {
                   return Router::Args{.x = delta.added() ? b.at.residual : b.at.residual_sum,
@@ -70,7 +72,7 @@ void Maker::route() {
                                       .tokens = n,
                                       .eps = b.config.rms_eps};
                 });
-    for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kNothing);  // moe_up chooses
+    hold_nothing({Slot::kExpertIds, Slot::kExpertWeights});  // moe_up chooses
     return;
   }
   if (plain()) {
@@ -89,7 +91,7 @@ void Maker::route() {
     if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
     if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
   };
-  hold(Slot::kNormed, SlotForm::kFloats);
+  hold(Slot::kNormed, normed);
   const RouteOf route_of = [n](const Binding& b) {
     return RouteTokens::Args{.x = b.at.normed,
                              .weight = b.w.router,
@@ -158,8 +160,8 @@ void Maker::route_sums() {
                 }
               });
   }
-  const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
-  hold(Slot::kNormed, floats ? SlotForm::kFloats : SlotForm::kNothing);
+  const bool in_floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
+  hold(Slot::kNormed, in_floats ? floats(in<&Arena::normed>, d_.hidden) : Held{});
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
                                                     ranges = leaves_ranges_](const Binding& b) {
@@ -190,7 +192,7 @@ void Maker::moe() {
   const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
-  for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kFloats);
+  hold_choice();
   if (!experts_take_codes() && !row_codes())
     round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
                  tokens_ * d_.hidden);
@@ -202,19 +204,16 @@ void Maker::moe() {
     grouped_moe(up, down);
   }
   combine();
-  hold(Slot::kDelta, !delta_.in_rows()         ? SlotForm::kNothing
-                     : delta_.sums.splits == 2 ? SlotForm::kParts
-                                               : SlotForm::kFloats);
+  hold_delta();
 }
 
 Delta Maker::experts_delta() const {
   using enum SplitSums::Order;
   const int topk = to_int(d_.topk);
   if (plain()) return {};
-  if (experts_gemms_)
-    return {.sums = {nullptr, topk, kExpertsBf16}, .at = [](const Binding& b) { return b.at.gemm_y; }};
+  if (experts_gemms_) return {.sums = {nullptr, topk, kExpertsBf16}, .at = in<&Arena::gemm_y>};
   if (!fused_ || family_ == KernelFamily::kInt8)
-    return {.sums = {nullptr, topk, kExpertsF32}, .at = [](const Binding& b) { return b.at.expert_out; }};
+    return {.sums = {nullptr, topk, kExpertsF32}, .at = in<&Arena::expert_out>};
   return {.sums = {nullptr, few_pairs() ? 2 : 1}};
 }
 
@@ -235,7 +234,7 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                        .tokens = n,
                        .swiglu_limit = b.config.swiglu_limit};
   });
-  hold(Slot::kExpertHidden, SlotForm::kF16);
+  hold(Slot::kExpertHidden, hidden(in<&Arena::expert_hidden_f16>));
   round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
@@ -305,7 +304,7 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
                              .hidden = to_int(b.config.dims.hidden),
                              .inter = down_cols(b)};
   };
-  hold(Slot::kExpertHidden, int8 ? SlotForm::kInt8 : SlotForm::kF16);
+  hold(Slot::kExpertHidden, hidden(in<&Arena::expert_hidden_f16>, int8 ? Held::Type::kInt8 : Held::Type::kF16));
   if (int8) {
     add<Int8Up>(plan_int8(2 * d_.inter, pairs, d_.experts), up, up_args);
     round_hidden(pairs);
@@ -349,9 +348,14 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const auto down_of = [](const Binding& b) {
     return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
   };
-  hold(Slot::kExpertHidden, experts_take_codes() ? SlotForm::kCodes : by_place ? SlotForm::kPlaces : SlotForm::kF16);
-  program_.hidden_codes = codes;
-  program_.hidden_in_gemm = true;
+  Held u = hidden(in<&Arena::gemm_u>, experts_take_codes() ? Held::Type::kCodes : Held::Type::kF16);
+  u.codes = codes;
+  if (by_place) {
+    u.panel_rows = places;
+    u.places = in<&Arena::gemm_places>;
+  }
+  if (row_codes()) u.rounded_to = activations_;
+  hold(Slot::kExpertHidden, u);
   if (experts_plan_.at_once) {
     planned(first.kernel, first, {kGateUp, kGateUpBias, kDown, kDownBias}, experts_.launch, [=](const Binding& b) {
       GemmArgs args = args_of(b);
@@ -378,7 +382,6 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
 }
 
 void Maker::round_u() {
-  program_.hidden_to_round = true;
   const int64_t pairs = tokens_ * d_.topk;
   add<RoundRows>({}, [pairs, places = to_int(max_places(pairs, d_.experts))](const Binding& b) {
     return RoundRows::Args{.panels = b.at.gemm_u,

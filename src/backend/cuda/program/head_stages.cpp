@@ -31,8 +31,7 @@ Node& Maker::head_norm(int64_t rows, Args args_of) {
 void Maker::head() {
   stage_ = Stage::kEmbed;
   using enum Slot;
-  for (const Slot slot : {kDelta, kNormed, kQkv, kAttn, kRouterLogits, kExpertIds, kExpertWeights, kExpertHidden})
-    hold(slot, SlotForm::kNothing);
+  hold_nothing({kDelta, kNormed, kQkv, kAttn, kRouterLogits, kExpertIds, kExpertWeights, kExpertHidden});
   enter_head();
   head_layers();
   if (args_.step.logit_rows > 0) head_logits();

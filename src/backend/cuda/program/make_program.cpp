@@ -56,6 +56,30 @@ Maker::Maker(const ProgramArgs& args)
   experts_gemms_ = experts_by_gemm(family_, experts_plan_, d_, tuned_, tokens_);
 }
 
+// As the plain kernels leave them.
+void Maker::hold_floats() {
+  const int64_t pairs = tokens_ * d_.topk;
+  using enum Slot;
+  for (const auto& [slot, at, cols] : {std::tuple<Slot, Place, int64_t>{kResidual, in<&Arena::residual>, d_.hidden},
+                                       {kDelta, in<&Arena::delta>, d_.hidden},
+                                       {kNormed, in<&Arena::normed>, d_.hidden},
+                                       {kQkv, in<&Arena::q>, d_.q_width()},
+                                       {kQ, in<&Arena::q>, d_.q_width()},
+                                       {kAttn, in<&Arena::attn>, d_.q_width()},
+                                       {kRouterLogits, in<&Arena::router_logits>, d_.experts}})
+    hold(slot, floats(at, cols));
+  hold(kExpertHidden, {.at = in<&Arena::expert_hidden>, .rows = pairs, .cols = d_.inter});
+  hold(kLogits, {.at = in<&Arena::logits>, .rows = args_.step.logit_rows, .cols = d_.vocab});
+  hold_choice();
+}
+
+void Maker::hold_choice() {
+  Held ids = floats(in<&Arena::expert_ids>, d_.topk);
+  ids.type = Held::Type::kI32;
+  hold(Slot::kExpertIds, ids);
+  hold(Slot::kExpertWeights, floats(in<&Arena::expert_weights>, d_.topk));
+}
+
 Program Maker::make() && {
   program_.family = family_;
   program_.flash = flash_;
@@ -63,7 +87,7 @@ Program Maker::make() && {
   program_.dense_activations = rounds(args_.run.dense_activations) ? args_.run.dense_activations : Activations::kBf16;
   program_.tokens = tokens_;
   program_.logit_rows = args_.step.logit_rows;
-  for (auto& slots : program_.held) slots.fill(SlotForm::kFloats);
+  hold_floats();
   if (flash_) choose_prefill();
   if (args_.config.head) {
     head();
@@ -134,9 +158,8 @@ Delta Maker::combined(const Delta& delta) const {
 }
 
 Delta Maker::both() const {
-  const Exchange& exchange = args_.reduce->exchange;
   return {.sums = {nullptr, 2, SplitSums::Order::kTiles},
-          .at = [both = exchange.both(exchange.rank, next_sum())](const Binding&) { return both; },
+          .at = next_sum() == 0 ? in<&Arena::both_of_o> : in<&Arena::both_of_experts>,
           .sent = DeltaValues::Sending::kToAll};
 }
 
@@ -213,8 +236,7 @@ void Maker::add_to_residual() {
     launch(values, nullptr, on);
   });
   delta_.sums = {};
-  hold(Slot::kDelta, SlotForm::kNothing);
-  hold(Slot::kResidual, SlotForm::kNothing);  // it is one verb ahead
+  hold_nothing({Slot::kDelta, Slot::kResidual});  // the residual is one verb ahead
 }
 
 void Maker::reduce_delta() {
@@ -265,7 +287,7 @@ void Maker::logits() {
   };
   if (plain()) {
     // The residual of rows that get logits is in normed.
-    hold(Slot::kResidual, SlotForm::kNothing);
+    hold_nothing({Slot::kResidual});
     rmsnorm(kFinalNorm, rows, [normed_rows](const Binding& b) {
       Rmsnorm::Args args = normed_rows(b);
       args.delta = b.at.delta;
@@ -277,7 +299,8 @@ void Maker::logits() {
   }
   const bool whole = delta_.in_rows(), added = delta_.added();
   if (!whole && !added && !experts_added_) add_experts();
-  if (whole || added) hold(Slot::kResidual, added ? SlotForm::kFloats : SlotForm::kNothing);
+  if (whole) hold_nothing({Slot::kResidual});
+  if (added) hold(Slot::kResidual, floats(in<&Arena::residual>, d_.hidden));
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(family_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [delta = delta_, n = tokens_](const Binding& b) {

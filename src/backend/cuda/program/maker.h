@@ -56,6 +56,8 @@ class Maker {
   using enum WeightRole;
   using Roles = std::vector<WeightRole>;
 
+  void hold_floats();
+  void hold_choice();
   // The stages, in make_program.cpp, attention_stages.cpp and experts_stages.cpp.
   void embed();
   void attn_in();
@@ -71,7 +73,7 @@ class Maker {
   [[nodiscard]] int next_sum() const { return stage_ == Stage::kAttnOut ? 0 : 1; }
   // A row per token, in bf16: a rank's own, or those of both ranks, which have sent them to each other.
   [[nodiscard]] static Delta row_per_token() {
-    return {.sums = {nullptr, 1, SplitSums::Order::kTiles}, .at = [](const Binding& b) { return b.at.combined; }};
+    return {.sums = {nullptr, 1, SplitSums::Order::kTiles}, .at = in<&Arena::combined>};
   }
   [[nodiscard]] Delta both() const;
   void reduce_delta();
@@ -160,9 +162,22 @@ class Maker {
   // Whether the step's experts multiply codes of rows.
   [[nodiscard]] bool row_codes() const { return experts_gemms_ && experts_plan_.row_codes; }
   // Says how a slot is held from this stage on.
-  void hold(Slot slot, SlotForm as) {
+  void hold(Slot slot, const Held& as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
-      program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
+      program_.slots[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
+  }
+  void hold_nothing(std::initializer_list<Slot> slots) {
+    for (const Slot slot : slots) hold(slot, {});
+  }
+  [[nodiscard]] Held floats(Place at, int64_t cols) const { return {.at = at, .rows = tokens_, .cols = cols}; }
+  void hold_delta() {
+    Held rows = floats(delta_.at, d_.hidden);
+    rows.splits = delta_.sums.splits;
+    hold(Slot::kDelta, delta_.in_rows() ? rows : Held{});
+  }
+  // In rows of 16 bits, as down reads them.
+  [[nodiscard]] Held hidden(Place at, Held::Type type = Held::Type::kF16) const {
+    return {.at = at, .rows = tokens_ * d_.topk, .cols = d_.inter, .type = type, .width = hidden_width_};
   }
 
   // A launch that reads matrices. `launch` gets what is bound and where to enqueue.

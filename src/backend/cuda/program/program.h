@@ -13,6 +13,7 @@
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/layout/packed.h"
+#include "backend/cuda/program/held.h"
 #include "backend/plan.h"
 
 #include <algorithm>
@@ -84,33 +85,19 @@ struct Node : PlannedKernel {
   double moved = 0;  // bytes of activations that a launch reads and writes; 0: not counted (KernelShare)
 };
 
-// The form in which a step leaves a slot of backend.h, once the stage that writes it has run.
-enum class SlotForm : uint8_t {
-  kNothing,  // no kernel writes it: its value is fused into the next kernel
-  kFloats,   // floats, as the slot says
-  kSum,      // floats in Arena::residual_sum
-  kParts,    // floats in two parts of Arena::delta, to be added
-  kF16,      // f16
-  kInt8,     // int8 in blocks (round_blocks.h)
-  kInput,    // the input of a GEMM (Program::attn_input)
-  kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
-  kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u
-};
-
 struct Program {
   KernelFamily family = KernelFamily::kAuto;           // what kAuto became
   bool flash = false;                                  // what attention's kAuto became
   Activations activations = Activations::kAuto;        // resolved
   Activations dense_activations = Activations::kAuto;  // resolved, of the dense layers in MX blocks
   int64_t tokens = 0, logit_rows = 0;
-  std::array<std::array<SlotForm, kSlots>, kStages> held{};  // [the Stage that has run][Slot]
-  GemmInput attn_input{};                                    // of kInput: its type and rows; it lies in Arena::gemm_x
-  InputType hidden_codes = InputType::kMxfp8;                // of kCodes
-  bool hidden_in_gemm = false;                               // the experts' hidden in kF16 lies in Arena::gemm_u
-  bool hidden_to_round = false;  // hidden in kPlaces is rounded to `activations` before down
+  std::array<std::array<Held, kSlots>, kStages> slots{};  // [the Stage that has run][Slot]
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 
+  [[nodiscard]] const Held& held(Stage ran, Slot slot) const {
+    return slots[static_cast<size_t>(ran)][static_cast<size_t>(slot)];
+  }
   // Enqueues the launches of a stage in b's layer. Stages outside the layers belong to layer 0.
   void execute(Stage stage, const Binding& b, Launch on) const;
 };

@@ -59,23 +59,19 @@ class CudaBackend final : public Member {
     cuda_check(cudaMemsetAsync(memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(memory_.get());
     at_ = carve(needs, place);
-    if (needs.matrices == Matrices::kPacked) {
-      zero(at_.down_finished, dims_.hidden / layout::kTileRows);
-      zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
-      if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
-    }
+    for (const std::span<std::byte> zeros : place.zeros())
+      cuda_check(cudaMemsetAsync(zeros.data(), 0, zeros.size(), stream_.get()));
     if (!run_.eager && has_graphs(config_, needs))
       graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens) + drafts_begin());
-    if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
-        cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
-    if (at_.head.target_ids != nullptr) {
+        cudaMemcpyAsync(at_.rope.inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+    if (at_.head && at_.head->target_ids != nullptr) {
       const std::span ids(config_.head->target_ids);
       cuda_check(
-          cudaMemcpyAsync(at_.head.target_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+          cudaMemcpyAsync(at_.head->target_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
     }
     if (rank_.comm != nullptr) share();
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
@@ -151,7 +147,7 @@ class CudaBackend final : public Member {
     }
     ran_ = Stage::kLogits;
     if (params_ == nullptr) return {};
-    return {tickets_->hand_out(at_.sampled)};
+    return {tickets_->hand_out(at_.sample.tokens)};
   }
 
   void begin(const StepArgs& step) override {
@@ -179,7 +175,7 @@ class CudaBackend final : public Member {
   }
   Ticket sample(const SampleArgs& /*args*/) override {
     enqueue_draw(on_);  // logits() has gathered
-    return tickets_->hand_out(at_.sampled);
+    return tickets_->hand_out(at_.sample.tokens);
   }
 
   [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
@@ -208,7 +204,7 @@ class CudaBackend final : public Member {
       if (picks_) return {};  // nobody has all of them
       return {{held.rows, vocab()}, host_copy(all_logits(), held.rows * vocab())};
     }
-    if (slot == Slot::kQkv) return plain_qkv();
+    if (slot == Slot::kQkv) return plain_qkv();  // it lies in three places
     const auto memory = host_copy(static_cast<const std::byte*>(held.at(at_)), held.bytes());
     std::vector<int32_t> places;
     if (held.places != nullptr) places = host_copy(static_cast<const int32_t*>(held.places(at_)), held.rows);
@@ -228,10 +224,6 @@ class CudaBackend final : public Member {
     return kernel == KernelFamily::kReference ? Matrices::kRowOrder : Matrices::kPacked;
   }
 
-  void zero(int* counters, int64_t count) {
-    cuda_check(cudaMemsetAsync(counters, 0, static_cast<size_t>(count) * sizeof(int), stream_.get()));
-  }
-
   // Rows of logits of all ranks, and what they are drawn from.
   [[nodiscard]] int64_t vocab() const { return rank_.comm == nullptr ? dims_.vocab : rank_.whole.vocab; }
   [[nodiscard]] float* all_logits() const {
@@ -240,8 +232,9 @@ class CudaBackend final : public Member {
 
   void share() {
     const Comm* const comm = rank_.comm;
-    reduce_ =
-        Reduce{.ranks = rank_.ranks.count, .by_nccl = peers() == nullptr, .fused = peers() != nullptr, .launch = {}};
+    reduce_ = Reduce{.ranks = rank_.ranks.count,
+                     .by_nccl = peers() == nullptr,
+                     .launch = [comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
     if (const PeerComm* const near = peers()) {
       reduce_->ranks_on_card = near->ranks_on_card();
       reduce_->places = near->places();
@@ -251,9 +244,6 @@ class CudaBackend final : public Member {
         at_.both_of_experts = reduce_->exchange.both(comm->rank(), 1);
       }
     }
-    reduce_->launch = [comm, near = peers()](const DeltaValues& values, const Combine::Args* parts, const Launch& on) {
-      parts == nullptr ? comm->reduce(values, on) : near->reduce(*parts, on);
-    };
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
     if (peers() == nullptr) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
@@ -374,7 +364,7 @@ class CudaBackend final : public Member {
     tickets_->keep(all_logits());
     Sample::Args args = draw_args();
     args.logits = all_logits();
-    args.tokens = at_.sampled;
+    args.tokens = at_.sample.tokens;
     args.vocab = to_int(vocab());
     Sample::launch(args, on);
   }
@@ -388,9 +378,9 @@ class CudaBackend final : public Member {
     args.vocab = to_int(columns.count);
     args.first = to_int(columns.first);
     Sample::launch(args, on);
-    peers()->pick({.value = at_.sample_part_value,
-                   .token = at_.sample_part_token,
-                   .tokens = at_.sampled,
+    peers()->pick({.value = at_.sample.part_value,
+                   .token = at_.sample.part_token,
+                   .tokens = at_.sample.tokens,
                    .rows = args.rows,
                    .parts = sample_parts(args.rows),
                    .pitch = kSampleParts},
@@ -403,9 +393,9 @@ class CudaBackend final : public Member {
             .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
             .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
             .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
-            .threshold = at_.sample_threshold,
-            .part_value = at_.sample_part_value,
-            .part_token = at_.sample_part_token,
+            .threshold = at_.sample.threshold,
+            .part_value = at_.sample.part_value,
+            .part_token = at_.sample.part_token,
             .rows = to_int(program_->logit_rows),
             .mask_vocab = to_int(vocab()),
             .most_shifts = samples_.most_shifts,
@@ -417,39 +407,36 @@ class CudaBackend final : public Member {
   void point_at(const Weights& weights) {
     const bool packed = matrices_of(family_) == Matrices::kPacked;
     const LayerWeights& outer = weights.outer;
+    using enum WeightRole;
     for (const LayerWeights& w : weights.layers) {
       if (config_.head) {
         layers_.push_back(head_layer(outer, w));
         continue;
       }
-      LayerPointers own{.embedding = bf16(outer[WeightRole::kEmbedding]),
-                        .final_norm = bf16(outer[WeightRole::kFinalNorm]),
-                        .attn_norm = bf16(w[WeightRole::kAttnNorm]),
-                        .sinks = bf16(w[WeightRole::kSinks]),
-                        .mlp_norm = bf16(w[WeightRole::kMlpNorm]),
-                        .o_bias = bf16(w[WeightRole::kOBias]),
-                        .router = bf16(w[WeightRole::kRouter]),
-                        .router_bias = bf16(w[WeightRole::kRouterBias]),
-                        .gate_up_bias = bf16(w[WeightRole::kGateUpBias]),
-                        .down_bias = bf16(w[WeightRole::kDownBias])};
+      const auto product = [&](WeightHandle matrix, const Bf16* bias) {
+        if (packed) return ProductPointers{.packed = weights_.matrix(matrix), .bias = bias};
+        return ProductPointers{.rows = bf16(matrix), .bias = bias};
+      };
+      const auto experts = [&](WeightRole role, WeightRole bias) {
+        if (packed) return ExpertsPointers{.packed = weights_.matrix(w[role]), .bias = bf16(w[bias])};
+        return ExpertsPointers{.rows = weights_.mxfp4(w[role]), .bias = bf16(w[bias])};
+      };
+      LayerPointers own{.embedding = bf16(outer[kEmbedding]),
+                        .attn_norm = bf16(w[kAttnNorm]),
+                        .sinks = bf16(w[kSinks]),
+                        .mlp_norm = bf16(w[kMlpNorm]),
+                        .final_norm = bf16(outer[kFinalNorm]),
+                        .o = product(w[kO], bf16(w[kOBias])),
+                        .router = {.rows = bf16(w[kRouter]), .bias = bf16(w[kRouterBias])},
+                        .unembedding = product(outer[kUnembedding], nullptr),
+                        .gate_up = experts(kGateUp, kGateUpBias),
+                        .down = experts(kDown, kDownBias)};
       if (packed) {
-        own.unembedding = weights_.matrix(outer[WeightRole::kUnembedding]);
-        own.qkv = weights_.matrix(w[WeightRole::kQ]);
-        own.o = weights_.matrix(w[WeightRole::kO]);
-        own.gate_up = weights_.matrix(w[WeightRole::kGateUp]);
-        own.down = weights_.matrix(w[WeightRole::kDown]);
-        own.q_bias = weights_.qkv_bias(w[WeightRole::kQBias]);
+        own.qkv = product(w[kQ], weights_.qkv_bias(w[kQBias]));
       } else {
-        own.unembedding_rows = bf16(outer[WeightRole::kUnembedding]);
-        own.q = bf16(w[WeightRole::kQ]);
-        own.k = bf16(w[WeightRole::kK]);
-        own.v = bf16(w[WeightRole::kV]);
-        own.o_rows = bf16(w[WeightRole::kO]);
-        own.gate_up_rows = weights_.mxfp4(w[WeightRole::kGateUp]);
-        own.down_rows = weights_.mxfp4(w[WeightRole::kDown]);
-        own.q_bias = bf16(w[WeightRole::kQBias]);
-        own.k_bias = bf16(w[WeightRole::kKBias]);
-        own.v_bias = bf16(w[WeightRole::kVBias]);
+        own.q = product(w[kQ], bf16(w[kQBias]));
+        own.k = product(w[kK], bf16(w[kKBias]));
+        own.v = product(w[kV], bf16(w[kVBias]));
       }
       layers_.push_back(own);
     }
@@ -459,21 +446,17 @@ class CudaBackend final : public Member {
     const auto floats = [&](WeightHandle handle) { return handle.idx >= 0 ? weights_.floats(handle) : nullptr; };
     LayerPointers own;
     own.embedding = bf16(outer[kEmbedding]);
-    own.unembedding_rows = bf16(outer[kUnembedding]);
-    own.q = bf16(w[kQ]);
-    own.o_rows = bf16(w[kO]);
-    own.head = {.tap_fc = bf16(outer[kTapFc]),
-                .gate_up = bf16(w[kGateUp]),
-                .down = bf16(w[kDown]),
+    own.head = {.tap_fc = {bf16(outer[kTapFc])},
+                .qkv = {bf16(w[kQ]), floats(w[kQBias])},
+                .o = {bf16(w[kO]), floats(w[kOBias])},
+                .gate_up = {bf16(w[kGateUp]), floats(w[kGateUpBias])},
+                .down = {bf16(w[kDown]), floats(w[kDownBias])},
+                .unembedding = {bf16(outer[kUnembedding])},
                 .tap_norm = floats(outer[kTapNorm]),
                 .attn_norm = floats(w[kAttnNorm]),
                 .hidden_norm = floats(w[kHiddenNorm]),
                 .mlp_norm = floats(w[kMlpNorm]),
-                .final_norm = floats(outer[kFinalNorm]),
-                .qkv_bias = floats(w[kQBias]),
-                .o_bias = floats(w[kOBias]),
-                .gate_up_bias = floats(w[kGateUpBias]),
-                .down_bias = floats(w[kDownBias])};
+                .final_norm = floats(outer[kFinalNorm])};
     return own;
   }
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
@@ -504,8 +487,8 @@ class CudaBackend final : public Member {
     const int64_t tokens = program_->tokens;
     SlotData all{{tokens, dims_.q_width() + 2 * dims_.kv_width()}, {}};
     const std::vector<float> q = host_copy(at_.q, tokens * dims_.q_width()),
-                             k = host_copy(at_.k, tokens * dims_.kv_width()),
-                             v = host_copy(at_.v, tokens * dims_.kv_width());
+                             k = host_copy(at_.row_order->k, tokens * dims_.kv_width()),
+                             v = host_copy(at_.row_order->v, tokens * dims_.kv_width());
     for (int64_t t = 0; t < tokens; ++t)
       for (const auto& [part, width] : {std::pair{&q, dims_.q_width()}, {&k, dims_.kv_width()}, {&v, dims_.kv_width()}})
         all.values.insert(all.values.end(), part->begin() + t * width, part->begin() + (t + 1) * width);

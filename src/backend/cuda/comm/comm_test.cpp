@@ -308,10 +308,13 @@ class CommTest : public CudaTest {
       Combine::launch(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
-      if (sent == Sending::kNot) return ranks.end(r).reduce(args, ranks.on(r));
+      DeltaValues values{.at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16};
+      if (sent == Sending::kNot) {
+        values.parts = &args;
+        return ranks.end(r).reduce(values, ranks.on(r));
+      }
       args.places = ranks.end(r).places();
-      DeltaValues values{
-          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sending::kToOwners};
+      values.sent = Sending::kToOwners;
       Combine::launch(args, ranks.on(r));
       ranks.end(r).reduce(values, ranks.on(r));
       if (sent != Sending::kToAll) return;

@@ -23,6 +23,7 @@ struct DeltaValues {
   // Each rank's are where PartPlaces says (share_box.h): with those who add them up, by shares; or all with all, who
   // read them there.
   enum class Sending : uint8_t { kNot, kToOwners, kToAll } sent = Sending::kNot;
+  const Combine::Args* parts = nullptr;  // of short bf16 ones, still to be made of these; null: they are there
 
   [[nodiscard]] constexpr int64_t bytes() const { return (type == Type::kF32 ? 4 : 2) * count; }
   [[nodiscard]] constexpr int64_t words() const { return (bytes() + 3) / 4; }  // of 32 bits

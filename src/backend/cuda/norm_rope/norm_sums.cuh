@@ -40,7 +40,7 @@ __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
 }
 
 // to += the sums of a token's columns from k on, two quads kApart columns apart; of the pairs that `is_own` has, whose
-// loads are under way four together. kTiles has rows, too: of these, and tiles, `half` has the columns.
+// loads are under way four together. kTiles serves rows, too; of both, `half` says which columns.
 template <SplitSums::Order kOrder, int kApart, class IsOwn>
 __device__ __forceinline__ void add_sums(const SplitSums& sums, const HalfTile& half, int k, Quad (&to)[2],
                                          const IsOwn& is_own) {

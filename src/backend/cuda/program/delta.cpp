@@ -19,7 +19,7 @@ const float* Delta::rows(const Binding& b, int split, int64_t tokens) const {
 NormSums::Args Delta::norm(const Binding& b, int tokens) const {
   return {.x = b.at.residual,
           .sums = bound(b),
-          .bias = wants_bias ? b.w.o_bias : nullptr,
+          .bias = wants_bias ? b.w.o.bias : nullptr,
           .tokens = tokens,
           .hidden = static_cast<int>(b.config.dims.hidden),
           .eps = b.config.rms_eps};
@@ -27,8 +27,8 @@ NormSums::Args Delta::norm(const Binding& b, int tokens) const {
 
 Combine::Args Delta::combine(const Binding& b, int tokens) const {
   return {.sums = bound(b),
-          .bias = wants_bias ? b.w.o_bias : nullptr,
-          .ids = b.at.expert_ids,
+          .bias = wants_bias ? b.w.o.bias : nullptr,
+          .ids = sums.of_experts() ? b.at.expert_ids : nullptr,
           .tokens = tokens,
           .hidden = static_cast<int>(b.config.dims.hidden)};
 }

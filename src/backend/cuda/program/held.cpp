@@ -44,11 +44,6 @@ float value_at(const Held& held, const std::byte* memory, int64_t row, int64_t k
 
 }  // namespace
 
-Held Held::input(Place at, const GemmInput& as, int64_t rows, int64_t cols) {
-  const Type type = in_codes(as.type) ? Type::kCodes : as.type == InputType::kF16 ? Type::kF16 : Type::kBf16;
-  return {.at = at, .rows = rows, .cols = cols, .type = type, .codes = as.type, .panel_rows = as.rows};
-}
-
 int64_t Held::bytes() const {
   if (type == Type::kCodes) return rows * layout::mx_row_bytes(element_of(codes), static_cast<int>(width));
   return (panel_rows > 0 ? panel_rows : splits * rows) * width * (type == Type::kF32 || type == Type::kI32 ? 4 : 2);

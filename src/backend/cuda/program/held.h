@@ -31,9 +31,6 @@ struct Held {
   Place places = nullptr;                       // [rows] int32: which of the panels' rows it is; -1: it is not there
   Activations rounded_to = Activations::kBf16;  // before the next kernel reads it
 
-  // Where a GEMM finds its activations.
-  [[nodiscard]] static Held input(Place at, const GemmInput& as, int64_t rows, int64_t cols);
-
   [[nodiscard]] int64_t bytes() const;
   // [rows, cols] of a copy of these bytes and of the places.
   [[nodiscard]] std::vector<float> values(std::span<const std::byte> memory, std::span<const int32_t> place_of) const;

@@ -69,9 +69,8 @@ TEST(held, splits_are_added) {
 TEST(held, a_row_without_a_place_in_the_panels_is_zeros) {
   constexpr int64_t kPanelRows = 8;
   const std::vector<int32_t> places = {6, 2, -1, 7, 0};
-  Held held = Held::input(nullptr, {.type = InputType::kF16, .rows = kPanelRows}, kRows, kWidth);
-  held.cols = kCols;
-  held.places = in<&Arena::gemm_places>;
+  Held held{.rows = kRows, .cols = kCols, .type = Held::Type::kF16, .width = kWidth, .panel_rows = kPanelRows};
+  held.places = in<&Arena::gemm, &GemmArena::places>;
   std::vector<float> values = numbers(kRows * kWidth);
   const auto source = [&](int64_t row) { return std::find(places.begin(), places.end(), row) - places.begin(); };
   const std::vector<uint16_t> panels = in_panels(in_f16(values), kWidth, kPanelRows,

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -68,7 +69,7 @@ void Maker::hold_floats() {
                                        {kAttn, in<&Arena::attn>, d_.q_width()},
                                        {kRouterLogits, in<&Arena::router_logits>, d_.experts}})
     hold(slot, floats(at, cols));
-  hold(kExpertHidden, {.at = in<&Arena::expert_hidden>, .rows = pairs, .cols = d_.inter});
+  hold(kExpertHidden, {.at = in<&Arena::row_order, &RowOrderArena::expert_hidden>, .rows = pairs, .cols = d_.inter});
   hold(kLogits, {.at = in<&Arena::logits>, .rows = args_.step.logit_rows, .cols = d_.vocab});
   hold_choice();
 }
@@ -144,7 +145,7 @@ void Maker::embed() {
   add<Embed>(per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b) {
     return Embed::Args{.table = b.w.embedding,
                        .ids = b.step.ids,
-                       .sampled = b.at.sampled,
+                       .sampled = b.at.sample.tokens,
                        .out = b.at.residual,
                        .tokens = n,
                        .hidden = to_int(b.config.dims.hidden)};
@@ -153,27 +154,22 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
-  if (sent_as_made() == DeltaValues::Sending::kToAll) return both();
   return fused_ ? Delta{} : row_per_token();
 }
 
-Delta Maker::both() const {
-  return {.sums = {nullptr, 2, SplitSums::Order::kTiles},
-          .at = next_sum() == 0 ? in<&Arena::both_of_o> : in<&Arena::both_of_experts>,
-          .sent = DeltaValues::Sending::kToAll};
-}
-
-bool Maker::combines_in_sum() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || delta_.in_rows() || delta_.sent != DeltaValues::Sending::kNot)
-    return false;
-  const int64_t bytes = delta_.extent(d_, tokens_).bytes();
-  return sum_way(args_.reduce->ranks, bytes) == SumWay::kPush;
+Delta Maker::row_per_token() const {
+  const DeltaValues::Sending sent = sent_as_made();
+  const bool both = sent == DeltaValues::Sending::kToAll;
+  return {.sums = {nullptr, both ? 2 : 1, SplitSums::Order::kTiles},
+          .at = !both             ? in<&Arena::packed, &PackedArena::combined>
+                : next_sum() == 0 ? in<&Arena::both_of_o>
+                                  : in<&Arena::both_of_experts>,
+          .sent = sent};
 }
 
 DeltaValues::Sending Maker::sent_as_made() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sending::kNot;
-  const int64_t bytes = row_per_token().extent(d_, tokens_).bytes();
-  return cuda::sent_as_made(args_.reduce->ranks, bytes);
+  if (args_.reduce == nullptr || args_.reduce->by_nccl || fused_) return DeltaValues::Sending::kNot;
+  return cuda::sent_as_made(args_.reduce->ranks, 2 * split_pitch(tokens_, d_.hidden));
 }
 
 PartPlaces Maker::places_of(const Delta& delta) const {
@@ -187,12 +183,12 @@ void Maker::combine() {
   const Delta made = delta_;
   if (!is_rank() || !made.wants_combine()) return;
   delta_ = combined(made);
-  if (combines_in_sum()) {
+  const bool rows = delta_.in_rows(), alone = delta_.sent == DeltaValues::Sending::kNot;
+  if (args_.reduce != nullptr && !args_.reduce->by_nccl && !rows && alone &&
+      sum_way(args_.reduce->ranks, delta_.extent(d_, tokens_).bytes()) == SumWay::kPush) {
     parts_ = made;
     return;
   }
-  const bool rows = delta_.in_rows();
-  delta_.sent = sent_as_made();
   add<Combine>(rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
                [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b) {
                  Combine::Args args = made.combine(b, n);
@@ -201,7 +197,7 @@ void Maker::combine() {
                  if (rows) {
                    args.rows = b.at.delta;
                  } else {
-                   args.tiles = b.at.combined;
+                   args.tiles = b.at.packed->combined;
                  }
                  return args;
                });
@@ -222,7 +218,7 @@ void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {
 }
 
 bool Maker::adds_to_residual() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || !fused_) return false;
+  if (args_.reduce == nullptr || args_.reduce->by_nccl || !fused_) return false;
   const DeltaValues values{.count = tokens_ * d_.hidden};
   return sum_way(args_.reduce->ranks, values.bytes()) == SumWay::kPush;
 }
@@ -233,7 +229,7 @@ void Maker::add_to_residual() {
     DeltaValues values = Delta().values(b, n);
     values.rest = parts.rows(b, 1, n);
     values.into = b.at.residual;
-    launch(values, nullptr, on);
+    launch(values, on);
   });
   delta_.sums = {};
   hold_nothing({Slot::kDelta, Slot::kResidual});  // the residual is one verb ahead
@@ -244,11 +240,13 @@ void Maker::reduce_delta() {
   if (adds_to_residual()) return add_to_residual();
   add_sum([n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](const Binding& b,
                                                                                                      const Launch& on) {
-    if (!parts) return launch(delta.values(b, n), nullptr, on);
+    DeltaValues values = delta.values(b, n);
+    if (!parts) return launch(values, on);
     Combine::Args args = parts->combine(b, n);
     args.own = ours;
-    args.tiles = b.at.combined;
-    launch(delta.values(b, n), &args, on);
+    args.tiles = b.at.packed->combined;
+    values.parts = &args;
+    launch(values, on);
   });
   parts_.reset();
 }
@@ -260,7 +258,7 @@ void Maker::tap_layers() {
   std::copy_if(taps.begin(), taps.end(), std::back_inserter(layers), [&](int at) { return at < d_.layers; });
   if (layers.empty()) return;
   tap([sums = fused_ && !adds_to_residual()](const Binding& b) {
-    return Tap::Args{.x = sums ? b.at.residual_sum : b.at.residual, .out = b.tap(b.layer)};
+    return Tap::Args{.x = sums ? b.at.packed->residual_sum : b.at.residual, .out = b.tap(b.layer)};
   }).only = std::move(layers);
 }
 
@@ -293,9 +291,8 @@ void Maker::logits() {
       args.delta = b.at.delta;
       return args;
     });
-    return linear("lm_head", rows, {d_.vocab, d_.hidden}, {kUnembedding}, [](const Binding& b) {
-      return Linear::Args{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
-    });
+    return linear("lm_head", rows, {kUnembedding},
+                  {&LayerPointers::unembedding, d_.vocab, d_.hidden, in<&Arena::normed>, in<&Arena::logits>});
   }
   const bool whole = delta_.in_rows(), added = delta_.added();
   if (!whole && !added && !experts_added_) add_experts();
@@ -304,7 +301,7 @@ void Maker::logits() {
   const GemmShape shape = shape_of(kUnembedding, rows);
   if (!logits_by_gemm(family_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [delta = delta_, n = tokens_](const Binding& b) {
-      return GemvDense::Args{.weights = b.w.unembedding.data,
+      return GemvDense::Args{.weights = b.w.unembedding.packed,
                              .in = {.x = b.at.residual,
                                     .delta = {delta.rows(b, 0, n), delta.rows(b, 1, n)},
                                     .which = b.step.logit_tokens,
@@ -314,10 +311,9 @@ void Maker::logits() {
     });
   }
   rmsnorm(kFinalNorm, rows, normed_rows);
-  round(shape, false, [](const Binding& b) { return b.at.normed; });
-  gemm(
-      shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
-      [](const Binding& b, GemmArgs& args) { args.parts[0] = {b.at.logits, 0, args.rows}; });
+  round(shape, false, in<&Arena::normed>);
+  gemm(shape, {kUnembedding}, &LayerPointers::unembedding,
+       [](const Binding& b, GemmArgs& args) { args.parts[0] = {b.at.logits, 0, args.rows}; });
 }
 
 Program make_program(const ProgramArgs& args) { return Maker(args).make(); }

@@ -25,27 +25,37 @@
 
 namespace nibble::backend::cuda {
 
-// A head's, as DeviceWeights has them. Its q is q, k and v; the embedding, o_rows and unembedding_rows are a model's.
+// A product's matrix, packed or in row order, and its bias in the checkpoint's order.
+struct ProductPointers {
+  const uint8_t* packed = nullptr;
+  const Bf16* rows = nullptr;
+  const Bf16* bias = nullptr;
+};
+struct ExpertsPointers {
+  const uint8_t* packed = nullptr;
+  MxfpMatrix rows{};
+  const Bf16* bias = nullptr;
+};
+
+// A head's, as DeviceWeights has them.
+struct HeadProduct {
+  const Bf16* rows = nullptr;
+  const float* bias = nullptr;
+};
 struct HeadPointers {
-  const Bf16 *tap_fc = nullptr, *gate_up = nullptr, *down = nullptr;
+  HeadProduct tap_fc{}, qkv{}, o{}, gate_up{}, down{}, unembedding{};
   const float *tap_norm = nullptr, *attn_norm = nullptr, *hidden_norm = nullptr, *mlp_norm = nullptr,
               *final_norm = nullptr;
-  const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
 };
 
 // One layer's weights in device memory. Every layer also has the pointers of what lies outside the layers.
 struct LayerPointers {
   const Bf16* embedding = nullptr;
-  const Bf16* final_norm = nullptr;
-  PackedMatrix unembedding{};
-  const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
-  PackedMatrix qkv{}, o{}, gate_up{}, down{};                                                           // packed
-  const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
-  MxfpMatrix gate_up_rows{}, down_rows{};                                                               // in row order
-  const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three
-  const Bf16* o_bias = nullptr;
-  const Bf16 *router = nullptr, *router_bias = nullptr;
-  const Bf16 *gate_up_bias = nullptr, *down_bias = nullptr;
+  const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr, *final_norm = nullptr;
+  ProductPointers qkv{};          // packed
+  ProductPointers q{}, k{}, v{};  // in row order
+  ProductPointers o{}, router{}, unembedding{};
+  ExpertsPointers gate_up{}, down{};
   HeadPointers head{};
 };
 
@@ -106,14 +116,12 @@ struct Program {
 // of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  bool by_nccl = false;  // every message
-  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual. Not by NCCL.
-  bool fused = true;
+  // Every message. Else a push makes the bf16 rows itself, and in a fused step it adds short sums to the residual.
+  bool by_nccl = false;
   // Where values go that are sent as they are made (sum_way.h sent_as_made).
   PartPlaces places{};
   Exchange exchange{};
-  // parts: what the values are made from; null: they are already there.
-  std::function<void(const DeltaValues&, const Combine::Args* parts, const Launch&)> launch;
+  std::function<void(const DeltaValues&, const Launch&)> launch;
 };
 
 // For a program that is planned but not executed. Empty for one rank.

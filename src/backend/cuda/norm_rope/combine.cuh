@@ -21,7 +21,9 @@ __device__ __forceinline__ void combine_half(const Combine::Args& a, const HalfT
   for (int q = 0; q < 2; ++q)
     if (a.bias != nullptr) sum[q] = Quad::of(a.bias + half.row() + 8 * q);
   // Nobody wrote what others' experts make.
-  const auto is_own = [&](int64_t pair) { return a.own.all() || a.own.number_of(a.ids[pair]) >= 0; };
+  const auto is_own = [&](int e) {
+    return a.own.all() || a.own.number_of(a.ids[int64_t{half.token} * a.sums.splits + e]) >= 0;
+  };
   add_sums<kOrder, 8>(a.sums, half, half.row(), sum, is_own);
 }
 

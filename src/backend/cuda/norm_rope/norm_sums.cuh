@@ -39,8 +39,8 @@ __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
   return warp_sum(lane < warps ? __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(lane * 4))) : 0.0f);
 }
 
-// to += the sums of a token's columns from k on, two quads kApart columns apart; of the pairs that `is_own` has, whose
-// loads are under way four together. kTiles serves rows, too; of both, `half` says which columns.
+// to += the sums of a token's columns from k on, two quads kApart columns apart; of the experts that `is_own` has,
+// whose loads are under way four together. kTiles serves rows, too; of both, `half` says which columns.
 template <SplitSums::Order kOrder, int kApart, class IsOwn>
 __device__ __forceinline__ void add_sums(const SplitSums& sums, const HalfTile& half, int k, Quad (&to)[2],
                                          const IsOwn& is_own) {
@@ -48,16 +48,16 @@ __device__ __forceinline__ void add_sums(const SplitSums& sums, const HalfTile& 
     half.add(sums, to[0], to[1]);
   } else {
     constexpr int kTogether = 4;
-    const int64_t first = int64_t{half.token} * sums.splits;
+    const float* const weights = sums.weights + int64_t{half.token} * sums.splits;
+    const int64_t first = int64_t{half.token} * sums.splits * half.rows + k;
     for (int e = 0; e < sums.splits; e += kTogether) {
       float w[kTogether] = {};
       Quad y[kTogether][2];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const int64_t pair = first + e + i;
-        if (e + i >= sums.splits || !is_own(pair)) continue;
-        w[i] = sums.weights[pair];
-        const int64_t at = pair * half.rows + k;
+        if (e + i >= sums.splits || !is_own(e + i)) continue;
+        w[i] = weights[e + i];
+        const int64_t at = first + int64_t{e + i} * half.rows;
         if constexpr (kOrder == SplitSums::Order::kExpertsF32) {
           for (int q = 0; q < 2; ++q) y[i][q].add(static_cast<const float*>(sums.at) + at + kApart * q);
         } else if constexpr (kApart == 4) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
   ptx::grid_dependency_wait();
   if (mine) {
     for (int q = 0; q < 2; ++q) x[q].add(a.x + row + kApart * q);
-    add_sums<kOrder, kApart>(a.sums, half, k, kSplits ? delta : x, [](int64_t) { return true; });
+    add_sums<kOrder, kApart>(a.sums, half, k, kSplits ? delta : x, [](int) { return true; });
   }
   float squares = 0, v[kNormColumns];
 #pragma unroll
